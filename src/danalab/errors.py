@@ -1,0 +1,27 @@
+"""Errors for people: one clear line that says what was wrong, where, and what to do."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class UserError(ValueError):
+    """Bad input from a person: a flag, file, shape, token id, configuration, checkpoint or prompt.
+
+    The message is one line that names the thing, the place and the way out. The command line prints it and ends with
+    exit code 2; libraries see an ordinary `ValueError`.
+    """
+
+
+class MissingExtra(UserError):
+    """An optional dependency is needed and not installed."""
+
+    def __init__(self, package: str, extra: str, purpose: str):
+        super().__init__(f"{purpose} needs {package}: pip install 'danalab[{extra}]'")
+
+
+def nearest(name: str, choices: Iterable[str]) -> str:
+    """` (did you mean 'x'?)` for the closest of `choices`, or an empty string when none is close."""
+    close = difflib.get_close_matches(name, list(choices), n=1, cutoff=0.6)
+    return f" (did you mean '{close[0]}'?)" if close else ""

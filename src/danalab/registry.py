@@ -1,0 +1,64 @@
+"""One registry for everything that is chosen by name: optimizers, models, schedules, data sources."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Generic, TypeVar
+
+from danalab.errors import UserError, nearest
+
+T = TypeVar("T")
+
+
+def _normal(name: str) -> str:
+    return name.lower().replace("_", "-")
+
+
+class Registry(Generic[T]):
+    """Items by name. Underscores and hyphens are the same, case does not matter, a name is given once."""
+
+    def __init__(self, kind: str):
+        """`kind` is what an item is called in messages, e.g. "optimizer"."""
+        self.kind = kind
+        self._items: dict[str, T] = {}
+        self._aliases: dict[str, str] = {}
+
+    def add(self, name: str, item: T, *aliases: str) -> T:
+        """Register `item` under `name` and `aliases`; returns it.
+
+        Raises:
+            KeyError: a name is already taken (a programmer's mistake, hence no `UserError`).
+        """
+        for key in (name, *aliases):
+            if key in self:
+                raise KeyError(f"{self.kind} '{key}' is registered twice")
+        self._items[_normal(name)] = item
+        self._aliases.update({_normal(alias): _normal(name) for alias in aliases})
+        return item
+
+    def canonical(self, name: str) -> str:
+        """The registered name that `name` (perhaps an alias, or spelled with underscores) stands for.
+
+        Raises:
+            UserError: unknown; offers the nearest spelling and lists the names.
+        """
+        key = _normal(name)
+        key = self._aliases.get(key, key)
+        if key not in self._items:
+            hint = nearest(key, [*self._items, *self._aliases])
+            raise UserError(f"unknown {self.kind} '{name}'{hint}; known: {', '.join(self.names())}")
+        return key
+
+    def get(self, name: str) -> T:
+        """The item called `name`; see `canonical` for what is raised."""
+        return self._items[self.canonical(name)]
+
+    def names(self) -> list[str]:
+        """The registered names, aliases apart, in order of registration."""
+        return list(self._items)
+
+    def __contains__(self, name: str) -> bool:
+        return _normal(name) in self._items or _normal(name) in self._aliases
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._items)

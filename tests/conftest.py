@@ -1,0 +1,16 @@
+"""Shared by all tests: one thread a process (the suite runs in parallel) and the golden arrays."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def golden() -> Path:
+    """Folder of arrays measured on independent implementations."""
+    return Path(__file__).parent / "data" / "golden"
