@@ -1,0 +1,15 @@
+"""Scaling rules: heads -> dimensions, parameters, learning rate, weight decay, horizon, FLOPs. Arithmetic only."""
+
+from danalab.scaling.dimensions import Dimensions, dimensions, flops_per_token, parameter_count
+from danalab.scaling.learning_rate import learning_rate
+from danalab.scaling.plan import Plan, plan
+
+__all__ = [
+    "Dimensions",
+    "Plan",
+    "dimensions",
+    "flops_per_token",
+    "learning_rate",
+    "parameter_count",
+    "plan",
+]

@@ -1,0 +1,43 @@
+"""Peak arithmetic and memory of accelerators that people rent, for MFU and for estimates of hours and fit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Accelerator:
+    """One device, dense (no sparsity) tensor-core peak in bfloat16 (float16 where the device has no bfloat16)."""
+
+    name: str
+    tflops: float
+    """Peak [1e12 FLOP/s]."""
+    memory_gib: float
+    source: str
+
+
+ACCELERATORS = [
+    Accelerator("H200", 989.4, 141e9 / 2**30, "NVIDIA H200 data sheet"),
+    Accelerator("H100", 989.4, 80e9 / 2**30, "NVIDIA H100 SXM data sheet"),
+    Accelerator("B200", 2250.0, 180e9 / 2**30, "NVIDIA DGX B200 data sheet"),
+    Accelerator("A100", 312.0, 80e9 / 2**30, "NVIDIA A100 data sheet"),
+    Accelerator("L40S", 362.0, 48e9 / 2**30, "NVIDIA L40S data sheet"),
+    Accelerator("L4", 121.0, 24e9 / 2**30, "NVIDIA L4 data sheet"),
+    Accelerator("RTX 4090", 165.2, 24e9 / 2**30, "NVIDIA Ada whitepaper"),
+    Accelerator("V100", 125.0, 32e9 / 2**30, "NVIDIA V100 data sheet, float16"),
+]
+
+
+def find(device_name: str) -> Accelerator | None:
+    """The table's row for a name as `torch.cuda.get_device_name` gives it, e.g. "NVIDIA H100 80GB HBM3".
+
+    The longest matching name wins, so that an L40S is not taken for an L4.
+    """
+    matches = [gpu for gpu in ACCELERATORS if gpu.name.lower() in device_name.lower()]
+    return max(matches, key=lambda gpu: len(gpu.name), default=None)
+
+
+def peak_flops(device_name: str) -> tuple[float, str] | None:
+    """(peak FLOP/s, its source) of a device, or None when the table does not know it: then no MFU is reported."""
+    gpu = find(device_name)
+    return (gpu.tflops * 1e12, gpu.source) if gpu else None

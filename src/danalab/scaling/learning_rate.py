@@ -1,0 +1,103 @@
+"""The fitted learning-rate laws: lr = a (b + P)^d, P = non-embedding parameters by the size law.
+
+The coefficients are data: published with arXiv 2602.05298, fitted there on FineWeb ladders at a sequence length of 2048
+and a global batch of 32 (and, in a second table, 512) sequences.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from danalab.errors import UserError
+from danalab.registry import Registry
+
+
+@dataclass(frozen=True)
+class LrLaw:
+    """One row of the table."""
+
+    a: float
+    b: float
+    d: float
+    kappa: float | None = None
+    """The kappa that the row was fitted at; None for optimizers without kappa."""
+
+    def __call__(self, non_emb_params: float) -> float:
+        return self.a * (self.b + non_emb_params) ** self.d
+
+
+_Rows = dict[str, list[LrLaw]]
+
+_ENOKI_32: _Rows = {
+    "adamw": [LrLaw(12.8, 1.67e4, -0.515)],
+    "adamw-decaying-wd": [LrLaw(65.7, 9.83e3, -0.608)],
+    "adana": [
+        LrLaw(12.7, 9.55e3, -0.624, 0.75),
+        LrLaw(17.6, 3.66e4, -0.624, 0.80),
+        LrLaw(22.5, 1.22e5, -0.618, 0.85),
+        LrLaw(68.9, 2.95e4, -0.667, 0.90),
+    ],
+    "dana-mk4": [LrLaw(56.0, 5.71e3, -0.708, 0.75), LrLaw(23.0, 1.46e4, -0.627, 0.85)],
+    "dana-star": [LrLaw(41.0, 3.03e4, -0.661, 0.75), LrLaw(223.0, 2.40e6, -0.724, 0.85)],
+    "dana-star-mk4": [LrLaw(41.0, 3.03e4, -0.661, 0.75), LrLaw(223.0, 2.40e6, -0.724, 0.85)],
+}
+_ENOKI_512: _Rows = {
+    "adamw": [LrLaw(16.7, 1.58e7, -0.464)],
+    "adana": [LrLaw(85.3, 3.04e4, -0.654, 0.85)],
+    "dana-mk4": [LrLaw(2470.0, 2.24e7, -0.826, 0.85)],
+    "dana-star-mk4": [LrLaw(310.0, 1.40e4, -0.701, 0.85)],
+}
+_QWEN3_32: _Rows = {
+    "adamw": [LrLaw(2.16e4, 7.20e4, -0.873)],
+    "adana": [LrLaw(3.17, 3.99e4, -0.553, 0.85)],
+    "dana-mk4": [LrLaw(1.20, 3.44e4, -0.501, 0.85)],
+    "dana-star-mk4": [LrLaw(93.9, 1.71e4, -0.701, 0.85)],
+}
+_TABLES: dict[tuple[str, int], _Rows] = {
+    ("enoki", 32): _ENOKI_32,
+    ("enoki", 512): _ENOKI_512,
+    ("qwen3", 32): _QWEN3_32,
+    ("qwen3", 512): {},
+}
+
+_BORROWED = {"dana-star": "dana-star-mk4", "adamw-decaying-wd": "adamw"}
+"""Whose row an optimizer without one of its own takes: the member that shares its update."""
+
+OPTIMIZERS: Registry[str] = Registry("optimizer")
+"""Optimizers that the scaling rules know -> how their weight decay is applied."""
+for _name in ("adana", "dana-mk4", "dana-star", "dana-star-mk4", "adamw-decaying-wd"):
+    OPTIMIZERS.add(_name, "independent")
+OPTIMIZERS.add("adamw", "coupled")
+
+
+def lr_law(arch: str, opt: str, kappa: float = 0.85, global_batch: int = 32) -> tuple[LrLaw, str]:
+    """The law that applies, and a sentence on where it comes from.
+
+    Batches other than 512 take the batch-32 table; a kappa without a row takes the nearest one that has.
+    """
+    table = 512 if global_batch == 512 else 32
+    opt = OPTIMIZERS.canonical(opt)
+    if (arch, table) not in _TABLES:
+        raise UserError(f"no learning-rate law for architecture '{arch}'; give --lr")
+    for name, batch in ((opt, table), (opt, 32), (_BORROWED.get(opt, opt), 32)):
+        rows = _TABLES[arch, batch].get(name)
+        if rows:
+            law = min(rows, key=lambda row: abs((row.kappa or kappa) - kappa))
+            fitted_at = f", kappa {law.kappa}" if law.kappa is not None else ""
+            return law, f"fitted for {name} on {arch} at batch {batch}{fitted_at}"
+    raise UserError(f"no learning-rate law for {opt} on {arch}; give --lr")
+
+
+def learning_rate(arch: str, opt: str, non_emb_params: float, kappa: float = 0.85, global_batch: int = 32) -> float:
+    """Peak learning rate by the fitted law a (b + P)^d.
+
+    Args:
+        non_emb_params: P, the size law (`Dimensions.non_emb_params`).
+        kappa: the Dana family's kappa; the nearest fitted one is taken.
+        global_batch: sequences a step; 512 selects the second table where the optimizer has a row there.
+    Raises:
+        UserError: unknown optimizer, or no law for it on this architecture.
+    Source: arXiv 2602.05298, learning-rate scaling laws.
+    """
+    law, _ = lr_law(arch, opt, kappa, global_batch)
+    return law(non_emb_params)

@@ -1,0 +1,191 @@
+"""What a run would be: from heads, optimizer and batch to steps, learning rate, weight decay and FLOPs.
+
+tokens per step = global batch x seq_len          steps   = floor(20 x total parameters / tokens per step)
+warm-up         = steps / 50                      lr      = a (b + P)^d
+weight decay    = omega / wd_ts, wd_ts = steps / 10     independent: times the schedule, not the peak lr
+                = omega / (lr x steps)                  coupled: AdamW
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from danalab.errors import UserError
+from danalab.scaling.dimensions import GPT2_VOCAB, Dimensions, dimensions, flops_per_token, is_gated, parameter_count
+from danalab.scaling.learning_rate import OPTIMIZERS, lr_law
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A run before it runs. Every number is resolved; nothing is left automatic."""
+
+    arch: str
+    opt: str
+    n_heads: int
+    n_layers: int
+    d_model: int
+    head_dim: int
+    mlp_dim: int
+    vocab_size: int
+    attention_gate: bool
+    n_kv_heads: int
+    seq_len: int
+    non_emb_params: int
+    """Size law without embeddings: what the learning-rate law takes."""
+    total_params: int
+    """Size law with embeddings: what the horizon takes."""
+    exact_params: int
+    """Parameters of the model as built."""
+    global_batch: int
+    """Sequences a step, all ranks and micro-batches together."""
+    tokens_per_step: int
+    steps: int
+    tokens: int
+    """Tokens that the run sees: steps x tokens_per_step."""
+    warmup: int
+    """Steps."""
+    lr: float
+    """Peak learning rate."""
+    lr_source: str
+    kappa: float
+    delta: float
+    omega: float
+    weight_decay: float
+    wd_ts: float | None
+    """Time scale of the decaying weight decay [steps]; None: constant decay, coupled to the learning rate."""
+    flops_per_token: int
+    flops: int
+    """Training FLOPs of the whole run, exact convention."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """All fields, ready for JSON."""
+        return asdict(self)
+
+
+def plan(
+    arch: str,
+    opt: str,
+    heads: int | None = None,
+    *,
+    dims: Dimensions | None = None,
+    seq_len: int = 2048,
+    batch_size: int = 32,
+    acc_steps: int = 1,
+    world_size: int = 1,
+    global_batch: int | None = None,
+    vocab_size: int = GPT2_VOCAB,
+    attention_gate: bool | None = None,
+    kappa: float = 0.85,
+    delta: float = 8.0,
+    omega: float = 4.0,
+    tokens_per_param: float = 20.0,
+    horizon_basis: str = "total",
+    iterations: int | None = None,
+    warmup_steps: int | None = None,
+    lr: float | None = None,
+    weight_decay: float | None = None,
+    wd_ts: float | None = None,
+) -> Plan:
+    """Resolve a run by the scaling rules; whatever is given explicitly wins over its rule.
+
+    Args:
+        heads: size by the architecture's rule; or give `dims`, explicit dimensions.
+        batch_size: sequences of one micro-batch on one rank; x `acc_steps` x `world_size` = global batch.
+        global_batch: sequences a step, given directly.
+        omega: weight-decay strength of the paper's omega / t.
+        tokens_per_param, horizon_basis: the horizon, counted on "total" or "non-emb" parameters.
+        iterations, warmup_steps, wd_ts: steps.
+    Raises:
+        UserError: unknown names, an impossible size or horizon, a warm-up as long as the run.
+    Source: arXiv 2602.05298, appendix on the scaling ladder; Hoffmann et al. 2022 for the horizon.
+    """
+    opt = OPTIMIZERS.canonical(opt)
+    if (heads is None) == (dims is None):
+        raise UserError("give either --heads or explicit dimensions (--d-model, --n-layers, --n-heads), not both")
+    shape = dims if dims is not None else dimensions(arch, heads or 0, vocab_size)
+    global_batch = global_batch or batch_size * acc_steps * world_size
+    tokens_per_step = global_batch * seq_len
+    if tokens_per_step < 1:
+        raise UserError(f"global batch {global_batch} x sequence length {seq_len}: no tokens in a step")
+
+    if iterations is None:
+        iterations = horizon(shape, tokens_per_step, tokens_per_param, horizon_basis)
+    if iterations < 1:
+        raise UserError(f"--iterations {iterations}: at least 1 step is needed")
+    warmup = iterations // 50 if warmup_steps is None else warmup_steps
+    if not 0 <= warmup < iterations:
+        raise UserError(f"--warmup-steps {warmup} must lie in 0..{iterations - 1}: the run has {iterations} steps")
+
+    if lr is None:
+        law, lr_source = lr_law(shape.arch, opt, kappa, global_batch)
+        lr = law(shape.non_emb_params)
+    else:
+        lr_source = "given"
+    weight_decay, wd_ts = _weight_decay(opt, omega, iterations, lr, weight_decay, wd_ts)
+    gate = is_gated(shape) if attention_gate is None else attention_gate
+    built = replace(shape, attention_gate=gate)
+    per_token = flops_per_token(built, seq_len)
+    tokens = iterations * tokens_per_step
+    return Plan(
+        arch=shape.arch,
+        opt=opt,
+        n_heads=shape.n_heads,
+        n_layers=shape.n_layers,
+        d_model=shape.d_model,
+        head_dim=shape.head_dim,
+        mlp_dim=shape.mlp_dim,
+        vocab_size=shape.vocab_size,
+        attention_gate=gate,
+        n_kv_heads=shape.n_kv_heads or shape.n_heads,
+        seq_len=seq_len,
+        non_emb_params=shape.non_emb_params,
+        total_params=shape.total_params,
+        exact_params=parameter_count(built),
+        global_batch=global_batch,
+        tokens_per_step=tokens_per_step,
+        steps=iterations,
+        tokens=tokens,
+        warmup=warmup,
+        lr=lr,
+        lr_source=lr_source,
+        kappa=kappa,
+        delta=delta,
+        omega=omega,
+        weight_decay=weight_decay,
+        wd_ts=wd_ts,
+        flops_per_token=per_token,
+        flops=per_token * tokens,
+    )
+
+
+def horizon(shape: Dimensions, tokens_per_step: int, tokens_per_param: float, basis: str = "total") -> int:
+    """Number of steps that see `tokens_per_param` tokens for each parameter of the `basis` ("total" or "non-emb").
+
+    Raises:
+        UserError: unknown basis, or a horizon shorter than one step.
+    """
+    if basis not in ("total", "non-emb"):
+        raise UserError(f"--horizon-basis '{basis}': known are total, non-emb")
+    params = shape.total_params if basis == "total" else shape.non_emb_params
+    steps = int(tokens_per_param * params / tokens_per_step)
+    if steps < 1:
+        raise UserError(
+            f"{tokens_per_param:g} tokens a parameter are {tokens_per_param * params:.3g} tokens, "
+            f"less than one step of {tokens_per_step}; use a smaller batch or give --iterations"
+        )
+    return steps
+
+
+def _weight_decay(
+    opt: str, omega: float, steps: int, lr: float, weight_decay: float | None, wd_ts: float | None
+) -> tuple[float, float | None]:
+    """(weight decay, its time scale in steps) by the optimizer's rule."""
+    if OPTIMIZERS.get(opt) == "coupled":
+        if wd_ts is not None:
+            raise UserError(f"--wd-ts: the weight decay of {opt} is constant; use adamw-decaying-wd")
+        return (omega / (lr * steps) if weight_decay is None else weight_decay), None
+    wd_ts = wd_ts if wd_ts is not None else max(1, steps // 10)
+    if wd_ts <= 0:
+        raise UserError(f"--wd-ts {wd_ts}: must be positive [steps]")
+    return (omega / wd_ts if weight_decay is None else weight_decay), wd_ts

@@ -1,0 +1,119 @@
+"""The scaling rules, against numbers measured on the reference and against the built models' own counts."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from danalab.errors import UserError
+from danalab.scaling import Dimensions, dimensions, learning_rate, parameter_count, plan
+from danalab.scaling.hardware import find, peak_flops
+
+KNOWN = ("adamw", "adamw-decaying-wd", "adana", "dana-mk4", "dana-star", "dana-star-mk4")
+
+
+@pytest.fixture(scope="session")
+def rules(golden):
+    return json.loads((golden / "scaling_rules.json").read_text())
+
+
+@pytest.mark.parametrize("arch", ["enoki", "qwen3"])
+def test_dimensions_and_horizon_match_the_reference_at_every_size(rules, arch):
+    for heads, want in rules[arch].items():
+        shape = dimensions(arch, int(heads))
+        got = (shape.n_heads, shape.n_layers, shape.d_model, shape.head_dim, shape.mlp_dim)
+        assert got == tuple(want[k] for k in ("n_head", "n_layer", "n_embd", "head_dim", "mlp_hidden"))
+        assert (shape.non_emb_params, shape.total_params) == (want["non_emb_params"], want["total_params"])
+        for batch in (32, 512):
+            run = plan(arch, "adana", int(heads), global_batch=batch)
+            row = want[f"batch{batch}"]
+            assert (run.steps, run.warmup, run.wd_ts) == (row["iterations"], row["warmup_steps"], row["wd_ts"])
+            assert run.weight_decay == pytest.approx(row["weight_decay_omega4"], rel=1e-12)
+
+
+@pytest.mark.parametrize("arch", ["enoki", "qwen3"])
+@pytest.mark.parametrize("batch", [32, 512])
+def test_learning_rates_match_the_reference_for_every_optimizer_and_kappa(rules, arch, batch):
+    checked = 0
+    for want in rules[arch].values():
+        for opt, value in want["lr"][f"batch{batch}"].items():
+            if opt not in KNOWN:
+                continue
+            by_kappa = value if isinstance(value, dict) else {"default": value}
+            for kappa, lr in by_kappa.items():
+                k = 0.85 if kappa == "default" else float(kappa)
+                assert learning_rate(arch, opt, want["non_emb_params"], k, batch) == pytest.approx(lr, rel=1e-12)
+                checked += 1
+    assert checked > 100
+
+
+def test_the_first_command_of_the_readme_plans_the_published_numbers():
+    run = plan("enoki", "adana", 3).as_dict()
+    assert (run["steps"], run["warmup"], run["total_params"]) == (6165, 123, 20201472)
+    assert run["weight_decay"] == pytest.approx(4 / 616, rel=1e-12)
+    assert run["lr"] == pytest.approx(4.389153e-3, rel=1e-6)
+
+
+def test_adamw_couples_its_decay_to_the_learning_rate():
+    run = plan("enoki", "adamw", 12)
+    assert run.wd_ts is None
+    assert run.weight_decay == pytest.approx(0.0759230, rel=1e-5)
+
+
+def test_explicit_settings_win_over_the_rules():
+    run = plan("enoki", "adana", 3, lr=0.5, iterations=100, warmup_steps=7, weight_decay=0.01, wd_ts=33)
+    assert (run.lr, run.steps, run.warmup, run.weight_decay, run.wd_ts) == (0.5, 100, 7, 0.01, 33)
+    assert run.lr_source == "given"
+
+
+def test_global_batch_is_micro_batch_times_ranks_times_accumulation():
+    run = plan("enoki", "adana", 3, batch_size=4, acc_steps=2, world_size=8)
+    assert (run.global_batch, run.tokens_per_step) == (64, 64 * 2048)
+
+
+def test_compute_counts_the_model_as_built():
+    run = plan("qwen3", "adana", 6)
+    d, layers, vocab = run.d_model, run.n_layers, run.vocab_size
+    assert run.non_emb_params == 12 * d * d * layers
+    assert run.exact_params == 14 * d * d * layers + layers * (2 * d + 256) + d + 2 * vocab * d
+    weights = 14 * d * d * layers + vocab * d
+    assert run.flops == (6 * weights + 12 * layers * d * 2048) * run.tokens
+
+
+def test_grouped_queries_and_gates_enter_the_count():
+    base = {"arch": "qwen3", "d_model": 64, "n_layers": 1, "n_heads": 4, "head_dim": 16, "mlp_dim": 96}
+    full = parameter_count(Dimensions(**base, vocab_size=10))
+    assert full - parameter_count(Dimensions(**base, vocab_size=10, attention_gate=False)) == 64 * 64
+    assert full - parameter_count(Dimensions(**base, vocab_size=10, n_kv_heads=2)) == 2 * 64 * 32
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: dimensions("enoki", 1), "zero layers; the smallest size is --heads 2"),
+        (lambda: dimensions("enokki", 3), "did you mean 'enoki'"),
+        (lambda: plan("enoki", "adanna", 3), "did you mean 'adana'"),
+        (lambda: plan("enoki", "adana"), "either --heads or explicit dimensions"),
+        (lambda: plan("enoki", "adana", 3, iterations=10, warmup_steps=10), "must lie in 0..9"),
+        (lambda: plan("enoki", "adana", 3, horizon_basis="all"), "known are total, non-emb"),
+        (lambda: plan("enoki", "adana", 2, tokens_per_param=1e-4), "less than one step"),
+        (lambda: plan("enoki", "adamw", 3, wd_ts=5), "use adamw-decaying-wd"),
+    ],
+)
+def test_bad_input_is_named(call, message):
+    with pytest.raises(UserError, match=message.replace("(", r"\(").replace("?", r"\?")):
+        call()
+
+
+def test_short_runs_have_a_decay_time_scale():
+    assert plan("enoki", "adana", 2, iterations=5).wd_ts == 1
+
+
+def test_an_l40s_is_not_an_l4():
+    gpu = find("NVIDIA L40S")
+    assert gpu is not None
+    assert gpu.name == "L40S"
+    assert peak_flops("a toaster") is None
+    assert math.isclose(peak_flops("NVIDIA H100 80GB HBM3")[0], 989.4e12)
