@@ -1,6 +1,6 @@
 """Scaling rules: heads -> dimensions, parameters, learning rate, weight decay, horizon, FLOPs. Arithmetic only."""
 
-from danalab.scaling.dimensions import Dimensions, dimensions, flops_per_token, parameter_count
+from danalab.scaling.dimensions import Dimensions, dimensions, explicit_dimensions, flops_per_token, parameter_count
 from danalab.scaling.learning_rate import learning_rate
 from danalab.scaling.plan import Plan, plan
 
@@ -8,6 +8,7 @@ __all__ = [
     "Dimensions",
     "Plan",
     "dimensions",
+    "explicit_dimensions",
     "flops_per_token",
     "learning_rate",
     "parameter_count",

@@ -76,16 +76,20 @@ class Dimensions:
 
 
 def _enoki(heads: int) -> dict[str, int]:
-    return {"head_dim": 64, "n_layers": 3 * heads // 4, "d_model": 64 * heads, "mlp_dim": 4 * 64 * heads}
+    return {"head_dim": 64, "n_layers": 3 * heads // 4, "d_model": 64 * heads}
 
 
 def _qwen3(heads: int) -> dict[str, int]:
-    return {"head_dim": 128, "n_layers": 2 * heads, "d_model": 128 * heads, "mlp_dim": 3 * 128 * heads}
+    return {"head_dim": 128, "n_layers": 2 * heads, "d_model": 128 * heads}
 
 
 SIZE_RULES: Registry[Callable[[int], dict[str, int]]] = Registry("architecture with a --heads rule")
 SIZE_RULES.add("enoki", _enoki)
 SIZE_RULES.add("qwen3", _qwen3)
+
+
+MLP_RATIO = {"enoki": 4, "qwen3": 3}
+"""Hidden width of the mlp in units of d_model, where it isn't given."""
 
 
 def dimensions(arch: str, heads: int, vocab_size: int = GPT2_VOCAB) -> Dimensions:
@@ -103,15 +107,40 @@ def dimensions(arch: str, heads: int, vocab_size: int = GPT2_VOCAB) -> Dimension
     if sizes["n_layers"] < 1:
         smallest = next(h for h in range(heads, 1000) if rule(h)["n_layers"] >= 1)
         raise UserError(f"--heads {heads} gives {arch} zero layers; the smallest size is --heads {smallest}")
-    return Dimensions(
-        arch=arch,
-        n_heads=heads,
-        n_layers=sizes["n_layers"],
-        d_model=sizes["d_model"],
-        head_dim=sizes["head_dim"],
-        mlp_dim=sizes["mlp_dim"],
-        vocab_size=vocab_size,
-    )
+    return explicit_dimensions(arch, **sizes, n_heads=heads, vocab_size=vocab_size)
+
+
+def explicit_dimensions(
+    arch: str,
+    d_model: int,
+    n_layers: int,
+    n_heads: int,
+    head_dim: int | None = None,
+    mlp_dim: int | None = None,
+    vocab_size: int = GPT2_VOCAB,
+) -> Dimensions:
+    """Dimensions given one by one; head_dim defaults to d_model / n_heads, mlp_dim to the architecture's ratio.
+
+    Raises:
+        UserError: unknown architecture, a size below 1, or n_heads that does not divide d_model.
+    """
+    arch = SIZE_RULES.canonical(arch)
+    if head_dim is None:
+        if n_heads < 1 or d_model % n_heads:
+            raise UserError(f"--n-heads {n_heads} does not divide --d-model {d_model}; give --head-dim")
+        head_dim = d_model // n_heads
+    sizes: dict[str, int] = {
+        "d_model": d_model,
+        "n_layers": n_layers,
+        "n_heads": n_heads,
+        "head_dim": head_dim,
+        "mlp_dim": MLP_RATIO[arch] * d_model if mlp_dim is None else mlp_dim,
+        "vocab_size": vocab_size,
+    }
+    for name, size in sizes.items():
+        if size < 1:
+            raise UserError(f"--{name.replace('_', '-')} {size}: at least 1 is needed")
+    return Dimensions(arch=arch, attention_gate=None, n_kv_heads=None, **sizes)
 
 
 def is_gated(shape: Shape) -> bool:

@@ -1,0 +1,112 @@
+"""The `danalab` command: finds the verb, parses its flags, and turns errors into one line and exit code 2.
+
+A verb module holds either `Flags` (a data class) and `run(flags)`, or `SUBVERBS = {name: (Flags, run)}`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any
+
+from danalab import __version__
+from danalab.cli.flags import Parsed, parse
+from danalab.errors import UserError, nearest
+
+VERBS = {
+    "demo": "AdamW and ADana side by side on real text, in minutes on a laptop CPU",
+    "plan": "what a run would be: parameters, tokens, steps, LR, weight decay, FLOPs; trains nothing",
+    "train": "train a model; resumes by itself",
+    "eval": "evaluate a run on its validation split",
+    "generate": "sample text from a run",
+    "compare": "runs side by side: table, loss curves, tokens to equal loss",
+    "data": "prepare corpora as token shards; look at them",
+    "tokenizer": "train and evaluate byte-pair encodings",
+    "optim": "the optimizers with their hyper-parameters",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code (2 for bad input)."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    debug = "--debug" in arguments
+    arguments = [a for a in arguments if a != "--debug"]
+    try:
+        return _dispatch(arguments)
+    except UserError as error:
+        if debug:
+            raise
+        return _fail(str(error))
+    except OSError as error:
+        if debug or error.filename is None:
+            raise
+        return _fail(f"{error.filename}: {error.strerror}")
+    except KeyboardInterrupt:
+        return _fail("interrupted", code=130)
+
+
+def _fail(message: str, code: int = 2) -> int:
+    print("danalab: error: " + " ".join(message.split()), file=sys.stderr)
+    return code
+
+
+def _dispatch(arguments: list[str]) -> int:
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(_usage())
+        return 0
+    if arguments[0] in ("-V", "--version"):
+        print(f"danalab {__version__}")
+        return 0
+    verb, rest = arguments[0], arguments[1:]
+    if verb not in VERBS:
+        raise UserError(f"unknown verb '{verb}'{nearest(verb, VERBS)}; known: {', '.join(VERBS)}")
+    module = importlib.import_module(f"danalab.cli.{verb}")
+    prog = f"danalab {verb}"
+    if hasattr(module, "SUBVERBS"):
+        prog, flags_type, run, rest = _subverb(module, prog, rest)
+        if run is None:
+            return 0
+    else:
+        flags_type, run = module.Flags, module.run
+    parsed: Parsed = parse(flags_type, rest, prog=prog, description=_first_paragraph(run, module))
+    if parsed.print_config:
+        resolve = getattr(module, "resolved_config", None)
+        print(parsed.as_yaml(resolve(parsed.flags) if resolve else None), end="")
+        return 0
+    return run(parsed.flags) or 0
+
+
+def _subverb(
+    module: ModuleType, prog: str, rest: list[str]
+) -> tuple[str, Any, Callable[[Any], int | None] | None, list[str]]:
+    known = module.SUBVERBS
+    if not rest or rest[0] in ("-h", "--help"):
+        lines = [f"  {name:<12} {_first_line(run)}" for name, (_, run) in known.items()]
+        print(f"usage: {prog} VERB [flags]\n\n{_first_line(module)}\n\n" + "\n".join(lines))
+        return prog, None, None, []
+    name = rest[0]
+    if name not in known:
+        raise UserError(f"unknown verb '{prog} {name}'{nearest(name, known)}; known: {', '.join(known)}")
+    flags_type, run = known[name]
+    return f"{prog} {name}", flags_type, run, rest[1:]
+
+
+def _first_line(thing: Any) -> str:
+    return (thing.__doc__ or "").strip().split("\n")[0]
+
+
+def _first_paragraph(run: Any, module: ModuleType) -> str:
+    text = run.__doc__ or module.__doc__ or ""
+    return " ".join(text.strip().split("\n\n")[0].split())
+
+
+def _usage() -> str:
+    width = max(map(len, VERBS))
+    lines = [f"  {verb:<{width}}  {what}" for verb, what in VERBS.items()]
+    return (
+        f"danalab {__version__}: a pre-training lab around logarithmic-time optimizers\n\n"
+        "usage: danalab VERB [flags]\n\n" + "\n".join(lines) + "\n\n"
+        "Every verb takes --help, --config FILE.yaml, --print-config and --debug (show tracebacks)."
+    )

@@ -1,0 +1,205 @@
+"""A data class becomes flags: tyro does the parsing; here are the YAML file, booleans with values, and one-line errors.
+
+Order of precedence: defaults < `--config FILE.yaml` < flags. Underscores and hyphens are the same in flag names.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import re
+import types
+import typing
+from pathlib import Path
+from typing import Any
+
+from danalab.errors import UserError, nearest
+
+_TRUE = {"true", "1", "yes", "on"}
+_FALSE = {"false", "0", "no", "off"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Parsed:
+    """What the command line said."""
+
+    flags: Any
+    print_config: bool
+
+    def as_yaml(self, resolved: dict[str, Any] | None = None) -> str:
+        """The configuration as YAML that `--config` takes back; `resolved` replaces what was left automatic."""
+        import yaml
+
+        values = dataclasses.asdict(self.flags)
+        values.update({k: v for k, v in (resolved or {}).items() if k in values})
+        plain = {
+            k: str(v) if isinstance(v, Path) else list(v) if isinstance(v, tuple) else v for k, v in values.items()
+        }
+        return yaml.safe_dump(plain, sort_keys=False)
+
+
+def parse(flags_type: type, arguments: list[str], *, prog: str, description: str) -> Parsed:
+    """Parse `arguments` into an instance of the data class `flags_type`.
+
+    Raises:
+        UserError: unknown flag (with the nearest spelling), bad value, unknown key in the YAML file.
+        SystemExit: with code 0 after `--help`.
+    """
+    import tyro
+
+    arguments, config_file = _take_value(arguments, "--config")
+    print_config = "--print-config" in arguments
+    arguments = [a for a in arguments if a != "--print-config"]
+    hints = typing.get_type_hints(flags_type, include_extras=True)
+    names = [f.name for f in dataclasses.fields(flags_type) if f.init]
+    arguments = _plain_booleans(arguments, {name: hints[name] for name in names})
+    positional = {n for n in names if "Positional" in str(hints[n])}
+    _refuse_unknown(arguments, [n for n in names if n not in positional], prog)
+
+    default = _from_yaml(flags_type, names, config_file) if config_file else None
+    complaint = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(complaint):
+            flags = tyro.cli(
+                flags_type,
+                args=arguments,
+                prog=prog,
+                description=description + "  Also: --config FILE.yaml, --print-config, --debug.",
+                **({"default": default} if default is not None else {}),
+            )
+    except SystemExit as stop:
+        if stop.code in (0, None):
+            raise
+        raise UserError(f"{_one_line(complaint.getvalue())}; see {prog} --help") from None
+    return Parsed(flags, print_config)
+
+
+def _take_value(arguments: list[str], flag: str) -> tuple[list[str], str | None]:
+    """Remove `flag VALUE` or `flag=VALUE`; returns the rest and the value."""
+    rest: list[str] = []
+    value = None
+    pending = iter(arguments)
+    for argument in pending:
+        if argument == flag:
+            value = next(pending, None)
+            if value is None:
+                raise UserError(f"{flag} needs a value")
+        elif argument.startswith(flag + "="):
+            value = argument.split("=", 1)[1]
+        else:
+            rest.append(argument)
+    return rest, value
+
+
+def _options(hint: Any) -> tuple[Any, ...]:
+    """The members of a union; a plain type is a union of one."""
+    return typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+
+
+def _plain_booleans(arguments: list[str], hints: dict[str, Any]) -> list[str]:
+    """`--flag False` and `--flag=false` mean `--no-flag`: the word after a boolean is never silently true."""
+    result: list[str] = []
+    position = 0
+    while position < len(arguments):
+        name, equals, value = arguments[position].partition("=")
+        position += 1
+        field = _field(name)
+        negated = field is not None and field.startswith("no_") and field not in hints
+        field = field[3:] if field and negated else field
+        if field is None or bool not in _options(hints.get(field)):
+            result.append(arguments[position - 1])
+            continue
+        if not equals and position < len(arguments) and arguments[position].lower() in _TRUE | _FALSE:
+            value = arguments[position]
+            position += 1
+        if value and value.lower() not in _TRUE | _FALSE:
+            raise UserError(f"{name} {value}: true or false is expected")
+        truth = (value.lower() not in _FALSE) != negated
+        flag = field.replace("_", "-")
+        if type(None) in _options(hints[field]):  # tyro wants a value where None is a third state
+            result += [f"--{flag}", str(truth)]
+        else:
+            result.append(f"--{flag}" if truth else f"--no-{flag}")
+    return result
+
+
+def _field(flag: str) -> str | None:
+    return flag[2:].replace("-", "_") if flag.startswith("--") else None
+
+
+def _refuse_unknown(arguments: list[str], names: list[str], prog: str) -> None:
+    known = {"help", *names, *(f"no_{name}" for name in names)}
+    for argument in arguments:
+        field = _field(argument.split("=")[0])
+        if field is not None and field not in known:
+            spelled = [name.replace("_", "-") for name in names]
+            flag = argument.split("=")[0]
+            hint = nearest(field.replace("_", "-"), spelled).replace("'", "").replace("mean ", "mean --")
+            raise UserError(f"unknown flag {flag}{hint}; see {prog} --help")
+
+
+def _from_yaml(flags_type: type, names: list[str], file: str) -> Any:
+    """An instance with the file's values; what the file leaves out keeps its default."""
+    import tyro
+    import yaml
+
+    try:
+        loaded = yaml.safe_load(Path(file).read_text(encoding="utf-8")) or {}
+    except OSError as error:
+        raise UserError(f"--config {file}: {error.strerror}") from error
+    except yaml.YAMLError as error:
+        raise UserError(f"--config {file}: not valid YAML: {error}") from error
+    if not isinstance(loaded, dict):
+        raise UserError(f"--config {file}: a mapping of flags is expected, not {type(loaded).__name__}")
+    values = {str(key).replace("-", "_"): value for key, value in loaded.items()}
+    for key in values:
+        if key not in names:
+            raise UserError(f"--config {file}: unknown key '{key}'{nearest(key, names)}")
+    hints = typing.get_type_hints(flags_type)
+    for key, value in values.items():
+        values[key] = _coerced(value, hints[key], f"--config {file}: {key}")
+    for field in dataclasses.fields(flags_type):
+        required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        if field.init and required and field.name not in values:
+            values[field.name] = tyro.MISSING
+    return flags_type(**values)
+
+
+def _coerced(value: Any, hint: Any, where: str) -> Any:
+    """A YAML value as the field's type; YAML reads 1e-3 as text and 1 as an integer."""
+    options = _options(hint)
+    if value is None and type(None) in options:
+        return None
+    if typing.get_origin(hint) is typing.Literal:
+        if value not in typing.get_args(hint):
+            raise UserError(f"{where}: {value!r} is not one of {', '.join(map(str, typing.get_args(hint)))}")
+        return value
+    for kind in options:
+        origin = typing.get_origin(kind) or kind
+        if origin is tuple and isinstance(value, list):
+            return tuple(value)
+        if not isinstance(origin, type) or origin is type(None):
+            continue
+        if isinstance(value, origin) and not (isinstance(value, bool) and origin is not bool):
+            return value
+        if origin is float and isinstance(value, (int, str)) and not isinstance(value, bool):
+            with contextlib.suppress(ValueError):
+                return float(value)
+        if origin is Path and isinstance(value, str):
+            return Path(value)
+    names = " or ".join(getattr(kind, "__name__", str(kind)) for kind in options if kind is not type(None))
+    raise UserError(f"{where}: {value!r} is not of type {names}")
+
+
+def _one_line(box: str) -> str:
+    """tyro frames its complaint; take the first paragraph's words out of the frame."""
+    words: list[str] = []
+    for line in re.sub(r"\x1b\[[0-9;]*m", "", box).splitlines():
+        text = line.strip("│|╭╮╰╯ ")
+        if line.startswith(("╭", "╰", "┌", "└")):
+            continue
+        if words and set(text) <= {"─", "-", " "}:
+            break
+        words.append(text)
+    return " ".join(" ".join(words).split()).rstrip(".")

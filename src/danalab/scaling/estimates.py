@@ -1,0 +1,29 @@
+"""Rough costs of a planned run: memory on one device, hours on named accelerators. Shown as estimates."""
+
+from __future__ import annotations
+
+from danalab.scaling.hardware import ACCELERATORS
+from danalab.scaling.plan import Plan
+
+_STATE_BUFFERS = {"dana-star": 3, "dana-star-mk4": 3}
+"""Float32 buffers a parameter that the optimizer keeps; two (both moments) where not named."""
+
+
+def memory_gib(planned: Plan, micro_batch: int) -> float:
+    """Memory to train on one device [GiB]: float32 weights, gradients and optimizer state, bfloat16 activations.
+
+    Activations of a block, kept for backward: about 8 d_model-wide and 3 mlp-wide tensors a token with flash attention;
+    the chunked loss adds one hidden state and its gradient.
+    """
+    words = 2 + _STATE_BUFFERS.get(planned.opt, 2)
+    states = 4 * words * planned.exact_params
+    tokens = micro_batch * planned.seq_len
+    width = planned.n_heads * planned.head_dim
+    block = 2 * (4 * planned.d_model + 4 * width + 3 * planned.mlp_dim)
+    activations = tokens * (planned.n_layers * block + 8 * planned.d_model)
+    return (states + activations) / 2**30
+
+
+def accelerator_hours(flops: float, mfu: float = 0.4) -> dict[str, float]:
+    """Hours on one of each named accelerator at `mfu`, the fraction of peak that training reaches."""
+    return {gpu.name: flops / (gpu.tflops * 1e12 * mfu) / 3600 for gpu in ACCELERATORS}

@@ -1,0 +1,135 @@
+"""How data classes become flags, and what bad flags answer."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+import pytest
+
+from danalab.cli.app import VERBS, main
+from danalab.cli.flags import parse
+from danalab.errors import UserError
+
+
+@dataclass(frozen=True)
+class Flags:
+    batch_size: int = 8
+    """Sequences."""
+    lr: float | None = None
+    """Peak."""
+    compile: bool | None = None
+    """Compile."""
+    shuffle: bool = True
+    """Shuffle."""
+
+
+def flags(*arguments: str) -> Flags:
+    return parse(Flags, list(arguments), prog="x", description="").flags
+
+
+def test_underscores_and_hyphens_are_the_same():
+    assert flags("--batch_size", "3") == flags("--batch-size", "3") == Flags(batch_size=3)
+
+
+@pytest.mark.parametrize("word", ["False", "false", "0", "no"])
+def test_a_boolean_followed_by_false_is_false(word):
+    assert flags("--shuffle", word).shuffle is False
+    assert flags(f"--shuffle={word}").shuffle is False
+    assert flags("--compile", word).compile is False
+
+
+def test_booleans_stay_plain_switches():
+    assert flags("--no-shuffle").shuffle is False
+    assert flags("--compile").compile is True
+    assert flags("--compile", "True").compile is True
+    assert flags().compile is None
+
+
+def test_flags_win_over_the_file_and_the_file_over_defaults(tmp_path):
+    file = tmp_path / "run.yaml"
+    file.write_text("batch-size: 5\nlr: 1e-3\n")
+    assert flags("--config", str(file)) == Flags(batch_size=5, lr=1e-3)
+    assert flags("--config", str(file), "--batch-size", "6").batch_size == 6
+
+
+def test_printed_configuration_is_read_back(tmp_path):
+    parsed = parse(Flags, ["--lr", "0.1", "--print-config"], prog="x", description="")
+    assert parsed.print_config
+    file = tmp_path / "run.yaml"
+    file.write_text(parsed.as_yaml())
+    assert flags("--config", str(file)) == Flags(lr=0.1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--bach-size", "3"], "unknown flag --bach-size .did you mean --batch-size"),
+        (["--batch-size", "many"], "--batch-size"),
+        (["--batch-size"], "--batch-size"),
+        (["--shuffle=perhaps"], "true or false"),
+        (["--config"], "needs a value"),
+        (["--config", "absent.yaml"], "absent.yaml: No such file"),
+    ],
+)
+def test_bad_flags_are_one_line(arguments, message):
+    with pytest.raises(UserError, match=message) as caught:
+        flags(*arguments)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("bach_size: 3", "unknown key 'bach_size' .did you mean 'batch_size'"),
+        ("batch_size: many", "batch_size: 'many' is not of type int"),
+        ("batch_size: true", "is not of type int"),
+        ("- 3", "a mapping of flags is expected"),
+        ("a: [", "not valid YAML"),
+    ],
+)
+def test_a_bad_file_is_named_with_its_key(tmp_path, text, message):
+    file = tmp_path / "run.yaml"
+    file.write_text(text)
+    with pytest.raises(UserError, match=message):
+        flags("--config", str(file))
+
+
+def test_bad_input_ends_with_exit_code_2_and_one_line(capsys):
+    assert main(["plan", "--heads", "1"]) == 2
+    error = capsys.readouterr().err
+    assert error == "danalab: error: --heads 1 gives enoki zero layers; the smallest size is --heads 2\n"
+
+
+def test_debug_shows_the_traceback():
+    with pytest.raises(UserError):
+        main(["plan", "--heads", "1", "--debug"])
+
+
+def test_an_unknown_verb_offers_the_nearest(capsys):
+    assert main(["trian"]) == 2
+    assert "did you mean 'train'" in capsys.readouterr().err
+
+
+def test_plan_prints_one_json_object_for_programs(capsys):
+    assert main(["plan", "--arch", "enoki", "--opt", "adana", "--heads", "3", "--json"]) == 0
+    run = json.loads(capsys.readouterr().out)
+    assert (run["steps"], run["warmup"], run["total_params"]) == (6165, 123, 20201472)
+
+
+def test_plan_takes_explicit_dimensions(capsys):
+    arguments = ["plan", "--d-model", "128", "--n-layers", "2", "--n-heads", "2", "--vocab-size", "512"]
+    assert main(arguments) == 0
+    assert "2 heads of 64, 2 layers, d_model 128, mlp 512" in capsys.readouterr().out
+    assert main([*arguments[:-4], "--n-heads", "3"]) == 2
+    assert "does not divide" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verb", list(VERBS))
+def test_every_verb_has_help(verb, capsys):
+    try:
+        code = main([verb, "--help"])
+    except SystemExit as stop:
+        code = stop.code or 0
+    assert code == 0
+    assert verb in capsys.readouterr().out
