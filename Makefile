@@ -1,0 +1,49 @@
+# Every target makes its own .venv; a second call starts in seconds.
+#
+#   make demo    AdamW and ADana side by side on real text, in minutes on two CPU cores
+#   make test    lint, types and tests
+#   make bench   the benchmarks; results in bench/results
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: demo test test-all lint bench clean
+
+demo: $(VENV)/.core
+	$(BIN)/danalab demo
+
+test: lint
+	$(BIN)/python -m pytest -n auto --maxprocesses 4
+
+test-all: lint
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 -m "not gpu"
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+
+bench: $(VENV)/.dev
+	@for script in bench/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
+clean:
+	rm -rf $(VENV) demo .pytest_cache .ruff_cache .hypothesis build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' \
+		|| { echo "danalab needs Python 3.10 or newer; name one with: make PYTHON=python3.12 ..."; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) --upgrade pip
+
+$(VENV)/.core: pyproject.toml constraints.txt | $(VENV)/bin/python
+	@echo "installing into $(VENV) (some minutes the first time)"
+	$(PIP) torch
+	$(PIP) --editable .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.core
+	$(PIP) --editable '.[dev]'
+	@touch $@
