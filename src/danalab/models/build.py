@@ -1,0 +1,35 @@
+"""From a configuration to a model with weights."""
+
+from __future__ import annotations
+
+import torch
+
+from danalab.models.config import ModelConfig
+from danalab.models.decoder import Decoder
+
+
+def build_model(
+    config: ModelConfig,
+    *,
+    init: str = "scaled-gpt",
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float32,
+) -> Decoder:
+    """The model that `config` describes, with freshly drawn weights.
+
+    The weights depend on `config`, `init` and `seed` only: they are drawn on the CPU in float32, then moved and cast.
+
+    Args:
+        init: "scaled-gpt", "karpathy-gpt2" or "standard".
+        device: "meta" gives shapes without memory; shard, then call `to_empty` and `init_weights`.
+    Raises:
+        UserError: unknown initialisation.
+    """
+    with torch.device("meta"):
+        model = config.architecture.load()(config).to(dtype)
+    if torch.device(device).type == "meta":
+        return model
+    model = model.to_empty(device=device)
+    model.init_weights(torch.Generator().manual_seed(seed), init)
+    return model

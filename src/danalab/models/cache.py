@@ -1,0 +1,47 @@
+"""What decoding remembers: the number of tokens seen, and one state for each block."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from danalab.errors import UserError
+
+
+class KeyValues:
+    """Keys and values of one attention, written in place; memory is taken on first use, in the data's dtype."""
+
+    def __init__(self, batch: int, max_len: int):
+        self.batch, self.max_len, self.length = batch, max_len, 0
+        self._keys: Tensor | None = None
+        self._values: Tensor | None = None
+
+    def append(self, k_BNLH: Tensor, v_BNLH: Tensor) -> tuple[Tensor, Tensor]:
+        """Add L positions; returns keys and values of all positions so far (views, no gradient)."""
+        if self._keys is None or self._values is None:
+            batch, heads, _, dim = k_BNLH.shape
+            self._keys = k_BNLH.new_empty(batch, heads, self.max_len, dim)
+            self._values = v_BNLH.new_empty(batch, heads, self.max_len, dim)
+        end = self.length + k_BNLH.shape[2]
+        self._keys[:, :, self.length : end] = k_BNLH.detach()
+        self._values[:, :, self.length : end] = v_BNLH.detach()
+        self.length = end
+        return self._keys[:, :, :end], self._values[:, :, :end]
+
+
+class Cache:
+    """The decoding state of a model: `hidden(tokens, cache=cache)` continues at `length` and moves it on."""
+
+    def __init__(self, batch: int, max_len: int, states: list[KeyValues]):
+        """Args: batch: sequences; max_len: room [tokens]; states: one a block, made by the block's mixer."""
+        self.batch, self.max_len, self.states = batch, max_len, states
+        self.length = 0
+
+    def require_room(self, batch: int, length: int) -> None:
+        """Raises `UserError` when `length` more tokens of `batch` sequences do not fit."""
+        if batch != self.batch:
+            raise UserError(f"the cache was made for a batch of {self.batch}, the tokens have a batch of {batch}")
+        if self.length + length > self.max_len:
+            raise UserError(
+                f"the cache holds {self.max_len} tokens: {self.length} are used and {length} more do not fit; "
+                "ask new_cache for a larger max_len"
+            )

@@ -1,0 +1,120 @@
+"""The shape of a model: a frozen value that checks itself, written to and read from `config.json`. Needs no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from danalab.errors import UserError, nearest
+from danalab.models.registry import MODELS, Architecture
+
+NORMS = ("layernorm", "rmsnorm")
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Everything that decides which function a model computes, its weights apart.
+
+    Raises:
+        UserError: sizes that do not fit together, or an unknown architecture or norm.
+    """
+
+    arch: str
+    """Name in `MODELS`."""
+    d_model: int
+    """Width of the residual stream; equals n_heads x head_dim."""
+    n_layers: int
+    """Number of blocks."""
+    n_heads: int
+    """Query heads of each attention."""
+    head_dim: int
+    """Features of one head; even, since rotary embedding turns pairs."""
+    mlp_dim: int
+    """Hidden features of each MLP."""
+    vocab_size: int
+    """Rows of the embedding and of the head (padding included)."""
+    seq_len: int
+    """Longest sequence that the model accepts [tokens]."""
+    norm_eps: float = 1e-5
+    """Added to the variance (LayerNorm) or mean square (RMSNorm)."""
+    attention_gate: bool | None = None
+    """Multiply attention's output elementwise by sigmoid(gate(x)); None: as the architecture does."""
+    n_kv_heads: int | None = None
+    """Key and value heads, each shared by n_heads / n_kv_heads query heads; None: n_heads."""
+    rope_theta: float = 10000.0
+    """Base of the rotary embedding's wavelengths."""
+    residual_scale: float = 1.0
+    """Factor on what each attention and MLP adds to the residual stream."""
+    qk_norm: bool = True
+    """Normalise each query and key head before the rotation."""
+    norm: str | None = None
+    """"layernorm" or "rmsnorm" (both with a gain and no shift); None: as the architecture does."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "arch", MODELS.canonical(self.arch))
+        for name in ("d_model", "n_layers", "n_heads", "head_dim", "mlp_dim", "vocab_size", "seq_len"):
+            _require_positive_integer(name, getattr(self, name))
+        if self.n_heads * self.head_dim != self.d_model:
+            raise UserError(
+                f"n_heads x head_dim must equal d_model: {self.n_heads} x {self.head_dim} = "
+                f"{self.n_heads * self.head_dim}, but d_model is {self.d_model}"
+            )
+        if self.head_dim % 2:
+            raise UserError(f"head_dim must be even (rotary embedding turns pairs of features): got {self.head_dim}")
+        if self.n_kv_heads is not None:
+            _require_positive_integer("n_kv_heads", self.n_kv_heads)
+            if self.n_heads % self.n_kv_heads:
+                raise UserError(f"n_kv_heads must divide n_heads: {self.n_kv_heads} does not divide {self.n_heads}")
+        for name in ("norm_eps", "rope_theta"):
+            if not getattr(self, name) > 0:
+                raise UserError(f"{name} must be positive: got {getattr(self, name)}")
+        if self.norm is not None and self.norm not in NORMS:
+            raise UserError(f"unknown norm '{self.norm}'{nearest(self.norm, NORMS)}; known: {', '.join(NORMS)}")
+
+    @property
+    def architecture(self) -> Architecture:
+        """The registry's entry for `arch`."""
+        return MODELS.get(self.arch)
+
+    @property
+    def gated(self) -> bool:
+        """Whether attention is gated: `attention_gate`, or the architecture's way."""
+        return self.architecture.attention_gate if self.attention_gate is None else self.attention_gate
+
+    @property
+    def kv_heads(self) -> int:
+        """Key and value heads: `n_kv_heads`, or `n_heads`."""
+        return self.n_heads if self.n_kv_heads is None else self.n_kv_heads
+
+    @property
+    def norm_kind(self) -> str:
+        """`norm`, or the architecture's way."""
+        return self.norm or self.architecture.norm
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON; `from_dict` is the way back."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> ModelConfig:
+        """The configuration that `as_dict` described.
+
+        Raises:
+            UserError: a setting is unknown or a required one is absent.
+        """
+        known = {field.name for field in fields(cls)}
+        for name in values:
+            if name not in known:
+                raise UserError(
+                    f"unknown model setting '{name}'{nearest(name, known)}; known: {', '.join(sorted(known))}"
+                )
+        try:
+            return cls(**values)
+        except TypeError as error:
+            raise UserError(f"model configuration: {error}") from None
+
+
+def _require_positive_integer(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise UserError(f"{name} must be a positive integer: got {value!r}")

@@ -1,0 +1,151 @@
+"""The decoder that every architecture is: token embedding, blocks, final norm, head.
+
+    x = E[tokens];   x = block_i(x) for each i;   hidden = norm(x);   logits = hidden W_head^T
+
+An architecture says what a block is; everything else (checks, caches, parameter kinds, loss) is here.
+Shapes: B batch, L length, D model dimension, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+from danalab.errors import UserError
+from danalab.models.block import Block, checkpointing_rule
+from danalab.models.cache import Cache
+from danalab.models.config import ModelConfig
+from danalab.models.init import initialise
+from danalab.models.layers import KIND_OF_ROLE, Embedding, Linear, make_norm
+from danalab.models.loss import chunked_cross_entropy
+from danalab.models.rotary import Rotary
+
+
+class Decoder(nn.Module):
+    """A causal language model; subclasses define `make_block`. Weights are undefined until `init_weights`."""
+
+    def __init__(self, config: ModelConfig):
+        super().__init__()
+        self.config = config
+        self.token_embedding = Embedding(config.vocab_size, config.d_model)
+        self.rotary = Rotary(config.seq_len, config.head_dim, config.rope_theta)
+        self.blocks = nn.ModuleList(self.make_block(config, layer) for layer in range(config.n_layers))
+        self.final_norm = make_norm(config, config.d_model)
+        self.output_head = Linear(config.d_model, config.vocab_size, role="head")
+
+    def make_block(self, config: ModelConfig, layer: int) -> Block:
+        """The block of index `layer`, counted from 0."""
+        raise NotImplementedError
+
+    # ---- the function ----
+
+    def forward(
+        self,
+        tokens: Tensor,
+        targets: Tensor | None = None,
+        *,
+        z_loss: float = 0.0,
+        ignore_index: int = -1,
+        valid_count: Tensor | float | None = None,
+        position_count: Tensor | float | None = None,
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """Logits [B, L, V] of `tokens` [B, L]; or, given `targets` [B, L], the loss without ever making the logits.
+
+        With targets the result and the other arguments are those of `chunked_cross_entropy`. Training goes this way
+        so that wrappers that work on `forward` (data-parallel, sharding) see the whole computation.
+        """
+        hidden = self.hidden(tokens)
+        if targets is None:
+            return self.output_head(hidden)
+        return chunked_cross_entropy(
+            hidden, self.head_weight, targets, z_loss, ignore_index,
+            valid_count=valid_count, position_count=position_count,
+        )  # fmt: skip
+
+    def hidden(self, tokens: Tensor, cache: Cache | None = None) -> Tensor:
+        """What the head reads: [B, L, D] for `tokens` [B, L] of an integer dtype.
+
+        Args:
+            cache: from `new_cache`; then `tokens` continue at `cache.length`, which moves on. Prefill and decoding
+                alike; keys and values carry no gradient.
+        Raises:
+            UserError: a wrong shape or dtype, more than seq_len tokens, or (on CPU) an id outside the vocabulary.
+        """
+        start = 0 if cache is None else cache.length
+        self._check(tokens, start)
+        if cache is not None:
+            cache.require_room(*tokens.shape)
+        rotary = self.rotary(start, tokens.shape[1])
+        x = self.token_embedding(tokens)
+        for layer, block in enumerate(self.blocks):
+            x = block(x, rotary) if cache is None else block(x, rotary, cache.states[layer])
+        if cache is not None:
+            cache.length += tokens.shape[1]
+        return self.final_norm(x)
+
+    @property
+    def head_weight(self) -> nn.Parameter:
+        """The head's matrix [V, D]: logits = hidden @ head_weight.T."""
+        return self.output_head.weight
+
+    def new_cache(self, batch: int, max_len: int | None = None) -> Cache:
+        """An empty decoding state for `batch` sequences of up to `max_len` tokens (default and limit: seq_len)."""
+        limit = self.config.seq_len
+        if batch < 1 or (max_len is not None and not 1 <= max_len <= limit):
+            raise UserError(f"a cache needs batch >= 1 and 1 <= max_len <= seq_len {limit}: got {batch} and {max_len}")
+        room = max_len or limit
+        return Cache(batch, room, [block.attention.new_state(batch, room) for block in self._each_block()])
+
+    def _check(self, tokens: Tensor, start: int) -> None:
+        if tokens.ndim != 2 or tokens.numel() == 0:
+            raise UserError(f"tokens must be [batch, length] and not empty: got shape {list(tokens.shape)}")
+        if tokens.dtype not in (torch.int64, torch.int32):
+            raise UserError(f"tokens must be int64 or int32: got {str(tokens.dtype).removeprefix('torch.')}")
+        if start + tokens.shape[1] > self.config.seq_len:
+            more = f" after {start} in the cache" if start else ""
+            raise UserError(
+                f"{tokens.shape[1]} tokens{more} are more than the model's seq_len {self.config.seq_len}; "
+                "shorten the input or build the model with a larger seq_len"
+            )
+        # On an accelerator the question would wait for the device; there the lookup itself fails.
+        if tokens.device.type == "cpu" and not torch.compiler.is_compiling():
+            low, high = (int(end) for end in tokens.aminmax())
+            if low < 0 or high >= self.config.vocab_size:
+                bad = low if low < 0 else high
+                raise UserError(
+                    f"token id {bad} is outside the model's vocabulary of {self.config.vocab_size}; "
+                    "the tokens come from another tokenizer than the model's"
+                )
+
+    # ---- the parameters ----
+
+    def init_weights(self, generator: torch.Generator, init: str = "scaled-gpt") -> None:
+        """Draw all weights, in place, from a CPU `generator`: the same numbers on any device and any sharding."""
+        initialise(self, init, generator)
+
+    def parameter_roles(self) -> dict[str, str]:
+        """Parameter name -> role (see `danalab.models.layers`)."""
+        return {
+            f"{prefix}.{name}" if prefix else name: str(getattr(module, "role"))  # noqa: B009 - Module types it loosely
+            for prefix, module in self.named_modules()
+            for name, _ in module.named_parameters(recurse=False)
+        }
+
+    def parameter_kinds(self) -> dict[str, str]:
+        """Parameter name -> "embedding", "matrix", "head" or "vector", by which optimizers group."""
+        return {name: KIND_OF_ROLE[role] for name, role in self.parameter_roles().items()}
+
+    def num_parameters(self) -> int:
+        """Number of weights, each counted once."""
+        return sum(parameter.numel() for parameter in self.parameters())
+
+    def set_activation_checkpointing(self, mode: str) -> None:
+        """Trade time for memory: "none", "full", "every-n:K" or "selective" (see `checkpointing_rule`)."""
+        rule = checkpointing_rule(mode)
+        for layer, block in enumerate(self._each_block()):
+            block.checkpointing = rule(layer)
+
+    def _each_block(self) -> Iterable[Block]:
+        return (block for block in self.blocks if isinstance(block, Block))

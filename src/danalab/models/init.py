@@ -1,0 +1,73 @@
+"""Initial weights: zero-mean normal draws whose standard deviation follows from a weight's role; gains are 1.
+
+| scheme        | embedding   | linear         | residual                  | head           |
+|---------------|-------------|----------------|---------------------------|----------------|
+| scaled-gpt    | 1/sqrt(d)   | 1/sqrt(fan_in) | 1/sqrt(2 fan_in n_layers) | 1/sqrt(fan_in) |
+| karpathy-gpt2 | 0.02        | 0.02           | 0.02/sqrt(2 n_layers)     | 0.02           |
+| standard      | 1           | 1/sqrt(fan_in) | 1/sqrt(fan_in)            | 1/sqrt(fan_in) |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from danalab.registry import Registry
+
+if TYPE_CHECKING:
+    from danalab.models.decoder import Decoder
+
+Scheme = Callable[[str, int, int], float]
+"""(role, columns of the weight: fan_in of a map, width of an embedding; n_layers) -> standard deviation."""
+
+INITS: Registry[Scheme] = Registry("initialisation")
+
+
+def _scaled_gpt(role: str, columns: int, n_layers: int) -> float:
+    return (2 * columns * n_layers if role == "residual" else columns) ** -0.5
+
+
+def _karpathy_gpt2(role: str, columns: int, n_layers: int) -> float:
+    return 0.02 * (2 * n_layers if role == "residual" else 1) ** -0.5
+
+
+def _standard(role: str, columns: int, n_layers: int) -> float:
+    return 1.0 if role == "embedding" else columns**-0.5
+
+
+INITS.add("scaled-gpt", _scaled_gpt, "ScaledGPT")
+INITS.add("karpathy-gpt2", _karpathy_gpt2, "KarpathyGPT2")
+INITS.add("standard", _standard)
+
+
+def initialise(model: Decoder, init: str, generator: torch.Generator) -> None:
+    """Draw all weights of `model` in place, in the order of its parameters.
+
+    Args:
+        init: name in `INITS`.
+        generator: on the CPU. Every rank draws every whole weight and keeps its own part, so that the result depends
+            neither on the device nor on the number of ranks.
+    Raises:
+        UserError: unknown `init`.
+    """
+    scheme = INITS.get(init)
+    roles = model.parameter_roles()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if roles[name] == "gain":
+                parameter.fill_(1.0)
+                continue
+            std = scheme(roles[name], parameter.shape[-1], model.config.n_layers)
+            values = torch.empty(parameter.shape, dtype=torch.float32).normal_(0.0, std, generator=generator)
+            _assign(parameter, values)
+
+
+def _assign(parameter: Tensor, values: Tensor) -> None:
+    values = values.to(parameter.device, parameter.dtype)
+    if isinstance(parameter, DTensor):
+        values = distribute_tensor(values, parameter.device_mesh, parameter.placements, src_data_rank=None)
+    parameter.copy_(values)

@@ -1,0 +1,73 @@
+"""Linear maps, embeddings and norms that know their role, which decides initialisation, weight decay and sharding.
+
+Roles: "embedding" (a table of token vectors), "linear" (reads the residual stream), "residual" (writes to it), "head"
+(vocabulary scores), "gain" (the vector of a norm).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from danalab.models.config import ModelConfig
+
+KIND_OF_ROLE = {"embedding": "embedding", "linear": "matrix", "residual": "matrix", "head": "head", "gain": "vector"}
+
+
+class Linear(nn.Linear):
+    """y = x W^T with W [out_features, in_features] and no bias."""
+
+    def __init__(self, in_features: int, out_features: int, role: str = "linear"):
+        super().__init__(in_features, out_features, bias=False)
+        self.role = role
+
+    def reset_parameters(self) -> None:
+        """Nothing: `danalab.models.init` draws all weights in one place."""
+
+
+class Embedding(nn.Embedding):
+    """A table of one vector for each token id."""
+
+    role = "embedding"
+
+    def reset_parameters(self) -> None:
+        """Nothing: `danalab.models.init` draws all weights in one place."""
+
+
+class LayerNorm(nn.Module):
+    """weight * (x - mean) / sqrt(variance + eps) over the last dimension."""
+
+    role = "gain"
+
+    def __init__(self, dim: int, eps: float):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(dim))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.layer_norm(_at_least(x, self.weight.dtype), self.weight.shape, self.weight, None, self.eps)
+
+
+class RMSNorm(nn.Module):
+    """weight * x / sqrt(mean(x^2) + eps) over the last dimension."""
+
+    role = "gain"
+
+    def __init__(self, dim: int, eps: float):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(dim))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.rms_norm(_at_least(x, self.weight.dtype), self.weight.shape, self.weight, self.eps)
+
+
+def make_norm(config: ModelConfig, dim: int) -> LayerNorm | RMSNorm:
+    """The norm that `config` asks for, over `dim` features."""
+    return (LayerNorm if config.norm_kind == "layernorm" else RMSNorm)(dim, config.norm_eps)
+
+
+def _at_least(x: Tensor, dtype: torch.dtype) -> Tensor:
+    # Under autocast q and k arrive in bfloat16 while gains are float32: normalise (and later rotate) in float32.
+    return x.to(torch.promote_types(x.dtype, dtype))

@@ -1,0 +1,245 @@
+"""Cross-entropy and z-loss over a large vocabulary, without the matrix of all logits, and the Hoyer penalty.
+
+    ce = sum_valid(logsumexp(h W^T) - (h W^T)[target]) / valid_count;    lse2 = sum(logsumexp(h W^T)^2) / position_count
+
+Rows are taken a chunk at a time. With p = softmax, a chunk's logit gradient of `ce + z_loss * lse2` is
+`p (valid / valid_count + 2 z_loss logsumexp / position_count) - onehot(target) / valid_count`; it is made from the
+logits while they are there, in place, so that backward has only to scale what is already known.
+Shapes: R rows (all of hidden's leading dimensions), C rows of a chunk, D model dimension, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from danalab.errors import UserError
+
+# Logits of one chunk. CPU: a few MiB stay in cache between the passes. Accelerators: the products must be large.
+_CHUNK_ENTRIES = {"cpu": 1 << 20}
+_CHUNK_ENTRIES_ELSEWHERE = 1 << 26
+
+
+def chunked_cross_entropy(
+    hidden: Tensor,
+    head_weight: Tensor,
+    targets: Tensor,
+    z_loss: float = 0.0,
+    ignore_index: int = -1,
+    *,
+    valid_count: Tensor | float | None = None,
+    position_count: Tensor | float | None = None,
+) -> tuple[Tensor, Tensor]:
+    """(mean cross-entropy over valid targets, mean logsumexp^2 over all positions), scalars [nats, nats^2].
+
+    Exact for any use of the two; cheapest when what is differentiated is a multiple of `ce + z_loss * lse2`, whose
+    gradients are made during forward. Without gradients only the values are computed. Under autocast the products are
+    in its dtype, the softmax in float32.
+
+    Args:
+        hidden: [..., D]. head_weight: [V, D]. targets: [...], int64, each in [0, V) or `ignore_index`.
+        z_loss: the factor by which the caller will add the second result to the first.
+        valid_count: what the cross-entropies are divided by; default the number of valid targets here. A caller that
+            sums over micro-batches or ranks gives the number in the whole batch.
+        position_count: likewise for the second result; default the number of positions here.
+    Raises:
+        UserError: shapes that do not fit; on CPU, a target outside the vocabulary.
+    """
+    _check(hidden, head_weight, targets, ignore_index)
+    with_grad = torch.is_grad_enabled() and (hidden.requires_grad or head_weight.requires_grad)
+    device = hidden.device.type
+    if torch.is_autocast_enabled(device):
+        dtype = torch.get_autocast_dtype(device)
+    else:
+        dtype = torch.promote_types(hidden.dtype, head_weight.dtype)
+    flat = targets.reshape(-1)
+    valid = flat != ignore_index
+    if valid_count is None:
+        valid_count = valid.sum()
+    if position_count is None:
+        position_count = flat.numel()
+    exact = torch.promote_types(dtype, torch.float32)
+    problem = _Problem(
+        targets=flat.where(valid, 0),
+        valid=valid,
+        # no valid target: the mean of nothing is 0, not NaN
+        valid_count=torch.as_tensor(valid_count, dtype=exact, device=hidden.device).clamp(min=1),
+        position_count=torch.as_tensor(position_count, dtype=exact, device=hidden.device),
+        dtype=dtype,
+    )
+    rows = hidden.reshape(-1, hidden.shape[-1])
+    with torch.autocast(device, enabled=False):
+        if not with_grad:
+            return _losses(*_forward_rows(rows, head_weight, problem), problem)
+        return _ChunkedCrossEntropy.apply(rows, head_weight, problem, z_loss)
+
+
+def hoyer_penalty(embeddings: Tensor, eps: float = 1e-8) -> Tensor:
+    """Mean over tokens of |e|_1 / (|e|_2 + eps), a smooth count of active features: 1 (one) to sqrt(D) (all equal).
+
+    Args: embeddings: [..., D]. Source: Hoyer 2004, JMLR 5, without the affine rescaling.
+    """
+    return (embeddings.abs().sum(-1) / (torch.linalg.vector_norm(embeddings, dim=-1) + eps)).mean()
+
+
+class _Problem(NamedTuple):
+    targets: Tensor
+    """[R], with ignored ones replaced by 0."""
+    valid: Tensor
+    """[R], bool."""
+    valid_count: Tensor
+    position_count: Tensor
+    dtype: torch.dtype
+    """Of the products."""
+
+
+class _ChunkedCrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, weight: Tensor, problem: _Problem, z_loss: float) -> tuple[Tensor, Tensor]:
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(rows, weight)
+        ctx.problem, ctx.z_loss = problem, z_loss
+        ce_factor, z_factor = 1 / problem.valid_count, z_loss / problem.position_count
+        ce, lse, *ctx.grads = _forward_backward_rows(rows, weight, problem, ce_factor, z_factor, ctx.needs_input_grad)
+        return _losses(ce, lse, problem)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *incoming: Tensor | None) -> tuple[Tensor | None, Tensor | None, None, None]:
+        grad_ce, grad_z = incoming
+        if grad_ce is None and grad_z is None:
+            return None, None, None, None
+        # Forward's gradients are handed over once (the optimizer may overwrite them); a second backward starts afresh.
+        grads, ctx.grads = ctx.grads, None
+        if grads is not None and _as_foreseen(grad_ce, grad_z, ctx.z_loss):
+            assert grad_ce is not None
+            if grad_ce.device.type != "cpu" or grad_ce != 1:
+                grads = [None if grad is None else grad.mul_(grad_ce) for grad in grads]
+        else:
+            rows, weight = ctx.saved_tensors
+            zero = torch.zeros_like(ctx.problem.valid_count)
+            ce_factor = zero if grad_ce is None else grad_ce / ctx.problem.valid_count
+            z_factor = zero if grad_z is None else grad_z / ctx.problem.position_count
+            grads = _forward_backward_rows(rows, weight, ctx.problem, ce_factor, z_factor, ctx.needs_input_grad)[2:]
+        return grads[0], grads[1], None, None
+
+
+def _as_foreseen(grad_ce: Tensor | None, grad_z: Tensor | None, z_loss: float) -> bool:
+    """Whether backward is asked for a multiple of ce + z_loss * lse2."""
+    if grad_ce is None or (grad_z is None) != (z_loss == 0):
+        return False
+    if grad_z is None:
+        return True
+    close = torch.isclose(grad_z, grad_ce * z_loss, rtol=1e-5, atol=0.0)
+    if close.device.type == "cpu":
+        return bool(close)
+    # Asking would wait for the device, so other multiples fail there instead of being computed.
+    torch._assert_async(close, "chunked_cross_entropy: z_loss must be the factor by which the second result is added")
+    return True
+
+
+def _losses(ce_R: Tensor, lse_R: Tensor, problem: _Problem) -> tuple[Tensor, Tensor]:
+    ce = ce_R.where(problem.valid, 0).sum() / problem.valid_count
+    return ce, lse_R.square().sum() / problem.position_count
+
+
+def _forward_rows(rows: Tensor, weight: Tensor, problem: _Problem) -> tuple[Tensor, Tensor]:
+    """(cross-entropy [R], logsumexp [R])."""
+    rows, weight = rows.to(problem.dtype), weight.to(problem.dtype)
+    ce, lse = _empty_results(rows)
+    for chunk in _chunks(rows, weight):
+        logits = _at_least_float32(rows[chunk] @ weight.T)
+        torch.logsumexp(logits, -1, out=lse[chunk])
+        torch.sub(lse[chunk], _picked(logits, problem.targets[chunk]), out=ce[chunk])
+    return ce, lse
+
+
+def _forward_backward_rows(
+    rows: Tensor, weight: Tensor, problem: _Problem, ce_factor: Tensor, z_factor: Tensor, needs: tuple[bool, ...]
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+    """(cross-entropy [R], logsumexp [R], gradient of rows, of weight): of sum(ce) ce_factor + sum(lse^2) z_factor."""
+    row_dtype, weight_dtype = rows.dtype, weight.dtype
+    rows, weight = rows.to(problem.dtype), weight.to(problem.dtype)
+    ce, lse = _empty_results(rows)
+    grad_rows = torch.empty_like(rows) if needs[0] else None
+    # float32: sums of many chunks in bfloat16 would lose the small ones
+    grad_weight = torch.zeros(weight.shape, dtype=ce.dtype, device=weight.device) if needs[1] else None
+    buffer = None
+    for chunk in _chunks(rows, weight):
+        h, target = rows[chunk], problem.targets[chunk]
+        # One buffer for all chunks: each product would otherwise take (and return) its own memory.
+        buffer = torch.mm(h, weight.T) if buffer is None else torch.mm(h, weight.T, out=buffer[: h.shape[0]])
+        logits = _at_least_float32(buffer)
+        picked = _picked(logits, target)
+        grad = _softmax_and_lse(logits, lse[chunk])
+        torch.sub(lse[chunk], picked, out=ce[chunk])
+        valid = problem.valid[chunk] * ce_factor
+        grad.mul_((valid + 2 * z_factor * lse[chunk]).unsqueeze(1))
+        grad.scatter_add_(1, target.unsqueeze(1), -valid.unsqueeze(1))
+        grad = grad.to(problem.dtype)
+        if grad_rows is not None:
+            torch.mm(grad, weight, out=grad_rows[chunk])
+        if grad_weight is not None:
+            _accumulate(grad_weight, grad, h)
+    return (
+        ce,
+        lse,
+        None if grad_rows is None else grad_rows.to(row_dtype),
+        None if grad_weight is None else grad_weight.to(weight_dtype),
+    )
+
+
+def _softmax_and_lse(logits_CV: Tensor, lse_C: Tensor) -> Tensor:
+    """Softmax of the rows, in place where it can be; writes their logsumexp."""
+    highest = logits_CV.amax(-1)
+    p = torch.softmax(logits_CV, -1)
+    # The largest probability is at least 1/V, so its logarithm is exact where that of a target's might not be.
+    torch.sub(highest, p.amax(-1).log_(), out=lse_C)
+    return p
+
+
+def _accumulate(total_VD: Tensor, grad_CV: Tensor, h_CD: Tensor) -> None:
+    if grad_CV.dtype == total_VD.dtype:
+        total_VD.addmm_(grad_CV.T, h_CD)
+    else:
+        total_VD.add_(grad_CV.T @ h_CD)
+
+
+def _empty_results(rows: Tensor) -> tuple[Tensor, Tensor]:
+    dtype = torch.float64 if rows.dtype == torch.float64 else torch.float32
+    ce = torch.empty(rows.shape[0], dtype=dtype, device=rows.device)
+    return ce, torch.empty_like(ce)
+
+
+def _picked(logits_CV: Tensor, targets_C: Tensor) -> Tensor:
+    return logits_CV.gather(1, targets_C.unsqueeze(1)).squeeze(1)
+
+
+def _at_least_float32(x: Tensor) -> Tensor:
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def _chunks(rows: Tensor, weight: Tensor) -> list[slice]:
+    entries = _CHUNK_ENTRIES.get(rows.device.type, _CHUNK_ENTRIES_ELSEWHERE)
+    size = max(64, entries // weight.shape[0])
+    return [slice(start, start + size) for start in range(0, rows.shape[0], size)]
+
+
+def _check(hidden: Tensor, head_weight: Tensor, targets: Tensor, ignore_index: int) -> None:
+    if head_weight.ndim != 2 or hidden.shape[-1] != head_weight.shape[1] or hidden.shape[:-1] != targets.shape:
+        raise UserError(
+            "chunked_cross_entropy needs hidden [..., D], head_weight [V, D] and targets [...]: "
+            f"got {list(hidden.shape)}, {list(head_weight.shape)} and {list(targets.shape)}"
+        )
+    if targets.dtype != torch.int64:
+        raise UserError(f"targets must be int64: got {str(targets.dtype).removeprefix('torch.')}")
+    if targets.device.type == "cpu":  # elsewhere the question would wait for the device
+        wrong = ((targets < 0) | (targets >= head_weight.shape[0])) & (targets != ignore_index)
+        if wrong.any():
+            raise UserError(
+                f"target id {int(targets[wrong][0])} is outside the vocabulary of {head_weight.shape[0]} "
+                f"(and is not ignore_index {ignore_index})"
+            )

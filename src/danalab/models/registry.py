@@ -1,0 +1,62 @@
+"""The architectures by name, without torch: the class that builds one is imported when it is asked for.
+
+A new architecture is one file with a subclass of `Decoder`, and one entry here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from danalab.registry import Registry
+
+if TYPE_CHECKING:
+    from danalab.models.decoder import Decoder
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """What is known of an architecture before it is built."""
+
+    name: str
+    summary: str
+    """One line for people."""
+    home: str
+    """Where its class lives: `module:Class`."""
+    norm: str
+    """Norm that it uses when the configuration names none: "layernorm" or "rmsnorm"."""
+    attention_gate: bool
+    """Whether attention is gated elementwise when the configuration does not say."""
+
+    def load(self) -> type[Decoder]:
+        """The class; imports torch."""
+        module, _, name = self.home.partition(":")
+        return getattr(import_module(module), name)
+
+
+MODELS: Registry[Architecture] = Registry("architecture")
+
+
+def _add(architecture: Architecture, *aliases: str) -> None:
+    MODELS.add(architecture.name, architecture, *aliases)
+
+
+_add(
+    Architecture(
+        name="enoki",
+        summary="GPT-3-like: rotary, QK-LayerNorm, pre-LayerNorm, GELU, untied head; head_dim 64",
+        home="danalab.models.enoki:Enoki",
+        norm="layernorm",
+        attention_gate=False,
+    )
+)
+_add(
+    Architecture(
+        name="qwen3",
+        summary="rotary, QK-RMSNorm, pre-RMSNorm, SwiGLU, gated attention, untied head; head_dim 128",
+        home="danalab.models.qwen3:Qwen3",
+        norm="rmsnorm",
+        attention_gate=True,
+    )
+)
