@@ -55,8 +55,7 @@ class Attention(nn.Module):
             if past and length > 1:
                 mask = torch.ones(length, past + length, dtype=torch.bool, device=q_BNLH.device).tril(past)
         causal = mask is None and length > 1
-        k, v = k_BKLH.to(q_BNLH.dtype), v_BKLH.to(q_BNLH.dtype)
-        return F.scaled_dot_product_attention(q_BNLH, k, v, mask, is_causal=causal, enable_gqa=self.grouped)
+        return F.scaled_dot_product_attention(q_BNLH, k_BKLH, v_BKLH, mask, is_causal=causal, enable_gqa=self.grouped)
 
     def new_state(self, batch: int, max_len: int) -> KeyValues:
         """Room for the keys and values of `max_len` positions of `batch` sequences."""

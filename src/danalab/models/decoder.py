@@ -9,6 +9,7 @@ Shapes: B batch, L length, D model dimension, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -88,7 +89,7 @@ class Decoder(nn.Module):
     @property
     def head_weight(self) -> nn.Parameter:
         """The head's matrix [V, D]: logits = hidden @ head_weight.T."""
-        return self.output_head.weight
+        return cast(nn.Parameter, self.output_head.weight)
 
     def new_cache(self, batch: int, max_len: int | None = None) -> Cache:
         """An empty decoding state for `batch` sequences of up to `max_len` tokens (default and limit: seq_len)."""

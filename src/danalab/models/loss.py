@@ -18,9 +18,10 @@ from torch.autograd.function import once_differentiable
 
 from danalab.errors import UserError
 
-# Logits of one chunk. CPU: a few MiB stay in cache between the passes. Accelerators: the products must be large.
-_CHUNK_ENTRIES = {"cpu": 1 << 20}
-_CHUNK_ENTRIES_ELSEWHERE = 1 << 26
+# Rows of a chunk, bounded by its logits. CPU: enough for efficient products, few enough for the passes between them to
+# stay in cache where the vocabulary allows it. Accelerators: the products must be large.
+_CPU_ROWS, _CPU_ENTRIES = 256, 1 << 23
+_ACCELERATOR_ENTRIES = 1 << 26
 
 
 def chunked_cross_entropy(
@@ -102,37 +103,41 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(rows, weight)
         ctx.problem, ctx.z_loss = problem, z_loss
-        ce_factor, z_factor = 1 / problem.valid_count, z_loss / problem.position_count
-        ce, lse, *ctx.grads = _forward_backward_rows(rows, weight, problem, ce_factor, z_factor, ctx.needs_input_grad)
+        # Times valid_count until backward: p - onehot is of order 1, and its multiples of 1 / valid_count would be lost
+        # in float16, whose loss scale is only known then.
+        z_factor = z_loss * problem.valid_count / problem.position_count
+        unit = torch.ones_like(z_factor)
+        ce, lse, *ctx.grads = _forward_backward_rows(rows, weight, problem, unit, z_factor, ctx.needs_input_grad)
         return _losses(ce, lse, problem)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *incoming: Tensor | None) -> tuple[Tensor | None, Tensor | None, None, None]:
-        grad_ce, grad_z = incoming
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride] - the decorator hides the parameters' names
+        ctx: Any, grad_ce: Tensor | None, grad_z: Tensor | None
+    ) -> tuple[Tensor | None, Tensor | None, None, None]:
         if grad_ce is None and grad_z is None:
             return None, None, None, None
         # Forward's gradients are handed over once (the optimizer may overwrite them); a second backward starts afresh.
         grads, ctx.grads = ctx.grads, None
         if grads is not None and _as_foreseen(grad_ce, grad_z, ctx.z_loss):
             assert grad_ce is not None
-            if grad_ce.device.type != "cpu" or grad_ce != 1:
-                grads = [None if grad is None else grad.mul_(grad_ce) for grad in grads]
+            scale = grad_ce / ctx.problem.valid_count
         else:
             rows, weight = ctx.saved_tensors
             zero = torch.zeros_like(ctx.problem.valid_count)
             ce_factor = zero if grad_ce is None else grad_ce / ctx.problem.valid_count
             z_factor = zero if grad_z is None else grad_z / ctx.problem.position_count
+            scale = torch.maximum(ce_factor.abs(), z_factor.abs()).clamp(min=torch.finfo(zero.dtype).tiny)
+            ce_factor, z_factor = ce_factor / scale, z_factor / scale
             grads = _forward_backward_rows(rows, weight, ctx.problem, ce_factor, z_factor, ctx.needs_input_grad)[2:]
-        return grads[0], grads[1], None, None
+        grad_rows, grad_weight = (None if grad is None else grad.mul_(scale) for grad in grads)
+        return grad_rows, grad_weight, None, None
 
 
 def _as_foreseen(grad_ce: Tensor | None, grad_z: Tensor | None, z_loss: float) -> bool:
     """Whether backward is asked for a multiple of ce + z_loss * lse2."""
-    if grad_ce is None or (grad_z is None) != (z_loss == 0):
-        return False
-    if grad_z is None:
-        return True
+    if grad_ce is None or grad_z is None:
+        return grad_ce is not None and z_loss == 0
     close = torch.isclose(grad_z, grad_ce * z_loss, rtol=1e-5, atol=0.0)
     if close.device.type == "cpu":
         return bool(close)
@@ -173,12 +178,12 @@ def _forward_backward_rows(
         # One buffer for all chunks: each product would otherwise take (and return) its own memory.
         buffer = torch.mm(h, weight.T) if buffer is None else torch.mm(h, weight.T, out=buffer[: h.shape[0]])
         logits = _at_least_float32(buffer)
-        picked = _picked(logits, target)
-        grad = _softmax_and_lse(logits, lse[chunk])
-        torch.sub(lse[chunk], picked, out=ce[chunk])
-        valid = problem.valid[chunk] * ce_factor
-        grad.mul_((valid + 2 * z_factor * lse[chunk]).unsqueeze(1))
-        grad.scatter_add_(1, target.unsqueeze(1), -valid.unsqueeze(1))
+        torch.neg(_picked(logits, target), out=ce[chunk])
+        exponentials, total = _exponentials(logits, lse[chunk])
+        ce[chunk] += lse[chunk]
+        ce_factors = problem.valid[chunk] * ce_factor
+        grad = exponentials.mul_(((ce_factors + 2 * z_factor * lse[chunk]) / total).unsqueeze(1))
+        grad.scatter_add_(1, target.unsqueeze(1), -ce_factors.unsqueeze(1))
         grad = grad.to(problem.dtype)
         if grad_rows is not None:
             torch.mm(grad, weight, out=grad_rows[chunk])
@@ -192,13 +197,13 @@ def _forward_backward_rows(
     )
 
 
-def _softmax_and_lse(logits_CV: Tensor, lse_C: Tensor) -> Tensor:
-    """Softmax of the rows, in place where it can be; writes their logsumexp."""
+def _exponentials(logits_CV: Tensor, lse_C: Tensor) -> tuple[Tensor, Tensor]:
+    """(exp(logits - their row's maximum), made in place, and its row sums [C]); writes the rows' logsumexp."""
     highest = logits_CV.amax(-1)
-    p = torch.softmax(logits_CV, -1)
-    # The largest probability is at least 1/V, so its logarithm is exact where that of a target's might not be.
-    torch.sub(highest, p.amax(-1).log_(), out=lse_C)
-    return p
+    exponentials = logits_CV.sub_(highest.unsqueeze(1)).exp_()
+    total = exponentials.sum(-1)
+    torch.add(highest, total.log(), out=lse_C)
+    return exponentials, total
 
 
 def _accumulate(total_VD: Tensor, grad_CV: Tensor, h_CD: Tensor) -> None:
@@ -223,8 +228,12 @@ def _at_least_float32(x: Tensor) -> Tensor:
 
 
 def _chunks(rows: Tensor, weight: Tensor) -> list[slice]:
-    entries = _CHUNK_ENTRIES.get(rows.device.type, _CHUNK_ENTRIES_ELSEWHERE)
-    size = max(64, entries // weight.shape[0])
+    vocab_size = weight.shape[0]
+    if rows.device.type == "cpu":
+        size = min(_CPU_ENTRIES // vocab_size, max(_CPU_ROWS, _CPU_ROWS * 4096 // vocab_size))
+    else:
+        size = _ACCELERATOR_ENTRIES // vocab_size
+    size = max(size, 1)
     return [slice(start, start + size) for start in range(0, rows.shape[0], size)]
 
 
