@@ -86,6 +86,7 @@ def plan(
     lr: float | None = None,
     weight_decay: float | None = None,
     wd_ts: float | None = None,
+    wd_ts_divisor: float = 10.0,
 ) -> Plan:
     """Resolve a run by the scaling rules; whatever is given explicitly wins over its rule.
 
@@ -96,6 +97,7 @@ def plan(
         omega: weight-decay strength of the paper's omega / t.
         tokens_per_param, horizon_basis: the horizon, counted on "total" or "non-emb" parameters.
         iterations, warmup_steps, wd_ts: steps.
+        wd_ts_divisor: where wd_ts isn't given, it is iterations / wd_ts_divisor.
     Raises:
         UserError: unknown names, an impossible size or horizon, a warm-up as long as the run.
     Source: arXiv 2602.05298, appendix on the scaling ladder; Hoffmann et al. 2022 for the horizon.
@@ -122,7 +124,7 @@ def plan(
         lr = law(shape.non_emb_params)
     else:
         lr_source = "given"
-    weight_decay, wd_ts = _weight_decay(opt, omega, iterations, lr, weight_decay, wd_ts)
+    weight_decay, wd_ts = _weight_decay(opt, omega, iterations, lr, weight_decay, wd_ts, wd_ts_divisor)
     gate = is_gated(shape) if attention_gate is None else attention_gate
     built = replace(shape, attention_gate=gate)
     per_token = flops_per_token(built, seq_len)
@@ -178,14 +180,20 @@ def horizon(shape: Dimensions, tokens_per_step: int, tokens_per_param: float, ba
 
 
 def _weight_decay(
-    opt: str, omega: float, steps: int, lr: float, weight_decay: float | None, wd_ts: float | None
+    opt: str,
+    omega: float,
+    steps: int,
+    lr: float,
+    weight_decay: float | None,
+    wd_ts: float | None,
+    wd_ts_divisor: float,
 ) -> tuple[float, float | None]:
     """(weight decay, its time scale in steps) by the optimizer's rule."""
     if OPTIMIZERS.get(opt) == "coupled":
         if wd_ts is not None:
             raise UserError(f"--wd-ts: the weight decay of {opt} is constant; use adamw-decaying-wd")
         return (omega / (lr * steps) if weight_decay is None else weight_decay), None
-    wd_ts = wd_ts if wd_ts is not None else max(1, steps // 10)
+    wd_ts = wd_ts if wd_ts is not None else max(1, int(steps / wd_ts_divisor))
     if wd_ts <= 0:
         raise UserError(f"--wd-ts {wd_ts}: must be positive [steps]")
     return (omega / wd_ts if weight_decay is None else weight_decay), wd_ts

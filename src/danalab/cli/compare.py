@@ -1,0 +1,50 @@
+"""Runs side by side: table, loss curves, tokens to equal loss."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flags:
+    runs: tyro.conf.Positional[tuple[Path, ...]]
+    """Run folders."""
+    baseline: str | None = None
+    """Name of the run that the others are measured against; default the first adamw run, else the first."""
+    out: Path | None = None
+    """Folder for loss-tokens.png, loss-flops.png (and .svg), table.md; nothing is drawn without it."""
+    json: bool = False
+    """Print one JSON object on standard output."""
+
+
+def run(flags: Flags) -> None:
+    """Runs side by side: final losses, tokens each needed to reach the baseline's loss, and the loss curves."""
+    import json
+    from dataclasses import asdict
+
+    from danalab.errors import UserError
+    from danalab.report.comparison import compare, markdown_table
+    from danalab.report.console import print_table
+    from danalab.report.curves import read_curve
+    from danalab.report.figures import loss_figure, save_figure
+
+    if len(flags.runs) < 1:
+        raise UserError("name at least one run folder: danalab compare runs/A runs/B")
+    curves = [read_curve(folder) for folder in flags.runs]
+    rows = compare(curves, flags.baseline)
+    baseline = next(curve for curve, row in zip(curves, rows, strict=True) if row.is_baseline)
+    pictures: list[Path] = []
+    if flags.out is not None:
+        flags.out.mkdir(parents=True, exist_ok=True)
+        for axis in ("tokens", "flops"):
+            pictures += save_figure(loss_figure(curves, axis, baseline), flags.out / f"loss-{axis}")
+        (flags.out / "table.md").write_text(markdown_table(rows))
+    if flags.json:
+        print(json.dumps({"baseline": baseline.name, "runs": [asdict(row) for row in rows]}))
+        return
+    print_table(rows)
+    if flags.out is not None:
+        print(f"drawn: {', '.join(map(str, pictures))}")

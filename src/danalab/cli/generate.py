@@ -1,0 +1,69 @@
+"""Sample text from a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flags:
+    run: Path
+    """Run folder; an unfinished run will do."""
+    prompt: str = ""
+    """Text to continue; empty: start a new document."""
+    step: int | None = None
+    """Checkpoint [steps]; default the newest that verifies."""
+    max_tokens: int | None = None
+    """How many tokens to add at most; default 128, or what the model's context leaves room for."""
+    temperature: float = 0.8
+    """0 takes the likeliest token each time."""
+    top_k: int = 0
+    """Sample among the k likeliest tokens; 0: all."""
+    top_p: float = 1.0
+    """Sample among the likeliest tokens that make up this share of the probability."""
+    samples: int = 1
+    """How many continuations."""
+    seed: int = 0
+    """Same seed, same text; sample i takes seed + i."""
+    interactive: bool = False
+    """Ask for prompts until an empty line or the end of input; --prompt is left aside."""
+    json: bool = False
+    """Print one JSON object on standard output instead of streaming the text."""
+
+
+def run(flags: Flags) -> None:
+    """Sample text from a run: the prompt and its continuation, streamed to standard output."""
+    import json
+
+    from danalab.train.sampling import Sampler
+
+    sampler = Sampler.open(flags.run, flags.step)
+    settings = {"temperature": flags.temperature, "top_k": flags.top_k, "top_p": flags.top_p}
+    if flags.json:
+        samples = [
+            sampler.sample(flags.prompt, flags.max_tokens, seed=flags.seed + i, **settings).as_dict()
+            for i in range(flags.samples)
+        ]
+        print(json.dumps({"run": str(flags.run), "step": sampler.step, "prompt": flags.prompt, "samples": samples}))
+        return
+    for prompt in _prompts(flags):
+        for i in range(flags.samples):
+            print(prompt, end="", flush=True)
+            for piece in sampler.stream(prompt, flags.max_tokens, seed=flags.seed + i, **settings):
+                print(piece, end="", flush=True)
+            print("\n" if flags.samples > 1 else "")
+
+
+def _prompts(flags: Flags):
+    if not flags.interactive:
+        yield flags.prompt
+        return
+    while True:
+        try:
+            prompt = input("> ")
+        except EOFError:
+            return
+        if not prompt:
+            return
+        yield prompt

@@ -1,0 +1,1 @@
+"""Many runs: pools of training processes, and what is learnt from them."""

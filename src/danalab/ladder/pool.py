@@ -1,0 +1,155 @@
+"""Many runs on one machine: training processes side by side, with a progress bar each.
+
+A run is its folder, so the pool keeps no state: what is finished is skipped, what was stopped resumes by itself.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from danalab.errors import UserError
+from danalab.files import read_json
+
+POLL_SECONDS = 0.25
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run to be made."""
+
+    folder: Path
+    """The run folder."""
+    settings: dict[str, Any]
+    """Flags of `danalab train`, by field name; `iterations` among them."""
+
+    def command(self) -> list[str]:
+        """The command line that makes the run."""
+        flags = [f"--{name.replace('_', '-')}={value}" for name, value in self.settings.items()]
+        return [sys.executable, "-m", "danalab", "train", "--run-dir", str(self.folder), *flags]
+
+    def is_finished(self) -> bool:
+        """Whether the folder holds this very run, ended."""
+        summary, config = self.folder / "summary.json", self.folder / "config.json"
+        if not summary.exists() or not config.exists() or read_json(summary).get("status") != "finished":
+            return False
+        made = read_json(config)["config"]
+        return all(str(made.get(name)) == str(value) for name, value in self.settings.items())
+
+    def progress(self) -> tuple[int, float | None]:
+        """(steps done, last validation loss) as the run's metrics tell."""
+        step, val_loss = 0, None
+        with _opened(self.folder / "metrics.jsonl") as lines:
+            for line in lines:
+                try:
+                    row = json.loads(line)
+                except json.JSONDecodeError:
+                    break  # a line that is being written
+                step, val_loss = row["step"], row.get("val/loss", val_loss)
+        return step, val_loss
+
+
+def _opened(path: Path):
+    return open(path if path.exists() else os.devnull, encoding="utf-8")
+
+
+def run_jobs(jobs: Sequence[Job], *, parallel: int | None = None, title: str) -> None:
+    """Make all runs, `parallel` at a time (default: one a core), each with its share of the cores' threads.
+
+    Raises:
+        UserError: a run failed; names it and gives its last words. Runs beside it are stopped, and resume when the
+            pool is started again.
+    """
+    pending = [job for job in jobs if not job.is_finished()]
+    if not pending:
+        return
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    parallel = max(1, min(parallel or cores, len(pending)))
+    threads = max(1, cores // parallel)
+    running: dict[int, subprocess.Popen[str]] = {}
+    with _Display(title, jobs) as display:
+        try:
+            waiting = [i for i, job in enumerate(jobs) if job in pending]
+            while waiting or running:
+                while waiting and len(running) < parallel:
+                    index = waiting.pop(0)
+                    running[index] = _start(jobs[index], threads)
+                for index, process in list(running.items()):
+                    display.update(index)
+                    if process.poll() is not None:
+                        del running[index]
+                        _require_success(jobs[index], process)
+                time.sleep(POLL_SECONDS)
+        finally:
+            for process in running.values():
+                process.terminate()
+            for process in running.values():
+                process.wait()
+
+
+def _start(job: Job, threads: int) -> subprocess.Popen[str]:
+    job.folder.mkdir(parents=True, exist_ok=True)
+    environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "PYTHONUNBUFFERED": "1"}
+    with open(job.folder / "log.txt", "a", encoding="utf-8") as log:
+        return subprocess.Popen(job.command(), stdout=log, stderr=subprocess.STDOUT, text=True, env=environment)
+
+
+def _require_success(job: Job, process: subprocess.Popen[str]) -> None:
+    if process.returncode != 0:
+        words = (job.folder / "log.txt").read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        raise UserError(
+            f"run {job.folder} ended with exit code {process.returncode}: {words[-1] if words else 'no output'}"
+        )
+
+
+class _Display:
+    """A bar a run on a terminal; elsewhere a plain line when a run ends."""
+
+    def __init__(self, title: str, jobs: Sequence[Job]):
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+        self._jobs = jobs
+        self._console = Console(stderr=True)
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.completed:.0f}/{task.total:.0f} steps  {task.fields[loss]}"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=self._console,
+            disable=not self._console.is_terminal,
+        )
+        self._tasks = [
+            self._progress.add_task(job.folder.name, total=job.settings["iterations"], start=False, loss="")
+            for job in jobs
+        ]
+        self._reported: set[int] = set()
+        self._console.print(f"{title}: {len(jobs)} runs")
+
+    def __enter__(self) -> _Display:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for index in range(len(self._jobs)):
+            self.update(index)
+        self._progress.stop()
+
+    def update(self, index: int) -> None:
+        step, loss = self._jobs[index].progress()
+        if step == 0:
+            return
+        words = f"val loss {loss:.4f}" if loss is not None else ""
+        self._progress.start_task(self._tasks[index])
+        self._progress.update(self._tasks[index], completed=step, loss=words)
+        if self._progress.disable and step >= self._jobs[index].settings["iterations"] and index not in self._reported:
+            self._reported.add(index)
+            self._console.print(f"  {self._jobs[index].folder.name}: {step} steps, {words}")

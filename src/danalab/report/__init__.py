@@ -1,0 +1,1 @@
+"""Figures, tables and pages made from run folders. Reads them, never writes into them."""

@@ -1,0 +1,133 @@
+"""Runs side by side: final losses, and how soon each reached the baseline's.
+
+    compute saved = 1 - C_cross / C_final
+
+C_cross is the compute at which a run's validation curve first falls to the baseline's last validation loss, C_final
+what the baseline spent (arXiv 2602.05298). A curve that never gets there is "not reached", never a number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from danalab.errors import UserError
+from danalab.report.curves import RunCurve, tokens_to_reach
+
+
+@dataclass(frozen=True)
+class Row:
+    """One run against the baseline."""
+
+    run: str
+    opt: str
+    lr: float
+    seed: int
+    params: int
+    tokens: int
+    flops: float
+    val_loss: float
+    """Final, nats a token; over the whole validation split where the run ended."""
+    val_bpb: float | None
+    """Final, bits a byte."""
+    tokens_to_baseline: float | None
+    """Tokens needed to reach the baseline's last validation loss; None: not reached."""
+    compute_saved: float | None
+    """1 - tokens needed / tokens of the baseline (same model, so also in FLOPs); None: not reached."""
+    seconds: float | None
+    """Training time without evaluation."""
+    tokens_per_second: float | None
+    status: str
+    is_baseline: bool
+
+
+def compare(curves: Sequence[RunCurve], baseline: str | None = None) -> list[Row]:
+    """A row a run, in the order given.
+
+    Args:
+        baseline: name of the run that others are measured against; default the first adamw run, else the first.
+    Raises:
+        UserError: `baseline` is not among the runs, or two runs share a name.
+    """
+    names = [curve.name for curve in curves]
+    if len(set(names)) < len(names):
+        raise UserError(f"two runs are called the same: {', '.join(sorted(names))}")
+    if baseline is None:
+        base = next((curve for curve in curves if curve.opt == "adamw"), curves[0])
+    elif baseline in names:
+        base = curves[names.index(baseline)]
+    else:
+        raise UserError(f"--baseline {baseline} is not among the runs: {', '.join(names)}")
+    return [_row(curve, base) for curve in curves]
+
+
+def _row(curve: RunCurve, base: RunCurve) -> Row:
+    config, summary = curve.config["config"], curve.summary
+    reached = tokens_to_reach(curve, base.final.val_loss)
+    same_model = curve.config["model"] == base.config["model"]
+    base_cost = base.final.tokens if same_model else base.final.flops
+    cost = reached if same_model or reached is None else reached * curve.final.flops / curve.final.tokens
+    return Row(
+        run=curve.name,
+        opt=curve.opt,
+        lr=config["lr"],
+        seed=config["seed"],
+        params=curve.config["params"],
+        tokens=curve.final.tokens,
+        flops=curve.final.flops,
+        val_loss=summary.get("val/loss", curve.final.val_loss),
+        val_bpb=summary.get("val/bpb"),
+        tokens_to_baseline=reached,
+        compute_saved=None if cost is None else 1 - cost / base_cost,
+        seconds=summary.get("time"),
+        tokens_per_second=summary.get("tokens_per_second"),
+        status=summary.get("status", "unfinished"),
+        is_baseline=curve is base,
+    )
+
+
+COLUMNS = {
+    "run": "run",
+    "optimizer": "opt",
+    "peak lr": "lr",
+    "val loss": "val_loss",
+    "bits/byte": "val_bpb",
+    "tokens": "tokens",
+    "tokens to baseline's loss": "tokens_to_baseline",
+    "compute saved": "compute_saved",
+    "seconds": "seconds",
+    "tokens/s": "tokens_per_second",
+}
+"""Headings of the table for people -> fields of a row."""
+
+
+def table_cells(row: Row) -> list[str]:
+    """One line of the table, formatted for people, in the order of `COLUMNS`."""
+    return [_cell(field, row) for field in COLUMNS.values()]
+
+
+def _cell(field: str, row: Row) -> str:
+    value: Any = asdict(row)[field]
+    if field in ("tokens_to_baseline", "compute_saved") and row.is_baseline:
+        return "(baseline)"
+    if value is None:
+        return "not reached" if field in ("tokens_to_baseline", "compute_saved") else "-"
+    formats = {
+        "lr": "{:.3g}",
+        "val_loss": "{:.4f}",
+        "val_bpb": "{:.4f}",
+        "tokens": "{:,.0f}",
+        "tokens_to_baseline": "{:,.0f}",
+        "compute_saved": "{:+.1%}",
+        "seconds": "{:.1f}",
+        "tokens_per_second": "{:,.0f}",
+    }
+    return formats.get(field, "{}").format(value)
+
+
+def markdown_table(rows: Sequence[Row]) -> str:
+    """The table in Markdown."""
+    lines = ["| " + " | ".join(COLUMNS) + " |", "|" + " --- |" * len(COLUMNS)]
+    lines += ["| " + " | ".join(table_cells(row)) + " |" for row in rows]
+    return "\n".join(lines) + "\n"
