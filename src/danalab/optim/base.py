@@ -1,0 +1,199 @@
+"""The optimizer class behind our element-wise rules: groups, clocks, state and the choice of a way to compute.
+
+Time is a hyper-parameter here, so the rules of time are strict: every parameter has its own step count t in its state;
+it starts at 0, advances by one when a gradient is applied to that parameter, and never otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from danalab.errors import UserError
+from danalab.optim import ways
+from danalab.optim.batch import Batch, gather
+from danalab.optim.functional import decay_rate, schedule_factor
+from danalab.optim.rules import Rule
+from danalab.optim.settings import check_settings, resolve_decay
+from danalab.optim.state import IMPLEMENTATION, check_state_dict, fill_state, moment_dtype, parameter_name
+
+DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+
+
+class DecayingOptimizer(torch.optim.Optimizer):
+    """An element-wise rule with independent, decaying weight decay; `ADana` explains the arguments.
+
+    State of a parameter, there from construction on: `step` (0-dim float32, as in torch) and the rule's moments, which
+    are float32 even where the parameter is bfloat16 or float16.
+    """
+
+    rule: ClassVar[Rule]
+
+    def __init__(
+        self,
+        params: Any,
+        settings: dict[str, Any],
+        *,
+        omega: float | None,
+        horizon: float | None,
+        foreach: bool | None,
+        fused: bool | None,
+        capturable: bool,
+    ):
+        if foreach and (fused or capturable):
+            other = "fused" if fused else "capturable"
+            raise UserError(f"{self.name}: foreach=True and {other}=True exclude each other; leave one of them out")
+        decay = {key: settings[key] for key in ("weight_decay", "wd_ts")}
+        settings["weight_decay"], settings["wd_ts"] = resolve_decay(self.name, **decay, omega=omega, horizon=horizon)
+        check_settings(self.name, settings)
+        try:
+            super().__init__(params, {**settings, "foreach": foreach, "fused": fused, "capturable": capturable})
+        except (TypeError, ValueError) as error:
+            raise error if isinstance(error, UserError) else UserError(f"{self.name}: {error}") from error
+
+    @property
+    def name(self) -> str:
+        """Class name, for messages."""
+        return type(self).__name__
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add parameters with settings of their own; what is not given is as at construction.
+
+        Raises:
+            UserError: a setting out of range, or a parameter that cannot be optimized; nothing has been added then.
+        """
+        group = dict(param_group) if isinstance(param_group, dict) else param_group
+        if "omega" in group or "horizon" in group:
+            form = {key: group.pop(key, None) for key in ("omega", "horizon")}
+            decay = {"weight_decay": group.pop("weight_decay", 0.0), "wd_ts": group.pop("wd_ts", None)}
+            group["weight_decay"], group["wd_ts"] = resolve_decay(self.name, **decay, **form)
+        super().add_param_group(group)
+        group = self.param_groups[-1]
+        try:
+            check_settings(self.name, group)
+            for index, p in enumerate(group["params"]):
+                if p.dtype not in DTYPES:
+                    raise UserError(
+                        f"{self.name}: {parameter_name(group, index)} is {p.dtype};"
+                        " only float32, float64, bfloat16 and float16 parameters can be optimized"
+                    )
+        except UserError:
+            self.param_groups.pop()
+            raise
+        group.setdefault("peak_lr", float(group["lr"]))
+        for p in group["params"]:
+            fill_state(self.state[p], p, self.rule.moments, bool(group["capturable"]))
+
+    @torch.no_grad()
+    def step(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, closure: Callable[[], Any] | None = None, *, found_nonfinite: Tensor | bool | None = None
+    ) -> Any:
+        """Apply the gradients; a parameter without one is left alone and its clock stands still.
+
+        Args:
+            closure: evaluates the model again and returns the loss.
+            found_nonfinite: True leaves everything as it is, clocks included. A tensor is honoured on its device
+                without waiting for it where all groups are `capturable`; otherwise it is read.
+        Returns:
+            What the closure returned, or None.
+        Raises:
+            UserError: a sparse gradient, or a learning rate above 0 in a group that was built with 0.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        skip = None
+        if isinstance(found_nonfinite, Tensor) and all(group["capturable"] for group in self.param_groups):
+            skip = found_nonfinite.bool()
+        elif found_nonfinite is not None and bool(found_nonfinite):
+            return loss
+        if self._is_rehearsal():
+            return loss
+        chosen: dict[ways.Way, list[Batch]] = {}
+        for batch in gather(self, self.param_groups, self.rule, skip):
+            chosen.setdefault(self._way(batch), []).append(batch)
+        for way, batches in chosen.items():
+            way(self.rule, batches)
+        return loss
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore moments, clocks and every hyper-parameter; how to compute (fused, ...) stays as built.
+
+        Raises:
+            UserError: saved by another optimizer or from another model; nothing has changed then.
+        """
+        if not isinstance(state_dict, dict):
+            raise UserError(f"{self.name}: not an optimizer state_dict but {type(state_dict).__name__}")
+        seen: list[dict[str, Any]] = []
+
+        def check(_: torch.optim.Optimizer, saved: dict[str, Any]) -> None:
+            check_state_dict(self, self.rule.moments, saved)
+            seen.append(saved)
+
+        flags = [{key: group[key] for key in IMPLEMENTATION} for group in self.param_groups]
+        handle = self.register_load_state_dict_pre_hook(check)  # the last hook: sees what is really loaded
+        try:
+            super().load_state_dict(state_dict)
+        finally:
+            handle.remove()
+        saved = seen[0]
+        for group, saved_group, own in zip(self.param_groups, saved["param_groups"], flags, strict=True):
+            group.update(own)
+            for p, key in zip(group["params"], saved_group["params"], strict=True):
+                self._restore(p, saved["state"][key], bool(group["capturable"]))
+
+    def _restore(self, p: Tensor, saved: dict[str, Any], capturable: bool) -> None:
+        # torch has cast the moments to the parameter's dtype and may share memory with the saved ones: copy anew.
+        step = torch.as_tensor(saved["step"], dtype=torch.float32).clone()
+        self.state[p]["step"] = step.to(p.device if capturable else "cpu")
+        for name in self.rule.moments:
+            value = saved[name].detach()
+            self.state[p][name] = value.to(device=p.device, dtype=moment_dtype(p), copy=True)
+
+    def coefficients(self, group: int = 0) -> dict[str, Any]:
+        """Scalars of the last step of a group, for logging: `t`, `lr`, `schedule`, `lambda`; subclasses add theirs.
+
+        Numbers; with `capturable` those that depend on t are 0-dim tensors, so that no device is waited for.
+        """
+        settings = self.param_groups[group]
+        steps = [self.state[p]["step"] for p in settings["params"]]
+        if settings["capturable"]:
+            t: Any = steps[0].double() if steps else 0
+        else:
+            t = int(max((step.item() for step in steps), default=0))
+        return {
+            "t": t,
+            "lr": settings["lr"],
+            "schedule": schedule_factor(settings),
+            "lambda": decay_rate(settings, t),
+        }
+
+    def _way(self, batch: Batch) -> ways.Way:
+        return ways.choose(batch.group, batch.params[0].device, 0)
+
+    def _is_rehearsal(self) -> bool:
+        """Whether this is the step with zero learning rate and zero gradients that checkpoint helpers make.
+
+        They mean it to create state only. To a log-time optimizer it would be a step in time.
+        """
+        if any(isinstance(group["lr"], Tensor) and group["lr"].device.type != "cpu" for group in self.param_groups):
+            return False
+        if any(float(group["lr"]) != 0 for group in self.param_groups):
+            return False
+        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+            return False
+        grads = [p.grad for group in self.param_groups for p in group["params"] if p.grad is not None]
+        return not any(_any_nonzero(g) for g in grads)
+
+
+def _any_nonzero(g: Tensor) -> bool:
+    if g.layout != torch.strided:
+        return True
+    total = g.abs().sum()
+    # A rank's own shard may be zero where another's is not, and the ranks must agree.
+    full = getattr(total, "full_tensor", None)
+    return bool((full() if full is not None else total) != 0)

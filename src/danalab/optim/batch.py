@@ -1,0 +1,107 @@
+"""The work of one step, gathered: parameters that share a group, a dtype, a device and a step count."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from danalab.errors import UserError
+from danalab.optim.rules import Rule
+from danalab.optim.state import follow_parameter, local, local_gradient, parameter_name
+
+
+@dataclass
+class Batch:
+    """Local tensors of parameters that take the same scalars; all lists run in parallel."""
+
+    group: Mapping[str, Any]
+    t: Any
+    """Count of this step: a number, or a 0-dim tensor on the device (`capturable`)."""
+    skip: Tensor | None
+    """0-dim bool on the device: True makes this step change nothing."""
+    params: list[Tensor] = field(default_factory=list)
+    grads: list[Tensor] = field(default_factory=list)
+    moments: list[list[Tensor]] = field(default_factory=list)
+    """A list of the rule's moments for each parameter."""
+    indices: list[int] = field(default_factory=list)
+    """Position among all parameters of the optimizer, which seeds stochastic rounding."""
+
+    def scalars(self, rule: Rule) -> dict[str, Any]:
+        """The rule's scalars of this step; neutral ones where the step is to be skipped."""
+        scalars = rule.scalars(self.group, self.t)
+        if self.skip is not None:
+            for name, neutral in {"lr": 0.0, "keep": 1.0, **dict.fromkeys(rule.gains, 0.0)}.items():
+                value = torch.as_tensor(scalars[name], device=self.skip.device)
+                scalars[name] = torch.where(self.skip, neutral, value)
+        return scalars
+
+    def signed_grads(self) -> Iterable[Tensor]:
+        """Gradients of what is to be minimised."""
+        for g in self.grads:
+            if self.skip is not None:
+                g = torch.where(self.skip, 0.0, g)  # not times zero: that keeps NaN
+            yield g.neg() if self.group["maximize"] else g
+
+
+def gather(
+    optimizer: torch.optim.Optimizer, groups: Iterable[dict[str, Any]], rule: Rule, skip: Tensor | None
+) -> list[Batch]:
+    """Advance the clocks of all parameters that have a gradient, and sort these parameters into batches.
+
+    Raises:
+        UserError: a sparse gradient, or a learning rate above 0 in a group that was built with 0. Nothing has changed.
+    """
+    found: list[tuple[dict[str, Any], int, Tensor, Tensor, dict[str, Any]]] = []
+    start = 0
+    for group in groups:
+        if not group["peak_lr"] and not isinstance(group["lr"], Tensor) and group["lr"] > 0:
+            raise UserError(
+                f"{type(optimizer).__name__}: lr is {group['lr']} in a group that was built with lr 0, so its peak is"
+                " not known; set the group's peak_lr, or build it with the peak learning rate"
+            )
+        for index, p in enumerate(group["params"]):
+            g = p.grad
+            if g is None:
+                continue
+            if g.layout != torch.strided:
+                raise UserError(
+                    f"{type(optimizer).__name__}: {parameter_name(group, index)} has a {g.layout} gradient;"
+                    " only dense ones are supported (nn.Embedding: sparse=False)"
+                )
+            found.append((group, start + index, p, g, optimizer.state[p]))
+        start += len(group["params"])
+    _advance([state["step"] for *_, state in found], skip)
+
+    batches: dict[Any, Batch] = {}
+    for group, index, p, g, state in found:
+        follow_parameter(state, p, rule.moments)
+        step = state["step"]
+        if group["capturable"]:  # the clock stays on the device, so every parameter has its own scalars
+            # Skipped steps compute with the t they would have had: t = 0 has no scalars.
+            t = step.double() if skip is None else step.double() + skip
+            key: Any = index
+        else:
+            t = int(step.item())
+            key = (id(group), t, p.dtype, p.device)
+        batch = batches.get(key)
+        if batch is None:
+            batch = batches[key] = Batch(group, t, skip)
+        batch.params.append(local(p))
+        batch.grads.append(local_gradient(g, p))
+        batch.moments.append([local(state[name]) for name in rule.moments])
+        batch.indices.append(index)
+    return list(batches.values())
+
+
+def _advance(steps: list[Tensor], skip: Tensor | None) -> None:
+    if not steps:
+        return
+    if skip is None:
+        torch._foreach_add_(steps, 1)
+    else:
+        for step in steps:
+            step.add_(~skip)

@@ -1,0 +1,57 @@
+"""What a parameter is: embedding, matrix, head or vector. Optimizers and weight decay treat them apart."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from torch import nn
+
+KINDS = ("embedding", "matrix", "head", "vector")
+DECAYED = ("matrix", "head")
+
+_HEADS = ("head", "lm_head", "output_head", "unembedding", "unembed")
+_EMBEDDINGS = ("wte", "wpe")
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The model inside torch.compile's and DistributedDataParallel's wrappers."""
+    while True:
+        inner = getattr(model, "_orig_mod", None)
+        if inner is None and isinstance(model, nn.parallel.DistributedDataParallel):
+            inner = model.module
+        if inner is None:
+            return model
+        model = inner
+
+
+def parameter_kinds(model: nn.Module) -> dict[str, str]:
+    """Kind of each parameter by name, as `model.named_parameters()` names it.
+
+    A model that knows better says so in a method `parameter_kinds()`. Otherwise: one dimension or none is a vector; the
+    weight of an nn.Embedding, or a name that says embedding, is an embedding; a linear layer called head, or as wide as
+    the vocabulary, is a head; the rest are matrices. A weight shared by embedding and head counts as an embedding.
+    """
+    model = unwrapped(model)
+    own: Any = getattr(model, "parameter_kinds", None)
+    if callable(own):
+        return dict(cast("dict[str, str]", own()))
+    modules = list(model.modules())
+    embeddings = {id(module.weight) for module in modules if isinstance(module, nn.Embedding)}
+    vocabularies = {module.num_embeddings for module in modules if isinstance(module, nn.Embedding)}
+    heads = {
+        id(module.weight)
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear) and (name.split(".")[-1] in _HEADS or module.out_features in vocabularies)
+    }
+    kinds: dict[str, str] = {}
+    for name, parameter in model.named_parameters():
+        words = name.lower().split(".")[-2:]
+        if parameter.ndim < 2:
+            kinds[name] = "vector"
+        elif id(parameter) in embeddings or any("embed" in word or word in _EMBEDDINGS for word in words):
+            kinds[name] = "embedding"
+        elif id(parameter) in heads or words[-1] in _HEADS:
+            kinds[name] = "head"
+        else:
+            kinds[name] = "matrix"
+    return kinds

@@ -1,0 +1,58 @@
+"""What makes one element-wise optimizer of ours differ from another, as data: its state, scalars and update."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from danalab.optim import foreach, functional
+
+
+@dataclass(frozen=True)
+class Rule:
+    """An element-wise update rule.
+
+    `update` is the pure function (reference and compiled graph), `foreach` the same on lists in place; `name` is that
+    of the same loop in kernels.cpp. All take the scalars that `scalars(group, t)` returns.
+    """
+
+    name: str
+    moments: tuple[str, ...]
+    """Keys of the state tensors, in the order in which the update takes them after parameter and gradient."""
+    scalars: Callable[[Mapping[str, Any], Any], dict[str, Any]]
+    update: Callable[..., tuple[Any, ...]]
+    direction: Callable[..., Any]
+    """(gradient, *new moments, scalars without lr, keep and gains) -> what is subtracted, before the learning rate."""
+    foreach: Callable[..., None]
+    gains: tuple[str, ...]
+    """Scalars that weigh the new gradient: zero makes a step that leaves the state as it is."""
+
+
+ADANA = Rule(
+    "adana",
+    ("exp_avg", "exp_avg_sq"),
+    functional.log_time_scalars,
+    functional.adana_update,
+    functional.adana_direction,
+    foreach.adana_foreach,
+    gains=("gain",),
+)
+DANA_STAR = Rule(
+    "dana_star",
+    ("exp_avg", "exp_avg_sq", "tau"),
+    functional.effective_time_scalars,
+    functional.dana_star_update,
+    functional.dana_star_direction,
+    foreach.dana_star_foreach,
+    gains=("gain",),
+)
+ADAMW_DECAYING_WD = Rule(
+    "adamw_decaying_wd",
+    ("exp_avg", "exp_avg_sq"),
+    functional.adam_scalars,
+    functional.adamw_decaying_wd_update,
+    functional.adamw_direction,
+    foreach.adamw_decaying_wd_foreach,
+    gains=("gain1", "gain2"),
+)

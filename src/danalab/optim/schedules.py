@@ -1,0 +1,243 @@
+"""Learning-rate schedules as pure functions: step -> factor of the peak learning rate. No torch needed.
+
+Step i (0-based) is the one that makes update i + 1. With w = warm-up steps, T = total steps:
+
+    factor
+      1 |      ______
+        |    /       \\___            cos, linear   1/div up to 1 at i = w-1, down to 1/(div final_div) at i = T-1
+        |   /            \\__         cos_inf       1/div up to 1 at i = w, half a cosine down, then constant
+        |  /                \\_       wsd           up, hold, decay over the last fract_decay T steps
+        | /                           powerlaw      up from 0, then init (1 + (i-w)/time_scale)^power, bounded
+        0---w-----------------T       none          1
+
+Beyond T every schedule keeps its last value. Warm-ups of 0 and 1 steps are ordinary cases.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from danalab.errors import UserError, nearest
+from danalab.registry import Registry
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
+    from torch.optim.lr_scheduler import LambdaLR
+
+Schedule = Callable[[int], float]
+
+SCHEDULES: Registry[Callable[..., Schedule]] = Registry("schedule")
+
+
+def get_schedule(name: str, steps: int, warmup: int = 0, **settings: Any) -> Schedule:
+    """The schedule `name` over `steps` optimizer steps, the first `warmup` of which rise.
+
+    Args:
+        name: cos, linear, cos_inf, wsd, powerlaw or none (hyphens as well as underscores).
+        steps: length of the run [steps].
+        warmup: length of the rise [steps]; "none" does not rise.
+        settings: what that schedule knows; see `schedule_settings`.
+    Returns:
+        `schedule(i)`: the factor of the peak learning rate for the 0-based step i.
+    Raises:
+        UserError: unknown name or setting, `warmup >= steps`, or a setting out of range.
+    """
+    key = SCHEDULES.canonical(name)
+    known = schedule_settings(key)
+    for setting in settings:
+        if setting not in known:
+            have = ", ".join(known) or "none"
+            raise UserError(f"schedule '{key}' has no setting '{setting}'{nearest(setting, known)}; it has: {have}")
+    if steps < 1:
+        raise UserError(f"schedule '{key}': steps is {steps}, must be at least 1")
+    if warmup < 0:
+        raise UserError(f"schedule '{key}': warm-up is {warmup} steps, must not be negative")
+    if key != "none" and warmup >= steps:
+        raise UserError(f"schedule '{key}': warm-up of {warmup} steps does not fit in a run of {steps}; shorten it")
+    for setting, value in settings.items():
+        if isinstance(value, (int, float)) and not math.isfinite(value):
+            raise UserError(f"schedule '{key}': {setting} is {value}, must be finite")
+    return SCHEDULES.get(key)(steps, warmup, **settings)
+
+
+def schedule_settings(name: str) -> dict[str, Any]:
+    """The settings of schedule `name` with their defaults."""
+    parameters = list(inspect.signature(SCHEDULES.get(name)).parameters.values())[2:]
+    return {parameter.name: parameter.default for parameter in parameters}
+
+
+def lr_scheduler(optimizer: Optimizer, schedule: Schedule) -> LambdaLR:
+    """A torch scheduler whose only state is the step; call `.step()` after `optimizer.step()`."""
+    from torch.optim.lr_scheduler import LambdaLR
+
+    return LambdaLR(optimizer, schedule)
+
+
+def cos(steps: int, warmup: int, div_factor: float = 100.0, final_div_factor: float = 1.0) -> Schedule:
+    """One cycle: half a cosine up to 1 at step `warmup - 1`, half a cosine down to 1/(div_factor final_div_factor)."""
+    return _one_cycle(steps, warmup, div_factor, final_div_factor, lambda x: (1 - math.cos(math.pi * x)) / 2)
+
+
+def linear(steps: int, warmup: int, div_factor: float = 100.0, final_div_factor: float = 1.0) -> Schedule:
+    """One cycle of straight lines: up to 1 at step `warmup - 1`, down to 1/(div_factor final_div_factor)."""
+    return _one_cycle(steps, warmup, div_factor, final_div_factor, lambda x: x)
+
+
+def cos_inf(
+    steps: int, warmup: int, div_factor: float = 100.0, final_div_factor: float = 0.1, cos_inf_steps: int = 0
+) -> Schedule:
+    """Line up to 1 at step `warmup`, cosine down to 1/(div_factor final_div_factor), constant for `cos_inf_steps`."""
+    _positive("cos_inf", div_factor=div_factor, final_div_factor=final_div_factor)
+    length = steps - cos_inf_steps - warmup
+    if cos_inf_steps < 0 or length <= 0:
+        raise UserError(
+            f"schedule 'cos-inf': warm-up {warmup} + cos_inf_steps {cos_inf_steps} leave none of {steps} steps"
+            " for the cosine; shorten one of them"
+        )
+    last = 1 / (div_factor * final_div_factor)
+
+    def factor(i: int) -> float:
+        if i < warmup:
+            return _rise(i / warmup, div_factor)
+        x = min((i - warmup) / length, 1.0)
+        return last + (1 - last) * (1 + math.cos(math.pi * x)) / 2
+
+    return factor
+
+
+def wsd(
+    steps: int,
+    warmup: int,
+    div_factor: float = 100.0,
+    final_lr_scale: float | None = None,
+    fract_decay: float = 0.1,
+    decay_type: str = "linear",
+) -> Schedule:
+    """Warm-up, stable, decay: 1 until the last `fract_decay` of the run, then down to `final_lr_scale` (default 0).
+
+    `decay_type`: linear, cosine, exp, mirror_cosine (also "miror_cosine"), square or sqrt. "exp" falls as
+    final_lr_scale^x, which reaches 0 only by jumping there, so it asks for an explicit `final_lr_scale`.
+    """
+    _positive("wsd", div_factor=div_factor)
+    kind = DECAYS.canonical(decay_type)
+    if not 0 <= fract_decay <= 1:
+        raise UserError(f"schedule 'wsd': fract_decay is {fract_decay}, must be between 0 and 1")
+    if final_lr_scale is None:
+        if kind == "exp":
+            raise UserError(
+                "schedule 'wsd': decay_type 'exp' cannot fall to 0 smoothly; give final_lr_scale, for example 0.01"
+            )
+        final_lr_scale = 0.0
+    if not 0 <= final_lr_scale <= 1:
+        raise UserError(f"schedule 'wsd': final_lr_scale is {final_lr_scale}, must be between 0 and 1")
+    decay_steps = int(fract_decay * steps)
+    start = steps - decay_steps
+    if warmup > start:
+        raise UserError(
+            f"schedule 'wsd': warm-up {warmup} and decay {decay_steps} overlap in {steps} steps; shorten one of them"
+        )
+    decay, last = DECAYS.get(kind), final_lr_scale
+
+    def factor(i: int) -> float:
+        if i < warmup:
+            return _rise(i / warmup, div_factor)
+        if i <= start or not decay_steps:
+            return 1.0
+        return decay(min((i - start) / decay_steps, 1.0), last)
+
+    return factor
+
+
+def powerlaw(
+    steps: int,
+    warmup: int,
+    init_value: float = 1.0,
+    saturation_value: float | None = None,
+    power: float = -0.5,
+    time_scale: float = 1.0,
+) -> Schedule:
+    """Line from 0 to `init_value` at step `warmup`, then init_value (1 + (i - warmup)/time_scale)^power.
+
+    `saturation_value` bounds it: from below for power < 0 (default 0), from above otherwise (default: the peak, 1).
+    """
+    _positive("powerlaw", init_value=init_value, time_scale=time_scale)
+    falls = power < 0
+    bound = (0.0 if falls else 1.0) if saturation_value is None else saturation_value
+    if bound < 0 or (bound == 0 and not falls):
+        raise UserError(
+            f"schedule 'powerlaw': saturation_value {bound} with power {power} would hold the learning rate at {bound};"
+            " give a positive bound"
+        )
+
+    def factor(i: int) -> float:
+        if i < warmup:
+            return i / warmup * init_value
+        value = init_value * (1 + (min(i, steps) - warmup) / time_scale) ** power
+        return max(value, bound) if falls else min(value, bound)
+
+    return factor
+
+
+def none(steps: int, warmup: int) -> Schedule:
+    """The peak learning rate at every step."""
+    return lambda i: 1.0
+
+
+def _one_cycle(
+    steps: int, warmup: int, div_factor: float, final_div_factor: float, shape: Callable[[float], float]
+) -> Schedule:
+    """`shape` maps [0, 1] onto [0, 1] and is used for both phases, as torch's OneCycleLR does."""
+    _positive("cos, linear", div_factor=div_factor, final_div_factor=final_div_factor)
+    first, last = 1 / div_factor, 1 / (div_factor * final_div_factor)
+    peak = max(warmup - 1, 0)
+
+    def factor(i: int) -> float:
+        if i < peak:
+            return first + (1 - first) * shape(i / peak)
+        if i == peak:
+            return 1.0
+        # Clamped: past the end a line would go on below zero.
+        x = min((i - peak) / (steps - 1 - peak), 1.0) if steps - 1 > peak else 1.0
+        return last + (1 - last) * (1 - shape(x))
+
+    return factor
+
+
+def _rise(x: float, div_factor: float) -> float:
+    return x + (1 - x) / div_factor
+
+
+def _positive(schedule: str, **values: float) -> None:
+    for name, value in values.items():
+        if not value > 0:
+            raise UserError(f"schedule '{schedule}': {name} is {value}, must be positive")
+
+
+# The decays of wsd: (x in [0, 1], final factor) -> factor.
+DECAYS: Registry[Callable[[float, float], float]] = Registry("decay_type")
+
+
+def _line(x: float, last: float) -> float:
+    return last + (1 - last) * (1 - x)
+
+
+def _half_cosine(x: float, last: float) -> float:
+    return last + (1 - last) * (1 + math.cos(math.pi * x)) / 2
+
+
+DECAYS.add("linear", _line)
+DECAYS.add("cosine", _half_cosine)
+DECAYS.add("exp", lambda x, last: last**x)
+DECAYS.add("mirror-cosine", lambda x, last: 2 * _line(x, last) - _half_cosine(x, last), "miror-cosine")
+DECAYS.add("square", lambda x, last: last + (1 - last) * (1 - x * x))
+DECAYS.add("sqrt", lambda x, last: last + (1 - last) * (1 - math.sqrt(x)))
+
+SCHEDULES.add("cos", cos)
+SCHEDULES.add("linear", linear)
+SCHEDULES.add("cos-inf", cos_inf)
+SCHEDULES.add("wsd", wsd)
+SCHEDULES.add("powerlaw", powerlaw)
+SCHEDULES.add("none", none)

@@ -1,0 +1,81 @@
+"""Checks of hyper-parameters, and the two ways to state a decaying weight decay."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from danalab.errors import UserError
+
+POSITIVE = ("delta", "wd_ts")
+NOT_NEGATIVE = ("lr", "peak_lr", "kappa", "eps", "gamma3", "alpha_offset", "clipsnr", "weight_decay")
+
+
+def check_settings(owner: str, group: Mapping[str, Any]) -> None:
+    """Refuse hyper-parameters that no run can mean.
+
+    Raises:
+        UserError: negative or not finite; a momentum rate outside [0, 1); or a decay that would take more than the
+            whole parameter in its first step.
+    """
+    for name in (*POSITIVE, *NOT_NEGATIVE):
+        value = group.get(name)
+        if value is None:
+            continue
+        if isinstance(value, Tensor):
+            if value.numel() != 1:
+                raise UserError(f"{owner}: {name} is a tensor of shape {tuple(value.shape)}, must be a single number")
+            if value.device.type != "cpu":
+                continue  # reading it would wait for the device
+            value = value.item()
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise UserError(f"{owner}: {name} is {value!r}, must be a number")
+        limit = "positive" if name in POSITIVE else "not negative"
+        if not math.isfinite(value) or value < 0 or (value == 0 and name in POSITIVE):
+            raise UserError(f"{owner}: {name} is {value}, must be finite and {limit}")
+    if "betas" in group:
+        betas = group["betas"]
+        if len(betas) != 2 or not all(0 <= float(beta) < 1 for beta in betas):
+            raise UserError(f"{owner}: betas is {betas}, must be two numbers in [0, 1)")
+    wd_ts = group["wd_ts"]
+    first = group["weight_decay"] / (1 + 1 / wd_ts) if wd_ts is not None else group["weight_decay"]
+    if first > 1:
+        raise UserError(
+            f"{owner}: weight_decay {group['weight_decay']:g} with wd_ts {wd_ts} takes {first:g} of a parameter in the"
+            " first step; it is independent of the learning rate and must stay below 1 (try omega and horizon)"
+        )
+
+
+def resolve_decay(
+    owner: str,
+    *,
+    weight_decay: float,
+    wd_ts: float | None,
+    omega: float | None,
+    horizon: float | None,
+) -> tuple[float, float | None]:
+    """(weight_decay, wd_ts) from either form: lambda(t) = weight_decay / (1 + t/wd_ts) = omega / (wd_ts + t).
+
+    Args:
+        omega: decay strength; then wd_ts = horizon / 10 unless given, and weight_decay = omega / wd_ts.
+        horizon: length of the run [steps].
+    Raises:
+        UserError: both forms at once, or half of one.
+    """
+    if omega is None:
+        if horizon is not None:
+            raise UserError(f"{owner}: horizon without omega says nothing; give omega too, or weight_decay and wd_ts")
+        return weight_decay, wd_ts
+    if weight_decay:
+        raise UserError(f"{owner}: omega and weight_decay are two forms of one thing; give one of them")
+    for name, value in (("omega", omega), ("horizon", horizon), ("wd_ts", wd_ts)):
+        if value is not None and not (math.isfinite(value) and (value > 0 or (name == "omega" and value == 0))):
+            raise UserError(f"{owner}: {name} is {value}, must be finite and positive")
+    if (horizon is None) == (wd_ts is None):
+        both = "both horizon and wd_ts are given" if horizon is not None else "the horizon is missing"
+        raise UserError(f"{owner}: omega needs the length of the run, but {both}; give horizon=STEPS or wd_ts")
+    time_scale = wd_ts if wd_ts is not None else horizon / 10  # pyright: ignore[reportOptionalOperand]
+    return omega / time_scale, time_scale

@@ -1,0 +1,124 @@
+"""State of a parameter: made at construction, moved with its parameter, checked before it is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+from danalab.errors import UserError
+
+IMPLEMENTATION = ("foreach", "fused", "capturable")
+"""Group keys that say how to compute, not what: a checkpoint does not change them."""
+
+# Hyper-parameters of other optimizers, so that a foreign state_dict is told from one with a key of the user's own.
+FOREIGN = ("betas", "momentum", "nesterov", "amsgrad", "clipsnr", "delta", "kappa", "alpha", "rho", "dampening")
+
+
+def parameter_name(group: Mapping[str, Any], index: int) -> str:
+    """What to call parameter `index` of a group in a message."""
+    names = group.get("param_names")
+    if names:
+        return f"parameter '{names[index]}'"
+    return f"parameter {index} of its group (shape {tuple(group['params'][index].shape)})"
+
+
+def fill_state(state: dict[str, Any], p: Tensor, moments: tuple[str, ...], capturable: bool) -> None:
+    """Make the state of a parameter that has taken no step: all zero.
+
+    It exists from construction on, so that all ranks agree about what is in a checkpoint, and torch's checkpoint
+    helpers need no rehearsal step to make it.
+    """
+    state["step"] = torch.zeros((), dtype=torch.float32, device=p.device if capturable else "cpu")
+    dtype = moment_dtype(p)
+    for name in moments:
+        # zeros_like, not zeros: a DTensor parameter has DTensor moments, and strides are kept.
+        state[name] = torch.zeros_like(p, dtype=dtype, memory_format=torch.preserve_format)
+
+
+def moment_dtype(p: Tensor) -> torch.dtype:
+    """float32 for everything that is not wider: averages with a small gain freeze in 16 bits."""
+    return torch.float64 if p.dtype == torch.float64 else torch.float32
+
+
+def follow_parameter(state: dict[str, Any], p: Tensor, moments: tuple[str, ...]) -> None:
+    """Bring the moments to where the parameter is now: models are often moved after the optimizer was made."""
+    dtype = moment_dtype(p)
+    for name in moments:
+        if state[name].device != p.device or state[name].dtype != dtype:
+            state[name] = state[name].to(device=p.device, dtype=dtype)
+
+
+def local(tensor: Tensor) -> Tensor:
+    """The tensor itself, or the local part of a DTensor (an alias: writing to it writes to the DTensor)."""
+    if type(tensor) is Tensor or type(tensor) is Parameter:  # the common case, without a failing attribute look-up
+        return tensor
+    to_local = getattr(tensor, "to_local", None)
+    return tensor if to_local is None else to_local()
+
+
+def local_gradient(g: Tensor, p: Tensor) -> Tensor:
+    """The local part of a gradient, laid out as the parameter is: tensor parallelism may leave a partial sum."""
+    if type(g) is Tensor:
+        return g
+    placements = getattr(p, "placements", None)
+    if placements is not None and getattr(g, "placements", placements) != placements:
+        g = g.redistribute(placements=placements)  # pyright: ignore[reportAttributeAccessIssue]
+    return local(g)
+
+
+def check_state_dict(optimizer: torch.optim.Optimizer, moments: tuple[str, ...], saved: Any) -> None:
+    """Refuse a state_dict of another optimizer or another model, before anything is changed.
+
+    Raises:
+        UserError: names the first thing that does not fit.
+    """
+    owner = type(optimizer).__name__
+    if not isinstance(saved, Mapping) or not {"state", "param_groups"} <= set(saved):
+        raise UserError(f"{owner}: not an optimizer state_dict (it has no 'state' and 'param_groups')")
+    groups, saved_groups = optimizer.param_groups, saved["param_groups"]
+    if len(groups) != len(saved_groups):
+        raise UserError(
+            f"{owner}: the state_dict has {len(saved_groups)} parameter groups, this optimizer {len(groups)};"
+            " build it with the groups of the saved run"
+        )
+    needed = {key for key in groups[0] if key in optimizer.defaults and key not in IMPLEMENTATION} | {"peak_lr"}
+    for number, (group, saved_group) in enumerate(zip(groups, saved_groups, strict=True)):
+        missing = sorted(needed - set(saved_group))
+        foreign = sorted(key for key in FOREIGN if key in saved_group and key not in group)
+        if missing or foreign:
+            lacks = f"lacks {', '.join(missing)}" if missing else ""
+            has = f"has {', '.join(foreign)}" if foreign else ""
+            raise UserError(
+                f"{owner}: the state_dict belongs to another optimizer (group {number}"
+                f" {' and '.join(filter(None, (lacks, has)))}); load it into the class that saved it"
+            )
+        if len(group["params"]) != len(saved_group["params"]):
+            raise UserError(
+                f"{owner}: group {number} of the state_dict has {len(saved_group['params'])} parameters,"
+                f" this optimizer's {len(group['params'])}"
+            )
+        for index, (p, key) in enumerate(zip(group["params"], saved_group["params"], strict=True)):
+            _check_entry(owner, parameter_name(group, index), p, moments, saved["state"].get(key))
+
+
+def _check_entry(owner: str, name: str, p: Tensor, moments: tuple[str, ...], entry: Mapping[str, Any] | None) -> None:
+    if entry is None:
+        raise UserError(f"{owner}: the state_dict has no state for {name}; it was saved before that parameter existed")
+    wanted = {"step", *moments}
+    if set(entry) != wanted:
+        lacks, extra = sorted(wanted - set(entry)), sorted(set(entry) - wanted)
+        parts = [f"lacks {', '.join(lacks)}"] * bool(lacks) + [f"has {', '.join(extra)}"] * bool(extra)
+        raise UserError(
+            f"{owner}: the state of {name} {' and '.join(parts)}: it belongs to another optimizer;"
+            " load it into the class that saved it"
+        )
+    for key in moments:
+        if entry[key].shape != p.shape:
+            raise UserError(
+                f"{owner}: {key} of {name} has shape {tuple(entry[key].shape)} in the state_dict,"
+                f" the parameter {tuple(p.shape)}: it was saved from another model"
+            )
