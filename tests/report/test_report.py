@@ -1,0 +1,152 @@
+"""Comparisons, figures and pages, from run folders written by hand."""
+
+from __future__ import annotations
+
+import json
+import math
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from danalab.cli.app import main
+from danalab.errors import UserError
+from danalab.report.colors import OPTIMIZER_COLORS, optimizer_color
+from danalab.report.comparison import compare, markdown_table
+from danalab.report.curves import read_curve, read_metrics, tokens_to_reach
+from danalab.report.figures import loss_figure, lr_figure, save_figure
+from danalab.report.page import Page, svg_text
+
+TOKENS = [1000, 2000, 4000, 8000]
+
+
+def write_run(root: Path, name: str, opt: str, losses: list[float], seed: int = 0, lr: float = 1e-3) -> Path:
+    folder = root / name
+    folder.mkdir(parents=True)
+    config = {"config": {"opt": opt, "lr": lr, "seed": seed}, "params": 1000, "model": {"d_model": 8}}
+    (folder / "config.json").write_text(json.dumps(config))
+    rows = [
+        {"step": i + 1, "tokens": t, "flops": 6.0 * t, "train/loss": loss + 0.1, "val/loss": loss}
+        for i, (t, loss) in enumerate(zip(TOKENS, losses, strict=True))
+    ]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    summary = {"status": "finished", "val/loss": losses[-1], "val/bpb": 1.5, "time": 3.0, "tokens_per_second": 9.0}
+    (folder / "summary.json").write_text(json.dumps(summary))
+    return folder
+
+
+@pytest.fixture
+def runs(tmp_path):
+    """ADana gets to AdamW's last loss, 2.0, exactly half-way: at 4000 of 8000 tokens."""
+    return [
+        write_run(tmp_path, "base", "adamw", [4.0, 3.0, 2.5, 2.0]),
+        write_run(tmp_path, "ours", "adana", [4.0, 3.0, 2.0, 1.5]),
+        write_run(tmp_path, "late", "dana-mk4", [4.0, 3.5, 3.0, 2.5]),
+    ]
+
+
+def test_a_planted_saving_is_reported(runs):
+    rows = compare([read_curve(run) for run in runs])
+    assert [row.is_baseline for row in rows] == [True, False, False]
+    assert rows[1].tokens_to_baseline == pytest.approx(4000)
+    assert rows[1].compute_saved == pytest.approx(0.5)
+
+
+def test_a_curve_that_never_gets_there_is_not_a_number(runs):
+    row = compare([read_curve(run) for run in runs])[2]
+    assert row.tokens_to_baseline is None
+    assert row.compute_saved is None
+    assert "not reached" in markdown_table([row])
+
+
+def test_crossings_are_linear_in_log_tokens(runs):
+    assert tokens_to_reach(read_curve(runs[1]), 2.5) == pytest.approx(math.sqrt(2000 * 4000))
+
+
+def test_a_line_cut_short_by_a_kill_is_left_out_but_a_broken_middle_is_named(runs):
+    metrics = runs[0] / "metrics.jsonl"
+    whole = metrics.read_text()
+    metrics.write_text(whole + '{"step": 5, "tok')
+    assert len(read_metrics(runs[0])) == 4
+    metrics.write_text("{broken\n" + whole)
+    with pytest.raises(UserError, match=r"metrics.jsonl:1: not valid JSON"):
+        read_metrics(runs[0])
+
+
+def test_the_baseline_can_be_named(runs):
+    curves = [read_curve(run) for run in runs]
+    assert compare(curves, "ours")[1].is_baseline
+    with pytest.raises(UserError, match="--baseline nobody is not among the runs"):
+        compare(curves, "nobody")
+
+
+def test_compare_prints_json_and_draws(runs, tmp_path, capsys):
+    out = tmp_path / "figures"
+    assert main(["compare", *map(str, runs), "--out", str(out), "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["baseline"] == "base"
+    assert [row["opt"] for row in printed["runs"]] == ["adamw", "adana", "dana-mk4"]
+    assert {p.name for p in out.iterdir()} == {
+        "loss-tokens.png", "loss-tokens.svg", "loss-flops.png", "loss-flops.svg", "table.md",
+    }  # fmt: skip
+
+
+def test_compare_refuses_what_is_no_run(tmp_path, capsys):
+    assert main(["compare", str(tmp_path)]) == 2
+    assert "not a run folder" in capsys.readouterr().err
+
+
+def test_seeds_are_drawn_as_one_line_with_a_band(tmp_path):
+    curves = [
+        read_curve(write_run(tmp_path, f"s{i}", "adana", [4.0, 3.0, 2.0 + i / 10, 1.5], seed=i)) for i in range(3)
+    ]
+    axes = loss_figure(curves).axes[0]
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["adana (3 seeds)"]
+    assert len(axes.collections) == 1
+    assert "[nats a token]" in axes.get_ylabel()
+
+
+def test_an_optimizer_has_one_colour_everywhere(runs):
+    curves = [read_curve(run) for run in runs]
+    for figure in (loss_figure(curves), loss_figure(curves, "flops"), lr_figure(curves)):
+        colors = {line.get_label().split()[0]: line.get_color() for line in figure.axes[0].lines}
+        assert colors["adana"] == OPTIMIZER_COLORS["adana"]
+    assert len(set(OPTIMIZER_COLORS.values())) == len(OPTIMIZER_COLORS)
+    assert optimizer_color("somebody-new") == optimizer_color("somebody-new")
+
+
+def test_pictures_are_the_same_twice(runs, tmp_path):
+    curves = [read_curve(run) for run in runs]
+    first = save_figure(loss_figure(curves), tmp_path / "a")
+    second = save_figure(loss_figure(curves), tmp_path / "b")
+    assert first[1].read_text() == second[1].read_text()
+
+
+def test_the_page_is_self_contained_and_shows_text_as_text(runs):
+    page = Page("a <b> title", "lead")
+    page.heading("samples & more")
+    page.verbatim("<script>alert(1)</script>")
+    page.figure(loss_figure([read_curve(run) for run in runs]), "loss against tokens")
+    page.table(["a", "b"], [["1", "<2>"]])
+    markup = page.render()
+
+    class Links(HTMLParser):
+        def __init__(self):
+            super().__init__()
+            self.tags: list[str] = []
+            self.sources: list[str] = []
+
+        def handle_starttag(self, tag, attrs):
+            self.tags.append(tag)
+            self.sources += [v for k, v in attrs if k in ("src", "href", "xlink:href") and v and not v.startswith("#")]
+
+    links = Links()
+    links.feed(markup)
+    assert "script" not in links.tags
+    assert links.sources == []
+    assert "svg" in links.tags
+    assert "&lt;2&gt;" in markup
+
+
+def test_svg_has_no_prologue(runs):
+    assert svg_text(loss_figure([read_curve(runs[0])])).startswith("<svg")
