@@ -149,4 +149,4 @@ class Decoder(nn.Module):
             block.checkpointing = rule(layer)
 
     def _each_block(self) -> Iterable[Block]:
-        return (block for block in self.blocks if isinstance(block, Block))
+        return cast(Iterable[Block], self.blocks)  # compiled or sharded ones behave as the blocks that they wrap

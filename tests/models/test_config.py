@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import FrozenInstanceError, replace
+from typing import Any
+
+import pytest
+
+from danalab.errors import UserError
+from danalab.models.config import ModelConfig
+
+SIZES: dict[str, Any] = {
+    "arch": "enoki", "d_model": 32, "n_layers": 2, "n_heads": 4, "head_dim": 8, "mlp_dim": 64, "vocab_size": 61,
+    "seq_len": 16,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"arch": "enokki"}, "did you mean 'enoki'"),
+        ({"d_model": 40}, "4 x 8 = 32, but d_model is 40"),
+        ({"d_model": 28, "head_dim": 7}, "head_dim must be even"),
+        ({"n_kv_heads": 3}, "3 does not divide 4"),
+        ({"n_kv_heads": 0}, "n_kv_heads must be a positive integer"),
+        ({"n_layers": 0}, "n_layers must be a positive integer: got 0"),
+        ({"vocab_size": -1}, "vocab_size must be a positive integer"),
+        ({"seq_len": 16.0}, "seq_len must be a positive integer: got 16.0"),
+        ({"norm_eps": 0.0}, "norm_eps must be positive"),
+        ({"rope_theta": float("nan")}, "rope_theta must be positive"),
+        ({"norm": "rmsnrom"}, "did you mean 'rmsnorm'"),
+    ],
+)
+def test_sizes_that_do_not_fit_are_refused_by_name(changes: dict[str, Any], message: str):
+    with pytest.raises(UserError, match=message):
+        ModelConfig(**{**SIZES, **changes})
+
+
+def test_a_config_survives_json():
+    config = ModelConfig(**SIZES, n_kv_heads=2, residual_scale=0.5)
+    assert ModelConfig.from_dict(json.loads(json.dumps(config.as_dict()))) == config
+
+
+def test_from_dict_names_unknown_and_missing_settings():
+    with pytest.raises(UserError, match=r"unknown model setting 'n_head' \(did you mean 'n_heads'\?\)"):
+        ModelConfig.from_dict({**SIZES, "n_head": 4})
+    with pytest.raises(UserError, match="seq_len"):
+        ModelConfig.from_dict({name: value for name, value in SIZES.items() if name != "seq_len"})
+
+
+def test_defaults_follow_the_architecture_even_after_a_change_of_it():
+    enoki = ModelConfig(**SIZES)
+    qwen3 = replace(enoki, arch="Qwen3")
+    assert (enoki.gated, enoki.norm_kind, enoki.kv_heads) == (False, "layernorm", 4)
+    assert (qwen3.arch, qwen3.gated, qwen3.norm_kind) == ("qwen3", True, "rmsnorm")
+
+
+def test_a_config_is_frozen():
+    with pytest.raises(FrozenInstanceError):
+        ModelConfig(**SIZES).d_model = 64  # pyright: ignore
+
+
+def test_configuration_and_registry_need_no_torch():
+    code = (
+        "import sys; from danalab.models import MODELS, ModelConfig; MODELS.get('enoki'); print('torch' in sys.modules)"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "False"

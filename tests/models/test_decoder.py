@@ -1,0 +1,196 @@
+"""What every architecture promises: causality, caching, checkpointing, compilation, and refusal of bad input."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from danalab.errors import UserError
+from danalab.models import MODELS, Decoder, ModelConfig, build_model
+from danalab.models.layers import LayerNorm
+from danalab.models.rotary import Rotary, rotate
+
+
+@pytest.fixture
+def model(tiny: ModelConfig) -> Decoder:
+    return build_model(tiny, seed=3)
+
+
+@pytest.fixture
+def tokens() -> Tensor:
+    return torch.randint(0, 61, (3, 24), generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("position", [1, 11, 23])
+def test_a_token_changes_nothing_before_it_to_the_last_bit(model: Decoder, tokens: Tensor, position: int):
+    changed = tokens.clone()
+    changed[:, position] = (changed[:, position] + 1) % 61
+    before, after = model(tokens), model(changed)
+    assert torch.equal(before[:, :position], after[:, :position])
+    assert not torch.equal(before[:, position:], after[:, position:])
+
+
+@pytest.mark.parametrize("split", [[24], [1] * 24, [10] + [1] * 14, [7, 9, 8]], ids=str)
+def test_cached_pieces_give_the_hidden_states_of_the_whole(model: Decoder, tokens: Tensor, split: list[int]):
+    model.double()
+    cache = model.new_cache(batch=3)
+    with torch.no_grad():
+        pieces = [model.hidden(piece, cache=cache) for piece in tokens.split(split, dim=1)]
+    assert cache.length == 24
+    torch.testing.assert_close(torch.cat(pieces, dim=1), model.hidden(tokens), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("mode", ["full", "every-n:1", "every-n:2", "selective"])
+def test_activation_checkpointing_changes_no_gradient(model: Decoder, tokens: Tensor, mode: str):
+    plain = _gradients(model, tokens)
+    model.set_activation_checkpointing(mode)
+    checkpointed = _gradients(model, tokens)
+    torch.testing.assert_close(checkpointed, plain, rtol=0, atol=0)
+
+
+def test_checkpointing_keeps_less_and_selective_lies_between(model: Decoder, tokens: Tensor):
+    kept = {}
+    for mode in ("none", "selective", "every-n:2", "full"):
+        model.set_activation_checkpointing(mode)
+        kept[mode] = _saved_elements(model, tokens)
+    assert kept["full"] < kept["every-n:2"] < kept["none"]
+
+
+def test_every_n_checkpoints_each_nth_block():
+    model = build_model(ModelConfig("enoki", 8, 5, 1, 8, 8, 11, 4))
+    model.set_activation_checkpointing("every-n:2")
+    assert [block.checkpointing for block in model.blocks] == ["full", "none", "full", "none", "full"]
+    model.set_activation_checkpointing("none")
+    assert {block.checkpointing for block in model.blocks} == {"none"}
+
+
+@pytest.mark.parametrize("mode", ["fulll", "every-n", "every-n:0", "every-n:x", ""])
+def test_unknown_checkpointing_is_refused(model: Decoder, mode: str):
+    with pytest.raises(UserError, match="unknown activation checkpointing"):
+        model.set_activation_checkpointing(mode)
+
+
+@pytest.mark.parametrize("mode", ["none", "full"])
+def test_blocks_compile_whole_and_once_for_all_layers(tiny: ModelConfig, tokens: Tensor, mode: str):
+    torch.compiler.reset()
+    graphs: list[torch.fx.GraphModule] = []
+
+    def count(graph: torch.fx.GraphModule, inputs: object) -> torch.fx.GraphModule:
+        graphs.append(graph)
+        return graph
+
+    model = build_model(tiny, seed=3)
+    want = _gradients(model, tokens)
+    for layer, block in enumerate(model.blocks):
+        model.blocks[layer] = torch.compile(block, backend=count, fullgraph=True)  # pyright: ignore
+    model.set_activation_checkpointing(mode)
+    for _ in range(3):
+        got = _gradients(model, tokens)
+    assert len(graphs) == 1
+    assert list(model.parameter_kinds()) == [name for name, _ in model.named_parameters()]
+    for (name, grad), other in zip(want.items(), got.values(), strict=True):
+        torch.testing.assert_close(other, grad, rtol=1e-4, atol=1e-6, msg=lambda text, name=name: f"{name}: {text}")
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        (torch.tensor([[5, 61]]), "token id 61 is outside the model's vocabulary of 61"),
+        (torch.tensor([[-1, 5]]), "token id -1 is outside"),
+        (torch.zeros(1, 25, dtype=torch.int64), "25 tokens are more than the model's seq_len 24"),
+        (torch.zeros(1, 4), "tokens must be int64 or int32: got float32"),
+        (torch.zeros(4, dtype=torch.int64), r"\[batch, length\].*got shape \[4\]"),
+        (torch.zeros(2, 0, dtype=torch.int64), "not empty"),
+    ],
+)
+def test_bad_tokens_are_refused_by_name(model: Decoder, bad: Tensor, message: str):
+    with pytest.raises(UserError, match=message):
+        model(bad)
+
+
+def test_a_cache_refuses_what_does_not_fit(model: Decoder, tokens: Tensor):
+    cache = model.new_cache(batch=3, max_len=10)
+    model.hidden(tokens[:, :8], cache=cache)
+    with pytest.raises(UserError, match="the cache holds 10 tokens: 8 are used and 3 more do not fit"):
+        model.hidden(tokens[:, :3], cache=cache)
+    with pytest.raises(UserError, match="made for a batch of 3, the tokens have a batch of 1"):
+        model.hidden(tokens[:1, :1], cache=cache)
+    with pytest.raises(UserError, match="20 tokens after 8 in the cache are more than the model's seq_len 24"):
+        model.hidden(tokens[:, :20], cache=cache)
+    with pytest.raises(UserError, match="max_len <= seq_len 24"):
+        model.new_cache(batch=1, max_len=25)
+
+
+def test_autocast_stays_near_float32_and_keeps_the_loss_in_float32(model: Decoder, tokens: Tensor):
+    exact = model(tokens)
+    with torch.autocast("cpu", torch.bfloat16):
+        logits = model(tokens)
+        ce, _ = model(tokens, tokens)
+    ce.backward()
+    assert (logits.dtype, ce.dtype, model.head_weight.grad.dtype) == (torch.bfloat16, torch.float32, torch.float32)
+    torch.testing.assert_close(logits.float(), exact, rtol=0, atol=0.15)
+
+
+def test_rotary_tables_stay_float32_in_a_bfloat16_model(tiny: ModelConfig):
+    fresh = build_model(tiny).rotary.table
+    assert torch.equal(build_model(tiny, dtype=torch.bfloat16).rotary.table, fresh)
+    assert torch.equal(build_model(tiny).bfloat16().float().rotary.table, fresh)
+
+
+def test_rotation_compiles_to_the_same_numbers():
+    torch.compiler.reset()
+    x = torch.randn(2, 5, 3, 8, generator=torch.Generator().manual_seed(0))
+    table = Rotary(9, 8, 10000.0)(4, 5)
+    compiled = torch.compile(rotate, backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(x, table), rotate(x, table), rtol=0, atol=1e-6)
+
+
+def test_rotation_keeps_lengths_and_depends_on_distance_only():
+    rotary = Rotary(64, 8, 10000.0).double()
+    q, k = torch.randn(2, 1, 1, 1, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+
+    def score(at_q: int, at_k: int) -> float:
+        return float((rotate(q, rotary(at_q, 1)) * rotate(k, rotary(at_k, 1))).sum())
+
+    assert float(rotate(q, rotary(40, 1)).norm()) == pytest.approx(float(q.norm()), rel=1e-12)
+    assert score(7, 3) == pytest.approx(score(50, 46), rel=1e-12)
+
+
+def test_norms_have_a_gain_and_no_shift():
+    assert [name for name, _ in LayerNorm(4, 1e-5).named_parameters()] == ["weight"]
+
+
+@pytest.mark.parametrize("arch", MODELS.names())
+@pytest.mark.parametrize("gate", [False, True])
+def test_parameter_count_is_the_sum_of_its_parts(arch: str, gate: bool):
+    d, layers, heads, head_dim, mlp, vocab, kv_heads = 24, 3, 4, 6, 40, 31, 2
+    model = build_model(ModelConfig(arch, d, layers, heads, head_dim, mlp, vocab, 8, 1e-5, gate, kv_heads))
+    attention = d * head_dim * (2 * heads + 2 * kv_heads + (heads if gate else 0))
+    mlps = {"enoki": 2, "qwen3": 3}[arch] * d * mlp
+    gains = layers * (2 * d + 2 * head_dim) + d
+    assert model.num_parameters() == layers * (attention + mlps) + gains + 2 * vocab * d
+
+
+def test_residual_scale_zero_leaves_the_embedding(tokens: Tensor):
+    model = build_model(ModelConfig("enoki", 16, 2, 2, 8, 32, 61, 24, residual_scale=0.0))
+    assert torch.equal(model.hidden(tokens), model.final_norm(model.token_embedding(tokens)))
+
+
+def _gradients(model: nn.Module, tokens: Tensor) -> dict[str, Tensor]:
+    model.zero_grad()
+    ce, lse2 = model(tokens, tokens.roll(-1, 1), z_loss=1e-4)
+    (ce + 1e-4 * lse2).backward()
+    return {name: parameter.grad.clone() for name, parameter in model.named_parameters() if parameter.grad is not None}
+
+
+def _saved_elements(model: Decoder, tokens: Tensor) -> int:
+    saved: dict[int, int] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        saved[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().size()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        model.hidden(tokens)
+    return sum(saved.values())
