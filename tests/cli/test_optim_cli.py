@@ -1,0 +1,26 @@
+"""`danalab optim` for people and for programs."""
+
+from __future__ import annotations
+
+import json
+
+from danalab.cli.app import main
+
+
+def test_the_list_names_every_optimizer(capsys):
+    assert main(["optim", "list", "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)["optimizers"]
+    assert {"adamw", "adana", "dana-mk4", "dana-star", "dana-star-mk4"} <= {spec["name"] for spec in listed}
+
+
+def test_one_optimizer_shows_its_settings_with_defaults(capsys):
+    assert main(["optim", "list", "--opt", "dana_mk4"]) == 0
+    shown = capsys.readouterr().out
+    assert "clipsnr" in shown
+    assert "0.85" in shown
+    assert "2602.05298" in shown
+
+
+def test_an_unknown_optimizer_offers_the_nearest(capsys):
+    assert main(["optim", "list", "--opt", "adamm"]) == 2
+    assert "did you mean 'adamw'" in capsys.readouterr().err
