@@ -1,0 +1,68 @@
+"""Tokenizers: raw bytes, GPT-2's encoding, and byte-pair encodings trained on your text.
+
+    load_tokenizer("bytes" | "gpt2" | "path/to/tokenizer.json" | "folder/that/holds/one") -> Tokenizer
+
+A tokenizer is saved as `tokenizer.json` (the format of the `tokenizers` library, which `transformers` loads) with a
+`tokenizer_config.json` that names the specials.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+
+from danalab.data.tokenizers.base import CHAT_SPECIALS, EOS, Tokenizer
+from danalab.data.tokenizers.bpe import BpeTokenizer, train_bpe
+from danalab.data.tokenizers.byte_level import ByteTokenizer
+from danalab.data.tokenizers.gpt2 import Gpt2Tokenizer
+from danalab.errors import UserError, nearest
+from danalab.files import read_json
+
+__all__ = [
+    "CHAT_SPECIALS",
+    "EOS",
+    "BpeTokenizer",
+    "ByteTokenizer",
+    "Gpt2Tokenizer",
+    "Tokenizer",
+    "load_tokenizer",
+    "train_bpe",
+]
+
+
+def load_tokenizer(name: str | Path) -> Tokenizer:
+    """The tokenizer called `bytes` or `gpt2`, or the one saved in a `tokenizer.json` or in the folder around it.
+
+    Raises:
+        UserError: no such name or file, a malformed file, a file that is not byte-level BPE, or GPT-2's tables missing.
+    """
+    text = str(name)
+    if text == ByteTokenizer.name:
+        return ByteTokenizer()
+    if text == Gpt2Tokenizer.name:
+        return _gpt2_from_cache()
+    path = Path(name)
+    file = path / "tokenizer.json" if path.is_dir() else path
+    if not file.is_file():
+        if path.is_dir():
+            raise UserError(f"{path}: no tokenizer.json in this folder")
+        if text.startswith("bpe-") and text[4:].isdigit():
+            raise UserError(
+                f"tokenizer '{text}' is trained on a corpus: give the folder of a trained one, or make it with "
+                f"danalab tokenizer train --vocab-size {text[4:]} --input FILES --out DIR"
+            )
+        raise UserError(
+            f"no tokenizer '{text}'{nearest(text, ['bytes', 'gpt2'])}: bytes, gpt2, or the path of a tokenizer.json"
+        )
+    settings = file.parent / "tokenizer_config.json"
+    kind = read_json(settings).get("danalab_name") if settings.is_file() else None
+    if kind == ByteTokenizer.name:
+        return ByteTokenizer()
+    if kind == Gpt2Tokenizer.name:
+        return Gpt2Tokenizer.from_file(file)
+    return BpeTokenizer.from_file(file, name=kind)
+
+
+@lru_cache(maxsize=1)
+def _gpt2_from_cache() -> Gpt2Tokenizer:
+    return Gpt2Tokenizer.from_cache()

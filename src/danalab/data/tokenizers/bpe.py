@@ -1,0 +1,113 @@
+"""Byte-pair encodings trained and run by the `tokenizers` library, on bytes, words cut by GPT-2's rule.
+
+Ids: 256 bytes and merges first, in the order in which they were learned, then `<|endoftext|>` and the chat marks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from danalab.data.tokenizers.alphabet import unspelled
+from danalab.data.tokenizers.base import CHAT_SPECIALS, EOS, Tokenizer, refuse_surrogates
+from danalab.errors import UserError
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer as Engine
+
+SPECIALS = (EOS, *CHAT_SPECIALS)
+
+
+class BpeTokenizer(Tokenizer):
+    """A byte-level BPE of the `tokenizers` library."""
+
+    def __init__(self, engine: Engine, name: str | None = None, origin: str = "tokenizer"):
+        """Wrap a `tokenizers.Tokenizer`; `origin` names it in messages."""
+        # Without this the library gives the special's id to anyone who types its spelling into a document.
+        engine.encode_special_tokens = True
+        self._engine = engine
+        vocabulary = engine.get_vocab(with_added_tokens=True)
+        added = {token.content: id_ for id_, token in engine.get_added_tokens_decoder().items()}
+        if EOS not in added:
+            raise UserError(f"{origin}: the tokenizer has no special token {EOS}, which separates documents")
+        self.specials = added
+        self.n_tokens = max(vocabulary.values()) + 1
+        self.name = name or f"bpe-{self.n_tokens}"
+        table = [b""] * self.n_tokens
+        for token, id_ in vocabulary.items():
+            if token not in added:
+                table[id_] = _bytes_of(token, origin)
+        self._table = table
+
+    @classmethod
+    def from_file(cls, file: str | Path, name: str | None = None) -> BpeTokenizer:
+        """Read a `tokenizer.json`.
+
+        Raises:
+            UserError: malformed, not byte-level, or without `<|endoftext|>`.
+        """
+        from tokenizers import Tokenizer as Engine
+
+        try:
+            engine = Engine.from_file(str(file))
+        except Exception as error:  # the library raises bare Exception for every fault of a file
+            raise UserError(f"{file}: not a tokenizer.json: {error}") from error
+        return cls(engine, name, str(file))
+
+    def _token_table(self) -> list[bytes]:
+        return self._table
+
+    def encode_array(self, texts: Sequence[str]) -> list[np.ndarray]:
+        try:
+            encodings = self._engine.encode_batch_fast(list(texts), add_special_tokens=False)
+        except TypeError:
+            for text in texts:
+                refuse_surrogates(text)
+            raise
+        return [np.array(encoding.ids, dtype=np.uint32) for encoding in encodings]
+
+    def to_json(self) -> str:
+        return self._engine.to_str(pretty=False)
+
+
+def _bytes_of(token: str, origin: str) -> bytes:
+    try:
+        return unspelled(token)
+    except KeyError as error:
+        raise UserError(
+            f"{origin}: token {token!r} has the character {error.args[0]!r}; only byte-level encodings are read"
+        ) from None
+
+
+def train_bpe(texts: Iterable[str], vocab_size: int, name: str | None = None) -> BpeTokenizer:
+    """Train a byte-level BPE of exactly `vocab_size` ids, specials included; the same texts give the same tokenizer.
+
+    Raises:
+        UserError: a size below the 256 bytes and the specials, or a text too small to learn that many merges from.
+    """
+    from tokenizers import Tokenizer as Engine
+    from tokenizers import decoders, models, pre_tokenizers, trainers
+
+    least = 256 + len(SPECIALS)
+    if vocab_size < least:
+        raise UserError(f"--vocab-size {vocab_size}: at least {least} are needed (256 bytes, {len(SPECIALS)} specials)")
+    engine = Engine(models.BPE())
+    engine.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)  # pyright: ignore
+    engine.decoder = decoders.ByteLevel()  # pyright: ignore
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size - len(SPECIALS),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    engine.train_from_iterator(texts, trainer)
+    learned = engine.get_vocab_size()
+    if learned + len(SPECIALS) != vocab_size:
+        raise UserError(
+            f"--vocab-size {vocab_size}: the text has pairs for {learned + len(SPECIALS)} ids only; "
+            "give more text or a smaller vocabulary"
+        )
+    engine.add_special_tokens(list(SPECIALS))
+    return BpeTokenizer(engine, name)

@@ -1,0 +1,60 @@
+"""The plainest tokenizer: a byte is a token, its value is its id; the specials follow."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import numpy as np
+
+from danalab.data.tokenizers.alphabet import spelled
+from danalab.data.tokenizers.base import CHAT_SPECIALS, EOS, Tokenizer, refuse_surrogates
+
+
+class ByteTokenizer(Tokenizer):
+    """256 bytes, `<|endoftext|>` (id 256) and the chat marks."""
+
+    name = "bytes"
+
+    def __init__(self) -> None:
+        self.specials = {spelling: 256 + n for n, spelling in enumerate((EOS, *CHAT_SPECIALS))}
+        self.n_tokens = 256 + len(self.specials)
+
+    def _token_table(self) -> list[bytes]:
+        return [bytes([value]) for value in range(256)]
+
+    def encode_array(self, texts: Sequence[str]) -> list[np.ndarray]:
+        for text in texts:
+            refuse_surrogates(text)
+        return [np.frombuffer(text.encode(), dtype=np.uint8) for text in texts]
+
+    def to_json(self) -> str:
+        return json.dumps(byte_level_json(self._token_table(), [], self.specials))
+
+
+def byte_level_json(table: list[bytes], merges: list[tuple[bytes, bytes]], specials: dict[str, int]) -> dict:
+    """A byte-level BPE as the content of a `tokenizer.json`."""
+    rule = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    plain = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [{"id": i, "content": s, **plain, "special": True} for s, i in specials.items()],
+        "normalizer": None,
+        "pre_tokenizer": rule,
+        "post_processor": None,
+        "decoder": rule,
+        "model": {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": None,
+            "continuing_subword_prefix": None,
+            "end_of_word_suffix": None,
+            "fuse_unk": False,
+            "byte_fallback": False,
+            "ignore_merges": False,
+            "vocab": {spelled(token): id_ for id_, token in enumerate(table) if token},
+            "merges": [[spelled(left), spelled(right)] for left, right in merges],
+        },
+    }

@@ -1,0 +1,158 @@
+"""GPT-2's encoding, run by `tiktoken`: 50,257 ids, the vocabulary padded to 50,304, documents ended by 50256.
+
+The tables are two files of OpenAI's. They come from tiktoken's cache (`$TIKTOKEN_CACHE_DIR`, default
+`~/.cache/danalab/tiktoken`), else from the network; a prepared data set carries them in its `tokenizer.json`. The chat
+marks lie in the padding, ids 50257 to 50264: a base model never sees them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+
+from danalab.data.tokenizers.alphabet import unspelled
+from danalab.data.tokenizers.base import CHAT_SPECIALS, EOS, Tokenizer, refuse_surrogates
+from danalab.data.tokenizers.byte_level import byte_level_json
+from danalab.errors import UserError
+from danalab.files import read_json, write_atomically
+
+_ADDRESS = "https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/"
+TABLES = {
+    "vocab.bpe": "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5",
+    "encoder.json": "196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783",
+}
+"""File -> SHA-256."""
+_PATTERN = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"""
+_N_MERGEABLE = 50256
+
+
+def cache_folder() -> Path:
+    """Where the tables are kept: `$TIKTOKEN_CACHE_DIR`, else `$XDG_CACHE_HOME/danalab/tiktoken`."""
+    if chosen := os.environ.get("TIKTOKEN_CACHE_DIR"):
+        return Path(chosen)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "danalab" / "tiktoken"
+
+
+def cached_name(table: str) -> str:
+    """The name under which tiktoken's cache keeps a table: the SHA-1 of its address."""
+    return hashlib.sha1((_ADDRESS + table).encode()).hexdigest()
+
+
+def install_tables(origin: str | Path) -> Path:
+    """Copy GPT-2's two tables from a folder into the cache, each checked by its SHA-256; returns the cache folder.
+
+    The files may have their own names (`vocab.bpe`, `encoder.json`) or the cache's.
+
+    Raises:
+        UserError: a file is missing or has another content.
+    """
+    origin = Path(origin)
+    contents: dict[str, bytes] = {}
+    for table, expected in TABLES.items():
+        found = [path for path in (origin / table, origin / cached_name(table)) if path.is_file()]
+        if not found:
+            raise UserError(f"{origin}: no {table} (nor {cached_name(table)}) in this folder")
+        contents[table] = found[0].read_bytes()
+        actual = hashlib.sha256(contents[table]).hexdigest()
+        if actual != expected:
+            raise UserError(f"{found[0]}: not GPT-2's {table}: sha256 {actual[:12]}..., expected {expected[:12]}...")
+    folder = cache_folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    for table, content in contents.items():
+        write_atomically(folder / cached_name(table), content)
+    return folder
+
+
+class Gpt2Tokenizer(Tokenizer):
+    """GPT-2's byte-pair encoding."""
+
+    name = "gpt2"
+
+    def __init__(self, ranks: dict[bytes, int]):
+        """`ranks`: token -> id of the 50,256 mergeable tokens."""
+        import tiktoken
+
+        self._ranks = ranks
+        self._engine = tiktoken.Encoding(
+            "gpt2", pat_str=_PATTERN, mergeable_ranks=ranks, special_tokens={EOS: _N_MERGEABLE}
+        )
+        self.n_tokens = _N_MERGEABLE + 1
+        self.specials = {EOS: _N_MERGEABLE} | {s: self.n_tokens + n for n, s in enumerate(CHAT_SPECIALS)}
+
+    @classmethod
+    def from_cache(cls) -> Gpt2Tokenizer:
+        """Tables of the cache; fetched from the network when they are not there.
+
+        Raises:
+            UserError: neither cached nor reachable; says how to install them.
+        """
+        from tiktoken.load import data_gym_to_mergeable_bpe_ranks
+
+        folder = cache_folder()
+        before = os.environ.get("TIKTOKEN_CACHE_DIR")
+        os.environ["TIKTOKEN_CACHE_DIR"] = str(folder)
+        try:
+            return cls(
+                data_gym_to_mergeable_bpe_ranks(
+                    vocab_bpe_file=_ADDRESS + "vocab.bpe",
+                    encoder_json_file=_ADDRESS + "encoder.json",
+                    vocab_bpe_hash=TABLES["vocab.bpe"],
+                    encoder_json_hash=TABLES["encoder.json"],
+                )
+            )
+        except (OSError, ValueError) as error:  # requests' errors are OSErrors
+            raise UserError(
+                f"GPT-2's tables are not in {folder} and cannot be fetched ({type(error).__name__}): put vocab.bpe and "
+                "encoder.json in a folder and run danalab tokenizer fetch-gpt2 --from FOLDER, or set TIKTOKEN_CACHE_DIR"
+            ) from error
+        finally:
+            if before is None:
+                del os.environ["TIKTOKEN_CACHE_DIR"]
+            else:
+                os.environ["TIKTOKEN_CACHE_DIR"] = before
+
+    @classmethod
+    def from_file(cls, file: str | Path) -> Gpt2Tokenizer:
+        """Tables of a saved `tokenizer.json`: a prepared data set carries its tokenizer and needs no cache.
+
+        Raises:
+            UserError: the file does not hold GPT-2's tokens.
+        """
+        try:
+            vocabulary = read_json(file)["model"]["vocab"]
+            ranks = {unspelled(token): id_ for token, id_ in vocabulary.items()}
+        except (KeyError, TypeError, AttributeError) as error:
+            raise UserError(f"{file}: not a byte-level tokenizer.json: {error!r}") from error
+        if sorted(ranks.values()) != list(range(_N_MERGEABLE)):
+            raise UserError(f"{file}: {len(ranks)} tokens, GPT-2 has {_N_MERGEABLE}")
+        return cls(ranks)
+
+    def _token_table(self) -> list[bytes]:
+        return sorted(self._ranks, key=self._ranks.__getitem__)
+
+    def encode_array(self, texts: Sequence[str]) -> list[np.ndarray]:
+        for text in texts:
+            if not text.isascii():  # tiktoken would put U+FFFD in place of half a surrogate pair
+                refuse_surrogates(text)
+        return [self._engine.encode_to_numpy(text, disallowed_special=()) for text in texts]
+
+    def to_json(self) -> str:
+        table = self._token_table()
+        merges = [_parts(token, self._ranks) for token in table if len(token) > 1]
+        return json.dumps(byte_level_json(table, merges, self.specials))
+
+
+def _parts(token: bytes, ranks: dict[bytes, int]) -> tuple[bytes, bytes]:
+    """The two tokens that are merged into `token`: what remains when all earlier merges have been made."""
+    parts = [bytes([byte]) for byte in token]
+    while len(parts) > 2:
+        pairs = [ranks.get(left + right, len(ranks)) for left, right in pairwise(parts)]
+        at = pairs.index(min(pairs))
+        parts[at : at + 2] = [parts[at] + parts[at + 1]]
+    return parts[0], parts[1]
