@@ -7,9 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import distributed
+from torch.distributed.fsdp import fully_shard
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from danalab.errors import UserError
-from danalab.models import ModelConfig, build_model, canonical_arrays
+from danalab.models import ModelConfig, build_model, canonical_arrays, load_canonical
+from danalab.scaling import dimensions, parameter_count
 
 
 @pytest.mark.parametrize("scheme", ["ScaledGPT", "KarpathyGPT2", "Standard"])
@@ -86,3 +90,43 @@ def test_meta_model_given_memory_later_equals_the_model_built_at_once(tiny: Mode
     torch.testing.assert_close(late.state_dict(), at_once.state_dict(), rtol=0, atol=0)
     tokens = torch.arange(8)[None]
     assert torch.equal(late(tokens), at_once(tokens))
+
+
+def test_a_rank_of_a_sharded_model_draws_its_part_of_the_same_weights(tiny: ModelConfig):
+    whole = build_model(tiny, seed=5)
+    rank = 2  # the last, with the smallest part; one only, as torch remembers a mesh's parts through the process
+    distributed.init_process_group("fake", store=FakeStore(), rank=rank, world_size=3)
+    try:
+        model = build_model(tiny, device="meta")
+        mesh = distributed.device_mesh.init_device_mesh("cpu", (3,))
+        for block in model.blocks:
+            fully_shard(block, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+        model.to_empty(device="cpu")
+        model.init_weights(torch.Generator().manual_seed(5))
+        _assert_own_parts(model, whole, rank)
+        load_canonical(model, canonical_arrays(build_model(tiny, seed=6)))
+        _assert_own_parts(model, build_model(tiny, seed=6), rank)
+    finally:
+        distributed.destroy_process_group()
+
+
+def _assert_own_parts(model: torch.nn.Module, whole: torch.nn.Module, rank: int) -> None:
+    for (name, part), full in zip(model.named_parameters(), whole.parameters(), strict=True):
+        pieces = full.detach().chunk(3)  # uneven, and perhaps fewer than ranks
+        own = pieces[rank] if rank < len(pieces) else full[:0]
+        assert torch.equal(part.to_local(), own), name
+
+
+@pytest.mark.parametrize(("arch", "heads"), [("enoki", 2), ("enoki", 12), ("qwen3", 2), ("qwen3", 6)])
+@pytest.mark.parametrize("gate", [False, True])
+def test_built_size_is_golden_and_equals_the_formula(golden: Path, arch: str, heads: int, gate: bool):
+    shape = dimensions(arch, heads)
+    sizes = {field: getattr(shape, field) for field in ("d_model", "n_layers", "n_heads", "head_dim", "mlp_dim")}
+    config = ModelConfig(arch, **sizes, vocab_size=shape.vocab_size, seq_len=8, attention_gate=gate)
+    model = build_model(config, device="meta")
+    assert model.num_parameters() == parameter_count(config)
+    counts = json.loads((golden / "init_statistics.json").read_text())["parameter_counts_of_built_models"]
+    want = counts.get(f"{arch}/heads{heads}{'/gated' if gate else ''}")
+    if want is not None:
+        assert model.num_parameters() == want["actual_total"]

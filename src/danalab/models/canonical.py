@@ -16,6 +16,7 @@ from torch import Tensor
 
 from danalab.errors import UserError, nearest
 from danalab.models.decoder import Decoder
+from danalab.models.init import assign
 
 
 def canonical_arrays(model: Decoder, of: Callable[[Tensor], Tensor] = Tensor.detach) -> dict[str, Tensor]:
@@ -56,7 +57,7 @@ def load_canonical(model: Decoder, arrays: Mapping[str, Any]) -> None:
             )
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            parameter.copy_(given[name])
+            assign(parameter, given[name])
 
 
 def _canonical(name: str) -> str:

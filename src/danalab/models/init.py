@@ -63,10 +63,11 @@ def initialise(model: Decoder, init: str, generator: torch.Generator) -> None:
                 continue
             std = scheme(roles[name], parameter.shape[-1], model.config.n_layers)
             values = torch.empty(parameter.shape, dtype=torch.float32).normal_(0.0, std, generator=generator)
-            _assign(parameter, values)
+            assign(parameter, values)
 
 
-def _assign(parameter: Tensor, values: Tensor) -> None:
+def assign(parameter: Tensor, values: Tensor) -> None:
+    """Copy the whole `values` into `parameter`, which may be sharded: every rank gives them all and keeps its part."""
     values = values.to(parameter.device, parameter.dtype)
     if isinstance(parameter, DTensor):
         values = distribute_tensor(values, parameter.device_mesh, parameter.placements, src_data_rank=None)
