@@ -103,9 +103,11 @@ class ShardWriter:
         self._dtype = dtype
         self._fingerprint = bytes.fromhex(fingerprint)
         self._part = path.with_name(path.name + ".part")
+        if flushed_tokens and path.exists() and not self._part.exists():
+            os.replace(path, self._part)  # killed between `finish` and the journal
         self._file = open(self._part, "r+b" if flushed_tokens else "w+b")  # noqa: SIM115  closed by `finish`
         end = HEADER.size + flushed_tokens * dtype.itemsize
-        if flushed_tokens and self._part.stat().st_size < end:
+        if self._part.stat().st_size < end and flushed_tokens:
             self._file.close()
             raise UserError(f"{self._part}: shorter than the journal says; delete the folder and prepare it again")
         self._file.truncate(end)

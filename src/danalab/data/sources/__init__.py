@@ -1,0 +1,26 @@
+"""Where text comes from: one small class a source, by name in `SOURCES`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from danalab.data.sources.base import Source
+from danalab.data.sources.stdlib import StdlibSource
+from danalab.data.sources.text import TextSource
+from danalab.registry import Registry
+
+SOURCES: Registry[type[Source]] = Registry("data source")
+for _source in (StdlibSource, TextSource):
+    SOURCES.add(_source.name, _source)
+
+__all__ = ["SOURCES", "Source", "StdlibSource", "TextSource", "make_source"]
+
+
+def make_source(name: str, inputs: Sequence[str | Path] = (), val_inputs: Sequence[str | Path] = ()) -> Source:
+    """The source called `name`, reading `inputs` where it reads files.
+
+    Raises:
+        UserError: unknown name; inputs missing, or given to a source that takes none.
+    """
+    return SOURCES.get(name).build(inputs, val_inputs)
