@@ -1,0 +1,123 @@
+"""Train and evaluate byte-pair encodings."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from danalab.errors import UserError
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainFlags:
+    vocab_size: int
+    """Ids in all, the 256 bytes and 9 specials included."""
+    input: tuple[str, ...]
+    """Files or folders of text: .txt .md .jsonl .parquet, also .gz and .zst."""
+    out: Path
+    """Folder for tokenizer.json."""
+    max_mb: float = 100.0
+    """Text to learn from, at most [MB]; documents beyond it are not read."""
+    json: bool = False
+    """Print one JSON object on standard output."""
+
+
+def train(flags: TrainFlags) -> None:
+    """Train a byte-level BPE on your text; the result is a tokenizer.json that transformers loads, too."""
+    from danalab.data.sources import TextSource
+    from danalab.data.tokenizers import train_bpe
+
+    if flags.max_mb <= 0:
+        raise UserError(f"--max-mb {flags.max_mb}: more than 0 is needed")
+    if (flags.out / "tokenizer.json").exists():
+        raise UserError(f"{flags.out}: holds a tokenizer.json already; choose another --out")
+    source = TextSource(flags.input)
+    tokenizer = train_bpe(_up_to(source.iter_documents(), int(flags.max_mb * 1e6)), flags.vocab_size)
+    file = tokenizer.save(flags.out)
+    if flags.json:
+        json.dump({"path": str(file), "name": tokenizer.name, "fingerprint": tokenizer.fingerprint}, sys.stdout)
+        print()
+    else:
+        print(f"{file}: {tokenizer.name}, {tokenizer.n_tokens:,} ids; use it with --tokenizer {flags.out}")
+
+
+def _up_to(documents, limit: int):
+    """Documents until they have `limit` bytes."""
+    for text in documents:
+        if limit <= 0:
+            return
+        limit -= len(text.encode())
+        yield text
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvalFlags:
+    tokenizer: tyro.conf.Positional[str]
+    """bytes, gpt2, or the path of a tokenizer.json or of the folder that holds one."""
+    input: tuple[str, ...] = ()
+    """Files to measure on besides the built-in samples: .txt .md .jsonl .parquet, also .gz and .zst."""
+    json: bool = False
+    """Print one JSON object on standard output."""
+
+
+def evaluate(flags: EvalFlags) -> None:
+    """Bytes a token on several kinds of text, beside GPT-2's."""
+    from danalab.data.sources import TextSource
+    from danalab.data.tokenizers import load_tokenizer
+    from danalab.data.tokenizers.compression import measure, samples
+
+    tokenizer = load_tokenizer(flags.tokenizer)
+    texts = samples()
+    for path in flags.input:
+        texts[path] = "".join(TextSource([path]).iter_documents())
+        if not texts[path]:
+            raise UserError(f"--input {path}: no text in it")
+    try:
+        reference = load_tokenizer("gpt2")
+    except UserError as error:
+        print(f"without GPT-2 beside it: {error}", file=sys.stderr)
+        reference = None
+    results = measure(tokenizer, texts, reference)
+    if flags.json:
+        rows = {
+            r.text: {"bytes": r.bytes, "tokens": r.tokens, "bytes_per_token": r.bytes_per_token,
+                     "gpt2_bytes_per_token": r.reference_bytes_per_token}
+            for r in results
+        }  # fmt: skip
+        json.dump({"tokenizer": tokenizer.name, "n_tokens": tokenizer.n_tokens, "texts": rows}, sys.stdout)
+        print()
+        return
+    width = max(len(r.text) for r in results)
+    print(f"{'text':<{width}}  {'bytes':>9}  {'tokens':>9}  {'bytes a token':>13}  {'gpt2':>6}  {'ratio':>6}")
+    for r in results:
+        other = r.reference_bytes_per_token
+        beside = f"{other:>6.3f}  {r.bytes_per_token / other:>6.3f}" if other else f"{'-':>6}  {'-':>6}"
+        print(f"{r.text:<{width}}  {r.bytes:>9,}  {r.tokens:>9,}  {r.bytes_per_token:>13.3f}  {beside}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FetchFlags:
+    from_: Annotated[Path, tyro.conf.arg(name="from")]
+    """Folder with vocab.bpe and encoder.json, as OpenAI published them."""
+    json: bool = False
+    """Print one JSON object on standard output."""
+
+
+def fetch_gpt2(flags: FetchFlags) -> None:
+    """Install GPT-2's two tables into tiktoken's cache ($TIKTOKEN_CACHE_DIR), checked by their hashes."""
+    from danalab.data.tokenizers.gpt2 import install_tables
+
+    folder = install_tables(flags.from_)
+    if flags.json:
+        json.dump({"cache": str(folder)}, sys.stdout)
+        print()
+    else:
+        print(f"GPT-2's tables are in {folder}")
+
+
+SUBVERBS = {"train": (TrainFlags, train), "eval": (EvalFlags, evaluate), "fetch-gpt2": (FetchFlags, fetch_gpt2)}
