@@ -93,6 +93,29 @@ def test_blocks_compile_whole_and_once_for_all_layers(tiny: ModelConfig, tokens:
         torch.testing.assert_close(other, grad, rtol=1e-4, atol=1e-6, msg=lambda text, name=name: f"{name}: {text}")
 
 
+def test_compiled_blocks_decode_without_compiling_again(tiny: ModelConfig, tokens: Tensor):
+    torch.compiler.reset()
+    model = build_model(tiny, seed=3)
+    want = model(tokens)
+    for block in model.blocks:
+        block.compile(backend="eager", fullgraph=True)
+    torch.testing.assert_close(model(tokens), want, rtol=0, atol=1e-5)
+    with torch.no_grad(), torch.compiler.set_stance("fail_on_recompile"):
+        cache = model.new_cache(batch=3)
+        pieces = [model.hidden(piece, cache=cache) for piece in tokens.split(1, dim=1)]
+    torch.testing.assert_close(torch.cat(pieces, dim=1) @ model.head_weight.T, want, rtol=0, atol=1e-5)
+
+
+def test_compiled_blocks_take_other_lengths(tiny: ModelConfig, tokens: Tensor):
+    torch.compiler.reset()
+    model = build_model(tiny, seed=3)
+    want = [model(tokens[:, :length]) for length in (24, 16, 1, 9)]
+    for block in model.blocks:
+        block.compile(backend="eager", fullgraph=True)
+    for exact in want:
+        torch.testing.assert_close(model(tokens[:, : exact.shape[1]]), exact, rtol=0, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("bad", "message"),
     [

@@ -48,13 +48,15 @@ class Attention(nn.Module):
         return self.out(y)
 
     def _attend(self, q_BNLH: Tensor, k_BKLH: Tensor, v_BKLH: Tensor, state: KeyValues | None) -> Tensor:
-        length, mask = q_BNLH.shape[2], None
+        # All causal but for two cases with a past: one query, which sees everything, and several, which need a mask.
+        causal, mask = True, None
         if state is not None:
+            length = q_BNLH.shape[2]
             k_BKLH, v_BKLH = state.append(k_BKLH, v_BKLH)
             past = k_BKLH.shape[2] - length
+            causal = past == 0
             if past and length > 1:
                 mask = torch.ones(length, past + length, dtype=torch.bool, device=q_BNLH.device).tril(past)
-        causal = mask is None and length > 1
         return F.scaled_dot_product_attention(q_BNLH, k_BKLH, v_BKLH, mask, is_causal=causal, enable_gqa=self.grouped)
 
     def new_state(self, batch: int, max_len: int) -> KeyValues:

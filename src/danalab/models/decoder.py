@@ -8,7 +8,9 @@ Shapes: B batch, L length, D model dimension, V vocabulary.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from typing import cast
 
 import torch
@@ -80,9 +82,13 @@ class Decoder(nn.Module):
             cache.require_room(*tokens.shape)
         rotary = self.rotary(start, tokens.shape[1])
         x = self.token_embedding(tokens)
-        for layer, block in enumerate(self.blocks):
-            x = block(x, rotary) if cache is None else block(x, rotary, cache.states[layer])
-        if cache is not None:
+        if cache is None:
+            for block in self.blocks:
+                x = block(x, rotary)
+        else:
+            with _uncompiled():
+                for block, state in zip(self.blocks, cache.states, strict=True):
+                    x = block(x, rotary, state)
             cache.length += tokens.shape[1]
         return self.final_norm(x)
 
@@ -150,3 +156,9 @@ class Decoder(nn.Module):
 
     def _each_block(self) -> Iterable[Block]:
         return cast(Iterable[Block], self.blocks)  # compiled or sharded ones behave as the blocks that they wrap
+
+
+def _uncompiled() -> AbstractContextManager[object]:
+    # Decoding changes shapes at every token: compiled blocks would compile over and over. Where nothing is compiled the
+    # compiler is not imported either, which takes longer than a short text.
+    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
