@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -46,7 +47,7 @@ def train(flags: TrainFlags) -> None:
         print(f"{file}: {tokenizer.name}, {tokenizer.n_tokens:,} ids; use it with --tokenizer {flags.out}")
 
 
-def _up_to(documents, limit: int):
+def _up_to(documents: Iterable[str], limit: int) -> Iterator[str]:
     """Documents until they have `limit` bytes."""
     for text in documents:
         if limit <= 0:

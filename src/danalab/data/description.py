@@ -13,8 +13,8 @@ from danalab.errors import UserError
 
 
 def describe(path: str | Path, *, verify: bool = False) -> dict[str, Any]:
-    """Facts of a data set: path, source, tokenizer, vocab_size, eos_id, fingerprint, and for each split its tokens, shards,
-    documents, text_bytes, bytes_per_token and max_id (None where a bare file does not tell).
+    """Facts of a data set: path, source, tokenizer, vocab_size, eos_id, and for each split its tokens, shards,
+    documents, text_bytes, bytes_per_token, max_id and fingerprint (None where a bare file does not tell).
 
     Args:
         path: the folder.
@@ -29,9 +29,10 @@ def describe(path: str | Path, *, verify: bool = False) -> dict[str, Any]:
         if manifest is None:
             raise UserError(f"{folder}: bare files have no hashes to verify against")
         manifest.verify(folder)
-    names = (
-        list(manifest.splits) if manifest else [s for s in ("train", "val") if folder.is_dir() and find_bare(folder, s)]
-    )
+    if manifest:
+        names = list(manifest.splits)
+    else:
+        names = [split for split in ("train", "val") if folder.is_dir() and find_bare(folder, split)]
     opened = {name: open_dataset(folder, name) for name in names or ["train"]}
     splits: dict[str, Any] = {}
     for name, dataset in opened.items():

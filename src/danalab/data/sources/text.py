@@ -9,10 +9,9 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import IO, Any
 
 from danalab.data.sources.base import Source
 from danalab.data.tokenizers.base import refuse_surrogates
@@ -115,52 +114,41 @@ def read_documents(file: Path) -> Iterator[str]:
         return
     read = _lines_of_json if kind == ".jsonl" else _pieces
     try:
-        with _opened(file) as stream:
-            yield from read(stream, file)
+        yield from read(_blocks(file), file)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise UserError(f"{file}: damaged archive: {error}") from error
 
 
-def _opened(file: Path) -> Any:
+def _blocks(file: Path) -> Iterator[bytes]:
+    """The unpacked bytes of a file, some at a time."""
     suffix = file.suffix.lower()
-    if suffix == ".gz":
-        return gzip.open(file, "rb")
     if suffix == ".zst":
-        return _ZstdText(file)
-    return open(file, "rb")
+        yield from _zstd_blocks(file)
+        return
+    with gzip.open(file) if suffix == ".gz" else open(file, "rb") as stream:
+        while block := stream.read(_BLOCK):
+            yield block
 
 
-class _ZstdText:
-    """Reads a .zst file; says which file when it is damaged."""
-
-    def __init__(self, file: Path):
-        try:
-            import zstandard
-        except ImportError as error:
-            raise MissingExtra("zstandard", "data", f"reading {file.name}") from error
-        self._file = file
-        self._damage: type[Exception] = zstandard.ZstdError
-        self._stream: Any = zstandard.open(file, "rb")
-
-    def read(self, size: int) -> bytes:
-        try:
-            return self._stream.read(size)
-        except self._damage as error:
-            raise UserError(f"{self._file}: damaged archive: {error}") from error
-
-    def __iter__(self) -> Iterator[bytes]:
-        rest = b""
-        while block := self.read(_BLOCK):
-            *lines, rest = (rest + block).split(b"\n")
-            yield from (line + b"\n" for line in lines)
-        if rest:
-            yield rest
-
-    def __enter__(self) -> _ZstdText:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stream.close()
+def _zstd_blocks(file: Path) -> Iterator[bytes]:
+    try:
+        import zstandard
+    except ImportError as error:
+        raise MissingExtra("zstandard", "data", f"reading {file.name}") from error
+    unpacker = zstandard.ZstdDecompressor()
+    frame = unpacker.decompressobj()
+    try:
+        with open(file, "rb") as stream:
+            while packed := stream.read(_BLOCK):
+                while packed:
+                    if frame.eof:  # archives may be several frames, one after the other
+                        frame = unpacker.decompressobj()
+                    yield frame.decompress(packed)
+                    packed = frame.unused_data if frame.eof else b""
+    except zstandard.ZstdError as error:
+        raise UserError(f"{file}: damaged archive: {error}") from error
+    if not frame.eof:  # the library's own stream would end here as if all were well
+        raise UserError(f"{file}: damaged archive: it ends in the middle of a frame")
 
 
 def _decoded(text: bytes, file: Path, position: int) -> str:
@@ -174,17 +162,16 @@ def _decoded(text: bytes, file: Path, position: int) -> str:
         ) from None
 
 
-def _pieces(stream: IO[bytes], file: Path) -> Iterator[str]:
+def _pieces(blocks: Iterable[bytes], file: Path) -> Iterator[str]:
     buffer, position, limit = b"", 0, MAX_DOCUMENT_BYTES
-    ended = False
-    while not ended:
-        block = stream.read(_BLOCK)
-        ended = not block
+    for block in blocks:
         buffer += block
-        while len(buffer) > limit or (ended and buffer):
-            end = len(buffer) if len(buffer) <= limit else _end_of_piece(buffer, limit)
+        while len(buffer) > limit:
+            end = _end_of_piece(buffer, limit)
             yield _decoded(buffer[:end], file, position)
             buffer, position = buffer[end:], position + end
+    if buffer:
+        yield _decoded(buffer, file, position)
 
 
 def _end_of_piece(buffer: bytes, limit: int) -> int:
@@ -198,9 +185,20 @@ def _end_of_piece(buffer: bytes, limit: int) -> int:
     return end
 
 
-def _lines_of_json(stream: IO[bytes], file: Path) -> Iterator[str]:
+def _lines(blocks: Iterable[bytes]) -> Iterator[bytes]:
+    parts: list[bytes] = []
+    for block in blocks:
+        first, *others = block.split(b"\n")
+        parts.append(first)
+        for other in others:
+            yield b"".join(parts) + b"\n"
+            parts = [other]
+    yield b"".join(parts)
+
+
+def _lines_of_json(blocks: Iterable[bytes], file: Path) -> Iterator[str]:
     position = 0
-    for number, line in enumerate(stream, 1):
+    for number, line in enumerate(_lines(blocks), 1):
         text = _decoded(line, file, position)
         position += len(line)
         if not text.strip():
