@@ -1,0 +1,237 @@
+"""The Dana family as optax gradient transformations, the same numbers as the PyTorch classes.
+
+    import optax
+    from danalab.optim.optax import adana
+
+    optimizer = adana(1e-3, weight_decay=0.04, wd_ts=1000, decay_mask=lambda params: ...)
+    state = optimizer.init(params)
+    updates, state = optimizer.update(grads, state, params)
+    params = optax.apply_updates(params, updates)
+
+The update rule is `danalab.theory.updates.dana_step`. After it comes the independent weight decay
+p <- p (1 - s(t) weight_decay / (1 + t / wd_ts)), with s the learning rate divided by its peak.
+Source: arXiv 2602.05298.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from danalab.errors import MissingExtra, UserError
+
+try:
+    import jax
+    import jax.numpy as jnp
+    import optax
+except ImportError as error:
+    raise MissingExtra("optax", "theory", "danalab.optim.optax") from error
+
+from danalab.theory.updates import Moments, dana_step, zero_moments
+
+__all__ = ["DanaState", "adana", "dana_mk4", "dana_star", "dana_star_mk4"]
+
+ScalarOrSchedule = float | jax.Array | Callable[[Any], Any]
+"""A learning rate, or a function of the 0-based number of the step."""
+
+
+class DanaState(NamedTuple):
+    """State of a member of the family."""
+
+    count: jax.Array
+    """Calls of `update` so far; what a learning-rate schedule is given."""
+    steps: Any
+    """Updates applied to each parameter: one behind `count` for every call in which its gradient was None."""
+    m: Any
+    """First moment, float32 (float64 for float64 parameters)."""
+    v: Any
+    """Second moment."""
+    tau: Any
+    """Activity estimate of the star members; None for the others."""
+
+
+def adana(
+    learning_rate: ScalarOrSchedule,
+    *,
+    delta: float = 8.0,
+    kappa: float = 0.85,
+    eps: float = 1e-8,
+    gamma3: float = 1.0,
+    weight_decay: float = 0.0,
+    wd_ts: float | None = None,
+    peak_lr: float | None = None,
+    decay_mask: Any = None,
+) -> optax.GradientTransformation:
+    """ADana: theta <- theta - lr (g + gamma3 (1 + (1+t)^(1-kappa)) m) / (sqrt(v) + eps), both moments in logarithmic time.
+
+    Args:
+        learning_rate: a number or a schedule of the 0-based step.
+        delta: averaging window, 1 - beta(t) = delta / (delta + t).
+        kappa: damping exponent of the momentum's weight, between 0 and 1.
+        gamma3: scale of the momentum term.
+        weight_decay: strength of the independent decay; not multiplied by the learning rate.
+        wd_ts: the decay falls like weight_decay / (1 + t / wd_ts) [steps]; None keeps it constant.
+        peak_lr: the schedule's peak, needed when a schedule meets weight decay, which follows lr / peak_lr.
+        decay_mask: tree of booleans, or a function of the parameters that gives one: which parameters decay.
+    Raises:
+        UserError: a setting out of range; a schedule with weight decay and no peak_lr.
+    """
+    return _family(
+        learning_rate, delta, kappa, eps, gamma3, None, weight_decay, wd_ts, peak_lr, decay_mask, with_tau=False
+    )
+
+
+def dana_mk4(
+    learning_rate: ScalarOrSchedule,
+    *,
+    delta: float = 8.0,
+    kappa: float = 0.85,
+    eps: float = 1e-8,
+    gamma3: float = 1.0,
+    clipsnr: float | None = 2.0,
+    weight_decay: float = 0.0,
+    wd_ts: float | None = None,
+    peak_lr: float | None = None,
+    decay_mask: Any = None,
+) -> optax.GradientTransformation:
+    """ADana whose damped momentum (1+t)^(1-kappa) |m| / (sqrt(v) + eps) is clipped at `clipsnr`; the rest as in `adana`."""
+    return _family(
+        learning_rate, delta, kappa, eps, gamma3, clipsnr, weight_decay, wd_ts, peak_lr, decay_mask, with_tau=False
+    )
+
+
+def dana_star(
+    learning_rate: ScalarOrSchedule,
+    *,
+    delta: float = 8.0,
+    kappa: float = 0.85,
+    eps: float = 1e-8,
+    gamma3: float = 1.0,
+    weight_decay: float = 0.0,
+    wd_ts: float | None = None,
+    peak_lr: float | None = None,
+    decay_mask: Any = None,
+) -> optax.GradientTransformation:
+    """ADana on each coordinate's own clock: tau estimates how often it has a gradient; the rest as in `adana`."""
+    return _family(
+        learning_rate, delta, kappa, eps, gamma3, None, weight_decay, wd_ts, peak_lr, decay_mask, with_tau=True
+    )
+
+
+def dana_star_mk4(
+    learning_rate: ScalarOrSchedule,
+    *,
+    delta: float = 8.0,
+    kappa: float = 0.85,
+    eps: float = 1e-8,
+    gamma3: float = 1.0,
+    clipsnr: float | None = 2.0,
+    weight_decay: float = 0.0,
+    wd_ts: float | None = None,
+    peak_lr: float | None = None,
+    decay_mask: Any = None,
+) -> optax.GradientTransformation:
+    """`dana_star` with the clipping of `dana_mk4`; the rest as in `adana`."""
+    return _family(
+        learning_rate, delta, kappa, eps, gamma3, clipsnr, weight_decay, wd_ts, peak_lr, decay_mask, with_tau=True
+    )
+
+
+def _is_missing(leaf: Any) -> bool:
+    return leaf is None
+
+
+def _family(
+    learning_rate: ScalarOrSchedule,
+    delta: Any,
+    kappa: Any,
+    eps: Any,
+    gamma3: Any,
+    clipsnr: Any,
+    weight_decay: Any,
+    wd_ts: Any,
+    peak_lr: float | None,
+    decay_mask: Any,
+    *,
+    with_tau: bool,
+) -> optax.GradientTransformation:
+    _check(delta=delta, kappa=kappa, eps=eps, clipsnr=clipsnr, weight_decay=weight_decay, wd_ts=wd_ts)
+    decays = not (isinstance(weight_decay, int | float) and weight_decay == 0)
+    if callable(learning_rate) and decays and peak_lr is None:
+        raise UserError("a learning-rate schedule with weight decay needs peak_lr: the decay follows lr / peak_lr")
+    rule = {
+        "delta": delta,
+        "kappa": kappa,
+        "eps": eps,
+        "gamma3": gamma3,
+        "clipsnr": jnp.inf if clipsnr is None else clipsnr,
+    }
+
+    def init(params: optax.Params) -> DanaState:
+        leaves, tree = jax.tree.flatten(params)
+        moments = [zero_moments(p.shape, _compute_type(p), with_tau) for p in map(jnp.asarray, leaves)]
+        return DanaState(
+            jnp.zeros((), jnp.int32),
+            tree.unflatten([jnp.zeros((), jnp.int32) for _ in leaves]),
+            tree.unflatten([x.m for x in moments]),
+            tree.unflatten([x.v for x in moments]),
+            tree.unflatten([x.tau for x in moments]) if with_tau else None,
+        )
+
+    def update(
+        updates: optax.Updates, state: optax.OptState, params: optax.Params | None = None
+    ) -> tuple[optax.Updates, optax.OptState]:
+        if params is None:
+            raise UserError("the Dana family needs the parameters: optimizer.update(grads, state, params)")
+        assert isinstance(state, DanaState)
+        lr = learning_rate(state.count) if callable(learning_rate) else learning_rate
+        factor = 1.0 if peak_lr is None else lr / peak_lr
+        leaves, tree = jax.tree.flatten(params)
+        grads = jax.tree.leaves(updates, is_leaf=_is_missing)
+        if len(grads) != len(leaves):
+            raise UserError(f"{len(grads)} gradients for {len(leaves)} parameters: the two trees differ")
+        columns = [tree.flatten_up_to(x) for x in (state.steps, state.m, state.v)]
+        taus = tree.flatten_up_to(state.tau) if with_tau else [None] * len(leaves)
+        masks = [True] * len(leaves) if decay_mask is None else _masks(decay_mask, params, tree)
+        rows = []
+        for p, g, steps, m, v, tau, masked in zip(leaves, grads, *columns, taus, masks, strict=True):
+            if g is None:
+                rows.append((jnp.zeros_like(p), steps, m, v, tau))
+                continue
+            wide = _compute_type(p)
+            t = steps + 1
+            direction, new = dana_step(jnp.asarray(g, wide), Moments(m, v, tau), t.astype(wide), **rule)
+            moved = jnp.asarray(p, wide) - lr * direction
+            if decays and masked:
+                strength = weight_decay if wd_ts is None else weight_decay / (1 + t.astype(wide) / wd_ts)
+                moved = moved * (1 - factor * strength)
+            rows.append(((moved - jnp.asarray(p, wide)).astype(p.dtype), t, new.m, new.v, new.tau))
+        change, steps, m, v, tau = (tree.unflatten(list(column)) for column in zip(*rows, strict=True))
+        return change, DanaState(state.count + 1, steps, m, v, tau if with_tau else None)
+
+    return optax.GradientTransformation(init, update)
+
+
+def _compute_type(p: Any) -> Any:
+    # float32 at least: in bfloat16 the averages freeze once their gain delta / (delta + t) is below its resolution.
+    return jnp.promote_types(p.dtype, jnp.float32)
+
+
+def _masks(decay_mask: Any, params: Any, tree: Any) -> list[Any]:
+    return tree.flatten_up_to(decay_mask(params) if callable(decay_mask) else decay_mask)
+
+
+def _check(**settings: Any) -> None:
+    """Ranges of the settings that are plain numbers; traced ones (optax.inject_hyperparams) pass."""
+    rules: dict[str, tuple[Callable[[float], bool], str]] = {
+        "delta": (lambda x: x > 0, "positive"),
+        "kappa": (lambda x: 0 <= x <= 1, "between 0 and 1"),
+        "eps": (lambda x: x >= 0, "not negative"),
+        "clipsnr": (lambda x: x > 0, "positive, or None for no clipping"),
+        "weight_decay": (lambda x: x >= 0, "not negative"),
+        "wd_ts": (lambda x: x > 0, "positive, or None for a constant decay"),
+    }
+    for name, value in settings.items():
+        accept, range_ = rules[name]
+        if isinstance(value, int | float) and not accept(float(value)):
+            raise UserError(f"{name} = {value}: must be {range_}")

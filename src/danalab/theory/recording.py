@@ -1,0 +1,51 @@
+"""Time loops that run inside XLA: a fixed step, observed at chosen times only."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpy.typing as npt
+
+from danalab.errors import UserError
+
+_PAD = 64
+
+
+def geometric_times(steps: int, ratio: float = 1.1) -> np.ndarray:
+    """{0, floor(ratio^k), steps}: evaluation times that are even on a logarithmic axis.
+
+    Raises:
+        UserError: `steps` is not positive.
+    """
+    if steps < 1:
+        raise UserError(f"steps must be at least 1, not {steps}")
+    powers = ratio ** np.arange(1, math.ceil(math.log(max(steps, 2)) / math.log(ratio)))
+    return np.unique(np.concatenate([[0], np.floor(powers).astype(np.int64), [steps]]).clip(max=steps))
+
+
+def padded(times: npt.ArrayLike) -> jax.Array:
+    """Repeat the last time up to a multiple of a fixed length, so that few lengths are ever compiled."""
+    array = np.asarray(times, dtype=np.int32)
+    return jnp.asarray(np.pad(array, (0, -len(array) % _PAD), mode="edge"))
+
+
+def record(
+    step: Callable[[Any, jax.Array], Any], observe: Callable[[Any], Any], state: Any, times: jax.Array
+) -> tuple[Any, Any]:
+    """`state` after 0-based steps 0..times[k]-1, seen through `observe`, for every k (times ascending).
+
+    The trip count of the inner loop is a run-time value: a longer horizon costs no new compilation.
+    """
+
+    def advance(carry: tuple[Any, jax.Array], stop: jax.Array) -> tuple[tuple[Any, jax.Array], Any]:
+        inner, now = carry
+        inner = jax.lax.fori_loop(now, stop, lambda t, s: step(s, t), inner)
+        return (inner, stop), observe(inner)
+
+    (state, _), seen = jax.lax.scan(advance, (state, jnp.zeros((), times.dtype)), times)
+    return state, seen

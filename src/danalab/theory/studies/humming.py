@@ -1,0 +1,68 @@
+"""The hummingbird plot: risk against steps for every kappa, one panel an optimizer, and the final risk against kappa."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.figure import Figure
+
+from danalab.theory.hummingbird import SWEPT, hummingbird
+from danalab.theory.model import PLRF
+from danalab.theory.studies.study import COLORS, LABELS, Study, canvas, loglog
+
+
+def compute(model: PLRF, **settings: Any) -> Study:
+    """`hummingbird(model, **settings)` as a study."""
+    result = hummingbird(model, **settings)
+    arrays = {
+        "t": result.t,
+        "kappa": result.kappas,
+        "limit": np.asarray(result.limit),
+        "initial": np.asarray(result.initial),
+    }
+    arrays.update({f"risk_{name}": risk for name, risk in result.risk.items()})
+    findings: dict[str, Any] = {"limit risk": result.limit, "initial risk": result.initial}
+    for name in (*SWEPT, "adam", "sgd"):
+        final = result.final(name)
+        findings[f"{LABELS[name]}: best final risk"] = float(final.min())
+        if len(final) > 1:
+            findings[f"{LABELS[name]}: best kappa"] = float(result.kappas[final.argmin()])
+    return Study("hummingbird", arrays, {**dataclasses.asdict(model), **settings}, findings)
+
+
+def draw_figure(study: Study) -> Figure:
+    """Three panels of curves coloured by kappa, one of final risks."""
+    a, p = study.arrays, study.parameters
+    figure, axes = canvas(1, 4, 4.3, 4.2)
+    colors = mpl.colormaps["viridis"]
+    low, high = float(a["limit"]) * 0.7, 10.0
+    for panel, name in zip(axes[0], SWEPT, strict=False):
+        for i, kappa in enumerate(a["kappa"]):
+            panel.plot(a["t"] + 1, a[f"risk_{name}"][:, i], color=colors(kappa), lw=1.4)
+        panel.plot(a["t"] + 1, a["risk_adam"][:, 0], color="black", ls="--", lw=1.6, label="Adam")
+        panel.plot(a["t"] + 1, a["risk_sgd"][:, 0], color=COLORS["sgd"], ls="-.", lw=1.4, label="SGD")
+        panel.axhline(float(a["limit"]), color="black", lw=0.8, ls=":", label="limit risk")
+        clip = f", clipsnr = {p.get('clipsnr', 0.5):g}" if name.endswith("mk4") else ""
+        loglog(panel, LABELS[name] + clip, "steps t + 1", "population risk P")
+        panel.set_ylim(low, high)
+    axes[0][0].legend(loc="lower left")
+    scale = mpl.cm.ScalarMappable(mpl.colors.Normalize(0, 1), colors)
+    figure.colorbar(scale, ax=axes[0][2], label="kappa", shrink=0.85)
+    last = axes[0][3]
+    for name in SWEPT:
+        last.plot(
+            a["kappa"],
+            np.minimum(a[f"risk_{name}"][-1], high),
+            color=COLORS[name],
+            marker="o",
+            ms=4,
+            label=LABELS[name],
+        )
+    last.axhline(a["risk_adam"][-1, 0], color="black", ls="--", lw=1.4, label="Adam")
+    last.set(yscale="log", xlabel="kappa", ylabel=f"risk after {int(a['t'][-1]):,} steps", ylim=(low, high))
+    last.set_title("final risk (off the top: cut at 10)")
+    last.legend(loc="upper right")
+    return figure

@@ -1,0 +1,77 @@
+"""Loss curves of SGD, SGD with momentum, DANA-constant, DANA-decaying and AdEMAMix on one random draw, three ways.
+
+The exact recursion, its differential equation in log time, and stochastic runs.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from danalab.theory.algorithms import ALGORITHMS, critical_kappa, default_delta, standard
+from danalab.theory.equivalents import limit_loss
+from danalab.theory.model import PLRF
+from danalab.theory.moments import moment_recursion
+from danalab.theory.ode import ode
+from danalab.theory.recording import geometric_times
+from danalab.theory.simulate import simulate
+from danalab.theory.spectra import draw
+from danalab.theory.studies.study import COLORS, LABELS, Study, canvas, loglog
+
+
+def compute(
+    model: PLRF, *, batch: int = 1, steps: int = 100_000, runs: int = 8, h: float = 1e-2, seed: int = 0
+) -> Study:
+    """Curves of all algorithms of `ALGORITHMS` on one draw of `model`; `runs` stochastic runs each."""
+    spectrum = draw(model, seed).spectrum
+    times = geometric_times(steps)
+    arrays = {"t": times.astype(float), "limit": np.asarray(spectrum.limit)}
+    findings = {}
+    for name in ALGORITHMS:
+        algorithm = standard(name, alpha=model.alpha, beta=model.beta, d=model.d, trace=model.trace, batch=batch)
+        equation = ode(spectrum, algorithm, steps, batch=batch, h=h)
+        exact = moment_recursion(spectrum, algorithm, steps, batch=batch, times=times)
+        stochastic = simulate(spectrum, algorithm, steps, batch=batch, runs=runs, seed=seed, times=times)
+        arrays[f"ode_{name}"] = equation.at(times)
+        arrays[f"exact_{name}"] = exact.risk
+        arrays[f"runs_{name}"] = stochastic.risk
+        findings[f"final risk, {LABELS[name]}"] = float(exact.risk[-1])
+    findings["limit risk of this draw"] = spectrum.limit
+    findings["limit risk, deterministic equivalent"] = limit_loss(model.alpha, model.beta, model.v, model.d)
+    settings = {
+        **{"alpha": model.alpha, "beta": model.beta, "v": model.v, "d": model.d, "batch": batch, "steps": steps},
+        **{"runs": runs, "h": h, "seed": seed, "kappa": critical_kappa(model.alpha)},
+        "delta": default_delta(model.alpha, model.beta),
+    }
+    return Study("plrf", arrays, settings, findings)
+
+
+def draw_figure(study: Study) -> Figure:
+    """Left: the curves; right: how far the equation and the mean of the runs are from the exact expectation."""
+    a, p = study.arrays, study.parameters
+    figure, axes = canvas(1, 2, 6.4, 4.6)
+    left, right = axes[0]
+    t = a["t"] + 1
+    for name in ALGORITHMS:
+        color = COLORS[name]
+        left.plot(t, a[f"runs_{name}"][0], color=color, alpha=0.3, lw=1)
+        left.plot(t, a[f"exact_{name}"], color=color, label=LABELS[name])
+        late = a["t"] >= 10
+        right.plot(t[late], 100 * (a[f"ode_{name}"] / a[f"exact_{name}"] - 1)[late], color=color, lw=1.6)
+        mean = a[f"runs_{name}"].mean(0)
+        right.plot(t[late], 100 * (mean / a[f"exact_{name}"] - 1)[late], color=color, lw=0.8, ls=":")
+    left.axhline(float(a["limit"]), color="black", lw=1, ls="--", label="limit risk")
+    transition = 4 * p["d"] / p["batch"]
+    if transition < p["steps"]:
+        left.axvline(transition, color=COLORS["dana-constant"], lw=1, ls=":")
+        left.annotate(
+            "DANA-constant sets in, t = 4d/B", (transition, 0.98), (-4, 0), xycoords=("data", "axes fraction"),
+            textcoords="offset points", rotation=90, ha="right", va="top", fontsize=8, color=COLORS["dana-constant"],
+        )  # fmt: skip
+    title = f"alpha = {p['alpha']:g}, beta = {p['beta']:g}, v = {p['v']}, d = {p['d']}, B = {p['batch']}"
+    loglog(left, title, "steps t + 1", "population risk P = MSE / 2")
+    left.legend(loc="lower left")
+    right.set(xscale="log", xlabel="steps t + 1", ylabel="difference from the exact recursion [%]", ylim=(-25, 25))
+    right.set_title(f"solid: equation in log time;  dotted: mean of {p['runs']} runs")
+    right.axhline(0, color="black", lw=0.8)
+    return figure

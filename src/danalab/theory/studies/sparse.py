@@ -1,0 +1,74 @@
+"""Sparse gradients: the mixture of experts under ADana and Dana-Star-MK4, each expert on the wall clock and on its own."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.figure import Figure
+
+from danalab.theory.model import PLRF
+from danalab.theory.moe import moe
+from danalab.theory.studies.study import COLORS, LABELS, Study, canvas, loglog
+
+_ORDER = ("adana", "dana-mk4", "dana-star-mk4", "adam")
+
+
+def compute(model: PLRF, **settings: Any) -> Study:
+    """`moe(model, **settings)` as a study."""
+    result = moe(model, **settings)
+    arrays = {"t": result.t, "kappa": result.kappas, "activity": result.activity, "probabilities": result.probabilities}
+    arrays.update({f"total_{n}": result.total(n) for n in _ORDER}, limit=result.limit)
+    arrays.update(
+        {f"risk_{n}": np.exp(np.log(result.risk[n]).mean(0)) for n in _ORDER}, tau=result.tau.mean(-1).mean(0)
+    )
+    findings = {}
+    for i, kappa in enumerate(result.kappas):
+        for name in _ORDER[:-1]:
+            findings[f"{LABELS[name]}, kappa = {kappa:g}: total risk"] = float(arrays[f"total_{name}"][-1, i])
+        findings[f"slope of log tau on log P, kappa = {kappa:g}"] = result.tau_slope(i)
+    findings["Adam: total risk"] = float(arrays["total_adam"][-1, 0])
+    return Study("moe", arrays, {**dataclasses.asdict(model), **settings}, findings)
+
+
+def draw_figure(study: Study) -> Figure:
+    """Total risk; then one expert a line, ADana and Dana-Star-MK4 against the expert's own clock P_i t."""
+    a = study.arrays
+    figure, axes = canvas(1, 3, 5.0, 4.3)
+    total, left, right = axes[0]
+    middle = len(a["kappa"]) // 2
+    styles = ["-", "--", ":", "-."]
+    for name in _ORDER:
+        for i in range(a[f"total_{name}"].shape[1]):
+            kappa = "" if name == "adam" else f", kappa = {a['kappa'][i]:g}"
+            style = "-" if name == "adam" else styles[i % 4]
+            if name == "dana-mk4" and i > 0:
+                continue  # the same as ADana wherever ADana is stable
+            total.plot(a["t"] + 1, a[f"total_{name}"][:, i], color=COLORS[name], ls=style, label=LABELS[name] + kappa)
+    loglog(total, "total risk, geometric mean over draws", "steps t + 1", "population risk P")
+    total.set_ylim(0.5 * float(a["limit"].mean()), 1e3)
+    total.legend(loc="upper left", fontsize=7.5, ncols=2)
+    colors = mpl.colormaps["plasma"]
+    shade = np.log(a["activity"] / a["activity"].min()) / np.log(a["activity"].max() / a["activity"].min())
+    for panel, name in ((left, "adana"), (right, "dana-star-mk4")):
+        for i, activity in enumerate(a["activity"]):
+            panel.plot(
+                np.maximum(a["t"] * activity, 0.1),
+                a[f"risk_{name}"][:, middle, i],
+                color=colors(0.92 * shade[i]),
+                lw=1.2,
+            )
+        loglog(
+            panel,
+            f"{LABELS[name]}, kappa = {a['kappa'][middle]:g}",
+            "active steps P_i t of the expert",
+            "risk of the expert",
+        )
+        panel.set_ylim(0.5 * float(a["limit"].mean()), 1e3)
+        panel.set_xlim(left=0.1)
+    norm = mpl.colors.LogNorm(a["activity"].min(), a["activity"].max())
+    figure.colorbar(mpl.cm.ScalarMappable(norm, mpl.colors.LinearSegmentedColormap.from_list("cut", colors(np.linspace(0, 0.92, 64)))),
+                    ax=right, label="activity P_i", shrink=0.85)  # fmt: skip
+    return figure

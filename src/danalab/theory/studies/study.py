@@ -1,0 +1,92 @@
+"""A study: named arrays, the parameters that made them, and a figure; saved as PNG + NPZ + JSON side by side."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from danalab.files import write_json
+
+COLORS = {
+    "adamw": "#1f77b4",
+    "adam": "#1f77b4",
+    "adana": "#228B22",
+    "dana-mk4": "#CD853F",
+    "dana-star": "#7f7f7f",
+    "dana-star-mk4": "#d62728",
+    "ademamix": "#9467bd",
+    "sgd": "#8c8c8c",
+    "sgd-m": "#3a3a3a",
+    "dana-constant": "#ff7f0e",
+    "dana-decaying": "#006d5b",
+}
+"""One colour for each optimizer, in every figure."""
+
+LABELS = {
+    "adam": "Adam",
+    "adamw": "AdamW",
+    "adana": "ADana",
+    "dana-mk4": "Dana-MK4",
+    "dana-star": "Dana-Star",
+    "dana-star-mk4": "Dana-Star-MK4",
+    "ademamix": "AdEMAMix-like",
+    "sgd": "SGD",
+    "sgd-m": "SGD with momentum",
+    "dana-constant": "DANA-constant",
+    "dana-decaying": "DANA-decaying",
+}
+
+_STYLE = {
+    "font.size": 10,
+    "axes.titlesize": 11,
+    "axes.grid": True,
+    "grid.alpha": 0.25,
+    "grid.linewidth": 0.6,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "legend.frameon": False,
+    "legend.fontsize": 9,
+    "lines.linewidth": 2.0,
+}
+
+
+@dataclass(frozen=True)
+class Study:
+    """Data of one figure."""
+
+    name: str
+    arrays: dict[str, np.ndarray]
+    parameters: dict[str, Any]
+    """Settings that reproduce the arrays."""
+    findings: dict[str, Any] = field(default_factory=dict)
+    """The few numbers that a reader wants first."""
+
+
+def canvas(rows: int, columns: int, width: float = 5.2, height: float = 4.0) -> tuple[Figure, np.ndarray]:
+    """An empty figure and its axes [rows, columns], in the style of all theory figures."""
+    with mpl.rc_context(_STYLE):
+        figure = Figure(figsize=(width * columns, height * rows), dpi=130, layout="constrained")
+        return figure, figure.subplots(rows, columns, squeeze=False)
+
+
+def loglog(axes: Axes, title: str, x: str, y: str) -> None:
+    """Title, labels and logarithmic axes."""
+    axes.set(xscale="log", yscale="log", title=title, xlabel=x, ylabel=y)
+
+
+def save(study: Study, figure: Figure, folder: str | Path) -> dict[str, str]:
+    """Write `NAME.png`, `NAME.npz` and `NAME.json` (parameters and findings); returns their paths."""
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = {kind: folder / f"{study.name}.{kind}" for kind in ("png", "npz", "json")}
+    with mpl.rc_context(_STYLE):
+        figure.savefig(paths["png"])
+    np.savez_compressed(paths["npz"], allow_pickle=False, **study.arrays)
+    write_json(paths["json"], {"study": study.name, "parameters": study.parameters, "findings": study.findings})
+    return {kind: str(path) for kind, path in paths.items()}

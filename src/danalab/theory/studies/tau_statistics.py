@@ -1,0 +1,72 @@
+"""The tau estimator: its mean against the activity, and its distribution over the coordinates of a mixture of experts."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.figure import Figure
+
+from danalab.theory.model import PLRF
+from danalab.theory.moe import moe
+from danalab.theory.studies.study import Study, canvas
+from danalab.theory.tau import KINDS, measure_tau, pooled_cdf, tail_scale, tau_limit
+
+ACTIVITIES = (1.0, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01)
+_COLORS = {"sign": "#d62728", "gauss": "#ff9896", "product": "#7f2020"}
+_WHAT = {"sign": "gradients of one size", "gauss": "Gaussian gradients", "product": "product of Gaussians"}
+
+
+def compute(
+    model: PLRF, *, experts: int = 32, zeta: float = 1.5, batch: int = 8, steps: int = 16_000, kappa: float = 0.75,
+    synthetic_steps: int = 20_000, seed: int = 0,
+) -> Study:  # fmt: skip
+    """tau of synthetic gradients for seven activities, and of Dana-Star-MK4 in a MoE run at doubling times."""
+    arrays = {"activity": np.asarray(ACTIVITIES)}
+    findings = {}
+    for kind in KINDS:
+        arrays[f"measured_{kind}"] = measure_tau(ACTIVITIES, kind, steps=synthetic_steps, coordinates=200, seed=seed)
+        arrays[f"limit_{kind}"] = np.asarray([tau_limit(p, kind) for p in ACTIVITIES])
+        ratio = arrays[f"measured_{kind}"] / arrays[f"limit_{kind}"]
+        findings[f"{_WHAT[kind]}: largest deviation from the limit"] = float(np.abs(ratio - 1).max())
+    times = steps // 2 ** np.arange(4, -1, -1)
+    result = moe(model, experts=experts, zeta=zeta, batch=batch, steps=steps, kappas=[kappa], seeds=1, times=times)
+    arrays.update(times=times, tau=result.tau[0, :, 0], expert_activity=result.activity)
+    findings["slope of log mean tau on log P over the experts"] = result.tau_slope(0)
+    settings = {"experts": experts, "zeta": zeta, "batch": batch, "steps": steps, "kappa": kappa, "seed": seed}
+    return Study("tau", arrays, {**dataclasses.asdict(model), **settings, "synthetic_steps": synthetic_steps}, findings)
+
+
+def draw_figure(study: Study) -> Figure:
+    """Left: tau against activity; middle: experts of the run; right: distribution with both tails stretched."""
+    a, p = study.arrays, study.parameters
+    figure, axes = canvas(1, 3, 5.0, 4.3)
+    mean, experts, spread = axes[0]
+    for kind in KINDS:
+        mean.plot(a["activity"], a[f"limit_{kind}"], color=_COLORS[kind], lw=1.4, label=f"{_WHAT[kind]}: limit")
+        mean.plot(a["activity"], a[f"measured_{kind}"], color=_COLORS[kind], ls="", marker="o", ms=5)
+    mean.plot(a["activity"], a["activity"] / (1 + a["activity"]), color="black", lw=1, ls=":", label="P / (1 + P)")
+    mean.set(
+        xscale="log", yscale="log", xlabel="activity P", ylabel="tau", title="synthetic gradients (dots: measured)"
+    )
+    mean.legend(loc="upper left")
+    colors = mpl.colormaps["viridis"](np.linspace(0.05, 0.9, len(a["times"])))
+    d = a["tau"].shape[-1]
+    for i, t in enumerate(a["times"]):
+        experts.plot(
+            a["expert_activity"], a["tau"][i].mean(-1), color=colors[i], marker="o", ms=3, lw=1, label=f"t = {t:,}"
+        )
+        values, height = pooled_cdf(a["tau"][i], np.arange(d), d)
+        spread.plot(np.maximum(values, 1e-6), tail_scale(height), color=colors[i], lw=1.4, label=f"t = {t:,}")
+    experts.plot(a["expert_activity"], a["expert_activity"] / (1 + np.sqrt(a["expert_activity"])), color="black", lw=1, ls=":",
+                 label="P / (1 + sqrt P)")  # fmt: skip
+    experts.set(xscale="log", yscale="log", xlabel="activity P_i of the expert", ylabel="mean tau of the expert")
+    experts.set_title(f"Dana-Star-MK4, {p['experts']} experts, kappa = {p['kappa']:g}")
+    experts.legend(loc="upper left")
+    ticks = [0.001, 0.01, 0.1, 0.5, 0.9, 0.99, 0.999]
+    spread.set_yticks(tail_scale(np.asarray(ticks)), [f"{x:g}" for x in ticks])
+    spread.set(
+        xscale="log", xlabel="tau", ylabel="share of coordinates at or below", title="all coordinates of all experts"
+    )
+    return figure

@@ -1,0 +1,57 @@
+"""The update of the Dana family as pure functions of one array; t = 1, 2, ... counts the updates of this array.
+
+    a = delta / (delta + t),   m <- (1-a) m + a g,   v <- (1-a) v + a g^2,   s = sqrt(v) + eps
+    ADana, Dana-MK4:            step = g/s + gamma3 sign(m) (min((1+t)^(1-kappa) |m|/s, clipsnr) + |m|/s)
+    Dana-Star, Dana-Star-MK4:   step = n g + gamma3 sign(m) (q min(T^(1-kappa) |m| n/q, clipsnr) + |m| n)
+        tau <- (1-a) tau + a |g|/(|g|+s),  c = min(tau, 1/2),  q = max(c/(1-c), 1/(1+t)),  n = sqrt(q)/s,  T = max(tau t, 1)
+
+theta <- theta - lr step. An infinite `clipsnr` is no clipping. Scalars may be traced: nothing recompiles when they change.
+Source: the log-time optimizers of arXiv 2602.05298, appendix on the algorithms.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+
+class Moments(NamedTuple):
+    """State of one array; `tau` is None for the members without it."""
+
+    m: jax.Array
+    v: jax.Array
+    tau: jax.Array | None
+
+
+def zero_moments(shape: tuple[int, ...], dtype: Any, with_tau: bool) -> Moments:
+    """The state before the first step."""
+    zero = jnp.zeros(shape, dtype)
+    return Moments(zero, zero, zero if with_tau else None)
+
+
+def dana_step(
+    g: jax.Array, state: Moments, t: Any, *, delta: Any, kappa: Any, eps: Any, gamma3: Any, clipsnr: Any
+) -> tuple[jax.Array, Moments]:
+    """`step` and the new state; which of the two rules holds is told by the state (with or without tau)."""
+    gain = delta / (delta + t)
+    m = (1 - gain) * state.m + gain * g
+    v = (1 - gain) * state.v + gain * g**2
+    s = jnp.sqrt(v) + eps
+    if state.tau is None:
+        u = jnp.abs(m) / s
+        damped = jnp.minimum((1 + t) ** (1 - kappa) * u, clipsnr)
+        return g / s + gamma3 * jnp.sign(m) * (damped + u), Moments(m, v, None)
+    tau = (1 - gain) * state.tau + gain * jnp.abs(g) / (jnp.abs(g) + s)
+    q = activity(tau, t)
+    n = jnp.sqrt(q) / s
+    u = jnp.abs(m) * n
+    damped = jnp.minimum(jnp.maximum(tau * t, 1) ** (1 - kappa) * u / q, clipsnr)
+    return n * g + gamma3 * jnp.sign(m) * (q * damped + u), Moments(m, v, tau)
+
+
+def activity(tau: jax.Array, t: Any) -> jax.Array:
+    """q, the estimate of how often a coordinate gets a gradient; never below once in 1 + t steps."""
+    bounded = jnp.minimum(tau, 0.5)
+    return jnp.maximum(bounded / (1 - bounded), 1 / (1 + t))
