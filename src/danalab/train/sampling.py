@@ -13,9 +13,8 @@ from danalab.models.generation import generate
 from danalab.train.run import open_run
 
 if TYPE_CHECKING:
-    from danalab.models.decoder import Decoder
-
     from danalab.data.tokenizers import Tokenizer
+    from danalab.models.decoder import Decoder
 
 DEFAULT_TOKENS = 128
 """Tokens that are added where no number is asked for and the model's context has the room."""

@@ -1,0 +1,51 @@
+"""Evaluate a run on its validation split."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flags:
+    run: Path
+    """Run folder; an unfinished run will do."""
+    step: int | None = None
+    """Checkpoint [steps]; default the newest that verifies."""
+    split: str = "val"
+    """Split of the data: val or train."""
+    data: Path | None = None
+    """Data folder; default the one that the run was trained on."""
+    batch_size: int | None = None
+    """Sequences at a time, which changes no result; default the run's micro-batch."""
+    device: str | None = None
+    """cpu, cuda or cuda:N; default cuda where there is one."""
+    json: bool = False
+    """Print one JSON object on standard output."""
+
+
+def run(flags: Flags) -> None:
+    """Evaluate a run's model on every window of a split: nats a token, perplexity, bits per byte."""
+    import dataclasses
+    import json
+
+    from danalab.train.console import log_to_stderr
+    from danalab.train.evaluate_run import evaluate_run
+
+    log_to_stderr()
+    result = evaluate_run(
+        flags.run,
+        step=flags.step,
+        split=flags.split,
+        data=flags.data,
+        batch_size=flags.batch_size,
+        device=flags.device,
+    )
+    if flags.json:
+        print(json.dumps({"run": str(flags.run), **dataclasses.asdict(result)}))
+        return
+    bpb = "" if result.bpb is None else f", {result.bpb:.4f} bits per byte"
+    print(
+        f"{flags.run}, step {result.step}, {result.split}: {result.loss:.4f} nats a token "
+        f"(perplexity {result.perplexity:.2f}){bpb}, over {result.tokens:,} tokens"
+    )

@@ -1,0 +1,43 @@
+"""Train a model; resumes by itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from danalab.train.config import TrainConfig as Flags
+
+
+def run(flags: Flags) -> int:
+    """Train a model into a run folder; started again with the same flags, it goes on where it was stopped."""
+    import json
+    import sys
+
+    from danalab.train.console import log_to_stderr
+    from danalab.train.job import run_training
+
+    log_to_stderr()
+    outcome = run_training(flags)
+    if flags.json:
+        print(json.dumps({**outcome.summary, "run": str(outcome.folder)}))
+    else:
+        _tell(outcome.summary, str(outcome.folder), sys.stderr)
+    return outcome.exit_code
+
+
+def resolved_config(flags: Flags) -> dict[str, Any]:
+    """The configuration with nothing left automatic, for --print-config."""
+    from danalab.data import open_dataset, resolve_dataset
+    from danalab.train.resolve import resolve
+
+    return resolve(flags, open_dataset(resolve_dataset(flags.data, flags.tokenizer))).config.as_dict()
+
+
+def _tell(summary: dict[str, Any], folder: str, file: Any) -> None:
+    words = [f"{summary.get('status')} at step {summary.get('step')} of {summary.get('iterations')}"]
+    for key, unit in (("train/loss", ""), ("val/loss", ""), ("val/bpb", " bits/byte")):
+        if summary.get(key) is not None:
+            words.append(f"{key.replace('/', ' ')} {summary[key]:.4f}{unit}")
+    if summary.get("tokens_per_second"):
+        words.append(f"{summary['tokens_per_second']:,.0f} tok/s")
+    print(", ".join(words), file=file)
+    print(f"results in {folder}", file=file)

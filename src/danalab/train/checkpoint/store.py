@@ -1,0 +1,211 @@
+"""The folder of checkpoints, and the protocol that makes a checkpoint whole or absent.
+
+    checkpoints/step-00001000/   *.distcp, .metadata    tensors
+                                 meta.json              everything that is no tensor
+                                 manifest.json          size and SHA-256 of each file above
+                                 COMMIT                 SHA-256 of manifest.json; written last
+
+Writing: files, fsync of each, manifest.json, fsync, COMMIT by temporary file + fsync + rename. Only then may an older
+one be deleted, and its COMMIT goes first. Reading: newest first, only what has a COMMIT, and every hash is checked.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from danalab.errors import UserError
+from danalab.files import fsync_folder, read_json, sha256, write_atomically, write_json
+
+log = logging.getLogger(__name__)
+
+META, MANIFEST, COMMIT = "meta.json", "manifest.json", "COMMIT"
+_STEP = re.compile(r"step-(\d{8,})")
+
+
+class DamagedCheckpointError(UserError):
+    """A checkpoint that is not what was written; the message says what differs."""
+
+
+@dataclass(frozen=True)
+class PassedOver:
+    """A checkpoint that could not be used, and why."""
+
+    path: Path
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.reason}"
+
+
+class CheckpointStore:
+    """The checkpoints of one run folder."""
+
+    def __init__(self, folder: str | os.PathLike[str]):
+        """`folder`: the run folder's `checkpoints/`; made when first written to."""
+        self.folder = Path(folder)
+
+    def path(self, step: int) -> Path:
+        """Folder of the checkpoint of a step, whether it exists or not."""
+        return self.folder / f"step-{step:08d}"
+
+    def steps(self) -> list[int]:
+        """Steps that are committed, ascending; nothing is verified."""
+        return sorted(step for step, path in self._folders() if (path / COMMIT).is_file())
+
+    # ---- writing ----
+
+    def write(self, step: int, meta: dict[str, Any], write_tensors: Callable[[Path], None]) -> Path:
+        """Write and commit the checkpoint of `step`; one that is there already is replaced.
+
+        Args:
+            meta: goes to meta.json.
+            write_tensors: writes its files into the folder that it is given.
+        Raises:
+            OSError: the disk is full or not writable; what was begun is removed, older checkpoints are untouched.
+        """
+        target = self.path(step)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self.remove(step)
+            target.mkdir()
+            write_tensors(target)
+            write_json(target / META, meta)
+            commit(target)
+            fsync_folder(self.folder)
+        except BaseException:
+            if not (target / COMMIT).exists():
+                shutil.rmtree(target, ignore_errors=True)
+            raise
+        return target
+
+    def remove(self, step: int) -> None:
+        """Delete a checkpoint: its COMMIT first, so that half of it is never taken for a whole."""
+        target = self.path(step)
+        if not target.exists():
+            return
+        (target / COMMIT).unlink(missing_ok=True)
+        fsync_folder(target)
+        shutil.rmtree(target)
+
+    def prune(self, newest: int, keep_last: int, keep_every: int = 0) -> list[int]:
+        """Delete what retention does not keep, among the steps up to `newest`, which must be committed.
+
+        Steps after `newest` are damaged ones that were passed over: they neither count nor are touched, and will be
+        replaced when training gets there again.
+
+        Returns:
+            The steps that were deleted. One that cannot be deleted is reported and left.
+        """
+        steps = [step for step in self.steps() if step <= newest]
+        gone = []
+        for step in steps[:-keep_last]:
+            if keep_every and step % keep_every == 0:
+                continue
+            try:
+                self.remove(step)
+                gone.append(step)
+            except OSError as error:
+                log.warning("old checkpoint %s could not be deleted: %s", self.path(step), error)
+        return gone
+
+    def clean(self) -> None:
+        """Delete what killed processes left: folders without COMMIT, temporary files. Only for the run's owner."""
+        for _, path in list(self._folders()):
+            if not (path / COMMIT).is_file():
+                log.warning("removing %s: it was never committed", path)
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                for left in path.glob(".*.*"):
+                    if left.name.startswith((f".{COMMIT}.", f".{MANIFEST}.", f".{META}.")):
+                        left.unlink(missing_ok=True)
+
+    def set_aside_after(self, step: int) -> list[Path]:
+        """Rename the checkpoints after `step`, so that a run that goes back there does not meet its other future."""
+        moved = []
+        for later, path in list(self._folders()):
+            if later > step:
+                new = self.folder / f"superseded-{path.name}"
+                shutil.rmtree(new, ignore_errors=True)
+                path.rename(new)
+                moved.append(new)
+        if moved:
+            fsync_folder(self.folder)
+        return moved
+
+    # ---- reading ----
+
+    def usable(self, report: Callable[[PassedOver], None]) -> Iterator[Path]:
+        """Committed checkpoints that verify, newest first; the others go to `report` as they are met."""
+        for step, path in sorted(self._folders(), reverse=True):
+            reason = why_unusable(path)
+            if reason is None:
+                yield self.path(step)
+            else:
+                report(PassedOver(path, reason))
+
+    def _folders(self) -> Iterator[tuple[int, Path]]:
+        if not self.folder.is_dir():
+            return
+        for path in self.folder.iterdir():
+            match = _STEP.fullmatch(path.name)
+            if match and path.is_dir():
+                yield int(match[1]), path
+
+
+def commit(folder: Path) -> None:
+    """Make a checkpoint exist: fsync its files, write the manifest, then COMMIT."""
+    entries = {}
+    for file in _files(folder):
+        descriptor = os.open(file, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        entries[str(file.relative_to(folder))] = {"bytes": file.stat().st_size, "sha256": sha256(file)}
+    for inner in {file.parent for file in _files(folder)} | {folder}:
+        fsync_folder(inner)
+    write_json(folder / MANIFEST, {"files": entries})
+    write_atomically(folder / COMMIT, sha256(folder / MANIFEST) + "\n")
+
+
+def why_unusable(folder: Path) -> str | None:
+    """Why a checkpoint must not be read, or None when it is committed and every file is as it was written."""
+    try:
+        verify(folder)
+    except UserError as error:
+        return str(error).removeprefix(f"{folder}: ")
+    return None
+
+
+def verify(folder: Path) -> None:
+    """Check a checkpoint against its manifest, and the manifest against COMMIT.
+
+    Raises:
+        DamagedCheckpointError: names the first file that differs.
+    """
+    try:
+        if not (folder / COMMIT).is_file():
+            raise DamagedCheckpointError(f"{folder}: no COMMIT file, so its writing was never completed")
+        if (folder / COMMIT).read_text(encoding="utf-8").strip() != sha256(folder / MANIFEST):
+            raise DamagedCheckpointError(f"{folder}: {MANIFEST} is not the one that was committed")
+        files = read_json(folder / MANIFEST)["files"]
+        for name, entry in files.items():
+            size = (folder / name).stat().st_size
+            if size != entry["bytes"]:
+                raise DamagedCheckpointError(f"{folder}: {name} has {size} bytes, {entry['bytes']} were written")
+            if sha256(folder / name) != entry["sha256"]:
+                raise DamagedCheckpointError(f"{folder}: {name} is damaged: its SHA-256 differs from the manifest")
+    except (OSError, UnicodeDecodeError) as error:
+        missing = getattr(error, "filename", None)
+        raise DamagedCheckpointError(f"{folder}: {missing or 'a file'}: {error}") from error
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())

@@ -1,0 +1,218 @@
+"""What a person says about a training run. None means automatic: `resolve` fills it in by the scaling rules.
+
+Needs no torch; the docstring below each field is its help on the command line.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Literal
+
+from danalab.errors import UserError
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """Settings of `danalab train`.
+
+    Raises:
+        UserError: a setting out of its range; what only shows together with the data or the scaling rules is refused
+            by `danalab.train.resolve`.
+    """
+
+    arch: str = "enoki"
+    """Architecture."""
+    opt: str = "adana"
+    """Optimizer; `danalab optim list` shows them."""
+    heads: int | None = None
+    """Attention heads; all dimensions follow from them by the architecture's rule."""
+    d_model: int | None = None
+    """Explicit width, with --n-layers and --n-heads, in place of --heads."""
+    n_layers: int | None = None
+    """Explicit depth [blocks]."""
+    n_heads: int | None = None
+    """Explicit number of attention heads."""
+    head_dim: int | None = None
+    """Explicit width of a head; default d_model / n_heads."""
+    mlp_dim: int | None = None
+    """Explicit hidden width of the mlp; default 4 d_model (enoki), 3 d_model (qwen3)."""
+    vocab_size: int | None = None
+    """Vocabulary of the model [tokens]; default the data's, padded."""
+    init: str = "scaled-gpt"
+    """Initial weights: scaled-gpt, karpathy-gpt2 or standard."""
+
+    data: str = "stdlib"
+    """Prepared data folder, or the name of a source (looked up in $DATASETS_DIR, default ./datasets)."""
+    tokenizer: str | None = None
+    """Tokenizer, where --data is the name of a source; default the source's."""
+    seq_len: int = 2048
+    """Context length [tokens]."""
+    batch_size: int | None = None
+    """Sequences of one micro-batch on one rank; default 32, or what divides --global-batch."""
+    acc_steps: int | None = None
+    """Micro-batches a step; default 1, or what --global-batch needs."""
+    global_batch: int | None = None
+    """Sequences a step, over all ranks and micro-batches; default batch-size x ranks x acc-steps."""
+
+    iterations: int | None = None
+    """Length of the run [steps]; default by --tokens-per-param."""
+    tokens_per_param: float = 20.0
+    """Horizon, where --iterations isn't given [tokens a parameter]."""
+    horizon_basis: Literal["total", "non-emb"] = "total"
+    """Parameters that the horizon counts."""
+    warmup_steps: int | None = None
+    """Warm-up [steps]; default iterations / 50."""
+    lr: float | None = None
+    """Peak learning rate; default by the fitted law, times --lr-multiplier."""
+    lr_multiplier: float = 1.0
+    """Factor on the fitted law's learning rate; an explicit --lr is taken as it is."""
+    kappa: float = 0.85
+    """The Dana family's damping exponent."""
+    delta: float = 8.0
+    """The Dana family's averaging window: beta(t) = 1 - delta / (delta + t)."""
+    omega: float = 4.0
+    """Weight-decay strength, as in omega / t."""
+    clipsnr: float | None = None
+    """Bound of the damped momentum's signal-to-noise ratio; default 2, for the optimizers that clip."""
+    gamma3: float | None = None
+    """Scale of the Dana family's momentum term; default 1."""
+    beta1: float | None = None
+    """AdamW's rate of the first moment; default 0.9."""
+    beta2: float | None = None
+    """AdamW's rate of the second moment; default 0.999."""
+    weight_decay: float | None = None
+    """Default omega / wd_ts (independent of the learning rate) or omega / (lr iterations) (coupled: adamw)."""
+    wd_ts: float | None = None
+    """Time scale of the decaying weight decay [steps]; default iterations / 10."""
+
+    scheduler: str = "cos_inf"
+    """Learning-rate schedule: cos, linear, cos_inf, wsd, powerlaw or none."""
+    div_factor: float | None = None
+    """Warm-up starts at peak / div_factor; default 100."""
+    final_div_factor: float | None = None
+    """The end is at peak / (div_factor final_div_factor): cos, linear (default 1) and cos_inf (default 0.1)."""
+    cos_inf_steps: int | None = None
+    """cos_inf: constant tail [steps]; default 0."""
+    final_lr_scale: float | None = None
+    """wsd: learning rate at the end, as a share of the peak; default 0."""
+    fract_decay: float | None = None
+    """wsd: share of the run that decays; default 0.1."""
+    decay_type: str | None = None
+    """wsd: linear (default), cosine, exp, mirror_cosine, square or sqrt."""
+    power: float | None = None
+    """powerlaw: exponent; default -0.5."""
+    time_scale: float | None = None
+    """powerlaw: time scale [steps]; default 1."""
+    init_value: float | None = None
+    """powerlaw: factor at the end of the warm-up; default 1."""
+    saturation_value: float | None = None
+    """powerlaw: bound of the factor; default 0 from below (power < 0) or 1 from above."""
+
+    grad_clip: float = 0.5
+    """Largest Euclidean norm of the gradient; 0: no clipping."""
+    z_loss: float = 1e-4
+    """Weight of mean(logsumexp^2) in what is minimised; never part of a reported loss."""
+    seed: int = 0
+    """Seed of the initial weights."""
+    data_seed: int = 1337
+    """Seed of the order of the data."""
+    device: str | None = None
+    """cpu, cuda or cuda:N; default cuda where there is one."""
+    dtype: Literal["float32", "bfloat16"] | None = None
+    """Of the products, by autocast (parameters are float32); default bfloat16 on GPUs, float32 on CPU."""
+    compile: bool | None = None
+    """torch.compile of each block; default on for GPUs, off on CPU."""
+    activation_checkpointing: str = "none"
+    """Trade time for memory: none, full, every-n:K or selective."""
+    deterministic: bool = False
+    """Only deterministic kernels (GPUs; CPU runs are deterministic for a given number of threads)."""
+    tune_malloc: bool = True
+    """CPU on Linux with glibc: keep freed memory in the process; up to twice as fast with large vocabularies."""
+    on_nonfinite: Literal["stop", "skip"] = "stop"
+    """A loss or gradient that isn't finite: end the run, or skip the step (at most 10 in a row)."""
+
+    eval_interval: int = 200
+    """Steps between evaluations; 0: only at the end."""
+    eval_batches: int = 64
+    """Size of the fixed validation set, in global batches; 0: the whole split each time."""
+    log_interval: int = 10
+    """Steps between rows of metrics.jsonl."""
+    ckpt_interval: int = 500
+    """Steps between checkpoints; 0: only at the end and when stopped."""
+    keep_last: int = 2
+    """Newest checkpoints that are kept, at least 2."""
+    keep_every: int = 0
+    """Keep each checkpoint whose step is a multiple of this, too; 0: none."""
+    async_checkpoint: bool = True
+    """Write checkpoints beside training, from a copy in host memory."""
+    gc_interval: int = 1000
+    """Steps between Python garbage collections (never in between); 0: leave it to Python."""
+
+    run_dir: Path | None = None
+    """The run folder; default runs/NAME ($RESULTS_BASE_FOLDER/NAME where that is set)."""
+    name: str | None = None
+    """Name of the run; default made of architecture, optimizer, size and schedule."""
+    auto_resume: bool = True
+    """Go on from the newest valid checkpoint of the run folder; --no-auto-resume refuses a folder that has any."""
+    resume_from: Path | None = None
+    """Go on from this checkpoint (a step folder, or a run folder: its newest), of this run or another."""
+    extend_to: int | None = None
+    """Continue to this many steps in all a run that was made for fewer."""
+    iterations_to_run: int | None = None
+    """Stop cleanly after this many steps of this job."""
+    json: bool = False
+    """Print the summary as one JSON object on standard output."""
+
+    def __post_init__(self) -> None:
+        for names, low, what in _RANGES:
+            for name in names.split():
+                value = getattr(self, name)
+                if value is not None and not value >= low:
+                    raise UserError(f"{flag(name)} {value}: must be {what}")
+        for name in ("grad_clip", "z_loss", "omega", "tokens_per_param", "lr_multiplier"):
+            value = getattr(self, name)
+            if not 0 <= value < float("inf"):
+                raise UserError(f"{flag(name)} {value}: must be finite and not negative")
+        if self.lr is not None and not 0 < self.lr < float("inf"):
+            raise UserError(f"--lr {self.lr}: must be finite and positive")
+        if self.keep_last < 2:
+            raise UserError(f"--keep-last {self.keep_last}: at least 2, as one may be damaged when it is needed")
+        for name, known in (("on_nonfinite", ("stop", "skip")), ("horizon_basis", ("total", "non-emb"))):
+            if getattr(self, name) not in known:
+                raise UserError(f"{flag(name)} {getattr(self, name)}: known are {', '.join(known)}")
+        if self.dtype not in (None, "float32", "bfloat16"):
+            raise UserError(f"--dtype {self.dtype}: known are float32, bfloat16")
+
+    def as_dict(self) -> dict[str, Any]:
+        """All fields as plain values for JSON."""
+        return {
+            field.name: str(value) if isinstance(value, Path) else value
+            for field in fields(self)
+            for value in [getattr(self, field.name)]
+        }
+
+
+_RANGES = (
+    ("batch_size acc_steps global_batch iterations seq_len log_interval iterations_to_run extend_to", 1, "at least 1"),
+    ("heads d_model n_layers n_heads head_dim mlp_dim vocab_size", 1, "at least 1"),
+    ("warmup_steps eval_interval eval_batches ckpt_interval keep_every gc_interval seed data_seed", 0, "0 or more"),
+)
+
+
+def flag(name: str) -> str:
+    """How a field is spelled on the command line."""
+    return "--" + name.replace("_", "-")
+
+
+MECHANICS = frozenset(
+    {
+        *("batch_size", "acc_steps", "device", "compile", "activation_checkpointing", "tune_malloc", "gc_interval"),
+        *("on_nonfinite", "eval_interval", "eval_batches", "log_interval", "json"),
+        *("ckpt_interval", "keep_last", "keep_every", "async_checkpoint"),
+        *("run_dir", "name", "auto_resume", "resume_from", "extend_to", "iterations_to_run"),
+        *("data", "tokenizer", "heads", "tokens_per_param", "horizon_basis", "lr_multiplier"),
+    }
+)
+"""Fields that may differ between the jobs of one run: they say how it is carried out and what is reported, or only led
+to values that are compared themselves (the data by its fingerprint, the size by its dimensions)."""

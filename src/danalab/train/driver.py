@@ -1,0 +1,100 @@
+"""The one protocol between the trainer and an optimizer, whatever the optimizer's special wishes.
+
+The loop says `set_lr`, `step`, `training`, `scalars`; how a given optimizer does it is decided here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from danalab.errors import UserError
+from danalab.optim import build_optimizer, optimizer_spec
+from danalab.train.resolve import Resolved, optimizer_settings
+
+
+class OptimizerDriver:
+    """An optimizer as the trainer sees it."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer):
+        self.optimizer = optimizer
+        for group in optimizer.param_groups:
+            # Kept in the group, so that a checkpoint has it: the schedule multiplies it.
+            group.setdefault("initial_lr", float(group["lr"]))
+        self.parameters: list[Tensor] = [p for group in optimizer.param_groups for p in group["params"]]
+
+    @classmethod
+    def build(cls, resolved: Resolved, model: nn.Module) -> OptimizerDriver:
+        """The run's optimizer for `model`, which is on its device.
+
+        Raises:
+            UserError: unknown optimizer or setting, or one that needs what this trainer does not do.
+        """
+        spec = optimizer_spec(resolved.config.opt)
+        if spec.closure or spec.hessian:
+            raise UserError(f"--opt {spec.name}: needs the model inside its step, which this trainer does not do")
+        settings = optimizer_settings(resolved, set(spec.settings))
+        on_gpu = next(model.parameters()).is_cuda
+        if on_gpu and spec.log_time:
+            settings["capturable"] = True  # a skipped step is then decided on the device, without waiting for it
+        return cls(build_optimizer(spec.name, model, lr=resolved.peak_lr, **settings))
+
+    def set_lr(self, factor: float) -> float:
+        """Set the learning rate of the coming step to `factor` x peak; returns the first group's."""
+        for group in self.optimizer.param_groups:
+            lr = group["initial_lr"] * factor
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(lr)
+            else:
+                group["lr"] = lr
+        return self.optimizer.param_groups[0]["initial_lr"] * factor
+
+    def step(self, finite: Tensor) -> None:
+        """Apply the gradients, unless `finite` (0-dim bool, on the parameters' device) is False.
+
+        A step that isn't made changes neither weights nor moments nor clocks. On a GPU nothing waits for the answer
+        where the optimizer can take it as a tensor.
+        """
+        optimizer: Any = self.optimizer
+        if finite.is_cuda and optimizer.param_groups[0].get("capturable"):
+            optimizer.step(found_nonfinite=~finite)
+        elif finite.is_cuda and optimizer.param_groups[0].get("fused"):
+            # The protocol of torch's fused kernels, made for gradient scaling.
+            optimizer.grad_scale, optimizer.found_inf = None, (~finite).float()
+            try:
+                optimizer.step()
+            finally:
+                del optimizer.grad_scale, optimizer.found_inf
+        elif bool(finite):
+            optimizer.step()
+
+    def zero_grad(self) -> None:
+        """Forget the gradients."""
+        self.optimizer.zero_grad(set_to_none=True)
+
+    @contextlib.contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Around evaluation and saving: optimizers that train at other weights than they report switch here."""
+        to_eval, to_train = getattr(self.optimizer, "eval", None), getattr(self.optimizer, "train", None)
+        if callable(to_eval):
+            to_eval()
+        try:
+            yield
+        finally:
+            if callable(to_train):
+                to_train()
+
+    def scalars(self) -> dict[str, float]:
+        """`optim/*`: the scalars of the last step, and the means that the optimizer reports; costs a pass of state."""
+        found: dict[str, Any] = {}
+        for name in ("coefficients", "collect_stats"):
+            ask = getattr(self.optimizer, name, None)
+            if callable(ask):
+                answer: Any = ask()
+                found.update(answer)
+        found.pop("lr", None)
+        return {f"optim/{name}": float(value) for name, value in found.items()}

@@ -1,0 +1,44 @@
+"""Failures of the first step that a person can do something about, said as such."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import torch
+
+from danalab.errors import UserError
+
+
+@contextlib.contextmanager
+def explained(micro_batch: int, seq_len: int) -> Iterator[None]:
+    """Turn running out of memory and failing to compile into advice.
+
+    Every step is as large as the first, so the first one finds out whether memory suffices.
+
+    Raises:
+        UserError: in their place.
+    """
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise UserError(_memory(micro_batch, seq_len, str(error))) from error
+    except RuntimeError as error:
+        if "can't allocate memory" in str(error):  # what the CPU allocator says
+            raise UserError(_memory(micro_batch, seq_len, str(error))) from error
+        if _is_compiler_failure(error):
+            first = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise UserError(f"--compile failed: {first}; leave it out or give --no-compile") from error
+        raise
+
+
+def _memory(micro_batch: int, seq_len: int, message: str) -> str:
+    return (
+        f"out of memory with micro-batches of {micro_batch} x {seq_len} tokens: lower --batch-size (and raise "
+        f"--acc-steps as much, which changes no result), or try --activation-checkpointing full "
+        f"({message.splitlines()[0][:120]})"
+    )
+
+
+def _is_compiler_failure(error: RuntimeError) -> bool:
+    return any(kind.__module__.startswith(("torch._dynamo.exc", "torch._inductor.exc")) for kind in type(error).__mro__)

@@ -1,0 +1,114 @@
+"""The run folder: its files by name, and the lock that lets one process at a time write to it."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from danalab.errors import UserError
+from danalab.files import read_json, write_json
+from danalab.train.checkpoint.store import CheckpointStore
+
+try:
+    import fcntl
+except ImportError:  # not on this operating system
+    fcntl = None
+
+log = logging.getLogger(__name__)
+
+
+class RunFolder:
+    """`runs/NAME/`: everything about one run."""
+
+    def __init__(self, path: str | os.PathLike[str]):
+        self.path = Path(path)
+        self.store = CheckpointStore(self.path / "checkpoints")
+
+    @property
+    def config_file(self) -> Path:
+        """Resolved configuration, versions, dataset fingerprint."""
+        return self.path / "config.json"
+
+    @property
+    def metrics_file(self) -> Path:
+        """One JSON object a logged step."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def summary_file(self) -> Path:
+        """How the run ended."""
+        return self.path / "summary.json"
+
+    @property
+    def nonfinite_file(self) -> Path:
+        """What was seen when a loss or gradient was not finite."""
+        return self.path / "nonfinite.json"
+
+    @property
+    def tokenizer_folder(self) -> Path:
+        """The tokenizer of the run's data."""
+        return self.path / "tokenizer"
+
+    def read_config(self) -> dict[str, Any]:
+        """What config.json says.
+
+        Raises:
+            UserError: this is not a run folder.
+        """
+        if not self.config_file.is_file():
+            raise UserError(f"{self.path}: not a run folder (no config.json)")
+        return read_json(self.config_file)
+
+    def read_summary(self) -> dict[str, Any] | None:
+        """What summary.json says, or None while there is none."""
+        return read_json(self.summary_file) if self.summary_file.is_file() else None
+
+    def write_config(self, config: dict[str, Any]) -> None:
+        """Write config.json."""
+        write_json(self.config_file, config)
+
+    def write_summary(self, summary: dict[str, Any]) -> None:
+        """Write summary.json."""
+        write_json(self.summary_file, summary)
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Own the folder. The operating system gives the lock back however the process ends.
+
+        Raises:
+            UserError: another process has it (named), or the folder cannot be written.
+        """
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
+        except OSError as error:
+            raise UserError(f"{self.path}: the run folder cannot be written: {error.strerror}") from error
+        try:
+            _take(descriptor, self.path)
+            yield
+        finally:
+            os.close(descriptor)
+
+
+def _take(descriptor: int, path: Path) -> None:
+    if fcntl is None:
+        log.warning("%s: this system has no file locks; make sure that one process at a time uses the folder", path)
+        return
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+            holder = os.pread(descriptor, 200, 0).decode(errors="replace").strip() or "unknown"
+            raise UserError(
+                f"{path}: in use by another process ({holder}); wait for it, stop it, or take another --run-dir"
+            ) from error
+        log.warning("%s: no locks on this file system (%s); use the folder from one process only", path, error.strerror)
+        return
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)

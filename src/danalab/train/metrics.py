@@ -1,0 +1,77 @@
+"""metrics.jsonl: one JSON object a logged step, the source of truth about a run. Needs no torch."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from danalab.errors import UserError
+from danalab.files import write_atomically
+
+
+class MetricsFile:
+    """Appends rows, each flushed at once, so that a kill costs at most the line that was being written."""
+
+    def __init__(self, path: str | os.PathLike[str], last_step: int):
+        """Open for appending, without the rows past `last_step` (the step that training goes on from)."""
+        self.path = Path(path)
+        truncate(self.path, last_step)
+        self._file = open(self.path, "a", encoding="utf-8")  # noqa: SIM115 - closed by `close`
+
+    def write(self, row: Mapping[str, Any]) -> None:
+        """Append a row; values that are None or not finite are left out, as JSON has no word for them."""
+        self._file.write(json.dumps({key: value for key, value in row.items() if _is_sayable(value)}) + "\n")
+        self._file.flush()
+
+    def sync(self) -> None:
+        """Make the rows so far durable: a checkpoint of their step may be committed after this."""
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def _is_sayable(value: Any) -> bool:
+    return value is not None and not (isinstance(value, float) and not math.isfinite(value))
+
+
+def read_rows(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """All rows; a last line cut short by a kill is left out.
+
+    Raises:
+        UserError: a malformed line elsewhere; names it.
+    """
+    path = Path(path)
+    if not path.is_file():
+        return []
+    rows = []
+    lines = path.read_bytes().split(b"\n")
+    for number, line in enumerate(lines, start=1):
+        if not line:
+            continue
+        try:
+            row = json.loads(line)
+            if not isinstance(row, dict) or not isinstance(row.get("step"), int):
+                raise ValueError("not an object with a step")
+        except ValueError as error:
+            if number == len(lines):
+                continue
+            raise UserError(f"{path}:{number}: not a row of metrics: {error}") from error
+        rows.append(row)
+    return rows
+
+
+def truncate(path: Path, last_step: int) -> int:
+    """Remove the rows past `last_step` and a broken last line; returns how many rows went."""
+    if not path.is_file():
+        return 0
+    rows = read_rows(path)
+    kept = [row for row in rows if row["step"] <= last_step]
+    if len(kept) < len(rows) or not path.read_bytes().endswith((b"\n", b"")[: 1 + (path.stat().st_size == 0)]):
+        write_atomically(path, "".join(json.dumps(row) + "\n" for row in kept))
+    return len(rows) - len(kept)

@@ -1,0 +1,284 @@
+"""From what a person said to a run with nothing left automatic. Explicit settings always win over the scaling rules.
+
+Needs no torch, so that `danalab train --print-config` is quick.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from danalab.errors import UserError
+from danalab.models.config import ModelConfig
+from danalab.optim.schedules import Schedule, get_schedule
+from danalab.scaling import Dimensions, Plan, explicit_dimensions, plan
+from danalab.scaling.learning_rate import OPTIMIZERS
+from danalab.train.config import TrainConfig
+
+DEFAULT_BATCH = 32
+LARGEST_AUTOMATIC_DECAY = 0.5
+"""An automatic weight decay takes at most this share of a weight in the first step; the rule, omega / t, would take
+more than everything in runs of a few steps."""
+
+_SCHEDULE_FIELDS = (
+    "div_factor", "final_div_factor", "cos_inf_steps", "final_lr_scale", "fract_decay", "decay_type", "power",
+    "time_scale", "init_value", "saturation_value",
+)  # fmt: skip
+
+
+class Vocabulary(Protocol):
+    """What is asked of a data set here."""
+
+    @property
+    def vocab_size(self) -> int: ...
+    @property
+    def path(self) -> Path: ...
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A run, fully decided."""
+
+    config: TrainConfig
+    """With every automatic value filled in (device, dtype and compile, which depend on the machine, apart)."""
+    model: ModelConfig
+    plan: Plan
+    run_dir: Path
+    lr_source: str
+    notes: tuple[str, ...] = ()
+    """What a person should know about automatic choices."""
+
+    @property
+    def global_batch(self) -> int:
+        """Sequences a step."""
+        return self.plan.global_batch
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Global batch x sequence length."""
+        return self.plan.tokens_per_step
+
+    @property
+    def iterations(self) -> int:
+        """Steps of the whole run, extension included."""
+        return self.config.extend_to or self.plan.steps
+
+    @property
+    def peak_lr(self) -> float:
+        """Peak learning rate."""
+        return self.plan.lr
+
+    def schedule(self) -> Schedule:
+        """0-based step -> factor of the peak learning rate."""
+        config = self.config
+        given = {name: getattr(config, name) for name in _SCHEDULE_FIELDS if getattr(config, name) is not None}
+        return get_schedule(config.scheduler, self.iterations, self.plan.warmup, **given)
+
+
+def resolve(config: TrainConfig, dataset: Vocabulary, world_size: int = 1) -> Resolved:
+    """Fill in everything that is automatic.
+
+    Args:
+        dataset: gives the vocabulary.
+        world_size: data-parallel ranks.
+    Raises:
+        UserError: settings that contradict each other or cannot be meant; says which.
+    """
+    batch_size, acc_steps, global_batch = _batch(config, world_size)
+    vocab_size = _vocab_size(config, dataset)
+    planned = _plan(config, vocab_size, batch_size, acc_steps, global_batch, world_size)
+    planned, notes = _checked_decay(config, planned)
+    if config.extend_to is not None and config.extend_to < planned.steps:
+        raise UserError(f"--extend-to {config.extend_to}: the run has {planned.steps} steps already")
+    model = ModelConfig(
+        planned.arch,
+        planned.d_model,
+        planned.n_layers,
+        planned.n_heads,
+        planned.head_dim,
+        planned.mlp_dim,
+        vocab_size,
+        config.seq_len,
+    )
+    filled = replace(
+        config,
+        arch=planned.arch,
+        opt=planned.opt,
+        batch_size=batch_size,
+        acc_steps=acc_steps,
+        global_batch=global_batch,
+        vocab_size=vocab_size,
+        d_model=planned.d_model,
+        n_layers=planned.n_layers,
+        n_heads=planned.n_heads,
+        head_dim=planned.head_dim,
+        mlp_dim=planned.mlp_dim,
+        iterations=planned.steps,
+        warmup_steps=planned.warmup,
+        lr=planned.lr,
+        weight_decay=planned.weight_decay,
+        wd_ts=planned.wd_ts,
+    )
+    run_dir = config.run_dir or _default_folder() / (config.name or _name(filled, dataset, config))
+    filled = replace(filled, run_dir=run_dir, name=config.name or run_dir.name)
+    resolved = Resolved(filled, model, planned, run_dir, planned.lr_source, tuple(notes))
+    resolved.schedule()  # refuses settings that do not fit, before anything is written
+    return resolved
+
+
+def optimizer_settings(resolved: Resolved, known: set[str]) -> dict[str, Any]:
+    """The hyper-parameters for `build_optimizer`, of those that the optimizer has.
+
+    Raises:
+        UserError: one was given explicitly that the optimizer does not have.
+    """
+    config = resolved.config
+    settings: dict[str, Any] = {
+        "kappa": config.kappa,
+        "delta": config.delta,
+        "weight_decay": config.weight_decay,
+        "wd_ts": config.wd_ts,
+    }
+    settings = {name: value for name, value in settings.items() if name in known}
+    for name in ("clipsnr", "gamma3"):
+        value = getattr(config, name)
+        if value is not None and name not in known:
+            raise UserError(f"--{name} {value}: {config.opt} has no {name}; leave it out")
+        if value is not None:
+            settings[name] = value
+    if config.beta1 is not None or config.beta2 is not None:
+        if "betas" not in known:
+            raise UserError(f"--beta1, --beta2: {config.opt} has no constant betas; leave them out")
+        settings["betas"] = (_or(config.beta1, 0.9), _or(config.beta2, 0.999))
+    return settings
+
+
+def _or(value: float | None, default: float) -> float:
+    return default if value is None else value
+
+
+def _batch(config: TrainConfig, world_size: int) -> tuple[int, int, int]:
+    """(micro-batch, micro-batches a step, global batch), where global = micro x ranks x accumulation."""
+    if config.global_batch is None:
+        batch_size, acc_steps = config.batch_size or DEFAULT_BATCH, config.acc_steps or 1
+        return batch_size, acc_steps, batch_size * acc_steps * world_size
+    total = config.global_batch
+    if total % world_size:
+        raise UserError(f"--global-batch {total} is not divisible by the {world_size} ranks")
+    local = total // world_size
+    batch_size = config.batch_size
+    if batch_size is None:
+        if config.acc_steps is None:
+            batch_size = next(size for size in range(min(DEFAULT_BATCH, local), 0, -1) if local % size == 0)
+        elif local % config.acc_steps:
+            raise UserError(
+                f"--global-batch {total} on {world_size} ranks is not divisible by --acc-steps {config.acc_steps}"
+            )
+        else:
+            batch_size = local // config.acc_steps
+    if local % batch_size:
+        raise UserError(f"--global-batch {total} is not divisible by --batch-size {batch_size} x {world_size} ranks")
+    acc_steps = local // batch_size
+    if config.acc_steps not in (None, acc_steps):
+        raise UserError(
+            f"--global-batch {total} = --batch-size {batch_size} x {world_size} ranks x {acc_steps}, "
+            f"not --acc-steps {config.acc_steps}; leave one of them out"
+        )
+    return batch_size, acc_steps, total
+
+
+def _vocab_size(config: TrainConfig, dataset: Vocabulary) -> int:
+    if config.vocab_size is None:
+        return dataset.vocab_size
+    if config.vocab_size < dataset.vocab_size:
+        raise UserError(
+            f"--vocab-size {config.vocab_size}: the tokens of {dataset.path} need {dataset.vocab_size}; leave it out"
+        )
+    return config.vocab_size
+
+
+def _dimensions(config: TrainConfig, vocab_size: int) -> Dimensions | None:
+    """Explicit dimensions, or None where --heads decides."""
+    if config.heads is not None:
+        for name in ("d_model", "n_layers", "n_heads", "head_dim", "mlp_dim"):
+            if getattr(config, name) is not None:
+                raise UserError(f"--heads decides all dimensions; leave out --{name.replace('_', '-')} or --heads")
+        return None
+    if config.d_model is None or config.n_layers is None or config.n_heads is None:
+        raise UserError("give a size: --heads N, or --d-model, --n-layers and --n-heads")
+    return explicit_dimensions(
+        config.arch, config.d_model, config.n_layers, config.n_heads, config.head_dim, config.mlp_dim, vocab_size
+    )
+
+
+def _plan(
+    config: TrainConfig, vocab_size: int, batch_size: int, acc_steps: int, global_batch: int, world_size: int
+) -> Plan:
+    dims = _dimensions(config, vocab_size)
+
+    def make(lr: float | None) -> Plan:
+        return plan(
+            config.arch,
+            config.opt,
+            config.heads,
+            dims=dims,
+            seq_len=config.seq_len,
+            batch_size=batch_size,
+            acc_steps=acc_steps,
+            world_size=world_size,
+            global_batch=global_batch,
+            vocab_size=vocab_size,
+            kappa=config.kappa,
+            delta=config.delta,
+            omega=config.omega,
+            tokens_per_param=config.tokens_per_param,
+            horizon_basis=config.horizon_basis,
+            iterations=config.iterations,
+            warmup_steps=config.warmup_steps,
+            lr=lr,
+            weight_decay=config.weight_decay,
+            wd_ts=config.wd_ts,
+        )
+
+    planned = make(config.lr)
+    if config.lr is None and config.lr_multiplier != 1:
+        # Planned again: a coupled weight decay depends on the learning rate.
+        scaled = make(planned.lr * config.lr_multiplier)
+        planned = replace(scaled, lr_source=f"{planned.lr_source}, times {config.lr_multiplier:g}")
+    return planned
+
+
+def _checked_decay(config: TrainConfig, planned: Plan) -> tuple[Plan, list[str]]:
+    """Refuse an explicit weight decay that flips signs in the first step; hold back an automatic one."""
+    independent = OPTIMIZERS.get(planned.opt) == "independent"
+    factor = 1.0
+    if not independent:
+        factor = planned.lr
+    elif planned.wd_ts is not None:
+        factor = 1 / (1 + 1 / planned.wd_ts)
+    first = planned.weight_decay * factor
+    if config.weight_decay is not None and first > 1:
+        what = f"and --wd-ts {planned.wd_ts:g} " if planned.wd_ts is not None else ""
+        times = "independent of the learning rate" if independent else f"times the learning rate {planned.lr:g}"
+        raise UserError(
+            f"--weight-decay {planned.weight_decay:g} {what}takes {first:g} of each weight in the first step "
+            f"(it is {times}); it must stay below 1, and 4 / wd_ts is usual"
+        )
+    if config.weight_decay is None and first > LARGEST_AUTOMATIC_DECAY:
+        held = LARGEST_AUTOMATIC_DECAY / factor
+        note = f"weight decay {held:.4g} in place of {planned.weight_decay:.4g}: the run has only {planned.steps} steps"
+        return replace(planned, weight_decay=held), [note]
+    return planned, []
+
+
+def _default_folder() -> Path:
+    return Path(os.environ.get("RESULTS_BASE_FOLDER") or "runs")
+
+
+def _name(filled: TrainConfig, dataset: Vocabulary, given: TrainConfig) -> str:
+    size = f"h{given.heads}" if given.heads is not None else f"d{filled.d_model}x{filled.n_layers}"
+    batch = f"b{filled.global_batch}x{filled.seq_len}"
+    length = f"i{filled.iterations}-lr{filled.lr:.3g}-s{filled.seed}"
+    return f"{filled.arch}-{filled.opt}-{size}-{dataset.path.name}-{batch}-{length}"

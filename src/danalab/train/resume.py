@@ -1,0 +1,211 @@
+"""What a job goes on from: nothing, the newest valid checkpoint of its folder, or one that was named.
+
+A run is its settings: a folder that was made by others is refused, with the settings that differ.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from danalab.errors import UserError
+from danalab.files import read_json, write_atomically
+from danalab.train.checkpoint import tensors
+from danalab.train.checkpoint.store import COMMIT, META, CheckpointStore, DamagedCheckpointError, PassedOver, verify
+from danalab.train.config import MECHANICS, flag
+from danalab.train.folder import RunFolder
+from danalab.train.metrics import read_rows
+from danalab.train.resolve import Resolved
+from danalab.train.runtime import versions
+
+if TYPE_CHECKING:
+    from danalab.data import Dataset
+    from danalab.train.trainer import Trainer
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Source:
+    """Where to go on from."""
+
+    checkpoints: list[Path]
+    """Candidates that verify, best first; later ones are for the case that the best cannot be read after all."""
+    own: bool
+    """Whether they are the run's own."""
+    step: int
+    finished: bool = False
+    """Nothing is left to be done."""
+
+    def load(self, trainer: Trainer) -> None:
+        """Put the trainer where the best readable candidate left off.
+
+        Raises:
+            UserError: none can be read.
+        """
+        reasons = []
+        for path in self.checkpoints:
+            try:
+                meta = read_json(path / META)
+                tensors.read(path, trainer.model, trainer.driver.optimizer, meta["optimizer"])
+            except UserError as error:
+                log.warning("passed over %s", error)
+                reasons.append(str(error))
+                continue
+            trainer.restore(meta)
+            if self.own:
+                trainer.saver.committed = trainer.step
+            log.info("goes on from %s", path)
+            return
+        raise UserError("; ".join(reasons))
+
+
+def run_record(resolved: Resolved, dataset: Dataset, device: torch.device) -> dict[str, Any]:
+    """What config.json says about a run."""
+    return {
+        "config": resolved.config.as_dict(),
+        "model": resolved.model.as_dict(),
+        "plan": resolved.plan.as_dict(),
+        "steps": resolved.iterations,
+        "params": resolved.plan.exact_params,
+        "tokens_per_step": resolved.tokens_per_step,
+        "lr_source": resolved.lr_source,
+        "dataset": {
+            "path": str(dataset.path.resolve()),
+            "fingerprint": dataset.fingerprint,
+            "tokens": dataset.n_tokens,
+            "tokenizer": dataset.tokenizer_name,
+        },
+        "world_size": 1,
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        "threads": torch.get_num_threads(),
+        "versions": versions(),
+    }
+
+
+def choose_source(resolved: Resolved, dataset: Dataset, folder: RunFolder) -> tuple[Resolved, Source | None]:
+    """Decide what to go on from; the folder is locked. Also takes up an earlier job's extension of the run.
+
+    Raises:
+        UserError: the folder holds another run, or checkpoints that `--no-auto-resume` protects, or nothing usable.
+    """
+    config = resolved.config
+    named = None if config.resume_from is None else _named(config.resume_from)
+    rewinds = named is not None and named.parent.resolve() == folder.store.folder.resolve()
+    if folder.config_file.is_file():
+        resolved = _require_same_run(resolved, dataset, folder)
+        config = resolved.config
+    committed = folder.store.steps()
+    if committed and not config.auto_resume and not rewinds:
+        raise UserError(
+            f"{folder.path}: has checkpoints up to step {committed[-1]} and --no-auto-resume was given; "
+            "let it resume, or take another --run-dir"
+        )
+    folder.store.clean()
+    if rewinds and named is not None:
+        verify(named)
+        source = Source([named], own=True, step=_step_of(named))
+        for path in folder.store.set_aside_after(source.step):
+            log.warning("going back to step %d: a later checkpoint was renamed to %s", source.step, path)
+        return resolved, source
+    if committed:
+        if named is not None:
+            log.info("%s has checkpoints of its own: goes on from those, not from %s", folder.path, named)
+        source = _newest(folder.store, own=True)
+        summary = folder.read_summary()
+        source.finished = source.step >= resolved.iterations and (summary or {}).get("status") == "finished"
+        return resolved, source
+    if named is not None:
+        return resolved, _fork(named, folder)
+    return resolved, None
+
+
+def _newest(store: CheckpointStore, own: bool) -> Source:
+    passed: list[PassedOver] = []
+
+    def report(bad: PassedOver) -> None:
+        passed.append(bad)
+        log.warning("passed over %s", bad)
+
+    good = list(store.usable(report))
+    if not good:
+        raise UserError(
+            f"{store.folder}: no checkpoint can be used ({'; '.join(map(str, passed)) or 'there is none'}); "
+            "to start anew, move the run folder away or take another --run-dir"
+        )
+    return Source(good, own, _step_of(good[0]))
+
+
+def _named(path: Path) -> Path:
+    """The step folder that --resume-from means."""
+    if (path / COMMIT).is_file() or path.name.startswith("step-"):
+        return path
+    for folder in (path / "checkpoints", path):
+        store = CheckpointStore(folder)
+        if store.steps():
+            return _newest(store, own=False).checkpoints[0]
+    raise UserError(f"--resume-from {path}: neither a checkpoint nor a run folder with one")
+
+
+def _fork(named: Path, folder: RunFolder) -> Source:
+    """Start this run from another's checkpoint, with the rows of metrics that led there."""
+    verify(named)
+    step = _step_of(named)
+    origin = RunFolder(named.parent.parent)
+    rows = read_rows(origin.metrics_file)
+    if rows and origin.config_file.is_file():
+        lines = origin.metrics_file.read_text(encoding="utf-8").splitlines()
+        kept = [line for line, row in zip(lines, rows, strict=False) if row["step"] <= step]
+        write_atomically(folder.metrics_file, "".join(line + "\n" for line in kept))
+    log.info("starts from %s of another run", named)
+    return Source([named], own=False, step=step)
+
+
+def _step_of(path: Path) -> int:
+    step = read_json(path / META).get("step")
+    if not isinstance(step, int):
+        raise DamagedCheckpointError(f"{path}: {META} names no step")
+    return step
+
+
+def _require_same_run(resolved: Resolved, dataset: Dataset, folder: RunFolder) -> Resolved:
+    """Compare with what made the folder; returns the run, extended where an earlier job extended it.
+
+    Raises:
+        UserError: lists the settings that differ.
+    """
+    saved = folder.read_config()
+    ours = run_record(resolved, dataset, torch.device("cpu"))
+    differing = [
+        f"{flag(name)} {_show(value)} here, {_show(saved['config'].get(name))} there"
+        for name, value in ours["config"].items()
+        if name not in MECHANICS and saved["config"].get(name) != value
+    ]
+    if saved["dataset"]["fingerprint"] != dataset.fingerprint:
+        differing.append(f"data {dataset.path} here, {saved['dataset']['path']} there (contents differ)")
+    if differing:
+        if not folder.store.steps() and not folder.metrics_file.is_file():
+            return resolved  # stopped before anything was done
+        longer = saved["config"].get("iterations") != resolved.plan.steps
+        hint = " or continue it with its own settings and --extend-to" if longer else ""
+        raise UserError(
+            f"{folder.path} is the folder of another configuration: {'; '.join(differing)}; "
+            f"take another --run-dir{hint}"
+        )
+    earlier = saved["config"].get("extend_to")
+    if earlier is None:
+        return resolved
+    if resolved.config.extend_to is None:
+        log.info("the run was extended to %d steps", earlier)
+        return replace(resolved, config=replace(resolved.config, extend_to=earlier))
+    if resolved.config.extend_to < earlier:
+        raise UserError(f"--extend-to {resolved.config.extend_to}: the run was extended to {earlier} steps already")
+    return resolved
+
+
+def _show(value: Any) -> str:
+    return "nothing" if value is None else str(value)

@@ -1,0 +1,318 @@
+"""The loop. Everything that trains goes through it; what differs is the batch source, whose targets carry the mask.
+
+    batch -> micro-batches -> global norm, clip -> finite? -> update -> schedule -> row; evaluate; save; stop?
+
+The step of a trainer is the number of steps that were made: batch k (from 0) is seen by the step that makes it k + 1.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from danalab.scaling.hardware import peak_flops
+from danalab.train.checkpoint import tensors
+from danalab.train.checkpoint.saver import Saver
+from danalab.train.driver import OptimizerDriver
+from danalab.train.evaluation import Evaluation, Evaluator
+from danalab.train.failures import explained
+from danalab.train.folder import RunFolder
+from danalab.train.guard import Callback, FiniteGuard, NonFiniteError
+from danalab.train.metrics import MetricsFile
+from danalab.train.resolve import Resolved
+from danalab.train.runtime import (
+    GarbageCollector,
+    StopRequest,
+    peak_memory_gib,
+    random_state,
+    restore_random_state,
+)
+from danalab.train.step import GradientStep, StepResult, UpdateNorm
+
+log = logging.getLogger(__name__)
+
+
+class BatchSource(Protocol):
+    """Where batches come from: any step's batch, whatever came before."""
+
+    def iterate(self, start_step: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+        """(inputs, targets) from a step on, int64 [sequences, length]; a target of -1 carries no loss."""
+        ...
+
+
+class Trainer:
+    """One run, from whatever step it is at to its end or a stop."""
+
+    def __init__(
+        self,
+        resolved: Resolved,
+        model: nn.Module,
+        driver: OptimizerDriver,
+        batches: BatchSource,
+        evaluator: Evaluator,
+        folder: RunFolder,
+        saver: Saver,
+        *,
+        autocast: Callable[[], Any],
+        device: torch.device,
+        stop: StopRequest,
+        callbacks: Sequence[Callback] = (),
+    ):
+        """Args:
+        folder: locked by the caller.
+        autocast: makes the context manager of forward computations.
+        callbacks: told of rows and the end, in this order.
+        """
+        config = resolved.config
+        self.resolved, self.config = resolved, config
+        self.model, self.driver, self.batches, self.evaluator = model, driver, batches, evaluator
+        self.folder, self.saver, self.device, self.stop = folder, saver, device, stop
+        self.callbacks = list(callbacks)
+        self.step = 0
+        self.seconds = 0.0
+        """Training time so far, evaluation and restarts apart [s]."""
+        self.latest: dict[str, Any] = {}
+        """Last known losses."""
+        self._pending_row: dict[str, Any] | None = None
+        self._first_step = 0
+        self._schedule = resolved.schedule()
+        self._gradients = GradientStep(
+            model,
+            driver.parameters,
+            micro_batch=config.batch_size or 1,
+            grad_clip=config.grad_clip,
+            z_loss=config.z_loss,
+            autocast=autocast,
+        )
+        names = tensors.parameter_names(model, driver.optimizer)
+        self.guard = FiniteGuard(config.on_nonfinite, folder.nonfinite_file, self._describe_batch, names)
+        self._update_norm = UpdateNorm(driver.parameters)
+        peak = peak_flops(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
+        self._peak_flops = peak[0] if peak else None
+        self._interval = {"seconds": 0.0, "steps": 0.0, "data_wait": 0.0, "save_wait": 0.0}
+        self._clock, self._excluded = time.perf_counter(), 0.0
+        self._evaluated_at: int | None = None
+
+    # ---- the loop ----
+
+    def fit(self) -> str:
+        """Train; returns "finished", "stopped" or "interrupted". In each case the last step is checkpointed.
+
+        Raises:
+            NonFiniteError: by `on_nonfinite`; the summary is written, checkpoints stay as they are.
+        """
+        config = self.config
+        self._first_step = self.step
+        self.metrics = MetricsFile(self.folder.metrics_file, self.step - bool(self._pending_row))
+        self.model.train()
+        batches = self.batches.iterate(self.step)
+        with self.stop, GarbageCollector(config.gc_interval) as garbage:
+            try:
+                self._finish_pending_row()
+                self._clock, self._excluded = time.perf_counter(), 0.0
+                while (status := self._why_end()) is None:
+                    start = time.perf_counter()
+                    inputs, targets = next(batches)
+                    self._interval["data_wait"] += time.perf_counter() - start
+                    logged = self._is_logged(self.step + 1)
+                    result, lr = self._make_step(inputs, targets, logged)
+                    if logged:
+                        self._record(result, lr)
+                    if config.ckpt_interval and self.step % config.ckpt_interval == 0:
+                        self._interval["save_wait"] += self.save()
+                    self.saver.poll()
+                    garbage.after_step(self.step)
+                return self._end(status)
+            except NonFiniteError as error:
+                log.error("%s", error)
+                self.driver.zero_grad()
+                self.saver.drain()
+                self._write_summary("nonfinite")
+                raise
+            finally:
+                self.metrics.close()
+                if isinstance(batches, Generator):
+                    batches.close()  # ends the thread that reads ahead
+
+    def _make_step(self, inputs: Tensor, targets: Tensor, measured: bool) -> tuple[StepResult, float]:
+        """One update, from batch to weights; returns what it saw and the learning rate that it used."""
+        with explained(min(self.config.batch_size or 1, inputs.shape[0]), inputs.shape[1]):
+            result = self._gradients(inputs, targets)
+            if not result.finite.is_cuda:
+                self.guard.check(self.step + 1, result)
+            lr = self.driver.set_lr(self._schedule(self.step))
+            if measured:
+                self._update_norm.before()
+            self.driver.step(result.finite)
+            if result.finite.is_cuda:
+                self.guard.check(self.step + 1, result)
+        self.driver.zero_grad()
+        self.step += 1
+        self._interval["steps"] += 1
+        return result, lr
+
+    def _why_end(self) -> str | None:
+        if self.step >= self.resolved.iterations:
+            return "finished"
+        if self.stop:
+            return "interrupted"
+        limit = self.config.iterations_to_run
+        return "stopped" if limit is not None and self.step - self._first_step >= limit else None
+
+    def _end(self, status: str) -> str:
+        self.guard.settle()
+        self.save(wait=True)
+        if status == "finished":
+            done = self.evaluator.covers_all and self._evaluated_at == self.step
+            if not done and self._evaluate(self.evaluator.full) is None:
+                status = "interrupted"  # the next job makes up for it
+        self._write_summary(status)
+        return status
+
+    # ---- rows ----
+
+    def _is_logged(self, step: int) -> bool:
+        return step % self.config.log_interval == 0 or step == 1 or self._is_evaluated(step)
+
+    def _is_evaluated(self, step: int) -> bool:
+        every = self.config.eval_interval
+        return step == self.resolved.iterations or bool(every and step % every == 0)
+
+    def _tick(self) -> None:
+        """Add the time since the last tick to the training time, but for evaluation."""
+        now = time.perf_counter()
+        passed = now - self._clock - self._excluded
+        self._clock, self._excluded = now, 0.0
+        self.seconds += passed
+        self._interval["seconds"] += passed
+
+    def _record(self, result: StepResult, lr: float) -> None:
+        """Write the row of the step that was just made, evaluated where it is time."""
+        interval, tokens = self._interval, self.resolved.tokens_per_step
+        update_norm = self._update_norm.after()
+        loss, grad_norm = float(result.loss), float(result.grad_norm)  # here a GPU is waited for
+        self._tick()
+        rate = interval["steps"] * tokens / max(interval["seconds"], 1e-9)
+        flops_per_token = self.resolved.plan.flops_per_token
+        row = {
+            "step": self.step,
+            "tokens": self.step * tokens,
+            "flops": float(self.step * tokens * flops_per_token),
+            "time": self.seconds,
+            "train/loss": loss,
+            "lr": lr,
+            "grad_norm": grad_norm,
+            "update_norm": None if update_norm is None else float(update_norm),
+            "tokens_per_second": rate,
+            "seconds_per_step": interval["seconds"] / interval["steps"],
+            "mfu": rate * flops_per_token / self._peak_flops if self._peak_flops else None,
+            "memory_gib": peak_memory_gib(self.device),
+            "data_wait": interval["data_wait"],
+            "save_wait": interval["save_wait"],
+            "skipped": self.guard.skipped or None,
+            **self.driver.scalars(),
+        }
+        self._interval = dict.fromkeys(interval, 0.0)
+        if self._is_evaluated(self.step):
+            self._pending_row = row
+            self._finish_pending_row()
+        else:
+            self._write_row(row)
+
+    def _finish_pending_row(self) -> None:
+        """Evaluate and write the row that waits for it; a stop on the way leaves it to the next job."""
+        row = self._pending_row
+        if row is None:
+            return
+        evaluation = self._evaluate(self.evaluator.fixed)
+        if evaluation is not None:
+            self._pending_row = None
+            self._write_row({**row, "val/loss": evaluation.loss, "val/bpb": evaluation.bpb})
+
+    def _evaluate(self, how: Callable[..., Evaluation | None]) -> Evaluation | None:
+        start = time.perf_counter()
+        with self.driver.evaluating():
+            evaluation = how(self.model, lambda: bool(self.stop))
+        self._excluded += time.perf_counter() - start
+        if evaluation is not None:
+            self._evaluated_at = self.step
+            self.latest |= {"val/loss": evaluation.loss, "val/bpb": evaluation.bpb, "val/tokens": evaluation.tokens}
+        return evaluation
+
+    def _write_row(self, row: dict[str, Any]) -> None:
+        self.metrics.write(row)
+        if math.isfinite(row["train/loss"]):
+            self.latest["train/loss"] = row["train/loss"]
+        for callback in self.callbacks:
+            callback.on_row(row)
+
+    def _write_summary(self, status: str) -> None:
+        tokens = self.step * self.resolved.tokens_per_step
+        summary: dict[str, Any] = {
+            "status": status,
+            "run": str(self.folder.path),
+            "step": self.step,
+            "iterations": self.resolved.iterations,
+            **self.latest,
+            "tokens": tokens,
+            "params": self.resolved.plan.exact_params,
+            "flops": float(tokens * self.resolved.plan.flops_per_token),
+            "time": self.seconds,
+            "tokens_per_second": tokens / self.seconds if self.seconds else None,
+            "memory_gib": peak_memory_gib(self.device),
+            "skipped": self.guard.skipped,
+        }
+        for callback in self.callbacks:
+            callback.on_end(summary)
+        self.folder.write_summary(summary)
+
+    def _describe_batch(self, step: int) -> dict[str, Any]:
+        windows = getattr(self.batches, "windows", None)
+        found: Any = windows(step - 1) if callable(windows) else None
+        return {
+            "windows": None if found is None else [int(window) for window in found],
+            "data_seed": self.config.data_seed,
+            "seq_len": self.config.seq_len,
+        }
+
+    # ---- checkpoints ----
+
+    def save(self, *, wait: bool = False) -> float:
+        """Checkpoint this step; returns the seconds that training was held up."""
+        self.guard.settle()
+        self.metrics.sync()
+        self._tick()
+        with self.driver.evaluating():
+            values, optimizer = tensors.collect(self.model, self.driver.optimizer)
+            return self.saver.save(self.step, values, {**self._meta(), "optimizer": optimizer}, wait=wait)
+
+    def _meta(self) -> dict[str, Any]:
+        return {
+            "step": self.step,
+            "tokens": self.step * self.resolved.tokens_per_step,
+            "sequences": self.step * self.resolved.global_batch,
+            "seconds": self.seconds,
+            "config": self.config.as_dict(),
+            "model": self.resolved.model.as_dict(),
+            "random": random_state(),
+            "guard": {"skipped": self.guard.skipped, "in_a_row": self.guard.in_a_row},
+            "callbacks": {callback.name: callback.state_dict() for callback in self.callbacks},
+            "pending_row": self._pending_row,
+            "latest": self.latest,
+        }
+
+    def restore(self, meta: dict[str, Any]) -> None:
+        """Take up the place of a checkpoint, whose tensors have been loaded."""
+        self.step, self.seconds = meta["step"], meta["seconds"]
+        self.latest, self._pending_row = meta["latest"], meta["pending_row"]
+        self.guard.skipped, self.guard.in_a_row = meta["guard"]["skipped"], meta["guard"]["in_a_row"]
+        for callback in self.callbacks:
+            if callback.name in meta["callbacks"]:
+                callback.load_state_dict(meta["callbacks"][callback.name])
+        restore_random_state(meta["random"])
