@@ -10,6 +10,7 @@ Shapes: R rows (all of hidden's leading dimensions), C rows of a chunk, D model 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -20,7 +21,7 @@ from danalab.errors import UserError
 
 # Rows of a chunk, bounded by its logits. CPU: enough for efficient products, few enough for the passes between them to
 # stay in cache where the vocabulary allows it. Accelerators: the products must be large.
-_CPU_ROWS, _CPU_ENTRIES = 256, 1 << 23
+_CPU_ROWS, _CPU_ENTRIES = 256, 1 << 24
 _ACCELERATOR_ENTRIES = 1 << 26
 
 
@@ -155,10 +156,10 @@ def _forward_rows(rows: Tensor, weight: Tensor, problem: _Problem) -> tuple[Tens
     """(cross-entropy [R], logsumexp [R])."""
     rows, weight = rows.to(problem.dtype), weight.to(problem.dtype)
     ce, lse = _empty_results(rows)
-    for chunk in _chunks(rows, weight):
-        logits = _at_least_float32(rows[chunk] @ weight.T)
-        torch.logsumexp(logits, -1, out=lse[chunk])
-        torch.sub(lse[chunk], _picked(logits, problem.targets[chunk]), out=ce[chunk])
+    for chunk, logits in _logit_chunks(rows, weight):
+        picked = _picked(logits, problem.targets[chunk])
+        _exponentials(logits, lse[chunk])
+        torch.sub(lse[chunk], picked, out=ce[chunk])
     return ce, lse
 
 
@@ -172,15 +173,11 @@ def _forward_backward_rows(
     grad_rows = torch.empty_like(rows) if needs[0] else None
     # float32: sums of many chunks in bfloat16 would lose the small ones
     grad_weight = torch.zeros(weight.shape, dtype=ce.dtype, device=weight.device) if needs[1] else None
-    buffer = None
-    for chunk in _chunks(rows, weight):
-        h, target = rows[chunk], problem.targets[chunk]
-        # One buffer for all chunks: each product would otherwise take (and return) its own memory.
-        buffer = torch.mm(h, weight.T) if buffer is None else torch.mm(h, weight.T, out=buffer[: h.shape[0]])
-        logits = _at_least_float32(buffer)
-        torch.neg(_picked(logits, target), out=ce[chunk])
+    for chunk, logits in _logit_chunks(rows, weight):
+        target = problem.targets[chunk]
+        picked = _picked(logits, target)
         exponentials, total = _exponentials(logits, lse[chunk])
-        ce[chunk] += lse[chunk]
+        torch.sub(lse[chunk], picked, out=ce[chunk])
         ce_factors = problem.valid[chunk] * ce_factor
         grad = exponentials.mul_(((ce_factors + 2 * z_factor * lse[chunk]) / total).unsqueeze(1))
         grad.scatter_add_(1, target.unsqueeze(1), -ce_factors.unsqueeze(1))
@@ -188,7 +185,7 @@ def _forward_backward_rows(
         if grad_rows is not None:
             torch.mm(grad, weight, out=grad_rows[chunk])
         if grad_weight is not None:
-            _accumulate(grad_weight, grad, h)
+            _accumulate(grad_weight, grad, rows[chunk])
     return (
         ce,
         lse,
@@ -225,6 +222,16 @@ def _picked(logits_CV: Tensor, targets_C: Tensor) -> Tensor:
 
 def _at_least_float32(x: Tensor) -> Tensor:
     return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def _logit_chunks(rows: Tensor, weight: Tensor) -> Iterator[tuple[slice, Tensor]]:
+    """(rows taken, their logits [C, V] in float32 or more, free to be overwritten), a chunk at a time."""
+    buffer = None
+    for chunk in _chunks(rows, weight):
+        h = rows[chunk]
+        # One buffer for all chunks: each product would otherwise take (and return) its own memory.
+        buffer = torch.mm(h, weight.T) if buffer is None else torch.mm(h, weight.T, out=buffer[: h.shape[0]])
+        yield chunk, _at_least_float32(buffer)
 
 
 def _chunks(rows: Tensor, weight: Tensor) -> list[slice]:
