@@ -1,7 +1,7 @@
-"""Stochastic runs of the coordinate-wise optimizers (ADana and family, Adam, AdEMAMix, and SGD beside them), on one data stream.
+"""Stochastic runs of the coordinate-wise optimizers (ADana and family, Adam, AdEMAMix; SGD beside them), on one stream.
 
-Every optimizer, for every value of its hyper-parameters, sees the same samples. With m > 1 experts a sample belongs to one of
-them (MoE-PLRF): column i of the parameters gets a gradient with probability P_i = 1 - (1 - p_i)^B only.
+Every optimizer, for every value of its hyper-parameters, sees the same samples. With m > 1 experts a sample belongs to
+one of them (MoE-PLRF): column i of the parameters gets a gradient with probability P_i = 1 - (1 - p_i)^B only.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from danalab.theory.updates import dana_step, zero_moments
 
 
 class Rule(NamedTuple):
-    """One optimizer: `init(shape)` gives its state, `step(g, state, t, **settings)` the step (t = 1, 2, ...) and the new state."""
+    """One optimizer: `init(shape)` gives its state, `step(g, state, t, **settings)` the step and the new state."""
 
     init: Callable[[tuple[int, ...]], Any]
     step: Callable[..., tuple[jax.Array, Any]]
@@ -80,7 +80,7 @@ RULES = {
 
 @dataclass(frozen=True)
 class Contender:
-    """An optimizer of `RULES` with settings; a setting may be a sequence, all sequences of one contender of equal length."""
+    """An optimizer of `RULES` with settings; a setting may be a sequence, all of one contender equally long."""
 
     rule: str
     settings: Mapping[str, Any]
@@ -138,7 +138,7 @@ def zipf(experts: int, zeta: float) -> tuple[float, ...]:
 
 
 class Outcome(NamedTuple):
-    """Risk [times, settings, experts] of a contender; `tau` holds sorted tau statistics [times, settings, experts, ranks] or None."""
+    """Risk [times, settings, experts] of a contender, and its order statistics of tau [..., ranks] or None."""
 
     risk: np.ndarray
     tau: np.ndarray | None
@@ -202,11 +202,12 @@ def _race(
         for name, rule in rules:
             apply = RULES[rule].step
 
-            def one(theta: jax.Array, inner: Any, chosen: Any, apply: Any = apply) -> Any:
-                move, inner = apply(gradients(theta, X, y, owner), inner, t + 1.0, **chosen)
-                return theta - move, inner
-
-            new[name] = jax.vmap(one)(*state[name], settings[name])
+            theta, inner = state[name]
+            grads = jax.vmap(lambda one: gradients(one, X, y, owner))(theta)
+            move, inner = jax.vmap(lambda g, s, chosen, apply=apply: apply(g, s, t + 1.0, **chosen))(
+                grads, inner, settings[name]
+            )
+            new[name] = (theta - move, inner)
         return new
 
     def observe(state: Any) -> Any:

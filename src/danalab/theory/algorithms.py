@@ -2,8 +2,8 @@
 
     y <- (1 - Delta(t)) y + gamma1(t) g,     theta <- theta - gamma2(t) g - gamma3(t) y      (the new y).
 
-SGD, SGD with momentum, DANA-constant and DANA-decaying differ in the four schedules alone, and all of these are power laws.
-Source: Ferbach et al. 2025 (arXiv 2505.16098), section 2; the AdEMAMix schedules after Pagliardini et al. 2024 (arXiv 2409.03137).
+SGD, SGD with momentum, DANA-constant and DANA-decaying differ in the four schedules alone, all of them power laws.
+Source: Ferbach et al. 2025 (arXiv 2505.16098), section 2; AdEMAMix after Pagliardini et al. 2024 (arXiv 2409.03137).
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def _half_life(beta: Any) -> Any:
 
 
 def sgd(gamma2: float, delta: float = 8.0) -> Momentum:
-    """Plain SGD with step `gamma2`; a logarithmic-time momentum is kept, so that its norm can be seen, and never used."""
+    """Plain SGD with step `gamma2`; a momentum is kept, so that its norm can be seen, and never used."""
     return Momentum(PowerLaw(1.0), PowerLaw(gamma2), PowerLaw(0.0), forgetting(delta))
 
 

@@ -1,18 +1,19 @@
 """Deterministic equivalents: what a random draw of the PLRF looks like when d is large.
 
-With l_j = j^(-2 alpha), the resolvent of K is governed by the scalar m(z) = 1 - (1/d) sum_j l_j m / (l_j m - z); at z -> 0 it
-leaves one number tau, (1/d) sum_j tau l_j / (1 + tau l_j) = 1, from which the limit loss follows.
+With l_j = j^(-2 alpha), the resolvent of K is governed by one scalar, m(z) = 1 - (1/d) sum_j l_j m / (l_j m - z).
+At z -> 0 it leaves one number tau, (1/d) sum_j tau l_j / (1 + tau l_j) = 1, from which the limit loss follows.
 Source: Paquette et al. 2024 (arXiv 2405.15074), section on deterministic equivalents; the equations were re-derived.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from scipy.integrate import quad
-from scipy.optimize import brentq
+from scipy.optimize import root_scalar
 
 from danalab.theory.model import PLRF
 from danalab.theory.sums import log_bins, power_sum_between
@@ -28,7 +29,7 @@ class Nodes:
 
 
 def nodes(model: PLRF, exact: int = 20_000, per_decade: int = 200) -> Nodes:
-    """Nodes of the sums over j = 1..v: single levels up to `exact`, bins beyond (relative error 1e-6 at the default)."""
+    """Nodes of the sums over j = 1..v: single levels up to `exact`, bins beyond (error 1e-6 at the default)."""
     first, last = log_bins(model.v, exact, per_decade)
     many = last > first
     j = first.astype(float)
@@ -37,6 +38,10 @@ def nodes(model: PLRF, exact: int = 20_000, per_decade: int = 200) -> Nodes:
     level[many] = power_sum_between(2 * model.alpha, first[many], last[many]) / count[many]
     target[many] = power_sum_between(2 * (model.alpha + model.beta), first[many], last[many])
     return Nodes(level, count, target)
+
+
+def _root(function: Callable[[float], float], low: float, high: float) -> float:
+    return float(root_scalar(function, bracket=(low, high), xtol=1e-13, method="brentq").root)
 
 
 def limit_tau(model: PLRF) -> float:
@@ -51,7 +56,7 @@ def limit_tau(model: PLRF) -> float:
 
     # tau l_j must be large for some d of the v levels: between the scales of the first and far beyond the last.
     low, high = math.log(1 / model.v), 2 * model.alpha * math.log(model.v) + 40
-    return math.exp(float(brentq(excess, low, high, xtol=1e-13, rtol=1e-13)))
+    return math.exp(_root(excess, low, high))
 
 
 def limit_loss(alpha: float, beta: float, v: int, d: int) -> float:
@@ -70,7 +75,7 @@ def limit_loss(alpha: float, beta: float, v: int, d: int) -> float:
 
 
 def limit_kappa(alpha: float, ratio: float) -> float:
-    """The continuum form tau = kappa d^(2 alpha), kappa = 1 / int_0^ratio dx / (kappa + x^(2 alpha)), ratio = v / d; 2 alpha > 1."""
+    """kappa = 1 / int_0^ratio dx / (kappa + x^(2 alpha)), ratio = v / d; tau ~ kappa d^(2 alpha) if 2 alpha > 1."""
 
     def excess(log_kappa: float) -> float:
         kappa = math.exp(log_kappa)
@@ -78,7 +83,7 @@ def limit_kappa(alpha: float, ratio: float) -> float:
         inside = quad(lambda s: math.exp(s) / (kappa + math.exp(2 * alpha * s)), -40, math.log(ratio), limit=400)[0]
         return kappa * inside - 1
 
-    return math.exp(float(brentq(excess, -12, 12, xtol=1e-12)))
+    return math.exp(_root(excess, -12, 12))
 
 
 def limit_loss_continuum(alpha: float, beta: float, v: int, d: int) -> float:
@@ -101,7 +106,7 @@ def smallest_eigenvalue(model: PLRF) -> float:
         return float(grid.count @ (x / (1 + x)) ** 2) / model.d - 1
 
     low, high = math.log(1 / model.v), 2 * model.alpha * math.log(model.v) + 40
-    u = -math.exp(float(brentq(turning, low, high, xtol=1e-13)))
+    u = -math.exp(_root(turning, low, high))
     return 1 / u - float(grid.count @ (grid.level / (grid.level * u - 1))) / model.d
 
 

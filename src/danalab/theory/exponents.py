@@ -7,8 +7,8 @@ theta(t) = gamma2 t + (int_0^t sqrt(gamma1 gamma3))^2:
     x = (2a + 2b - 1) / 2a,  y = 2 - 1/2a,  gamma2 = d^-max(0, 1 - 2a).
 
 Exponents at fixed compute f = d t come from minimising the largest term over d = f^u: a linear programme in logarithms.
-Source: SGD: Paquette et al. 2024 (arXiv 2405.15074). DANA: balance of terms after Ferbach et al. 2025 (arXiv 2505.16098), checked
-against the integrated loss (bench/theory.py).
+Source: SGD: Paquette et al. 2024 (arXiv 2405.15074). DANA: balance of terms after Ferbach et al. 2025
+(arXiv 2505.16098), checked against the integrated loss (bench/theory.py).
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def compute_optimum(alpha: float, beta: float, family: Family) -> ComputeOptimum
     """
     check_exponents(alpha, beta)
     clock = _clock(alpha, _checked(family))
-    # One decreasing function of u for each term: min over the clock's branches of (d-exponent) u + (t-exponent) (1 - u).
+    # Each term as a function of u: the least, over the clock's branches, of (d-exponent) u + (t-exponent) (1 - u).
     terms = [[Term("F0", _floor_exponent(alpha, beta), 0.0)]]
     for name, (d, power) in _clock_exponents(alpha, beta).items():
         terms.append([Term(name, d - power * p, -power * q) for p, q in clock])

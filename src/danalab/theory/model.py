@@ -2,7 +2,7 @@
 
     A = diag(j^-alpha) W  [v, d],  W iid N(0, 1/d),  c_j = j^-(alpha+beta),  z ~ N(0, I_v),  j = 1..v.
 
-In the eigenbasis of K = A^T A the whole loss is `limit + 1/2 sum_j lam_j rho_j`, rho_j the squared distance to the optimum.
+In the eigenbasis of K = A^T A the loss is `limit + 1/2 sum_j lam_j rho_j`, rho_j the squared distance to the optimum.
 Source: Paquette et al. 2024 (arXiv 2405.15074); Ferbach et al. 2025 (arXiv 2505.16098).
 """
 

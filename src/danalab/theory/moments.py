@@ -1,7 +1,7 @@
 """The expected loss of every step, exactly: the unit-step recursion of the second moments.
 
-No large-d limit and no small-step limit: for a fixed spectrum and Gaussian data this is what the mean of infinitely many
-stochastic runs would be. Cost O(modes) a step.
+No large-d limit and no small-step limit: for a fixed spectrum and Gaussian data this is what the mean of infinitely
+many stochastic runs would be. Cost O(modes) a step.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The tau estimator of Dana-Star on its own: tau <- (1 - a) tau + a |u| / (|u| + sqrt(v)), u active with probability P.
 
-Its limit is P E[|u| / (|u| + sqrt(P E u^2)) | active]: P / (1 + sqrt(P)) for gradients of one size, less for spread ones.
+Its limit is P E[|u| / (|u| + sqrt(P E u^2)) | active]: P / (1 + sqrt(P)) for gradients of one size, else less.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from danalab.errors import UserError, nearest
 from danalab.theory.recording import padded, record
 
 KINDS = ("sign", "gauss", "product")
-"""Distributions of an active gradient: +-1, N(0, 1), or a product of two N(0, 1) (the gradient of a linear model at batch 1)."""
+"""Distributions of an active gradient: +-1, N(0, 1), or a product of two N(0, 1) (a linear model at batch 1)."""
 
 
 def tau_limit(activity: float, kind: str = "sign") -> float:

@@ -3,9 +3,10 @@
     a = delta / (delta + t),   m <- (1-a) m + a g,   v <- (1-a) v + a g^2,   s = sqrt(v) + eps
     ADana, Dana-MK4:            step = g/s + gamma3 sign(m) (min((1+t)^(1-kappa) |m|/s, clipsnr) + |m|/s)
     Dana-Star, Dana-Star-MK4:   step = n g + gamma3 sign(m) (q min(T^(1-kappa) |m| n/q, clipsnr) + |m| n)
-        tau <- (1-a) tau + a |g|/(|g|+s),  c = min(tau, 1/2),  q = max(c/(1-c), 1/(1+t)),  n = sqrt(q)/s,  T = max(tau t, 1)
+        tau <- (1-a) tau + a |g|/(|g|+s),  c = min(tau, 1/2),  q = max(c/(1-c), 1/(1+t)),
+        n = sqrt(q)/s,  T = max(tau t, 1)
 
-theta <- theta - lr step. An infinite `clipsnr` is no clipping. Scalars may be traced: nothing recompiles when they change.
+theta <- theta - lr step. An infinite `clipsnr` is no clipping. Scalars may be traced: changing them recompiles nothing.
 Source: the log-time optimizers of arXiv 2602.05298, appendix on the algorithms.
 """
 

@@ -1,7 +1,7 @@
 """The loss as a Volterra equation P(t) = F(t) + int_0^t K(t - s) P(s) ds, and what its kernel says about stability.
 
-For SGD the kernel is explicit. For the others, freezing the schedules gives a quasi-static kernel norm N: stable below one,
-noise floor limit / (1 - N).
+For SGD the kernel is explicit. For the others, freezing the schedules gives a quasi-static kernel norm N: stable below
+one, noise floor limit / (1 - N).
 """
 
 from __future__ import annotations

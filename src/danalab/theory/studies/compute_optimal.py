@@ -1,4 +1,4 @@
-"""The compute-optimal frontier of three algorithms: loss against compute for many sizes, the envelope and its exponent."""
+"""The compute-optimal frontier of three algorithms: loss against compute for many sizes, envelope and exponent."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
+from danalab.theory.envelope import frontier
 from danalab.theory.exponents import FAMILIES, compute_optimum
-from danalab.theory.frontier import frontier
 from danalab.theory.studies.study import COLORS, LABELS, Study, canvas, loglog
 
 SIZES = tuple(100 * 2**k for k in range(11))
@@ -35,8 +35,8 @@ def compute(alpha: float = 1.0, beta: float = 0.3, *, sizes: Sequence[int] = SIZ
 def draw_figure(study: Study) -> Figure:
     """One panel an algorithm, and the three envelopes together."""
     a, p = study.arrays, study.parameters
-    figure, axes = canvas(1, 4, 4.4, 4.2)
-    for panel, family in zip(axes[0], FAMILIES, strict=False):
+    figure, axes = canvas(2, 2, 5.4, 4.2)
+    for panel, family in zip(axes.flat, FAMILIES, strict=False):
         for d in p["sizes"]:
             panel.plot(*a[f"curve_{family}_{d}"], color=COLORS[family], lw=0.8, alpha=0.45)
         inside = a[f"interior_{family}"]
@@ -51,7 +51,7 @@ def draw_figure(study: Study) -> Figure:
         loglog(panel, f"{LABELS[family]}: fitted {fitted:.3f}", "compute f = d (t + 1)", "population risk P")
         panel.set(ylim=(1e-8, 2), xlim=(1e3, a["flops"][-1]))
         panel.legend(loc="lower left")
-    last = axes[0][-1]
+    last = axes[1][1]
     for family in FAMILIES:
         inside = a[f"interior_{family}"]
         last.plot(a["flops"][inside], a[f"risk_{family}"][inside], color=COLORS[family], label=LABELS[family])

@@ -1,4 +1,4 @@
-"""The hummingbird plot: risk against steps for every kappa, one panel an optimizer, and the final risk against kappa."""
+"""The hummingbird plot: risk against steps for every kappa, one panel an optimizer, and final risk against kappa."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from typing import Any
 
 import matplotlib as mpl
 import numpy as np
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
-from danalab.theory.hummingbird import SWEPT, hummingbird
+from danalab.theory.kappa_sweep import SWEPT, hummingbird
 from danalab.theory.model import PLRF
 from danalab.theory.studies.study import COLORS, LABELS, Study, canvas, loglog
 
@@ -36,10 +38,10 @@ def compute(model: PLRF, **settings: Any) -> Study:
 def draw_figure(study: Study) -> Figure:
     """Three panels of curves coloured by kappa, one of final risks."""
     a, p = study.arrays, study.parameters
-    figure, axes = canvas(1, 4, 4.3, 4.2)
+    figure, axes = canvas(2, 2, 5.4, 4.2)
     colors = mpl.colormaps["viridis"]
     low, high = float(a["limit"]) * 0.7, 10.0
-    for panel, name in zip(axes[0], SWEPT, strict=False):
+    for panel, name in zip(axes.flat, SWEPT, strict=False):
         for i, kappa in enumerate(a["kappa"]):
             panel.plot(a["t"] + 1, a[f"risk_{name}"][:, i], color=colors(kappa), lw=1.4)
         panel.plot(a["t"] + 1, a["risk_adam"][:, 0], color="black", ls="--", lw=1.6, label="Adam")
@@ -49,9 +51,9 @@ def draw_figure(study: Study) -> Figure:
         loglog(panel, LABELS[name] + clip, "steps t + 1", "population risk P")
         panel.set_ylim(low, high)
     axes[0][0].legend(loc="lower left")
-    scale = mpl.cm.ScalarMappable(mpl.colors.Normalize(0, 1), colors)
-    figure.colorbar(scale, ax=axes[0][2], label="kappa", shrink=0.85)
-    last = axes[0][3]
+    scale = ScalarMappable(Normalize(0, 1), colors)
+    figure.colorbar(scale, ax=axes[:, 1], label="kappa", shrink=0.6, aspect=40)
+    last = axes[1][1]
     for name in SWEPT:
         last.plot(
             a["kappa"],

@@ -1,4 +1,4 @@
-"""Deterministic equivalents beside a random draw: eigenvalues, where the target's energy sits, and the limit loss against d."""
+"""Deterministic equivalents beside random draws: eigenvalues, the target's energy, and the limit loss against d."""
 
 from __future__ import annotations
 

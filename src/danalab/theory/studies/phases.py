@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from danalab.theory.exponents import FAMILIES, IVA_BORDER, compute_optimum
 from danalab.theory.studies.study import LABELS, Study, canvas
 
 _NAMES = {
-    "Ia": (1.6, 0.5), "II": (2.35, 1.6), "III": (1.4, 2.3), "Ib": (0.72, 0.7), "IVa": (0.79, 1.85), "IVb": (0.545, 1.4),
+    "Ia": (1.6, 0.5), "II": (2.35, 1.6), "III": (1.4, 2.3), "Ib": (0.72, 0.7), "IVa": (0.79, 1.85), "IVb": (0.545, 2.7),
     "Ic": (0.25, 1.85),
 }  # fmt: skip
 
@@ -38,12 +41,12 @@ def compute(*, points: int = 121) -> Study:
 
 def draw_figure(study: Study) -> Figure:
     """Three maps of the exponent, one of the gain, with the borders and names of the phases."""
-    figure, axes = canvas(1, 4, 4.3, 4.0)
+    figure, axes = canvas(2, 2, 5.4, 4.6)
     a = study.arrays
     maps = [(f"{LABELS[f]}: e in P ~ compute^-e", a[f"exponent_{f}"], "viridis", (0, 1.2)) for f in FAMILIES]
     gain = a["exponent_dana-decaying"] / a["exponent_sgd"]
     maps.append(("gain: e of DANA-decaying / e of SGD", gain, "magma", (1, float(np.nanmax(gain)))))
-    for panel, (title, values, colors, limits) in zip(axes[0], maps, strict=True):
+    for panel, (title, values, colors, limits) in zip(axes.flat, maps, strict=True):
         mesh = panel.pcolormesh(
             a["two_alpha"], a["two_beta"], values, cmap=colors, vmin=limits[0], vmax=limits[1], shading="nearest"
         )
@@ -54,12 +57,13 @@ def draw_figure(study: Study) -> Figure:
     return figure
 
 
-def _borders(panel) -> None:  # noqa: ANN001
-    line = {"color": "white", "lw": 1.2}
+def _borders(panel: Axes) -> None:
+    line: dict[str, Any] = {"color": "white", "lw": 1.2}
     panel.plot([1, 1], [0, 3], **line)
     panel.plot([0.05, 3], [1, 1], **line)
     panel.plot([1, 3], [1, 3], **line)
     panel.plot([0.5, 0.5], [1, 3], **line)
     panel.plot([2 * IVA_BORDER] * 2, [1, 3], color="white", lw=0.8, ls="--")
     for name, (x, y) in _NAMES.items():
-        panel.text(x, y, name, color="white", ha="center", va="center", fontsize=9, fontweight="bold")
+        turn = 90 if name == "IVb" else 0
+        panel.text(x, y, name, color="white", ha="center", va="center", fontsize=9, fontweight="bold", rotation=turn)

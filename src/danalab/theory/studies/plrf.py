@@ -5,22 +5,25 @@ The exact recursion, its differential equation in log time, and stochastic runs.
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from danalab.theory.algorithms import ALGORITHMS, critical_kappa, default_delta, standard
 from danalab.theory.equivalents import limit_loss
+from danalab.theory.log_time import ode
 from danalab.theory.model import PLRF
 from danalab.theory.moments import moment_recursion
-from danalab.theory.ode import ode
 from danalab.theory.recording import geometric_times
-from danalab.theory.simulate import simulate
+from danalab.theory.runs import simulate
 from danalab.theory.spectra import draw
 from danalab.theory.studies.study import COLORS, LABELS, Study, canvas, loglog
 
 
 def compute(
-    model: PLRF, *, batch: int = 1, steps: int = 100_000, runs: int = 8, h: float = 1e-2, seed: int = 0
+    model: PLRF, *, batch: int = 1, steps: int = 30_000, runs: int = 8, h: float = 1e-2, seed: int = 0
 ) -> Study:
     """Curves of all algorithms of `ALGORITHMS` on one draw of `model`; `runs` stochastic runs each."""
     spectrum = draw(model, seed).spectrum
@@ -39,39 +42,55 @@ def compute(
     findings["limit risk of this draw"] = spectrum.limit
     findings["limit risk, deterministic equivalent"] = limit_loss(model.alpha, model.beta, model.v, model.d)
     settings = {
-        **{"alpha": model.alpha, "beta": model.beta, "v": model.v, "d": model.d, "batch": batch, "steps": steps},
-        **{"runs": runs, "h": h, "seed": seed, "kappa": critical_kappa(model.alpha)},
+        **dataclasses.asdict(model),
+        "batch": batch,
+        "steps": steps,
+        "runs": runs,
+        "h": h,
+        "seed": seed,
+        "kappa": critical_kappa(model.alpha),
         "delta": default_delta(model.alpha, model.beta),
     }
     return Study("plrf", arrays, settings, findings)
 
 
 def draw_figure(study: Study) -> Figure:
-    """Left: the curves; right: how far the equation and the mean of the runs are from the exact expectation."""
+    """Left: expected curves and one run each; middle: spread of the runs; right: equation against exact recursion."""
     a, p = study.arrays, study.parameters
-    figure, axes = canvas(1, 2, 6.4, 4.6)
-    left, right = axes[0]
+    figure, axes = canvas(1, 3, 5.2, 4.5)
+    left, middle, right = axes[0]
     t = a["t"] + 1
     for name in ALGORITHMS:
         color = COLORS[name]
         left.plot(t, a[f"runs_{name}"][0], color=color, alpha=0.3, lw=1)
         left.plot(t, a[f"exact_{name}"], color=color, label=LABELS[name])
         late = a["t"] >= 10
-        right.plot(t[late], 100 * (a[f"ode_{name}"] / a[f"exact_{name}"] - 1)[late], color=color, lw=1.6)
-        mean = a[f"runs_{name}"].mean(0)
-        right.plot(t[late], 100 * (mean / a[f"exact_{name}"] - 1)[late], color=color, lw=0.8, ls=":")
-    left.axhline(float(a["limit"]), color="black", lw=1, ls="--", label="limit risk")
+        right.plot(t[late], 100 * (a[f"ode_{name}"] / a[f"exact_{name}"] - 1)[late], color=color, label=LABELS[name])
+    for name in ("sgd", "dana-decaying"):
+        low, high = np.quantile(a[f"runs_{name}"], [0.1, 0.9], axis=0)
+        middle.fill_between(t, low, high, color=COLORS[name], alpha=0.3, lw=0, label=f"{LABELS[name]}: 80% of the runs")
+        middle.plot(t, a[f"exact_{name}"], color=COLORS[name], label=f"{LABELS[name]}: exact mean")
+        middle.plot(t, a[f"ode_{name}"], color="black", lw=1, ls=":")
+    middle.plot([], [], color="black", lw=1, ls=":", label="equation in log time")
+    _mark_limits(left, study)
+    title = f"alpha = {p['alpha']:g}, beta = {p['beta']:g}, v = {p['v']}, d = {p['d']}, B = {p['batch']}"
+    loglog(left, title, "steps t + 1", "population risk P = MSE / 2")
+    loglog(middle, f"{p['runs']} stochastic runs", "steps t + 1", "population risk P = MSE / 2")
+    right.set(xscale="log", xlabel="steps t + 1", ylabel="difference [%]")
+    right.set_title("equation in log time against the exact mean")
+    right.axhline(0, color="black", lw=0.8)
+    for panel, place in ((left, "lower left"), (middle, "lower left"), (right, "lower right")):
+        panel.legend(loc=place)
+    return figure
+
+
+def _mark_limits(panel: Axes, study: Study) -> None:
+    p = study.parameters
+    panel.axhline(float(study.arrays["limit"]), color="black", lw=1, ls="--", label="limit risk")
     transition = 4 * p["d"] / p["batch"]
     if transition < p["steps"]:
-        left.axvline(transition, color=COLORS["dana-constant"], lw=1, ls=":")
-        left.annotate(
+        panel.axvline(transition, color=COLORS["dana-constant"], lw=1, ls=":")
+        panel.annotate(
             "DANA-constant sets in, t = 4d/B", (transition, 0.98), (-4, 0), xycoords=("data", "axes fraction"),
             textcoords="offset points", rotation=90, ha="right", va="top", fontsize=8, color=COLORS["dana-constant"],
         )  # fmt: skip
-    title = f"alpha = {p['alpha']:g}, beta = {p['beta']:g}, v = {p['v']}, d = {p['d']}, B = {p['batch']}"
-    loglog(left, title, "steps t + 1", "population risk P = MSE / 2")
-    left.legend(loc="lower left")
-    right.set(xscale="log", xlabel="steps t + 1", ylabel="difference from the exact recursion [%]", ylim=(-25, 25))
-    right.set_title(f"solid: equation in log time;  dotted: mean of {p['runs']} runs")
-    right.axhline(0, color="black", lw=0.8)
-    return figure

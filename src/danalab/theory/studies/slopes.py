@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from danalab.theory.algorithms import standard
 from danalab.theory.exponents import FAMILIES, Family, phase, time_exponents
-from danalab.theory.ode import ode
+from danalab.theory.log_time import ode
 from danalab.theory.spectra import binned_spectrum
 from danalab.theory.studies.study import COLORS, LABELS, Study, canvas
 from danalab.theory.sums import power_sum
@@ -42,6 +42,8 @@ def draw_figure(study: Study) -> Figure:
             panel.plot(
                 study.arrays["t"], study.arrays[f"slope_{name}_{family}"], color=COLORS[family], label=LABELS[family]
             )
+            if family == "dana-constant" and name != "Ia":
+                continue  # its capacity term takes over before these slopes are reached
             term, level = _leading(alpha, beta, family)
             panel.axhline(level, color=COLORS[family], lw=1, ls="--")
             panel.annotate(

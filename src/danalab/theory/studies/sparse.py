@@ -1,4 +1,4 @@
-"""Sparse gradients: the mixture of experts under ADana and Dana-Star-MK4, each expert on the wall clock and on its own."""
+"""Sparse gradients: a mixture of experts under ADana and Dana-Star-MK4, each expert on its own clock."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from typing import Any
 
 import matplotlib as mpl
 import numpy as np
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import LinearSegmentedColormap, LogNorm
 from matplotlib.figure import Figure
 
+from danalab.theory.experts import moe
 from danalab.theory.model import PLRF
-from danalab.theory.moe import moe
 from danalab.theory.studies.study import COLORS, LABELS, Study, canvas, loglog
 
 _ORDER = ("adana", "dana-mk4", "dana-star-mk4", "adam")
@@ -48,8 +50,8 @@ def draw_figure(study: Study) -> Figure:
                 continue  # the same as ADana wherever ADana is stable
             total.plot(a["t"] + 1, a[f"total_{name}"][:, i], color=COLORS[name], ls=style, label=LABELS[name] + kappa)
     loglog(total, "total risk, geometric mean over draws", "steps t + 1", "population risk P")
-    total.set_ylim(0.5 * float(a["limit"].mean()), 1e3)
-    total.legend(loc="upper left", fontsize=7.5, ncols=2)
+    total.set_ylim(0.5 * float(a["limit"].mean()), 1e5)
+    total.legend(loc="upper left", fontsize=8, ncols=2)
     colors = mpl.colormaps["plasma"]
     shade = np.log(a["activity"] / a["activity"].min()) / np.log(a["activity"].max() / a["activity"].min())
     for panel, name in ((left, "adana"), (right, "dana-star-mk4")):
@@ -68,7 +70,11 @@ def draw_figure(study: Study) -> Figure:
         )
         panel.set_ylim(0.5 * float(a["limit"].mean()), 1e3)
         panel.set_xlim(left=0.1)
-    norm = mpl.colors.LogNorm(a["activity"].min(), a["activity"].max())
-    figure.colorbar(mpl.cm.ScalarMappable(norm, mpl.colors.LinearSegmentedColormap.from_list("cut", colors(np.linspace(0, 0.92, 64)))),
-                    ax=right, label="activity P_i", shrink=0.85)  # fmt: skip
+    lowest, highest = float(a["activity"].min()), float(a["activity"].max())
+    norm = LogNorm(lowest, highest)
+    cut = LinearSegmentedColormap.from_list("cut", colors(np.linspace(0, 0.92, 64)))
+    bar = figure.colorbar(ScalarMappable(norm, cut), ax=right, label="activity P_i", shrink=0.85)
+    ticks = [x for x in (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0) if lowest <= x <= highest]
+    bar.set_ticks(ticks, labels=[f"{x:g}" for x in ticks])
+    bar.minorticks_off()
     return figure

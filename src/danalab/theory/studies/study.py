@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,7 @@ LABELS = {
     "dana-decaying": "DANA-decaying",
 }
 
-_STYLE = {
+_STYLE: Any = {
     "font.size": 10,
     "axes.titlesize": 11,
     "axes.grid": True,
@@ -50,7 +51,8 @@ _STYLE = {
     "grid.linewidth": 0.6,
     "axes.spines.top": False,
     "axes.spines.right": False,
-    "legend.frameon": False,
+    "legend.framealpha": 0.85,
+    "legend.edgecolor": "none",
     "legend.fontsize": 9,
     "lines.linewidth": 2.0,
 }
@@ -69,10 +71,9 @@ class Study:
 
 
 def canvas(rows: int, columns: int, width: float = 5.2, height: float = 4.0) -> tuple[Figure, np.ndarray]:
-    """An empty figure and its axes [rows, columns], in the style of all theory figures."""
-    with mpl.rc_context(_STYLE):
-        figure = Figure(figsize=(width * columns, height * rows), dpi=130, layout="constrained")
-        return figure, figure.subplots(rows, columns, squeeze=False)
+    """An empty figure and its axes [rows, columns]."""
+    figure = Figure(figsize=(width * columns, height * rows), dpi=130, layout="constrained")
+    return figure, figure.subplots(rows, columns, squeeze=False)
 
 
 def loglog(axes: Axes, title: str, x: str, y: str) -> None:
@@ -80,13 +81,13 @@ def loglog(axes: Axes, title: str, x: str, y: str) -> None:
     axes.set(xscale="log", yscale="log", title=title, xlabel=x, ylabel=y)
 
 
-def save(study: Study, figure: Figure, folder: str | Path) -> dict[str, str]:
+def save(study: Study, draw_figure: Callable[[Study], Figure], folder: str | Path) -> dict[str, str]:
     """Write `NAME.png`, `NAME.npz` and `NAME.json` (parameters and findings); returns their paths."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     paths = {kind: folder / f"{study.name}.{kind}" for kind in ("png", "npz", "json")}
     with mpl.rc_context(_STYLE):
-        figure.savefig(paths["png"])
+        draw_figure(study).savefig(paths["png"])
     np.savez_compressed(paths["npz"], allow_pickle=False, **study.arrays)
     write_json(paths["json"], {"study": study.name, "parameters": study.parameters, "findings": study.findings})
     return {kind: str(path) for kind, path in paths.items()}

@@ -1,4 +1,4 @@
-"""The tau estimator: its mean against the activity, and its distribution over the coordinates of a mixture of experts."""
+"""The tau estimator: its mean against the activity, and its distribution in a mixture of experts."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
 
+from danalab.theory.experts import moe
 from danalab.theory.model import PLRF
-from danalab.theory.moe import moe
 from danalab.theory.studies.study import Study, canvas
 from danalab.theory.tau import KINDS, measure_tau, pooled_cdf, tail_scale, tau_limit
 
@@ -59,8 +59,8 @@ def draw_figure(study: Study) -> Figure:
         )
         values, height = pooled_cdf(a["tau"][i], np.arange(d), d)
         spread.plot(np.maximum(values, 1e-6), tail_scale(height), color=colors[i], lw=1.4, label=f"t = {t:,}")
-    experts.plot(a["expert_activity"], a["expert_activity"] / (1 + np.sqrt(a["expert_activity"])), color="black", lw=1, ls=":",
-                 label="P / (1 + sqrt P)")  # fmt: skip
+    P = a["expert_activity"]
+    experts.plot(P, P / (1 + np.sqrt(P)), color="black", lw=1, ls=":", label="P / (1 + sqrt P)")
     experts.set(xscale="log", yscale="log", xlabel="activity P_i of the expert", ylabel="mean tau of the expert")
     experts.set_title(f"Dana-Star-MK4, {p['experts']} experts, kappa = {p['kappa']:g}")
     experts.legend(loc="upper left")

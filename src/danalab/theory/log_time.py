@@ -1,8 +1,8 @@
 """The loss curve as a differential equation in log time: a million steps for the price of a few thousand.
 
 Log-time implicit Euler with step h in tau = log(1 + t): the 3 x 3 systems of all modes are solved in closed form, the
-coupling of the modes through the loss is rank one (Sherman-Morrison). When its denominator is not positive the noise kernel
-has norm one or more: the algorithm diverges, and the risk is reported as infinite from there on.
+coupling of the modes through the loss is rank one (Sherman-Morrison). When its denominator is not positive the noise
+kernel has norm one or more: the algorithm diverges, and the risk is reported as infinite from there on.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ def ode(
         batch: samples a step.
         h: step in log(1 + t); 1e-2 is good to 0.2%, 1e-3 to 0.02%.
         approximate: the published leading-order equations in place of the exact ones.
-        renormalise: what an adaptive optimizer divides by sqrt(2P): "adam" gamma3, "rmsprop" gamma1, "risk" gamma2 and gamma3.
+        renormalise: what is divided by sqrt(2P), as adaptive optimizers do: "adam" gamma3, "rmsprop" gamma1, "risk"
+            gamma2 and gamma3.
     Raises:
         UserError: horizon, batch or h is not positive; unknown `renormalise`.
     """

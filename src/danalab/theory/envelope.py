@@ -1,4 +1,4 @@
-"""The compute-optimal frontier: loss curves for many d, their lower envelope against compute f = d (t + 1), and its slope."""
+"""The compute-optimal frontier: loss curves for many d, their lower envelope against compute f = d (t + 1)."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from danalab.errors import UserError
 from danalab.theory.algorithms import standard
 from danalab.theory.curves import Curve
 from danalab.theory.equivalents import limit_loss
+from danalab.theory.log_time import ode
 from danalab.theory.model import Spectrum
-from danalab.theory.ode import ode
 from danalab.theory.spectra import binned_spectrum
 from danalab.theory.sums import power_sum
 
@@ -32,7 +32,7 @@ class Frontier:
     """One curve for each d."""
 
     def interior(self) -> np.ndarray:
-        """Mask of the compute whose best d is neither the smallest nor the largest: elsewhere the envelope is cut off."""
+        """Mask of the compute whose best d is neither the smallest nor the largest: elsewhere it is cut off."""
         return (self.best > self.sizes[0]) & (self.best < self.sizes[-1]) & np.isfinite(self.risk)
 
     def slope(self, share: float = 1.0) -> float:

@@ -1,7 +1,7 @@
 """The hummingbird plot: risk against steps for kappa from 0 to 1 on one data stream.
 
-Small kappa (much momentum) drops fastest and then blows up, the wing; the larger kappa, the later. Clipping the signal-to-noise
-ratio (Dana-MK4) folds the wing back.
+Small kappa (much momentum) drops fastest and then blows up, the wing; the larger kappa, the later. Clipping the
+signal-to-noise ratio (Dana-MK4) folds the wing back.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Stochastic runs of the rotation-equivariant algorithms (SGD, SGD-M, DANA, AdEMAMix-like), O(batch x modes) a step.
 
-Gaussian data make two simplifications exact: the part of the target that no feature explains is independent Gaussian noise of
-variance 2 limit, and in the eigenbasis of K the features are independent, X_j = sqrt(lam_j) g_j. So no W is multiplied.
+Gaussian data make two simplifications exact: the part of the target that no feature explains is independent Gaussian
+noise of variance 2 limit, and in the eigenbasis of K the features are independent, X_j = sqrt(lam_j) g_j.
 """
 
 from __future__ import annotations

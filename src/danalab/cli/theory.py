@@ -1,0 +1,180 @@
+"""Power-law random features: curves, phases, hummingbird, sparse experts, tau statistics, predictions; with figures."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from danalab.cli.theory_flags import (
+    HummingbirdFlags,
+    LimitFlags,
+    MoEFlags,
+    Output,
+    PhaseFlags,
+    PLRFFlags,
+    PredictFlags,
+    ScheduleFlags,
+    TauFlags,
+)
+from danalab.errors import UserError
+
+
+def plrf(flags: PLRFFlags) -> None:
+    """Loss curves of SGD, SGD-M, DANA-constant, DANA-decaying and AdEMAMix: exact, in log time, and stochastic."""
+    from danalab.theory.studies import plrf as study
+
+    settings = {name: getattr(flags, name) for name in ("batch", "steps", "runs", "h", "seed")}
+    _finish(flags, [(study.compute(_model(flags), **settings), study.draw_figure)])
+
+
+def phases(flags: PhaseFlags) -> None:
+    """The phase diagram, the compute-optimal frontier at one point of it, and local slopes in three phases."""
+    from danalab.theory.studies import compute_optimal, slopes
+    from danalab.theory.studies import phases as diagram
+
+    if flags.sizes < 3 or flags.points < 3:
+        raise UserError(f"--sizes {flags.sizes} and --points {flags.points}: at least 3 of each are needed")
+    sizes = [100 * 2**k for k in range(flags.sizes)]
+    frontier = compute_optimal.compute(flags.alpha, flags.beta, sizes=sizes, h=flags.h)
+    _finish(
+        flags,
+        [
+            (diagram.compute(points=flags.points), diagram.draw_figure),
+            (frontier, compute_optimal.draw_figure),
+            (slopes.compute(h=flags.h), slopes.draw_figure),
+        ],
+    )
+
+
+def hummingbird(flags: HummingbirdFlags) -> None:
+    """Risk against steps for every kappa on one data stream: ADana, Dana-MK4, Dana-Star-MK4, Adam, SGD."""
+    from danalab.theory.studies import humming as study
+
+    names = ("kappas", "steps", "batch", "lr", "clipsnr", "delta", "experts", "zeta", "noise", "seed")
+    settings = {name: getattr(flags, name) for name in names}
+    _finish(flags, [(study.compute(_model(flags), **settings), study.draw_figure)])
+
+
+def moe(flags: MoEFlags) -> None:
+    """A mixture of experts with rare gradients: total risk, and every expert on its own clock."""
+    from danalab.theory.studies import sparse as study
+
+    names = ("experts", "zeta", "batch", "steps", "kappas", "lr", "clipsnr", "noise", "seeds")
+    settings = {name: getattr(flags, name) for name in names}
+    _finish(flags, [(study.compute(_model(flags), **settings), study.draw_figure)])
+
+
+def tau(flags: TauFlags) -> None:
+    """The tau estimator of Dana-Star: against the activity, over experts, and its distribution."""
+    from danalab.theory.studies import tau_statistics as study
+
+    names = ("experts", "zeta", "batch", "steps", "kappa", "synthetic_steps", "seed")
+    settings = {name: getattr(flags, name) for name in names}
+    _finish(flags, [(study.compute(_model(flags), **settings), study.draw_figure)])
+
+
+def schedules(flags: ScheduleFlags) -> None:
+    """Weight and memory of the momentum over time, and the loss against kappa: a U with a cliff on its left."""
+    from danalab.theory.studies import schedules as study
+
+    settings = {name: getattr(flags, name) for name in ("batch", "horizon", "points", "h")}
+    _finish(flags, [(study.compute(_model(flags), **settings), study.draw_figure)])
+
+
+def limit(flags: LimitFlags) -> None:
+    """Limit loss, eigenvalues and target energy: deterministic equivalents beside random draws."""
+    from danalab.theory.studies import limits as study
+
+    if flags.draws < 1:
+        raise UserError(f"--draws {flags.draws}: at least one is needed")
+    _finish(flags, [(study.compute(_model(flags), draws=flags.draws, seed=flags.seed), study.draw_figure)])
+
+
+def predict(flags: PredictFlags) -> None:
+    """Phase, kappa, exponents and curves for a measured spectrum; as a heuristic, beside measured loss curves."""
+    from danalab.theory.measured import compare_curves, compare_ladder, read_measured
+    from danalab.theory.prediction import load_spectrum, power_law, predict
+    from danalab.theory.studies import prediction as study
+
+    if flags.spectrum is None and flags.alpha is None:
+        raise UserError("give --spectrum FILE, or --alpha and --beta")
+    lam, rho = power_law(flags.alpha or 0.0) if flags.spectrum is None else load_spectrum(flags.spectrum)
+    expected = predict(
+        lam, rho, alpha=flags.alpha, beta=flags.beta, limit=flags.limit, horizon=flags.horizon, batch=flags.batch
+    )
+    report = None
+    if flags.runs:
+        measured = [curve for path in flags.runs for curve in read_measured(path)]
+        single = all(len(curve.loss) == 1 for curve in measured) or len({curve.size for curve in measured}) > 1
+        report = compare_ladder(measured, expected.compute) if single else compare_curves(measured, expected.speedup())
+    settings = {
+        "spectrum": None if flags.spectrum is None else str(flags.spectrum),
+        "alpha": flags.alpha,
+        "beta": flags.beta,
+        "limit": flags.limit,
+        "horizon": flags.horizon,
+        "batch": flags.batch,
+        "runs": [str(path) for path in flags.runs],
+    }
+    _finish(flags, [(study.compute(expected, report, **settings), study.draw_figure)])
+
+
+def _model(flags: Any) -> Any:
+    from danalab.theory.model import PLRF
+
+    return PLRF(flags.alpha, flags.beta, flags.v, flags.d)
+
+
+def _finish(flags: Output, studies: list[tuple[Any, Callable[[Any], Any]]]) -> None:
+    """Save the studies and print what they found."""
+    from danalab.theory.studies.study import save
+
+    results = []
+    for study, draw_figure in studies:
+        files = save(study, draw_figure, flags.out)
+        results.append({"study": study.name, "findings": study.findings, "files": files})
+    if flags.json:
+        json.dump(results[0] if len(results) == 1 else {"studies": results}, sys.stdout)
+        print()
+        return
+    for result in results:
+        print(f"{result['study']}: {result['files']['png']}")
+        _print(result["findings"], "  ")
+
+
+def _print(findings: dict[str, Any], indent: str) -> None:
+    width = max((len(name) for name, value in findings.items() if not isinstance(value, dict | list)), default=0)
+    for name, value in findings.items():
+        if isinstance(value, dict):
+            print(f"{indent}{name}")
+            _print(value, indent + "  ")
+        elif isinstance(value, list):
+            for row in value:
+                print(
+                    indent
+                    + (
+                        ", ".join(f"{k} {_number(v)}" for k, v in row.items())
+                        if isinstance(row, dict)
+                        else _number(row)
+                    )
+                )
+        else:
+            print(f"{indent}{name:<{width}}  {_number(value)}")
+
+
+def _number(value: Any) -> str:
+    return f"{value:.5g}" if isinstance(value, float) else str(value)
+
+
+SUBVERBS = {
+    "plrf": (PLRFFlags, plrf),
+    "phases": (PhaseFlags, phases),
+    "hummingbird": (HummingbirdFlags, hummingbird),
+    "moe": (MoEFlags, moe),
+    "tau": (TauFlags, tau),
+    "schedules": (ScheduleFlags, schedules),
+    "limit": (LimitFlags, limit),
+    "predict": (PredictFlags, predict),
+}

@@ -1,0 +1,192 @@
+"""Flags of the `danalab theory` verbs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class Output:
+    out: Path = Path("theory")
+    """Folder for the figure (png), its curves (npz) and its parameters (json)."""
+    json: bool = False
+    """Print one JSON object on standard output."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PLRFFlags(Output):
+    alpha: float = 1.0
+    """Data exponent: eigenvalues fall like j^(-2 alpha)."""
+    beta: float = 0.5
+    """Target exponent; 2 (alpha + beta) must exceed 1."""
+    v: int = 2000
+    """Hidden dimension, at least d."""
+    d: int = 500
+    """Parameters."""
+    batch: int = 1
+    """Samples a step."""
+    steps: int = 30_000
+    """Horizon [steps]."""
+    runs: int = 8
+    """Stochastic runs of each algorithm."""
+    h: float = 0.01
+    """Step of the integrator in log(1 + t)."""
+    seed: int = 0
+    """Seed of the draw and of the samples."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PhaseFlags(Output):
+    alpha: float = 1.0
+    """Data exponent of the compute-optimal frontier."""
+    beta: float = 0.3
+    """Target exponent of the compute-optimal frontier."""
+    sizes: int = 11
+    """Number of sizes d = 100, 200, 400, ... of the frontier."""
+    points: int = 121
+    """Grid points of the phase diagram along each axis."""
+    h: float = 0.01
+    """Step of the integrator in log(1 + t)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HummingbirdFlags(Output):
+    alpha: float = 1.0
+    """Data exponent."""
+    beta: float = 0.3
+    """Target exponent."""
+    v: int = 800
+    """Hidden dimension, at least d."""
+    d: int = 200
+    """Parameters (of each expert)."""
+    batch: int = 10
+    """Samples a step."""
+    steps: int = 16_000
+    """Horizon [steps]."""
+    kappas: tuple[float, ...] = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+    """Damping exponents to sweep, between 0 and 1."""
+    lr: float = 0.003
+    """Learning rate of the Dana family and of Adam."""
+    clipsnr: float = 0.5
+    """Signal-to-noise clip of the MK4 members."""
+    delta: float = 8.0
+    """Averaging window: 1 - beta(t) = delta / (delta + t)."""
+    experts: int = 1
+    """Experts of the mixture."""
+    zeta: float = 0.5
+    """Expert probabilities are proportional to i^-zeta."""
+    noise: float = 0.0
+    """Scale of Student label noise with 3 degrees of freedom."""
+    seed: int = 0
+    """Seed of the draw and of the samples."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MoEFlags(Output):
+    alpha: float = 1.0
+    """Data exponent."""
+    beta: float = 0.3
+    """Target exponent."""
+    v: int = 200
+    """Hidden dimension, at least d."""
+    d: int = 50
+    """Parameters of each expert."""
+    experts: int = 32
+    """Experts."""
+    zeta: float = 1.5
+    """Expert probabilities are proportional to i^-zeta."""
+    batch: int = 8
+    """Samples a step."""
+    steps: int = 10_000
+    """Horizon [steps]."""
+    kappas: tuple[float, ...] = (0.5, 0.75, 1.0)
+    """Damping exponents."""
+    lr: float = 0.03
+    """Learning rate of all optimizers."""
+    clipsnr: float = 2.0
+    """Signal-to-noise clip of the MK4 members."""
+    noise: float = 0.0
+    """Scale of Student label noise with 3 degrees of freedom."""
+    seeds: int = 3
+    """Draws of the features and of the stream."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TauFlags(Output):
+    alpha: float = 1.0
+    """Data exponent."""
+    beta: float = 0.3
+    """Target exponent."""
+    v: int = 200
+    """Hidden dimension, at least d."""
+    d: int = 50
+    """Parameters of each expert."""
+    experts: int = 32
+    """Experts."""
+    zeta: float = 1.5
+    """Expert probabilities are proportional to i^-zeta."""
+    batch: int = 8
+    """Samples a step."""
+    steps: int = 16_000
+    """Horizon [steps]; tau is read at this time and at its halves."""
+    kappa: float = 0.75
+    """Damping exponent."""
+    synthetic_steps: int = 20_000
+    """Steps of the synthetic gradients."""
+    seed: int = 0
+    """Seed of the synthetic gradients."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduleFlags(Output):
+    alpha: float = 1.0
+    """Data exponent."""
+    beta: float = 0.3
+    """Target exponent."""
+    v: int = 4000
+    """Hidden dimension, at least d."""
+    d: int = 1000
+    """Parameters."""
+    batch: int = 1
+    """Samples a step."""
+    horizon: float = 1e7
+    """Last time [steps]."""
+    points: int = 41
+    """Values of kappa."""
+    h: float = 0.01
+    """Step of the integrator in log(1 + t)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LimitFlags(Output):
+    alpha: float = 1.0
+    """Data exponent."""
+    beta: float = 0.5
+    """Target exponent."""
+    v: int = 2000
+    """Hidden dimension, at least d."""
+    d: int = 500
+    """Parameters."""
+    draws: int = 3
+    """Random draws of the features beside the theory."""
+    seed: int = 0
+    """Seed of the first draw."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictFlags(Output):
+    spectrum: Path | None = None
+    """Eigenvalues, and optionally the target's squared coordinates: json, npy, npz, or text with one or two columns."""
+    alpha: float | None = None
+    """Data exponent; default fitted to the spectrum."""
+    beta: float | None = None
+    """Target exponent; default fitted to the spectrum's rho."""
+    limit: float = 0.0
+    """Irreducible risk, not negative."""
+    horizon: float = 1e6
+    """Last time of the predicted curves [steps]."""
+    batch: int = 1
+    """Samples a step."""
+    runs: tuple[Path, ...] = ()
+    """Measured curves to compare with: run folders of one model size, or one ladder.jsonl."""

@@ -1,0 +1,102 @@
+"""Theory meets practice: the prediction of a spectrum, and measured language-model curves beside it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from danalab.theory.exponents import FAMILIES
+from danalab.theory.measured import Report
+from danalab.theory.prediction import Prediction
+from danalab.theory.studies.study import COLORS, LABELS, Study, canvas, loglog
+
+
+def compute(prediction: Prediction, report: Report | None = None, **settings: Any) -> Study:
+    """The prediction, and the comparison where there are measured curves, as a study."""
+    times = np.geomspace(1, prediction.curves["sgd"].t[-1], 200)
+    arrays = {"lam": prediction.spectrum.lam, "rho": prediction.spectrum.rho, "t": times}
+    arrays.update({f"risk_{f}": prediction.curves[f].at(times) for f in FAMILIES})
+    findings: dict[str, Any] = prediction.as_dict()
+    if report is not None:
+        findings["measured"] = {
+            "note": "heuristic: a language model's loss is not quadratic; only the ratio of exponents is compared",
+            "axis": report.axis,
+            "common_limit": report.fit.limit,
+            "r2": report.fit.r2,
+            "baseline": report.curves[report.baseline].name,
+            "rows": [
+                {
+                    "name": row.name,
+                    "opt": row.opt,
+                    "exponent": row.exponent,
+                    "ratio_measured": row.ratio,
+                    "ratio_predicted": row.predicted,
+                }
+                for row in report.rows
+            ],
+        }
+        findings["measured"]["amplitudes"] = report.fit.amplitudes
+        for i, (x, y) in enumerate(report.windows):
+            arrays[f"measured_{i}"] = np.stack([x, y])
+    return Study("predict", arrays, settings, findings)
+
+
+def draw_figure(study: Study) -> Figure:
+    """Spectrum, predicted curves, and the measured ones if there are any."""
+    f = study.findings
+    measured = f.get("measured")
+    figure, axes = canvas(1, 3 if measured else 2, 5.2, 4.3)
+    spectrum, curves = axes[0][:2]
+    lam = study.arrays["lam"]
+    rank = np.arange(1, len(lam) + 1)
+    spectrum.plot(rank, lam, color="#2171b5", marker="o", ms=3, lw=1, label="eigenvalues")
+    middle = len(lam) // 4
+    law = lam[middle] * (rank / rank[middle]) ** (-2.0 * f["alpha"])
+    spectrum.plot(rank, law, color="black", lw=1, ls=":", label=f"j^(-2 alpha), alpha = {f['alpha']:.3f}")
+    loglog(spectrum, f"spectrum: phase {f['phase']}, beta = {f['beta']:.3f}", "rank j", "eigenvalue / largest")
+    spectrum.legend(loc="lower left")
+    for family in FAMILIES:
+        label = f"{LABELS[family]}: t^-{f['time_exponents'][family]:.2f}"
+        curves.plot(study.arrays["t"], study.arrays[f"risk_{family}"], color=COLORS[family], label=label)
+    loglog(
+        curves, f"predicted on this spectrum, kappa = {f['kappa']:.2f}", "steps t", "population risk P (least squares)"
+    )
+    curves.legend(loc="lower left")
+    if measured:
+        _draw_measured(axes[0][2], study)
+    return figure
+
+
+def _draw_measured(panel: Axes, study: Study) -> None:
+    m = study.findings["measured"]
+    rows = m["rows"]
+    unit = max(float(study.arrays[f"measured_{i}"][0, -1]) for i in range(len(rows)))
+    base = next(row["exponent"] for row in rows if row["name"] == m["baseline"])
+    for i, (row, amplitude) in enumerate(zip(rows, m["amplitudes"], strict=True)):
+        x, loss = study.arrays[f"measured_{i}"]
+        color = COLORS.get(row["opt"], f"C{i}")
+        panel.plot(
+            x,
+            loss - m["common_limit"],
+            color=color,
+            marker="o",
+            ms=3,
+            lw=1,
+            label=f"{row['name']}: ratio {row['ratio_measured']:.2f}",
+        )
+        # Through the curve's middle with the exponent that the theory gives it.
+        center = float(np.sqrt(x[0] * x[-1]))
+        level = amplitude * (center / unit) ** -row["exponent"]
+        predicted = level * (x / center) ** (-base * row["ratio_predicted"])
+        panel.plot(x, predicted, color=color, lw=1.2, ls="--")
+    panel.plot([], [], color="black", lw=1.2, ls="--", label="slope by theory (heuristic)")
+    loglog(
+        panel,
+        "measured; the theory is a heuristic here",
+        m["axis"],
+        f"val loss - {m['common_limit']:.3f} [nats a token]",
+    )
+    panel.legend(loc="lower left", fontsize=8)
