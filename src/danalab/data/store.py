@@ -20,10 +20,13 @@ class TokenStore:
         self._ends = np.cumsum([shard.n_tokens for shard in self.shards], dtype=np.int64)
         self.n_tokens = int(self._ends[-1]) if self.shards else 0
         self._mapped: dict[int, np.ndarray] = {}
+        # Reading ahead of a window is wasted when the next one lies elsewhere: 128 KiB or more for 4 KiB. A small split
+        # is wanted whole soon and is better read ahead.
+        self._scattered = self.n_tokens > 2**29
 
     def _tokens(self, number: int) -> np.ndarray:
         if number not in self._mapped:
-            self._mapped[number] = self.shards[number].tokens()
+            self._mapped[number] = self.shards[number].tokens(scattered=self._scattered)
         return self._mapped[number]
 
     def rows(self, starts: np.ndarray, length: int) -> np.ndarray:

@@ -1,0 +1,77 @@
+"""`danalab data` and `danalab tokenizer`: results on standard output, errors in one line."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from danalab.cli.app import main
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    for number in range(20):
+        (folder / f"{number}.md").write_text(f"# Heading {number}\n\nSome words about {number} more things.\n" * 5)
+    return folder
+
+
+def _json(capsys, *arguments: str) -> dict:
+    capsys.readouterr()
+    assert main([*arguments, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_prepare_then_info(corpus, tmp_path, capsys):
+    out = str(tmp_path / "set")
+    made = _json(capsys, "data", "prepare", "text", "--input", str(corpus), "--tokenizer", "bpe-280", "--out", out)
+    assert made["vocab_size"] == 320
+    assert sum(split["documents"] for split in made["splits"].values()) == 20
+    assert _json(capsys, "data", "info", out, "--verify") == made
+    assert main(["data", "info", out]) == 0
+    text = capsys.readouterr().out
+    assert f"{made['splits']['train']['tokens']:,} tokens" in text
+    assert "bpe-280" in text
+
+
+def test_train_then_evaluate_a_tokenizer(corpus, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr("tiktoken.load.read_file", lambda address: (_ for _ in ()).throw(ConnectionError(address)))
+    out = str(tmp_path / "tok")
+    made = _json(capsys, "tokenizer", "train", "--vocab-size", "280", "--input", str(corpus), "--out", out)
+    assert made["name"] == "bpe-280"
+    measured = _json(capsys, "tokenizer", "eval", out, "--input", str(corpus / "3.md"))
+    assert measured["texts"]["english"]["bytes_per_token"] > 1
+    assert measured["texts"][str(corpus / "3.md")]["gpt2_bytes_per_token"] is None
+    assert main(["tokenizer", "eval", out]) == 0
+    printed = capsys.readouterr()
+    assert "english" in printed.out
+    assert "fetch-gpt2" in printed.err
+    assert main(["tokenizer", "train", "--vocab-size", "280", "--input", str(corpus), "--out", out]) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["data", "prepare", "stdlb"], "did you mean 'stdlib'"),
+        (["data", "prepare", "text"], "--input PATH"),
+        (["data", "prepare", "text", "--input", "/absent"], "no such file"),
+        (["data", "info", "/absent"], "no such folder"),
+        (["tokenizer", "eval", "gtp2"], "did you mean 'gpt2'"),
+    ],
+)
+def test_bad_input_is_one_line_and_code_2(arguments, reason, capsys):
+    assert main(arguments) == 2
+    error = capsys.readouterr().err
+    assert reason in error
+    assert error.count("\n") == 1
+
+
+def test_fetching_gpt2_from_a_folder_without_it_is_refused(tmp_path, capsys):
+    from danalab.cli.tokenizer import FetchFlags, fetch_gpt2
+    from danalab.errors import UserError
+
+    with pytest.raises(UserError, match=r"no vocab\.bpe"):
+        fetch_gpt2(FetchFlags(from_=tmp_path))

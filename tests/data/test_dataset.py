@@ -1,0 +1,196 @@
+"""Data sets open at once however large, and refuse shards that are not what their manifest says."""
+
+from __future__ import annotations
+
+import json
+import tracemalloc
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from danalab import __version__
+from danalab.data import open_dataset, prepare
+from danalab.data.description import describe
+from danalab.data.manifest import Manifest, TokenizerEntry
+from danalab.data.shards import HEADER, MAGIC, ShardEntry
+from danalab.data.tokenizers import train_bpe
+from danalab.errors import UserError
+
+
+@pytest.fixture
+def prepared(corpus, tmp_path) -> Path:
+    return prepare("text", "bytes", tmp_path / "set", inputs=[corpus], workers=1, progress=False)
+
+
+def _bare(folder: Path, **files: np.ndarray) -> Path:
+    folder.mkdir(exist_ok=True)
+    for name, ids in files.items():
+        ids.astype("<u2").tofile(folder / f"{name}.bin")
+    return folder
+
+
+def test_a_prepared_data_set_knows_its_vocabulary_and_bytes(prepared):
+    dataset = open_dataset(prepared)
+    assert (dataset.vocab_size, dataset.eos_id, dataset.max_id, dataset.tokenizer.name) == (320, 256, 256, "bytes")
+    assert dataset.token_bytes.sum() == 256
+    assert dataset.n_tokens == describe(prepared)["splits"]["train"]["tokens"]
+    assert dataset.fingerprint != open_dataset(prepared, "val").fingerprint
+
+
+def test_a_hundred_billion_tokens_open_without_an_index(tmp_path):
+    fingerprint = "ab" * 32
+    n_shards, tokens = 20, 5_000_000_000
+    entries = []
+    for number in range(n_shards):
+        file = tmp_path / f"train-{number:05d}.bin"
+        with open(file, "wb") as stream:
+            stream.write(HEADER.pack(MAGIC, 1, 2, tokens, bytes.fromhex(fingerprint)))
+            stream.truncate(HEADER.size + 2 * tokens)  # a hole: takes no room on the disk
+        entries.append(ShardEntry(file.name, tokens, 1, 1, f"{number}", 0, 0))
+    tokenizer = TokenizerEntry("gpt2", fingerprint, 50257, 50304, 50256)
+    Manifest(tokenizer, {}, {"train": entries}, "", __version__).write(tmp_path)
+    tracemalloc.start()
+    dataset = open_dataset(tmp_path)
+    inputs, _ = dataset.batches(seed=0, global_batch=512, seq_len=2048)[10**6]
+    assert dataset.n_tokens == 10**11
+    assert inputs.shape == (512, 2048)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 60e6  # the batch itself is 17 MB; an index of the 5e7 windows would be 400 MB
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (lambda b: b[:-10], "truncated"),
+        (lambda b: b + b"\0\0", "too long"),
+        (lambda b: b"nonsense" + b[8:], "not a shard"),
+        (lambda b: b[:8] + b"\x09" + b[9:], "version 9"),
+        (lambda b: b[:24] + b"\xff" * 32 + b[56:], "another tokenizer"),
+        (lambda b: HEADER.pack(MAGIC, 1, 2, 7, b[24:56]) + b[64:78], "7 tokens of uint16"),
+        (lambda b: b"", "not a shard"),
+    ],
+)
+def test_damaged_shards_are_refused_by_name(prepared, damage, reason):
+    file = prepared / "train-00000.bin"
+    file.write_bytes(damage(file.read_bytes()))
+    with pytest.raises(UserError, match=rf"train-00000\.bin: .*{reason}"):
+        open_dataset(prepared)
+
+
+def test_a_missing_shard_is_refused_by_name(prepared):
+    (prepared / "val-00000.bin").unlink()
+    with pytest.raises(UserError, match=r"val-00000\.bin: missing"):
+        open_dataset(prepared, "val")
+
+
+def test_flipped_bytes_are_found_when_asked(prepared):
+    file = prepared / "train-00000.bin"
+    content = bytearray(file.read_bytes())
+    content[-3] ^= 1
+    file.write_bytes(content)
+    open_dataset(prepared)
+    with pytest.raises(UserError, match=r"train-00000\.bin: content differs"):
+        describe(prepared, verify=True)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda m: m.update(format="other"), "not the manifest"),
+        (lambda m: m.update(version=2), "version 2"),
+        (lambda m: m.pop("splits"), "malformed"),
+        (lambda m: m["splits"]["train"][0].pop("sha256"), "malformed"),
+        (lambda m: m["splits"]["train"][0].update(max_id=320), "token id 320 >= vocab_size 320"),
+    ],
+)
+def test_bad_manifests_are_refused(prepared, change, reason):
+    file = prepared / "manifest.json"
+    content = json.loads(file.read_text())
+    change(content)
+    file.write_text(json.dumps(content))
+    with pytest.raises(UserError, match=reason):
+        open_dataset(prepared)
+
+
+def test_absent_data_sets_and_splits_are_refused(prepared, tmp_path):
+    with pytest.raises(UserError, match="no such folder"):
+        open_dataset(tmp_path / "absent")
+    with pytest.raises(UserError, match="no split 'test'; there are: train, val"):
+        open_dataset(prepared, "test")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match="not a data set"):
+        open_dataset(tmp_path / "empty")
+
+
+def test_shards_without_their_manifest_are_not_read_as_bare_files(prepared):
+    (prepared / "manifest.json").unlink()
+    with pytest.raises(UserError, match=r"without its manifest\.json"):
+        open_dataset(prepared)
+
+
+def test_bare_files_are_gpt2_tokens(tmp_path):
+    folder = _bare(tmp_path / "nano", train=np.arange(1000), val=np.arange(50))
+    dataset = open_dataset(folder)
+    assert (dataset.n_tokens, dataset.vocab_size, dataset.eos_id) == (1000, 50304, 50256)
+    inputs, targets = dataset.sequential(10)[0:2]
+    assert torch.equal(inputs.flatten(), torch.arange(20))
+    assert torch.equal(targets, inputs + 1)
+    assert open_dataset(folder, "val").n_tokens == 50
+
+
+def test_numbered_bare_files_are_one_split_in_the_order_of_their_numbers(tmp_path):
+    parts = {f"train_{n}": np.arange(100 * n, 100 * n + 100) for n in range(12)}
+    folder = _bare(tmp_path / "many", val=np.arange(5), **parts)
+    dataset = open_dataset(folder)
+    assert dataset.store.read(0, 1200).tolist() == list(range(1200))
+    (folder / "train_4.bin").unlink()
+    with pytest.raises(UserError, match="shards 4 of 'train' are missing"):
+        open_dataset(folder)
+
+
+def test_a_tokenizer_beside_bare_files_is_used(tmp_path):
+    folder = _bare(tmp_path / "own", train=np.arange(300))
+    train_bpe(["some text"] * 3, 266).save(folder)
+    with pytest.raises(UserError, match=r"train\.bin: token id 320 at offset 320"):
+        open_dataset(_bare(folder, train=np.arange(400)))
+    assert open_dataset(_bare(folder, train=np.arange(200))).vocab_size == 320
+
+
+def test_ids_outside_of_the_vocabulary_are_refused_with_file_and_offset(tmp_path, prepared):
+    ids = np.zeros(3000)
+    ids[1337] = 50312
+    with pytest.raises(UserError, match=r"train\.bin: token id 50312 at offset 1337 >= vocab_size 50304"):
+        open_dataset(_bare(tmp_path / "bad", train=ids))
+    with pytest.raises(UserError, match=r"train-00000\.bin: token id \d+ at offset \d+ >= vocab_size 100"):
+        open_dataset(prepared).check_vocab(100)
+    open_dataset(prepared).check_vocab(257)
+
+
+def test_half_a_token_is_refused(tmp_path):
+    (tmp_path / "train.bin").write_bytes(b"abc")
+    with pytest.raises(UserError, match="3 bytes is not a whole number"):
+        open_dataset(tmp_path)
+
+
+def test_the_scan_of_a_bare_file_is_kept_until_the_file_changes(tmp_path, monkeypatch):
+    folder = _bare(tmp_path / "nano", train=np.arange(1000))
+    first = open_dataset(folder)
+    with monkeypatch.context() as patched:
+        patched.setattr("danalab.data.shards.Shard.tokens", lambda *_: pytest.fail("read again"))
+        assert open_dataset(folder).fingerprint == first.fingerprint
+    _bare(folder, train=np.arange(1001))
+    assert open_dataset(folder).fingerprint != first.fingerprint
+
+
+def test_the_fingerprint_follows_content_and_not_place(prepared, tmp_path):
+    before = open_dataset(prepared).fingerprint
+    moved = prepared.rename(tmp_path / "moved")
+    assert open_dataset(moved).fingerprint == before
+    made = Manifest.read(moved)
+    other = replace(made.splits["train"][0], sha256="00" * 32)
+    replace(made, splits={**made.splits, "train": [other]}).write(moved)
+    assert open_dataset(moved).fingerprint != before

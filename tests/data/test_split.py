@@ -1,0 +1,82 @@
+"""The validation documents are chosen by content, disjoint from the training documents, and never none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from danalab.data.sources import Source
+from danalab.data.split import TRAIN, VAL, labelled
+from danalab.errors import UserError
+
+
+class _Listed(Source):
+    name = "listed"
+    licence = "none"
+    summary = "documents of a list"
+
+    def __init__(self, documents: list[str], validation: list[str] | None = None):
+        self.documents = documents
+        self.validation = validation
+
+    def iter_documents(self) -> Iterator[str]:
+        return iter(self.documents)
+
+    def iter_validation(self) -> Iterator[str] | None:
+        return None if self.validation is None else iter(self.validation)
+
+    def size_bytes(self) -> int:
+        return sum(map(len, self.documents))
+
+    def identity(self) -> str:
+        return repr(self.documents)
+
+
+def _split(documents: list[str], fraction: float) -> tuple[list[str], list[str]]:
+    pairs = list(labelled(_Listed(documents), fraction))
+    return [text for split, text in pairs if split == TRAIN], [text for split, text in pairs if split == VAL]
+
+
+@settings(max_examples=30, deadline=None)
+@given(texts=st.lists(st.text(min_size=1, max_size=9), min_size=2, unique=True), fraction=st.floats(0.001, 0.3))
+def test_no_document_is_lost_repeated_or_on_both_sides(texts, fraction):
+    try:
+        train, val = _split(texts, fraction)
+    except UserError:
+        return  # by chance all validate
+    assert sorted(train + val) == sorted(texts)
+    assert train
+    assert val
+    assert [text for text in texts if text in set(train)] == train
+
+
+@settings(max_examples=30, deadline=None)
+@given(texts=st.lists(st.text(min_size=1, max_size=9), min_size=30, max_size=60, unique=True))
+def test_the_choice_does_not_depend_on_the_order_of_the_documents(texts):
+    assert set(_split(texts, 0.5)[1]) == set(_split(texts[::-1], 0.5)[1])
+
+
+def test_equal_documents_are_on_the_same_side():
+    train, val = _split([f"document {i % 50}" for i in range(500)], 0.2)
+    assert not set(train) & set(val)
+
+
+def test_the_fraction_is_kept_on_average():
+    _, val = _split([str(i) for i in range(20_000)], 0.02)
+    assert 320 < len(val) < 480
+
+
+def test_the_sources_own_validation_is_used_whole():
+    pairs = list(labelled(_Listed(["a", "b"], ["c", ""]), 0.9))
+    assert pairs == [(TRAIN, "a"), (TRAIN, "b"), (VAL, "c")]
+
+
+@pytest.mark.parametrize(
+    ("documents", "validation"), [(["only one"], None), ([], None), (["", ""], None), (["a"], []), ([], ["a"])]
+)
+def test_too_few_documents_are_refused(documents, validation):
+    with pytest.raises(UserError, match="source 'listed' has no"):
+        list(labelled(_Listed(documents, validation), 0.01))

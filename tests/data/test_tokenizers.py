@@ -1,0 +1,211 @@
+"""Tokenizers lose nothing, count bytes on raw tokens, and never let text produce a special."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from danalab.data.tokenizers import CHAT_SPECIALS, EOS, BpeTokenizer, ByteTokenizer, Gpt2Tokenizer, load_tokenizer
+from danalab.data.tokenizers import gpt2 as gpt2_module
+from danalab.data.tokenizers.bpe import train_bpe
+from danalab.data.tokenizers.compression import measure, samples
+from danalab.errors import UserError
+
+TEXTS = [text for name, text in samples().items() if name != "python"] * 2
+UNICODE = st.text(st.characters(exclude_categories=["Cs"]))
+
+
+def _invented_gpt2() -> Gpt2Tokenizer:
+    """As many tokens as GPT-2 has, each a merge of two earlier ones, but not GPT-2's: its tables are not shipped."""
+    tokens = [bytes([b]) for b in range(256)] + [b"th", b"the", b" the"]
+    pairs = (bytes([left, right]) for left in range(256) for right in range(256))
+    tokens += [pair for pair in pairs if pair != b"th"][: 50256 - len(tokens)]
+    return Gpt2Tokenizer({token: id_ for id_, token in enumerate(tokens)})
+
+
+@pytest.fixture(scope="module")
+def bpe() -> BpeTokenizer:
+    return train_bpe(TEXTS, 400)
+
+
+@pytest.fixture(scope="module")
+def gpt2() -> Gpt2Tokenizer:
+    return _invented_gpt2()
+
+
+@pytest.fixture(scope="module", params=["bytes", "bpe", "gpt2"])
+def tokenizer(request, bpe, gpt2):
+    return {"bytes": ByteTokenizer(), "bpe": bpe, "gpt2": gpt2}[request.param]
+
+
+@settings(max_examples=30, deadline=None)
+@given(text=UNICODE)
+def test_decoding_gives_back_any_text(tokenizer, text):
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+@settings(max_examples=30, deadline=None)
+@given(texts=st.lists(UNICODE, max_size=4))
+def test_a_batch_is_encoded_like_its_texts(tokenizer, texts):
+    assert tokenizer.encode_batch(texts) == [tokenizer.encode(text) for text in texts]
+
+
+@settings(max_examples=30, deadline=None)
+@given(text=st.lists(st.sampled_from([EOS, *CHAT_SPECIALS, "a", " <|", "|>", "\n"])).map("".join))
+def test_spelling_a_special_gives_plain_text(tokenizer, text):
+    ids = tokenizer.encode(text)
+    assert not set(ids) & set(tokenizer.specials.values())
+    assert tokenizer.decode(ids) == text
+
+
+@settings(max_examples=30, deadline=None)
+@given(text=UNICODE)
+def test_token_bytes_sum_to_the_bytes_of_the_text(tokenizer, text):
+    assert tokenizer.token_bytes()[np.array(tokenizer.encode(text), dtype=np.int64)].sum() == len(text.encode())
+
+
+def test_specials_and_padding_count_no_bytes(tokenizer):
+    lengths = tokenizer.token_bytes()
+    assert lengths.dtype == np.int64
+    assert lengths.shape == (tokenizer.vocab_size,)
+    assert tokenizer.vocab_size % 64 == 0
+    assert not lengths[[i for i in tokenizer.specials.values() if i < len(lengths)]].any()
+    assert not lengths[tokenizer.n_tokens :].any()
+
+
+def test_saved_and_loaded_it_is_the_same(tokenizer, tmp_path):
+    tokenizer.save(tmp_path)
+    loaded = load_tokenizer(tmp_path)
+    assert loaded.fingerprint == tokenizer.fingerprint
+    assert (loaded.name, loaded.n_tokens, loaded.specials) == (tokenizer.name, tokenizer.n_tokens, tokenizer.specials)
+    assert loaded.encode_batch(TEXTS) == tokenizer.encode_batch(TEXTS)
+
+
+def test_the_tokenizers_library_reads_the_saved_file_alike(tokenizer, tmp_path):
+    from tokenizers import Tokenizer as Engine
+
+    engine = Engine.from_file(str(tokenizer.save(tmp_path)))
+    assert [engine.encode(text).ids for text in TEXTS] == [tokenizer.encode(text) for text in TEXTS]
+    assert engine.token_to_id(EOS) == tokenizer.eos_id
+
+
+def test_merges_are_recovered_from_ranks():
+    ranks = {bytes([b]): b for b in range(256)} | {b"th": 256, b"he": 257, b"the": 258, b" the": 259}
+    assert gpt2_module._parts(b" the", ranks) == (b" ", b"the")
+    assert gpt2_module._parts(b"the", ranks) == (b"th", b"e")
+
+
+def test_half_a_surrogate_pair_is_refused(tokenizer):
+    with pytest.raises(UserError, match=r"U\+D800.* character 2"):
+        tokenizer.encode("ab\ud800")
+
+
+def test_unknown_ids_are_refused(tokenizer):
+    with pytest.raises(UserError, match="60000"):
+        tokenizer.decode([60000])
+
+
+def test_half_a_character_decodes_to_the_replacement_character():
+    tokenizer = ByteTokenizer()
+    half = tokenizer.encode("ä")[:1]
+    assert tokenizer.decode(half) == "\N{REPLACEMENT CHARACTER}"
+    assert tokenizer.decode_bytes(half) == "ä".encode()[:1]
+
+
+def test_bpe_has_the_size_that_was_asked_and_its_specials_last(bpe):
+    assert bpe.n_tokens == 400
+    assert sorted(bpe.specials.values()) == list(range(391, 400))
+    assert bpe.name == "bpe-400"
+
+
+def test_training_is_deterministic(bpe):
+    again = train_bpe(iter(TEXTS), 400)
+    assert again.to_json() == bpe.to_json()
+
+
+@pytest.mark.parametrize(("size", "reason"), [(100, "at least 265"), (50_000, "more text")])
+def test_impossible_vocabularies_are_refused(size, reason):
+    with pytest.raises(UserError, match=reason):
+        train_bpe(TEXTS, size)
+
+
+def test_gpt2_vocabulary_is_padded_and_ends_documents_with_50256(gpt2):
+    assert (gpt2.n_tokens, gpt2.vocab_size, gpt2.eos_id) == (50257, 50304, 50256)
+    assert sorted(gpt2.specials.values())[1:] == list(range(50257, 50265))
+
+
+def test_missing_gpt2_tables_say_what_to_do(tmp_path, monkeypatch):
+    def offline(address):
+        raise ConnectionError(address)
+
+    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr("tiktoken.load.read_file", offline)
+    with pytest.raises(UserError, match="danalab tokenizer fetch-gpt2 --from") as caught:
+        Gpt2Tokenizer.from_cache()
+    assert "\n" not in str(caught.value)
+
+
+def test_gpt2_tables_are_installed_under_the_names_of_the_cache(tmp_path, monkeypatch):
+    tables = {"vocab.bpe": b"merges", "encoder.json": b"{}"}
+    monkeypatch.setattr(gpt2_module, "TABLES", {k: hashlib.sha256(v).hexdigest() for k, v in tables.items()})
+    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path / "cache"))
+    for name, content in tables.items():
+        (tmp_path / name).write_bytes(content)
+    cache = gpt2_module.install_tables(tmp_path)
+    assert {path.name: path.read_bytes() for path in cache.iterdir()} == {
+        "6d1cbeee0f20b3d9449abfede4726ed8212e3aee": b"merges",
+        "6c7ea1a7e38e3a7f062df639a5b80947f075ffe6": b"{}",
+    }
+    assert gpt2_module.install_tables(cache) == cache  # the cache's own names do as well
+
+
+def test_wrong_gpt2_tables_are_refused(tmp_path):
+    with pytest.raises(UserError, match=r"no vocab\.bpe"):
+        gpt2_module.install_tables(tmp_path)
+    (tmp_path / "vocab.bpe").write_text("#version: 0.2\n")
+    (tmp_path / "encoder.json").write_text("{}")
+    with pytest.raises(UserError, match="sha256"):
+        gpt2_module.install_tables(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("gtp2", "did you mean 'gpt2'"),
+        ("bpe-4096", "danalab tokenizer train --vocab-size 4096"),
+        ("nowhere/x", "no tok"),
+    ],
+)
+def test_unknown_tokenizers_are_refused(name, reason):
+    with pytest.raises(UserError, match=reason):
+        load_tokenizer(name)
+
+
+def test_malformed_tokenizer_files_are_refused(tmp_path, bpe):
+    file = tmp_path / "tokenizer.json"
+    with pytest.raises(UserError, match=r"no tokenizer\.json"):
+        load_tokenizer(tmp_path)
+    file.write_text("{")
+    with pytest.raises(UserError, match="not a tokenizer"):
+        load_tokenizer(file)
+    content = json.loads(bpe.to_json())
+    content["added_tokens"] = []
+    file.write_text(json.dumps(content))
+    with pytest.raises(UserError, match="no special token"):
+        load_tokenizer(file)
+    content = json.loads(bpe.to_json())
+    content["model"]["vocab"]["\u4e2d"] = 390
+    file.write_text(json.dumps(content))
+    with pytest.raises(UserError, match="byte-level"):
+        load_tokenizer(file)
+
+
+def test_compression_counts_bytes_and_tokens(bpe):
+    rows = {row.text: row for row in measure(bpe, {"a": "ä" * 10}, ByteTokenizer())}
+    assert (rows["a"].bytes, rows["a"].reference_tokens, rows["a"].reference_bytes_per_token) == (20, 20, 1.0)
+    assert rows["a"].bytes_per_token == 20 / len(bpe.encode("ä" * 10))
