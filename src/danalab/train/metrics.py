@@ -72,6 +72,6 @@ def truncate(path: Path, last_step: int) -> int:
         return 0
     rows = read_rows(path)
     kept = [row for row in rows if row["step"] <= last_step]
-    if len(kept) < len(rows) or not path.read_bytes().endswith((b"\n", b"")[: 1 + (path.stat().st_size == 0)]):
+    if len(kept) < len(rows) or path.read_bytes()[-1:] not in (b"", b"\n"):
         write_atomically(path, "".join(json.dumps(row) + "\n" for row in kept))
     return len(rows) - len(kept)

@@ -16,7 +16,7 @@ from danalab.errors import UserError
 from danalab.files import read_json, write_atomically
 from danalab.train.checkpoint import tensors
 from danalab.train.checkpoint.store import COMMIT, META, CheckpointStore, DamagedCheckpointError, PassedOver, verify
-from danalab.train.config import MECHANICS, flag
+from danalab.train.config import MECHANICS, TrainConfig, flag
 from danalab.train.folder import RunFolder
 from danalab.train.metrics import read_rows
 from danalab.train.resolve import Resolved
@@ -51,7 +51,8 @@ class Source:
         for path in self.checkpoints:
             try:
                 meta = read_json(path / META)
-                tensors.read(path, trainer.model, trainer.driver.optimizer, meta["optimizer"])
+                optimizer = trainer.driver.optimizer
+                tensors.read(path, trainer.model, optimizer, meta["optimizer"], keep_settings=not self.own)
             except UserError as error:
                 log.warning("passed over %s", error)
                 reasons.append(str(error))
@@ -180,10 +181,11 @@ def _require_same_run(resolved: Resolved, dataset: Dataset, folder: RunFolder) -
     """
     saved = folder.read_config()
     ours = run_record(resolved, dataset, torch.device("cpu"))
+    theirs = TrainConfig().as_dict() | saved["config"]  # a setting that is newer than the run had its default effect
     differing = [
-        f"{flag(name)} {_show(value)} here, {_show(saved['config'].get(name))} there"
+        f"{flag(name)} {_show(value)} here, {_show(theirs[name])} there"
         for name, value in ours["config"].items()
-        if name not in MECHANICS and saved["config"].get(name) != value
+        if name not in MECHANICS and theirs[name] != value
     ]
     if saved["dataset"]["fingerprint"] != dataset.fingerprint:
         differing.append(f"data {dataset.path} here, {saved['dataset']['path']} there (contents differ)")

@@ -80,7 +80,7 @@ class Run:
 
         checkpoint = self._checkpoint(step)
         model = build_model(self.model_config, device=device)
-        tensors.read(checkpoint, model, None, {})
+        tensors.read(checkpoint, model)
         return LoadedModel(model, read_json(checkpoint / META)["step"])
 
     def _checkpoint(self, step: int | None) -> Path:

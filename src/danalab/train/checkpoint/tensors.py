@@ -10,7 +10,6 @@ Written and read by torch.distributed.checkpoint, so that other world sizes and 
 from __future__ import annotations
 
 import contextlib
-import logging
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -23,8 +22,6 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from danalab.train.checkpoint.store import DamagedCheckpointError
-
-log = logging.getLogger(__name__)
 
 MODEL, OPTIM = "model.", "optim."
 
@@ -75,16 +72,27 @@ def write(tensors: Mapping[str, Tensor], folder: Path) -> None:
         raise _cause(error) from error
 
 
-def read(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer | None, meta: Mapping[str, Any]) -> None:
+def read(
+    folder: Path,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer | None = None,
+    meta: Mapping[str, Any] | None = None,
+    *,
+    keep_settings: bool = False,
+) -> None:
     """Load a verified checkpoint in place: the optimizer first, the model last.
 
+    Args:
+        optimizer: None loads the model only.
+        meta: the "optimizer" part of meta.json.
+        keep_settings: take moments and clocks, but not the hyper-parameters of the optimizer's groups.
     Raises:
         DamagedCheckpointError: the tensors cannot be read, or are not those of this model and optimizer.
     """
     try:
         stored = dcp.FileSystemReader(folder).read_metadata().state_dict_metadata
-        if optimizer is not None:
-            _read_optimizer(folder, stored, model, optimizer, meta)
+        if optimizer is not None and meta is not None:
+            _read_optimizer(folder, stored, model, optimizer, meta, keep_settings)
         # The model's own tensors are the target: what is sharded stays sharded.
         target = {MODEL + name: value.detach() for name, value in model.state_dict().items()}
         _require_same_model(folder, stored, target)
@@ -114,6 +122,7 @@ def _read_optimizer(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     meta: Mapping[str, Any],
+    keep_settings: bool,
 ) -> None:
     names = parameter_names(model, optimizer)
     saved_names: list[str] = meta["names"]
@@ -136,8 +145,9 @@ def _read_optimizer(
     for group, saved in zip(optimizer.param_groups, meta["groups"], strict=True):
         count = len(group["params"])
         restored = {key: tuple(v) if isinstance(group.get(key), tuple) else v for key, v in saved.items()}
-        if "param_names" in group:
-            restored["param_names"] = list(group["param_names"])
+        if keep_settings or "param_names" in group:
+            own = group if keep_settings else {"param_names": group["param_names"]}
+            restored |= {key: value for key, value in own.items() if key != "params"}
         groups.append({**restored, "params": list(range(first, first + count))})
         first += count
     optimizer.load_state_dict({"state": state, "param_groups": groups})

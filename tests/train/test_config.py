@@ -1,0 +1,101 @@
+"""Settings: what is automatic, what wins, what is refused."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from danalab.errors import UserError
+from danalab.scaling import plan
+from danalab.train.config import TrainConfig
+from danalab.train.resolve import optimizer_settings, resolve
+
+
+@dataclass
+class Words:
+    vocab_size: int = 50304
+    path: Path = Path("words")
+
+
+def test_heads_alone_follow_the_scaling_rules():
+    resolved = resolve(TrainConfig(heads=4), Words())
+    rules = plan("enoki", "adana", 4)
+    config = resolved.config
+    assert (config.iterations, config.lr, config.weight_decay) == (rules.steps, rules.lr, rules.weight_decay)
+    assert (config.wd_ts, config.warmup_steps, config.d_model) == (rules.wd_ts, rules.warmup, 256)
+
+
+def test_explicit_settings_win_over_the_rules():
+    given = {"lr": 0.5, "iterations": 700, "warmup_steps": 3, "weight_decay": 0.01, "wd_ts": 5.0}
+    config = resolve(TrainConfig(heads=4, **given), Words()).config
+    assert {name: getattr(config, name) for name in given} == given
+
+
+def test_lr_multiplier_scales_the_law_and_not_an_explicit_lr():
+    law = resolve(TrainConfig(heads=4), Words()).peak_lr
+    assert resolve(TrainConfig(heads=4, lr_multiplier=2.0), Words()).peak_lr == 2 * law
+    assert resolve(TrainConfig(heads=4, lr_multiplier=2.0, lr=0.1), Words()).peak_lr == 0.1
+
+
+@pytest.mark.parametrize(
+    ("given", "world", "expected"),
+    [
+        ({}, 1, (32, 1, 32)),
+        ({"batch_size": 8, "acc_steps": 2}, 2, (8, 2, 32)),
+        ({"global_batch": 64, "batch_size": 8}, 2, (8, 4, 64)),
+        ({"global_batch": 48}, 1, (24, 2, 48)),
+        ({"global_batch": 6, "acc_steps": 3}, 1, (2, 3, 6)),
+        ({"global_batch": 7}, 1, (7, 1, 7)),
+    ],
+)
+def test_global_batch_is_batch_times_ranks_times_accumulation(given, world, expected):
+    config = resolve(TrainConfig(heads=4, **given), Words(), world).config
+    assert (config.batch_size, config.acc_steps, config.global_batch) == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "word"),
+    [
+        ({"heads": 4, "global_batch": 10, "batch_size": 4}, "not divisible"),
+        ({"heads": 4, "global_batch": 16, "batch_size": 4, "acc_steps": 2}, "--acc-steps 2"),
+        ({"heads": 4, "iterations": 10, "warmup_steps": 10}, "warm"),
+        ({"heads": 4, "weight_decay": 100.0, "wd_ts": 1.0}, "first step"),
+        ({"heads": 4, "d_model": 64}, "--heads decides"),
+        ({}, "--heads N"),
+        ({"d_model": 64}, "--n-layers"),
+        ({"heads": 4, "vocab_size": 100}, "50304"),
+        ({"heads": 4, "scheduler": "cosine-wave"}, "schedule"),
+        ({"heads": 4, "scheduler": "wsd", "power": 2.0}, "power"),
+        ({"heads": 4, "opt": "adanna"}, "adana"),
+        ({"heads": 4, "iterations": 100, "extend_to": 50}, "--extend-to"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_with_the_reason(given, word):
+    with pytest.raises(UserError, match=word):
+        resolve(TrainConfig(**given), Words())
+
+
+@pytest.mark.parametrize("given", [{"keep_last": 1}, {"lr": 0.0}, {"batch_size": 0}, {"lr": float("nan")}])
+def test_settings_out_of_range_are_refused_at_once(given):
+    with pytest.raises(UserError):
+        TrainConfig(heads=4, **given)
+
+
+def test_automatic_weight_decay_never_flips_a_weight_in_a_short_run():
+    resolved = resolve(TrainConfig(heads=4, iterations=5), Words())
+    assert resolved.config.weight_decay / (1 + 1 / resolved.config.wd_ts) == pytest.approx(0.5)
+    assert "weight decay" in resolved.notes[0]
+
+
+def test_settings_that_an_optimizer_lacks_are_refused():
+    with pytest.raises(UserError, match="clipsnr"):
+        optimizer_settings(resolve(TrainConfig(heads=4, opt="adana", clipsnr=2.0), Words()), {"kappa"})
+
+
+def test_configuration_needs_no_torch():
+    code = "import sys, danalab.train.config, danalab.train.resolve; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

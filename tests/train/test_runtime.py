@@ -1,0 +1,61 @@
+"""The machine: compilers that are not there, stop signals, random states."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+
+import numpy as np
+import pytest
+import torch
+
+from danalab.errors import UserError
+from danalab.train.failures import explained
+from danalab.train.runtime import (
+    StopRequest,
+    choose_device,
+    random_state,
+    require_compiler,
+    restore_random_state,
+    seed_everything,
+)
+
+
+def test_compiling_without_a_compiler_is_refused_with_advice(monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.delenv("CXX", raising=False)
+    with pytest.raises(UserError, match="C\\+\\+ compiler"):
+        require_compiler(torch.device("cpu"))
+
+
+def test_an_unknown_device_is_refused():
+    with pytest.raises(UserError, match="--device abacus"):
+        choose_device("abacus")
+
+
+def test_running_out_of_memory_gives_advice():
+    with pytest.raises(UserError, match="--batch-size"), explained(8, 128):
+        torch.empty(2**55)
+
+
+def test_random_states_come_back_through_json():
+    import json
+
+    seed_everything(5)
+    state = json.loads(json.dumps(random_state()))
+    drawn = random.random(), np.random.rand(), torch.rand(3)
+    restore_random_state(state)
+    assert (random.random(), np.random.rand()) == drawn[:2]
+    assert torch.equal(torch.rand(3), drawn[2])
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 85), (signal.SIGUSR1, 85), (signal.SIGINT, 130)])
+def test_signals_become_a_request_and_an_exit_code(number, code):
+    before = signal.getsignal(number)
+    with StopRequest() as stop:
+        assert not stop
+        os.kill(os.getpid(), number)
+        assert stop
+        assert stop.exit_code == code
+    assert signal.getsignal(number) == before

@@ -1,0 +1,107 @@
+"""Saving beside training: snapshots, failures, retries."""
+
+from __future__ import annotations
+
+import errno
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+
+from danalab.errors import UserError
+from danalab.train.checkpoint.saver import Saver
+from danalab.train.checkpoint.store import CheckpointStore
+
+
+class Writer:
+    """Writes a file; fails as often as it is told, and waits where it is told."""
+
+    def __init__(self, failures: int = 0):
+        self.failures, self.calls = failures, 0
+        self.may_go_on = threading.Event()
+        self.may_go_on.set()
+
+    def __call__(self, tensors, folder: Path) -> None:
+        self.may_go_on.wait()
+        self.calls += 1
+        if self.calls <= self.failures:
+            (folder / "half").write_bytes(b"x")
+            raise OSError(errno.ENOSPC, "No space left on device")
+        torch.save(dict(tensors), folder / "tensors.pt")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> CheckpointStore:
+    return CheckpointStore(tmp_path)
+
+
+def saved(store: CheckpointStore, step: int) -> torch.Tensor:
+    return torch.load(store.path(step) / "tensors.pt")["w"]
+
+
+def test_what_is_saved_is_the_moment_of_the_call(store):
+    writer = Writer()
+    writer.may_go_on.clear()
+    saver, w = Saver(store, write=writer), torch.ones(3)
+    saver.save(1, {"w": w}, {})
+    w.fill_(2.0)
+    writer.may_go_on.set()
+    saver.drain()
+    assert torch.equal(saved(store, 1), torch.ones(3))
+
+
+def test_a_failed_save_is_told_and_tried_again(store, caplog):
+    saver = Saver(store, write=Writer(failures=1), asynchronous=False)
+    saver.save(1, {"w": torch.ones(3)}, {})
+    assert store.steps() == []
+    saver.poll()
+    saver.drain()
+    assert "No space left" in caplog.text
+    assert store.steps() == [1]
+
+
+def test_a_disk_that_stays_full_costs_a_checkpoint_and_not_the_run(store, caplog):
+    writer = Writer()
+    saver = Saver(store, write=writer, asynchronous=False)
+    saver.save(1, {"w": torch.ones(3)}, {}, wait=True)
+    writer.failures = writer.calls + 2
+    saver.save(2, {"w": torch.ones(3)}, {})
+    for _ in range(3):
+        saver.poll()
+        saver._finish_thread()
+    assert "training goes on" in caplog.text
+    assert [path.name for path in store.folder.iterdir()] == ["step-00000001"]
+    saver.save(3, {"w": torch.ones(3)}, {}, wait=True)
+    assert store.steps() == [1, 3]
+
+
+def test_the_last_save_that_fails_says_what_is_safe(store):
+    writer = Writer()
+    saver = Saver(store, write=writer)
+    saver.save(1, {"w": torch.ones(3)}, {}, wait=True)
+    writer.failures = 99
+    with pytest.raises(UserError, match=r"No space left.*the last good one is .*step-00000001"):
+        saver.save(2, {"w": torch.ones(3)}, {}, wait=True)
+    assert store.steps() == [1]
+
+
+def test_older_ones_go_only_after_the_newer_is_committed(store):
+    writer = Writer()
+    saver = Saver(store, keep_last=2, write=writer)
+    for step in (1, 2):
+        saver.save(step, {"w": torch.ones(3)}, {}, wait=True)
+    writer.may_go_on.clear()
+    saver.save(3, {"w": torch.ones(3)}, {})
+    assert store.steps() == [1, 2]
+    writer.may_go_on.set()
+    saver.drain()
+    assert store.steps() == [2, 3]
+
+
+def test_a_step_that_is_safe_is_not_written_twice(store):
+    writer = Writer()
+    saver = Saver(store, write=writer)
+    for _ in range(2):
+        saver.save(1, {"w": torch.ones(3)}, {}, wait=True)
+    assert writer.calls == 1
