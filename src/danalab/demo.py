@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 MODEL = {"arch": "enoki", "d_model": 128, "n_layers": 2, "n_heads": 2}
 SEQ_LEN = 128
 BATCH_SIZE = 8
-TRIALS = {"adamw": (4e-3, 8e-3, 1.6e-2), "adana": (1e-3, 2e-3, 4e-3)}
+EVAL_BATCHES = 16
+"""Validation windows of an evaluation, in batches; the last one reads the whole split."""
+TRIALS = {"adamw": (2e-3, 4e-3, 8e-3), "adana": (1e-3, 2e-3, 4e-3)}
 """Peak learning rates tried for each optimizer, equally many, all at full length."""
 PROMPTS = ("def read_", "import ", '    """Return the ')
 
@@ -108,6 +110,7 @@ def _job(config: DemoConfig, data: Path, opt: str, lr: float, seed: int) -> Job:
         "batch_size": BATCH_SIZE,
         "iterations": steps,
         "eval_interval": max(1, steps // 30),
+        "eval_batches": EVAL_BATCHES,
         "log_interval": max(1, steps // 60),
         "ckpt_interval": max(1, steps // 4),
     }

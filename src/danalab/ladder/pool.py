@@ -5,7 +5,6 @@ A run is its folder, so the pool keeps no state: what is finished is skipped, wh
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -16,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from danalab.errors import UserError
-from danalab.files import read_json
+from danalab.train.folder import RunFolder
+from danalab.train.metrics import read_rows
 
 POLL_SECONDS = 0.25
 
@@ -37,27 +37,18 @@ class Job:
 
     def is_finished(self) -> bool:
         """Whether the folder holds this very run, ended."""
-        summary, config = self.folder / "summary.json", self.folder / "config.json"
-        if not summary.exists() or not config.exists() or read_json(summary).get("status") != "finished":
+        folder = RunFolder(self.folder)
+        if not folder.config_file.exists() or (folder.read_summary() or {}).get("status") != "finished":
             return False
-        made = read_json(config)["config"]
+        made = folder.read_config()["config"]
         return all(str(made.get(name)) == str(value) for name, value in self.settings.items())
 
     def progress(self) -> tuple[int, float | None]:
         """(steps done, last validation loss) as the run's metrics tell."""
         step, val_loss = 0, None
-        with _opened(self.folder / "metrics.jsonl") as lines:
-            for line in lines:
-                try:
-                    row = json.loads(line)
-                except json.JSONDecodeError:
-                    break  # a line that is being written
-                step, val_loss = row["step"], row.get("val/loss", val_loss)
+        for row in read_rows(RunFolder(self.folder).metrics_file):
+            step, val_loss = row["step"], row.get("val/loss", val_loss)
         return step, val_loss
-
-
-def _opened(path: Path):
-    return open(path if path.exists() else os.devnull, encoding="utf-8")
 
 
 def run_jobs(jobs: Sequence[Job], *, parallel: int | None = None, title: str) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from danalab.errors import UserError
-from danalab.files import read_json
+from danalab.train.run import open_run
 
 
 @dataclass(frozen=True)
@@ -33,8 +32,6 @@ class RunCurve:
     summary: dict[str, Any]
     """Empty while the run has not ended."""
     points: tuple[Point, ...]
-    train: tuple[tuple[int, float], ...]
-    """(tokens, training loss) of every logged step."""
 
     @property
     def final(self) -> Point:
@@ -47,37 +44,14 @@ def read_curve(folder: str | Path) -> RunCurve:
     Raises:
         UserError: no run there, or no validation point in it yet.
     """
-    folder = Path(folder)
-    if not (folder / "config.json").exists():
-        raise UserError(f"{folder}: not a run folder (no config.json)")
-    config = read_json(folder / "config.json")
-    summary = read_json(folder / "summary.json") if (folder / "summary.json").exists() else {}
-    rows = read_metrics(folder)
+    run = open_run(folder)
+    rows = run.metrics()
     points = tuple(
-        Point(row["step"], row["tokens"], row["flops"], row["val/loss"])
-        for row in rows
-        if math.isfinite(row.get("val/loss", math.nan))
+        Point(row["step"], row["tokens"], row["flops"], row["val/loss"]) for row in rows if "val/loss" in row
     )
     if not points:
         raise UserError(f"{folder}: no validation loss in metrics.jsonl; was --eval-interval reached?")
-    train = tuple((row["tokens"], row["train/loss"]) for row in rows if "train/loss" in row)
-    return RunCurve(folder.name, config["config"]["opt"], config, summary, points, train)
-
-
-def read_metrics(folder: Path) -> list[dict[str, Any]]:
-    """The rows of metrics.jsonl; a last line cut short by a kill is left out."""
-    path = folder / "metrics.jsonl"
-    if not path.exists():
-        raise UserError(f"{path}: no metrics yet")
-    rows = []
-    lines = path.read_text(encoding="utf-8").splitlines()
-    for number, line in enumerate(lines, start=1):
-        try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError as error:
-            if number < len(lines):
-                raise UserError(f"{path}:{number}: not valid JSON: {error}") from error
-    return rows
+    return RunCurve(run.path.name, run.config["config"]["opt"], run.config, run.summary or {}, points)
 
 
 def tokens_to_reach(curve: RunCurve, loss: float) -> float | None:
