@@ -159,5 +159,9 @@ class Sequential:
 
 def _batch(store: TokenStore, windows: np.ndarray, seq_len: int) -> Batch:
     rows = store.rows(windows * seq_len, seq_len + 1)
-    inputs, targets = rows[:, :-1].astype(np.int64), rows[:, 1:].astype(np.int64)
-    return torch.from_numpy(inputs), torch.from_numpy(targets)
+    inputs = torch.empty(len(rows), seq_len, dtype=torch.int64)
+    targets = torch.empty_like(inputs)
+    # Widened by numpy, on this thread alone: torch would start a second team of threads beside the trainer's.
+    np.copyto(inputs.numpy(), rows[:, :-1])
+    np.copyto(targets.numpy(), rows[:, 1:])
+    return inputs, targets

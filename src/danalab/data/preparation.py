@@ -91,16 +91,18 @@ def prepare(
         begun = time.perf_counter()
         if chosen is None and not (folder / "tokenizer.json").is_file():
             chosen = train_bpe(_sample(source, fraction), merges, tokenizer)
-        if chosen is not None:
+        if chosen is None:
+            chosen = load_tokenizer(folder)
+        else:
             chosen.save(folder)
-        writing = _Writing(folder, load_tokenizer(folder), journal, shard_tokens)
+        writing = _Writing(folder, chosen, journal, shard_tokens)
         if workers is None:
             size = source.size_bytes()
             workers = 1 if size is not None and size < _SMALL else available_cores()
         with Progress(f"tokenising {source.name}", source.size_bytes(), shown=progress) as bar:
             documents = itertools.islice(labelled(source, fraction), journal.documents, None)
             try:
-                for result in encode_in_order(folder, _chunks(documents), workers):
+                for result in encode_in_order(chosen, folder, _chunks(documents), workers):
                     writing.add(result)
                     bar.show(writing.text_bytes, writing.tokens)
                 made = writing.finish(source, fraction)

@@ -20,6 +20,7 @@ class TokenStore:
         self._ends = np.cumsum([shard.n_tokens for shard in self.shards], dtype=np.int64)
         self.n_tokens = int(self._ends[-1]) if self.shards else 0
         self._mapped: dict[int, np.ndarray] = {}
+        self._views: dict[tuple[int, int], np.ndarray] = {}
         # Reading ahead of a window is wasted when the next one lies elsewhere: 128 KiB or more for 4 KiB. A small split
         # is wanted whole soon and is better read ahead.
         self._scattered = self.n_tokens > 2**29
@@ -31,6 +32,8 @@ class TokenStore:
 
     def rows(self, starts: np.ndarray, length: int) -> np.ndarray:
         """tokens[start : start + length] for each start, [len(starts), length], in the shards' own type."""
+        if len(self.shards) == 1:
+            return self._rows_of_shard(0, starts, length)
         first = np.searchsorted(self._ends, starts, side="right")
         last = np.searchsorted(self._ends, starts + (length - 1), side="right")
         inside = first == last
@@ -45,9 +48,12 @@ class TokenStore:
         return rows
 
     def _rows_of_shard(self, number: int, starts: np.ndarray, length: int) -> np.ndarray:
-        # One fancy index into a strided view copies all rows in C, whatever their number.
+        # One fancy index into a strided view copies all rows in C, whatever their number. Making the view takes longer
+        # than a small batch, so it is kept.
+        if (number, length) not in self._views:
+            self._views[number, length] = sliding_window_view(self._tokens(number), length)
         origin = self._ends[number] - self.shards[number].n_tokens
-        return sliding_window_view(self._tokens(number), length)[starts - origin]
+        return self._views[number, length][starts - origin]
 
     def read(self, start: int, length: int) -> np.ndarray:
         """tokens[start : start + length], across shards; shorter at the end."""

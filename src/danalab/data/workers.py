@@ -59,16 +59,16 @@ def encode_chunk(tokenizer: Tokenizer, chunk: Chunk) -> Result:
     return result
 
 
-def encode_in_order(folder: Path, chunks: Iterable[Chunk], workers: int) -> Iterator[Result]:
-    """Encode each chunk with the tokenizer saved in `folder`; results come in the order of the chunks.
+def encode_in_order(tokenizer: Tokenizer, folder: Path, chunks: Iterable[Chunk], workers: int) -> Iterator[Result]:
+    """Encode each chunk; results come in the order of the chunks.
 
     Args:
-        folder: holds `tokenizer.json`.
+        tokenizer: does the work when there is one worker.
+        folder: where it is saved, for the others.
         chunks: read as results are taken, a few ahead.
         workers: child processes; with 1 the work is done here.
     """
     if workers == 1:
-        tokenizer = load_tokenizer(folder)
         for chunk in chunks:
             yield encode_chunk(tokenizer, chunk)
         return

@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -32,6 +33,8 @@ CHAT_SPECIALS = (
     "<|output_end|>",
 )
 """Marks of roles and tool calls in a rendered conversation."""
+BYTE_LEVEL_RULE = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+"""GPT-2's rule for cutting text into words, as `tokenizer.json` names it; used by all that are made here."""
 
 
 def padded(n: int, multiple: int = 64) -> int:
@@ -65,6 +68,10 @@ class Tokenizer(ABC):
     @abstractmethod
     def _token_table(self) -> list[bytes]:
         """Raw bytes of each id that text can produce, in order of ids; empty for specials."""
+
+    def _rules(self) -> dict[str, Any]:
+        """How text is cut into words, as `tokenizer.json` says it."""
+        return {"normalizer": None, "pre_tokenizer": BYTE_LEVEL_RULE}
 
     @abstractmethod
     def encode_array(self, texts: Sequence[str]) -> list[np.ndarray]:
@@ -118,14 +125,12 @@ class Tokenizer(ABC):
     @cached_property
     def fingerprint(self) -> str:
         """SHA-256 [hex] of the tokens in order, the specials, and the rules that cut text into words."""
-        content = json.loads(self.to_json())
         digest = hashlib.sha256()
         for token in self._token_table():
             if not token:  # specials are hashed by their spelling below
                 continue
             digest.update(len(token).to_bytes(4, "little") + token)
-        rules = {key: content.get(key) for key in ("normalizer", "pre_tokenizer")}
-        digest.update(json.dumps([self.specials, rules], sort_keys=True).encode())
+        digest.update(json.dumps([self.specials, self._rules()], sort_keys=True).encode())
         return digest.hexdigest()
 
     def save(self, folder: str | Path) -> Path:

@@ -5,9 +5,10 @@ Ids: 256 bytes and merges first, in the order in which they were learned, then `
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -59,6 +60,10 @@ class BpeTokenizer(Tokenizer):
 
     def _token_table(self) -> list[bytes]:
         return self._table
+
+    def _rules(self) -> dict[str, Any]:
+        content = json.loads(self.to_json())
+        return {key: content.get(key) for key in ("normalizer", "pre_tokenizer")}
 
     def encode_array(self, texts: Sequence[str]) -> list[np.ndarray]:
         try:

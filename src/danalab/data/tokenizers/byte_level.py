@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from danalab.data.tokenizers.alphabet import spelled
-from danalab.data.tokenizers.base import CHAT_SPECIALS, EOS, Tokenizer, refuse_surrogates
+from danalab.data.tokenizers.base import BYTE_LEVEL_RULE, CHAT_SPECIALS, EOS, Tokenizer, refuse_surrogates
 
 
 class ByteTokenizer(Tokenizer):
@@ -34,7 +34,6 @@ class ByteTokenizer(Tokenizer):
 
 def byte_level_json(table: list[bytes], merges: list[tuple[bytes, bytes]], specials: dict[str, int]) -> dict:
     """A byte-level BPE as the content of a `tokenizer.json`."""
-    rule = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
     plain = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     return {
         "version": "1.0",
@@ -42,9 +41,9 @@ def byte_level_json(table: list[bytes], merges: list[tuple[bytes, bytes]], speci
         "padding": None,
         "added_tokens": [{"id": i, "content": s, **plain, "special": True} for s, i in specials.items()],
         "normalizer": None,
-        "pre_tokenizer": rule,
+        "pre_tokenizer": BYTE_LEVEL_RULE,
         "post_processor": None,
-        "decoder": rule,
+        "decoder": BYTE_LEVEL_RULE,
         "model": {
             "type": "BPE",
             "dropout": None,

@@ -1,0 +1,196 @@
+"""How fast data flows: assembling batches against memcpy, and preparing a corpus against the tokenizer library alone.
+
+    python bench/data.py            # all; about a minute on two cores; writes bench/results/data_cpu.json
+    python bench/data.py --no-write
+
+Loader: bytes of (inputs, targets) a second, from page cache, as a share of copying as many bytes of the same mapped
+file, best of several rounds. Preparation: text a second from documents to finished shards, starts of processes
+included, as a share of cores x the library's rate on one thread; by processor time of all processes, which other
+work on the machine does not distort, and by the clock, which it does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from danalab.data import load_tokenizer, open_dataset, prepare
+from danalab.data.sources import Source, StdlibSource
+from danalab.data.tokenizers import BpeTokenizer, Tokenizer, train_bpe
+from danalab.data.workers import available_cores
+from danalab.errors import UserError
+from danalab.train.runtime import tune_malloc
+
+RESULTS = Path(__file__).parent / "results" / "data_cpu.json"
+
+
+def best(work: Callable[[], object], rounds: int) -> float:
+    """Least seconds of several rounds."""
+    times = []
+    for _ in range(rounds):
+        begun = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - begun)
+    return min(times)
+
+
+def loader(folder: Path) -> dict:
+    """Batches from a bare file of 100M tokens (200 MB)."""
+    np.random.default_rng(0).integers(0, 50257, 100_000_000, dtype=np.uint16).tofile(folder / "train.bin")
+    dataset = open_dataset(folder)
+    results = {}
+    for name, global_batch, seq_len in (("large", 32, 2048), ("long", 8, 32768), ("small", 8, 128)):
+        batches = dataset.batches(seed=0, global_batch=global_batch, seq_len=seq_len)
+        steps = max(1, 2**24 // (global_batch * seq_len))
+        size = 16 * global_batch * seq_len
+        mapped = dataset.store.shards[0].tokens().view(np.uint8)
+        ready = batches.iterate(0)
+        next(ready)
+        place = iter(range(10**9))
+
+        def assemble(batches=batches, steps=steps, place=place) -> None:
+            for _ in range(steps):
+                batches[next(place)]
+
+        def prefetch(ready=ready, steps=steps) -> None:
+            for _ in range(steps):
+                next(ready)
+
+        def copy(mapped=mapped, size=size, steps=steps) -> None:
+            for step in range(steps):
+                begin = step * size % (len(mapped) - size)
+                mapped[begin : begin + size].copy()
+
+        seconds = {"assemble": best(assemble, 7), "prefetch": best(prefetch, 7), "memcpy": best(copy, 7)}
+        ready.close()  # type: ignore[attr-defined]
+        rates = {f"{key}_gb_per_s": size * steps / value / 1e9 for key, value in seconds.items()}
+        results[f"{name} {global_batch}x{seq_len}"] = {
+            **rates,
+            "share_of_memcpy": seconds["memcpy"] / seconds["assemble"],
+            "microseconds_a_batch": seconds["assemble"] / steps * 1e6,
+        }
+    return results
+
+
+class Repeated(Source):
+    """The standard library several times over, each time with another first line."""
+
+    name = "repeated"
+    licence = StdlibSource.licence
+    summary = "the standard library several times"
+
+    def __init__(self, times: int):
+        self.times = times
+        self.texts = list(StdlibSource().iter_documents())
+
+    def iter_documents(self) -> Iterator[str]:
+        return (f"# {number}\n{text}" for number in range(self.times) for text in self.texts)
+
+    def size_bytes(self) -> int:
+        return self.times * sum(len(text.encode()) for text in self.texts)
+
+    def identity(self) -> str:
+        return f"{self.times} {self.size_bytes()}"
+
+
+def single_thread(tokenizer: Tokenizer, texts: list[str]) -> None:
+    """The library alone on one thread: ids as its own lists, nothing kept."""
+    if isinstance(tokenizer, BpeTokenizer):
+        for encoding in tokenizer._engine.encode_batch_fast(texts, add_special_tokens=False):
+            _ = encoding.ids
+    else:
+        for text in texts:
+            tokenizer._engine.encode_ordinary(text)  # type: ignore[attr-defined]
+
+
+def processor_seconds() -> float:
+    """Processor time of this process and of its ended children."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
+def preparation(folder: Path, megabytes: dict[str, int]) -> dict:
+    """End to end, about `megabytes` of text for each tokenizer."""
+    cores = available_cores()
+    once = Repeated(1)
+    train_bpe(once.texts[:300], 4096, "bpe-4096").save(folder / "bpe")
+    results = {}
+    for name in (str(folder / "bpe"), "gpt2"):
+        try:
+            tokenizer = load_tokenizer(name)
+        except UserError as error:
+            print(f"left out: {error}")
+            continue
+        alone = []
+        for _ in range(3):
+            begun = time.process_time()
+            single_thread(tokenizer, once.texts)
+            alone.append(once.size_bytes() / (time.process_time() - begun) / 1e6)
+        source = Repeated(max(1, round(megabytes[tokenizer.name] * 1e6 / once.size_bytes())))
+        size = source.size_bytes() / 1e6
+        begun, used = time.perf_counter(), processor_seconds()
+        prepare(source, name, folder / f"out-{tokenizer.name}", workers=cores, progress=False)
+        clock, used = time.perf_counter() - begun, processor_seconds() - used
+        results[tokenizer.name] = {
+            "text_mb": size,
+            "cores": cores,
+            "library_mb_per_s_one_thread": max(alone),
+            "mb_per_s": size / clock,
+            "share_by_processor_time": size / used / max(alone),
+            "share_by_clock": size / clock / (cores * max(alone)),
+        }
+    return results
+
+
+def stdlib(folder: Path) -> dict:
+    """The default corpus with its own BPE, from nothing."""
+    begun = time.perf_counter()
+    prepare("stdlib", "bpe-4096", folder / "stdlib", progress=False)
+    return {"seconds": time.perf_counter() - begun, "tokens": open_dataset(folder / "stdlib").n_tokens}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--no-write", action="store_true", help="leave bench/results as it is")
+    arguments = parser.parse_args()
+    # The library's own threads are not wanted: one thread is the unit of comparison.
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    torch.set_num_threads(1)
+    tune_malloc()  # as the trainer does
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        results = {
+            "machine": f"{platform.machine()}, {available_cores()} cores, Python {platform.python_version()}, CPU",
+            "loader": loader(folder),
+            "preparation": preparation(folder, {"bpe-4096": 40, "gpt2": 120}),
+            "stdlib_from_nothing": stdlib(folder),
+        }
+    for shape, row in results["loader"].items():
+        print(
+            f"loader {shape:<13} {row['assemble_gb_per_s']:6.1f} GB/s, memcpy {row['memcpy_gb_per_s']:6.1f} GB/s: "
+            f"{row['share_of_memcpy']:.2f} (aim 0.50); {row['microseconds_a_batch']:.0f} us a batch"
+        )
+    for tokenizer, row in results["preparation"].items():
+        print(
+            f"prepare {tokenizer:<9} {row['mb_per_s']:6.2f} MB/s on {row['cores']} cores, library alone "
+            f"{row['library_mb_per_s_one_thread']:.2f} MB/s a thread: {row['share_by_processor_time']:.2f} by processor "
+            f"time, {row['share_by_clock']:.2f} by the clock (aim 0.90)"
+        )
+    print(f"stdlib with bpe-4096 from nothing: {results['stdlib_from_nothing']['seconds']:.1f} s")
+    if not arguments.no_write:
+        RESULTS.parent.mkdir(parents=True, exist_ok=True)
+        RESULTS.write_text(json.dumps(results, indent=2) + "\n")
+        print(f"written to {RESULTS}")
+
+
+if __name__ == "__main__":
+    main()
