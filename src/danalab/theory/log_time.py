@@ -60,7 +60,7 @@ def ode(
     if renormalise not in _RENORMALISE:
         raise UserError(f"unknown renormalise '{renormalise}'; known: {', '.join(_RENORMALISE)}")
     count = math.ceil(math.log1p(horizon) / h)
-    index = padded(np.arange(count + 1))
+    index = padded(np.arange(count + 1), 1024)
     problem = (spectrum.lam, spectrum.rho, spectrum.multiplicity, spectrum.limit)
     if isinstance(algorithm, Sequence):
         run = jax.vmap(

@@ -13,8 +13,6 @@ import numpy.typing as npt
 
 from danalab.errors import UserError
 
-_PAD = 64
-
 
 def geometric_times(steps: int, ratio: float = 1.1) -> np.ndarray:
     """{0, floor(ratio^k), steps}: evaluation times that are even on a logarithmic axis.
@@ -28,10 +26,13 @@ def geometric_times(steps: int, ratio: float = 1.1) -> np.ndarray:
     return np.unique(np.concatenate([[0], np.floor(powers).astype(np.int64), [steps]]).clip(max=steps))
 
 
-def padded(times: npt.ArrayLike) -> jax.Array:
-    """Repeat the last time up to a multiple of a fixed length, so that few lengths are ever compiled."""
+def padded(times: npt.ArrayLike, multiple: int = 64) -> jax.Array:
+    """Repeat the last time up to a length that `multiple` divides, so that few lengths are ever compiled.
+
+    The repeats cost nothing: no step lies between them.
+    """
     array = np.asarray(times, dtype=np.int32)
-    return jnp.asarray(np.pad(array, (0, -len(array) % _PAD), mode="edge"))
+    return jnp.asarray(np.pad(array, (0, -len(array) % multiple), mode="edge"))
 
 
 def record(

@@ -18,8 +18,10 @@ from danalab.theory.precision import in_float64
 
 def sgd_kernel_norm(spectrum: Spectrum, gamma2: float, batch: float = 1) -> float:
     """|K|_1 = (gamma2 / B) sum_j lam_j / (2 - (1 + 1/B) gamma2 lam_j); SGD is stable if and only if it is below one."""
-    share = spectrum.lam / (2 - (1 + 1 / batch) * gamma2 * spectrum.lam)
-    return float(gamma2 / batch * (spectrum.multiplicity @ share))
+    room = 2 - (1 + 1 / batch) * gamma2 * spectrum.lam
+    if (room <= 0).any():
+        return float("inf")  # a single mode diverges already, whatever the others do
+    return float(gamma2 / batch * (spectrum.multiplicity @ (spectrum.lam / room)))
 
 
 @in_float64
@@ -35,7 +37,7 @@ def _frozen_norm(spectrum: Spectrum, rates: Rates, batch: float) -> float:
         return sgd_kernel_norm(spectrum, rates.gamma2, batch)
     omega, gamma = drift(rates, lam, batch)
     response = solve3(omega, (-lam * gamma[0], -lam * gamma[1], -lam * gamma[2]))[0]
-    return float(spectrum.multiplicity @ (lam * response))
+    return float("inf") if (response < 0).any() else float(spectrum.multiplicity @ (lam * response))
 
 
 def noise_floor(spectrum: Spectrum, algorithm: Algorithm, t: float = 1e12, batch: float = 1) -> float:

@@ -75,6 +75,7 @@ def draw_figure(study: Study) -> Figure:
     _mark_limits(left, study)
     title = f"alpha = {p['alpha']:g}, beta = {p['beta']:g}, v = {p['v']}, d = {p['d']}, B = {p['batch']}"
     loglog(left, title, "steps t + 1", "population risk P = MSE / 2")
+    left.set_ylim(bottom=0.2 * float(a["limit"]) or None)
     loglog(middle, f"{p['runs']} stochastic runs", "steps t + 1", "population risk P = MSE / 2")
     right.set(xscale="log", xlabel="steps t + 1", ylabel="difference [%]")
     right.set_title("equation in log time against the exact mean")

@@ -1,0 +1,194 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+jax = pytest.importorskip("jax")
+optax = pytest.importorskip("optax")
+
+import jax.numpy as jnp  # noqa: E402
+
+from danalab.errors import UserError  # noqa: E402
+from danalab.optim import ADana, DanaMK4, DanaStar, DanaStarMK4  # noqa: E402
+from danalab.optim.optax import adana, dana_mk4, dana_star, dana_star_mk4  # noqa: E402
+from danalab.theory.precision import enable_x64  # noqa: E402
+
+TWINS = {"adana": adana, "dana-mk4": dana_mk4, "dana-star": dana_star, "dana-star-mk4": dana_star_mk4}
+CLASSES = {"adana": ADana, "dana-mk4": DanaMK4, "dana-star": DanaStar, "dana-star-mk4": DanaStarMK4}
+SPECIAL = ("missing_grads", "two_groups_no_decay")
+
+
+class Golden:
+    """The golden cases of one optimizer."""
+
+    def __init__(self, folder, name):
+        index = json.loads((folder / "golden_index.json").read_text())["optimizers"]
+        self.cases = [case for case in index["cases"] if case["optimizer"] == name]
+        self.names = [p["name"] for p in index["param_sets"]["general"]]
+        self.shapes = [tuple(p["shape"]) for p in index["param_sets"]["general"]]
+        self.snapshots = index["snapshot_steps"]
+        self.inputs = np.load(folder / "optimizers_inputs.npz")
+        self.want = np.load(folder / f"optimizers_{name.replace('-', '_')}.npz")
+
+    def case(self, ending):
+        return next(case for case in self.cases if case["id"].endswith(ending))
+
+    def data(self, case):
+        params, grads = self.inputs[case["inputs"] + "/params0"], self.inputs[case["inputs"] + "/grads"]
+        return params, grads, self.inputs[f"schedule_{case['schedule']}/lr"]
+
+    def split(self, flat):
+        ends = np.cumsum([int(np.prod(s)) for s in self.shapes])
+        parts = np.split(flat, ends[:-1], axis=-1)
+        return dict(
+            zip(
+                self.names, (p.reshape(*p.shape[:-1], *s) for p, s in zip(parts, self.shapes, strict=True)), strict=True
+            )
+        )
+
+    def join(self, params):
+        return np.concatenate([np.asarray(params[name]).reshape(-1) for name in self.names])
+
+
+def settings_of(case):
+    h = case["hyperparameters"]
+    given = {"delta": h["delta"], "kappa": h["kappa"], "eps": h["epsilon"], "gamma3": h["gamma_3_factor"]}
+    given |= {"weight_decay": h["weight_decay"], "wd_ts": h["wd_ts"] if h["wd_decaying"] else None}
+    return given if h["clipsnr"] is None else {**given, "clipsnr": h["clipsnr"]}
+
+
+@pytest.fixture(params=list(TWINS))
+def family(request, golden):
+    return request.param, Golden(golden, request.param)
+
+
+@pytest.mark.parametrize("double", [True, False])
+def test_all_golden_cases_are_reproduced(family, double):
+    """All ordinary cases of an optimizer at once: their settings are traced, a constant decay is wd_ts = inf."""
+    name, data = family
+    cases = [case for case in data.cases if not case["id"].endswith(SPECIAL)]
+    assert len(cases) >= 27
+    rows = []
+    for case in cases:
+        s = settings_of(case)
+        rows.append({**s, "wd_ts": s["wd_ts"] or np.inf, "peak_lr": case["peak_lr"]})
+    stack = {key: np.asarray([row[key] for row in rows]) for key in rows[0]}
+    params, grads, rates = (np.stack(x) for x in zip(*map(data.data, cases), strict=True))
+
+    def run(settings, params, grads, rates):
+        optimizer = TWINS[name](lambda step: rates[step], **settings)
+
+        def step(carry, g):
+            updates, state = optimizer.update(g, carry[1], carry[0])
+            params = optax.apply_updates(carry[0], updates)
+            return (params, state), params
+
+        (_, state), seen = jax.lax.scan(step, (params, optimizer.init(params)), grads)
+        return seen, state
+
+    with enable_x64():
+        dtype = jnp.float64 if double else jnp.float32
+        trees = [{k: jnp.asarray(v, dtype) for k, v in x.items()} for x in (data.split(params), data.split(grads))]
+        stack = {k: jnp.asarray(v, dtype) for k, v in stack.items()}
+        seen, state = jax.jit(jax.vmap(run))(stack, *trees, jnp.asarray(rates, dtype))
+        assert seen["w"].dtype == dtype
+    tolerance = {"rtol": 1e-9, "atol": 1e-12} if double else {"rtol": 5e-5, "atol": 5e-6}
+    for i, case in enumerate(cases):
+        for j, snapshot in enumerate(data.snapshots):
+            got = data.join({k: v[i, snapshot - 1] for k, v in seen.items()})
+            np.testing.assert_allclose(got, data.want["params_exact"][case["row"], j], **tolerance, err_msg=case["id"])
+        if double:
+            v = data.join({k: x[i] for k, x in state.v.items()})
+            np.testing.assert_allclose(v, data.want["state_v_exact"][case["row"]], rtol=1e-8, atol=1e-14)
+
+
+@pytest.mark.parametrize("ending", SPECIAL)
+def test_missing_gradients_and_undecayed_parameters_are_as_in_torch(golden, ending):
+    data = Golden(golden, "dana-star-mk4")
+    case = data.case(ending)
+    flat, grads, rates = data.data(case)
+    present = data.inputs[case["inputs"] + "/present"]
+    with enable_x64():
+        rates = jnp.asarray(rates)
+        mask = {name: name not in case["no_decay_params"] for name in data.names}
+        optimizer = dana_star_mk4(
+            lambda step: rates[step], **settings_of(case), peak_lr=case["peak_lr"], decay_mask=mask
+        )
+        params = {k: jnp.asarray(v) for k, v in data.split(flat).items()}
+        state = optimizer.init(params)
+        update = jax.jit(optimizer.update)
+        for step, row in enumerate(grads, start=1):
+            parts = data.split(row)
+            given = {k: jnp.asarray(parts[k]) if present[step - 1, i] else None for i, k in enumerate(data.names)}
+            updates, state = update(given, state, params)
+            params = optax.apply_updates(params, updates)
+            if step in data.snapshots:
+                want = data.want["params_exact"][case["row"], data.snapshots.index(step)]
+                np.testing.assert_allclose(data.join(params), want, rtol=1e-9, atol=1e-12)
+    assert {k: int(v) for k, v in state.steps.items()} == dict(zip(data.names, present.sum(0).tolist(), strict=True))
+
+
+@pytest.mark.parametrize("name", list(TWINS))
+def test_a_hundred_float32_steps_agree_with_the_torch_class(name):
+    rng = np.random.default_rng(0)
+    start = rng.standard_normal((6, 5)).astype(np.float32)
+    grads = (rng.standard_normal((100, 6, 5)) * rng.choice([0.0, 1.0, 10.0], (100, 6, 5))).astype(np.float32)
+    settings = {"kappa": 0.8, "weight_decay": 0.05, "wd_ts": 20.0}
+    weight = torch.nn.Parameter(torch.tensor(start))
+    theirs = CLASSES[name]([weight], lr=0.01, **settings)
+    for g in grads:
+        weight.grad = torch.tensor(g)
+        theirs.step()
+    optimizer = TWINS[name](0.01, **settings)
+
+    def step(carry, g):
+        updates, state = optimizer.update(g, carry[1], carry[0])
+        return (optax.apply_updates(carry[0], updates), state), None
+
+    first = jnp.asarray(start)
+    (params, _), _ = jax.jit(lambda: jax.lax.scan(step, (first, optimizer.init(first)), jnp.asarray(grads)))()
+    np.testing.assert_allclose(np.asarray(params), weight.detach().numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_the_transformations_compose_with_optax():
+    clipped = optax.chain(optax.clip_by_global_norm(1.0), adana(0.1))
+    params = {"w": jnp.ones(3)}
+    updates, _ = clipped.update({"w": jnp.full(3, 1e6)}, clipped.init(params), params)
+    assert np.isfinite(np.asarray(updates["w"])).all()
+    injected = optax.inject_hyperparams(adana)(learning_rate=0.1, kappa=0.7)
+    state = injected.init(params)
+    assert float(state.hyperparams["kappa"]) == pytest.approx(0.7)
+    injected.update({"w": jnp.ones(3)}, state, params)
+
+
+def test_moments_of_bfloat16_parameters_are_float32():
+    optimizer = dana_star(0.1)
+    params = {"w": jnp.ones(3, jnp.bfloat16)}
+    state = optimizer.init(params)
+    updates, state = optimizer.update({"w": jnp.ones(3, jnp.bfloat16)}, state, params)
+    assert updates["w"].dtype == jnp.bfloat16
+    assert {state.m["w"].dtype, state.v["w"].dtype, state.tau["w"].dtype} == {jnp.dtype("float32")}
+
+
+@pytest.mark.parametrize(
+    "settings", [{"kappa": 1.5}, {"delta": 0.0}, {"weight_decay": -1.0}, {"wd_ts": 0.0}, {"eps": -1.0}]
+)
+def test_settings_out_of_range_are_refused(settings):
+    with pytest.raises(UserError, match=next(iter(settings))):
+        adana(0.1, **settings)
+
+
+def test_a_schedule_with_weight_decay_needs_its_peak():
+    with pytest.raises(UserError, match="peak_lr"):
+        adana(optax.cosine_decay_schedule(0.1, 10), weight_decay=0.1)
+
+
+def test_without_optax_one_line_says_what_to_install():
+    code = "import sys; sys.modules['optax'] = None\nimport danalab.optim.optax"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "needs optax: pip install 'danalab[theory]'" in done.stderr
