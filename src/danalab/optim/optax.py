@@ -38,10 +38,10 @@ ScalarOrSchedule = float | jax.Array | Callable[[Any], Any]
 class DanaState(NamedTuple):
     """State of a member of the family."""
 
-    count: jax.Array
+    calls: jax.Array
     """Calls of `update` so far; what a learning-rate schedule is given."""
     steps: Any
-    """Updates applied to each parameter: one behind `count` for every call in which its gradient was None."""
+    """Updates applied to each parameter: one behind `calls` for every call in which its gradient was None."""
     m: Any
     """First moment, float32 (float64 for float64 parameters)."""
     v: Any
@@ -62,7 +62,7 @@ def adana(
     peak_lr: float | None = None,
     decay_mask: Any = None,
 ) -> optax.GradientTransformation:
-    """ADana: theta <- theta - lr (g + gamma3 (1 + (1+t)^(1-kappa)) m) / (sqrt(v) + eps), both moments in logarithmic time.
+    """ADana: theta <- theta - lr (g + gamma3 (1 + (1+t)^(1-kappa)) m) / (sqrt(v) + eps), moments in logarithmic time.
 
     Args:
         learning_rate: a number or a schedule of the 0-based step.
@@ -94,7 +94,7 @@ def dana_mk4(
     peak_lr: float | None = None,
     decay_mask: Any = None,
 ) -> optax.GradientTransformation:
-    """ADana whose damped momentum (1+t)^(1-kappa) |m| / (sqrt(v) + eps) is clipped at `clipsnr`; the rest as in `adana`."""
+    """ADana whose damped momentum (1+t)^(1-kappa) |m| / (sqrt(v) + eps) is clipped at `clipsnr`; else as `adana`."""
     return _family(
         learning_rate, delta, kappa, eps, gamma3, clipsnr, weight_decay, wd_ts, peak_lr, decay_mask, with_tau=False
     )
@@ -184,7 +184,7 @@ def _family(
         if params is None:
             raise UserError("the Dana family needs the parameters: optimizer.update(grads, state, params)")
         assert isinstance(state, DanaState)
-        lr = learning_rate(state.count) if callable(learning_rate) else learning_rate
+        lr = learning_rate(state.calls) if callable(learning_rate) else learning_rate
         factor = 1.0 if peak_lr is None else lr / peak_lr
         leaves, tree = jax.tree.flatten(params)
         grads = jax.tree.leaves(updates, is_leaf=_is_missing)
@@ -207,7 +207,7 @@ def _family(
                 moved = moved * (1 - factor * strength)
             rows.append(((moved - jnp.asarray(p, wide)).astype(p.dtype), t, new.m, new.v, new.tau))
         change, steps, m, v, tau = (tree.unflatten(list(column)) for column in zip(*rows, strict=True))
-        return change, DanaState(state.count + 1, steps, m, v, tau if with_tau else None)
+        return change, DanaState(state.calls + 1, steps, m, v, tau if with_tau else None)
 
     return optax.GradientTransformation(init, update)
 
