@@ -165,6 +165,10 @@ class TrainConfig:
     """Print the summary as one JSON object on standard output."""
 
     def __post_init__(self) -> None:
+        for name in ("run_dir", "resume_from"):  # programs say "runs/x" as well as Path("runs/x")
+            if isinstance(value := getattr(self, name), str):
+                object.__setattr__(self, name, Path(value))
+        object.__setattr__(self, "data", str(self.data))
         for names, low, what in _RANGES:
             for name in names.split():
                 value = getattr(self, name)
