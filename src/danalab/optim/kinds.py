@@ -24,6 +24,16 @@ def unwrapped(model: nn.Module) -> nn.Module:
         model = inner
 
 
+def kind_by_name(name: str, ndim: int) -> str:
+    """Kind of a parameter of which only the name ("" if none) and the number of dimensions are known."""
+    words = name.lower().split(".")[-2:]
+    if ndim < 2:
+        return "vector"
+    if any("embed" in word or word in _EMBEDDINGS for word in words):
+        return "embedding"
+    return "head" if any(word in _HEADS for word in words) else "matrix"
+
+
 def parameter_kinds(model: nn.Module) -> dict[str, str]:
     """Kind of each parameter by name, as `model.named_parameters()` names it.
 
@@ -45,13 +55,10 @@ def parameter_kinds(model: nn.Module) -> dict[str, str]:
     }
     kinds: dict[str, str] = {}
     for name, parameter in model.named_parameters():
-        words = name.lower().split(".")[-2:]
-        if parameter.ndim < 2:
-            kinds[name] = "vector"
-        elif id(parameter) in embeddings or any("embed" in word or word in _EMBEDDINGS for word in words):
-            kinds[name] = "embedding"
-        elif id(parameter) in heads or words[-1] in _HEADS:
-            kinds[name] = "head"
-        else:
-            kinds[name] = "matrix"
+        kind = kind_by_name(name, parameter.ndim)
+        if kind != "vector" and id(parameter) in embeddings:
+            kind = "embedding"
+        elif kind == "matrix" and id(parameter) in heads:
+            kind = "head"
+        kinds[name] = kind
     return kinds

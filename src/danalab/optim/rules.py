@@ -11,7 +11,7 @@ from danalab.optim import foreach, functional
 
 @dataclass(frozen=True)
 class Rule:
-    """An element-wise update rule.
+    """An update rule: what it keeps, and what it does to one parameter.
 
     `update` is the pure function (reference and compiled graph), `foreach` the same on lists in place; `name` is that
     of the same loop in kernels.cpp. All take the scalars that `scalars(group, t)` returns.
