@@ -64,7 +64,7 @@ def test_global_batch_is_batch_times_ranks_times_accumulation(given, world, expe
         ({"heads": 4, "global_batch": 16, "batch_size": 4, "acc_steps": 2}, "--acc-steps 2"),
         ({"heads": 4, "iterations": 10, "warmup_steps": 10}, "warm"),
         ({"heads": 4, "weight_decay": 100.0, "wd_ts": 1.0}, "first step"),
-        ({"heads": 4, "d_model": 64}, "--heads decides"),
+        ({"heads": 4, "d_model": 64}, "--heads 4 decides"),
         ({}, "--heads N"),
         ({"d_model": 64}, "--n-layers"),
         ({"heads": 4, "vocab_size": 100}, "50304"),
@@ -77,6 +77,12 @@ def test_global_batch_is_batch_times_ranks_times_accumulation(given, world, expe
 def test_what_cannot_be_meant_is_refused_with_the_reason(given, word):
     with pytest.raises(UserError, match=word):
         resolve(TrainConfig(**given), Words())
+
+
+@pytest.mark.parametrize("given", [{"heads": 4}, {"d_model": 128, "n_layers": 2, "n_heads": 2, "opt": "adamw"}])
+def test_what_was_resolved_resolves_to_itself(given):
+    once = resolve(TrainConfig(**given), Words()).config
+    assert resolve(TrainConfig(**once.as_dict()), Words()).config == once
 
 
 @pytest.mark.parametrize("given", [{"keep_last": 1}, {"lr": 0.0}, {"batch_size": 0}, {"lr": float("nan")}])

@@ -13,6 +13,7 @@ import torch
 from danalab.data import open_dataset
 from danalab.errors import UserError
 from danalab.train import job as job_module
+from danalab.train.evaluate_run import evaluate_run
 from danalab.train.folder import RunFolder
 from danalab.train.guard import NonFiniteError
 from danalab.train.job import build_trainer, run_training, train
@@ -76,6 +77,17 @@ def test_every_optimizer_resumes_bitwise(tiny, tmp_path, opt):
     assert torch.equal(weights(tmp_path / "parts"), weights(whole))
     kept = rows(tmp_path / "parts")
     assert kept == rows(whole)
+
+
+def test_evaluating_a_run_gives_its_final_loss_at_any_batch_size(tiny):
+    folder = train(tiny())
+    summary = open_run(folder).summary
+    assert summary is not None
+    for batch_size in (1, 5):
+        result = evaluate_run(folder, batch_size=batch_size)
+        assert (result.step, result.tokens) == (20, summary["val/tokens"])
+        assert result.loss == pytest.approx(summary["val/loss"], rel=1e-6)
+        assert result.bpb == pytest.approx(summary["val/bpb"], rel=1e-6)
 
 
 def test_a_finished_run_is_left_alone(tiny):

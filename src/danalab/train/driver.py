@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from danalab.errors import UserError
 from danalab.optim import build_optimizer, optimizer_spec
+from danalab.optim.base import DecayingOptimizer
 from danalab.train.resolve import Resolved, optimizer_settings
 
 
@@ -39,7 +40,7 @@ class OptimizerDriver:
             raise UserError(f"--opt {spec.name}: needs the model inside its step, which this trainer does not do")
         settings = optimizer_settings(resolved, set(spec.settings))
         on_gpu = next(model.parameters()).is_cuda
-        if on_gpu and spec.log_time:
+        if on_gpu and spec.decay == "independent":
             settings["capturable"] = True  # a skipped step is then decided on the device, without waiting for it
         return cls(build_optimizer(spec.name, model, lr=resolved.peak_lr, **settings))
 
@@ -60,7 +61,7 @@ class OptimizerDriver:
         where the optimizer can take it as a tensor.
         """
         optimizer: Any = self.optimizer
-        if finite.is_cuda and optimizer.param_groups[0].get("capturable"):
+        if finite.is_cuda and isinstance(optimizer, DecayingOptimizer):
             optimizer.step(found_nonfinite=~finite)
         elif finite.is_cuda and optimizer.param_groups[0].get("fused"):
             # The protocol of torch's fused kernels, made for gradient scaling.

@@ -13,9 +13,9 @@ from typing import Any, Protocol
 from danalab.errors import UserError
 from danalab.models.config import ModelConfig
 from danalab.optim.schedules import Schedule, get_schedule
-from danalab.scaling import Dimensions, Plan, explicit_dimensions, plan
+from danalab.scaling import Dimensions, Plan, dimensions, explicit_dimensions, plan
 from danalab.scaling.learning_rate import OPTIMIZERS
-from danalab.train.config import TrainConfig
+from danalab.train.config import TrainConfig, flag
 
 DEFAULT_BATCH = 32
 LARGEST_AUTOMATIC_DECAY = 0.5
@@ -202,9 +202,14 @@ def _vocab_size(config: TrainConfig, dataset: Vocabulary) -> int:
 def _dimensions(config: TrainConfig, vocab_size: int) -> Dimensions | None:
     """Explicit dimensions, or None where --heads decides."""
     if config.heads is not None:
+        by_rule = dimensions(config.arch, config.heads, vocab_size)
         for name in ("d_model", "n_layers", "n_heads", "head_dim", "mlp_dim"):
-            if getattr(config, name) is not None:
-                raise UserError(f"--heads decides all dimensions; leave out --{name.replace('_', '-')} or --heads")
+            # A configuration that was printed resolved has both, in agreement.
+            if getattr(config, name) not in (None, getattr(by_rule, name)):
+                raise UserError(
+                    f"--heads {config.heads} decides all dimensions, {flag(name)} {getattr(by_rule, name)} among them, "
+                    f"but it was given as {getattr(config, name)}; leave one of the two out"
+                )
         return None
     if config.d_model is None or config.n_layers is None or config.n_heads is None:
         raise UserError("give a size: --heads N, or --d-model, --n-layers and --n-heads")
