@@ -1,4 +1,4 @@
-"""The optimizer class behind our element-wise rules: groups, clocks, state and the choice of a way to compute.
+"""The optimizer classes behind our rules: groups, clocks, state and the choice of a way to compute.
 
 Time is a hyper-parameter here, so the rules of time are strict: every parameter has its own step count t in its state;
 it starts at 0, advances by one when a gradient is applied to that parameter, and never otherwise.
@@ -6,7 +6,7 @@ it starts at 0, advances by one when a gradient is applied to that parameter, an
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -18,41 +18,31 @@ from danalab.optim.batch import Batch, gather
 from danalab.optim.functional import decay_rate, schedule_factor
 from danalab.optim.rules import Rule
 from danalab.optim.settings import check_settings, resolve_decay
-from danalab.optim.state import IMPLEMENTATION, check_state_dict, fill_state, moment_dtype, parameter_name
+from danalab.optim.state import IMPLEMENTATION, check_state_dict, fill_state, local, moment_dtype, parameter_name
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
-class DecayingOptimizer(torch.optim.Optimizer):
-    """An element-wise rule with independent, decaying weight decay; `ADana` explains the arguments.
+class RuleOptimizer(torch.optim.Optimizer):
+    """What our optimizers share: a rule for each group, clocks, state from construction on, checks before loading.
 
-    State of a parameter, there from construction on: `step` (0-dim float32, as in torch) and the rule's moments, which
-    are float32 even where the parameter is bfloat16 or float16.
+    State of a parameter: `step` (0-dim float32, as in torch) and its rule's moments, which are float32 even where the
+    parameter is bfloat16 or float16. A subclass says which rule a group has and which settings it refuses.
     """
 
-    rule: ClassVar[Rule]
+    _numel: int | None = None  # elements of all parameters, counted when first needed
 
-    def __init__(
-        self,
-        params: Any,
-        settings: dict[str, Any],
-        *,
-        omega: float | None,
-        horizon: float | None,
-        foreach: bool | None,
-        fused: bool | None,
-        capturable: bool,
-    ):
-        if foreach and (fused or capturable):
-            other = "fused" if fused else "capturable"
-            raise UserError(f"{self.name}: foreach=True and {other}=True exclude each other; leave one of them out")
-        decay = {key: settings[key] for key in ("weight_decay", "wd_ts")}
-        settings["weight_decay"], settings["wd_ts"] = resolve_decay(self.name, **decay, omega=omega, horizon=horizon)
-        check_settings(self.name, settings)
-        try:
-            super().__init__(params, {**settings, "foreach": foreach, "fused": fused, "capturable": capturable})
-        except (TypeError, ValueError) as error:
-            raise error if isinstance(error, UserError) else UserError(f"{self.name}: {error}") from error
+    def rule_of(self, group: Mapping[str, Any]) -> Rule:
+        """The rule that updates a group's parameters."""
+        raise NotImplementedError
+
+    def check_group(self, group: Mapping[str, Any]) -> None:
+        """Refuse settings that no run can mean.
+
+        Raises:
+            UserError: names the setting.
+        """
+        raise NotImplementedError
 
     @property
     def name(self) -> str:
@@ -65,15 +55,10 @@ class DecayingOptimizer(torch.optim.Optimizer):
         Raises:
             UserError: a setting out of range, or a parameter that cannot be optimized; nothing has been added then.
         """
-        group = dict(param_group) if isinstance(param_group, dict) else param_group
-        if "omega" in group or "horizon" in group:
-            form = {key: group.pop(key, None) for key in ("omega", "horizon")}
-            decay = {"weight_decay": group.pop("weight_decay", 0.0), "wd_ts": group.pop("wd_ts", None)}
-            group["weight_decay"], group["wd_ts"] = resolve_decay(self.name, **decay, **form)
-        super().add_param_group(group)
+        super().add_param_group(param_group)
         group = self.param_groups[-1]
         try:
-            check_settings(self.name, group)
+            self.check_group(group)
             for index, p in enumerate(group["params"]):
                 if p.dtype not in DTYPES:
                     raise UserError(
@@ -83,9 +68,13 @@ class DecayingOptimizer(torch.optim.Optimizer):
         except UserError:
             self.param_groups.pop()
             raise
+        if group["fused"]:
+            for device in {p.device.type for p in group["params"]}:
+                ways.require_fused(device)
+        self._numel = None
         group.setdefault("peak_lr", float(group["lr"]))
         for p in group["params"]:
-            fill_state(self.state[p], p, self.rule.moments, bool(group["capturable"]))
+            fill_state(self.state[p], p, self.rule_of(group).moments, bool(group["capturable"]))
 
     @torch.no_grad()
     def step(  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -113,12 +102,29 @@ class DecayingOptimizer(torch.optim.Optimizer):
             return loss
         if self._is_rehearsal():
             return loss
-        chosen: dict[ways.Way, list[Batch]] = {}
-        for batch in gather(self, self.param_groups, self.rule, skip):
-            chosen.setdefault(self._way(batch), []).append(batch)
-        for way, batches in chosen.items():
-            way(self.rule, batches)
+        self._apply(skip)
         return loss
+
+    def _apply(self, skip: Tensor | None) -> None:
+        """Apply all gradients, each group's by its rule."""
+        work: dict[str, tuple[Rule, list[Batch]]] = {}
+        for batch in gather(self, self.param_groups, self.rule_of, skip):
+            rule = self.rule_of(batch.group)
+            work.setdefault(rule.name, (rule, []))[1].append(batch)
+        for rule, batches in work.values():
+            self._apply_rule(rule, batches)
+
+    def _apply_rule(self, rule: Rule, batches: list[Batch]) -> None:
+        chosen: dict[ways.Way, list[Batch]] = {}
+        for batch in batches:
+            chosen.setdefault(self._way(batch), []).append(batch)
+        for way, alike in chosen.items():
+            way(rule, alike)
+
+    def _way(self, batch: Batch) -> ways.Way:
+        if self._numel is None:
+            self._numel = sum(local(p).numel() for group in self.param_groups for p in group["params"])
+        return ways.choose(batch.group, batch.params[0].device.type, self._numel)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore moments, clocks and every hyper-parameter; how to compute (fused, ...) stays as built.
@@ -131,7 +137,7 @@ class DecayingOptimizer(torch.optim.Optimizer):
         seen: list[dict[str, Any]] = []
 
         def check(_: torch.optim.Optimizer, saved: dict[str, Any]) -> None:
-            check_state_dict(self, self.rule.moments, saved)
+            check_state_dict(self, lambda group: self.rule_of(group).moments, saved)
             seen.append(saved)
 
         flags = [{key: group[key] for key in IMPLEMENTATION} for group in self.param_groups]
@@ -144,15 +150,76 @@ class DecayingOptimizer(torch.optim.Optimizer):
         for group, saved_group, own in zip(self.param_groups, saved["param_groups"], flags, strict=True):
             group.update(own)
             for p, key in zip(group["params"], saved_group["params"], strict=True):
-                self._restore(p, saved["state"][key], bool(group["capturable"]))
+                self._restore(p, saved["state"][key], self.rule_of(group), bool(group["capturable"]))
 
-    def _restore(self, p: Tensor, saved: dict[str, Any], capturable: bool) -> None:
+    def _restore(self, p: Tensor, saved: dict[str, Any], rule: Rule, capturable: bool) -> None:
         # torch has cast the moments to the parameter's dtype and may share memory with the saved ones: copy anew.
         step = torch.as_tensor(saved["step"], dtype=torch.float32).clone()
         self.state[p]["step"] = step.to(p.device if capturable else "cpu")
-        for name in self.rule.moments:
+        for name in rule.moments:
             value = saved[name].detach()
             self.state[p][name] = value.to(device=p.device, dtype=moment_dtype(p), copy=True)
+
+    def _is_rehearsal(self) -> bool:
+        """Whether this is the step with zero learning rate and zero gradients that checkpoint helpers make.
+
+        They mean it to create state only. To a log-time optimizer it would be a step in time.
+        """
+        if any(isinstance(group["lr"], Tensor) and group["lr"].device.type != "cpu" for group in self.param_groups):
+            return False
+        if any(float(group["lr"]) != 0 for group in self.param_groups):
+            return False
+        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+            return False
+        grads = [p.grad for group in self.param_groups for p in group["params"] if p.grad is not None]
+        return not any(_any_nonzero(g) for g in grads)
+
+
+class DecayingOptimizer(RuleOptimizer):
+    """One element-wise rule with independent, decaying weight decay; `ADana` explains the arguments."""
+
+    rule: ClassVar[Rule]
+
+    def __init__(
+        self,
+        params: Any,
+        settings: dict[str, Any],
+        *,
+        omega: float | None,
+        horizon: float | None,
+        foreach: bool | None,
+        fused: bool | None,
+        capturable: bool,
+    ):
+        if foreach and (fused or capturable):
+            other = "fused" if fused else "capturable"
+            raise UserError(f"{self.name}: foreach=True and {other}=True exclude each other; leave one of them out")
+        decay = {key: settings[key] for key in ("weight_decay", "wd_ts")}
+        settings["weight_decay"], settings["wd_ts"] = resolve_decay(self.name, **decay, omega=omega, horizon=horizon)
+        check_settings(self.name, settings)
+        try:
+            super().__init__(params, {**settings, "foreach": foreach, "fused": fused, "capturable": capturable})
+        except (TypeError, ValueError) as error:
+            raise error if isinstance(error, UserError) else UserError(f"{self.name}: {error}") from error
+
+    def rule_of(self, group: Mapping[str, Any]) -> Rule:
+        return self.rule
+
+    def check_group(self, group: Mapping[str, Any]) -> None:
+        check_settings(self.name, group)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add parameters with settings of their own; what is not given is as at construction.
+
+        Raises:
+            UserError: a setting out of range, or a parameter that cannot be optimized; nothing has been added then.
+        """
+        group = dict(param_group) if isinstance(param_group, dict) else param_group
+        if "omega" in group or "horizon" in group:
+            form = {key: group.pop(key, None) for key in ("omega", "horizon")}
+            decay = {"weight_decay": group.pop("weight_decay", 0.0), "wd_ts": group.pop("wd_ts", None)}
+            group["weight_decay"], group["wd_ts"] = resolve_decay(self.name, **decay, **form)
+        super().add_param_group(group)
 
     def coefficients(self, group: int = 0) -> dict[str, Any]:
         """Scalars of the last step of a group, for logging: `t`, `lr`, `schedule`, `lambda`; subclasses add theirs.
@@ -171,23 +238,6 @@ class DecayingOptimizer(torch.optim.Optimizer):
             "schedule": schedule_factor(settings),
             "lambda": decay_rate(settings, t),
         }
-
-    def _way(self, batch: Batch) -> ways.Way:
-        return ways.choose(batch.group, batch.params[0].device, 0)
-
-    def _is_rehearsal(self) -> bool:
-        """Whether this is the step with zero learning rate and zero gradients that checkpoint helpers make.
-
-        They mean it to create state only. To a log-time optimizer it would be a step in time.
-        """
-        if any(isinstance(group["lr"], Tensor) and group["lr"].device.type != "cpu" for group in self.param_groups):
-            return False
-        if any(float(group["lr"]) != 0 for group in self.param_groups):
-            return False
-        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
-            return False
-        grads = [p.grad for group in self.param_groups for p in group["params"] if p.grad is not None]
-        return not any(_any_nonzero(g) for g in grads)
 
 
 def _any_nonzero(g: Tensor) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +20,7 @@ class Batch:
 
     group: Mapping[str, Any]
     t: Any
-    """Count of this step: a number, or a 0-dim tensor on the device (`capturable`)."""
+    """Count of this step: a number, or with `capturable` one for each parameter, a float64 tensor on the device."""
     skip: Tensor | None
     """0-dim bool on the device: True makes this step change nothing."""
     params: list[Tensor] = field(default_factory=list)
@@ -39,6 +39,18 @@ class Batch:
                 scalars[name] = torch.where(self.skip, neutral, value)
         return scalars
 
+    def scalars_each(self, rule: Rule) -> Iterable[dict[str, Any]]:
+        """The scalars of each parameter: the same ones, but with clocks on the device."""
+        scalars = self.scalars(rule)
+        for i in range(len(self.params)):
+            yield {
+                name: value[i] if isinstance(value, Tensor) and value.ndim else value for name, value in scalars.items()
+            }
+
+    def count(self, i: int) -> Any:
+        """Count of this step for parameter i of the batch."""
+        return self.t[i] if isinstance(self.t, Tensor) else self.t
+
     def signed_grads(self) -> Iterable[Tensor]:
         """Gradients of what is to be minimised."""
         for g in self.grads:
@@ -48,7 +60,10 @@ class Batch:
 
 
 def gather(
-    optimizer: torch.optim.Optimizer, groups: Iterable[dict[str, Any]], rule: Rule, skip: Tensor | None
+    optimizer: torch.optim.Optimizer,
+    groups: Iterable[dict[str, Any]],
+    rule_of: Callable[[Mapping[str, Any]], Rule],
+    skip: Tensor | None,
 ) -> list[Batch]:
     """Advance the clocks of all parameters that have a gradient, and sort these parameters into batches.
 
@@ -77,16 +92,13 @@ def gather(
     _advance([state["step"] for *_, state in found], skip)
 
     batches: dict[Any, Batch] = {}
+    clocks: dict[Any, list[Tensor]] = {}
     for group, index, p, g, state in found:
+        rule = rule_of(group)
         follow_parameter(state, p, rule.moments)
         step = state["step"]
-        if group["capturable"]:  # the clock stays on the device, so every parameter has its own scalars
-            # Skipped steps compute with the t they would have had: t = 0 has no scalars.
-            t = step.double() if skip is None else step.double() + skip
-            key: Any = index
-        else:
-            t = int(step.item())
-            key = (id(group), t, p.dtype, p.device)
+        t = None if group["capturable"] else int(step.item())
+        key = (id(group), t, p.dtype, p.device)
         batch = batches.get(key)
         if batch is None:
             batch = batches[key] = Batch(group, t, skip)
@@ -94,6 +106,12 @@ def gather(
         batch.grads.append(local_gradient(g, p))
         batch.moments.append([local(state[name]) for name in rule.moments])
         batch.indices.append(index)
+        if t is None:
+            clocks.setdefault(key, []).append(step)
+    for key, steps in clocks.items():
+        # A step that is skipped computes with the t that it would have had: t = 0 has no scalars.
+        t = torch.stack(steps).double()
+        batches[key].t = t if skip is None else t + skip
     return list(batches.values())
 
 

@@ -18,8 +18,23 @@ def check_settings(owner: str, group: Mapping[str, Any]) -> None:
     """Refuse hyper-parameters that no run can mean.
 
     Raises:
-        UserError: negative or not finite; a momentum rate outside [0, 1); or a decay that would take more than the
-            whole parameter in its first step.
+        UserError: see `check_numbers`; or a decay that would take more than the whole parameter in its first step.
+    """
+    check_numbers(owner, group)
+    wd_ts = group["wd_ts"]
+    first = group["weight_decay"] / (1 + 1 / wd_ts) if wd_ts is not None else group["weight_decay"]
+    if first > 1:
+        raise UserError(
+            f"{owner}: weight_decay {group['weight_decay']:g} with wd_ts {wd_ts} takes {first:g} of a parameter in the"
+            " first step; it is independent of the learning rate and must stay below 1 (try omega and horizon)"
+        )
+
+
+def check_numbers(owner: str, group: Mapping[str, Any]) -> None:
+    """Refuse hyper-parameters that are not the numbers they must be.
+
+    Raises:
+        UserError: negative or not finite, or a momentum rate outside [0, 1).
     """
     for name in (*POSITIVE, *NOT_NEGATIVE):
         value = group.get(name)
@@ -36,17 +51,12 @@ def check_settings(owner: str, group: Mapping[str, Any]) -> None:
         limit = "positive" if name in POSITIVE else "not negative"
         if not math.isfinite(value) or value < 0 or (value == 0 and name in POSITIVE):
             raise UserError(f"{owner}: {name} is {value}, must be finite and {limit}")
+    if group.get("kappa", 0) > 6:
+        raise UserError(f"{owner}: kappa is {group['kappa']}, must be between 0 (undamped momentum) and 6")
     if "betas" in group:
         betas = group["betas"]
         if len(betas) != 2 or not all(0 <= float(beta) < 1 for beta in betas):
             raise UserError(f"{owner}: betas is {betas}, must be two numbers in [0, 1)")
-    wd_ts = group["wd_ts"]
-    first = group["weight_decay"] / (1 + 1 / wd_ts) if wd_ts is not None else group["weight_decay"]
-    if first > 1:
-        raise UserError(
-            f"{owner}: weight_decay {group['weight_decay']:g} with wd_ts {wd_ts} takes {first:g} of a parameter in the"
-            " first step; it is independent of the learning rate and must stay below 1 (try omega and horizon)"
-        )
 
 
 def resolve_decay(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -70,7 +70,9 @@ def local_gradient(g: Tensor, p: Tensor) -> Tensor:
     return local(g)
 
 
-def check_state_dict(optimizer: torch.optim.Optimizer, moments: tuple[str, ...], saved: Any) -> None:
+def check_state_dict(
+    optimizer: torch.optim.Optimizer, moments_of: Callable[[Mapping[str, Any]], tuple[str, ...]], saved: Any
+) -> None:
     """Refuse a state_dict of another optimizer or another model, before anything is changed.
 
     Raises:
@@ -102,7 +104,7 @@ def check_state_dict(optimizer: torch.optim.Optimizer, moments: tuple[str, ...],
                 f" this optimizer's {len(group['params'])}"
             )
         for index, (p, key) in enumerate(zip(group["params"], saved_group["params"], strict=True)):
-            _check_entry(owner, parameter_name(group, index), p, moments, saved["state"].get(key))
+            _check_entry(owner, parameter_name(group, index), p, moments_of(group), saved["state"].get(key))
 
 
 def _check_entry(owner: str, name: str, p: Tensor, moments: tuple[str, ...], entry: Mapping[str, Any] | None) -> None:

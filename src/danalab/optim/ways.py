@@ -2,29 +2,38 @@
 
 from __future__ import annotations
 
+import functools
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
 
+from danalab.errors import UserError
+from danalab.optim import compiled, native
 from danalab.optim.batch import Batch
-from danalab.optim.functional import rounding_seed, stochastic_round
 from danalab.optim.rules import Rule
 from danalab.optim.state import moment_dtype
+from danalab.optim.store import store_rounded
+
+log = logging.getLogger(__name__)
 
 Way = Callable[[Rule, list[Batch]], None]
+
+WORTH_COMPILING = 1 << 20
+"""Elements from which on an optimizer on a CPU with `fused=None` uses the compiled kernels: for fewer, compiling them,
+if only once per machine, is not worth the time it saves."""
 
 
 def eager(rule: Rule, batches: list[Batch]) -> None:
     """The pure update, one parameter at a time."""
     for batch in batches:
-        scalars = batch.scalars(rule)
-        for p, g, moments, index in zip(batch.params, batch.signed_grads(), batch.moments, batch.indices, strict=True):
+        each = zip(batch.params, batch.signed_grads(), batch.moments, batch.scalars_each(rule), strict=True)
+        for i, (p, g, moments, scalars) in enumerate(each):
             new_p, *new_moments = rule.update(p, g, *moments, **scalars)
             for moment, new in zip(moments, new_moments, strict=True):
                 moment.copy_(new)
-            _store(p, new_p, batch, index)
+            store_rounded(p, new_p, batch, i)
 
 
 def foreach(rule: Rule, batches: list[Batch]) -> None:
@@ -34,19 +43,48 @@ def foreach(rule: Rule, batches: list[Batch]) -> None:
         wide = [p.to(dtype) for p in batch.params]  # the parameters themselves where they are wide enough
         grads = [g.to(dtype) for g in batch.signed_grads()]
         rule.foreach(wide, grads, *map(list, zip(*batch.moments, strict=True)), **batch.scalars(rule))
-        for p, new_p, index in zip(batch.params, wide, batch.indices, strict=True):
+        for i, (p, new_p) in enumerate(zip(batch.params, wide, strict=True)):
             if new_p is not p:
-                _store(p, new_p, batch, index)
+                store_rounded(p, new_p, batch, i)
 
 
-def _store(p: Tensor, new_p: Tensor, batch: Batch, index: int) -> None:
-    """Write the new value, rounded once to the parameter's dtype."""
-    if batch.group["stochastic_rounding"] and p.dtype in (torch.bfloat16, torch.float16):
-        rounded = stochastic_round(new_p, p.dtype, rounding_seed(batch.t, index))
-        new_p = rounded if batch.skip is None else torch.where(batch.skip, p, rounded)
-    p.copy_(new_p)
+def choose(flags: Mapping[str, Any], device: str, numel: int) -> Way:
+    """The way that a group's flags ask for, or else the sensible one for the device and the optimizer's size.
+
+    Args:
+        numel: elements of all parameters of the optimizer.
+    """
+    if flags["fused"]:
+        # The kernels for CPUs take clocks that the host can read.
+        return native.fused if device == "cpu" and not flags["capturable"] else compiled.fused
+    if flags["foreach"]:
+        return foreach
+    if flags["foreach"] is False or flags["capturable"]:
+        return eager
+    if device != "cpu":
+        return foreach
+    if flags["fused"] is None and numel >= WORTH_COMPILING and _native_is_there():
+        return native.fused
+    return eager
 
 
-def choose(group: Mapping[str, Any], device: torch.device, numel: int) -> Way:
-    """The way for a group, as its flags say, or else by device and size."""
-    return foreach if group["foreach"] else eager
+def require_fused(device: str) -> None:
+    """Make sure, before a run starts, that `fused=True` can be had.
+
+    Raises:
+        UserError: there is no compiler for the device, or it fails.
+    """
+    if device == "cpu":
+        native.library()
+    elif not torch._inductor.utils.has_triton():  # pyright: ignore[reportAttributeAccessIssue]
+        raise UserError(f"fused=True on {device} needs Triton, which is not installed; use fused=False")
+
+
+@functools.cache
+def _native_is_there() -> bool:
+    try:
+        native.library()
+    except UserError as error:
+        log.warning("the fused optimizer step is not available, steps will take several times longer: %s", error)
+        return False
+    return True

@@ -1,0 +1,240 @@
+// One pass over memory for all parameters of an optimizer: reads p, g, m, v (tau), writes p, m, v (tau).
+//
+// The update rules are those of functional.py, arranged for few divisions and no waiting.
+// All parameters form one line of elements that is cut evenly among the threads, so that many small tensors cost no more
+// than one large. Built once per machine and loaded through ctypes: plain C interface, no Python or torch headers.
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+
+namespace {
+
+// Order of the scalars of a batch; native.py fills them in.
+struct Scalars {
+  double lr, keep, eps, sign;          // sign: -1 to ascend
+  double gain1, gain2;                 // weights of the new gradient in m (and tau) and in v
+  double momentum, offset, clip;       // see the rules below; clip < 0: none
+  double t, exponent, root_scale;      // dana_star: t and 1 - kappa; adamw: 1 / sqrt(1 - beta2^t)
+};
+
+struct Tensors {
+  void* const* p;
+  const void* const* g;
+  void* const* m;
+  void* const* v;
+  void* const* tau;                    // null pointers where the rule has none
+  const int64_t* numel;
+  const int32_t* dtype;                // 0 float32, 1 float64, 2 bfloat16
+  const int32_t* batch;                // index into the scalars
+  const uint32_t* seed;                // noise of stochastic rounding
+  const int32_t* stochastic;           // bool, for each batch
+  const Scalars* scalars;
+};
+
+struct bfloat16 {
+  uint16_t bits;
+};
+
+inline uint32_t bits_of(float x) {
+  uint32_t u;
+  std::memcpy(&u, &x, sizeof u);
+  return u;
+}
+
+inline float float_of(uint32_t u) {
+  float x;
+  std::memcpy(&x, &u, sizeof x);
+  return x;
+}
+
+inline uint32_t hash32(uint32_t x) {  // as in functional.py
+  x ^= x >> 16;
+  x *= 0x7FEB352Du;
+  x ^= x >> 15;
+  x *= 0x846CA68Bu;
+  return x ^ (x >> 16);
+}
+
+inline float load(float x) { return x; }
+inline double load(double x) { return x; }
+inline float load(bfloat16 x) { return float_of(uint32_t(x.bits) << 16); }
+
+template <bool STOCHASTIC>
+inline void store(float& to, float x, uint32_t, int64_t) {
+  to = x;
+}
+template <bool STOCHASTIC>
+inline void store(double& to, double x, uint32_t, int64_t) {
+  to = x;
+}
+template <bool STOCHASTIC>
+inline void store(bfloat16& to, float x, uint32_t seed, int64_t i) {
+  const uint32_t u = bits_of(x);
+  const uint32_t finite = (u & 0x7F800000u) != 0x7F800000u;
+  const uint32_t noise = STOCHASTIC ? hash32(uint32_t(i) * 0x9E3779B1u + seed) >> 16  // up with the right probability
+                                    : 0x7FFFu + ((u >> 16) & 1u);                     // nearest, ties to even
+  const uint32_t special = u | ((u & 0x007FFFFFu) ? 0x00400000u : 0u);                // NaN stays NaN when cut
+  to.bits = uint16_t((finite ? u + noise : special) >> 16);
+}
+
+// x^k for 1 <= x < 2^24 and -5 <= k <= 1. The float version is 2^(k log2 x) by two polynomials and bit arithmetic, 5e-7
+// accurate, because it has to vectorise: powf would cost more than all the rest.
+inline double power(double x, double k) { return std::pow(x, k); }
+inline float power(float x, float k) {
+  const int32_t u = int32_t(bits_of(x));
+  const int32_t exponent = (u - 0x3F3504F3) >> 23;  // so that the mantissa is in [sqrt(1/2), sqrt(2))
+  const float f = float_of(uint32_t(u - (exponent << 23))) - 1.0f;
+  float log2 = 0.170633674f;  // log2(1 + f) / f, nearly minimax
+  log2 = log2 * f - 0.272699058f;
+  log2 = log2 * f + 0.297263116f;
+  log2 = log2 * f - 0.358961672f;
+  log2 = log2 * f + 0.480464995f;
+  log2 = log2 * f - 0.721375883f;
+  log2 = log2 * f + 1.442699671f;
+  const float e = k * (log2 * f + float(exponent));
+  const float shifted = e + 12582912.0f;  // 1.5 * 2^23: the sum's last bits are e, rounded
+  const float r = e - (shifted - 12582912.0f);
+  float exp2 = 0.001321867f;  // (2^r - 1) / r
+  exp2 = exp2 * r + 0.009671698f;
+  exp2 = exp2 * r + 0.055508930f;
+  exp2 = exp2 * r + 0.240222380f;
+  exp2 = exp2 * r + 0.693146884f;
+  return float_of(bits_of(exp2 * r + 1.0f) + (bits_of(shifted) << 23));
+}
+
+template <class S>
+inline S clamp(S x, S bound) {  // NaN passes
+  x = x < -bound ? -bound : x;
+  return x > bound ? bound : x;
+}
+
+enum Rule { ADANA, DANA_STAR, ADAMW_DECAYING_WD };
+
+// Elements [begin, end) of one parameter for the rules without tau. S: dtype of state and arithmetic.
+template <Rule RULE, bool CLIP, bool STOCHASTIC, class P, class S>
+void run(P* __restrict p, const P* __restrict grad, S* __restrict m, S* __restrict v, S*, int64_t begin, int64_t end,
+         uint32_t seed, const Scalars& a) {
+  const S lr = S(a.lr), keep = S(a.keep), eps = S(a.eps), sign = S(a.sign), gain1 = S(a.gain1), gain2 = S(a.gain2);
+  const S momentum = S(a.momentum), offset = S(a.offset), clip = S(a.clip), root_scale = S(a.root_scale);
+#pragma omp simd
+  for (int64_t i = begin; i < end; ++i) {
+    const S g = sign * load(grad[i]);
+    const S mi = m[i] + gain1 * (g - m[i]);
+    const S vi = v[i] + gain2 * (g * g - v[i]);
+    m[i] = mi;
+    v[i] = vi;
+    S step;
+    if (RULE == ADAMW_DECAYING_WD) {
+      step = momentum * mi / (std::sqrt(vi) * root_scale + eps);  // momentum: 1 / (1 - beta1^t)
+    } else if (CLIP) {                                            // momentum: gamma3 alpha; offset, clip: times gamma3
+      const S r = std::sqrt(vi) + eps;
+      step = (g + (clamp(momentum * mi, clip * r) + offset * mi)) / r;
+    } else {  // momentum: gamma3 (alpha + alpha_offset)
+      step = (g + momentum * mi) / (std::sqrt(vi) + eps);
+    }
+    store<STOCHASTIC>(p[i], keep * (load(p[i]) - lr * step), seed, i);
+  }
+}
+
+// The same for the rules with tau, in three short loops over blocks that stay in the first-level cache. As one loop, the
+// chain of dependent operations from g to p is longer than a processor looks ahead, and it waits (a third slower).
+template <bool CLIP, bool STOCHASTIC, class P, class S>
+void run_star(P* __restrict p, const P* __restrict grad, S* __restrict m, S* __restrict v, S* __restrict tau,
+              int64_t begin, int64_t end, uint32_t seed, const Scalars& a) {
+  constexpr int64_t block = 128;
+  alignas(64) S roots[block], damping[block];
+  const S lr = S(a.lr), keep = S(a.keep), eps = S(a.eps), sign = S(a.sign), gain = S(a.gain1), t = S(a.t);
+  const S momentum = S(a.momentum), offset = S(a.offset), clip = S(a.clip), exponent = S(a.exponent);
+  const S c_min = S(1 / (2 + a.t));  // q >= 1 / (1 + t)
+  for (int64_t from = begin; from < end; from += block) {
+    const int64_t n = end - from < block ? end - from : block;
+#pragma omp simd
+    for (int64_t j = 0; j < n; ++j) {
+      const int64_t i = from + j;
+      const S g = sign * load(grad[i]), size = std::fabs(g);
+      const S vi = v[i] + gain * (g * g - v[i]);
+      m[i] += gain * (g - m[i]);
+      v[i] = vi;
+      const S r = std::sqrt(vi) + eps;
+      roots[j] = r;
+      tau[i] += gain * (size / (size + r) - tau[i]);
+    }
+#pragma omp simd
+    for (int64_t j = 0; j < n; ++j) {
+      const S time = tau[from + j] * t;
+      damping[j] = momentum * power(time < 1 ? S(1) : time, exponent);  // momentum, offset, clip: times gamma3
+    }
+#pragma omp simd
+    for (int64_t j = 0; j < n; ++j) {
+      const int64_t i = from + j;
+      const S r = roots[j];
+      S c = tau[i] < S(0.5) ? tau[i] : S(0.5);
+      c = c < c_min ? c_min : c;
+      const S scale = std::sqrt(c / ((1 - c) * (r * r)));  // sqrt(q) / r
+      S step = sign * load(grad[i]);
+      if (CLIP) {
+        step += clamp(damping[j] * m[i], clip * scale * (r * r)) + offset * m[i];
+      } else {
+        step += (damping[j] + offset) * m[i];
+      }
+      store<STOCHASTIC>(p[i], keep * (load(p[i]) - lr * (step * scale)), seed, i);
+    }
+  }
+}
+
+template <Rule RULE, bool CLIP, bool STOCHASTIC, class P, class S>
+void run_part(P* p, const P* g, S* m, S* v, S* tau, int64_t begin, int64_t end, uint32_t seed, const Scalars& a) {
+  if constexpr (RULE == DANA_STAR) {
+    run_star<CLIP, STOCHASTIC>(p, g, m, v, tau, begin, end, seed, a);
+  } else {
+    run<RULE, CLIP, STOCHASTIC>(p, g, m, v, tau, begin, end, seed, a);
+  }
+}
+
+template <Rule RULE, class P, class S>
+void run_item(const Tensors& x, int64_t k, int64_t begin, int64_t end) {
+  const Scalars& a = x.scalars[x.batch[k]];
+  auto *p = static_cast<P*>(x.p[k]), *m = static_cast<S*>(x.m[k]);
+  auto* g = static_cast<const P*>(x.g[k]);
+  auto *v = static_cast<S*>(x.v[k]), *tau = static_cast<S*>(x.tau[k]);
+  const uint32_t seed = x.seed[k];
+  const bool clip = a.clip >= 0, stochastic = x.stochastic[x.batch[k]];
+  if (clip && stochastic) run_part<RULE, true, true>(p, g, m, v, tau, begin, end, seed, a);
+  if (clip && !stochastic) run_part<RULE, true, false>(p, g, m, v, tau, begin, end, seed, a);
+  if (!clip && stochastic) run_part<RULE, false, true>(p, g, m, v, tau, begin, end, seed, a);
+  if (!clip && !stochastic) run_part<RULE, false, false>(p, g, m, v, tau, begin, end, seed, a);
+}
+
+template <Rule RULE>
+void run_all(const Tensors& x, int64_t count, int threads) {
+  int64_t total = 0;
+  for (int64_t k = 0; k < count; ++k) total += x.numel[k];
+  constexpr int64_t line = 64;  // cuts fall on whole vectors
+  const int64_t smallest = 1 << 14;
+  const int64_t useful = total / smallest + 1;
+  if (threads > useful) threads = int(useful);
+#pragma omp parallel for num_threads(threads) schedule(static, 1)
+  for (int part = 0; part < threads; ++part) {
+    int64_t from = total / threads * part / line * line;
+    const int64_t until = part + 1 == threads ? total : total / threads * (part + 1) / line * line;
+    int64_t start = 0;
+    for (int64_t k = 0; k < count && start < until; start += x.numel[k], ++k) {
+      if (start + x.numel[k] <= from) continue;
+      const int64_t begin = from > start ? from - start : 0;
+      const int64_t end = until - start < x.numel[k] ? until - start : x.numel[k];
+      if (x.dtype[k] == 0) run_item<RULE, float, float>(x, k, begin, end);
+      if (x.dtype[k] == 1) run_item<RULE, double, double>(x, k, begin, end);
+      if (x.dtype[k] == 2) run_item<RULE, bfloat16, float>(x, k, begin, end);
+    }
+  }
+}
+
+}  // namespace
+
+extern "C" {
+void adana(const Tensors* x, int64_t count, int threads) { run_all<ADANA>(*x, count, threads); }
+void dana_star(const Tensors* x, int64_t count, int threads) { run_all<DANA_STAR>(*x, count, threads); }
+void adamw_decaying_wd(const Tensors* x, int64_t count, int threads) { run_all<ADAMW_DECAYING_WD>(*x, count, threads); }
+}
