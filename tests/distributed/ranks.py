@@ -6,6 +6,7 @@ import io
 import os
 import time
 import traceback
+import warnings
 from collections.abc import Callable
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
@@ -40,7 +41,9 @@ def run_ranks(fn: Callable[..., Any], world_size: int, *args: Any, seconds: floa
         for rank in range(world_size):
             ours, theirs = context.Pipe(duplex=False)
             process = context.Process(target=_rank, args=(fn, rank, world_size, args, Path(folder), theirs, seconds))
-            process.start()
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", RuntimeWarning)  # JAX warns of its threads; no rank calls it
+                process.start()
             theirs.close()
             pipes.append(ours)
             ranks.append(process)

@@ -12,8 +12,11 @@ if TYPE_CHECKING:
     from danalab.optim.adamw_decaying_wd import AdamWDecayingWD
     from danalab.optim.dana import ADana, DanaMK4, DanaStar, DanaStarMK4
     from danalab.optim.kinds import parameter_kinds
+    from danalab.optim.manau import Manau
+    from danalab.optim.muon import DMuon, Muon
     from danalab.optim.registry import OptimizerSpec, build_optimizer, list_optimizers, optimizer_spec
     from danalab.optim.schedules import get_schedule, lr_scheduler
+    from danalab.optim.zero import DistributedMuonAdamW
 
 _WHERE = {
     "ADana": "dana",
@@ -21,6 +24,10 @@ _WHERE = {
     "DanaStar": "dana",
     "DanaStarMK4": "dana",
     "AdamWDecayingWD": "adamw_decaying_wd",
+    "Muon": "muon",
+    "DMuon": "muon",
+    "Manau": "manau",
+    "DistributedMuonAdamW": "zero",
     "OptimizerSpec": "registry",
     "build_optimizer": "registry",
     "list_optimizers": "registry",
@@ -33,9 +40,13 @@ _WHERE = {
 __all__ = [
     "ADana",
     "AdamWDecayingWD",
+    "DMuon",
     "DanaMK4",
     "DanaStar",
     "DanaStarMK4",
+    "DistributedMuonAdamW",
+    "Manau",
+    "Muon",
     "OptimizerSpec",
     "build_optimizer",
     "get_schedule",

@@ -22,7 +22,6 @@ from danalab.optim.kinds import DECAYED, KINDS, kind_by_name, parameter_kinds, u
 from danalab.optim.newton_schulz import coefficients
 from danalab.optim.rules import Rule
 from danalab.optim.settings import check_numbers
-from danalab.optim.state import parameter_name
 
 VOCABULARY_ROWS = 10_000
 """A matrix with as many rows, of which nothing else is known, is taken for an embedding or a head."""
@@ -134,11 +133,12 @@ def split_group(owner: str, group: Any) -> list[dict[str, Any]]:
             raise UserError(f"{owner}: unknown kind '{kind}'{nearest(str(kind), KINDS)}; known: {', '.join(KINDS)}")
         group["use_muon"] = kind == "matrix"
     if "use_muon" in group:
-        if group["use_muon"]:
-            for index, (name, p) in enumerate(map(_named, entries)):
-                if p.ndim < 2:
-                    named = name or parameter_name({"params": [q for _, q in map(_named, entries)]}, index)
-                    raise UserError(f"{owner}: use_muon is set for {named}, which has {p.ndim} dimensions, needs 2")
+        for index, (name, p) in enumerate(map(_named, entries)):
+            if group["use_muon"] and p.ndim < 2:
+                called = f"parameter '{name}'" if name else f"parameter {index} of its group"
+                raise UserError(
+                    f"{owner}: use_muon is set for {called}, which has {p.ndim} dimensions, needs 2 or more"
+                )
         return [group]
     parts: dict[bool, list[Any]] = {True: [], False: []}
     for entry in entries:

@@ -17,7 +17,10 @@ from torch import nn
 from danalab.errors import UserError, nearest
 from danalab.optim.adamw_decaying_wd import AdamWDecayingWD
 from danalab.optim.dana import ADana, DanaMK4, DanaStar, DanaStarMK4
+from danalab.optim.hybrid import model_groups
 from danalab.optim.kinds import DECAYED, parameter_kinds, unwrapped
+from danalab.optim.manau import Manau
+from danalab.optim.muon import DMuon, Muon
 from danalab.registry import Registry
 
 
@@ -56,16 +59,21 @@ class OptimizerSpec:
     """Wants a Hessian estimate now and then."""
     extra: str | None = None
     """Extra that must be installed."""
+    groups: Callable[[nn.Module], list[dict[str, Any]]] | None = None
+    """Parameter groups of a model; None: `parameter_groups`."""
 
 
 OPTIMIZERS: Registry[OptimizerSpec] = Registry("optimizer")
 
 HELP = {
+    "adamw_lr": "peak learning rate of what is not a matrix; none = 0.15 lr",
+    "adamw_weight_decay": "weight decay of what is not a matrix; none = weight_decay",
     "alpha_offset": "added to the damping (1+t)^(1-kappa); 1 = published implementation, 0 = printed formula",
     "amsgrad": "keep the maximum of the second moment",
     "betas": "rates of the first and second moment",
     "capturable": "keep the clock on the device, for CUDA graphs",
     "clipsnr": "bound of the damped momentum's signal-to-noise ratio",
+    "dana_momentum": "log-time momentum for matrices",
     "delta": "averages weigh a new gradient by delta/(delta+t)",
     "differentiable": "let gradients flow through the step",
     "eps": "added to the root of the second moment",
@@ -74,7 +82,13 @@ HELP = {
     "gamma3": "scale of the momentum term",
     "horizon": "length of the run [steps], with omega; wd_ts = horizon/10",
     "kappa": "exponent of the damping (1+t)^(1-kappa)",
+    "matched_rms": "root mean square of a matrix's update",
     "maximize": "ascend in place of descending",
+    "momentum": "rate of the matrices' momentum",
+    "nesterov": "add the momentum to the gradient",
+    "ns_dtype": "dtype of the orthogonalisation; none = bfloat16 on GPUs, float32 on CPUs",
+    "ns_method": "orthogonalisation: newton-schulz or polar-express",
+    "ns_steps": "steps of the orthogonalisation",
     "omega": "strength of decaying weight decay omega/(wd_ts+t), in place of weight_decay",
     "stochastic_rounding": "round 16-bit parameters up or down at random",
     "wd_ts": "time scale of the decay of weight decay [steps]; none = constant",
@@ -102,7 +116,7 @@ def build_optimizer(
             have = ", ".join(spec.settings)
             hint = nearest(setting, spec.settings)
             raise UserError(f"optimizer '{spec.name}' has no setting '{setting}'{hint}; it has: {have}")
-    groups: Any = parameter_groups(model_or_params) if isinstance(model_or_params, nn.Module) else model_or_params
+    groups: Any = groups_of(spec, model_or_params) if isinstance(model_or_params, nn.Module) else model_or_params
     return spec.build(groups, lr=lr, **settings)
 
 
@@ -118,6 +132,11 @@ def optimizer_spec(name: str) -> OptimizerSpec:
 def list_optimizers() -> list[str]:
     """Names of all optimizers."""
     return OPTIMIZERS.names()
+
+
+def groups_of(spec: OptimizerSpec, model: nn.Module) -> list[dict[str, Any]]:
+    """The groups in which an optimizer takes a model's parameters."""
+    return (spec.groups or parameter_groups)(model)
 
 
 def parameter_groups(model: nn.Module) -> list[dict[str, Any]]:
@@ -196,5 +215,22 @@ for _name, _class, _summary in (
             settings=settings_of(_class),
             decay="independent",
             log_time=True,
+        )
+    )
+for _name, _class, _summary, _reference in (
+    ("muon", Muon, "orthogonalised momentum for matrices, AdamW for the rest", "K. Jordan et al. 2024"),
+    ("d-muon", DMuon, "Muon with AdamW's update size: one learning rate for all", "arXiv 2502.16982"),
+    ("manau", Manau, "D-Muon for matrices, Dana-Star-MK4 for the rest", "arXiv 2502.16982, 2602.05298"),
+):
+    _register(
+        OptimizerSpec(
+            name=_name,
+            summary=_summary,
+            reference=_reference,
+            build=_class,
+            settings=settings_of(_class),
+            decay="coupled",
+            elementwise=False,
+            groups=model_groups,
         )
     )

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -101,9 +102,10 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
         self._holding = False
         self._next = 0  # bucket that is sent next during a backward pass
         if overlap:
-            for p in self._params:
-                if p.requires_grad:
-                    p.register_post_accumulate_grad_hook(self._on_gradient)
+            for traffic in self._traffic:
+                for i in traffic.bucket.parameters:
+                    if self._params[i].requires_grad:
+                        self._params[i].register_post_accumulate_grad_hook(partial(self._on_gradient, traffic, i))
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Only at construction: who owns what is settled then.
@@ -288,9 +290,10 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
                 traffic.launch_reduce()
         self._next = 0
 
-    def _on_gradient(self, _: Tensor) -> None:
+    def _on_gradient(self, traffic: BucketTraffic, parameter: int, _: Tensor) -> None:
         if self._holding:
             return
+        traffic.arrived(parameter)
         with torch.no_grad():
             while self._next < len(self._traffic) and self._traffic[self._next].complete:
                 self._traffic[self._next].launch_reduce()

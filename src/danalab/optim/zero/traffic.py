@@ -24,6 +24,7 @@ class BucketTraffic:
         self.own = [piece for piece in bucket.pieces if piece.owner == rank]
         self.grads: dict[Piece, Tensor | None] | None = None
         """Averaged gradient of each own piece (None: no rank had one); None before any was reduced."""
+        self._arrived: set[int] = set()
         self._reducing: tuple[Any, Tensor, Tensor, set[int]] | None = None
         self._gathering: tuple[Any, Tensor, Tensor] | None = None
 
@@ -37,10 +38,14 @@ class BucketTraffic:
         """Whether a parameter has a gradient that has not been sent."""
         return any(self.params[i].grad is not None for i in self.bucket.parameters)
 
+    def arrived(self, parameter: int) -> None:
+        """Note that this backward pass is done with a parameter."""
+        self._arrived.add(parameter)
+
     @property
     def complete(self) -> bool:
-        """Whether every parameter has a gradient that has not been sent."""
-        return all(p.grad is not None for p in (self.params[i] for i in self.bucket.parameters) if p.requires_grad)
+        """Whether this backward pass is done with all parameters."""
+        return all(i in self._arrived for i in self.bucket.parameters if self.params[i].requires_grad)
 
     def launch_reduce(self) -> None:
         """Send all gradients on their way and free them.
@@ -49,6 +54,7 @@ class BucketTraffic:
             UserError: a sparse gradient.
         """
         self.finish_reduce()
+        self._arrived.clear()
         for i in self.bucket.parameters:
             g = self.params[i].grad
             if g is not None and g.layout != torch.strided:
@@ -67,9 +73,7 @@ class BucketTraffic:
                 row[piece.flag] = 1
         self._free()
         received = sent.new_empty(self.bucket.chunk)
-        work = dist.reduce_scatter_tensor(
-            received, sent.view(-1), op=dist.ReduceOp.SUM, group=self.group, async_op=True
-        )
+        work = _reduce_scatter()(received, sent.view(-1), group=self.group, async_op=True)  # the sum
         self._reducing = (work, sent, received, present)
 
     def finish_reduce(self) -> None:
@@ -97,7 +101,7 @@ class BucketTraffic:
         for piece in self.own:
             chunk[piece.offset : piece.flag].copy_(self._flat(self.params[piece.parameter].detach(), piece))
         everything = chunk.new_empty(self.ranks * self.bucket.chunk)
-        work = dist.all_gather_into_tensor(everything, chunk, group=self.group, async_op=True)
+        work = _all_gather()(everything, chunk, group=self.group, async_op=True)
         self._gathering = (work, chunk, everything.view(self.ranks, self.bucket.chunk))
 
     def finish_gather(self) -> None:
@@ -119,6 +123,7 @@ class BucketTraffic:
     def forget(self) -> None:
         """Drop the averaged gradients."""
         self.finish_reduce()
+        self._arrived.clear()
         self.grads = None
 
     def _add(self, averages: dict[Piece, Tensor | None]) -> None:
@@ -143,3 +148,12 @@ class BucketTraffic:
     def _shaped(self, flat: Tensor, piece: Piece) -> Tensor:
         p = self.params[piece.parameter]
         return flat.view(p.shape) if piece.numel == p.numel() else flat
+
+
+def _reduce_scatter() -> Any:
+    # The older name warns where the newer one exists (torch 2.13).
+    return getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
+
+def _all_gather() -> Any:
+    return getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
