@@ -157,8 +157,7 @@ class RuleOptimizer(torch.optim.Optimizer):
         step = torch.as_tensor(saved["step"], dtype=torch.float32).clone()
         self.state[p]["step"] = step.to(p.device if capturable else "cpu")
         for name in rule.moments:
-            value = saved[name].detach()
-            self.state[p][name] = value.to(device=p.device, dtype=moment_dtype(p), copy=True)
+            self.state[p][name] = torch.empty_like(p, dtype=moment_dtype(p)).copy_(saved[name].detach())
 
     def _is_rehearsal(self) -> bool:
         """Whether this is the step with zero learning rate and zero gradients that checkpoint helpers make.

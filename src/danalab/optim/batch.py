@@ -87,7 +87,9 @@ def gather(
                     f"{type(optimizer).__name__}: {parameter_name(group, index)} has a {g.layout} gradient;"
                     " only dense ones are supported (nn.Embedding: sparse=False)"
                 )
-            found.append((group, start + index, p, g, optimizer.state[p]))
+            state = optimizer.state[p]
+            follow_parameter(state, p, rule_of(group).moments, bool(group["capturable"]))
+            found.append((group, start + index, p, g, state))
         start += len(group["params"])
     _advance([state["step"] for *_, state in found], skip)
 
@@ -95,7 +97,6 @@ def gather(
     clocks: dict[Any, list[Tensor]] = {}
     for group, index, p, g, state in found:
         rule = rule_of(group)
-        follow_parameter(state, p, rule.moments)
         step = state["step"]
         t = None if group["capturable"] else int(step.item())
         key = (id(group), t, p.dtype, p.device)

@@ -25,6 +25,8 @@ _graphs: dict[Any, Callable[..., None]] = {}
 
 def fused(rule: Rule, batches: list[Batch]) -> None:
     """The update of each batch in one compiled graph."""
+    from torch._dynamo.exc import BackendCompilerFailed  # not at the top: importing dynamo takes seconds
+
     for batch in batches:
         random = batch.group["stochastic_rounding"] and batch.params[0].dtype in (torch.bfloat16, torch.float16)
         # Random rounding follows on a float32 copy: its noise is a function of each element's position.
@@ -35,8 +37,6 @@ def fused(rule: Rule, batches: list[Batch]) -> None:
         key = (rule.name, names, absent, values.shape, first.dtype, first.device, batch.skip is None, signature)
         if key not in _graphs:
             _graphs[key] = _graph(rule, names, absent)
-            from torch._dynamo.exc import BackendCompilerFailed  # not at the top: importing dynamo takes seconds
-
         moments = [list(column) for column in zip(*batch.moments, strict=True)]
         try:
             _graphs[key](params, list(batch.signed_grads()), moments, values)

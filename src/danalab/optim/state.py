@@ -44,9 +44,11 @@ def moment_dtype(p: Tensor) -> torch.dtype:
     return torch.float64 if p.dtype == torch.float64 else torch.float32
 
 
-def follow_parameter(state: dict[str, Any], p: Tensor, moments: tuple[str, ...]) -> None:
-    """Bring the moments to where the parameter is now: models are often moved after the optimizer was made."""
+def follow_parameter(state: dict[str, Any], p: Tensor, moments: tuple[str, ...], capturable: bool) -> None:
+    """Bring the state to where the parameter is now: models are often moved after the optimizer was made."""
     dtype = moment_dtype(p)
+    if capturable and state["step"].device != p.device:
+        state["step"] = state["step"].to(p.device)
     for name in moments:
         if state[name].device != p.device or state[name].dtype != dtype:
             state[name] = state[name].to(device=p.device, dtype=dtype)
