@@ -11,7 +11,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
-from danalab.optim import build_optimizer
+from danalab.errors import UserError
+from danalab.optim import DistributedMuonAdamW, build_optimizer
 from distributed.ranks import run_ranks
 
 NAMES = ["muon", "d-muon", "manau"]
@@ -127,3 +128,16 @@ def through_checkpoint_helpers(rank: int, ranks: int) -> bool:
 
 def test_torch_checkpoint_helpers_round_trip_under_fsdp2():
     assert run_ranks(through_checkpoint_helpers, 2) == [True, True]
+
+
+def zero_on_shards(rank: int, ranks: int) -> str:
+    model = tiny()
+    fully_shard(model)
+    with pytest.raises(UserError) as caught:
+        DistributedMuonAdamW(model, optimizer="d-muon")
+    return str(caught.value)
+
+
+def test_zero_refuses_what_is_sharded_already():
+    for message in run_ranks(zero_on_shards, 2):
+        assert "is a DTensor already; use 'd-muon' itself with FSDP2" in message

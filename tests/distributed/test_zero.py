@@ -117,6 +117,22 @@ def test_any_number_of_ranks_gives_the_bits_of_the_optimizer_alone(name, ranks):
         assert_same_state(found_state, state)
 
 
+def fused_steps(rank: int, ranks: int, name: str) -> list[Tensor]:
+    model = tiny()
+    optimizer = sharded(name, model, fused=True)
+    for step in range(4):
+        give_gradients(model, step)
+        optimizer.step()
+    return weights(model)
+
+
+@pytest.mark.parametrize("name", ["adana", "dana-star-mk4", "muon"])
+def test_compiled_kernels_give_the_same_bits_on_slices(name):
+    [want] = run_ranks(fused_steps, 1, name)
+    for found in run_ranks(fused_steps, 3, name):
+        assert same(found, want)
+
+
 @pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 1), (1, 4)])
 @pytest.mark.parametrize("name", ["muon", "dana-star-mk4", "adamw"])
 def test_checkpoints_do_not_know_the_number_of_ranks(name, before, after):

@@ -1,0 +1,134 @@
+"""How long does orthogonalising take? Batched against matrix by matrix, and a whole step against torch.optim.Muon.
+
+    python bench/muon.py [--threads 2] [--rounds 5] [--layers 9] [--out bench/results/muon_cpu.json]
+
+The matrices are those of Enoki with 12 heads. Every round runs each contender once on the same gradients, so a slow
+moment of the machine hits all of them. The loop is the algorithm as it is usually written, in float32 as ours is:
+`A = X @ X.T; B = b * A + c * A @ A; X = a * X + B @ X`. torch.optim.Muon orthogonalises in bfloat16, on any device.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from danalab.optim import Muon
+from danalab.optim.newton_schulz import Coefficients, coefficients, flops, orthogonalize_each
+
+WIDTH = 768
+SHAPES = [(WIDTH, WIDTH)] * 4 + [(4 * WIDTH, WIDTH), (WIDTH, 4 * WIDTH)]  # q, k, v, out, up, down
+
+
+def loop(xs: list[Tensor], chain: tuple[Coefficients, ...]) -> None:
+    """Each matrix by itself, as Muon is usually written."""
+    for x in xs:
+        x = x.mT if x.shape[0] > x.shape[1] else x
+        x = x / (x.norm() + 1e-7)
+        for a, b, c in chain:
+            gram = x @ x.mT
+            x = a * x + (b * gram + c * gram @ gram) @ x
+
+
+def batched(xs: list[Tensor], chain: tuple[Coefficients, ...]) -> None:
+    """All matrices of a shape together."""
+    shapes = [(x.shape[0], x.shape[1]) for x in xs]
+    for _ in orthogonalize_each(shapes, xs.__getitem__, chain, torch.float32, xs[0].device):
+        pass
+
+
+def contenders(layers: int) -> dict[str, Callable[[], Any]]:
+    """Name -> what is timed."""
+    generator = torch.Generator().manual_seed(0)
+    xs = [torch.randn(shape, generator=generator) for _ in range(layers) for shape in SHAPES]
+    params = [torch.zeros_like(x).requires_grad_() for x in xs]
+    for p, x in zip(params, xs, strict=True):
+        p.grad = x
+    polar, newton = coefficients("polar-express", 5), coefficients("newton-schulz", 5)
+    groups = [{"params": params, "use_muon": True}]
+    return {
+        "polar-express loop": lambda: loop(xs, polar),
+        "polar-express batched": lambda: batched(xs, polar),
+        "newton-schulz batched": lambda: batched(xs, newton),
+        "Muon.step": Muon(groups, lr=1e-6).step,
+        "Muon(bfloat16).step": Muon(groups, lr=1e-6, ns_dtype="bfloat16").step,
+        "torch.optim.Muon.step": torch.optim.Muon(params, lr=1e-6).step,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # pyright: ignore[reportOptionalMemberAccess]
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=5, help="interleaved rounds, at least 5 for a result")
+    parser.add_argument("--layers", type=int, default=9, help="blocks of the model; its own number is 9")
+    parser.add_argument("--out", type=Path, help="JSON file to write")
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    work = contenders(args.layers)
+    times: dict[str, list[float]] = {name: [] for name in work}
+    cpu: dict[str, list[float]] = {name: [] for name in work}
+    for number in range(args.rounds + 1):
+        for name, run in work.items():
+            start, start_cpu = time.perf_counter(), time.process_time()
+            run()
+            if number:  # one round to warm up
+                times[name].append(time.perf_counter() - start)
+                cpu[name].append(time.process_time() - start_cpu)
+    size = 512
+    square = torch.randn(4 * size, 4 * size)
+    start = time.perf_counter()
+    torch.mm(square, square)
+    gemm = 2 * (4 * size) ** 3 / (time.perf_counter() - start) / 1e9
+    plain = 2 * 5 * args.layers * sum(flops(*shape) for shape in SHAPES)
+    reference = median(times["polar-express loop"])
+    results: dict[str, Any] = {
+        "question": "time to orthogonalise the matrices of Enoki with 12 heads, interleaved contenders, medians",
+        "machine": {
+            "cpu": platform.processor() or platform.machine(),
+            "cores": os.cpu_count(),
+            "threads": args.threads,
+        },
+        "torch": torch.__version__,
+        "layers": args.layers,
+        "rounds": args.rounds,
+        "matrices": args.layers * len(SHAPES),
+        "gflop_of_the_loop": plain / 1e9,
+        "gemm_2048_gflop_per_s": gemm,
+        "bar": "polar-express batched at least 1.5 times as fast as the loop",
+    }
+    print(f"{args.layers * len(SHAPES)} matrices, {args.threads} threads, gemm {gemm:.0f} GFLOP/s")
+    print(f"{'contender':<26} {'s':>7} {'cpu s':>7} {'GFLOP/s':>8} {'speed-up':>8}")
+    for name in work:
+        typical = median(times[name])
+        ratios = [theirs / mine for mine, theirs in zip(times[name], times["polar-express loop"], strict=True)]
+        results[name] = {
+            "median_s": typical,
+            "best_s": min(times[name]),
+            "median_cpu_s": median(cpu[name]),
+            "loop_gflop_per_s": plain / typical / 1e9,
+            "speed_up_over_loop": reference / typical,
+            "median_speed_up": median(ratios),
+            "cpu_speed_up": median(cpu["polar-express loop"]) / median(cpu[name]),
+        }
+        row = results[name]
+        print(
+            f"{name:<26} {typical:7.2f} {row['median_cpu_s']:7.2f} {row['loop_gflop_per_s']:8.0f}"
+            f" {row['median_speed_up']:8.2f}"
+        )
+    if args.out:
+        args.out.parent.mkdir(parents=True, exist_ok=True)
+        args.out.write_text(json.dumps(results, indent=2) + "\n")
+        print(f"written to {args.out}")
+
+
+if __name__ == "__main__":
+    main()
