@@ -110,6 +110,20 @@ def measure(size: int, rounds: int) -> dict[str, Any]:
     return found
 
 
+def machine(threads: int) -> dict[str, Any]:
+    """What a reader must know of the machine, and of how the process had it."""
+    cpuinfo = Path("/proc/cpuinfo")
+    names = [line.split(":")[1].strip() for line in cpuinfo.read_text().splitlines() if line.startswith("model name")]
+    policies = {os.SCHED_OTHER: "shared", os.SCHED_FIFO: "real-time: other processes wait"}
+    return {
+        "cpu": names[0] if names else platform.machine(),
+        "cores": os.cpu_count(),
+        "threads": threads,
+        "pinned": os.environ.get("OMP_PROC_BIND"),
+        "scheduling": policies.get(os.sched_getscheduler(0), "other"),
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # pyright: ignore[reportOptionalMemberAccess]
     parser.add_argument("--threads", type=int, default=2)
@@ -122,11 +136,7 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     results: dict[str, Any] = {
         "question": "time of one optimizer step against torch.optim.AdamW, same parameters, interleaved",
-        "machine": {
-            "cpu": platform.processor() or platform.machine(),
-            "cores": os.cpu_count(),
-            "threads": args.threads,
-        },
+        "machine": machine(args.threads),
         "torch": torch.__version__,
         "sizes": {},
     }
