@@ -20,6 +20,7 @@ def test_exponents_of_a_random_draw_are_recovered(drawn):
     assert found.alpha == pytest.approx(1.0, abs=0.06)
     assert found.beta == pytest.approx(0.4, abs=0.1)
     assert found.phase == "Ia"
+    assert found.windows == pytest.approx([1.0, 1.0], abs=0.1)
     assert found.kappa == pytest.approx(1 / (2 * found.alpha))
     assert found.speedup() == pytest.approx(2 - found.kappa)
     risk = {name: curve.risk[-1] for name, curve in found.curves.items()}

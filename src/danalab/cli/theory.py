@@ -145,23 +145,17 @@ def _finish(flags: Output, studies: list[tuple[Any, Callable[[Any], Any]]]) -> N
 
 
 def _print(findings: dict[str, Any], indent: str) -> None:
-    width = max((len(name) for name, value in findings.items() if not isinstance(value, dict | list)), default=0)
+    width = max((len(name) for name, value in findings.items() if not isinstance(value, dict)), default=0)
     for name, value in findings.items():
         if isinstance(value, dict):
             print(f"{indent}{name}")
             _print(value, indent + "  ")
-        elif isinstance(value, list):
+        elif isinstance(value, list) and value and isinstance(value[0], dict):
             for row in value:
-                print(
-                    indent
-                    + (
-                        ", ".join(f"{k} {_number(v)}" for k, v in row.items())
-                        if isinstance(row, dict)
-                        else _number(row)
-                    )
-                )
+                print(indent + ", ".join(f"{key} {_number(cell)}" for key, cell in row.items()))
         else:
-            print(f"{indent}{name:<{width}}  {_number(value)}")
+            cells = value if isinstance(value, list) else [value]
+            print(f"{indent}{name:<{width}}  {', '.join(map(_number, cells))}")
 
 
 def _number(value: Any) -> str:

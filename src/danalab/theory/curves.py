@@ -37,7 +37,7 @@ class Curve:
 def _interpolate(t: np.ndarray, values: np.ndarray, times: np.ndarray) -> np.ndarray:
     flat = values.reshape(-1, values.shape[-1])
     rows = [np.interp(np.log1p(times), np.log1p(t), row) for row in flat]
-    return np.stack(rows).reshape(*values.shape[:-1], *times.shape)
+    return np.stack(rows).reshape((*values.shape[:-1], *times.shape))
 
 
 def local_slope(t: np.ndarray, values: np.ndarray, low: float, high: float, samples: int = 60) -> float:

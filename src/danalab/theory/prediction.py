@@ -7,6 +7,7 @@ heuristic: its loss is not quadratic, its features move, its learning rate is an
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -80,7 +81,18 @@ def fit_alpha(lam: np.ndarray) -> tuple[float, float]:
 
     The last half is left out: the smallest eigenvalues of a finite sample bend away from the law.
     """
-    ranks = np.unique(np.geomspace(min(5, len(lam) // 4), len(lam) // 2, 60).astype(int))
+    return _slope_between(lam, min(5, len(lam) // 4), len(lam) // 2)
+
+
+def alpha_by_window(lam: np.ndarray) -> tuple[float, float]:
+    """alpha fitted to the head and to the tail of the ranks that `fit_alpha` uses: equal if there is one power law."""
+    low, high = min(5, len(lam) // 4), len(lam) // 2
+    middle = round(math.sqrt(low * high))
+    return _slope_between(lam, low, middle)[0], _slope_between(lam, middle, high)[0]
+
+
+def _slope_between(lam: np.ndarray, low: int, high: int) -> tuple[float, float]:
+    ranks = np.unique(np.geomspace(low, high, 60).astype(int))
     slope, r2 = _fit(np.log(ranks), np.log(lam[ranks - 1]))
     return -slope / 2, r2
 
@@ -113,6 +125,8 @@ class Prediction:
     """1 / (2 alpha): the strongest momentum that is stable at every size."""
     fits: dict[str, float]
     """R^2 of the fitted exponents."""
+    windows: tuple[float, ...]
+    """alpha of the head and of the tail of the spectrum (empty where alpha was given): how far one exponent carries."""
     time: dict[str, float]
     """Slope of the leading term, -d log P / d log t, of each family."""
     compute: dict[str, float]
@@ -132,6 +146,7 @@ class Prediction:
             "phase": self.phase,
             "kappa": self.kappa,
             "r2": self.fits,
+            "alpha_by_window": list(self.windows),
             "time_exponents": self.time,
             "compute_exponents": self.compute,
             "speedup_of_the_time_exponent": self.speedup(),
@@ -159,9 +174,10 @@ def predict(
         UserError: no way to know beta; exponents outside the phases; negative limit; too many eigenvalues for memory.
     """
     check_memory(8.0 * 60 * len(lam), f"a spectrum of {len(lam)} eigenvalues", "give fewer of them")
-    fits = {}
+    fits, windows = {}, ()
     if alpha is None:
         alpha, fits["alpha"] = fit_alpha(lam)
+        windows = alpha_by_window(lam)
     if beta is None:
         if rho is None:
             raise UserError(
@@ -181,6 +197,7 @@ def predict(
         phase(alpha, beta),
         critical_kappa(alpha),
         fits,
+        windows,
         {family: leading_exponent(alpha, beta, family) for family in FAMILIES},
         {family: compute_optimum(alpha, beta, family).loss for family in FAMILIES},
         curves,

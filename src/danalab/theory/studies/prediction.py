@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
 
 from danalab.theory.exponents import FAMILIES
 from danalab.theory.measured import Report
@@ -55,8 +56,9 @@ def draw_figure(study: Study) -> Figure:
     spectrum.plot(rank, lam, color="#2171b5", marker="o", ms=3, lw=1, label="eigenvalues")
     middle = len(lam) // 4
     law = lam[middle] * (rank / rank[middle]) ** (-2.0 * f["alpha"])
-    spectrum.plot(rank, law, color="black", lw=1, ls=":", label=f"j^(-2 alpha), alpha = {f['alpha']:.3f}")
+    spectrum.plot(rank, law, color="black", lw=1, ls=":", label=f"j^(-2 alpha), alpha = {f['alpha']:.2f}{_spread(f)}")
     loglog(spectrum, f"spectrum: phase {f['phase']}, beta = {f['beta']:.3f}", "rank j", "eigenvalue / largest")
+    spectrum.set_ylim(bottom=0.05 * float(lam[-1]))
     spectrum.legend(loc="lower left")
     for family in FAMILIES:
         label = f"{LABELS[family]}: t^-{f['time_exponents'][family]:.2f}"
@@ -68,6 +70,11 @@ def draw_figure(study: Study) -> Figure:
     if measured:
         _draw_measured(axes[0][2], study)
     return figure
+
+
+def _spread(findings: dict[str, Any]) -> str:
+    spread = findings["alpha_by_window"]
+    return f" ({spread[0]:.2f} at the head, {spread[1]:.2f} in the tail)" if spread else ""
 
 
 def _draw_measured(panel: Axes, study: Study) -> None:
@@ -99,4 +106,9 @@ def _draw_measured(panel: Axes, study: Study) -> None:
         m["axis"],
         f"val loss - {m['common_limit']:.3f} [nats a token]",
     )
+    panel.xaxis.set_minor_formatter(NullFormatter())
+    shortest = min(float(study.arrays[f"measured_{i}"][0, 0]) for i in range(len(rows)))
+    decades = 10.0 ** np.arange(np.floor(np.log10(shortest)), np.log10(unit) + 1)
+    ticks = [f * x for x in decades for f in ((1, 2, 5) if len(decades) < 4 else (1,)) if shortest <= f * x <= unit]
+    panel.set_xticks(ticks, [f"{x:.0e}" for x in ticks])
     panel.legend(loc="lower left", fontsize=8)
