@@ -117,7 +117,8 @@ class Batches:
                     ready.put(error)
                     return
 
-        threading.Thread(target=assemble, name="danalab-loader", daemon=True).start()
+        thread = threading.Thread(target=assemble, name="danalab-loader", daemon=True)
+        thread.start()
         try:
             while True:
                 item = ready.get()
@@ -128,6 +129,8 @@ class Batches:
         finally:
             stop.set()
             free.release()
+            # A thread inside torch when the interpreter ends would abort the process.
+            thread.join()
 
 
 class Sequential:
