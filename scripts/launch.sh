@@ -46,8 +46,8 @@ while (($#)); do
                 --opt) opt=$value ;;
                 --nproc) [[ $value == 1 ]] || fail "--nproc $value: this build trains in one process" ;;
                 --distributed-backend)
-                    [[ $value == single ]] || fail "--distributed_backend $value: this build trains in one process" ;;
-                --wandb-group) arguments+=(--group "$value") ;;
+                    [[ $value == single || $value == nccl ]] || fail "--distributed_backend $value: this build trains in one process" ;;
+                --wandb-group) export RESULTS_BASE_FOLDER="${RESULTS_BASE_FOLDER:-runs}/$value" ;;
                 --dataset) arguments+=(--data "$value") ;;
                 --gamma-3-factor) arguments+=(--gamma3 "$value") ;;
                 --wd-ts-const) arguments+=(--wd-ts "$value") ;;

@@ -8,6 +8,7 @@ import math
 import pytest
 
 from danalab.errors import UserError
+from danalab.optim import list_optimizers
 from danalab.scaling import Dimensions, dimensions, learning_rate, parameter_count, plan
 from danalab.scaling.hardware import find, peak_flops
 
@@ -109,6 +110,12 @@ def test_bad_input_is_named(call, message):
 
 def test_short_runs_have_a_decay_time_scale():
     assert plan("enoki", "adana", 2, iterations=5).wd_ts == 1
+
+
+@pytest.mark.parametrize("arch", ["enoki", "qwen3"])
+def test_every_optimizer_has_a_learning_rate_and_a_decay_rule(arch):
+    for opt in list_optimizers():
+        assert 0 < plan(arch, opt, 6).lr < 0.1
 
 
 def test_an_l40s_is_not_an_l4():

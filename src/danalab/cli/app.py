@@ -25,6 +25,7 @@ VERBS = {
     "data": "prepare corpora as token shards; look at them",
     "tokenizer": "train and evaluate byte-pair encodings",
     "optim": "the optimizers with their hyper-parameters",
+    "theory": "power-law random features: curves, phases, hummingbird, sparse experts, tau, predictions",
 }
 
 

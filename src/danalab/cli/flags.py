@@ -129,11 +129,12 @@ def _field(flag: str) -> str | None:
 
 
 def _refuse_unknown(arguments: list[str], names: list[str], prog: str) -> None:
-    known = {"help", *names, *(f"no_{name}" for name in names)}
+    # a field called `from_` (a keyword of Python) is the flag --from
+    known = {"help", *(name.rstrip("_") for name in names), *(f"no_{name}" for name in names)}
     for argument in arguments:
         field = _field(argument.split("=")[0])
         if field is not None and field not in known:
-            spelled = [name.replace("_", "-") for name in names]
+            spelled = [name.rstrip("_").replace("_", "-") for name in names]
             flag = argument.split("=")[0]
             hint = nearest(field.replace("_", "-"), spelled).replace("'", "").replace("mean ", "mean --")
             raise UserError(f"unknown flag {flag}{hint}; see {prog} --help")

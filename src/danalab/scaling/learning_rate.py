@@ -31,6 +31,7 @@ _Rows = dict[str, list[LrLaw]]
 _ENOKI_32: _Rows = {
     "adamw": [LrLaw(12.8, 1.67e4, -0.515)],
     "adamw-decaying-wd": [LrLaw(65.7, 9.83e3, -0.608)],
+    "d-muon": [LrLaw(2.19, 5.64e4, -0.417)],
     "adana": [
         LrLaw(12.7, 9.55e3, -0.624, 0.75),
         LrLaw(17.6, 3.66e4, -0.624, 0.80),
@@ -60,14 +61,18 @@ _TABLES: dict[tuple[str, int], _Rows] = {
     ("qwen3", 512): {},
 }
 
-_BORROWED = {"dana-star": "dana-star-mk4", "adamw-decaying-wd": "adamw"}
+_BORROWED = {"dana-star": "dana-star-mk4", "adamw-decaying-wd": "adamw", "manau": "d-muon"}
 """Whose row an optimizer without one of its own takes: the member that shares its update."""
+
+_CONSTANT = {"muon": 0.02, "d-muon": 1e-3, "manau": 1e-3}
+"""Learning rates that are not fitted but usual at any size, for optimizers without a row on an architecture."""
 
 OPTIMIZERS: Registry[str] = Registry("optimizer")
 """Optimizers that the scaling rules know -> how their weight decay is applied."""
 for _name in ("adana", "dana-mk4", "dana-star", "dana-star-mk4", "adamw-decaying-wd"):
     OPTIMIZERS.add(_name, "independent")
-OPTIMIZERS.add("adamw", "coupled")
+for _name in ("adamw", "muon", "d-muon", "manau"):
+    OPTIMIZERS.add(_name, "coupled")
 
 
 def lr_law(arch: str, opt: str, kappa: float = 0.85, global_batch: int = 32) -> tuple[LrLaw, str]:
@@ -85,6 +90,8 @@ def lr_law(arch: str, opt: str, kappa: float = 0.85, global_batch: int = 32) -> 
             law = min(rows, key=lambda row: abs((row.kappa or kappa) - kappa))
             fitted_at = f", kappa {law.kappa}" if law.kappa is not None else ""
             return law, f"fitted for {name} on {arch} at batch {batch}{fitted_at}"
+    if opt in _CONSTANT:
+        return LrLaw(_CONSTANT[opt], 0.0, 0.0), f"usual for {opt} at any size; not fitted"
     raise UserError(f"no learning-rate law for {opt} on {arch}; give --lr")
 
 

@@ -84,7 +84,9 @@ class TrainConfig:
     weight_decay: float | None = None
     """Default omega / wd_ts (independent of the learning rate) or omega / (lr iterations) (coupled: adamw)."""
     wd_ts: float | None = None
-    """Time scale of the decaying weight decay [steps]; default iterations / 10."""
+    """Time scale of the decaying weight decay [steps]; default iterations / wd-ts-divisor."""
+    wd_ts_divisor: float = 10.0
+    """Where --wd-ts isn't given: iterations / wd-ts-divisor."""
 
     scheduler: str = "cos_inf"
     """Learning-rate schedule: cos, linear, cos_inf, wsd, powerlaw or none."""
@@ -180,6 +182,8 @@ class TrainConfig:
                 raise UserError(f"{flag(name)} {value}: must be finite and not negative")
         if self.lr is not None and not 0 < self.lr < float("inf"):
             raise UserError(f"--lr {self.lr}: must be finite and positive")
+        if not 0 < self.wd_ts_divisor < float("inf"):
+            raise UserError(f"--wd-ts-divisor {self.wd_ts_divisor}: must be finite and positive")
         if self.keep_last < 2:
             raise UserError(f"--keep-last {self.keep_last}: at least 2, as one may be damaged when it is needed")
         for name, known in (("on_nonfinite", ("stop", "skip")), ("horizon_basis", ("total", "non-emb"))):

@@ -245,6 +245,7 @@ def _plan(
             lr=lr,
             weight_decay=config.weight_decay,
             wd_ts=config.wd_ts,
+            wd_ts_divisor=config.wd_ts_divisor,
         )
 
     planned = make(config.lr)

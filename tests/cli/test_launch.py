@@ -1,0 +1,49 @@
+"""scripts/launch.sh: the original launcher's flags become those of `danalab train`."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+from danalab.cli.flags import parse
+from danalab.train.config import TrainConfig
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "launch.sh"
+
+
+def launch(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["bash", str(SCRIPT), *arguments], capture_output=True, text=True, check=False)
+
+
+def parsed(*arguments: str) -> TrainConfig:
+    words = launch(*arguments, "--dry").stdout.split()
+    return parse(TrainConfig, words[words.index("train") + 1 :], prog="train", description="").flags
+
+
+def test_the_original_spellings_are_understood():
+    config = parsed(
+        "--arch", "qwen3", "--opt", "dana-star-mk4", "--heads", "6", "--batch_size", "8", "--acc_steps", "4",
+        "--gamma_3_factor", "0.5", "--latest_ckpt_interval=100", "--permanent_ckpt_interval", "1000", "--no_wandb",
+        "--z_loss_coeff", "1e-3", "--init_scheme", "KarpathyGPT2", "--no_compile", "--no_auto_resume", "--nproc", "1",
+    )  # fmt: skip
+    assert (config.arch, config.opt, config.heads) == ("qwen3", "dana-star-mk4", 6)
+    assert (config.batch_size, config.acc_steps, config.gamma3, config.z_loss) == (8, 4, 0.5, 1e-3)
+    assert (config.ckpt_interval, config.keep_every, config.init) == (100, 1000, "KarpathyGPT2")
+    assert (config.compile, config.auto_resume) == (False, False)
+
+
+def test_enoki_and_adana_are_the_defaults():
+    config = parsed("--heads", "3")
+    assert (config.arch, config.opt) == ("enoki", "adana")
+
+
+def test_what_this_build_cannot_do_is_refused_before_anything_starts():
+    for arguments, words in (
+        (("--nproc", "4"), "trains in one process"),
+        (("--distributed_backend", "fsdp"), "trains in one process"),
+        (("--heads",), "needs a value"),
+        (("stray",), "unexpected argument"),
+    ):
+        done = launch(*arguments)
+        assert done.returncode == 2
+        assert words in done.stderr
