@@ -14,11 +14,17 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 demo: $(VENV)/.core
 	$(BIN)/danalab demo
 
+# JAX starts threads, and other tests fork: each kind has processes of its own.
+JAX_TESTS := tests/theory tests/optim/test_optax.py tests/cli/test_theory_cli.py
+PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 4
+
 test: lint
-	$(BIN)/python -m pytest -n auto --maxprocesses 4
+	$(PYTEST) $(JAX_TESTS)
+	$(PYTEST) $(JAX_TESTS:%=--ignore=%)
 
 test-all: lint
-	$(BIN)/python -m pytest -n auto --maxprocesses 4 -m "not gpu"
+	$(PYTEST) $(JAX_TESTS) -m "not gpu"
+	$(PYTEST) $(JAX_TESTS:%=--ignore=%) -m "not gpu"
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import matplotlib
 import numpy as np
+from matplotlib.ticker import LogFormatterSciNotation, LogLocator, NullFormatter, NullLocator
 
 from danalab.report.colors import optimizer_color
 from danalab.report.curves import Point, RunCurve
@@ -50,7 +51,8 @@ def loss_figure(curves: Sequence[RunCurve], axis: str = "tokens", baseline: RunC
             color=optimizer_color(baseline.opt),
         )
     axes.set(xscale="log", xlabel=label, ylabel="validation loss [nats a token]")
-    _zoom(axes, curves)
+    _zoom(axes, curves, position)
+    _label_log_axis(axes)
     axes.grid(True, which="both", alpha=0.25, linewidth=0.6)
     axes.legend(frameon=False, loc="upper right")
     return figure
@@ -71,6 +73,9 @@ def lr_figure(curves: Sequence[RunCurve]) -> Figure:
         losses = [run.final.val_loss for run in runs]
         axes.plot(rates, losses, marker="o", color=optimizer_color(opt), label=f"{opt} ({len(runs)} trials)")
     axes.set(xscale="log", xlabel="peak learning rate", ylabel="final validation loss [nats a token]")
+    tried = sorted({curve.config["config"]["lr"] for curve in curves})
+    axes.set_xticks(tried, [f"{rate:.3g}" for rate in tried])
+    axes.xaxis.set_minor_locator(NullLocator())
     axes.grid(True, which="both", alpha=0.25, linewidth=0.6)
     axes.legend(frameon=False)
     return figure
@@ -100,13 +105,23 @@ def _draw_group(axes: Axes, name: str, runs: list[RunCurve], position: Callable[
         axes.fill_between(x, losses.min(axis=0), losses.max(axis=0), color=color, alpha=0.2, linewidth=0)
 
 
-def _zoom(axes: Axes, curves: Sequence[RunCurve]) -> None:
+def _zoom(axes: Axes, curves: Sequence[RunCurve], position: Callable[[Point], float]) -> None:
     """Leave the first fall from ln(vocabulary) out of the picture: the question is decided below it."""
-    losses = [point.val_loss for curve in curves for point in curve.points if point.tokens > 0]
+    points = [point for curve in curves for point in curve.points if point.tokens > 0]
+    losses = [point.val_loss for point in points]
     lowest = min(losses)
     final = max(curve.final.val_loss for curve in curves)
     top = max(final + 0.1, min(max(losses), lowest + 0.45 * (max(losses) - lowest)))
     axes.set_ylim(lowest - 0.03 * (top - lowest), top)
+    shown = [position(point) for point in points if point.val_loss <= top]
+    axes.set_xlim(0.9 * min(shown), 1.1 * max(shown))
+
+
+def _label_log_axis(axes: Axes) -> None:
+    """Labels at 1, 2 and 5 of each decade, and nowhere else: minor labels run into each other."""
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axes.xaxis.set_major_formatter(LogFormatterSciNotation(labelOnlyBase=False, minor_thresholds=(9, 9)))
+    axes.xaxis.set_minor_formatter(NullFormatter())
 
 
 def save_figure(figure: Figure, stem: Path) -> list[Path]:

@@ -15,7 +15,7 @@ _STYLE = """
 :root { color-scheme: light dark; --ink: #1c1e21; --soft: #5c6370; --paper: #fff; --line: #d8dbe0; --card: #f6f7f9; }
 @media (prefers-color-scheme: dark) {
   :root { --ink: #e6e8eb; --soft: #9aa3af; --paper: #15171a; --line: #343a42; --card: #1f2328; } }
-body { margin: 0 auto; max-width: 62rem; padding: 2rem 1rem 4rem; background: var(--paper); color: var(--ink);
+body { margin: 0 auto; max-width: 72rem; padding: 2rem 1rem 4rem; background: var(--paper); color: var(--ink);
   font: 1rem/1.55 system-ui, sans-serif; }
 h1 { font-size: 1.6rem; margin: 0 0 .3rem; } h2 { font-size: 1.2rem; margin: 2.2rem 0 .6rem; }
 p.lead { color: var(--soft); margin-top: 0; }
