@@ -46,6 +46,13 @@ def test_booleans_stay_plain_switches():
     assert flags().compile is None
 
 
+def test_a_flag_may_be_called_like_a_keyword(capsys):
+    assert main(["tokenizer", "fetch-gpt2", "--from", "absent-folder"]) == 2
+    assert "absent-folder" in capsys.readouterr().err
+    assert main(["tokenizer", "fetch-gpt2", "--form", "absent-folder"]) == 2
+    assert "did you mean --from" in capsys.readouterr().err
+
+
 def test_flags_win_over_the_file_and_the_file_over_defaults(tmp_path):
     file = tmp_path / "run.yaml"
     file.write_text("batch-size: 5\nlr: 1e-3\n")
