@@ -1,0 +1,101 @@
+"""The demonstration from corpus to page, small; and what can be done with the runs that it leaves."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+
+import pytest
+
+from danalab import demo as demo_module
+from danalab.cli.app import main
+from danalab.demo import DemoConfig, run_demo, verdict
+from danalab.errors import UserError
+from danalab.ladder.pool import Job, run_jobs
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A demonstration of eight steps with one trial for each optimizer."""
+    patch = pytest.MonkeyPatch()
+    patch.setattr(demo_module, "TRIALS", {"adamw": (4e-3,), "adana": (2e-3,)})
+    patch.setattr(demo_module, "EVAL_BATCHES", 1)
+    config = DemoConfig(out=tmp_path_factory.mktemp("demo"), tokens=8 * 8 * 128, vocab_size=512)
+    yield config, run_demo(config)
+    patch.undo()
+
+
+def test_the_page_holds_both_optimizers_the_pictures_and_samples(made):
+    config, demo = made
+    page = demo.page.read_text()
+    assert "adamw" in page
+    assert "adana" in page
+    assert page.count("<svg") == 3
+    assert "def read_" in page
+    assert {"loss-tokens.png", "loss-flops.png", "lr.png", "table.md", "demo.json"} <= {
+        p.name for p in config.out.iterdir()
+    }
+    assert [row["opt"] for row in json.loads((config.out / "demo.json").read_text())["runs"]] == ["adamw", "adana"]
+
+
+def test_both_optimizers_start_from_the_same_weights_and_see_the_same_data(made):
+    config, _ = made
+    runs = [
+        json.loads((config.out / "runs" / name / "config.json").read_text())
+        for name in ("adamw-lr0.004", "adana-lr0.002")
+    ]
+    alike = ("seed", "data_seed", "iterations", "global_batch", "omega", "grad_clip", "scheduler")
+    for name in alike:
+        assert runs[0]["config"][name] == runs[1]["config"][name]
+
+
+def test_started_again_it_trains_nothing(made, monkeypatch):
+    config, demo = made
+    monkeypatch.setattr("danalab.ladder.pool._start", lambda *_: pytest.fail("a finished run was started"))
+    assert run_demo(config).rows == demo.rows
+
+
+def test_the_verdict_says_who_won_whoever_it_is(made):
+    _, demo = made
+    adamw, adana = demo.rows
+    from dataclasses import replace
+
+    assert verdict([replace(adamw, val_loss=3.0), replace(adana, val_loss=3.5)])[0].startswith("AdamW ends 0.5000")
+    assert verdict([replace(adamw, val_loss=3.5), replace(adana, val_loss=3.0)])[0].startswith("ADana ends 0.5000")
+    assert "not known" in verdict(demo.rows)[1]
+    lost = verdict([adamw, replace(adana, compute_saved=None)])[2]
+    assert "in 0 of 1 runs" in lost
+
+
+def test_a_run_is_sampled_with_a_seed(made, capsys):
+    config, _ = made
+    arguments = ["generate", "--run", str(config.out / "runs" / "adana-lr0.002"), "--prompt", "def ", "--json"]
+    texts = []
+    for seed in ("1", "1", "2"):
+        assert main([*arguments, "--seed", seed, "--max-tokens", "12"]) == 0
+        texts.append(json.loads(capsys.readouterr().out)["samples"][0]["text"])
+    assert texts[0] == texts[1] != texts[2]
+
+
+def test_streamed_text_is_the_sampled_text_and_interaction_ends_at_an_empty_line(made, capsys, monkeypatch):
+    config, _ = made
+    arguments = ["generate", "--run", str(config.out / "runs" / "adana-lr0.002"), "--max-tokens", "12"]
+    assert main([*arguments, "--prompt", "def ", "--json"]) == 0
+    text = json.loads(capsys.readouterr().out)["samples"][0]["text"]
+    monkeypatch.setattr(sys, "stdin", io.StringIO("def \n\n"))
+    assert main([*arguments, "--interactive"]) == 0
+    assert text in capsys.readouterr().out
+
+
+def test_a_prompt_that_does_not_fit_is_refused(made, capsys):
+    config, _ = made
+    arguments = ["generate", "--run", str(config.out / "runs" / "adana-lr0.002"), "--prompt", "word " * 200]
+    assert main(arguments) == 2
+    assert "seq_len 128" in capsys.readouterr().err
+
+
+def test_a_run_that_fails_is_named_with_its_last_words(tmp_path):
+    job = Job(tmp_path / "bad", {"opt": "adanna", "heads": 2, "iterations": 3})
+    with pytest.raises(UserError, match=r"bad ended with exit code 2: .*did you mean 'adana'"):
+        run_jobs([job], title="one bad run")
