@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from dataclasses import dataclass
 
 import pytest
@@ -106,6 +108,12 @@ def test_bad_input_ends_with_exit_code_2_and_one_line(capsys):
     assert main(["plan", "--heads", "1"]) == 2
     error = capsys.readouterr().err
     assert error == "danalab: error: --heads 1 gives enoki zero layers; the smallest size is --heads 2\n"
+
+
+def test_a_reader_that_stops_early_is_no_error():
+    command = f"{sys.executable} -m danalab optim list --json | true; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_debug_shows_the_traceback():
