@@ -32,8 +32,6 @@ def settings_of(case: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("way", ["eager", "foreach", "fused"])
 @pytest.mark.parametrize("case", CASES, ids=[case["id"] for case in CASES])
 def test_trajectories_equal_the_reference(case, way):
-    if case["optimizer"] == "adamw" and way != "eager":
-        pytest.skip("torch's own")
     for dtype in (torch.float64, torch.float32):
         run(case, dtype, {"eager": {}, "foreach": {"foreach": True}, "fused": {"fused": True}}[way])
 
