@@ -1,0 +1,234 @@
+"""The processes of a run and how they share the work. One process alone needs nothing of torch.distributed.
+
+ranks = replicate x shard x tp        dp_size = replicate x shard: who sees different data
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from danalab.errors import UserError
+from danalab.train.parallel.environment import Place, find_place
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+    from torch.distributed.device_mesh import DeviceMesh
+
+FIRST_STEP_SECONDS = 1800.0
+"""Patience of collectives at the start: ranks compile, read, and verify checkpoints at different speeds."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the ranks of a job are arranged."""
+
+    backend: str = "single"
+    """single, ddp, zero or fsdp."""
+    tp_size: int = 1
+    """Ranks that share each matrix product."""
+    replicas: int = 1
+    """fsdp: how many whole copies of the model there are."""
+
+    def shape(self, size: int) -> dict[str, int]:
+        """Ranks along each dimension of the mesh, for `size` ranks in all; empty for a single process.
+
+        Raises:
+            UserError: they do not go into `size`.
+        """
+        if self.backend == "single":
+            if size != 1:
+                raise UserError(f"--distributed-backend single is one process, but {size} were started; give ddp")
+            return {}
+        inner = self.tp_size * self.replicas
+        if size % inner:
+            words = " x ".join(
+                f"--{name} {value}"
+                for name, value in (("tp-size", self.tp_size), ("replicas", self.replicas))
+                if value > 1
+            )
+            raise UserError(f"{words}: {size} ranks cannot be divided by {inner}; start a multiple of {inner}")
+        if self.backend in ("ddp", "zero"):
+            return {"replicate": size}
+        dims = {"replicate": self.replicas} if self.replicas > 1 else {}
+        dims["shard"] = size // inner
+        return dims | ({"tp": self.tp_size} if self.tp_size > 1 else {})
+
+
+@dataclass(frozen=True)
+class World:
+    """This process among all of the run's."""
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+    """Among the ranks of this machine."""
+    mesh: DeviceMesh | None = None
+    """Dimensions named among "replicate", "shard", "tp", in this order; None for one process."""
+    dp_rank: int = 0
+    """Which part of each batch is this rank's."""
+    dp_size: int = 1
+    tp_rank: int = 0
+    tp_size: int = 1
+    control: ProcessGroup | None = field(default=None, repr=False)
+    """A gloo group for flags and small objects, apart from the default group, which the GPUs keep busy. For the main
+    thread only."""
+    background: ProcessGroup | None = field(default=None, repr=False)
+    """One more gloo group, for a thread beside training: two threads must not share one."""
+    layout: Layout = Layout()
+    owns_groups: bool = field(default=False, repr=False)
+    """Whether `join` made the default group, and `close` ends it."""
+
+    @classmethod
+    def single(cls) -> World:
+        """One process alone."""
+        return cls()
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this is rank 0, the only one that writes metrics, summary and logs."""
+        return self.rank == 0
+
+    def agree(self, flag: int) -> int:
+        """The largest `flag` of all ranks. Collective."""
+        if self.control is None:
+            return flag
+        import torch
+        import torch.distributed as dist
+
+        value = torch.tensor(flag, dtype=torch.int64)
+        dist.all_reduce(value, op=dist.ReduceOp.MAX, group=self.control)
+        return int(value)
+
+    def barrier(self) -> None:
+        """Wait for all ranks. Collective."""
+        self.agree(0)
+
+    def gather(self, obj: Any) -> list[Any]:
+        """Every rank's `obj` (picklable, small), in order of ranks, on every rank. Collective."""
+        if self.control is None:
+            return [obj]
+        import torch.distributed as dist
+
+        found: list[Any] = [None] * self.size
+        dist.all_gather_object(found, obj, group=self.control)
+        return found
+
+    def broadcast(self, obj: Any) -> Any:
+        """Rank 0's `obj` (picklable, small), on every rank; the others' is not looked at. Collective."""
+        if self.control is None:
+            return obj
+        import torch.distributed as dist
+
+        found = [obj if self.is_main else None]
+        dist.broadcast_object_list(found, src=0, group=self.control)
+        return found[0]
+
+    def be_patient(self, seconds: float) -> None:
+        """Let collectives of the model, and flags, take this long before a rank counts as lost [s]."""
+        if self.control is None:
+            return
+        from torch.distributed import distributed_c10d
+
+        groups = [distributed_c10d._get_default_group(), self.control]
+        if self.mesh is not None:
+            groups += [self.mesh.get_group(i) for i in range(self.mesh.ndim)]
+        for group in groups:
+            distributed_c10d._set_pg_timeout(timedelta(seconds=seconds), group)
+
+    def close(self) -> None:
+        """End the process groups that `join` made."""
+        if self.owns_groups:
+            import torch.distributed as dist
+
+            if dist.is_initialized():
+                dist.destroy_process_group()
+
+
+def join(layout: Layout, device_type: str, *, first_step_seconds: float = FIRST_STEP_SECONDS) -> World:
+    """Take the place that torchrun or srun gave to this process; alone where there is neither. Collective.
+
+    A default process group that exists already is used and left in place.
+
+    Args:
+        device_type: "cuda" (NCCL) or "cpu" (gloo).
+        first_step_seconds: patience of collectives until `be_patient` says otherwise [s].
+    Raises:
+        UserError: the layout does not fit the number of ranks, or the others could not be met.
+    """
+    import torch.distributed as dist
+
+    started = dist.is_available() and dist.is_initialized()
+    place = None if started else find_place(os.environ) or Place(0, 1, 0, "", 0, "alone")
+    if layout.backend == "single" and (dist.get_world_size() if place is None else place.size) == 1:
+        return World.single()
+    if place is not None:
+        layout.shape(place.size)  # refuse before waiting for anyone
+        _start(place, device_type, first_step_seconds)
+    return _arrange(layout, device_type, first_step_seconds, owns=place is not None)
+
+
+def _start(place: Place, device_type: str, seconds: float) -> None:
+    import torch
+    import torch.distributed as dist
+
+    if device_type == "cuda":
+        torch.cuda.set_device(place.local_rank % torch.cuda.device_count())
+    backend = "nccl" if device_type == "cuda" else "gloo"
+    limit = timedelta(seconds=seconds)
+    try:
+        if place.launcher == "alone":
+            dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1, timeout=limit)
+        elif place.launcher == "torchrun":
+            dist.init_process_group(backend, timeout=limit)  # knows how to share the launcher's own store
+        else:
+            address = f"tcp://{place.address}:{place.port}"
+            dist.init_process_group(backend, address, rank=place.rank, world_size=place.size, timeout=limit)
+    except (RuntimeError, ValueError) as error:
+        first = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise UserError(
+            f"rank {place.rank} could not meet the other {place.size - 1} at {place.address}:{place.port}: {first}"
+        ) from error
+
+
+def _arrange(layout: Layout, device_type: str, seconds: float, *, owns: bool) -> World:
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+
+    size = dist.get_world_size()
+    shape = layout.shape(size)
+    mesh = init_device_mesh(device_type, tuple(shape.values()), mesh_dim_names=tuple(shape)) if shape else None
+    at = dict(zip(shape, mesh.get_coordinate() or (), strict=True)) if mesh is not None else {}
+    limit = timedelta(seconds=seconds)
+    return World(
+        rank=dist.get_rank(),
+        size=size,
+        local_rank=int(os.environ.get("LOCAL_RANK", os.environ.get("SLURM_LOCALID", dist.get_rank()))),
+        mesh=mesh,
+        dp_rank=at.get("replicate", 0) * shape.get("shard", 1) + at.get("shard", 0),
+        dp_size=shape.get("replicate", 1) * shape.get("shard", 1),
+        tp_rank=at.get("tp", 0),
+        tp_size=shape.get("tp", 1),
+        control=dist.new_group(backend="gloo", timeout=limit),
+        background=dist.new_group(backend="gloo", timeout=limit),
+        layout=layout,
+        owns_groups=owns,
+    )
+
+
+@contextlib.contextmanager
+def joined(layout: Layout, device_type: str, *, first_step_seconds: float = FIRST_STEP_SECONDS) -> Iterator[World]:
+    """`join` for the time of a block.
+
+    Raises:
+        UserError: see `join`.
+    """
+    world = join(layout, device_type, first_step_seconds=first_step_seconds)
+    try:
+        yield world
+    finally:
+        world.close()
