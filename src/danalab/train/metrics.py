@@ -40,6 +40,15 @@ def _is_sayable(value: Any) -> bool:
     return value is not None and not (isinstance(value, float) and not math.isfinite(value))
 
 
+def scalars(row: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers of a row, for mirrors; flags, words and what is not finite are left out."""
+    return {
+        key: float(value)
+        for key, value in row.items()
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    }
+
+
 def read_rows(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """All rows; a last line cut short by a kill is left out.
 
