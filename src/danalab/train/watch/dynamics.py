@@ -22,7 +22,8 @@ class Dynamics(Callback):
     """Writes `dynamics.jsonl`, a row each logged step: `{"step": ..., "PARAMETER/norm": ..., ...}`.
 
     Two and more dimensions: norm, grad_norm, update_norm, relative_update = |D|/|W|, angular_update,
-    neuron_angular_update (mean over rows). Fewer: rms, grad_rms, update_rms. Costs a copy of the weights during the logged steps.
+    neuron_angular_update (mean over rows). Fewer: rms, grad_rms, update_rms.
+    Costs a copy of the weights during the logged steps.
     """
 
     name = "dynamics"
