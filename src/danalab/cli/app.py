@@ -27,6 +27,7 @@ VERBS = {
     "tokenizer": "train and evaluate byte-pair encodings",
     "optim": "the optimizers with their hyper-parameters",
     "theory": "power-law random features: curves, phases, hummingbird, sparse experts, tau, predictions",
+    "bench": "ratios against named peers, each measured in one run",
 }
 
 

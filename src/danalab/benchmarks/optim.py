@@ -1,0 +1,194 @@
+"""How long is an optimizer step? Ratios against torch's fused AdamW, and bandwidth against a plain copy.
+
+Each contender meets the reference in rounds of their own, in which both, its peer if it has one, and a copy of as many
+floats as the model has take turns. Only those live at once, so that the memory needed does not grow with the number of
+contenders. A step moves at least
+
+    bytes = 3 x parameters (gradient read, parameter read and written) + 2 x state (read and written)
+
+and the bandwidth that this means is set against what the copy reached in the same rounds. The reference meets itself
+too: how far that ratio is from 1 is the noise of the measurement.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Sequence
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from danalab.benchmarks.contenders import MATRIX_PEER, REFERENCE, TARGETS, Contender, contender, is_matrix_contender
+from danalab.benchmarks.timing import clock_of, interleaved, machine, memory_bytes, ratios, spread
+from danalab.errors import UserError
+
+SIZES: dict[int, tuple[int, int, int]] = {
+    1: (1024, 128, 4),
+    20: (16384, 384, 8),
+    88: (4096, 768, 12),
+    600: (50304, 1536, 18),
+}
+"""Million parameters: vocabulary, width, layers."""
+
+DEFAULT_SIZES = {"cpu": (20, 88), "cuda": (20, 88, 600)}
+
+ELEMENTWISE = (
+    *(REFERENCE, "adamw:foreach"),
+    *("adana:fused", "dana-mk4:fused", "adamw-decaying-wd:fused", "dana-star:fused", "dana-star-mk4:fused"),
+    *("adana:foreach", "dana-star-mk4:foreach", "adana:eager"),
+    *("po.AdEMAMix", "po.Lion", "po.ADOPT", "po.MARS"),
+)
+GRAPHS = ("adamw:graph", "adana:graph", "dana-mk4:graph", "dana-star-mk4:graph")
+MATRICES = (MATRIX_PEER, "muon", "d-muon")
+
+MATRICES_UP_TO = {"cpu": 50, "cuda": 10_000}
+"""Million parameters up to which the default includes orthogonalisation: on a CPU a step takes seconds beyond."""
+
+
+def default_contenders(device: str, size: int) -> tuple[str, ...]:
+    """The contenders of a size, where none are named."""
+    names = ELEMENTWISE + (GRAPHS if device == "cuda" else ())
+    return names + (MATRICES if size <= MATRICES_UP_TO[device] else ())
+
+
+def measure(
+    device: str,
+    sizes: Sequence[int],
+    rounds: int,
+    names: Sequence[str] = (),
+    report: Callable[[str], None] = lambda line: None,
+) -> dict[str, Any]:
+    """Times of all contenders at all sizes.
+
+    Args:
+        device: "cpu" or "cuda".
+        sizes: million parameters, keys of `SIZES`.
+        rounds: interleaved rounds that count, at least 1; 15 and more for a result.
+        names: contenders; none: `default_contenders`.
+        report: gets a line of text for each result as it comes.
+    Returns:
+        What JSON is made of: question, machine, and for each size the copy's bandwidth and a row a contender.
+    Raises:
+        UserError: an unknown size or contender, a device that is not there, or too little memory.
+    """
+    if device == "cuda" and not torch.cuda.is_available():
+        raise UserError("--device cuda: torch sees no CUDA device here")
+    for size in sizes:
+        if size not in SIZES:
+            raise UserError(f"--sizes {size}: known are {', '.join(map(str, SIZES))} (million parameters)")
+    chosen = {size: [contender(name, device) for name in names or default_contenders(device, size)] for size in sizes}
+    return {
+        "question": "time of one optimizer step against torch.optim.AdamW(fused=True), same parameters, interleaved",
+        "machine": machine(device),
+        "device": device,
+        "rounds": rounds,
+        "sizes": {f"{size}M": _measure_size(device, size, rounds, chosen[size], report) for size in sizes},
+    }
+
+
+def transformer(vocab: int, width: int, layers: int, device: str = "cpu") -> list[Tensor]:
+    """float32 parameters with gradients in the shapes of a transformer: many small tensors among the large.
+
+    The first is the embedding [vocab, width].
+    """
+    shapes: list[tuple[int, ...]] = [(vocab, width), (width,)]
+    for _ in range(layers):
+        shapes += [(width,), (3 * width, width), (64,), (64,), (width, width)]
+        shapes += [(width,), (4 * width, width), (width, 4 * width)]
+    generator = torch.Generator(device).manual_seed(0)
+    draw = {"generator": generator, "device": device}
+    params = [torch.randn(shape, **draw).mul_(0.02).requires_grad_() for shape in shapes]
+    for p in params:
+        p.grad = torch.randn(p.shape, **draw).mul_(1e-3)
+    return params
+
+
+def _measure_size(
+    device: str, size: int, rounds: int, contenders: Sequence[Contender], report: Callable[[str], None]
+) -> dict[str, Any]:
+    vocab, width, layers = SIZES[size]
+    numel = vocab * width + width + layers * (12 * width * width + 2 * width + 128)
+    needed = 4 * numel * 14  # parameters, gradients, two for the copy, and the states of the three that live at once
+    if needed > memory_bytes(device):
+        raise UserError(
+            f"--sizes {size}: about {needed / 2**30:.0f} GiB are needed, {device} has"
+            f" {memory_bytes(device) / 2**30:.0f} GiB; leave it out"
+        )
+    params = transformer(vocab, width, layers, device)
+    report(f"{numel / 1e6:.1f}M parameters in {len(params)} tensors, {rounds} rounds")
+    report(HEADINGS)
+    rows: dict[str, dict[str, Any]] = {}
+    copies: list[float] = []
+    for entry in contenders:
+        row, copy = _duel(entry, params, numel, rounds, device)
+        copies.append(copy)
+        rows[entry.name] = row
+        report(line(entry.name, row))
+    return {
+        "parameters": numel,
+        "tensors": len(params),
+        "shape": {"vocab": vocab, "width": width, "layers": layers},
+        "copy_gb_per_s": median(copies),
+        "results": rows,
+    }
+
+
+def _duel(entry: Contender, params: list[Tensor], numel: int, rounds: int, device: str) -> tuple[dict[str, Any], float]:
+    """A contender's row, and the bandwidth of the copy in the same rounds [GB/s]."""
+    opponents = {REFERENCE, *([entry.peer] if entry.peer else [])} - {entry.name}
+    work = {name: contender(name, device).prepare(params)[1] for name in sorted(opponents)}
+    optimizer, work["contender"] = entry.prepare(params)
+    if entry.name == REFERENCE:  # against itself
+        work[REFERENCE] = contender(REFERENCE, device).prepare(params)[1]
+    a, b = (torch.ones(numel, device=device) for _ in range(2))
+    work["copy"] = lambda: a.copy_(b)
+    times = interleaved(work, rounds, clock_of(device))
+
+    mine = times["contender"]
+    state = _state_bytes(optimizer)
+    moved = 3 * sum(4 * p.numel() for group in optimizer.param_groups for p in group["params"]) + 2 * state
+    copy = 8 * numel / median(times["copy"]) / 1e9
+    rate = moved / median(mine) / 1e9
+    row: dict[str, Any] = {
+        "ms": spread([1e3 * took for took in mine]),
+        "best_ms": 1e3 * min(mine),
+        "state_bytes_per_parameter": state / numel,
+        "gb_per_s": rate,
+        "share_of_copy": rate / copy,
+        "ratio": ratios(mine, times[REFERENCE]),
+        "ratio_of_best": min(mine) / min(times[REFERENCE]),
+        "target": TARGETS.get(entry.name),
+    }
+    if entry.peer:
+        row["peer"], row["ratio_to_peer"] = entry.peer, ratios(mine, times[entry.peer])
+    if is_matrix_contender(entry):
+        del row["gb_per_s"], row["share_of_copy"]  # products, not memory, are what takes the time
+    del work, optimizer
+    gc.collect()
+    if device == "cuda":
+        torch.cuda.empty_cache()
+    return row, copy
+
+
+def _state_bytes(optimizer: torch.optim.Optimizer) -> int:
+    tensors = [value for state in optimizer.state.values() for value in state.values() if isinstance(value, Tensor)]
+    return sum(value.numel() * value.element_size() for value in tensors)
+
+
+HEADINGS = f"{'optimizer':<26}{'ms':>9}{'x AdamW':>9}{'quartiles':>13}{'GB/s':>7}{'of copy':>9}   note"
+
+
+def line(name: str, row: dict[str, Any]) -> str:
+    """A row of the table for people."""
+    ratio = row["ratio"]
+    quartiles = f"{ratio['q1']:.2f}-{ratio['q3']:.2f}"
+    rate = f"{row['gb_per_s']:7.1f}{row['share_of_copy']:9.0%}" if "gb_per_s" in row else f"{'':16}"
+    notes = [f"aim {row['target']:.2f}"] if row["target"] else []
+    if "peer" in row:
+        notes.append(f"{row['ratio_to_peer']['median']:.2f} x {row['peer']}")
+    if name == REFERENCE:
+        notes.append("against itself")
+    text = f"{name:<26}{row['ms']['median']:9.2f}{ratio['median']:9.3f}{quartiles:>13}{rate}   {', '.join(notes)}"
+    return text.rstrip()

@@ -1,0 +1,120 @@
+"""Timing that can be believed: interleaved rounds, medians with quartiles, and what the machine itself can do.
+
+Contenders take turns in every round, so that a slow moment of the machine hits all of them; a ratio is the median over
+rounds of the ratio within a round.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any
+
+WARM_UP = 3
+"""Rounds before those that count: caches, allocators, compilers and threads settle in them."""
+
+Work = Callable[[], Any]
+
+
+def pin_threads(threads: int) -> None:
+    """One core a thread, before torch starts its threads; for the rest of the process.
+
+    Two threads on one core wait for each other for milliseconds, which would be measured in place of the work.
+    """
+    if "torch" not in sys.modules:  # the thread library reads these once
+        os.environ.setdefault("OMP_PROC_BIND", "true")
+        os.environ.setdefault("OMP_PLACES", "cores")
+    import torch
+
+    torch.set_num_threads(threads)
+
+
+def interleaved(work: Mapping[str, Work], rounds: int, clock: Callable[[Work], float]) -> dict[str, list[float]]:
+    """Seconds of each contender in each of `rounds` rounds; every round starts with another one."""
+    times: dict[str, list[float]] = {name: [] for name in work}
+    names = list(work)
+    for number in range(rounds + WARM_UP):
+        first = number % len(names)
+        for name in names[first:] + names[:first]:
+            took = clock(work[name])
+            if number >= WARM_UP:
+                times[name].append(took)
+    return times
+
+
+def wall_clock(work: Work) -> float:
+    """Seconds on the host."""
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def cuda_clock(work: Work) -> float:
+    """Seconds on the device from an idle start: launches that the kernels wait for are counted, as in a real step."""
+    import torch
+
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    torch.cuda.synchronize()
+    start.record()
+    work()
+    end.record()
+    end.synchronize()
+    return start.elapsed_time(end) / 1e3
+
+
+def clock_of(device: str) -> Callable[[Work], float]:
+    """The clock for work on a device type."""
+    return cuda_clock if device == "cuda" else wall_clock
+
+
+def ratios(mine: Sequence[float], theirs: Sequence[float]) -> dict[str, float]:
+    """Median and quartiles of mine / theirs, round by round."""
+    return spread([a / b for a, b in zip(mine, theirs, strict=True)])
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """Median and quartiles."""
+    if len(values) < 2:
+        return {"median": values[0], "q1": values[0], "q3": values[0]}
+    q1, _, q3 = quantiles(values, n=4, method="inclusive")
+    return {"median": median(values), "q1": q1, "q3": q3}
+
+
+def machine(device: str) -> dict[str, Any]:
+    """What a reader must know of the machine, and of how the process had it."""
+    import torch
+
+    policies = {os.SCHED_OTHER: "shared", os.SCHED_FIFO: "real-time: other processes wait"}
+    found: dict[str, Any] = {
+        "cpu": _cpu_name(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "pinned": os.environ.get("OMP_PROC_BIND"),
+        "scheduling": policies.get(os.sched_getscheduler(0), "other"),
+        "load_average": os.getloadavg()[0],
+        "torch": torch.__version__,
+    }
+    if device == "cuda":
+        found |= {"gpu": torch.cuda.get_device_name(), "cuda": torch.version.cuda}
+    return found
+
+
+def memory_bytes(device: str) -> int:
+    """Memory of the device."""
+    if device == "cuda":
+        import torch
+
+        return torch.cuda.get_device_properties(0).total_memory
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _cpu_name() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()

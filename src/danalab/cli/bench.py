@@ -1,0 +1,66 @@
+"""Ratios against named peers, each measured in one run: the optimizer step, and more."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from functools import partial
+from json import dumps
+from pathlib import Path
+from typing import Any, Literal
+
+from danalab.errors import UserError
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimFlags:
+    device: Literal["cpu", "cuda"] = "cpu"
+    """Where the steps are made."""
+    sizes: tuple[int, ...] = ()
+    """Million parameters: 1, 20, 88 or 600; default 20 88, and 600 on a GPU."""
+    rounds: int = 21
+    """Interleaved rounds that count; 15 and more make a result."""
+    opts: tuple[str, ...] = ()
+    """Contenders: adana, adana:fused (or foreach, eager, graph), torch.Muon, po.AdEMAMix; default a list of them, with
+    Muon's kin up to 50M parameters on a CPU."""
+    threads: int = 2
+    """CPU threads, each on a core of its own."""
+    output: Path | None = None
+    """JSON file to write."""
+    json: bool = False
+    """Print one JSON object on standard output."""
+
+
+def optim(flags: OptimFlags) -> None:
+    """Time of an optimizer step against torch's fused AdamW, and its bandwidth against a plain copy."""
+    for name in ("rounds", "threads"):
+        if getattr(flags, name) < 1:
+            raise UserError(f"--{name} {getattr(flags, name)}: must be at least 1")
+    from danalab.benchmarks.timing import pin_threads
+
+    pin_threads(flags.threads)
+    from danalab.benchmarks.optim import DEFAULT_SIZES, measure
+
+    sizes = flags.sizes or DEFAULT_SIZES[flags.device]
+    found = measure(flags.device, sizes, flags.rounds, flags.opts, partial(say, json=flags.json))
+    finish(found, flags.output, json=flags.json)
+
+
+def say(line: str, *, json: bool) -> None:
+    """A line for people as soon as it is known; on standard error where standard output is for a program."""
+    print(line, file=sys.stderr if json else sys.stdout, flush=True)
+
+
+def finish(found: dict[str, Any], output: Path | None, *, json: bool) -> None:
+    """Write the result to `output`, and print it where a program asked for it."""
+    from danalab.files import write_json
+
+    if output is not None:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        write_json(output, found)
+        say(f"written to {output}", json=json)
+    if json:
+        print(dumps(found))
+
+
+SUBVERBS = {"optim": (OptimFlags, optim)}

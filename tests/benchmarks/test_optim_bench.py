@@ -1,0 +1,104 @@
+"""`danalab bench optim`: what it counts and whom it refuses; never how long anything took."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from danalab.benchmarks.contenders import contender
+from danalab.benchmarks.optim import ELEMENTWISE, MATRICES, default_contenders, line, measure, transformer
+from danalab.benchmarks.timing import interleaved, ratios
+from danalab.cli.app import main
+from danalab.errors import UserError
+
+
+@pytest.fixture(scope="module")
+def found():
+    return measure("cpu", [1], 2, ["adamw:fused", "adana:fused", "dana-star", "muon"])
+
+
+def test_bandwidth_counts_seven_words_for_adam_and_nine_with_tau(found):
+    rows = found["sizes"]["1M"]["results"]
+    numel = found["sizes"]["1M"]["parameters"]
+    for name, words in (("adamw:fused", 7), ("adana:fused", 7), ("dana-star", 9)):
+        moved = rows[name]["gb_per_s"] * rows[name]["ms"]["median"] * 1e6
+        assert moved == pytest.approx(4 * words * numel, rel=1e-3)
+
+
+def test_every_contender_has_a_ratio_to_fused_adamw_with_quartiles(found):
+    for name, row in found["sizes"]["1M"]["results"].items():
+        assert row["ratio"]["q1"] <= row["ratio"]["median"] <= row["ratio"]["q3"]
+        assert name in line(name, row)
+
+
+def test_muon_is_measured_against_torchs_muon(found):
+    row = found["sizes"]["1M"]["results"]["muon"]
+    assert row["peer"] == "torch.Muon"
+    assert row["ratio_to_peer"]["median"] > 0
+
+
+def test_the_command_prints_one_json_object_and_writes_it(tmp_path, capsys):
+    file = tmp_path / "new" / "result.json"
+    arguments = ["bench", "optim", "--sizes", "1", "--rounds", "1", "--threads", "1", "--opts", "adamw:fused"]
+    assert main([*arguments, "--json", "--output", str(file)]) == 0
+    out = json.loads(capsys.readouterr().out)
+    assert out == json.loads(file.read_text())
+    assert out["machine"]["threads"] == 1
+    assert list(out["sizes"]["1M"]["results"]) == ["adamw:fused"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--opts", "adanna"], "did you mean 'adana'"),
+        (["--opts", "adana:quick"], "unknown way 'quick'"),
+        (["--opts", "adana:graph"], "CUDA graphs need --device cuda"),
+        (["--opts", "muon:graph"], "CUDA graphs need --device cuda"),
+        (["--opts", "torch.Adamm"], "did you mean 'Adam'"),
+        (["--sizes", "3"], "--sizes 3: known are 1, 20, 88, 600"),
+        (["--rounds", "0"], "--rounds 0: must be at least 1"),
+    ],
+)
+def test_bad_input_is_one_line(arguments, complaint, capsys):
+    assert main(["bench", "optim", "--sizes", "1", *arguments]) == 2
+    assert complaint in capsys.readouterr().err
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_a_device_that_is_not_there_is_refused():
+    with pytest.raises(UserError, match="torch sees no CUDA device"):
+        measure("cuda", [1], 1)
+
+
+@pytest.mark.parametrize("name", ELEMENTWISE + MATRICES)
+def test_every_default_contender_takes_a_step(name):
+    params = transformer(64, 8, 1)
+    before = [p.detach().clone() for p in params]
+    contender(name, "cpu").prepare(params)[1]()
+    assert any(not torch.equal(p, old) for p, old in zip(params, before, strict=True))
+
+
+def test_graphs_are_measured_on_gpus_only():
+    assert not any(name.endswith(":graph") for name in default_contenders("cpu", 20))
+    assert "adana:graph" in default_contenders("cuda", 20)
+
+
+def test_each_round_runs_every_contender_once_and_starts_with_another():
+    calls: list[str] = []
+    work = {name: (lambda name=name: calls.append(name)) for name in "abc"}
+    times = interleaved(work, 3, lambda job: (job(), 1.0)[1])
+    rounds = ["".join(calls[i : i + 3]) for i in range(0, len(calls), 3)]
+    assert rounds == ["abc", "bca", "cab"] * 2
+    assert times == {name: [1.0] * 3 for name in "abc"}
+
+
+def test_a_ratio_is_taken_round_by_round():
+    assert ratios([2.0, 8.0, 3.0], [1.0, 4.0, 3.0])["median"] == 2.0
+
+
+@pytest.mark.gpu
+def test_steps_are_captured_as_cuda_graphs():
+    found = measure("cuda", [1], 2, ["adamw:graph", "adana:graph", "dana-star-mk4:graph"])
+    assert len(found["sizes"]["1M"]["results"]) == 3
