@@ -1,0 +1,67 @@
+"""What is known of an optimizer before it is built, as data."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A hyper-parameter that `build_optimizer` takes."""
+
+    default: Any
+    help: str
+    kind: Literal["", "number", "integer", "switch", "word", "numbers"] = ""
+    """What values there are; "" is read off the default, and means a number where that is None."""
+
+
+@dataclass(frozen=True)
+class OptimizerSpec:
+    """An optimizer's entry: how it is built, what can be set, and what a trainer must know."""
+
+    name: str
+    summary: str
+    reference: str
+    build: Callable[..., torch.optim.Optimizer]
+    """(parameter groups, lr, **settings) -> optimizer."""
+    settings: dict[str, Setting]
+    decay: Literal["independent", "coupled", "none"]
+    """Whether weight_decay is multiplied by the schedule factor alone, or by the learning rate."""
+    aliases: tuple[str, ...] = ()
+    log_time: bool = False
+    """Depends on the step count: has `coefficients()`, `collect_stats()` and `update_rms()`."""
+    elementwise: bool = True
+    """Each coordinate is updated by itself, so any sharding of the parameters will do."""
+    fsdp2: bool = True
+    """Works on DTensor parameters."""
+    train_eval: bool = False
+    """Has `train()` and `eval()` that must be called around evaluation."""
+    closure: bool = False
+    """`step` needs a closure."""
+    hessian: bool = False
+    """Wants a Hessian estimate now and then: has `hessian_is_due()` and `update_hessian()`."""
+    extra: str | None = None
+    """Extra that must be installed."""
+    groups: Callable[[nn.Module], list[dict[str, Any]]] | None = None
+    """Parameter groups of a model; None: `parameter_groups`."""
+    advice: str = ""
+    """What a person should know who trains with it, in a sentence."""
+
+
+def settings_of(optimizer: Callable[..., Any], help_texts: Mapping[str, str], **defaults: Any) -> dict[str, Setting]:
+    """The settings of an optimizer class, read off its constructor; `defaults` overrides.
+
+    Raises:
+        KeyError: a setting without a help text (a programmer's mistake).
+    """
+    return {
+        name: Setting(defaults.get(name, parameter.default), help_texts[name])
+        for name, parameter in inspect.signature(optimizer).parameters.items()
+        if name not in ("params", "lr")
+    }
