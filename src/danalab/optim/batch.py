@@ -35,8 +35,7 @@ class Batch:
         scalars = rule.scalars(self.group, self.t)
         if self.skip is not None:
             for name, neutral in {"lr": 0.0, "keep": 1.0, **dict.fromkeys(rule.gains, 0.0)}.items():
-                value = torch.as_tensor(scalars[name], device=self.skip.device)
-                scalars[name] = torch.where(self.skip, neutral, value)
+                scalars[name] = torch.where(self.skip, neutral, on_device(scalars[name], self.skip.device))
         return scalars
 
     def scalars_each(self, rule: Rule) -> Iterable[dict[str, Any]]:
@@ -57,6 +56,11 @@ class Batch:
             if self.skip is not None:
                 g = torch.where(self.skip, 0.0, g)  # not times zero: that keeps NaN
             yield g.neg() if self.group["maximize"] else g
+
+
+def on_device(value: Any, device: torch.device) -> Tensor:
+    """A number as a tensor there, by a fill: a copy from the host would be refused while a CUDA graph is captured."""
+    return value.to(device) if isinstance(value, Tensor) else torch.full((), float(value), device=device)
 
 
 def gather(

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from danalab.errors import UserError
-from danalab.optim.batch import Batch
+from danalab.optim.batch import Batch, on_device
 from danalab.optim.rules import Rule
 from danalab.optim.state import moment_dtype
 from danalab.optim.store import store_rounded
@@ -60,7 +60,7 @@ def _pack(rule: Rule, batch: Batch) -> tuple[tuple[str, ...], Tensor, tuple[str,
         if first.device.type == "cuda":
             host = host.pin_memory()
         return tuple(present), host.to(first.device, non_blocking=True), absent
-    rows = [torch.as_tensor(value, device=first.device).to(dtype).reshape(-1) for value in present.values()]
+    rows = [on_device(value, first.device).to(dtype).reshape(-1) for value in present.values()]
     return tuple(present), torch.stack([row.expand(len(batch.params)) for row in rows]), absent
 
 
