@@ -88,7 +88,7 @@ def test_the_last_save_that_fails_says_what_is_safe(store):
 
 def test_older_ones_go_only_after_the_newer_is_committed(store):
     writer = Writer()
-    saver = Saver(store, keep_last=2, write=writer)
+    saver = Saver(store, write=writer)
     for step in (1, 2):
         saver.save(step, {"w": torch.ones(3)}, {}, wait=True)
     writer.may_go_on.clear()

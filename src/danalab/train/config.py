@@ -5,6 +5,7 @@ Needs no torch; the docstring below each field is its help on the command line.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
@@ -146,6 +147,10 @@ class TrainConfig:
     """Newest checkpoints that are kept, at least 2."""
     keep_every: int = 0
     """Keep each checkpoint whose step is a multiple of this, too; 0: none."""
+    keep_steps: tuple[str, ...] = ()
+    """Checkpoint at these steps and keep them, with a name where one is given: 1000 5000=before-decay."""
+    local_ckpt_dir: Path | None = None
+    """Folder on this machine's own disk by way of which checkpoints go; default $SLURM_TMPDIR where that is set."""
     async_checkpoint: bool = True
     """Write checkpoints beside training, from a copy in host memory."""
     gc_interval: int = 1000
@@ -167,7 +172,7 @@ class TrainConfig:
     """Print the summary as one JSON object on standard output."""
 
     def __post_init__(self) -> None:
-        for name in ("run_dir", "resume_from"):  # programs say "runs/x" as well as Path("runs/x")
+        for name in ("run_dir", "resume_from", "local_ckpt_dir"):  # programs say "runs/x" as well as Path("runs/x")
             if isinstance(value := getattr(self, name), str):
                 object.__setattr__(self, name, Path(value))
         object.__setattr__(self, "data", str(self.data))
@@ -186,20 +191,41 @@ class TrainConfig:
             raise UserError(f"--wd-ts-divisor {self.wd_ts_divisor}: must be finite and positive")
         if self.keep_last < 2:
             raise UserError(f"--keep-last {self.keep_last}: at least 2, as one may be damaged when it is needed")
+        object.__setattr__(self, "keep_steps", tuple(str(word) for word in self.keep_steps))
+        self.kept_steps()
         for name, known in (("on_nonfinite", ("stop", "skip")), ("horizon_basis", ("total", "non-emb"))):
             if getattr(self, name) not in known:
                 raise UserError(f"{flag(name)} {getattr(self, name)}: known are {', '.join(known)}")
         if self.dtype not in (None, "float32", "bfloat16"):
             raise UserError(f"--dtype {self.dtype}: known are float32, bfloat16")
 
+    def kept_steps(self) -> dict[int, str | None]:
+        """`keep_steps` as step -> name.
+
+        Raises:
+            UserError: a word that is neither STEP nor STEP=NAME, or a name that is given twice.
+        """
+        found: dict[int, str | None] = {}
+        for word in ",".join(self.keep_steps).split(","):
+            match = _KEPT_STEP.fullmatch(word)
+            if word and match is None:
+                raise UserError(f"--keep-steps {word}: STEP or STEP=NAME is expected, as in 5000 or 5000=before-decay")
+            if match:
+                if match[2] and match[2] in found.values():
+                    raise UserError(f"--keep-steps {word}: the name '{match[2]}' is given to another step, too")
+                found[int(match[1])] = match[2]
+        return found
+
     def as_dict(self) -> dict[str, Any]:
         """All fields as plain values for JSON."""
         return {
-            field.name: str(value) if isinstance(value, Path) else value
+            field.name: str(value) if isinstance(value, Path) else list(value) if isinstance(value, tuple) else value
             for field in fields(self)
             for value in [getattr(self, field.name)]
         }
 
+
+_KEPT_STEP = re.compile(r"([1-9]\d*)(?:=(?!step-|superseded-)([A-Za-z0-9][A-Za-z0-9._-]*))?")
 
 _RANGES = (
     ("batch_size acc_steps global_batch iterations seq_len log_interval iterations_to_run extend_to", 1, "at least 1"),
@@ -217,7 +243,7 @@ MECHANICS = frozenset(
     {
         *("batch_size", "acc_steps", "device", "compile", "activation_checkpointing", "tune_malloc", "gc_interval"),
         *("on_nonfinite", "eval_interval", "eval_batches", "log_interval", "json"),
-        *("ckpt_interval", "keep_last", "keep_every", "async_checkpoint"),
+        *("ckpt_interval", "keep_last", "keep_every", "keep_steps", "local_ckpt_dir", "async_checkpoint"),
         *("run_dir", "name", "auto_resume", "resume_from", "extend_to", "iterations_to_run"),
         *("data", "tokenizer", "heads", "tokens_per_param", "horizon_basis", "lr_multiplier"),
     }

@@ -18,7 +18,8 @@ from danalab.data.loader import Batches
 from danalab.errors import UserError
 from danalab.models import build_model
 from danalab.train import runtime
-from danalab.train.checkpoint.saver import Saver
+from danalab.train.checkpoint.local_disk import local_folder
+from danalab.train.checkpoint.saver import Retention, Saver
 from danalab.train.config import TrainConfig
 from danalab.train.console import ConsoleProgress
 from danalab.train.driver import OptimizerDriver
@@ -137,9 +138,9 @@ def build_trainer(
     )
     saver = Saver(
         folder.store,
-        keep_last=config.keep_last,
-        keep_every=config.keep_every,
+        retention=Retention(config.keep_last, config.keep_every, config.kept_steps()),
         asynchronous=config.async_checkpoint,
+        local_folder=local_folder(config.local_ckpt_dir, folder.path, rank=0),
     )
     return Trainer(
         resolved,

@@ -19,8 +19,9 @@ from danalab.train.checkpoint.store import COMMIT, META, CheckpointStore, Damage
 from danalab.train.config import MECHANICS, TrainConfig, flag
 from danalab.train.folder import RunFolder
 from danalab.train.metrics import read_rows
+from danalab.train.parallel.world import World
 from danalab.train.resolve import Resolved
-from danalab.train.runtime import versions
+from danalab.train.runtime import random_state, versions
 
 if TYPE_CHECKING:
     from danalab.data import Dataset
@@ -41,28 +42,46 @@ class Source:
     finished: bool = False
     """Nothing is left to be done."""
 
-    def load(self, trainer: Trainer) -> None:
-        """Put the trainer where the best readable candidate left off.
+    def load(self, trainer: Trainer, world: World = World.single()) -> None:  # noqa: B008 - frozen
+        """Put the trainer where the best candidate that all ranks can read left off. Collective.
 
         Raises:
             UserError: none can be read.
         """
         reasons = []
         for path in self.checkpoints:
+            meta, reason = {}, None
             try:
                 meta = read_json(path / META)
                 optimizer = trainer.driver.optimizer
                 tensors.read(path, trainer.model, optimizer, meta["optimizer"], keep_settings=not self.own)
             except UserError as error:
-                log.warning("passed over %s", error)
-                reasons.append(str(error))
+                reason = str(error)
+            found = [text for text in world.gather(reason) if text is not None]
+            if found:
+                if world.is_main:
+                    log.warning("passed over %s", found[0])
+                reasons.append(found[0])
                 continue
-            trainer.restore(meta)
+            trainer.restore({**meta, "random": random_state_of(meta, world)})
             if self.own:
                 trainer.saver.committed = trainer.step
-            log.info("goes on from %s", path)
+            if world.is_main:
+                log.info("goes on from %s", path)
             return
         raise UserError("; ".join(reasons))
+
+
+def random_state_of(meta: dict[str, Any], world: World) -> dict[str, Any]:
+    """The generators' states that this rank goes on with.
+
+    Its own where as many ranks wrote the checkpoint. Where the number has changed, rank 0 goes on with rank 0's, and the
+    others with what they were seeded with; the order of the data does not depend on them.
+    """
+    states: list[dict[str, Any]] = meta.get("random_by_rank") or [meta["random"]]
+    if len(states) == world.size:
+        return states[world.rank]
+    return states[0] if world.is_main else random_state()
 
 
 def run_record(resolved: Resolved, dataset: Dataset, device: torch.device) -> dict[str, Any]:
@@ -86,6 +105,28 @@ def run_record(resolved: Resolved, dataset: Dataset, device: torch.device) -> di
         "threads": torch.get_num_threads(),
         "versions": versions(),
     }
+
+
+def agree_on_source(
+    resolved: Resolved, dataset: Dataset, folder: RunFolder, world: World
+) -> tuple[Resolved, Source | None]:
+    """`choose_source` by rank 0, which has the lock and verifies; all ranks go on from the same. Collective.
+
+    Raises:
+        UserError: on all ranks, see `choose_source`.
+    """
+    outcome: Any = None
+    if world.is_main:
+        try:
+            outcome = choose_source(resolved, dataset, folder)
+        except UserError as error:
+            if world.size == 1:
+                raise
+            outcome = str(error)
+    outcome = world.broadcast(outcome)
+    if isinstance(outcome, str):
+        raise UserError(outcome)
+    return outcome
 
 
 def choose_source(resolved: Resolved, dataset: Dataset, folder: RunFolder) -> tuple[Resolved, Source | None]:

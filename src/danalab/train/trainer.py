@@ -82,6 +82,7 @@ class Trainer:
         self._pending_row: dict[str, Any] | None = None
         self._first_step = 0
         self._schedule = resolved.schedule()
+        self._kept_steps = config.kept_steps()
         self._gradients = GradientStep(
             model,
             driver.parameters,
@@ -124,7 +125,7 @@ class Trainer:
                     result, lr = self._make_step(inputs, targets, logged)
                     if logged:
                         self._record(result, lr)
-                    if config.ckpt_interval and self.step % config.ckpt_interval == 0:
+                    if self._is_saved(self.step):
                         self._interval["save_wait"] += self.save()
                     self.saver.poll()
                     garbage.after_step(self.step)
@@ -183,6 +184,10 @@ class Trainer:
     def _is_evaluated(self, step: int) -> bool:
         every = self.config.eval_interval
         return step == self.resolved.iterations or bool(every and step % every == 0)
+
+    def _is_saved(self, step: int) -> bool:
+        every = self.config.ckpt_interval
+        return bool(every and step % every == 0) or step in self._kept_steps
 
     def _tick(self) -> None:
         """Add the time since the last tick to the training time, but for evaluation."""

@@ -1,7 +1,9 @@
 """Saving beside training: tensors are copied to host memory, and a thread writes and commits the copy.
 
 Training waits for the copy only (and for a previous save that still runs). A save that fails is reported at the next
-step and tried once more from the same copy; it never touches what was committed before.
+step and tried once more from the same copy; it never touches what was committed before. With several ranks a save fails
+or succeeds for all of them; the next checkpoint is then the second try, since ranks learn of a failure at different
+steps.
 """
 
 from __future__ import annotations
@@ -10,18 +12,33 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from danalab.errors import UserError
 from danalab.train.checkpoint import tensors as flat
+from danalab.train.checkpoint.host_copies import HostCopies
+from danalab.train.checkpoint.local_disk import LocalDisk
 from danalab.train.checkpoint.store import CheckpointStore
+from danalab.train.parallel.world import World
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Retention:
+    """Which checkpoints stay when a newer one is committed."""
+
+    keep_last: int = 2
+    """The newest."""
+    keep_every: int = 0
+    """Multiples of this; 0: none."""
+    keep_steps: Mapping[int, str | None] = field(default_factory=dict)
+    """These steps, with a name for each that has one."""
 
 
 @dataclass
@@ -29,6 +46,7 @@ class _Job:
     step: int
     meta: dict[str, Any]
     retried: bool = False
+    reported: bool = False
     error: Exception | None = None
     held_up: float = 0.0
 
@@ -40,19 +58,28 @@ class Saver:
         self,
         store: CheckpointStore,
         *,
-        keep_last: int = 2,
-        keep_every: int = 0,
+        retention: Retention = Retention(),
         asynchronous: bool = True,
-        write: Callable[[Mapping[str, Tensor], Path], None] = flat.write,
+        world: World = World.single(),  # noqa: B008 - frozen
+        local_folder: Path | None = None,
+        write: Callable[[Mapping[str, Tensor], Path], None] | None = None,
     ):
-        """`write(tensors, folder)` puts the tensors on disk; see `tensors.write`."""
+        """Args:
+        world: all ranks make a saver, and call it at the same steps.
+        local_folder: this rank's folder on a fast disk, by way of which the tensors go.
+        write: `write(tensors, folder)` puts the tensors on disk; default `tensors.write`.
+        """
         self.store = store
         self.committed: int | None = None
         """Newest step that is safe, by this process's knowledge."""
-        self._keep = (keep_last, keep_every)
+        self._retention = retention
         self._asynchronous = asynchronous
-        self._write = write
-        self._staged: dict[str, Tensor] = {}
+        # Collectives of the thread must not meet those of training: it has a group of its own.
+        self._world = replace(world, control=world.background)
+        self._write = write or partial(flat.write, world=self._world)
+        if local_folder is not None:
+            self._write = LocalDisk(local_folder, self._write, self._world)
+        self._copies = HostCopies(world)
         self._thread: threading.Thread | None = None
         self._job: _Job | None = None
 
@@ -60,6 +87,7 @@ class Saver:
         """Save `tensors` as they are now; returns the seconds that the caller was held up.
 
         Args:
+            meta: goes to meta.json; rank 0's, but for "random", which is kept of every rank.
             wait: return when it is committed.
         Raises:
             UserError: with `wait`, the save failed twice.
@@ -70,9 +98,9 @@ class Saver:
                 self.drain()
             return time.perf_counter() - start
         self._finish_thread()
-        if self._job is not None and self._job.error is not None:
-            log.warning("%s; a newer one is written now", self._complaint(self._job))
-        self._stage(tensors)
+        if self._job is not None and self._job.error is not None and not self._job.reported:
+            self._warn(f"{self._complaint(self._job)}; a newer one is written now")
+        self._copies.take(tensors)
         self._job = _Job(step, meta, held_up=time.perf_counter() - start)
         self._start()
         if wait:
@@ -89,12 +117,15 @@ class Saver:
         self._finish_thread()
         if job.error is None:
             self._job = None
+        elif self._world.size > 1:
+            if not job.reported:
+                job.reported = True
+                self._warn(f"{self._complaint(job)}; training goes on, the next checkpoint will be tried in its turn")
         elif not job.retried:
-            log.warning("%s; trying again", self._complaint(job))
-            self._job = _Job(job.step, job.meta, retried=True, held_up=job.held_up)
-            self._start()
+            self._warn(f"{self._complaint(job)}; trying again")
+            self._retry(job)
         else:
-            log.warning("%s; training goes on, the next checkpoint will be tried in its turn", self._complaint(job))
+            self._warn(f"{self._complaint(job)}; training goes on, the next checkpoint will be tried in its turn")
             self._job = None
 
     def drain(self) -> None:
@@ -103,26 +134,20 @@ class Saver:
         Raises:
             UserError: it failed twice; names the last good checkpoint.
         """
-        while self._job is not None:
+        while (job := self._job) is not None:
             self._finish_thread()
-            job = self._job
-            if job.error is not None and job.retried:
+            if job.error is None:
+                self._job = None
+            elif job.retried:
                 self._job = None
                 raise UserError(self._complaint(job)) from job.error
-            self.poll()
+            else:
+                self._warn(f"{self._complaint(job)}; trying again")
+                self._retry(job)
 
-    def _stage(self, tensors: Mapping[str, Tensor]) -> None:
-        # The copies are kept from save to save: fresh memory of this size would be paged in anew each time.
-        self._staged = {name: self._staged[name] for name in tensors if name in self._staged}
-        with torch.no_grad():
-            for name, value in tensors.items():
-                copy = self._staged.get(name)
-                if copy is None or copy.shape != value.shape or copy.dtype != value.dtype:
-                    copy = torch.empty(value.shape, dtype=value.dtype, device="cpu", pin_memory=value.is_cuda)
-                    self._staged[name] = copy
-                copy.copy_(value, non_blocking=value.is_cuda)
-        if any(value.is_cuda for value in tensors.values()):
-            torch.cuda.current_stream().synchronize()
+    def _retry(self, job: _Job) -> None:
+        self._job = _Job(job.step, job.meta, retried=True, held_up=job.held_up)
+        self._start()
 
     def _start(self) -> None:
         job = self._job
@@ -133,13 +158,32 @@ class Saver:
     def _run(self, job: _Job) -> None:
         start = time.perf_counter()
         try:
-            self.store.write(job.step, job.meta, lambda folder: self._write(self._staged, folder))
+            meta = self._meta_of_all(job.meta)
+            self.store.write(job.step, meta, lambda folder: self._write(self._copies.tensors, folder), self._world)
             self.committed = job.step
             seconds = time.perf_counter() - start
-            log.info("checkpoint of step %d: %.2f s, training was held up for %.3f s", job.step, seconds, job.held_up)
-            self.store.prune(job.step, *self._keep)
+            if self._world.is_main:
+                log.info(
+                    "checkpoint of step %d: %.2f s, training was held up for %.3f s", job.step, seconds, job.held_up
+                )
+                self._keep_and_prune(job.step)
         except Exception as error:
             job.error = error
+
+    def _meta_of_all(self, meta: dict[str, Any]) -> dict[str, Any]:
+        if self._world.size == 1:
+            return meta
+        return {**meta, "random_by_rank": self._world.gather(meta.get("random"))}
+
+    def _keep_and_prune(self, step: int) -> None:
+        keep = self._retention.keep_steps
+        name = keep.get(step)
+        if name is not None:
+            try:
+                self.store.name(step, name)
+            except OSError as error:
+                log.warning("checkpoint of step %d stays, but could not be named %s: %s", step, name, error)
+        self.store.prune(step, self._retention.keep_last, self._retention.keep_every, keep)
 
     def _is_running(self) -> bool:
         return self._thread is not None and self._thread.is_alive()
@@ -148,6 +192,10 @@ class Saver:
         if self._thread is not None:
             self._thread.join()
             self._thread = None
+
+    def _warn(self, text: str) -> None:
+        if self._world.is_main:
+            log.warning("%s", text)
 
     def _complaint(self, job: _Job) -> str:
         good = (

@@ -7,24 +7,30 @@
 
 Writing: files, fsync of each, manifest.json, fsync, COMMIT by temporary file + fsync + rename. Only then may an older
 one be deleted, and its COMMIT goes first. Reading: newest first, only what has a COMMIT, and every hash is checked.
+
+With several ranks each writes, syncs and hashes its own files; rank 0 commits when all are done, and if one fails, none
+of it is there. A symbolic link in the folder gives a checkpoint a name, and keeps it.
 """
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from danalab.errors import UserError
 from danalab.files import fsync_folder, read_json, sha256, write_atomically, write_json
+from danalab.train.parallel.world import World
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
 META, MANIFEST, COMMIT = "meta.json", "manifest.json", "COMMIT"
 _STEP = re.compile(r"step-(\d{8,})")
 
@@ -61,26 +67,44 @@ class CheckpointStore:
 
     # ---- writing ----
 
-    def write(self, step: int, meta: dict[str, Any], write_tensors: Callable[[Path], None]) -> Path:
-        """Write and commit the checkpoint of `step`; one that is there already is replaced.
+    def write(
+        self,
+        step: int,
+        meta: dict[str, Any],
+        write_tensors: Callable[[Path], None],
+        world: World = World.single(),  # noqa: B008 - frozen
+    ) -> Path:
+        """Write and commit the checkpoint of `step`; one that is there already is replaced. Collective.
 
         Args:
-            meta: goes to meta.json.
-            write_tensors: writes its files into the folder that it is given.
+            meta: goes to meta.json; rank 0's.
+            write_tensors: writes this rank's files into the folder that it is given.
+            world: its `control` group is used.
         Raises:
-            OSError: the disk is full or not writable; what was begun is removed, older checkpoints are untouched.
+            OSError: the disk is full or not writable, for this rank or another; what was begun is removed, older
+                checkpoints are untouched.
         """
         target = self.path(step)
+
+        def make() -> None:
+            if world.is_main:
+                self.folder.mkdir(parents=True, exist_ok=True)
+                self.remove(step)
+                target.mkdir()
+
+        def finish() -> None:
+            if world.is_main:
+                write_json(target / META, meta)
+                commit(target, {name: entry for found in entries for name, entry in found.items()})
+                fsync_folder(self.folder)
+
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            self.remove(step)
-            target.mkdir()
+            together(world, make)
             write_tensors(target)
-            write_json(target / META, meta)
-            commit(target)
-            fsync_folder(self.folder)
+            entries = together(world, lambda: _entries(target, _own_files(target, world)))
+            together(world, finish)
         except BaseException:
-            if not (target / COMMIT).exists():
+            if world.is_main and not (target / COMMIT).exists():
                 shutil.rmtree(target, ignore_errors=True)
             raise
         return target
@@ -94,19 +118,21 @@ class CheckpointStore:
         fsync_folder(target)
         shutil.rmtree(target)
 
-    def prune(self, newest: int, keep_last: int, keep_every: int = 0) -> list[int]:
+    def prune(self, newest: int, keep_last: int, keep_every: int = 0, keep: Container[int] = ()) -> list[int]:
         """Delete what retention does not keep, among the steps up to `newest`, which must be committed.
 
-        Steps after `newest` are damaged ones that were passed over: they neither count nor are touched, and will be
-        replaced when training gets there again.
+        Kept are the `keep_last` newest, multiples of `keep_every`, those in `keep`, and those that have a name. Steps
+        after `newest` are damaged ones that were passed over: they neither count nor are touched, and will be replaced
+        when training gets there again.
 
         Returns:
             The steps that were deleted. One that cannot be deleted is reported and left.
         """
         steps = [step for step in self.steps() if step <= newest]
+        named = set(self.names().values())
         gone = []
         for step in steps[:-keep_last]:
-            if keep_every and step % keep_every == 0:
+            if (keep_every and step % keep_every == 0) or step in keep or step in named:
                 continue
             try:
                 self.remove(step)
@@ -114,6 +140,29 @@ class CheckpointStore:
             except OSError as error:
                 log.warning("old checkpoint %s could not be deleted: %s", self.path(step), error)
         return gone
+
+    def name(self, step: int, name: str) -> None:
+        """Give a checkpoint a name: a symbolic link beside it; a name that is taken moves to this one.
+
+        Raises:
+            OSError: the file system has no symbolic links, or something that is no link has the name.
+        """
+        link, temporary = self.folder / name, self.folder / f".{name}.new"
+        if link.exists() and not link.is_symlink():
+            raise OSError(errno.EEXIST, "there is something else of this name", str(link))
+        temporary.unlink(missing_ok=True)
+        temporary.symlink_to(self.path(step).name)
+        temporary.replace(link)
+        fsync_folder(self.folder)
+
+    def names(self) -> dict[str, int]:
+        """Names of checkpoints, and the steps that they mean."""
+        found = {}
+        for link in self.folder.iterdir() if self.folder.is_dir() else ():
+            match = _STEP.fullmatch(Path(os.readlink(link)).name) if link.is_symlink() else None
+            if match:
+                found[link.name] = int(match[1])
+        return found
 
     def clean(self) -> None:
         """Delete what killed processes left: folders without COMMIT, temporary files. Only for the run's owner."""
@@ -159,20 +208,63 @@ class CheckpointStore:
                 yield int(match[1]), path
 
 
-def commit(folder: Path) -> None:
-    """Make a checkpoint exist: fsync its files, write the manifest, then COMMIT."""
+def commit(folder: Path, known: Mapping[str, Any] | None = None) -> None:
+    """Make a checkpoint exist: fsync its files, write the manifest, then COMMIT.
+
+    Args:
+        known: entries of files that are synced and hashed already.
+    """
+    entries = dict(known or {})
+    entries |= _entries(folder, [file for file in _files(folder) if str(file.relative_to(folder)) not in entries])
+    for inner in {file.parent for file in _files(folder)} | {folder}:
+        fsync_folder(inner)
+    write_json(folder / MANIFEST, {"files": dict(sorted(entries.items()))})
+    write_atomically(folder / COMMIT, sha256(folder / MANIFEST) + "\n")
+
+
+def _entries(folder: Path, files: Iterable[Path]) -> dict[str, Any]:
+    """What the manifest says about `files`, which are on the disk when this returns."""
     entries = {}
-    for file in _files(folder):
+    for file in files:
         descriptor = os.open(file, os.O_RDONLY)
         try:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
         entries[str(file.relative_to(folder))] = {"bytes": file.stat().st_size, "sha256": sha256(file)}
-    for inner in {file.parent for file in _files(folder)} | {folder}:
-        fsync_folder(inner)
-    write_json(folder / MANIFEST, {"files": entries})
-    write_atomically(folder / COMMIT, sha256(folder / MANIFEST) + "\n")
+    return entries
+
+
+def _own_files(folder: Path, world: World) -> list[Path]:
+    """The files of tensors that this rank wrote; a process alone leaves all to `commit`."""
+    return sorted(folder.glob(f"__{world.rank}_*")) if world.size > 1 else []
+
+
+def together(world: World, work: Callable[[], T]) -> list[T]:
+    """Do `work` on all ranks; what each found, in order of ranks. Collective.
+
+    Raises:
+        Exception: what the first rank that failed met, on all ranks.
+    """
+    if world.size == 1:
+        return [work()]
+    result: tuple[T | None, Exception | None]
+    try:
+        result = (work(), None)
+    except Exception as error:
+        result = (None, _portable(error, world.rank))
+    found = world.gather(result)
+    for _, error in found:
+        if error is not None:
+            raise error
+    return [value for value, _ in found]
+
+
+def _portable(error: Exception, rank: int) -> Exception:
+    """An error that survives the way to other ranks, and says where it happened."""
+    if isinstance(error, OSError):
+        return OSError(error.errno, f"{error.strerror or error} (rank {rank})", error.filename)
+    return RuntimeError(f"{type(error).__name__}: {error} (rank {rank})")
 
 
 def why_unusable(folder: Path) -> str | None:

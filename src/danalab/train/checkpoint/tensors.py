@@ -4,7 +4,8 @@
     optim.NAME.exp_avg, ...      optimizer state, by the parameter's name
     meta["optimizer"]            hyper-parameters of each group, and state that is no tensor
 
-Written and read by torch.distributed.checkpoint, so that other world sizes and shardings can read them.
+Written and read by torch.distributed.checkpoint: a checkpoint has no trace of how many ranks wrote it, or how the model
+was sharded, so that any number of ranks in any arrangement can read it.
 """
 
 from __future__ import annotations
@@ -21,9 +22,11 @@ from torch import Tensor, nn
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
+from danalab.train.checkpoint.optimizer_state import flatten, unflatten
 from danalab.train.checkpoint.store import DamagedCheckpointError
+from danalab.train.parallel.world import World
 
-MODEL, OPTIM = "model.", "optim."
+MODEL = "model."
 
 
 def parameter_names(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[str]:
@@ -33,41 +36,33 @@ def parameter_names(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[
 
 
 def collect(model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """(flat tensors, aliasing what training changes; plain values for meta.json)."""
+    """(flat tensors, aliasing what training changes; plain values for meta.json).
+
+    Collective for an optimizer whose state is scattered over ranks (`DistributedMuonAdamW`): its state_dict gathers it.
+    """
     tensors = {MODEL + name: value.detach() for name, value in model.state_dict().items()}
-    plain_state: dict[str, dict[str, Any]] = {}
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    for name, p in zip(parameter_names(model, optimizer), parameters, strict=True):
-        for key, value in optimizer.state[p].items() if p in optimizer.state else ():
-            if isinstance(value, Tensor):
-                tensors[f"{OPTIM}{name}.{key}"] = value.detach()
-            else:
-                plain_state.setdefault(name, {})[key] = value
-    groups = [
-        {key: _plain(value) for key, value in group.items() if key not in ("params", "param_names")}
-        for group in optimizer.param_groups
-    ]
-    counts = [len(group["params"]) for group in optimizer.param_groups]
-    names = parameter_names(model, optimizer)
-    return tensors, {"groups": groups, "counts": counts, "names": names, "state": plain_state}
+    state, plain = flatten(optimizer.state_dict(), parameter_names(model, optimizer))
+    return tensors | state, plain
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return value.item()
-    return list(value) if isinstance(value, tuple) else value
+def write(tensors: Mapping[str, Tensor], folder: Path, world: World = World.single()) -> None:  # noqa: B008 - frozen
+    """Write host tensors into `folder`; with several ranks, each those that it is given. Collective.
 
-
-def write(tensors: Mapping[str, Tensor], folder: Path) -> None:
-    """Write host tensors into `folder`.
-
+    Args:
+        world: its `control` group is used.
     Raises:
-        OSError: the disk is full or not writable.
+        OSError: the disk is full or not writable; on all ranks, if it is so for one.
     """
     writer = dcp.FileSystemWriter(folder, sync_files=False)  # `commit` syncs them, with everything else
+    alone = world.size == 1
     try:
-        with _alone():
-            dcp.save(dict(tensors), storage_writer=writer, no_dist=True)
+        with _quietly():
+            dcp.save(
+                dict(tensors),
+                storage_writer=writer,
+                no_dist=alone,
+                process_group=None if alone else world.control,
+            )
     except CheckpointException as error:  # a BaseException, which `except Exception` would let through
         raise _cause(error) from error
 
@@ -80,7 +75,7 @@ def read(
     *,
     keep_settings: bool = False,
 ) -> None:
-    """Load a verified checkpoint in place: the optimizer first, the model last.
+    """Load a verified checkpoint in place: the optimizer first, the model last. Each rank reads what it holds.
 
     Args:
         optimizer: None loads the model only.
@@ -91,11 +86,11 @@ def read(
     """
     try:
         stored = dcp.FileSystemReader(folder).read_metadata().state_dict_metadata
-        if optimizer is not None and meta is not None:
-            _read_optimizer(folder, stored, model, optimizer, meta, keep_settings)
         # The model's own tensors are the target: what is sharded stays sharded.
         target = {MODEL + name: value.detach() for name, value in model.state_dict().items()}
         _require_same_model(folder, stored, target)
+        if optimizer is not None and meta is not None:
+            _read_optimizer(folder, stored, model, optimizer, meta, keep_settings)
         _load(target, folder)
     except DamagedCheckpointError:
         raise
@@ -114,6 +109,12 @@ def _require_same_model(folder: Path, stored: Mapping[str, Any], target: Mapping
             raise DamagedCheckpointError(
                 f"{folder}: {name} has shape {list(entry.size)} there and {list(tensor.shape)} in this model"
             )
+    foreign = [name for name in stored if name.startswith(MODEL) and name not in target]
+    if foreign:
+        raise DamagedCheckpointError(
+            f"{folder}: has {len(foreign)} tensors that this model does not have ('{foreign[0]}' first); "
+            "it is a checkpoint of another model"
+        )
 
 
 def _read_optimizer(
@@ -130,44 +131,34 @@ def _read_optimizer(
         raise DamagedCheckpointError(f"{folder}: its optimizer has other parameters or groups than this one")
     parameters = dict(zip(names, [p for group in optimizer.param_groups for p in group["params"]], strict=True))
     target: dict[str, Tensor] = {}
-    by_name: dict[str, dict[str, Any]] = {}
-    for key, entry in stored.items():
-        if key.startswith(OPTIM) and isinstance(entry, TensorStorageMetadata):
-            name, _, what = key.removeprefix(OPTIM).rpartition(".")
-            target[key] = by_name.setdefault(name, {})[what] = _empty_like(entry, parameters[name])
-    _load(target, folder)
-    state: dict[int, dict[str, Any]] = {}
-    for index, name in enumerate(names):
-        values = {**by_name.get(name, {}), **meta["state"].get(name, {})}
-        if values:
-            state[index] = values
-    groups, first = [], 0
-    for group, saved in zip(optimizer.param_groups, meta["groups"], strict=True):
-        count = len(group["params"])
-        restored = {key: tuple(v) if isinstance(group.get(key), tuple) else v for key, v in saved.items()}
+
+    def place(flat: str, name: str | None) -> Tensor:
+        entry = stored[flat]
+        if not isinstance(entry, TensorStorageMetadata):
+            raise DamagedCheckpointError(f"{folder}: {flat} is no tensor")
+        if name is not None and tuple(entry.size) == tuple(parameters[name].shape):
+            target[flat] = torch.zeros_like(parameters[name], dtype=entry.properties.dtype)  # sharded alike
+        else:
+            target[flat] = torch.zeros(entry.size, dtype=entry.properties.dtype)
+        return target[flat]
+
+    state = unflatten(meta, list(stored), optimizer.param_groups, place)
+    for group, restored in zip(optimizer.param_groups, state["param_groups"], strict=True):
         if keep_settings or "param_names" in group:
             own = group if keep_settings else {"param_names": group["param_names"]}
             restored |= {key: value for key, value in own.items() if key != "params"}
-        groups.append({**restored, "params": list(range(first, first + count))})
-        first += count
-    optimizer.load_state_dict({"state": state, "param_groups": groups})
-
-
-def _empty_like(entry: TensorStorageMetadata, parameter: Tensor) -> Tensor:
-    dtype = entry.properties.dtype
-    if tuple(entry.size) == tuple(parameter.shape):
-        return torch.zeros_like(parameter, dtype=dtype)  # sharded as the parameter is
-    return torch.zeros(entry.size, dtype=dtype)
+    _load(target, folder)
+    optimizer.load_state_dict(state)
 
 
 def _load(target: dict[str, Tensor], folder: Path) -> None:
-    with _alone():
+    with _quietly():
         dcp.load(target, storage_reader=dcp.FileSystemReader(folder), no_dist=True)
 
 
 @contextlib.contextmanager
-def _alone() -> Iterator[None]:
-    """torch warns of what we mean: that one process saves by itself."""
+def _quietly() -> Iterator[None]:
+    """torch warns of what we mean: that a process saves or loads by itself."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
         yield

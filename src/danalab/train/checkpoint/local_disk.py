@@ -1,0 +1,114 @@
+"""A node's own disk on the way to the run folder: tensors are written there first, then copied over and checked.
+
+Network file systems take many small writes badly and one long copy well. The run folder is where a checkpoint is
+committed; what lies on the local disk is never read by a resumed run.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from torch import Tensor
+
+from danalab.errors import UserError
+from danalab.files import sha256
+from danalab.train.checkpoint.store import together
+from danalab.train.parallel.world import World
+
+log = logging.getLogger(__name__)
+
+Writer = Callable[[Mapping[str, Tensor], Path], None]
+
+
+def local_folder(given: Path | None, run: Path, rank: int) -> Path | None:
+    """This rank's folder on the local disk: below `given`, or $SLURM_TMPDIR; None where there is neither.
+
+    Runs that share a node do not meet: the folder's name has the run's whole path in it.
+
+    Raises:
+        UserError: `given` is not a folder that can be written.
+    """
+    disk = given or (Path(os.environ["SLURM_TMPDIR"]) if os.environ.get("SLURM_TMPDIR") else None)
+    if disk is None:
+        return None
+    if given is not None and not (given.is_dir() and os.access(given, os.W_OK)):
+        raise UserError(f"--local-ckpt-dir {given}: not a folder that can be written on this machine")
+    path = str(run.resolve())
+    return disk / f"danalab-{run.name}-{hashlib.sha256(path.encode()).hexdigest()[:12]}" / f"rank-{rank}"
+
+
+class LocalDisk:
+    """Writes as `write` does, by way of `folder`; where that fails it says so, and writes straight from then on."""
+
+    def __init__(self, folder: Path, write: Writer, world: World):
+        """Args:
+        folder: this rank's own; emptied here.
+        write: collective, as `tensors.write`.
+        world: its `control` group is used.
+        """
+        self.folder = folder
+        self._write, self._world = write, world
+        self._in_use = True
+        shutil.rmtree(folder, ignore_errors=True)  # of a process that was killed
+
+    def __call__(self, tensors: Mapping[str, Tensor], target: Path) -> None:
+        """Write `tensors` into `target`. Collective.
+
+        Raises:
+            OSError: `target` cannot be written.
+        """
+        if self._in_use:
+            try:
+                staged = self._stage(tensors)
+            except Exception as error:
+                # On all ranks alike: what one meets, all are told.
+                self._in_use = False
+                log.warning(
+                    "local checkpoint folder %s cannot be used: %s; from now on checkpoints go to the run folder itself",
+                    self.folder.parent, error,
+                )  # fmt: skip
+            else:
+                try:
+                    together(self._world, lambda: copy_files(staged, target))
+                finally:
+                    shutil.rmtree(staged, ignore_errors=True)
+                return
+        self._write(tensors, target)
+
+    def _stage(self, tensors: Mapping[str, Tensor]) -> Path:
+        def make() -> Path:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            return Path(tempfile.mkdtemp(dir=self.folder))
+
+        staged = together(self._world, make)[self._world.rank]
+        try:
+            self._write(tensors, staged)
+        except BaseException:
+            shutil.rmtree(staged, ignore_errors=True)
+            raise
+        return staged
+
+
+def copy_files(source: Path, target: Path) -> None:
+    """Copy every file of `source` into `target`, and compare what arrived.
+
+    Raises:
+        OSError: `target` cannot be written, or holds something else than was sent.
+    """
+    for file in sorted(source.iterdir()):
+        arrived, sent = target / file.name, hashlib.sha256()
+        with open(file, "rb") as incoming, open(arrived, "wb") as outgoing:
+            while block := incoming.read(1 << 22):
+                sent.update(block)
+                outgoing.write(block)
+            outgoing.flush()
+            os.fsync(outgoing.fileno())
+        if sha256(arrived) != sent.hexdigest():
+            raise OSError(errno.EIO, f"what arrived is not what was sent from {file}", str(arrived))
