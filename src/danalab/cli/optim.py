@@ -3,6 +3,100 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class SchedulesFlags:
+    steps: int = 10_000
+    """Length of the run [steps]."""
+    lr: float = 1e-3
+    """Peak learning rate."""
+    delta: tuple[float, ...] = (8.0,)
+    """Averaging windows, beta(t) = 1 - delta / (delta + t); several are drawn side by side."""
+    kappa: tuple[float, ...] = (0.85,)
+    """Exponents of the damping alpha(t) = (1 + t)^(1 - kappa); several are drawn side by side."""
+    omega: float | None = None
+    """Weight-decay strength, lambda(t) = omega / (wd_ts + t); default 4, unless --weight-decay is given."""
+    horizon: float | None = None
+    """wd_ts = horizon / 10 [steps]; default the run's length."""
+    weight_decay: float | None = None
+    """Weight decay at the start, in place of --omega."""
+    wd_ts: float | None = None
+    """Time scale of its decay [steps]; with --weight-decay, none: constant."""
+    scheduler: str = "cos_inf"
+    """Learning-rate schedule: cos, linear, cos_inf, wsd, powerlaw or none."""
+    warmup_steps: int | None = None
+    """Warm-up [steps]; default steps / 50."""
+    div_factor: float | None = None
+    """Warm-up starts at peak / div_factor; default 100."""
+    final_div_factor: float | None = None
+    """The end is at peak / (div_factor final_div_factor): cos, linear (default 1) and cos_inf (default 0.1)."""
+    cos_inf_steps: int | None = None
+    """cos_inf: constant tail [steps]; default 0."""
+    final_lr_scale: float | None = None
+    """wsd: learning rate at the end, as a share of the peak; default 0."""
+    fract_decay: float | None = None
+    """wsd: share of the run that decays; default 0.1."""
+    decay_type: str | None = None
+    """wsd: linear (default), cosine, exp, mirror_cosine, square or sqrt."""
+    power: float | None = None
+    """powerlaw: exponent; default -0.5."""
+    time_scale: float | None = None
+    """powerlaw: time scale [steps]; default 1."""
+    init_value: float | None = None
+    """powerlaw: factor at the end of the warm-up; default 1."""
+    saturation_value: float | None = None
+    """powerlaw: bound of the factor; default 0 from below (power < 0) or 1 from above."""
+    out: Path = Path("schedules")
+    """Folder for schedules.png, .svg and .csv (a row a step)."""
+    json: bool = False
+    """Print one JSON object on standard output."""
+
+
+def schedules(flags: SchedulesFlags) -> None:
+    """The clock of a run: beta(t), alpha(t), lambda(t) and the learning rate of every step, drawn and as a table."""
+    import json
+
+    from danalab.files import write_atomically
+    from danalab.report.figures import save_figure
+    from danalab.report.log_time import RunSchedules, schedule_figure, schedule_table
+
+    given = {name: value for name in _SCHEDULER_FLAGS if (value := getattr(flags, name)) is not None}
+    omega = 4.0 if flags.omega is None and flags.weight_decay is None else flags.omega
+    run = RunSchedules(
+        steps=flags.steps,
+        lr=flags.lr,
+        delta=flags.delta,
+        kappa=flags.kappa,
+        omega=omega,
+        horizon=flags.horizon,
+        weight_decay=flags.weight_decay or 0.0,
+        wd_ts=flags.wd_ts,
+        scheduler=flags.scheduler,
+        warmup=flags.warmup_steps,
+        scheduler_settings=given,
+    )
+    table = schedule_table(run)
+    flags.out.mkdir(parents=True, exist_ok=True)
+    files = [*save_figure(schedule_figure(run, table), flags.out / "schedules"), flags.out / "schedules.csv"]
+    write_atomically(files[-1], table.as_csv())
+    moments = sorted({1, *(max(1, round(run.steps * share)) for share in (0.001, 0.01, 0.1, 0.5, 1.0))})
+    rows = [table.at(t) for t in moments]
+    if flags.json:
+        decay = {"weight_decay": table.weight_decay, "wd_ts": table.wd_ts}
+        print(json.dumps({**decay, "columns": list(table.columns), "rows": rows, "files": list(map(str, files))}))
+        return
+    print("  ".join(f"{name:>10}" for name in table.columns))
+    for row in rows:
+        print("  ".join(f"{value:{max(10, len(name))}.4g}" for name, value in row.items()))
+    print(f"\nwritten: {', '.join(map(str, files))}")
+
+
+_SCHEDULER_FLAGS = (
+    *("div_factor", "final_div_factor", "cos_inf_steps", "final_lr_scale", "fract_decay", "decay_type"),
+    *("power", "time_scale", "init_value", "saturation_value"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,4 +155,4 @@ def _plain(value):
     return list(value) if isinstance(value, tuple) else value
 
 
-SUBVERBS = {"list": (ListFlags, list_optimizers)}
+SUBVERBS = {"list": (ListFlags, list_optimizers), "schedules": (SchedulesFlags, schedules)}
