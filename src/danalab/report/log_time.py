@@ -107,7 +107,7 @@ def schedule_table(run: RunSchedules) -> Table:
         columns[column("beta", "delta", delta, run.delta)] = 1 - log_time_scalars(group(delta, run.kappa[0]), t)["gain"]
     for kappa in run.kappa:
         columns[column("alpha", "kappa", kappa, run.kappa)] = log_time_scalars(group(run.delta[0], kappa), t)["alpha"]
-    columns["lambda"] = torch.as_tensor(decay_rate(first, t)).expand(run.steps)
+    columns["lambda"] = torch.as_tensor(decay_rate(first, t), dtype=torch.float64).expand(run.steps)
     columns["decay"] = 1 - log_time_scalars(first, t)["keep"]
     return Table({name: values.tolist() for name, values in columns.items()}, weight_decay, wd_ts)
 
