@@ -11,15 +11,14 @@ from pathlib import Path
 
 import numpy as np
 
-from danalab.data.bare import find_bare, open_bare, scan
+from danalab.data.layouts import layout_of
 from danalab.data.loader import Batches, Sequential
-from danalab.data.manifest import NAME, Manifest
+from danalab.data.packing import PackedDocuments
+from danalab.data.ramps import Ramp
+from danalab.data.rows import Rows, Sequences, Shuffled, Windows
 from danalab.data.store import TokenStore
 from danalab.data.tokenizers import Tokenizer, load_tokenizer
-from danalab.data.tokenizers.base import padded
 from danalab.errors import UserError
-
-_GPT2_TOKENS, _GPT2_EOS = 50_257, 50_256
 
 
 class Dataset:
@@ -71,35 +70,86 @@ class Dataset:
         """Raw bytes of each id, int64 [vocab_size]; 0 for specials. For losses in bits per byte."""
         return self.tokenizer.token_bytes()
 
-    def batches(self, *, seed: int, global_batch: int, seq_len: int, rank: int = 0, world_size: int = 1) -> Batches:
+    @property
+    def name(self) -> str:
+        """What runs on it are called by."""
+        return self.path.name
+
+    @property
+    def location(self) -> str:
+        """What opens it again from any folder."""
+        return str(self.path.resolve())
+
+    @property
+    def least_vocab_size(self) -> int:
+        """Rows that an embedding must have at the least."""
+        return self.vocab_size
+
+    def open_split(self, split: str) -> Dataset:
+        """Another split of the same data.
+
+        Raises:
+            UserError: there is none of that name.
+        """
+        return open_dataset(self.path, split)
+
+    def batches(
+        self,
+        *,
+        seed: int,
+        global_batch: int | Ramp,
+        seq_len: int,
+        rank: int = 0,
+        world_size: int = 1,
+        packing: str = "windows",
+        length: Ramp | None = None,
+    ) -> Batches:
         """Training batches: `batches[step]` is (inputs, targets), int64 [global_batch / world_size, seq_len].
 
         Args:
             seed: chooses the order.
-            global_batch: sequences a step, over all ranks.
+            global_batch: sequences a step, over all ranks; a `Ramp` gives each step its own.
             seq_len: tokens a sequence.
             rank, world_size: this rank's slice of each global batch.
+            packing: "windows" (the stream cut at every seq_len tokens) or "documents" (whole documents packed into
+                rows without padding, see `danalab.data.packing`).
+            length: into pieces of how many tokens the sequences are cut; a divisor of seq_len for each step.
 
         Raises:
             UserError: the split is smaller than one batch, or the ranks do not divide the batch.
         """
-        return Batches(
-            self.store,
-            self.fingerprint,
-            seed=seed,
-            global_batch=global_batch,
-            seq_len=seq_len,
-            rank=rank,
-            world_size=world_size,
-        )
+        sequences = self.sequences(seed, seq_len, packing)
+        return Batches(sequences, global_batch=global_batch, seq_len=length, rank=rank, world_size=world_size)
 
     def sequential(self, seq_len: int) -> Sequential:
-        """All windows in order, for evaluation: `windows[i:j]` is (inputs, targets).
+        """All sequences in order, for evaluation: `windows[i:j]` is (inputs, targets).
 
         Raises:
             UserError: the split is shorter than one sequence.
         """
-        return Sequential(self.store, seq_len)
+        return Sequential(self.rows(seq_len), f"{self.path} ({self.split})")
+
+    def sequences(self, seed: int, seq_len: int, packing: str = "windows") -> Sequences:
+        """The endless list of sequences from which batches are taken.
+
+        Raises:
+            UserError: unknown packing, or one that these data do not allow.
+        """
+        name = f"{self.path} ({self.split})"
+        key = f"danalab order 1|{self.fingerprint}|{seed}|{seq_len}|".encode()
+        if packing == "windows":
+            return Shuffled(self.rows(seq_len), key, name)
+        if packing == "documents":
+            return self.packed(seq_len, key, name)
+        raise UserError(f"packing '{packing}': known are windows, documents")
+
+    def rows(self, seq_len: int) -> Rows:
+        """The split as sequences of `seq_len` tokens by number."""
+        return Windows(self.store, seq_len)
+
+    def packed(self, seq_len: int, key: bytes, name: str) -> Sequences:
+        """The split's documents packed into rows of `seq_len` tokens."""
+        return PackedDocuments(self.store, self.eos_id, self.fingerprint, seq_len, key, name)
 
     def check_vocab(self, vocab_size: int) -> None:
         """Check that a model of `vocab_size` rows has one for every token.
@@ -122,7 +172,7 @@ class Dataset:
 
 
 def open_dataset(path: str | Path, split: str = "train") -> Dataset:
-    """Open a split of a prepared data set, or of a folder of bare uint16 files; nothing is read into memory.
+    """Open a split of a data set in any of the known layouts (`danalab.data.layouts`); nothing is read into memory.
 
     Args:
         path: the folder.
@@ -135,51 +185,14 @@ def open_dataset(path: str | Path, split: str = "train") -> Dataset:
     folder = Path(path)
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder; make a data set with danalab data prepare")
-    if (folder / NAME).is_file():
-        return _open_prepared(folder, split)
-    return _open_bare(folder, split)
+    layout = layout_of(folder)
+    if layout is None:
+        raise UserError(
+            f"{folder}: no data set in it (no manifest.json, no {split}.bin, no arrays); docs/data.md lists the layouts"
+        )
+    return layout.open(folder, split)
 
 
-def _open_prepared(folder: Path, split: str) -> Dataset:
-    manifest = Manifest.read(folder)
-    store = TokenStore(manifest.open_shards(folder, split), f"{folder} ({split})")
-    entries = manifest.splits[split]
-    return Dataset(
-        folder,
-        split,
-        store,
-        vocab_size=manifest.tokenizer.vocab_size,
-        eos_id=manifest.tokenizer.eos_id,
-        fingerprint=_fingerprint(manifest.tokenizer.fingerprint, [entry.sha256 for entry in entries]),
-        max_ids=[entry.max_id for entry in entries],
-        tokenizer_name=manifest.tokenizer.name,
-    )
-
-
-def _open_bare(folder: Path, split: str) -> Dataset:
-    files = find_bare(folder, split)
-    if not files:
-        raise UserError(f"{folder}: neither {NAME} nor {split}.bin: not a data set, or one without the split '{split}'")
-    shards = [open_bare(file) for file in files]
-    if (folder / "tokenizer.json").is_file():
-        tokenizer = load_tokenizer(folder)
-        name, n_tokens, eos_id, origin = tokenizer.name, tokenizer.n_tokens, tokenizer.eos_id, tokenizer.fingerprint
-    else:  # what nanoGPT and the FineWeb scripts of the literature write
-        name, n_tokens, eos_id, origin = "gpt2", _GPT2_TOKENS, _GPT2_EOS, "gpt2"
-    scans = [scan(shard) for shard in shards]
-    dataset = Dataset(
-        folder,
-        split,
-        TokenStore(shards, f"{folder} ({split})"),
-        vocab_size=padded(n_tokens),
-        eos_id=eos_id,
-        fingerprint=_fingerprint(origin, [scan.sha256 for scan in scans]),
-        max_ids=[scan.max_id for scan in scans],
-        tokenizer_name=name,
-    )
-    dataset.check_vocab(dataset.vocab_size)
-    return dataset
-
-
-def _fingerprint(tokenizer: str, shards: list[str]) -> str:
+def fingerprint_of(tokenizer: str, shards: list[str]) -> str:
+    """SHA-256 [hex] of a split: its tokenizer's fingerprint and its shards' hashes."""
     return hashlib.sha256("\n".join([tokenizer, *shards]).encode()).hexdigest()

@@ -1,34 +1,27 @@
 """Batches as a pure function of the step.
 
-The tokens of a split are cut into windows of seq_len + 1 at stride seq_len: window w is tokens[w L : w L + L + 1], its
-inputs are the first L, its targets the last L, so every token but the first is predicted once. Epoch e shows each
-window once, in an order given by a keyed permutation of (fingerprint, seed, seq_len, e); epochs follow one another
-without a seam. The global batch of step s is the sequences s G .. s G + G - 1 of that endless list; rank r takes the
-r-th of its `world_size` equal slices.
+A data set is an endless list of sequences (`Sequences`): epochs follow one another without a seam, each in an order
+given by a keyed permutation of (fingerprint, seed, seq_len, epoch). The global batch of step s is the next G(s)
+sequences of that list, where G is a number or a ramp; rank r takes the r-th of its `world_size` equal slices.
 
 So the order does not depend on the number of ranks or workers, nor on the global batch (whose change moves only the
-place in the list), and there is no state beyond the number of sequences consumed.
+place in the list), and there is no state beyond the number of sequences consumed. A shorter length (a ramp of lengths)
+cuts the same sequences into pieces: what is read, and its order, stay as they are.
 """
 
 from __future__ import annotations
 
-import itertools
 import threading
 from collections.abc import Iterator
-from functools import lru_cache
 from queue import Queue
 
 import numpy as np
-import torch
 
-from danalab.data.permutation import Permutation
-from danalab.data.store import TokenStore
+from danalab.data.ramps import Ramp
+from danalab.data.rows import Batch, Rows, Sequences, Span
 from danalab.errors import UserError
 
-Batch = tuple[torch.Tensor, torch.Tensor]
-"""Inputs and targets, int64 [sequences, seq_len]."""
-
-_BLOCK = 4096  # places of the permutation computed at a time: per step it would cost more than the copy of the tokens
+_TOKENS_AT_ONCE = 1 << 16  # small batches are assembled several steps at a time, or Python would cost more than copying
 
 
 class Batches:
@@ -36,83 +29,103 @@ class Batches:
 
     def __init__(
         self,
-        store: TokenStore,
-        fingerprint: str,
+        sequences: Sequences,
         *,
-        seed: int,
-        global_batch: int,
-        seq_len: int,
+        global_batch: int | Ramp,
+        seq_len: int | Ramp | None = None,
         rank: int = 0,
         world_size: int = 1,
     ):
-        """See `Dataset.batches`."""
-        for name, value in (("global_batch", global_batch), ("seq_len", seq_len), ("world_size", world_size)):
-            if value < 1:
-                raise UserError(f"{name} {value}: at least 1 is needed")
+        """Args:
+            sequences: the endless list.
+            global_batch: sequences a step, over all ranks.
+            seq_len: tokens a sequence, a divisor of the list's own length (the default).
+
+        Raises:
+            UserError: a batch that the ranks do not divide or the data do not fill, or lengths that do not divide.
+        """
+        batch = global_batch if isinstance(global_batch, Ramp) else Ramp(global_batch)
+        length = seq_len if isinstance(seq_len, Ramp) else Ramp(seq_len or sequences.seq_len)
+        if world_size < 1:
+            raise UserError(f"world_size {world_size}: at least 1 is needed")
         if not 0 <= rank < world_size:
             raise UserError(f"rank {rank} is not in [0, {world_size})")
-        if global_batch % world_size:
-            raise UserError(f"global batch {global_batch} is not a multiple of the {world_size} ranks")
-        self.seq_len = seq_len
-        self.global_batch = global_batch
-        self.local_batch = global_batch // world_size
-        self.windows_per_epoch = max(0, store.n_tokens - 1) // seq_len
-        if self.windows_per_epoch < global_batch:
+        for size in batch.values:
+            if size < 1:
+                raise UserError(f"global_batch {size}: at least 1 is needed")
+            if size % world_size:
+                raise UserError(f"global batch {size} is not a multiple of the {world_size} ranks")
+        for value in length.values:
+            if sequences.seq_len % value:
+                raise UserError(f"length {value} does not divide the full sequence length, {sequences.seq_len}")
+        if sequences.per_epoch < batch.final:
             raise UserError(
-                f"{store.name}: {store.n_tokens:,} tokens, but one batch of {global_batch} x {seq_len} needs "
-                f"{global_batch * seq_len + 1:,}; give more text, or a smaller batch or seq-len"
+                f"{sequences.name}: {sequences.per_epoch:,} sequences of {sequences.seq_len} tokens, but one batch has "
+                f"{batch.final:,}; give more text, or a smaller batch or seq-len"
             )
-        self._store = store
-        self._key = f"danalab order 1|{fingerprint}|{seed}|{seq_len}|".encode()
-        self._first = rank * self.local_batch
-        self._block = lru_cache(maxsize=4)(self._compute_block)
+        self.seq_len = sequences.seq_len
+        self.global_batch = batch.final
+        self.local_batch = batch.final // world_size
+        self.windows_per_epoch = sequences.per_epoch
+        self._sequences, self._batch, self._length = sequences, batch, length
+        self._rank, self._world_size = rank, world_size
 
     def windows(self, step: int) -> np.ndarray:
-        """Indices of this rank's windows at `step`, int64 [local batch]."""
+        """Numbers of the sequences of this rank's part of `step`, int64."""
+        return self._sequences.numbers([self._span(step)])
+
+    def _span(self, step: int) -> Span:
         if step < 0:
             raise IndexError(f"step {step} is negative")
-        begin = step * self.global_batch + self._first
-        end = begin + self.local_batch
-        pieces = []
-        for number in range(begin // _BLOCK, (end - 1) // _BLOCK + 1):
-            origin = number * _BLOCK
-            pieces.append(self._block(number)[max(0, begin - origin) : end - origin])
-        return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
-
-    def _compute_block(self, number: int) -> np.ndarray:
-        places = np.arange(number * _BLOCK, (number + 1) * _BLOCK, dtype=np.int64)
-        epochs, slots = np.divmod(places, self.windows_per_epoch)
-        windows = np.empty_like(slots)
-        for epoch in range(int(epochs[0]), int(epochs[-1]) + 1):
-            chosen = epochs == epoch
-            permutation = Permutation(self.windows_per_epoch, self._key + str(epoch).encode())
-            windows[chosen] = permutation(slots[chosen])
-        return windows
+        local = self._batch.at(step) // self._world_size
+        begin = self._batch.total(step) + self._rank * local
+        return begin, begin + local
 
     def __getitem__(self, step: int) -> Batch:
         """This rank's (inputs, targets) of a step, int64 [global_batch / world_size, seq_len]."""
-        return _batch(self._store, self.windows(step), self.seq_len)
+        inputs, targets = self._sequences.take([self._span(step)])
+        length = self._length.at(step)
+        return inputs.view(-1, length), targets.view(-1, length)
+
+    def _several(self, step: int) -> list[Batch]:
+        """The batches of as many steps from `step` on as are cheaply assembled together, at least one."""
+        local = self._batch.at(step) // self._world_size
+        count = max(1, _TOKENS_AT_ONCE // (local * self.seq_len))
+        if count == 1:
+            return [self[step]]
+        spans = [self._span(step + i) for i in range(count)]
+        inputs, targets = self._sequences.take(spans)
+        batches, begin = [], 0
+        for number, (first, last) in enumerate(spans):
+            part = slice(begin, begin := begin + last - first)
+            length = self._length.at(step + number)
+            batches.append((inputs[part].view(-1, length), targets[part].view(-1, length)))
+        return batches
 
     def iterate(self, start_step: int = 0, *, depth: int = 2, pin_memory: bool = False) -> Iterator[Batch]:
         """Batches from `start_step` on, without end, assembled ahead by a background thread.
 
         Args:
             start_step: the first step.
-            depth: batches kept ready.
+            depth: batches kept ready, or groups of batches where they are small.
             pin_memory: put them in page-locked memory, for copies to a GPU beside the computation.
         """
-        ready: Queue[Batch | BaseException] = Queue()
+        ready: Queue[list[Batch] | BaseException] = Queue()
         free = threading.Semaphore(depth)
         stop = threading.Event()
 
         def assemble() -> None:
-            for step in itertools.count(start_step):
+            step = start_step
+            while True:
                 free.acquire()
                 if stop.is_set():
                     return
                 try:
-                    inputs, targets = self[step]
-                    ready.put((inputs.pin_memory(), targets.pin_memory()) if pin_memory else (inputs, targets))
+                    group = self._several(step)
+                    step += len(group)
+                    if pin_memory:
+                        group = [(inputs.pin_memory(), targets.pin_memory()) for inputs, targets in group]
+                    ready.put(group)
                 except BaseException as error:
                     ready.put(error)
                     return
@@ -125,7 +138,7 @@ class Batches:
                 if isinstance(item, BaseException):
                     raise item
                 free.release()
-                yield item
+                yield from item
         finally:
             stop.set()
             free.release()
@@ -134,37 +147,24 @@ class Batches:
 
 
 class Sequential:
-    """All windows of a split in order, for evaluation; made by `Dataset.sequential`.
+    """All rows of a split in order, for evaluation; made by `Dataset.sequential`.
 
-    `len(windows)` is their number, `windows[i:j]` is (inputs, targets), int64 [j - i, seq_len]. The last tokens, fewer
-    than seq_len, are left out.
+    `len(windows)` is their number, `windows[i:j]` is (inputs, targets), int64 [j - i, seq_len]. Of a stream the last
+    tokens, fewer than seq_len, are left out.
     """
 
-    def __init__(self, store: TokenStore, seq_len: int):
-        """See `Dataset.sequential`."""
-        if seq_len < 1:
-            raise UserError(f"seq_len {seq_len}: at least 1 is needed")
-        self.seq_len = seq_len
-        self._n = max(0, store.n_tokens - 1) // seq_len
-        self._store = store
-        if self._n == 0:
+    def __init__(self, rows: Rows, name: str):
+        """Raises UserError where there is not one row; `name` is what the message calls the data."""
+        self.seq_len = rows.seq_len
+        self._rows = rows
+        if rows.n == 0:
             raise UserError(
-                f"{store.name}: {store.n_tokens:,} tokens, but one sequence needs {seq_len + 1:,}; "
+                f"{name}: not one sequence, which needs {rows.seq_len + 1:,} tokens; "
                 "give more text or a smaller seq-len"
             )
 
     def __len__(self) -> int:
-        return self._n
+        return self._rows.n
 
     def __getitem__(self, which: slice) -> Batch:
-        return _batch(self._store, np.arange(self._n)[which], self.seq_len)
-
-
-def _batch(store: TokenStore, windows: np.ndarray, seq_len: int) -> Batch:
-    rows = store.rows(windows * seq_len, seq_len + 1)
-    inputs = torch.empty(len(rows), seq_len, dtype=torch.int64)
-    targets = torch.empty_like(inputs)
-    # Widened by numpy, on this thread alone: torch would start a second team of threads beside the trainer's.
-    np.copyto(inputs.numpy(), rows[:, :-1])
-    np.copyto(targets.numpy(), rows[:, 1:])
-    return inputs, targets
+        return self._rows.read(np.arange(self._rows.n)[which])

@@ -68,6 +68,21 @@ class TokenStore:
             start += len(piece)
         return np.concatenate(pieces) if pieces else np.empty(0, np.uint16)
 
+    def pieces(self, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+        """tokens[start : start + length] of each pair, one after the other, in the shards' own type."""
+        result = np.empty(int(lengths.sum()), self.shards[0].dtype)
+        numbers = np.searchsorted(self._ends, starts, side="right")
+        filled = 0
+        for number, start, length in zip(numbers.tolist(), starts.tolist(), lengths.tolist(), strict=True):
+            end = int(self._ends[number])
+            if start + length <= end:
+                local = start - (end - self.shards[number].n_tokens)
+                result[filled : filled + length] = self._tokens(number)[local : local + length]
+            else:
+                result[filled : filled + length] = self.read(start, length)
+            filled += length
+        return result
+
     def first_at_least(self, limit: int, number: int) -> tuple[int, int] | None:
         """Position in shard `number` and id of its first token that is >= limit."""
         tokens = self._tokens(number)
