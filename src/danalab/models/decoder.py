@@ -22,7 +22,7 @@ from danalab.models.cache import Cache
 from danalab.models.config import ModelConfig
 from danalab.models.init import initialise
 from danalab.models.layers import KIND_OF_ROLE, Embedding, Linear, make_norm
-from danalab.models.loss import chunked_cross_entropy
+from danalab.models.loss import chunked_cross_entropy, token_cross_entropy
 from danalab.models.rotary import Rotary
 
 
@@ -66,6 +66,11 @@ class Decoder(nn.Module):
             hidden, self.head_weight, targets, z_loss, ignore_index,
             valid_count=valid_count, position_count=position_count,
         )  # fmt: skip
+
+    def token_losses(self, tokens: Tensor, targets: Tensor, *, ignore_index: int = -1) -> Tensor:
+        """Cross-entropy of each target [B, L] given `tokens` [B, L], [nats]; 0 where ignored; no gradients."""
+        with torch.no_grad():
+            return token_cross_entropy(self.hidden(tokens), self.head_weight, targets, ignore_index)
 
     def hidden(self, tokens: Tensor, cache: Cache | None = None) -> Tensor:
         """What the head reads: [B, L, D] for `tokens` [B, L] of an integer dtype.

@@ -46,7 +46,8 @@ class LayerNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.layer_norm(_at_least(x, self.weight.dtype), self.weight.shape, self.weight, None, self.eps)
+        x = _at_least(x, self.weight.dtype)
+        return F.layer_norm(x, self.weight.shape, self.weight.to(x.dtype), None, self.eps)
 
 
 class RMSNorm(nn.Module):
@@ -60,7 +61,8 @@ class RMSNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.rms_norm(_at_least(x, self.weight.dtype), self.weight.shape, self.weight, self.eps)
+        x = _at_least(x, self.weight.dtype)
+        return F.rms_norm(x, self.weight.shape, self.weight.to(x.dtype), self.eps)
 
 
 def make_norm(config: ModelConfig, dim: int) -> LayerNorm | RMSNorm:
@@ -69,5 +71,6 @@ def make_norm(config: ModelConfig, dim: int) -> LayerNorm | RMSNorm:
 
 
 def _at_least(x: Tensor, dtype: torch.dtype) -> Tensor:
-    # Under autocast q and k arrive in bfloat16 while gains are float32: normalise (and later rotate) in float32.
+    # Under autocast q and k arrive in bfloat16 while gains are float32; with sharded weights the gains are bfloat16
+    # while the residual stream is float32. Either way: normalise (and later rotate) in float32.
     return x.to(torch.promote_types(x.dtype, dtype))

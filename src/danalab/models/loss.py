@@ -4,7 +4,8 @@
 
 Rows are taken a chunk at a time. With p = softmax, a chunk's logit gradient of `ce + z_loss * lse2` is
 `p (valid / valid_count + 2 z_loss logsumexp / position_count) - onehot(target) / valid_count`; it is made from the
-logits while they are there, in place, so that backward has only to scale what is already known.
+logits while they are there, in place, so that backward has only to scale what is already known. Where the head is cut
+along the vocabulary over ranks, each makes the logits of its own rows, and only maxima and sums of them travel.
 Shapes: R rows (all of hidden's leading dimensions), C rows of a chunk, D model dimension, V vocabulary.
 """
 
@@ -18,6 +19,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from danalab.errors import UserError
+from danalab.models.vocabulary_part import VocabularyPart, vocabulary_part
 
 # Rows of a chunk, bounded by its logits. CPU: enough for efficient products, few enough for the passes between them to
 # stay in cache where the vocabulary allows it. Accelerators: the products must be large.
@@ -42,7 +44,9 @@ def chunked_cross_entropy(
     in its dtype, the softmax in float32.
 
     Args:
-        hidden: [..., D]. head_weight: [V, D]. targets: [...], int64, each in [0, V) or `ignore_index`.
+        hidden: [..., D]. head_weight: [V, D], or a DTensor of it that is sharded along V; then `hidden` and `targets`
+            are the same on all ranks of its mesh, and so are the results and the gradient of `hidden`.
+        targets: [...], int64, each in [0, V) or `ignore_index`.
         z_loss: the factor by which the caller will add the second result to the first.
         valid_count: what the cross-entropies are divided by; default the number of valid targets here. A caller that
             sums over micro-batches or ranks gives the number in the whole batch.
@@ -52,31 +56,24 @@ def chunked_cross_entropy(
     """
     _check(hidden, head_weight, targets, ignore_index)
     with_grad = torch.is_grad_enabled() and (hidden.requires_grad or head_weight.requires_grad)
-    device = hidden.device.type
-    if torch.is_autocast_enabled(device):
-        dtype = torch.get_autocast_dtype(device)
-    else:
-        dtype = torch.promote_types(hidden.dtype, head_weight.dtype)
-    flat = targets.reshape(-1)
-    valid = flat != ignore_index
-    if valid_count is None:
-        valid_count = valid.sum()
-    if position_count is None:
-        position_count = flat.numel()
-    exact = torch.promote_types(dtype, torch.float32)
-    problem = _Problem(
-        targets=flat.where(valid, 0),
-        valid=valid,
-        # no valid target: the mean of nothing is 0, not NaN
-        valid_count=torch.as_tensor(valid_count, dtype=exact, device=hidden.device).clamp(min=1),
-        position_count=torch.as_tensor(position_count, dtype=exact, device=hidden.device),
-        dtype=dtype,
-    )
-    rows = hidden.reshape(-1, hidden.shape[-1])
-    with torch.autocast(device, enabled=False):
+    rows, weight, problem = _problem(hidden, head_weight, targets, ignore_index, valid_count, position_count)
+    with torch.autocast(hidden.device.type, enabled=False):
         if not with_grad:
-            return _losses(*_forward_rows(rows, head_weight, problem), problem)
-        return _ChunkedCrossEntropy.apply(rows, head_weight, problem, z_loss)
+            return _losses(*_forward_rows(rows, weight, problem), problem)
+        return _ChunkedCrossEntropy.apply(rows, weight, problem, z_loss)
+
+
+@torch.no_grad()
+def token_cross_entropy(hidden: Tensor, head_weight: Tensor, targets: Tensor, ignore_index: int = -1) -> Tensor:
+    """Cross-entropy of each target [nats], shaped like `targets`, 0 where these are `ignore_index`; no gradients.
+
+    Arguments and errors are those of `chunked_cross_entropy`.
+    """
+    _check(hidden, head_weight, targets, ignore_index)
+    rows, weight, problem = _problem(hidden, head_weight, targets, ignore_index, 1.0, 1.0)
+    with torch.autocast(hidden.device.type, enabled=False):
+        ce, _ = _forward_rows(rows, weight, problem)
+    return ce.where(problem.valid, 0).view(targets.shape)
 
 
 def hoyer_penalty(embeddings: Tensor, eps: float = 1e-8) -> Tensor:
@@ -96,6 +93,42 @@ class _Problem(NamedTuple):
     position_count: Tensor
     dtype: torch.dtype
     """Of the products."""
+    part: VocabularyPart | None
+    """Which of the head's rows are here; None: all."""
+
+
+def _problem(
+    hidden: Tensor,
+    head_weight: Tensor,
+    targets: Tensor,
+    ignore_index: int,
+    valid_count: Tensor | float | None,
+    position_count: Tensor | float | None,
+) -> tuple[Tensor, Tensor, _Problem]:
+    """(rows of hidden [R, D], rows of the head that are here, what is asked of them)."""
+    device = hidden.device.type
+    if torch.is_autocast_enabled(device):
+        dtype = torch.get_autocast_dtype(device)
+    else:
+        dtype = torch.promote_types(hidden.dtype, head_weight.dtype)
+    flat = targets.reshape(-1)
+    valid = flat != ignore_index
+    if valid_count is None:
+        valid_count = valid.sum()
+    if position_count is None:
+        position_count = flat.numel()
+    exact = torch.promote_types(dtype, torch.float32)
+    weight, part = vocabulary_part(head_weight)
+    problem = _Problem(
+        targets=flat.where(valid, 0),
+        valid=valid,
+        # no valid target: the mean of nothing is 0, not NaN
+        valid_count=torch.as_tensor(valid_count, dtype=exact, device=hidden.device).clamp(min=1),
+        position_count=torch.as_tensor(position_count, dtype=exact, device=hidden.device),
+        dtype=dtype,
+        part=part,
+    )
+    return hidden.reshape(-1, hidden.shape[-1]), weight, problem
 
 
 class _ChunkedCrossEntropy(torch.autograd.Function):
@@ -156,10 +189,8 @@ def _forward_rows(rows: Tensor, weight: Tensor, problem: _Problem) -> tuple[Tens
     """(cross-entropy [R], logsumexp [R])."""
     rows, weight = rows.to(problem.dtype), weight.to(problem.dtype)
     ce, lse = _empty_results(rows)
-    for chunk, logits in _logit_chunks(rows, weight):
-        picked = _picked(logits, problem.targets[chunk])
-        _exponentials(logits, lse[chunk])
-        torch.sub(lse[chunk], picked, out=ce[chunk])
+    for chunk, logits in _logit_chunks(rows, weight, problem.part):
+        _exponentials(logits, problem.targets[chunk], problem.part, ce[chunk], lse[chunk])
     return ce, lse
 
 
@@ -173,19 +204,22 @@ def _forward_backward_rows(
     grad_rows = torch.empty_like(rows) if needs[0] else None
     # float32: sums of many chunks in bfloat16 would lose the small ones
     grad_weight = torch.zeros(weight.shape, dtype=ce.dtype, device=weight.device) if needs[1] else None
-    for chunk, logits in _logit_chunks(rows, weight):
+    for chunk, logits in _logit_chunks(rows, weight, problem.part):
         target = problem.targets[chunk]
-        picked = _picked(logits, target)
-        exponentials, total = _exponentials(logits, lse[chunk])
-        torch.sub(lse[chunk], picked, out=ce[chunk])
+        exponentials, total = _exponentials(logits, target, problem.part, ce[chunk], lse[chunk])
         ce_factors = problem.valid[chunk] * ce_factor
         grad = exponentials.mul_(((ce_factors + 2 * z_factor * lse[chunk]) / total).unsqueeze(1))
+        if problem.part is not None:
+            target, own = problem.part.local(target)
+            ce_factors = ce_factors.where(own, 0)
         grad.scatter_add_(1, target.unsqueeze(1), -ce_factors.unsqueeze(1))
         grad = grad.to(problem.dtype)
         if grad_rows is not None:
             torch.mm(grad, weight, out=grad_rows[chunk])
         if grad_weight is not None:
             _accumulate(grad_weight, grad, rows[chunk])
+    if problem.part is not None and grad_rows is not None:
+        problem.part.add(grad_rows)  # every rank's rows of the head pull at the same hidden
     return (
         ce,
         lse,
@@ -194,12 +228,23 @@ def _forward_backward_rows(
     )
 
 
-def _exponentials(logits_CV: Tensor, lse_C: Tensor) -> tuple[Tensor, Tensor]:
-    """(exp(logits - their row's maximum), made in place, and its row sums [C]); writes the rows' logsumexp."""
+def _exponentials(
+    logits_CV: Tensor, targets_C: Tensor, part: VocabularyPart | None, ce_C: Tensor, lse_C: Tensor
+) -> tuple[Tensor, Tensor]:
+    """(exp(logits - their row's maximum), made in place, and its row sums [C]) over the whole vocabulary.
+
+    Writes the rows' cross-entropy and logsumexp.
+    """
+    picked = _picked(logits_CV, targets_C, part)
     highest = logits_CV.amax(-1)
+    if part is not None:
+        part.highest(highest)
     exponentials = logits_CV.sub_(highest.unsqueeze(1)).exp_()
     total = exponentials.sum(-1)
+    if part is not None:
+        total, picked = part.add(torch.stack((total, picked)))
     torch.add(highest, total.log(), out=lse_C)
+    torch.sub(lse_C, picked, out=ce_C)
     return exponentials, total
 
 
@@ -216,26 +261,30 @@ def _empty_results(rows: Tensor) -> tuple[Tensor, Tensor]:
     return ce, torch.empty_like(ce)
 
 
-def _picked(logits_CV: Tensor, targets_C: Tensor) -> Tensor:
-    return logits_CV.gather(1, targets_C.unsqueeze(1)).squeeze(1)
+def _picked(logits_CV: Tensor, targets_C: Tensor, part: VocabularyPart | None) -> Tensor:
+    """The targets' logits; with a part, 0 for those of other ranks."""
+    if part is None:
+        return logits_CV.gather(1, targets_C.unsqueeze(1)).squeeze(1)
+    targets_C, own = part.local(targets_C)
+    return logits_CV.gather(1, targets_C.unsqueeze(1)).squeeze(1).where(own, 0)
 
 
 def _at_least_float32(x: Tensor) -> Tensor:
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
-def _logit_chunks(rows: Tensor, weight: Tensor) -> Iterator[tuple[slice, Tensor]]:
+def _logit_chunks(rows: Tensor, weight: Tensor, part: VocabularyPart | None) -> Iterator[tuple[slice, Tensor]]:
     """(rows taken, their logits [C, V] in float32 or more, free to be overwritten), a chunk at a time."""
     buffer = None
-    for chunk in _chunks(rows, weight):
+    # Ranks with parts of the head must take the same chunks, also where the last rank's part is shorter.
+    for chunk in _chunks(rows, weight.shape[0] if part is None else part.widest):
         h = rows[chunk]
         # One buffer for all chunks: each product would otherwise take (and return) its own memory.
         buffer = torch.mm(h, weight.T) if buffer is None else torch.mm(h, weight.T, out=buffer[: h.shape[0]])
         yield chunk, _at_least_float32(buffer)
 
 
-def _chunks(rows: Tensor, weight: Tensor) -> list[slice]:
-    vocab_size = weight.shape[0]
+def _chunks(rows: Tensor, vocab_size: int) -> list[slice]:
     if rows.device.type == "cpu":
         size = min(_CPU_ENTRIES // vocab_size, max(_CPU_ROWS, _CPU_ROWS * 4096 // vocab_size))
     else:
