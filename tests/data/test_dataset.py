@@ -13,7 +13,7 @@ import torch
 
 from danalab import __version__
 from danalab.data import open_dataset, prepare
-from danalab.data.description import describe
+from danalab.data.description import describe, verify
 from danalab.data.manifest import Manifest, TokenizerEntry
 from danalab.data.shards import HEADER, MAGIC, ShardEntry
 from danalab.data.tokenizers import train_bpe
@@ -93,8 +93,9 @@ def test_flipped_bytes_are_found_when_asked(prepared):
     content[-3] ^= 1
     file.write_bytes(content)
     open_dataset(prepared)
-    with pytest.raises(UserError, match=r"train-00000\.bin: content differs"):
-        describe(prepared, verify=True)
+    [fault] = verify(prepared)
+    assert fault.place.endswith("train-00000.bin")
+    assert "content differs" in fault.reason
 
 
 @pytest.mark.parametrize(
@@ -105,11 +106,16 @@ def test_flipped_bytes_are_found_when_asked(prepared):
         (lambda m: m.pop("splits"), "malformed"),
         (lambda m: m["splits"]["train"][0].pop("sha256"), "malformed"),
         (lambda m: m["splits"]["train"][0].update(max_id=320), "token id 320 >= vocab_size 320"),
+        (lambda m: m["splits"]["train"][0].update(tokens=-1), "tokens -1 is not a count"),
+        (lambda m: m["splits"]["train"][0].update(file="../train-00000.bin"), "not a file of this folder"),
+        (lambda m: m["splits"]["train"].append(m["splits"]["train"][0]), "named twice"),
+        (lambda m: m["splits"]["val"][0].update(sha256=m["splits"]["train"][0]["sha256"]), "the same content"),
     ],
 )
 def test_bad_manifests_are_refused(prepared, change, reason):
     file = prepared / "manifest.json"
     content = json.loads(file.read_text())
+    content.pop("checksum")
     change(content)
     file.write_text(json.dumps(content))
     with pytest.raises(UserError, match=reason):
@@ -176,11 +182,67 @@ def test_half_a_token_is_refused(tmp_path):
         open_dataset(tmp_path)
 
 
+def test_a_manifest_changed_by_hand_is_refused(prepared):
+    file = prepared / "manifest.json"
+    file.write_text(file.read_text().replace('"documents": 5', '"documents": 6'))
+    with pytest.raises(UserError, match=r"manifest\.json: damaged or changed by hand"):
+        open_dataset(prepared)
+
+
+def test_links_to_nowhere_twins_and_doubtful_names_are_refused(tmp_path):
+    folder = _bare(tmp_path / "set", train_0=np.arange(9), train_1=np.arange(9))
+    with pytest.raises(UserError, match=r"train_1\.bin: the same content as train_0\.bin"):
+        open_dataset(folder)
+    (folder / "train_1.bin").unlink()
+    (folder / "train_1.bin").symlink_to(tmp_path / "gone.bin")
+    with pytest.raises(UserError, match=r"train_1\.bin: a symbolic link to nowhere \(.*gone\.bin\)"):
+        open_dataset(folder)
+    (folder / "train_1.bin").rename(folder / "train_00.bin")
+    with pytest.raises(UserError, match="shard 0 of 'train' a second time"):
+        open_dataset(folder)
+    (folder / "train_00.bin").rename(folder / "train.bin")
+    with pytest.raises(UserError, match=r"train\.bin and train_0\.bin: which is the split"):
+        open_dataset(folder)
+
+
+def test_files_that_cannot_be_read_are_refused_by_name(prepared, tmp_path, monkeypatch):
+    folder = _bare(tmp_path / "set", train=np.arange(9))
+
+    def refuse(path, *_, **__):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("danalab.data.shards.open", refuse, raising=False)
+    for place in (folder, prepared):
+        with pytest.raises(UserError, match=r"train(-00000)?\.bin: cannot be read: Permission denied"):
+            open_dataset(place)
+
+
+def test_bare_files_of_a_large_vocabulary_are_32_bits_wide(tmp_path, monkeypatch):
+    tokenizer = train_bpe(["some text"] * 3, 266)
+    tokenizer.save(tmp_path)
+    monkeypatch.setattr(
+        "danalab.data.bare.load_tokenizer", lambda _: type("Wide", (), {**vars(tokenizer), "n_tokens": 70_000,
+        "eos_id": 256, "fingerprint": "ab"})()
+    )  # fmt: skip
+    np.array([1, 69_999, 3], "<u4").tofile(tmp_path / "train.bin")
+    dataset = open_dataset(tmp_path)
+    assert (dataset.n_tokens, dataset.max_id, dataset.vocab_size) == (3, 69_999, 70_016)
+
+
+def test_verify_names_every_fault_and_goes_on(prepared):
+    (prepared / "train-00000.bin").write_bytes(b"short")
+    (prepared / "val-00000.bin").unlink()
+    (prepared / "tokenizer_config.json").write_text("{}")
+    (prepared / "train-00007.bin").write_bytes(b"")
+    places = [fault.place.rsplit("/", 1)[1] for fault in verify(prepared)]
+    assert places == ["tokenizer_config.json", "train-00000.bin", "val-00000.bin", "train-00007.bin"]
+
+
 def test_the_scan_of_a_bare_file_is_kept_until_the_file_changes(tmp_path, monkeypatch):
     folder = _bare(tmp_path / "nano", train=np.arange(1000))
     first = open_dataset(folder)
     with monkeypatch.context() as patched:
-        patched.setattr("danalab.data.shards.Shard.tokens", lambda *_: pytest.fail("read again"))
+        patched.setattr("danalab.data.bare.np.frombuffer", lambda *_: pytest.fail("read again"))
         assert open_dataset(folder).fingerprint == first.fingerprint
     _bare(folder, train=np.arange(1001))
     assert open_dataset(folder).fingerprint != first.fingerprint

@@ -1,7 +1,8 @@
 """Token files without a header: nanoGPT's `train.bin`/`val.bin`, or folders of `train_00.bin`, `train_01.bin`, ...
 
-Little-endian uint16, documents run together, GPT-2's ids unless a `tokenizer.json` lies beside them. A file is read
-through once, for its largest id and its hash; the result is kept in the user's cache folder by path, size and time.
+Little-endian, documents run together, GPT-2's ids unless a `tokenizer.json` lies beside them: uint16, or uint32 where
+its vocabulary exceeds 65,535. A file is read through once, for its largest id and its hash; the result is kept in the
+user's cache folder by path, size and time.
 """
 
 from __future__ import annotations
@@ -11,17 +12,24 @@ import json
 import logging
 import os
 import re
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from danalab.data.shards import MAGIC, Shard
+from danalab.data.dataset import Dataset, fingerprint_of
+from danalab.data.layouts import Fault, Layout
+from danalab.data.shards import MAGIC, Shard, reading, token_dtype
+from danalab.data.store import TokenStore
+from danalab.data.tokenizers import load_tokenizer
+from danalab.data.tokenizers.base import padded
 from danalab.errors import UserError
 from danalab.files import write_atomically
 
-_DTYPE = np.dtype("<u2")
 _BLOCK = 1 << 25
+_SPLITS = ("train", "val")
 _log = logging.getLogger(__name__)
 
 
@@ -33,19 +41,40 @@ class Scan:
     sha256: str
 
 
+@dataclass(frozen=True)
+class _Vocabulary:
+    """Whose ids the files hold."""
+
+    name: str
+    n_tokens: int
+    eos_id: int
+    fingerprint: str
+
+
+_GPT2 = _Vocabulary("gpt2", 50_257, 50_256, "gpt2")  # what nanoGPT and the FineWeb scripts of the literature write
+
+
 def find_bare(folder: Path, split: str) -> list[Path]:
     """`SPLIT.bin`, or `SPLIT_00.bin` (`SPLIT-00.bin`) and so on, by their numbers; empty when there is none.
 
     Raises:
-        UserError: the numbers have a gap: a shard is missing.
+        UserError: the numbers have a gap or occur twice, there is one of each kind, or a link leads nowhere.
     """
     single = folder / f"{split}.bin"
-    if single.is_file():
-        return [single]
-    numbered = {}
-    for path in folder.glob(f"{split}[_-]*.bin"):
+    numbered: dict[int, Path] = {}
+    for path in sorted(folder.glob(f"{split}[_-]*.bin")):
         if match := re.fullmatch(rf"{split}[_-](\d+)\.bin", path.name):
-            numbered[int(match[1])] = path
+            number = int(match[1])
+            if number in numbered:
+                raise UserError(f"{path}: shard {number} of '{split}' a second time, beside {numbered[number].name}")
+            numbered[number] = path
+    if os.path.lexists(single):
+        if numbered:
+            beside = numbered[min(numbered)].name
+            raise UserError(
+                f"{folder}: {single.name} and {beside}: which is the split '{split}'? Move one of them away"
+            )
+        return [single]
     absent = sorted(set(range(max(numbered, default=0))) - set(numbered) - {0}) if numbered else []
     if absent:
         near = numbered[max(numbered)].name
@@ -55,40 +84,48 @@ def find_bare(folder: Path, split: str) -> list[Path]:
     return [numbered[number] for number in sorted(numbered)]
 
 
-def open_bare(path: Path) -> Shard:
+def open_bare(path: Path, dtype: np.dtype) -> Shard:
     """The tokens of a bare file.
 
     Raises:
-        UserError: empty, an odd number of bytes, or a shard that has lost its manifest.
+        UserError: unreadable, empty, not a whole number of tokens, or a shard that has lost its manifest.
     """
-    size = path.stat().st_size
-    if size == 0 or size % _DTYPE.itemsize:
-        raise UserError(f"{path}: {size} bytes is not a whole number of uint16 tokens")
-    with open(path, "rb") as file:
+    with reading(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size == 0:
+            raise UserError(f"{path}: empty")
+        if size % dtype.itemsize:
+            raise UserError(
+                f"{path}: {size} bytes is not a whole number of {dtype.name} tokens: truncated, or of another type"
+            )
         if file.read(len(MAGIC)) == MAGIC:
             raise UserError(
                 f"{path}: a shard of danalab without its manifest.json (preparation unfinished?): "
                 "run danalab data prepare again with the same flags"
             )
-    return Shard(path, 0, _DTYPE, size // _DTYPE.itemsize)
+    return Shard(path, 0, dtype, size // dtype.itemsize)
 
 
-def scan(shard: Shard) -> Scan:
-    """Largest id and hash of a bare file; from the cache when the file has not changed."""
+def scan(shard: Shard, *, anew: bool = False) -> Scan:
+    """Largest id and hash of a bare file; from the cache when the file has not changed and is not to be read `anew`.
+
+    Raises:
+        UserError: the file cannot be read.
+    """
     status = shard.path.stat()
-    identity = f"{shard.path.resolve()}|{status.st_size}|{status.st_mtime_ns}"
+    identity = f"{shard.path.resolve()}|{status.st_size}|{status.st_mtime_ns}|{shard.dtype.name}"
     cached = _cache_folder() / f"{hashlib.sha256(identity.encode()).hexdigest()}.json"
-    try:
-        return Scan(**json.loads(cached.read_text()))
-    except (OSError, ValueError, TypeError):
-        pass
+    if not anew:
+        try:
+            return Scan(**json.loads(cached.read_text()))
+        except (OSError, ValueError, TypeError):
+            pass
     _log.info("%s: reading %d tokens through, once, for their range", shard.path, shard.n_tokens)
-    ids = shard.tokens()
     digest, largest = hashlib.sha256(), 0
-    for start in range(0, len(ids), _BLOCK):
-        block = ids[start : start + _BLOCK]
-        digest.update(block.data)
-        largest = max(largest, int(block.max()))
+    with reading(shard.path) as file:
+        while block := file.read(_BLOCK):
+            digest.update(block)
+            largest = max(largest, int(np.frombuffer(block, shard.dtype).max()))
     result = Scan(largest, digest.hexdigest())
     try:
         cached.parent.mkdir(parents=True, exist_ok=True)
@@ -100,3 +137,84 @@ def scan(shard: Shard) -> Scan:
 
 def _cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "danalab" / "scans"
+
+
+def _vocabulary(folder: Path) -> _Vocabulary:
+    if not (folder / "tokenizer.json").is_file():
+        return _GPT2
+    tokenizer = load_tokenizer(folder)
+    return _Vocabulary(tokenizer.name, tokenizer.n_tokens, tokenizer.eos_id, tokenizer.fingerprint)
+
+
+def _found_in(folder: Path) -> bool:
+    return any(
+        re.fullmatch(r"(train|val)([_-]\d+)?\.bin", name.name) for name in folder.iterdir() if name.suffix == ".bin"
+    )
+
+
+def _splits(folder: Path) -> list[str]:
+    return [split for split in _SPLITS if find_bare(folder, split)]
+
+
+def _open(folder: Path, split: str) -> Dataset:
+    files = find_bare(folder, split)
+    if not files:
+        there = ", ".join(_splits(folder))
+        raise UserError(f"{folder}: no split '{split}' (no {split}.bin); there are: {there}")
+    vocabulary = _vocabulary(folder)
+    shards = [open_bare(file, token_dtype(padded(vocabulary.n_tokens))) for file in files]
+    scans = [scan(shard) for shard in shards]
+    refuse_twins([(shard.path, found.sha256) for shard, found in zip(shards, scans, strict=True)])
+    dataset = Dataset(
+        folder,
+        split,
+        TokenStore(shards, f"{folder} ({split})"),
+        vocab_size=padded(vocabulary.n_tokens),
+        eos_id=vocabulary.eos_id,
+        fingerprint=fingerprint_of(vocabulary.fingerprint, [scan.sha256 for scan in scans]),
+        max_ids=[scan.max_id for scan in scans],
+        tokenizer_name=vocabulary.name,
+    )
+    dataset.check_vocab(dataset.vocab_size)
+    return dataset
+
+
+def refuse_twins(hashes: list[tuple[Path, str]]) -> None:
+    """Refuse two shards of the same content: their tokens would be trained on twice.
+
+    Raises:
+        UserError: names both.
+    """
+    seen: dict[str, Path] = {}
+    for path, sha256 in hashes:
+        if sha256 in seen:
+            raise UserError(f"{path}: the same content as {seen[sha256].name}: a shard copied twice?")
+        seen[sha256] = path
+
+
+def _facts(folder: Path) -> dict[str, Any]:
+    return {"source": None, "documents": {}, "text_bytes": {}}
+
+
+def _verify(folder: Path) -> Iterator[Fault]:
+    """Sizes, ids and twins. There is no hash to compare with."""
+    vocabulary = _vocabulary(folder)
+    seen: dict[str, Path] = {}
+    for split in _SPLITS:
+        for path in find_bare(folder, split):
+            try:
+                shard = open_bare(path, token_dtype(padded(vocabulary.n_tokens)))
+                found = scan(shard, anew=True)
+            except UserError as error:
+                yield Fault(str(path), str(error).removeprefix(f"{path}: "))
+                continue
+            if found.max_id >= padded(vocabulary.n_tokens):
+                place = TokenStore([shard], "").first_at_least(padded(vocabulary.n_tokens), 0)
+                where = f"token id {place[1]} at offset {place[0]}" if place else f"token id {found.max_id}"
+                yield Fault(str(path), f"{where} >= vocabulary {padded(vocabulary.n_tokens)} of {vocabulary.name}")
+            if found.sha256 in seen:
+                yield Fault(str(path), f"the same content as {seen[found.sha256].name}")
+            seen[found.sha256] = path
+
+
+LAYOUT = Layout("bare", _found_in, _splits, _open, _facts, _verify)

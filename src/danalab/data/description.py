@@ -1,48 +1,33 @@
-"""What a data set holds, as plain values for printing."""
+"""What a data set holds, as plain values for printing; whether it is what was written."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-from danalab.data import manifest as manifests
-from danalab.data.bare import find_bare
 from danalab.data.dataset import open_dataset
-from danalab.data.manifest import Manifest
+from danalab.data.layouts import Fault, Layout, layout_of
 from danalab.errors import UserError
 
 
-def describe(path: str | Path, *, verify: bool = False) -> dict[str, Any]:
-    """Facts of a data set: path, source, tokenizer, vocab_size, eos_id, and for each split its tokens, shards,
-    documents, text_bytes, bytes_per_token, max_id and fingerprint (None where a bare file does not tell).
-
-    Args:
-        path: the folder.
-        verify: also compare the content of every shard with its hash.
+def describe(path: str | Path) -> dict[str, Any]:
+    """Facts of a data set: path, layout, source, tokenizer, vocab_size, eos_id, and for each split its tokens, shards,
+    documents, text_bytes, bytes_per_token, max_id and fingerprint (None where the layout does not tell).
 
     Raises:
         UserError: no data set there, or one that does not match its manifest.
     """
     folder = Path(path)
-    manifest = Manifest.read(folder) if (folder / manifests.NAME).is_file() else None
-    if verify:
-        if manifest is None:
-            raise UserError(f"{folder}: bare files have no hashes to verify against")
-        manifest.verify(folder)
-    if manifest:
-        names = list(manifest.splits)
-    else:
-        names = [split for split in ("train", "val") if folder.is_dir() and find_bare(folder, split)]
-    opened = {name: open_dataset(folder, name) for name in names or ["train"]}
+    layout = _layout(folder)
+    opened = {name: open_dataset(folder, name) for name in layout.splits(folder)}
+    facts = layout.facts(folder)
     splits: dict[str, Any] = {}
     for name, dataset in opened.items():
-        entries = manifest.splits[name] if manifest else []
-        documents = sum(entry.documents for entry in entries) if manifest else None
-        text_bytes = sum(entry.text_bytes for entry in entries) if manifest else None
+        text_bytes = facts["text_bytes"].get(name)
         splits[name] = {
             "tokens": dataset.n_tokens,
             "shards": len(dataset.store.shards),
-            "documents": documents,
+            "documents": facts["documents"].get(name),
             "text_bytes": text_bytes,
             "bytes_per_token": text_bytes / max(dataset.n_tokens, 1) if text_bytes is not None else None,
             "max_id": dataset.max_id,
@@ -51,9 +36,34 @@ def describe(path: str | Path, *, verify: bool = False) -> dict[str, Any]:
     first = next(iter(opened.values()))
     return {
         "path": str(folder),
-        "source": manifest.source if manifest else None,
+        "layout": layout.name,
+        "source": facts["source"],
         "tokenizer": first.tokenizer_name,
         "vocab_size": first.vocab_size,
         "eos_id": first.eos_id,
         "splits": splits,
     }
+
+
+def verify(path: str | Path) -> list[Fault]:
+    """Read a data set through; every fault that shows, an empty list when it is what was written.
+
+    Raises:
+        UserError: no data set there.
+    """
+    folder = Path(path)
+    layout = _layout(folder)
+    faults: list[Fault] = []
+    try:
+        faults += layout.verify(folder)
+    except UserError as error:  # nothing can be said of the shards when the manifest is damaged
+        faults.append(Fault(str(folder), str(error).removeprefix(f"{folder}: ")))
+    return faults
+
+
+def _layout(folder: Path) -> Layout:
+    layout = layout_of(folder)
+    if layout is None:
+        what = "not a data set (neither manifest.json nor train.bin)" if folder.is_dir() else "no such folder"
+        raise UserError(f"{folder}: {what}")
+    return layout

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+import hashlib
+import json
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path, PurePath
 from typing import Any
 
 from danalab.data.shards import Shard, ShardEntry, read_header, token_dtype
 from danalab.errors import UserError
-from danalab.files import read_json, sha256, write_json
+from danalab.files import read_json, write_json
 
 NAME = "manifest.json"
 _FORMAT = "danalab-shards"
@@ -38,19 +40,22 @@ class Manifest:
     """SHA-256 [hex] of everything that decides the content: preparing the same again is no work."""
     danalab: str
     """Version that wrote it."""
+    files: dict[str, str] = field(default_factory=dict)
+    """Other files of the data set (its tokenizer's), with their SHA-256 [hex]."""
     format: str = field(default=_FORMAT)
     version: int = field(default=_VERSION)
 
     def write(self, folder: Path) -> None:
-        """Write into the folder, atomically."""
-        write_json(folder / NAME, asdict(self))
+        """Write into the folder, atomically, with a checksum of its own."""
+        content = asdict(self)
+        write_json(folder / NAME, {**content, "checksum": _checksum(content)})
 
     @classmethod
     def read(cls, folder: Path) -> Manifest:
         """Read from the folder.
 
         Raises:
-            UserError: absent, malformed, or of another version.
+            UserError: absent, malformed, damaged, or of another version.
         """
         file = folder / NAME
         content = read_json(file)
@@ -58,14 +63,35 @@ class Manifest:
             raise UserError(f"{file}: not the manifest of a data set (format is not {_FORMAT})")
         if content.get("version") != _VERSION:
             raise UserError(f"{file}: version {content.get('version')}, this danalab reads version {_VERSION}")
+        checksum = content.pop("checksum", None)  # early manifests have none
+        if checksum is not None and checksum != _checksum(content):
+            raise UserError(
+                f"{file}: damaged or changed by hand: its checksum does not fit; prepare the data set again"
+            )
         try:
-            content["tokenizer"] = TokenizerEntry(**content["tokenizer"])
+            content["tokenizer"] = _checked(TokenizerEntry(**content["tokenizer"]))
             content["splits"] = {
-                split: [ShardEntry(**entry) for entry in entries] for split, entries in content["splits"].items()
+                split: [_checked(ShardEntry(**entry)) for entry in entries]
+                for split, entries in content["splits"].items()
             }
-            return cls(**content)
+            manifest = cls(**content)
         except (KeyError, TypeError, AttributeError) as error:
             raise UserError(f"{file}: malformed: {error}") from error
+        manifest._refuse_nonsense(file)
+        return manifest
+
+    def _refuse_nonsense(self, file: Path) -> None:
+        seen: dict[str, str] = {}
+        for split, entries in self.splits.items():
+            for entry in entries:
+                if PurePath(entry.file).name != entry.file:
+                    raise UserError(f"{file}: malformed: the shard {entry.file!r} is not a file of this folder")
+                for what, label in ((entry.file, "named twice"), (entry.sha256, "the same content as another shard")):
+                    if what in seen:
+                        raise UserError(
+                            f"{file}: {entry.file} ({split}): {label} ({seen[what]}); its tokens would count twice"
+                        )
+                    seen[what] = entry.file
 
     def open_shards(self, folder: Path, split: str) -> list[Shard]:
         """The split's shards, each checked against its header and this manifest (not read through).
@@ -75,9 +101,14 @@ class Manifest:
         """
         if split not in self.splits:
             raise UserError(f"{folder}: no split '{split}'; there are: {', '.join(self.splits)}")
-        return [self._open(folder, entry) for entry in self.splits[split]]
+        return [self.open_shard(folder, entry) for entry in self.splits[split]]
 
-    def _open(self, folder: Path, entry: ShardEntry) -> Shard:
+    def open_shard(self, folder: Path, entry: ShardEntry) -> Shard:
+        """One shard, checked against its header and this manifest (not read through).
+
+        Raises:
+            UserError: it is missing, truncated, or another than the manifest's.
+        """
         path = folder / entry.file
         shard, fingerprint = read_header(path)
         if fingerprint != self.tokenizer.fingerprint:
@@ -97,14 +128,22 @@ class Manifest:
             )
         return shard
 
-    def verify(self, folder: Path) -> None:
-        """Read every shard through and compare its hash.
 
-        Raises:
-            UserError: the first shard whose content is not what was written.
-        """
-        for split, entries in self.splits.items():
-            self.open_shards(folder, split)
-            for entry in entries:
-                if sha256(folder / entry.file) != entry.sha256:
-                    raise UserError(f"{folder / entry.file}: content differs from {NAME}'s sha256; prepare it again")
+def _checksum(content: dict[str, Any]) -> str:
+    """SHA-256 [hex] of the manifest's content, whatever its spacing."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _checked(entry: Any) -> Any:
+    """A dataclass whose fields are all strings or counts, as they should be.
+
+    Raises:
+        TypeError: one is not.
+    """
+    for each in fields(entry):
+        value = getattr(entry, each.name)
+        if each.type == "str" and not isinstance(value, str):
+            raise TypeError(f"{each.name} {value!r} is not text")
+        if each.type == "int" and (type(value) is not int or value < 0):
+            raise TypeError(f"{each.name} {value!r} is not a count")
+    return entry

@@ -31,6 +31,7 @@ from danalab.data.split import TRAIN, VAL, Labelled, draw, labelled
 from danalab.data.tokenizers import Tokenizer, load_tokenizer, train_bpe
 from danalab.data.workers import Result, available_cores, encode_in_order
 from danalab.errors import UserError
+from danalab.files import sha256
 
 SHARD_TOKENS = 100_000_000
 _CHUNK_CHARACTERS = 1_000_000  # large enough that the pipe costs nothing, small enough that all cores stay busy
@@ -267,6 +268,7 @@ class _Writing:
             splits={split: state.finished for split, state in self._journal.splits.items()},
             request=self._journal.request,
             danalab=__version__,
+            files={name: sha256(self._folder / name) for name in ("tokenizer.json", "tokenizer_config.json")},
         )
 
     def close(self) -> None:

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from danalab.data import manifest as manifests
-from danalab.data.bare import find_bare
+from danalab.data.layouts import layout_of
 from danalab.data.manifest import Manifest
 from danalab.data.sources import SOURCES
 from danalab.data.tokenizers import Tokenizer, load_tokenizer
@@ -46,7 +46,7 @@ def resolve_dataset(
     """
     root = Path(datasets_dir or datasets_folder())
     for folder in (Path(data), root / data):
-        if _holds_dataset(folder):
+        if layout_of(folder):
             _check_tokenizer(folder, tokenizer)
             return folder
     name = str(data)
@@ -74,10 +74,6 @@ def resolve_dataset(
 
     _log.info("%s: preparing it now from the source %s with %s", folder, source.name, wanted)
     return prepare(source.name, wanted, folder)
-
-
-def _holds_dataset(folder: Path) -> bool:
-    return folder.is_dir() and ((folder / manifests.NAME).is_file() or bool(find_bare(folder, "train")))
 
 
 def _check_tokenizer(folder: Path, tokenizer: str | Path | None) -> None:

@@ -13,8 +13,11 @@ from __future__ import annotations
 import mmap
 import os
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
@@ -31,6 +34,24 @@ def token_dtype(vocab_size: int) -> np.dtype:
     return np.dtype("<u2" if vocab_size <= 65_535 else "<u4")
 
 
+@contextmanager
+def reading(path: Path) -> Iterator[BinaryIO]:
+    """A file opened for reading.
+
+    Raises:
+        UserError: it is missing, a link to nowhere, or cannot be read; also while it is being read.
+    """
+    try:
+        with open(path, "rb") as file:
+            yield file
+    except FileNotFoundError:
+        if path.is_symlink():
+            raise UserError(f"{path}: a symbolic link to nowhere ({os.readlink(path)})") from None
+        raise UserError(f"{path}: missing; prepare the data set again") from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror or error}") from error
+
+
 @dataclass(frozen=True)
 class Shard:
     """Where a run of tokens lies: a file, the first byte, the type and the number of its tokens."""
@@ -44,7 +65,10 @@ class Shard:
         """The ids, memory-mapped, read-only, [n_tokens]; `scattered`: they will be read here and there."""
         if self.n_tokens == 0:
             return np.empty(0, self.dtype)
-        with open(self.path, "rb") as file:
+        with reading(self.path) as file:
+            size = os.fstat(file.fileno()).st_size
+            if size < self.offset + self.n_tokens * self.dtype.itemsize:
+                raise UserError(f"{self.path}: {size} bytes: it became shorter since the data set was opened")
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         if scattered and hasattr(mmap, "MADV_RANDOM"):
             mapped.madvise(mmap.MADV_RANDOM)
@@ -72,12 +96,9 @@ def read_header(path: Path) -> tuple[Shard, str]:
     Raises:
         UserError: not a shard, another version, or a size that the header does not promise.
     """
-    try:
-        size = path.stat().st_size
-        with open(path, "rb") as file:
-            head = file.read(HEADER.size)
-    except FileNotFoundError:
-        raise UserError(f"{path}: missing; prepare the data set again") from None
+    with reading(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        head = file.read(HEADER.size)
     if len(head) < HEADER.size or head[:8] != MAGIC:
         raise UserError(f"{path}: not a shard of danalab (no header)")
     _, version, width, count, fingerprint = HEADER.unpack(head)
