@@ -75,8 +75,8 @@ class Source:
 def random_state_of(meta: dict[str, Any], world: World) -> dict[str, Any]:
     """The generators' states that this rank goes on with.
 
-    Its own where as many ranks wrote the checkpoint. Where the number has changed, rank 0 goes on with rank 0's, and the
-    others with what they were seeded with; the order of the data does not depend on them.
+    Its own where as many ranks wrote the checkpoint. Where the number has changed, rank 0 goes on with rank 0's, and
+    the others with what they were seeded with; the order of the data does not depend on them.
     """
     states: list[dict[str, Any]] = meta.get("random_by_rank") or [meta["random"]]
     if len(states) == world.size:

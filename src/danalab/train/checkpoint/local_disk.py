@@ -71,7 +71,7 @@ class LocalDisk:
                 # On all ranks alike: what one meets, all are told.
                 self._in_use = False
                 log.warning(
-                    "local checkpoint folder %s cannot be used: %s; from now on checkpoints go to the run folder itself",
+                    "local checkpoint folder %s cannot be used: %s; from now on checkpoints go to the run folder",
                     self.folder.parent, error,
                 )  # fmt: skip
             else:
@@ -89,7 +89,7 @@ class LocalDisk:
 
         staged = together(self._world, make)[self._world.rank]
         try:
-            self._write(tensors, staged)
+            together(self._world, lambda: self._write(tensors, staged))
         except BaseException:
             shutil.rmtree(staged, ignore_errors=True)
             raise

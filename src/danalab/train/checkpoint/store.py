@@ -100,7 +100,7 @@ class CheckpointStore:
 
         try:
             together(world, make)
-            write_tensors(target)
+            together(world, lambda: write_tensors(target))
             entries = together(world, lambda: _entries(target, _own_files(target, world)))
             together(world, finish)
         except BaseException:

@@ -1,0 +1,158 @@
+"""Saving from several ranks: shared work, one commit, and failures that are everyone's."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from danalab.errors import UserError
+from danalab.train.checkpoint import tensors as flat
+from danalab.train.checkpoint.local_disk import LocalDisk, local_folder
+from danalab.train.checkpoint.saver import Saver
+from danalab.train.checkpoint.store import CheckpointStore, verify
+from danalab.train.parallel.world import Layout, World, join
+from distributed.ranks import RankFailed, run_ranks
+
+
+def ddp() -> World:
+    return join(Layout("ddp"), "cpu")
+
+
+def tensors(value: float) -> dict[str, Tensor]:
+    return {f"w{n}": torch.full((1000,), value) for n in range(4)}
+
+
+def loaded(store: CheckpointStore, step: int) -> float:
+    target = {name: torch.zeros(1000) for name in tensors(0)}
+    flat._load(target, store.path(step))
+    values = torch.cat(list(target.values())).unique()
+    assert len(values) == 1
+    return float(values)
+
+
+def share_the_work(rank: int, size: int, folder: str) -> list[str]:
+    saver = Saver(CheckpointStore(folder), world=ddp())
+    saver.save(1, tensors(3.0), {"random": rank}, wait=True)
+    return sorted(saver._copies.tensors)
+
+
+def test_replicas_share_the_work_and_nothing_is_written_twice(tmp_path):
+    found = run_ranks(share_the_work, 2, str(tmp_path))
+    assert sorted(found[0] + found[1]) == sorted(tensors(0))
+    assert [len(names) for names in found] == [2, 2]
+    store = CheckpointStore(tmp_path)
+    verify(store.path(1))
+    sizes = [file.stat().st_size for file in store.path(1).glob("*.distcp")]
+    assert len(sizes) == 2
+    assert sum(sizes) < 1.5 * 4 * 4000
+    assert loaded(store, 1) == 3.0
+
+
+def save_while_training(rank: int, size: int, folder: str) -> None:
+    saver, values = Saver(CheckpointStore(folder), world=ddp()), tensors(0.0)
+    for step in range(1, 31):
+        for value in values.values():
+            value += 1
+            dist.all_reduce(value, op=dist.ReduceOp.AVG if dist.get_backend() == "nccl" else dist.ReduceOp.MAX)
+        if step % 10 == 0:
+            saver.save(step, values, {})
+        saver.poll()
+    saver.drain()
+
+
+def test_saving_beside_training_keeps_its_messages_apart(tmp_path):
+    run_ranks(save_while_training, 2, str(tmp_path))
+    store = CheckpointStore(tmp_path)
+    assert [loaded(store, step) for step in store.steps()] == [20.0, 30.0]
+
+
+class Failing:
+    """The real writer, on a disk that is full for one rank at some calls."""
+
+    def __init__(self, world: World, rank: int, calls: set[int]):
+        self.world, self.rank, self.calls, self.count = world, rank, calls, 0
+
+    def __call__(self, values: Mapping[str, Tensor], folder: Path) -> None:
+        self.count += 1
+        if self.count in self.calls and self.world.rank == self.rank:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        (folder / f"__{self.world.rank}_0.distcp").write_bytes(b"tensors")
+
+
+def fail_once(rank: int, size: int, folder: str) -> tuple[list[int], list[int], list[int]]:
+    world = ddp()
+    saver = Saver(CheckpointStore(folder), world=world, write=Failing(world, 1, {2, 4, 5}))
+    saver.save(1, tensors(1.0), {}, wait=True)
+    saver.save(2, tensors(2.0), {})
+    saver._finish_thread()
+    for _ in range(3):
+        saver.poll()
+    world.barrier()
+    after_failure = saver.store.steps()
+    saver.save(3, tensors(3.0), {}, wait=True)
+    world.barrier()
+    after_next = saver.store.steps()
+    with pytest.raises(UserError, match=r"No space left on device \(rank 1\).*the last good one is .*step-00000003"):
+        saver.save(4, tensors(4.0), {}, wait=True)
+    world.barrier()
+    return after_failure, after_next, saver.store.steps()
+
+
+def test_what_one_rank_cannot_write_is_committed_by_none_and_the_next_one_is(tmp_path):
+    assert run_ranks(fail_once, 2, str(tmp_path)) == [([1], [1, 3], [1, 3])] * 2
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000001", "step-00000003"]
+
+
+def die(rank: int, size: int, folder: str) -> None:
+    world = ddp()
+    saver = Saver(CheckpointStore(folder), world=world)
+    saver.save(1, tensors(1.0), {}, wait=True)
+    world.barrier()
+    write = flat.dcp.FileSystemWriter.write_data
+
+    def killed(*args: Any, **kwargs: Any) -> Any:
+        if rank == 1:
+            os._exit(1)
+        return write(*args, **kwargs)
+
+    flat.dcp.FileSystemWriter.write_data = killed  # type: ignore[method-assign]
+    saver.save(2, tensors(2.0), {}, wait=True)
+
+
+def test_a_rank_that_dies_while_saving_leaves_nothing_half(tmp_path):
+    with pytest.raises(RankFailed):
+        run_ranks(die, 2, str(tmp_path))
+    assert CheckpointStore(tmp_path).steps() == [1]
+
+
+def save_by_local_disk(rank: int, size: int, folder: str, disk: str) -> list[str]:
+    world = ddp()
+    own = local_folder(Path(disk), Path(folder), rank)
+    saver = Saver(CheckpointStore(folder), world=world, local_folder=own)
+    saver.save(1, tensors(1.0), {}, wait=True)
+    assert own is not None
+    if rank == 1:
+        own.rmdir()
+        own.write_text("no folder any more")
+    saver.save(2, tensors(2.0), {}, wait=True)
+    saver.save(3, tensors(3.0), {}, wait=True)
+    assert isinstance(saver._write, LocalDisk)
+    return [str(own), str(saver._write._in_use)]
+
+
+def test_local_disks_are_each_rank_s_own_and_one_that_fails_is_given_up_by_all(tmp_path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    found = run_ranks(save_by_local_disk, 2, str(tmp_path / "run"), str(disk))
+    assert found[0][0] != found[1][0]
+    assert [used for _, used in found] == ["False", "False"]
+    store = CheckpointStore(tmp_path / "run")
+    assert [loaded(store, step) for step in store.steps()] == [2.0, 3.0]
