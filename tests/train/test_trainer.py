@@ -117,6 +117,22 @@ def test_extending_goes_on_with_weights_clocks_and_rows(tiny):
     assert run_training(tiny()).summary["step"] == 30
 
 
+def test_an_extended_run_is_the_longer_run_with_a_constant_tail(tiny, tmp_path):
+    settings = {"weight_decay": 0.01, "wd_ts": 5.0, "warmup_steps": 2, "scheduler": "cos_inf"}
+    train(tiny(run_dir=tmp_path / "parts", iterations=10, **settings))
+    train(tiny(run_dir=tmp_path / "parts", iterations=10, extend_to=16, **settings))
+    train(tiny(run_dir=tmp_path / "whole", iterations=16, cos_inf_steps=6, **settings))
+    assert torch.equal(weights(tmp_path / "parts"), weights(tmp_path / "whole"))
+
+
+def test_a_learning_rate_that_jumps_where_a_run_is_extended_is_told(tiny, data):
+    def notes(**given):
+        return " ".join(resolve(tiny(lr=1e-2, extend_to=40, **given), open_dataset(data)).notes)
+
+    assert "goes from 0.0001 to" in notes(scheduler="cos")
+    assert "learning rate" not in notes(scheduler="cos_inf") + notes(scheduler="none")
+
+
 # ---- ways of ending ----
 
 

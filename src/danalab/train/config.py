@@ -165,7 +165,7 @@ class TrainConfig:
     resume_from: Path | None = None
     """Go on from this checkpoint (a step folder, or a run folder: its newest), of this run or another."""
     extend_to: int | None = None
-    """Continue to this many steps in all a run that was made for fewer."""
+    """Continue to this many steps in all a run that was made for fewer; cos_inf goes on at its final rate."""
     iterations_to_run: int | None = None
     """Stop cleanly after this many steps of this job."""
     json: bool = False

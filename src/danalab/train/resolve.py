@@ -71,10 +71,30 @@ class Resolved:
         return self.plan.lr
 
     def schedule(self) -> Schedule:
-        """0-based step -> factor of the peak learning rate."""
+        """0-based step -> factor of the peak learning rate.
+
+        An extension keeps cos_inf as it was and makes its constant tail longer, so that nothing jumps. The other
+        schedules are drawn anew over all steps.
+        """
         config = self.config
         given = {name: getattr(config, name) for name in _SCHEDULE_FIELDS if getattr(config, name) is not None}
+        if config.scheduler.replace("-", "_") == "cos_inf" and self.iterations > self.plan.steps:
+            given["cos_inf_steps"] = given.get("cos_inf_steps", 0) + self.iterations - self.plan.steps
         return get_schedule(config.scheduler, self.iterations, self.plan.warmup, **given)
+
+    def jump(self) -> str | None:
+        """How an extension raises the learning rate where the run would have ended; None where it doesn't."""
+        seam = self.plan.steps
+        if self.iterations == seam:
+            return None
+        planned = replace(self, config=replace(self.config, extend_to=None))
+        before, after = planned.schedule()(seam - 1), self.schedule()(seam)
+        if after <= 1.1 * before:
+            return None
+        return (
+            f"--extend-to {self.iterations}: {self.config.scheduler} is drawn anew over all steps, so the learning "
+            f"rate goes from {before * self.peak_lr:.3g} to {after * self.peak_lr:.3g} at step {seam}"
+        )
 
 
 def resolve(config: TrainConfig, dataset: Vocabulary, world_size: int = 1) -> Resolved:
@@ -125,6 +145,8 @@ def resolve(config: TrainConfig, dataset: Vocabulary, world_size: int = 1) -> Re
     filled = replace(filled, run_dir=run_dir, name=config.name or run_dir.name)
     resolved = Resolved(filled, model, planned, run_dir, planned.lr_source, tuple(notes))
     resolved.schedule()  # refuses settings that do not fit, before anything is written
+    if (jump := resolved.jump()) is not None:
+        resolved = replace(resolved, notes=(*resolved.notes, jump))
     return resolved
 
 
