@@ -134,22 +134,33 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
         for traffic in self._traffic:
             traffic.finish_reduce()
 
-    def grad_norm(self) -> Tensor:
-        """Euclidean norm of the averaged gradient over all parameters, 0-dim float32, the same on all ranks."""
+    def gradient_norms(self) -> Tensor:
+        """Euclidean norm of each parameter's averaged gradient, [parameters], the same on all ranks. Collective."""
         self.sync_gradients()
-        squares = torch.zeros((), dtype=torch.float32, device=self._device)
-        for g in self._owned_grads():
-            squares += g.float().square().sum()
+        squares = torch.zeros(len(self._params), dtype=torch.float64, device=self._device)
+        owned = list(self._owned_grads())
+        if owned:
+            parameters = torch.tensor([piece.parameter for piece, _ in owned], device=self._device)
+            # float64: in float32 squares would overflow where norms do not
+            norms = torch.stack([n.double() for n in torch._foreach_norm([g for _, g in owned])])
+            squares.index_add_(0, parameters, norms.square())
         if self._ranks > 1:
             dist.all_reduce(squares, group=self._group)
-        return squares.sqrt()
+        return squares.sqrt().float()
+
+    def grad_norm(self) -> Tensor:
+        """Euclidean norm of the averaged gradient over all parameters, 0-dim float32, the same on all ranks."""
+        return torch.linalg.vector_norm(self.gradient_norms())
+
+    def scale_gradients(self, factor: Tensor) -> None:
+        """Multiply the averaged gradient by a 0-dim tensor."""
+        for _, g in self._owned_grads():
+            g.mul_(factor.to(g.dtype))
 
     def clip_grad_norm_(self, max_norm: float) -> Tensor:
         """Scale the averaged gradient down to `max_norm` where it is longer; returns its norm before."""
         norm = self.grad_norm()
-        factor = torch.clamp(max_norm / (norm + 1e-6), max=1.0)
-        for g in self._owned_grads():
-            g.mul_(factor.to(g.dtype))
+        self.scale_gradients(torch.clamp(max_norm / (norm + 1e-6), max=1.0))
         return norm
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -301,11 +312,11 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
             if self._next == len(self._traffic):
                 self._next = 0  # another backward pass may follow
 
-    def _owned_grads(self) -> Iterator[Tensor]:
+    def _owned_grads(self) -> Iterator[tuple[Piece, Tensor]]:
         for traffic in self._traffic:
-            for g in (traffic.grads or {}).values():
+            for piece, g in (traffic.grads or {}).items():
                 if g is not None:
-                    yield g
+                    yield piece, g
 
     def _check_addresses(self) -> None:
         for p, address in zip(self._params, self._addresses, strict=True):

@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from danalab.errors import UserError
 from danalab.train.parallel.environment import Place, find_place
@@ -103,6 +103,17 @@ class World:
         value = torch.tensor(flag, dtype=torch.int64)
         dist.all_reduce(value, op=dist.ReduceOp.MAX, group=self.control)
         return int(value)
+
+    def sums(self, values: list[float]) -> list[float]:
+        """Each of `values` summed over the data-parallel ranks; tensor-parallel ranks have the same. Collective."""
+        if self.control is None:
+            return values
+        import torch
+        import torch.distributed as dist
+
+        total = torch.tensor(values, dtype=torch.float64)
+        dist.all_reduce(total, group=self.control)
+        return (total / self.tp_size).tolist()
 
     def barrier(self) -> None:
         """Wait for all ranks. Collective."""
@@ -213,8 +224,8 @@ def _arrange(layout: Layout, device_type: str, seconds: float, *, owns: bool) ->
         dp_size=shape.get("replicate", 1) * shape.get("shard", 1),
         tp_rank=at.get("tp", 0),
         tp_size=shape.get("tp", 1),
-        control=dist.new_group(backend="gloo", timeout=limit),
-        background=dist.new_group(backend="gloo", timeout=limit),
+        control=cast("ProcessGroup", dist.new_group(backend="gloo", timeout=limit)),
+        background=cast("ProcessGroup", dist.new_group(backend="gloo", timeout=limit)),
         layout=layout,
         owns_groups=owns,
     )

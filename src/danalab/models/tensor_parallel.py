@@ -1,0 +1,109 @@
+"""How a decoder's products are shared out within a group of ranks, read from the roles of its layers.
+
+    role       rank r holds                   input                 output
+    linear     rows (heads, hidden units)     whole                 its rows' features
+    residual   columns                        its features          whole: the sum over ranks
+    head       rows (token ids)               whole                 whole logits (the loss needs none)
+    gain, embedding: whole on every rank; the norms of queries and keys see the rank's heads only
+
+Every parameter becomes a DTensor of the group's mesh, so that norms and sums over all of them are of one kind.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_module
+from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
+
+from danalab.errors import UserError
+from danalab.models.attention import Attention
+from danalab.models.config import ModelConfig
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+    from danalab.models.decoder import Decoder
+
+HEADS = 2
+"""Dimension of the heads in what norms of queries and keys see."""
+
+
+def check_tensor_parallel(config: ModelConfig, ranks: int) -> None:
+    """Find out whether a model can be shared out among `ranks`.
+
+    Raises:
+        UserError: they do not divide the heads or the hidden units.
+    """
+    wanted = {"n_heads": config.n_heads, "n_kv_heads": config.kv_heads, "mlp_dim": config.mlp_dim}
+    for name, size in wanted.items():
+        if size % ranks:
+            fitting = [n for n in range(2, ranks) if not any(s % n for s in wanted.values())]
+            hint = f"; {', '.join(map(str, fitting))} would do" if fitting else ""
+            raise UserError(f"--tp-size {ranks} does not divide the model's {name} {size}{hint}")
+    if config.vocab_size < ranks * ranks:  # else the last rank could be left without a row of the head
+        raise UserError(f"--tp-size {ranks} is too large for a vocabulary of {config.vocab_size}")
+
+
+def share_products(model: Decoder, mesh: DeviceMesh) -> None:
+    """Cut `model`, in place, over the ranks of the 1-D `mesh`; its function stays the same on every rank.
+
+    Raises:
+        UserError: see `check_tensor_parallel`; or a layer whose role says nothing of how to cut it.
+    """
+    check_tensor_parallel(model.config, mesh.size())
+    parallelize_module(model, mesh, tensor_parallel_plan(model))
+
+
+def tensor_parallel_plan(model: Decoder) -> dict[str, ParallelStyle]:
+    """Name of each layer that has weights -> how it is cut.
+
+    Raises:
+        UserError: a layer whose role is not known here.
+    """
+    of_heads = {
+        id(norm)
+        for module in model.modules()
+        if isinstance(module, Attention)
+        for norm in (module.q_norm, module.k_norm)
+    }
+    plan: dict[str, ParallelStyle] = {}
+    for name, module in model.named_modules():
+        if next(module.parameters(recurse=False), None) is None:
+            continue
+        role = getattr(module, "role", None)
+        if role == "linear":
+            plan[name] = ColwiseParallel()
+        elif role == "residual":
+            plan[name] = RowwiseParallel()
+        elif role == "head":
+            plan[name] = ColwiseParallel(output_layouts=Replicate())
+        elif role in ("gain", "embedding"):
+            plan[name] = _Whole(Shard(HEADS) if id(module) in of_heads else Replicate())
+        else:
+            raise UserError(f"--tp-size: {model.config.arch} has a layer '{name}' that this does not know how to cut")
+    return plan
+
+
+class _Whole(ParallelStyle):
+    """Weights whole on every rank; inputs and outputs are plain tensors, laid out over ranks as `layout` says."""
+
+    def __init__(self, layout: Placement):
+        super().__init__()
+        self._layout = layout
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        # Without a function for parameters, they are replicated.
+        return distribute_module(
+            module, device_mesh, None, partial(_enter, self._layout), partial(_leave, self._layout)
+        )
+
+
+def _enter(layout: Placement, module: nn.Module, inputs: tuple[Any, ...], mesh: DeviceMesh) -> tuple[Any, ...]:
+    return (DTensor.from_local(inputs[0], mesh, [layout], run_check=False), *inputs[1:])
+
+
+def _leave(layout: Placement, module: nn.Module, output: DTensor, mesh: DeviceMesh) -> Tensor:
+    return output.redistribute(placements=[layout]).to_local()

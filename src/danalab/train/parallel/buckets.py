@@ -1,0 +1,81 @@
+"""Sums of gradients over replicas, bucket by bucket, under way while the backward pass goes on.
+
+Which gradient travels at which place of which bucket depends on the model alone. So sums are taken in the same order in
+the first step of a job as in any other, and a resumed run repeats the undisturbed one to the last bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+BUCKET_MIB = 32.0
+
+
+class GradientBuckets:
+    """Sums `p.grad` over the ranks of a group; all ranks must run the same backward passes."""
+
+    def __init__(self, parameters: Sequence[Tensor], group: Any, bucket_mib: float = BUCKET_MIB):
+        """Args:
+        parameters: in the order of the forward pass.
+        group: the replicas.
+        bucket_mib: gradients that travel together [MiB].
+        """
+        self._group = group
+        self._buckets = _cut([p for p in parameters if p.requires_grad], bucket_mib * 2**20)
+        self.holding = False
+        """While True, backward passes add to `p.grad` and send nothing."""
+        self._arrived = [0] * len(self._buckets)
+        self._next = 0
+        self._flying: list[tuple[list[Tensor], Tensor, Any]] = []
+        for index, bucket in enumerate(self._buckets):
+            for p in bucket:
+                p.register_post_accumulate_grad_hook(partial(self._on_gradient, index))
+
+    def _on_gradient(self, index: int, _: Tensor) -> None:
+        if self.holding:
+            return
+        self._arrived[index] += 1
+        # In the order of buckets, whatever the order of arrival: all ranks must send the same.
+        while self._next < len(self._buckets) and self._arrived[self._next] == len(self._buckets[self._next]):
+            self._send()
+
+    @torch.no_grad()
+    def _send(self) -> None:
+        bucket = self._buckets[self._next]
+        self._next += 1
+        flat = torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).reshape(-1) for p in bucket])
+        for p in bucket:
+            p.grad = None
+        self._flying.append((bucket, flat, dist.all_reduce(flat, group=self._group, async_op=True)))
+
+    @torch.no_grad()
+    def finish(self) -> None:
+        """Send what has not been sent, and wait; `p.grad` are sums over ranks then."""
+        while self._next < len(self._buckets):
+            self._send()
+        for bucket, flat, work in self._flying:
+            work.wait()
+            for p, g in zip(bucket, flat.split([p.numel() for p in bucket]), strict=True):
+                p.grad = g.view_as(p)
+        self._flying.clear()
+        self._arrived = [0] * len(self._buckets)
+        self._next = 0
+
+
+def _cut(parameters: Sequence[Tensor], most_bytes: float) -> list[list[Tensor]]:
+    """Buckets in the order in which a backward pass fills them: the last parameters first."""
+    buckets: list[list[Tensor]] = []
+    size, kind = 0, None
+    for p in reversed(parameters):
+        if not buckets or size >= most_bytes or kind != (p.dtype, p.device):
+            buckets.append([])
+            size, kind = 0, (p.dtype, p.device)
+        buckets[-1].append(p)
+        size += p.numel() * p.element_size()
+    return buckets

@@ -1,0 +1,211 @@
+"""How a run's model, gradients and optimizer are shared among ranks: one class for each --distributed-backend.
+
+    single   everything here
+    ddp      replicas; gradients are summed over ranks, bucket by bucket, during the last backward pass of a step
+    zero     replicas; each rank gets the summed gradients of what it owns, and updates that (`DistributedMuonAdamW`)
+    fsdp     each rank holds a slice of every weight, gradient and moment; a block's weights are gathered while it works
+
+The trainer asks for the same few things of each: gradients of a global batch, their norms, a factor on them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from danalab.models import ModelConfig, build_model
+from danalab.models.decoder import Decoder
+from danalab.optim import build_optimizer
+from danalab.optim.zero import DistributedMuonAdamW
+from danalab.train.parallel.buckets import GradientBuckets
+from danalab.train.parallel.norms import whole_norms
+from danalab.train.parallel.world import World
+
+MakeOptimizer = Callable[..., torch.optim.Optimizer]
+"""`build_optimizer` or what takes its place: (name, model, lr=, **settings) -> optimizer."""
+
+
+class Sharing:
+    """One process: nothing is shared. The others change what differs."""
+
+    loss_factor = 1.0
+    """What this rank's part of the loss is multiplied by before its backward pass: gradients are summed over ranks in
+    all modes, and some ways to do it take the mean."""
+
+    def __init__(self, world: World):
+        self.world = world
+        self._parameters: list[Tensor] = []
+
+    def build_model(self, config: ModelConfig, *, init: str, seed: int, device: torch.device) -> Decoder:
+        """The model on this rank, its initial weights drawn: the same whole weights for any number of ranks."""
+        return build_model(config, init=init, seed=seed, device=device)
+
+    def wrap(self, model: Decoder, compute_dtype: torch.dtype | None) -> None:
+        """Prepare `model`, in place, after its blocks were set up for checkpointing and compiled.
+
+        Args: compute_dtype: of the products, None for the parameters' own.
+        """
+
+    def make_optimizer(self, name: str, model: nn.Module, *, lr: float, **settings: Any) -> torch.optim.Optimizer:
+        """The optimizer by name for this rank's part.
+
+        Raises:
+            UserError: see `build_optimizer`.
+        """
+        return build_optimizer(name, model, lr=lr, **settings)
+
+    def attach(self, optimizer: torch.optim.Optimizer, parameters: list[Tensor]) -> None:
+        """Take note of what gradients are asked for: the optimizer's parameters, in its order."""
+        self._parameters = parameters
+
+    # ---- a step ----
+
+    @contextlib.contextmanager
+    def micro_batch(self, last: bool) -> Iterator[None]:
+        """Around forward and backward of a micro-batch; only the `last` of a step has to send anything."""
+        yield
+
+    def finish(self) -> None:
+        """After the last backward pass: gradients are those of the global batch."""
+
+    def gradient_norms(self) -> Tensor:
+        """Norm of each parameter's whole gradient, [parameters], on all ranks."""
+        return whole_norms([_gradient(p) for p in self._parameters])
+
+    def scale_gradients(self, factor: Tensor) -> None:
+        """Multiply all gradients by a 0-dim tensor, in place."""
+        grads = [g.to_local() if isinstance(g, DTensor) else g for p in self._parameters if (g := p.grad) is not None]
+        torch._foreach_mul_(grads, factor)
+
+    def total(self, value: Tensor) -> Tensor:
+        """A 0-dim tensor summed over data-parallel ranks, in place."""
+        mesh = self.world.mesh
+        if mesh is not None:
+            for name in mesh.mesh_dim_names or ():
+                if name != "tp" and mesh[name].size() > 1:
+                    dist.all_reduce(value, group=mesh.get_group(name))
+        return value
+
+    @contextlib.contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Around passes without gradients."""
+        yield
+
+
+class Replicas(Sharing):
+    """ddp."""
+
+    def wrap(self, model: Decoder, compute_dtype: torch.dtype | None) -> None:
+        assert self.world.mesh is not None
+        self._buckets = GradientBuckets(list(model.parameters()), self.world.mesh.get_group("replicate"))
+
+    @contextlib.contextmanager
+    def micro_batch(self, last: bool) -> Iterator[None]:
+        self._buckets.holding = not last
+        yield
+
+    def finish(self) -> None:
+        self._buckets.finish()
+
+
+class ShardedOptimizer(Sharing):
+    """zero."""
+
+    def __init__(self, world: World):
+        super().__init__(world)
+        self.loss_factor = float(world.dp_size)  # it averages
+
+    def make_optimizer(self, name: str, model: nn.Module, *, lr: float, **settings: Any) -> torch.optim.Optimizer:
+        assert self.world.mesh is not None
+        group = self.world.mesh.get_group("replicate")
+        # Each gradient leaves, and its memory is free again, while the backward pass goes on.
+        self._optimizer = DistributedMuonAdamW(model, lr, optimizer=name, process_group=group, overlap=True, **settings)
+        return self._optimizer
+
+    @contextlib.contextmanager
+    def micro_batch(self, last: bool) -> Iterator[None]:
+        with contextlib.nullcontext() if last else self._optimizer.no_sync():
+            yield
+
+    def finish(self) -> None:
+        self._optimizer.sync_gradients()
+
+    def gradient_norms(self) -> Tensor:
+        return self._optimizer.gradient_norms()
+
+    def scale_gradients(self, factor: Tensor) -> None:
+        self._optimizer.scale_gradients(factor)
+
+
+class FullySharded(Sharing):
+    """fsdp, with whole replicas (HSDP) and tensor parallelism where the mesh has these dimensions."""
+
+    def __init__(self, world: World):
+        super().__init__(world)
+        self.loss_factor = float(world.dp_size)  # FSDP averages
+
+    def build_model(self, config: ModelConfig, *, init: str, seed: int, device: torch.device) -> Decoder:
+        from danalab.models.tensor_parallel import share_products
+
+        self._init = (init, seed, device)
+        model = build_model(config, device="meta")  # no rank ever holds a whole model
+        if self.world.tp_size > 1:
+            assert self.world.mesh is not None
+            share_products(model, self.world.mesh["tp"])
+        return model
+
+    def wrap(self, model: Decoder, compute_dtype: torch.dtype | None) -> None:
+        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
+
+        mesh = self.world.mesh
+        assert mesh is not None
+        names = tuple(name for name in ("replicate", "shard") if name in (mesh.mesh_dim_names or ()))
+        # Inputs stay as they are: a cast would also hit the table of rotary positions.
+        policy = MixedPrecisionPolicy(
+            param_dtype=compute_dtype,
+            reduce_dtype=None if compute_dtype is None else torch.float32,
+            cast_forward_inputs=False,
+        )
+        inner = mesh[names]
+        for block in model.blocks:
+            fully_shard(block, mesh=inner, mp_policy=policy)
+        fully_shard(model, mesh=inner, mp_policy=policy)
+        register_fsdp_forward_method(model, "token_losses")
+        if compute_dtype is not None:
+            # The residual stream is float32 in all modes.
+            model.token_embedding.register_forward_hook(lambda module, inputs, output: output.float())
+        init, seed, device = self._init
+        model.to_empty(device=device)
+        model.init_weights(torch.Generator().manual_seed(seed), init)
+        self._model: Any = model
+
+    @contextlib.contextmanager
+    def micro_batch(self, last: bool) -> Iterator[None]:
+        self._model.set_requires_gradient_sync(last)
+        self._model.set_is_last_backward(last)
+        yield
+
+    @contextlib.contextmanager
+    def evaluating(self) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            self._model.reshard()  # the outermost weights stay gathered after a pass without gradients
+
+
+def share(world: World) -> Sharing:
+    """The way of the world's layout."""
+    return {"single": Sharing, "ddp": Replicas, "zero": ShardedOptimizer, "fsdp": FullySharded}[world.layout.backend](
+        world
+    )
+
+
+def _gradient(p: Tensor) -> Tensor:
+    # A parameter without a gradient would be missing from sums that all ranks take together.
+    return torch.zeros_like(p) if p.grad is None else p.grad
