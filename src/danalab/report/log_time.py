@@ -182,7 +182,7 @@ def _dress(axes: Axes, title: str, y: str, log: bool = True, floor: float = 0.0)
     values = [float(value) for line in axes.lines for value in line.get_ydata() if value > 0]  # pyright: ignore
     if log:
         axes.set(xscale="log")
-    if log and values:
+    if log and values and max(values) > 1.001 * min(values):
         axes.set(yscale="log")
         top = max(values)
         if min(values) < floor * top:
