@@ -16,6 +16,7 @@ import subprocess
 import sys
 import threading
 import types
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -50,12 +51,16 @@ def autocast_dtype(name: str | None, device: torch.device) -> torch.dtype | None
     """Number format of the products, None for the parameters' own; default bfloat16 on GPUs, float32 on CPU.
 
     Raises:
-        UserError: the GPU has no bfloat16.
+        UserError: bfloat16 on a GPU that has none; float16 on a CPU.
     """
     if name is None:
         name = "bfloat16" if device.type == "cuda" else "float32"
     if name == "float32":
         return None
+    if name == "float16":
+        if device.type == "cpu":
+            raise UserError("--dtype float16: is for GPUs without bfloat16; on a CPU give float32 (or bfloat16)")
+        return torch.float16
     if device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
         raise UserError(f"bfloat16: {torch.cuda.get_device_name(device)} does not have it; give --dtype float32")
     if device.type == "cpu":
@@ -199,6 +204,13 @@ class StopRequest:
 
     def __bool__(self) -> bool:
         return self.signal is not None
+
+    def agreed(self, agree: Callable[[int], int]) -> bool:
+        """Whether any rank was told to stop; then all were, by the same signal. `agree`: the maximum over ranks."""
+        number = agree(int(self.signal or 0))
+        if number:
+            self.signal = signal.Signals(number)
+        return bool(number)
 
     def __enter__(self) -> StopRequest:
         if threading.current_thread() is threading.main_thread():

@@ -1,18 +1,23 @@
 """One training step up to the update: micro-batches, gradients, global norm, clip, finite check.
 
-    loss = sum over all micro-batches of (sum of token losses) / valid targets of the whole global batch
+    loss = sum over all ranks and micro-batches of (sum of token losses) / valid targets of the whole global batch
 
-so that neither accumulation nor masking changes the gradient. A target of -1 is not counted.
+so that neither accumulation, number of ranks nor masking changes the gradient. A target of -1 is not counted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from danalab.train.loss_scale import LossScale
+from danalab.train.parallel.norms import whole_norm
+from danalab.train.parallel.sharing import Sharing
+from danalab.train.parallel.world import World
 
 IGNORED = -1
 """Target that carries no loss: padding, or another speaker's words."""
@@ -29,7 +34,9 @@ class StepResult:
     finite: Tensor
     """Whether loss and gradient norm are finite (bool)."""
     norms: Tensor
-    """Norm of each parameter's gradient [parameters that have one], to find the culprits."""
+    """Norm of each parameter's gradient [parameters], to find the culprits."""
+    scale: Tensor | None = None
+    """What the loss was multiplied by; None outside float16."""
 
 
 class GradientStep:
@@ -44,42 +51,77 @@ class GradientStep:
         grad_clip: float,
         z_loss: float,
         autocast: Callable[[], Any],
+        sharing: Sharing | None = None,
+        loss_scale: LossScale | None = None,
     ):
-        """`autocast()` is a context manager; `grad_clip` 0 does not clip; `micro_batch` [sequences]."""
+        """Args:
+        parameters: those of the optimizer, in its order.
+        micro_batch: sequences at a time on this rank.
+        grad_clip: 0 does not clip.
+        autocast: makes the context manager of forward computations.
+        sharing: among which ranks; default one process alone.
+        loss_scale: for float16.
+        """
         self._model = model
-        self._parameters = parameters
         self._micro_batch = micro_batch
         self._grad_clip = grad_clip
         self._z_loss = z_loss
         self._autocast = autocast
         self._device = parameters[0].device
+        self._scale = loss_scale
+        self._sharing = sharing or Sharing(World.single())
+        self._sharing.attach(parameters)
 
     def __call__(self, inputs: Tensor, targets: Tensor) -> StepResult:
-        """Gradients of the loss of `inputs`, `targets` [sequences, length]; earlier gradients must be gone."""
-        valid = (targets != IGNORED).sum()  # on the host, where the batch is
-        counts = {"valid_count": float(valid), "position_count": float(targets.numel())}
-        total = torch.zeros((), device=self._device)
-        for micro_inputs, micro_targets in self._micro_batches(inputs, targets):
-            with self._autocast():
-                ce, lse2 = self._model(micro_inputs, micro_targets, z_loss=self._z_loss, ignore_index=IGNORED, **counts)
-                loss = ce + self._z_loss * lse2
-            loss.backward()
-            total += ce.detach()
-        grads = [p.grad for p in self._parameters if p.grad is not None]
-        norms = torch.stack(torch._foreach_norm(grads))
-        norm = torch.linalg.vector_norm(norms)
-        finite = torch.isfinite(total) & torch.isfinite(norm)
-        if self._grad_clip:
-            torch.nn.utils.clip_grads_with_norm_(self._parameters, self._grad_clip, norm)
-        return StepResult(total, norm, finite, norms)
+        """Gradients of the loss of this rank's `inputs`, `targets` [sequences, length]; earlier gradients must be gone.
 
-    def _micro_batches(self, inputs: Tensor, targets: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        for start in range(0, inputs.shape[0], self._micro_batch):
-            part = slice(start, start + self._micro_batch)
-            yield (
-                inputs[part].to(self._device, non_blocking=True),
-                targets[part].to(self._device, non_blocking=True),
-            )
+        Collective.
+        """
+        sharing = self._sharing
+        valid, positions = sharing.world.sums([float((targets != IGNORED).sum()), float(targets.numel())])
+        counts = {"valid_count": valid, "position_count": positions}
+        total = torch.zeros((), device=self._device)
+        starts = range(0, inputs.shape[0], self._micro_batch)
+        for start in starts:
+            micro_inputs, micro_targets = self._part(start, inputs, targets)
+            with sharing.micro_batch(start == starts[-1]):
+                with self._autocast():
+                    ce, lse2 = self._model(
+                        micro_inputs, micro_targets, z_loss=self._z_loss, ignore_index=IGNORED, **counts
+                    )
+                    loss = ce + self._z_loss * lse2
+                if sharing.loss_factor != 1:
+                    loss = loss * sharing.loss_factor
+                if self._scale is not None:
+                    loss = loss * self._scale.value
+                loss.backward()
+            total += ce.detach()
+        sharing.finish()
+        return self._look(sharing.total(total))
+
+    def _look(self, loss: Tensor) -> StepResult:
+        """Norms and the finite check of what was computed; clips."""
+        scale = None if self._scale is None else self._scale.value
+        norms = self._sharing.gradient_norms()
+        if scale is not None:
+            norms = norms / scale
+        norm = torch.linalg.vector_norm(norms)
+        finite = torch.isfinite(loss) & torch.isfinite(norm)
+        factor = torch.clamp(self._grad_clip / (norm + 1e-6), max=1.0) if self._grad_clip else None
+        if scale is not None:
+            factor = (1.0 if factor is None else factor) / scale
+        if factor is not None:
+            self._sharing.scale_gradients(factor)
+        if self._scale is not None:
+            self._scale.update(finite)
+        return StepResult(loss, norm, finite, norms, scale)
+
+    def _part(self, start: int, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        part = slice(start, start + self._micro_batch)
+        return (
+            inputs[part].to(self._device, non_blocking=True),
+            targets[part].to(self._device, non_blocking=True),
+        )
 
 
 class UpdateNorm:
@@ -94,9 +136,9 @@ class UpdateNorm:
         self._before = [p.detach().clone() for p in self._parameters]
 
     def after(self) -> Tensor | None:
-        """The norm since `before`, 0-dim; None where it was not called."""
+        """The norm since `before`, 0-dim, over all ranks' weights (collective); None where it was not called."""
         if self._before is None:
             return None
         before, self._before = self._before, None
         torch._foreach_sub_(before, [p.detach() for p in self._parameters])
-        return torch.nn.utils.get_total_norm(before)
+        return whole_norm(before)

@@ -60,8 +60,8 @@ class Sharing:
         """
         return build_optimizer(name, model, lr=lr, **settings)
 
-    def attach(self, optimizer: torch.optim.Optimizer, parameters: list[Tensor]) -> None:
-        """Take note of what gradients are asked for: the optimizer's parameters, in its order."""
+    def attach(self, parameters: list[Tensor]) -> None:
+        """Take note of whose gradients are meant: the optimizer's parameters, in its order."""
         self._parameters = parameters
 
     # ---- a step ----

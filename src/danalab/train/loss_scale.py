@@ -1,0 +1,40 @@
+"""float16's gradients reach from 6e-8 to 65504: the loss is multiplied by a factor that keeps them in there.
+
+gradients are finite  ->  the factor doubles after 2000 such steps in a row
+they are not          ->  the step is not made, the factor halves
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+FIRST, INTERVAL = 2.0**16, 2000
+
+
+class LossScale:
+    """The factor, kept on the device so that nothing waits for it."""
+
+    def __init__(self, device: torch.device):
+        self.value = torch.full((), FIRST, device=device)
+        """0-dim float32; never below 1."""
+        self._good = torch.zeros((), dtype=torch.int32, device=device)
+
+    @torch.no_grad()
+    def update(self, finite: Tensor) -> None:
+        """Adapt to a step whose unscaled gradients were `finite` (0-dim bool, on the device) or not."""
+        self._good = (self._good + 1).where(finite, 0)
+        grows = self._good >= INTERVAL
+        self._good = self._good.where(~grows, 0)
+        self.value = torch.where(finite, self.value.where(~grows, self.value * 2), self.value / 2).clamp(min=1.0)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {"value": float(self.value), "good": int(self._good)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take back what `state_dict` gave."""
+        self.value.fill_(state["value"])
+        self._good.fill_(state["good"])
