@@ -51,6 +51,9 @@ def build_optimizer(
             each with `param_names`; parameters, named parameters or groups are taken as they are.
         lr: peak learning rate.
         settings: hyper-parameters; see `optimizer_spec(name).settings`.
+    Returns:
+        An optimizer that is right for DTensor parameters too: one of this package, or a library's in an `Adapted`
+        (`danalab.optim.sharding.adapted`), whose `inner` is the library's own.
     Raises:
         UserError: unknown name or setting, or a value out of range.
         MissingExtra: the optimizer is a library's that is not installed.
@@ -62,7 +65,9 @@ def build_optimizer(
             hint = nearest(setting, spec.settings)
             raise UserError(f"optimizer '{spec.name}' has no setting '{setting}'{hint}; it has: {have}")
     groups: Any = groups_of(spec, model_or_params) if isinstance(model_or_params, nn.Module) else model_or_params
-    return spec.build(groups, lr=lr, **settings)
+    from danalab.optim.sharding.adapted import adapted  # which imports this module when it has something to refuse
+
+    return adapted(spec, groups, lr, settings)
 
 
 def optimizer_spec(name: str) -> OptimizerSpec:

@@ -38,8 +38,8 @@ class OptimizerSpec:
     """Depends on the step count: has `coefficients()`, `collect_stats()` and `update_rms()`."""
     elementwise: bool = True
     """Each coordinate is updated by itself, so any sharding of the parameters will do."""
-    fsdp2: bool = True
-    """Works on DTensor parameters."""
+    per_parameter: bool = True
+    """Each parameter is updated by itself; False: a statistic over all of them couples them."""
     train_eval: bool = False
     """Has `train()` and `eval()` that must be called around evaluation."""
     closure: bool = False

@@ -1,0 +1,115 @@
+"""Checks of what is given to optimizers of libraries, which differ in what they refuse and how they say it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from danalab.errors import UserError
+from danalab.optim.named_groups import called
+from danalab.optim.spec import Setting
+
+
+def in_one_line(owner: str, build: Callable[[], Any]) -> Any:
+    """What `build` returns; a library's complaint becomes one line.
+
+    Raises:
+        UserError: the library refuses.
+    """
+    try:
+        return build()
+    except UserError:
+        raise
+    except (ArithmeticError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        raise UserError(f"{owner}: {lines[0]}") from error
+
+
+def check_numbers_of(owner: str, known: Mapping[str, Setting], given: Mapping[str, Any]) -> None:
+    """Refuse numbers that no run can mean: not finite, or negative where the default is not.
+
+    Args:
+        known: settings of the optimizer; `lr` is one always.
+        given: settings by name; others are passed over.
+    Raises:
+        UserError: names the setting.
+    """
+    for name, value in given.items():
+        if name != "lr" and name not in known:
+            continue
+        usual = known[name].default if name in known else 1e-3
+        if name == "lr":
+            _check_rate(owner, value)
+        elif isinstance(value, (tuple, list)) and isinstance(usual, (tuple, list)):
+            if len(value) != len(usual):
+                raise UserError(f"{owner}: {name} is {value}, must be {len(usual)} numbers")
+            for number, own in zip(value, usual, strict=True):
+                _check_number(owner, name, number, own, value)
+        elif isinstance(value, (tuple, list)):
+            for number in value:
+                _check_number(owner, name, number, None, value)
+        else:
+            _check_number(owner, name, value, usual, value)
+
+
+def _check_rate(owner: str, lr: Any) -> None:
+    if isinstance(lr, Tensor):
+        if lr.numel() != 1:
+            raise UserError(f"{owner}: lr is a tensor of shape {tuple(lr.shape)}, must be a single number")
+        if lr.device.type != "cpu":
+            return  # reading it would wait for the device
+        lr = lr.item()
+    if isinstance(lr, bool) or not isinstance(lr, (int, float)):
+        raise UserError(f"{owner}: lr is {lr!r}, must be a number")
+    _check_number(owner, "lr", lr, 1e-3, lr)
+
+
+def _check_number(owner: str, name: str, number: Any, usual: Any, whole: Any) -> None:
+    if isinstance(number, Tensor) and number.numel() == 1 and number.device.type == "cpu":
+        number = number.item()
+    is_number = isinstance(number, (int, float)) and not isinstance(number, bool)
+    if not is_number:
+        if isinstance(usual, (int, float)) and not isinstance(usual, bool) and number is not None:
+            raise UserError(f"{owner}: {name} is {whole!r}, must be a number")
+        return
+    may_be_negative = isinstance(usual, (int, float)) and usual < 0
+    if not math.isfinite(number) or (number < 0 and not may_be_negative):
+        raise UserError(f"{owner}: {name} is {whole}, must be finite and not negative")
+
+
+def check_parameters(owner: str, groups: Iterable[Mapping[str, Any]]) -> None:
+    """Refuse parameters that are not of real floating-point numbers, or that are given twice.
+
+    Args:
+        groups: as `named_groups` returns them.
+    Raises:
+        UserError: names the parameter.
+    """
+    seen: set[int] = set()
+    for group in groups:
+        for name, p in group["params"]:
+            if not p.dtype.is_floating_point:
+                raise UserError(
+                    f"{owner}: {called(name, p)} is {p.dtype}; only real floating-point parameters can be optimized"
+                )
+            if id(p) in seen:
+                raise UserError(f"{owner}: {called(name, p)} is given twice")
+            seen.add(id(p))
+
+
+def check_gradients(owner: str, names: Iterable[str], params: Iterable[Tensor]) -> None:
+    """Refuse sparse gradients.
+
+    Raises:
+        UserError: names the parameter.
+    """
+    for name, p in zip(names, params, strict=True):
+        if p.grad is not None and p.grad.layout != torch.strided:
+            raise UserError(
+                f"{owner}: {called(name, p)} has a {p.grad.layout} gradient; only dense ones are supported"
+                " (nn.Embedding: sparse=False)"
+            )

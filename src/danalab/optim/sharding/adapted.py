@@ -1,0 +1,358 @@
+"""Optimizers of libraries as this package's own behave: on plain tensors and DTensors, checked, with complete state."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from danalab.optim.balance import owners
+from danalab.optim.checks import check_gradients, check_numbers_of, check_parameters, in_one_line
+from danalab.optim.named_groups import hyper, named_groups
+from danalab.optim.rehearsal import is_rehearsal
+from danalab.optim.sharding import loading
+from danalab.optim.sharding.modes import require_supported
+from danalab.optim.sharding.nested import map_leaves, outline_of
+from danalab.optim.sharding.places import Itself, LocalPart, Owned
+from danalab.optim.spec import OptimizerSpec
+
+TOUCHING = ("train", "eval", "update_hessian")
+"""Methods of inner optimizers that read or write parameters, gradients or state."""
+
+
+class Adapted(torch.optim.Optimizer):
+    """An optimizer that knows nothing of sharding, on parameters that may be sharded.
+
+    It steps on stand-ins (`danalab.optim.sharding.places`): parameters themselves, local parts, or whole parameters at
+    their owners, so that each step equals that of one process. Besides, what libraries leave open: sparse gradients,
+    complex parameters, numbers that mean nothing and foreign state_dicts are refused in one line, and the step that
+    checkpoint helpers make with zero gradients and learning rate changes nothing.
+
+    Anything else (`train`, `eval`, `coefficients`, ...) is the inner optimizer's.
+
+    Args:
+        spec: entry of the registry.
+        params: parameters, named parameters or groups.
+        lr: peak learning rate.
+        settings: hyper-parameters.
+    Raises:
+        UserError: what the optimizer refuses, or sharded parameters that it cannot be exact on.
+    """
+
+    takes_dtensors = True
+
+    def __init__(self, spec: OptimizerSpec, params: Iterable[Any], lr: Any, settings: dict[str, Any]):
+        self.spec = spec
+        self._places: list[Itself] = []
+        self._names: list[str] = []
+        self._stepped: set[int] = set()
+        self._awake = False  # it has state: a step, a rehearsal, or a state_dict that was loaded
+        self._built = False
+        check_numbers_of(spec.name, spec.settings, {"lr": lr, **settings})
+        groups = named_groups(spec.name, params)
+        inner_groups = self._placed(groups)
+        self.inner: torch.optim.Optimizer = in_one_line(spec.name, lambda: spec.build(inner_groups, lr=lr, **settings))
+        self._release()
+        outer = [
+            {**hyper(inner), "params": _as_given(group["params"])}
+            for group, inner in zip(groups, self.inner.param_groups, strict=True)
+        ]
+        super().__init__(outer, self.inner.defaults)
+        self._built = True
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or "inner" not in self.__dict__:
+            raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
+        found = getattr(self.inner, name)
+        if name not in TOUCHING:
+            return found
+
+        @wraps(found)
+        def touching(*args: Any, **kwargs: Any) -> Any:
+            for i in range(len(self._places)):
+                if i not in self._stepped:
+                    self._forget(i)  # zeros of a rehearsal are no state to compute with
+            with torch.no_grad(), self._brought():
+                return found(*args, **kwargs)
+
+        return touching
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {key: value for key, value in self.__dict__.items() if key != "step"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._patch_step_function()
+
+    def __repr__(self) -> str:
+        return f"Adapted({self.inner!r})"
+
+    # ---- groups ----
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add parameters with settings of their own; what is not given is as at construction.
+
+        Raises:
+            UserError: a setting out of range, or a parameter that cannot be optimized.
+        """
+        if not self._built:
+            super().add_param_group(param_group)
+            return
+        [group] = named_groups(self.spec.name, [param_group])
+        [inner_group] = self._placed([group])
+        in_one_line(self.spec.name, lambda: self.inner.add_param_group(inner_group))
+        self._release()
+        super().add_param_group({**hyper(self.inner.param_groups[-1]), "params": _as_given(group["params"])})
+
+    def _placed(self, groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The groups of the inner optimizer, after a place was found for each parameter."""
+        check_parameters(self.spec.name, groups)
+        for group in groups:
+            check_numbers_of(self.spec.name, self.spec.settings, group)
+        places = _places(self.spec, [p for group in groups for _, p in group["params"]])
+        self._places += places
+        self._names += [name for group in groups for name, _ in group["params"]]
+        each = iter(places)
+        found = []
+        for group in groups:
+            stand_ins = [place.stand_in for place in (next(each) for _ in group["params"])]
+            found.append({**group, "params": [q for q in stand_ins if q is not None]})
+        return found
+
+    def _release(self) -> None:
+        for place in self._places:
+            if isinstance(place, Owned):
+                place.release()
+
+    @property
+    def _params(self) -> list[Tensor]:
+        return [place.p for place in self._places]
+
+    # ---- the step ----
+
+    @torch.no_grad()
+    def step(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, closure: Callable[[], Any] | None = None, *, found_nonfinite: Tensor | bool | None = None
+    ) -> Any:
+        """Apply the gradients. Collective where parameters are sharded.
+
+        Args:
+            closure: evaluates the model again and returns the loss.
+            found_nonfinite: True leaves everything as it is.
+        Raises:
+            UserError: a sparse gradient.
+        """
+        if found_nonfinite is not None and bool(found_nonfinite):
+            return None
+        if self.spec.closure:
+            with self._brought():
+                return self.inner.step(closure)
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        check_gradients(self.spec.name, self._names, self._params)
+        if is_rehearsal(self.param_groups):
+            self._awake = True
+            self._complete()
+            return loss
+        moving = [i for i, place in enumerate(self._places) if place.p.grad is not None]
+        for i in moving:
+            if i not in self._stepped:
+                self._forget(i)  # made by a rehearsal; the optimizer shall make its own from this gradient
+                self._stepped.add(i)
+        if not moving:
+            return loss
+        self._awake = True
+        with self._brought(moving):
+            self.inner.step()
+        return loss
+
+    @contextmanager
+    def _brought(self, indices: Sequence[int] | None = None) -> Iterator[None]:
+        """With stand-ins at hand and the settings as schedules left them; what is changed is taken over."""
+        places = self._places if indices is None else [self._places[i] for i in indices]
+        for inner, outer in zip(self.inner.param_groups, self.param_groups, strict=True):
+            inner.update(hyper(outer))
+        for place in places:
+            place.bring()
+        try:
+            yield
+        finally:
+            for place in places:
+                place.take_back()
+        for inner, outer in zip(self.inner.param_groups, self.param_groups, strict=True):
+            outer.update(hyper(inner))
+
+    # ---- state ----
+
+    @property
+    def state(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """State of each parameter, with DTensors where the parameter is one; of a parameter owned elsewhere, nothing.
+
+        It is empty before the first step, and made anew at each look: change tensors in it, not the dict.
+        """
+        found: dict[Tensor, Any] = defaultdict(dict)
+        if self._awake:
+            for place in self._places:
+                own = self._own_state(place)
+                found[place.p] = own if isinstance(place, Owned) else map_leaves(own, place.outward)
+        return found
+
+    @state.setter
+    def state(self, _: Any) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Set by torch's constructor, which finds nothing to keep."""
+
+    def _own_state(self, place: Itself) -> dict[str, Any]:
+        if place.stand_in is None or place.stand_in not in self.inner.state:
+            return {}
+        return dict(self.inner.state[place.stand_in])
+
+    def _forget(self, i: int) -> None:
+        stand_in = self._places[i].stand_in
+        if stand_in is not None:
+            self.inner.state.pop(stand_in, None)
+
+    def _complete(self) -> None:
+        """Give the parameters that have taken no step a state of the right form, as ranks and checkpoints need it."""
+        loading.rehearse(self.inner, [place for i, place in enumerate(self._places) if i not in self._stepped])
+        for inner, outer in zip(self.inner.param_groups, self.param_groups, strict=True):
+            for key, value in hyper(inner).items():
+                outer.setdefault(key, value)
+
+    def state_dict(self) -> dict[str, Any]:
+        """As torch's, with DTensors for what is sharded. Collective where parameters are owned.
+
+        Besides, each group says in `unstepped` which of its parameters have taken no step.
+        """
+        if self._awake:
+            self._complete()
+        states = self._outward() if self._awake else {}
+        groups, start = [], 0
+        for group in self.param_groups:
+            stop = start + len(group["params"])
+            waiting = [i - start for i in range(start, stop) if i not in self._stepped]
+            groups.append({**group, "params": list(range(start, stop)), "unstepped": waiting})
+            start = stop
+        saved = {"state": states, "param_groups": groups}
+        for hook in self._optimizer_state_dict_post_hooks.values():
+            saved = hook(self, saved) or saved
+        return saved
+
+    def _outward(self) -> dict[int, Any]:
+        found: dict[int, Any] = {}
+        outlines = self._outlines()
+        for i, place in enumerate(self._places):
+            state = self._own_state(place)
+            if isinstance(place, Owned) and not place.is_mine:
+                state = outlines[i]
+            state = map_leaves(state, place.outward)
+            if state:
+                found[i] = state
+        return found
+
+    def _outlines(self) -> dict[int, Any]:
+        """Forms of the states of owned parameters, from their owners. Collective."""
+        meshes = {place.mesh: None for place in self._places if isinstance(place, Owned)}
+        found: dict[int, Any] = {}
+        for mesh in meshes:
+            from danalab.optim.sharding.layout import gather_objects
+
+            mine = {
+                i: outline_of(self._own_state(place))
+                for i, place in enumerate(self._places)
+                if isinstance(place, Owned) and place.mesh == mesh and place.is_mine
+            }
+            for part in gather_objects(mine, mesh):
+                found.update(part)
+        return found
+
+    def _forms(self) -> list[Any]:
+        """Outline of each parameter's state in a state_dict. Collective where parameters are owned."""
+        owned = self._outlines()
+        return [
+            owned[i] if isinstance(place, Owned) else outline_of(map_leaves(self._own_state(place), place.outward))
+            for i, place in enumerate(self._places)
+        ]
+
+    @torch.no_grad()
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore state and every hyper-parameter, from any layout; how to compute (foreach, ...) stays as built.
+
+        Raises:
+            UserError: saved by another optimizer or from another model; nothing has changed then.
+        """
+        for hook in self._optimizer_load_state_dict_pre_hooks.values():
+            state_dict = hook(self, state_dict) or state_dict
+        saved = loading.check(self, state_dict)
+        states = [saved["state"].get(key, {}) for group in saved["param_groups"] for key in group["params"]]
+        stepped: set[int] = set()
+        start = 0
+        for group, saved_group in zip(self.param_groups, saved["param_groups"], strict=True):
+            stepped |= {start + k for k in range(len(group["params"])) if not loading.waits(saved, saved_group, k)}
+            own = {key: group[key] for key in loading.HOW if key in group}
+            group.update({key: value for key, value in hyper(saved_group).items() if key != "unstepped"})
+            group.update(own)
+            start += len(group["params"])
+        for inner, outer in zip(self.inner.param_groups, self.param_groups, strict=True):
+            inner.update(hyper(outer))
+        for i, (place, state) in enumerate(zip(self._places, states, strict=True)):
+            new = map_leaves(dict(state), place.inward)
+            if place.stand_in is not None and i in stepped and new:
+                self.inner.state[place.stand_in] = new
+            else:
+                self._forget(i)
+        self._stepped = stepped
+        self._awake = self._awake or bool(stepped)
+        for hook in self._optimizer_load_state_dict_post_hooks.values():
+            hook(self)
+
+
+def adapted(spec: OptimizerSpec, params: Iterable[Any], lr: Any, settings: dict[str, Any]) -> torch.optim.Optimizer:
+    """The optimizer of an entry, in an `Adapted` unless its class can do without."""
+    if getattr(spec.build, "takes_dtensors", False):
+        return spec.build(params, lr=lr, **settings)
+    params = list(params)
+    optimizer = Adapted(spec, params, lr, settings)
+    if getattr(optimizer.inner, "takes_dtensors", False):  # a function that builds a class of ours
+        return spec.build(params, lr=lr, **settings)
+    return optimizer
+
+
+def _places(spec: OptimizerSpec, params: list[Any]) -> list[Itself]:
+    """A place for each parameter; ownership is balanced over the ranks of each mesh."""
+    found: list[Itself | None] = [None] * len(params)
+    owned: dict[Any, list[int]] = {}
+    for i, p in enumerate(params):
+        if getattr(p, "device_mesh", None) is None:
+            found[i] = Itself(p)
+            continue
+        from danalab.optim.sharding.layout import is_whole
+
+        require_supported(spec, "fsdp" if p.device_mesh.ndim == 1 else "fsdp+tp")
+        if spec.elementwise or is_whole(p):
+            found[i] = LocalPart(p)
+        else:
+            owned.setdefault(p.device_mesh, []).append(i)
+    for mesh, indices in owned.items():
+        costs = [_cost(params[i].shape) for i in indices]
+        for i, owner in zip(indices, owners(costs, mesh.size()), strict=True):
+            found[i] = Owned(params[i], owner)
+    return [place for place in found if place is not None]
+
+
+def _cost(shape: Sequence[int]) -> float:
+    """About what updating a whole parameter costs: memory, and products of a matrix with preconditioners."""
+    numel = 1.0
+    for length in shape:
+        numel *= length
+    return numel * (100 + (sum(shape) if len(shape) > 1 else 0))
+
+
+def _as_given(pairs: list[tuple[str, Tensor]]) -> list[Any]:
+    return list(pairs) if all(name for name, _ in pairs) else [p for _, p in pairs]

@@ -1,0 +1,43 @@
+"""State of library optimizers: tensors, plain values, and lists or dicts of these."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class Outline:
+    """A tensor's form without its values."""
+
+    def __init__(self, tensor: Tensor):
+        self.shape, self.dtype = tuple(tensor.shape), tensor.dtype
+
+    def empty(self, device: torch.device) -> Tensor:
+        return torch.empty(self.shape, dtype=self.dtype, device=device)
+
+
+def map_leaves(value: Any, change: Callable[[Any], Any]) -> Any:
+    """`value` with every leaf (all but lists, tuples and dicts) changed."""
+    if isinstance(value, dict):
+        return {key: map_leaves(item, change) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(map_leaves(item, change) for item in value)
+    return change(value)
+
+
+def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """(path, leaf) of all leaves; an empty container has none."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, (list, tuple)) else None
+    if items is None:
+        yield path, value
+        return
+    for key, item in items:
+        yield from leaves(item, f"{path}.{key}" if path else str(key))
+
+
+def outline_of(value: Any) -> Any:
+    """`value` with `Outline`s in place of tensors."""
+    return map_leaves(value, lambda leaf: Outline(leaf) if isinstance(leaf, Tensor) else leaf)
