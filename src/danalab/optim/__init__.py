@@ -10,12 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from danalab.optim.adamw_decaying_wd import AdamWDecayingWD
+    from danalab.optim.ademamix import AdEMAMix, AdEMAMixDecayingWD
+    from danalab.optim.auto_dana import AutoDana
     from danalab.optim.dana import ADana, DanaMK4, DanaStar, DanaStarMK4
+    from danalab.optim.dana_plain import Dana, SignDana
     from danalab.optim.kinds import parameter_kinds
     from danalab.optim.manau import Manau
     from danalab.optim.muon import DMuon, Muon
     from danalab.optim.registry import OptimizerSpec, build_optimizer, list_optimizers, optimizer_spec
     from danalab.optim.schedules import get_schedule, lr_scheduler
+    from danalab.optim.snoo import SNOO
     from danalab.optim.zero import DistributedMuonAdamW
 
 _WHERE = {
@@ -24,6 +28,12 @@ _WHERE = {
     "DanaStar": "dana",
     "DanaStarMK4": "dana",
     "AdamWDecayingWD": "adamw_decaying_wd",
+    "AdEMAMix": "ademamix",
+    "AdEMAMixDecayingWD": "ademamix",
+    "Dana": "dana_plain",
+    "SignDana": "dana_plain",
+    "AutoDana": "auto_dana",
+    "SNOO": "snoo",
     "Muon": "muon",
     "DMuon": "muon",
     "Manau": "manau",
@@ -38,9 +48,14 @@ _WHERE = {
 }
 
 __all__ = [
+    "SNOO",
     "ADana",
+    "AdEMAMix",
+    "AdEMAMixDecayingWD",
     "AdamWDecayingWD",
+    "AutoDana",
     "DMuon",
+    "Dana",
     "DanaMK4",
     "DanaStar",
     "DanaStarMK4",
@@ -48,6 +63,7 @@ __all__ = [
     "Manau",
     "Muon",
     "OptimizerSpec",
+    "SignDana",
     "build_optimizer",
     "get_schedule",
     "list_optimizers",

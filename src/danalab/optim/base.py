@@ -16,6 +16,7 @@ from danalab.errors import UserError
 from danalab.optim import ways
 from danalab.optim.batch import Batch, gather
 from danalab.optim.functional import decay_rate, schedule_factor
+from danalab.optim.rehearsal import is_rehearsal
 from danalab.optim.rules import Rule
 from danalab.optim.settings import check_settings, resolve_decay
 from danalab.optim.state import IMPLEMENTATION, check_state_dict, fill_state, local, moment_dtype, parameter_name
@@ -30,6 +31,8 @@ class RuleOptimizer(torch.optim.Optimizer):
     parameter is bfloat16 or float16. A subclass says which rule a group has and which settings it refuses.
     """
 
+    takes_dtensors: ClassVar[bool] = True
+    """Steps on the local parts of DTensors by itself."""
     _numel: int | None = None  # elements of all parameters, counted when first needed
 
     def rule_of(self, group: Mapping[str, Any]) -> Rule:
@@ -100,7 +103,7 @@ class RuleOptimizer(torch.optim.Optimizer):
             skip = found_nonfinite.bool()
         elif found_nonfinite is not None and bool(found_nonfinite):
             return loss
-        if self._is_rehearsal():
+        if is_rehearsal(self.param_groups):
             return loss
         self._apply(skip)
         return loss
@@ -159,23 +162,9 @@ class RuleOptimizer(torch.optim.Optimizer):
         for name in rule.moments:
             self.state[p][name] = torch.empty_like(p, dtype=moment_dtype(p)).copy_(saved[name].detach())
 
-    def _is_rehearsal(self) -> bool:
-        """Whether this is the step with zero learning rate and zero gradients that checkpoint helpers make.
 
-        They mean it to create state only. To a log-time optimizer it would be a step in time.
-        """
-        if any(isinstance(group["lr"], Tensor) and group["lr"].device.type != "cpu" for group in self.param_groups):
-            return False
-        if any(float(group["lr"]) != 0 for group in self.param_groups):
-            return False
-        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
-            return False
-        grads = [p.grad for group in self.param_groups for p in group["params"] if p.grad is not None]
-        return not any(_any_nonzero(g) for g in grads)
-
-
-class DecayingOptimizer(RuleOptimizer):
-    """One element-wise rule with independent, decaying weight decay; `ADana` explains the arguments."""
+class ElementwiseOptimizer(RuleOptimizer):
+    """One element-wise rule for all parameters; `ADana` explains the arguments."""
 
     rule: ClassVar[Rule]
 
@@ -184,8 +173,6 @@ class DecayingOptimizer(RuleOptimizer):
         params: Any,
         settings: dict[str, Any],
         *,
-        omega: float | None,
-        horizon: float | None,
         foreach: bool | None,
         fused: bool | None,
         capturable: bool,
@@ -193,9 +180,7 @@ class DecayingOptimizer(RuleOptimizer):
         if foreach and (fused or capturable):
             other = "fused" if fused else "capturable"
             raise UserError(f"{self.name}: foreach=True and {other}=True exclude each other; leave one of them out")
-        decay = {key: settings[key] for key in ("weight_decay", "wd_ts")}
-        settings["weight_decay"], settings["wd_ts"] = resolve_decay(self.name, **decay, omega=omega, horizon=horizon)
-        check_settings(self.name, settings)
+        self.check_group(settings)
         try:
             super().__init__(params, {**settings, "foreach": foreach, "fused": fused, "capturable": capturable})
         except (TypeError, ValueError) as error:
@@ -206,19 +191,6 @@ class DecayingOptimizer(RuleOptimizer):
 
     def check_group(self, group: Mapping[str, Any]) -> None:
         check_settings(self.name, group)
-
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add parameters with settings of their own; what is not given is as at construction.
-
-        Raises:
-            UserError: a setting out of range, or a parameter that cannot be optimized; nothing has been added then.
-        """
-        group = dict(param_group) if isinstance(param_group, dict) else param_group
-        if "omega" in group or "horizon" in group:
-            form = {key: group.pop(key, None) for key in ("omega", "horizon")}
-            decay = {"weight_decay": group.pop("weight_decay", 0.0), "wd_ts": group.pop("wd_ts", None)}
-            group["weight_decay"], group["wd_ts"] = resolve_decay(self.name, **decay, **form)
-        super().add_param_group(group)
 
     def coefficients(self, group: int = 0) -> dict[str, Any]:
         """Scalars of the last step of a group, for logging: `t`, `lr`, `schedule`, `lambda`; subclasses add theirs.
@@ -239,10 +211,33 @@ class DecayingOptimizer(RuleOptimizer):
         }
 
 
-def _any_nonzero(g: Tensor) -> bool:
-    if g.layout != torch.strided:
-        return True
-    total = g.abs().sum()
-    # A rank's own shard may be zero where another's is not, and the ranks must agree.
-    full = getattr(total, "full_tensor", None)
-    return bool((full() if full is not None else total) != 0)
+class DecayingOptimizer(ElementwiseOptimizer):
+    """One element-wise rule with independent, decaying weight decay, stated in either of two forms."""
+
+    def __init__(
+        self,
+        params: Any,
+        settings: dict[str, Any],
+        *,
+        omega: float | None,
+        horizon: float | None,
+        foreach: bool | None,
+        fused: bool | None,
+        capturable: bool,
+    ):
+        decay = {key: settings[key] for key in ("weight_decay", "wd_ts")}
+        settings["weight_decay"], settings["wd_ts"] = resolve_decay(self.name, **decay, omega=omega, horizon=horizon)
+        super().__init__(params, settings, foreach=foreach, fused=fused, capturable=capturable)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add parameters with settings of their own; what is not given is as at construction.
+
+        Raises:
+            UserError: a setting out of range, or a parameter that cannot be optimized; nothing has been added then.
+        """
+        group = dict(param_group) if isinstance(param_group, dict) else param_group
+        if "omega" in group or "horizon" in group:
+            form = {key: group.pop(key, None) for key in ("omega", "horizon")}
+            decay = {"weight_decay": group.pop("weight_decay", 0.0), "wd_ts": group.pop("wd_ts", None)}
+            group["weight_decay"], group["wd_ts"] = resolve_decay(self.name, **decay, **form)
+        super().add_param_group(group)

@@ -8,43 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from danalab.optim.base import DecayingOptimizer
+from danalab.optim.log_time import LogTimeOptimizer
 from danalab.optim.rules import ADANA, DANA_STAR
-from danalab.optim.stats import collect, update_rms
 
 
-class _LogTime(DecayingOptimizer):
-    def coefficients(self, group: int = 0) -> dict[str, Any]:
-        """Scalars of the last step of a group: `t`, `lr`, `schedule`, `beta`, `alpha`, `lambda`.
-
-        Numbers; with `capturable` those that depend on t are 0-dim tensors, so that no device is waited for. `alpha` is
-        (1 + t)^(1 - kappa); for the members with tau it is the largest that a coordinate can have.
-        """
-        settings, known = self.param_groups[group], super().coefficients(group)
-        t = known["t"]
-        beta = 1 - settings["delta"] / (settings["delta"] + t)
-        return {**known, "beta": beta, "alpha": (1 + t) ** (1 - settings["kappa"])}
-
-    def collect_stats(self) -> dict[str, Any]:
-        """Means over all coordinates after the last step, as 0-dim tensors; see `danalab.optim.stats.collect`.
-
-        Costs a pass over the state, so call it when you log, and on all ranks. No device is waited for.
-        """
-        return collect(self)
-
-    def update_rms(self) -> Any:
-        """Root mean square of the last step's direction (before the learning rate), over all coordinates.
-
-        A 0-dim tensor, computed from the state and the gradients: call it between `step()` and `zero_grad()`, on all
-        ranks.
-
-        Raises:
-            UserError: the gradients are gone.
-        """
-        return update_rms(self)
-
-
-class ADana(_LogTime):
+class ADana(LogTimeOptimizer):
     """AdamW with logarithmic-time averages, damped long momentum and decaying independent weight decay.
 
         a = delta / (delta + t)          m <- m + a (g - m)          v <- v + a (g^2 - v)          r = sqrt(v) + eps
@@ -111,7 +79,7 @@ class ADana(_LogTime):
         )
 
 
-class DanaMK4(_LogTime):
+class DanaMK4(LogTimeOptimizer):
     """ADana whose damped momentum term (1+t)^(1-kappa) |m|/r is clipped at `clipsnr`; all else as in `ADana`."""
 
     rule = ADANA

@@ -16,8 +16,8 @@ Tensors = list[Tensor]
 
 def adana_foreach(ps: Tensors, gs: Tensors, ms: Tensors, vs: Tensors, **s: Any) -> None:
     """`functional.adana_update` on lists, in place. `ps` are in the dtype of the moments."""
-    _average(ms, vs, gs, s["gain"], s["gain"])
-    roots = _roots(vs, s["eps"])
+    average(ms, vs, gs, s["gain"], s["gain"])
+    roots = roots_of(vs, s["eps"])
     gamma3, offset, clip = s["gamma3"], s["alpha_offset"], s["clipsnr"]
     if clip is None:
         steps = torch._foreach_add(gs, ms, alpha=gamma3 * (s["alpha"] + offset))
@@ -31,13 +31,13 @@ def adana_foreach(ps: Tensors, gs: Tensors, ms: Tensors, vs: Tensors, **s: Any) 
         torch._foreach_mul_(steps, gamma3)
         torch._foreach_add_(steps, ms, alpha=gamma3 * offset)
         torch._foreach_add_(steps, gs)
-    _apply(ps, steps, roots, s["lr"], s["keep"])
+    apply(ps, steps, roots, s["lr"], s["keep"])
 
 
 def dana_star_foreach(ps: Tensors, gs: Tensors, ms: Tensors, vs: Tensors, taus: Tensors, **s: Any) -> None:
     """`functional.dana_star_update` on lists, in place. `ps` are in the dtype of the moments."""
-    _average(ms, vs, gs, s["gain"], s["gain"])
-    roots = _roots(vs, s["eps"])
+    average(ms, vs, gs, s["gain"], s["gain"])
+    roots = roots_of(vs, s["eps"])
     sizes = torch._foreach_abs(gs)
     shares = torch._foreach_add(sizes, roots)
     torch._foreach_div_(sizes, shares)
@@ -67,31 +67,33 @@ def dana_star_foreach(ps: Tensors, gs: Tensors, ms: Tensors, vs: Tensors, taus: 
     torch._foreach_add_(times, ms, alpha=s["alpha_offset"])
     torch._foreach_mul_(times, s["gamma3"])
     torch._foreach_add_(times, gs)
-    _apply(ps, times, roots, s["lr"], s["keep"])
+    apply(ps, times, roots, s["lr"], s["keep"])
 
 
 def adamw_decaying_wd_foreach(ps: Tensors, gs: Tensors, ms: Tensors, vs: Tensors, **s: Any) -> None:
     """`functional.adamw_decaying_wd_update` on lists, in place. `ps` are in the dtype of the moments."""
-    _average(ms, vs, gs, s["gain1"], s["gain2"])
+    average(ms, vs, gs, s["gain1"], s["gain2"])
     roots = list(torch._foreach_sqrt(vs))
     torch._foreach_div_(roots, s["correction2"] ** 0.5)
     torch._foreach_add_(roots, s["eps"])
-    _apply(ps, ms, roots, s["lr"] / s["correction1"], s["keep"])
+    apply(ps, ms, roots, s["lr"] / s["correction1"], s["keep"])
 
 
-def _average(ms: Tensors, vs: Tensors, gs: Tensors, gain1: float, gain2: float) -> None:
+def average(ms: Tensors, vs: Tensors, gs: Tensors, gain1: float, gain2: float) -> None:
+    """m <- m + gain1 (g - m), v <- v + gain2 (g^2 - v)."""
     torch._foreach_lerp_(ms, gs, gain1)
     torch._foreach_mul_(vs, 1 - gain2)
     torch._foreach_addcmul_(vs, gs, gs, gain2)
 
 
-def _roots(vs: Tensors, eps: float) -> Tensors:
+def roots_of(vs: Tensors, eps: float) -> Tensors:
+    """sqrt(v) + eps."""
     roots = list(torch._foreach_sqrt(vs))
     torch._foreach_add_(roots, eps)
     return roots
 
 
-def _apply(ps: Tensors, numerators: Any, denominators: Tensors, lr: float, keep: float) -> None:
+def apply(ps: Tensors, numerators: Any, denominators: Tensors, lr: float, keep: float) -> None:
     """p <- keep (p - lr numerator / denominator)."""
     torch._foreach_addcdiv_(ps, numerators, denominators, -lr)
     if keep != 1:

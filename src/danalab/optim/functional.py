@@ -210,7 +210,7 @@ def adam_scalars(group: Mapping[str, Any], t: Scalar) -> dict[str, Scalar]:
 
 def decay_rate(group: Mapping[str, Any], t: Scalar) -> Scalar:
     """lambda(t): independent weight decay of step t, before the schedule factor."""
-    wd_ts = group["wd_ts"]
+    wd_ts = group.get("wd_ts")
     return group["weight_decay"] / (1 + t / wd_ts) if wd_ts is not None else group["weight_decay"]
 
 

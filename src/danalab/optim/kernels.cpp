@@ -1,6 +1,6 @@
-// One pass over memory for all parameters of an optimizer: reads p, g, m, v (tau), writes p, m, v (tau).
+// One pass over memory for all parameters of an optimizer: reads p, g and the moments, writes p and the moments.
 //
-// The update rules are those of functional.py, arranged for few divisions and no waiting.
+// The update rules are those of functional.py and its neighbours, arranged for few divisions and no waiting.
 // All parameters form one line of elements that is cut evenly among the threads, so that many small tensors cost no more
 // than one large. Built once per machine and loaded through ctypes: plain C interface, no Python or torch headers.
 
@@ -14,9 +14,11 @@ namespace {
 // Order of the scalars of a batch; native.py fills them in.
 struct Scalars {
   double lr, keep, eps, sign;          // sign: -1 to ascend
-  double gain1, gain2;                 // weights of the new gradient in m (and tau) and in v
+  double gain1, gain2, gain3;          // weights of the new gradient in m (and tau), in v, in the slow average
   double momentum, offset, clip;       // see the rules below; clip < 0: none
-  double t, exponent, root_scale;      // dana_star: t and 1 - kappa; adamw: 1 / sqrt(1 - beta2^t)
+  double t, exponent;                  // dana_star: t, 1 - kappa; auto_dana: log2(1 + t), kappa_max - kappa_min
+  double root_scale;                   // adamw, ademamix: 1 / sqrt(1 - beta2^t)
+  double floor;                        // auto_dana: square of |m| / r below which m is taken for noise
 };
 
 struct Tensors {
@@ -24,7 +26,7 @@ struct Tensors {
   const void* const* g;
   void* const* m;
   void* const* v;
-  void* const* tau;                    // null pointers where the rule has none
+  void* const* third;                  // tau, or the slow average; null pointers where a rule has fewer moments
   const int64_t* numel;
   const int32_t* dtype;                // 0 float32, 1 float64, 2 bfloat16
   const int32_t* batch;                // index into the scalars
@@ -79,8 +81,20 @@ inline void store(bfloat16& to, float x, uint32_t seed, int64_t i) {
   to.bits = uint16_t((finite ? u + noise : special) >> 16);
 }
 
-// x^k for 1 <= x < 2^24 and -5 <= k <= 1. The float version is 2^(k log2 x) by two polynomials and bit arithmetic, 5e-7
-// accurate, because it has to vectorise: powf would cost more than all the rest.
+// 2^e and x^k for 1 <= x < 2^24 and -5 <= k <= 1. The float versions are polynomials and bit arithmetic, 5e-7 accurate,
+// because they have to vectorise: powf would cost more than all the rest.
+inline double exp2_of(double e) { return std::exp2(e); }
+inline float exp2_of(float e) {
+  const float shifted = e + 12582912.0f;  // 1.5 * 2^23: the sum's last bits are e, rounded
+  const float r = e - (shifted - 12582912.0f);
+  float exp2 = 0.001321867f;  // (2^r - 1) / r
+  exp2 = exp2 * r + 0.009671698f;
+  exp2 = exp2 * r + 0.055508930f;
+  exp2 = exp2 * r + 0.240222380f;
+  exp2 = exp2 * r + 0.693146884f;
+  return float_of(bits_of(exp2 * r + 1.0f) + (bits_of(shifted) << 23));
+}
+
 inline double power(double x, double k) { return std::pow(x, k); }
 inline float power(float x, float k) {
   const int32_t u = int32_t(bits_of(x));
@@ -93,15 +107,7 @@ inline float power(float x, float k) {
   log2 = log2 * f + 0.480464995f;
   log2 = log2 * f - 0.721375883f;
   log2 = log2 * f + 1.442699671f;
-  const float e = k * (log2 * f + float(exponent));
-  const float shifted = e + 12582912.0f;  // 1.5 * 2^23: the sum's last bits are e, rounded
-  const float r = e - (shifted - 12582912.0f);
-  float exp2 = 0.001321867f;  // (2^r - 1) / r
-  exp2 = exp2 * r + 0.009671698f;
-  exp2 = exp2 * r + 0.055508930f;
-  exp2 = exp2 * r + 0.240222380f;
-  exp2 = exp2 * r + 0.693146884f;
-  return float_of(bits_of(exp2 * r + 1.0f) + (bits_of(shifted) << 23));
+  return exp2_of(k * (log2 * f + float(exponent)));
 }
 
 template <class S>
@@ -110,23 +116,45 @@ inline S clamp(S x, S bound) {  // NaN passes
   return x > bound ? bound : x;
 }
 
-enum Rule { ADANA, DANA_STAR, ADAMW_DECAYING_WD };
+template <class S>
+inline S sign_of(S x) {  // of 0: 0; NaN passes
+  return x > 0 ? S(1) : x < 0 ? S(-1) : x;
+}
+
+enum Rule { ADANA, DANA_STAR, ADAMW_DECAYING_WD, ADEMAMIX, DANA, SIGN_DANA, AUTO_DANA };
 
 // Elements [begin, end) of one parameter for the rules without tau. S: dtype of state and arithmetic.
 template <Rule RULE, bool CLIP, bool STOCHASTIC, class P, class S>
-void run(P* __restrict p, const P* __restrict grad, S* __restrict m, S* __restrict v, S*, int64_t begin, int64_t end,
-         uint32_t seed, const Scalars& a) {
+void run(P* __restrict p, const P* __restrict grad, S* __restrict m, S* __restrict v, S* __restrict slow, int64_t begin,
+         int64_t end, uint32_t seed, const Scalars& a) {
   const S lr = S(a.lr), keep = S(a.keep), eps = S(a.eps), sign = S(a.sign), gain1 = S(a.gain1), gain2 = S(a.gain2);
   const S momentum = S(a.momentum), offset = S(a.offset), clip = S(a.clip), root_scale = S(a.root_scale);
+  const S gain3 = S(a.gain3), t = S(a.t), exponent = S(a.exponent), floor = S(a.floor);
 #pragma omp simd
   for (int64_t i = begin; i < end; ++i) {
     const S g = sign * load(grad[i]);
     const S mi = m[i] + gain1 * (g - m[i]);
-    const S vi = v[i] + gain2 * (g * g - v[i]);
     m[i] = mi;
-    v[i] = vi;
+    S vi = 0;
+    if (RULE != DANA && RULE != SIGN_DANA) {
+      vi = v[i] + gain2 * (g * g - v[i]);
+      v[i] = vi;
+    }
     S step;
-    if (RULE == ADAMW_DECAYING_WD) {
+    if (RULE == DANA) {  // momentum: gamma3 (alpha + alpha_offset), here and in the next
+      step = g + momentum * mi;
+    } else if (RULE == SIGN_DANA) {
+      step = sign_of(g) + momentum * sign_of(mi);
+    } else if (RULE == ADEMAMIX) {  // momentum: 1 / (1 - beta1^t); offset: gamma3 alpha
+      const S si = slow[i] + gain3 * (g - slow[i]);
+      slow[i] = si;
+      step = (momentum * mi + offset * si) / (std::sqrt(vi) * root_scale + eps);
+    } else if (RULE == AUTO_DANA) {  // momentum: gamma3 (1 + t)^(1 - kappa_max); offset: times gamma3
+      const S r = std::sqrt(vi) + eps, u = mi / r;
+      S signal = 1 - floor / (u * u);
+      signal = signal > 0 ? signal : S(0);
+      step = g / r + (momentum * exp2_of(t * (exponent * signal)) + offset) * u;
+    } else if (RULE == ADAMW_DECAYING_WD) {
       step = momentum * mi / (std::sqrt(vi) * root_scale + eps);  // momentum: 1 / (1 - beta1^t)
     } else if (CLIP) {                                            // momentum: gamma3 alpha; offset, clip: times gamma3
       const S r = std::sqrt(vi) + eps;
@@ -134,7 +162,8 @@ void run(P* __restrict p, const P* __restrict grad, S* __restrict m, S* __restri
     } else {  // momentum: gamma3 (alpha + alpha_offset)
       step = (g + momentum * mi) / (std::sqrt(vi) + eps);
     }
-    store<STOCHASTIC>(p[i], keep * (load(p[i]) - lr * step), seed, i);
+    const S decayed = RULE == ADEMAMIX ? keep * load(p[i]) - lr * step : keep * (load(p[i]) - lr * step);
+    store<STOCHASTIC>(p[i], decayed, seed, i);
   }
 }
 
@@ -198,11 +227,12 @@ void run_item(const Tensors& x, int64_t k, int64_t begin, int64_t end) {
   const Scalars& a = x.scalars[x.batch[k]];
   auto *p = static_cast<P*>(x.p[k]), *m = static_cast<S*>(x.m[k]);
   auto* g = static_cast<const P*>(x.g[k]);
-  auto *v = static_cast<S*>(x.v[k]), *tau = static_cast<S*>(x.tau[k]);
+  auto *v = static_cast<S*>(x.v[k]), *tau = static_cast<S*>(x.third[k]);
   const uint32_t seed = x.seed[k];
-  const bool clip = a.clip >= 0, stochastic = x.stochastic[x.batch[k]];
-  if (clip && stochastic) run_part<RULE, true, true>(p, g, m, v, tau, begin, end, seed, a);
-  if (clip && !stochastic) run_part<RULE, true, false>(p, g, m, v, tau, begin, end, seed, a);
+  constexpr bool clips = RULE == ADANA || RULE == DANA_STAR;
+  const bool clip = clips && a.clip >= 0, stochastic = x.stochastic[x.batch[k]];
+  if (clip && stochastic) run_part<RULE, clips, true>(p, g, m, v, tau, begin, end, seed, a);
+  if (clip && !stochastic) run_part<RULE, clips, false>(p, g, m, v, tau, begin, end, seed, a);
   if (!clip && stochastic) run_part<RULE, false, true>(p, g, m, v, tau, begin, end, seed, a);
   if (!clip && !stochastic) run_part<RULE, false, false>(p, g, m, v, tau, begin, end, seed, a);
 }
@@ -237,4 +267,8 @@ extern "C" {
 void adana(const Tensors* x, int64_t count, int threads) { run_all<ADANA>(*x, count, threads); }
 void dana_star(const Tensors* x, int64_t count, int threads) { run_all<DANA_STAR>(*x, count, threads); }
 void adamw_decaying_wd(const Tensors* x, int64_t count, int threads) { run_all<ADAMW_DECAYING_WD>(*x, count, threads); }
+void ademamix(const Tensors* x, int64_t count, int threads) { run_all<ADEMAMIX>(*x, count, threads); }
+void dana(const Tensors* x, int64_t count, int threads) { run_all<DANA>(*x, count, threads); }
+void sign_dana(const Tensors* x, int64_t count, int threads) { run_all<SIGN_DANA>(*x, count, threads); }
+void auto_dana(const Tensors* x, int64_t count, int threads) { run_all<AUTO_DANA>(*x, count, threads); }
 }

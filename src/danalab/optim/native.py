@@ -35,6 +35,9 @@ log = logging.getLogger(__name__)
 SOURCE = Path(__file__).with_name("kernels.cpp")
 FLAGS = ("-std=c++17", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fopenmp", "-fPIC", "-shared")
 
+KERNELS = ("adana", "dana_star", "adamw_decaying_wd", "ademamix", "dana", "sign_dana", "auto_dana")
+"""Names of rules, and of the loops that kernels.cpp has for them."""
+
 # float16 is not here: it has no place on CPUs, so it goes through float32 copies.
 DTYPES = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2}
 
@@ -43,8 +46,8 @@ class _Scalars(ctypes.Structure):
     _fields_ = [
         (name, ctypes.c_double)
         for name in (
-            *("lr", "keep", "eps", "sign", "gain1", "gain2", "momentum", "offset", "clip"),
-            *("t", "exponent", "root_scale"),
+            *("lr", "keep", "eps", "sign", "gain1", "gain2", "gain3", "momentum", "offset", "clip"),
+            *("t", "exponent", "root_scale", "floor"),
         )
     ]
 
@@ -52,7 +55,7 @@ class _Scalars(ctypes.Structure):
 class _Tensors(ctypes.Structure):
     _fields_ = [
         (name, ctypes.c_void_p)
-        for name in ("p", "g", "m", "v", "tau", "numel", "dtype", "batch", "seed", "stochastic", "scalars")
+        for name in ("p", "g", "m", "v", "third", "numel", "dtype", "batch", "seed", "stochastic", "scalars")
     ]
 
 
@@ -98,36 +101,19 @@ def _alike(p: Tensor, g: Tensor, m: Tensor) -> bool:
 
 
 def _scalars(rule: Rule, batch: Batch) -> _Scalars:
-    """The kernel's scalars: the rule's, with what does not depend on the element multiplied out."""
+    """The kernel's scalars: the rule's own, and what all rules have."""
     s = batch.scalars(rule)
-    # eps: the kernels take the square of sqrt(v) + eps, which must not vanish.
-    common = {
+    assert rule.for_kernel is not None  # `ways.choose` sends no other rule here
+    values = {
         "lr": s["lr"],
         "keep": s["keep"],
-        "eps": max(s["eps"], 1e-18),
+        # The kernels divide by the square of sqrt(v) + eps, which must not vanish.
+        "eps": max(s.get("eps", 0.0), 1e-18),
         "sign": -1.0 if batch.group["maximize"] else 1.0,
+        "clip": -1.0,
+        **rule.for_kernel(s),
     }
-    if rule.name == "adamw_decaying_wd":
-        own = {
-            "gain1": s["gain1"],
-            "gain2": s["gain2"],
-            "momentum": 1 / s["correction1"],
-            "root_scale": s["correction2"] ** -0.5,
-            "clip": -1.0,
-        }
-    else:
-        gamma3, clip = s["gamma3"], s["clipsnr"]
-        own = {
-            "gain1": s["gain"],
-            "gain2": s["gain"],
-            "offset": gamma3 * s["alpha_offset"],
-            "clip": -1.0 if clip is None else gamma3 * clip,
-        }
-        if rule.name == "dana_star":
-            own |= {"momentum": gamma3, "t": s["t"], "exponent": 1 - s["kappa"]}
-        else:  # without a clip the two momentum terms are one
-            own["momentum"] = gamma3 * (s["alpha"] + (s["alpha_offset"] if clip is None else 0.0))
-    return _Scalars(**{name: float(value) for name, value in {**common, **own}.items()})
+    return _Scalars(**{name: float(value) for name, value in values.items()})
 
 
 def compiler() -> str | None:
@@ -153,7 +139,7 @@ def library() -> ctypes.CDLL:
         loaded = ctypes.CDLL(str(path))
     except OSError as error:
         raise UserError(f"cannot load the fused optimizer kernels: {error}; delete {path} and try again") from error
-    for rule in ("adana", "dana_star", "adamw_decaying_wd"):
+    for rule in KERNELS:
         function = getattr(loaded, rule)
         function.argtypes, function.restype = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_int), None
     return loaded

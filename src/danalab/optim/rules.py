@@ -27,6 +27,38 @@ class Rule:
     foreach: Callable[..., None]
     gains: tuple[str, ...]
     """Scalars that weigh the new gradient: zero makes a step that leaves the state as it is."""
+    for_kernel: Callable[[Mapping[str, Any]], dict[str, Any]] | None = None
+    """The scalars under the names of kernels.cpp, with what does not depend on the element multiplied out; `lr`, `keep`
+    and `eps` go there as they are. None: there is no kernel."""
+
+
+def _momentum_for_kernel(s: Mapping[str, Any]) -> dict[str, Any]:
+    gamma3, clip = s["gamma3"], s["clipsnr"]
+    return {
+        "gain1": s["gain"],
+        "gain2": s["gain"],
+        "offset": gamma3 * s["alpha_offset"],
+        "clip": -1.0 if clip is None else gamma3 * clip,
+    }
+
+
+def _adana_for_kernel(s: Mapping[str, Any]) -> dict[str, Any]:
+    # Without a clip the two momentum terms are one.
+    alpha = s["alpha"] + (s["alpha_offset"] if s["clipsnr"] is None else 0.0)
+    return {**_momentum_for_kernel(s), "momentum": s["gamma3"] * alpha}
+
+
+def _dana_star_for_kernel(s: Mapping[str, Any]) -> dict[str, Any]:
+    return {**_momentum_for_kernel(s), "momentum": s["gamma3"], "t": s["t"], "exponent": 1 - s["kappa"]}
+
+
+def _adamw_for_kernel(s: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "gain1": s["gain1"],
+        "gain2": s["gain2"],
+        "momentum": 1 / s["correction1"],
+        "root_scale": s["correction2"] ** -0.5,
+    }
 
 
 ADANA = Rule(
@@ -37,6 +69,7 @@ ADANA = Rule(
     functional.adana_direction,
     foreach.adana_foreach,
     gains=("gain",),
+    for_kernel=_adana_for_kernel,
 )
 DANA_STAR = Rule(
     "dana_star",
@@ -46,6 +79,7 @@ DANA_STAR = Rule(
     functional.dana_star_direction,
     foreach.dana_star_foreach,
     gains=("gain",),
+    for_kernel=_dana_star_for_kernel,
 )
 ADAMW_DECAYING_WD = Rule(
     "adamw_decaying_wd",
@@ -55,4 +89,5 @@ ADAMW_DECAYING_WD = Rule(
     functional.adamw_direction,
     foreach.adamw_decaying_wd_foreach,
     gains=("gain1", "gain2"),
+    for_kernel=_adamw_for_kernel,
 )

@@ -10,17 +10,20 @@ from torch import Tensor
 
 from danalab.errors import UserError
 
-POSITIVE = ("delta", "wd_ts")
-NOT_NEGATIVE = ("lr", "peak_lr", "kappa", "eps", "gamma3", "alpha_offset", "clipsnr", "weight_decay")
+POSITIVE = ("delta", "wd_ts", "alpha_warmup", "beta3_warmup", "significance")
+NOT_NEGATIVE = (
+    *("lr", "peak_lr", "kappa", "kappa_min", "kappa_max", "eps", "gamma3", "alpha", "alpha_offset"),
+    *("clipsnr", "weight_decay"),
+)
 
 
-def check_settings(owner: str, group: Mapping[str, Any]) -> None:
+def check_settings(owner: str, group: Mapping[str, Any], rates: int = 2) -> None:
     """Refuse hyper-parameters that no run can mean.
 
     Raises:
         UserError: see `check_numbers`; or a decay that would take more than the whole parameter in its first step.
     """
-    check_numbers(owner, group)
+    check_numbers(owner, group, rates)
     wd_ts = group["wd_ts"]
     first = group["weight_decay"] / (1 + 1 / wd_ts) if wd_ts is not None else group["weight_decay"]
     if first > 1:
@@ -30,9 +33,27 @@ def check_settings(owner: str, group: Mapping[str, Any]) -> None:
         )
 
 
-def check_numbers(owner: str, group: Mapping[str, Any]) -> None:
+def check_coupled_decay(owner: str, group: Mapping[str, Any]) -> None:
+    """Refuse a weight decay, multiplied by the learning rate, that would flip signs.
+
+    Raises:
+        UserError: it takes a whole parameter, or more, in one step.
+    """
+    if isinstance(group["lr"], Tensor) and group["lr"].device.type != "cpu":
+        return  # reading it would wait for the device
+    taken = float(group["lr"]) * group["weight_decay"]
+    if taken >= 1:
+        raise UserError(
+            f"{owner}: weight_decay {group['weight_decay']:g} takes lr * weight_decay = {taken:g} of a parameter in one"
+            " step, must stay below 1"
+        )
+
+
+def check_numbers(owner: str, group: Mapping[str, Any], rates: int = 2) -> None:
     """Refuse hyper-parameters that are not the numbers they must be.
 
+    Args:
+        rates: how many numbers `betas` has, where there is one.
     Raises:
         UserError: negative or not finite, or a momentum rate outside [0, 1).
     """
@@ -55,8 +76,9 @@ def check_numbers(owner: str, group: Mapping[str, Any]) -> None:
         raise UserError(f"{owner}: kappa is {group['kappa']}, must be between 0 (undamped momentum) and 6")
     if "betas" in group:
         betas = group["betas"]
-        if len(betas) != 2 or not all(0 <= float(beta) < 1 for beta in betas):
-            raise UserError(f"{owner}: betas is {betas}, must be two numbers in [0, 1)")
+        if len(betas) != rates or not all(0 <= float(beta) < 1 for beta in betas):
+            count = {2: "two", 3: "three"}[rates]
+            raise UserError(f"{owner}: betas is {betas}, must be {count} numbers in [0, 1)")
 
 
 def resolve_decay(

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from danalab.errors import UserError
+from danalab.optim.signal import noise_floor, signal_share
 from danalab.optim.state import local, local_gradient
 
 
@@ -16,22 +17,24 @@ def collect(optimizer: Any) -> dict[str, Tensor]:
     """Means over all coordinates of an optimizer of the Dana family, from the state that its last step left.
 
     Returns:
-        0-dim float32 tensors:
+        0-dim float32 tensors, of which a member without second moment has only the last two:
         `snr`: mean of u = |m|/r (with tau: |m| sqrt(q)/r);
         `damped`: mean of A = T^(1-kappa) u, after clipping (with tau: u/q in place of u);
         `clipped`: share of coordinates where the clip acts (only with `clipsnr`);
-        `effective_time`: mean of T = max(tau t, 1), or of t without tau;
         `tau`: its mean (only with tau);
+        `kappa`: its mean (only where it is chosen on line);
+        `effective_time`: mean of T = max(tau t, 1), or of t without tau;
         `momentum_norm`: Euclidean norm of m.
     """
-    with_tau = "tau" in optimizer.rule.moments
 
     def sums(p: Tensor, state: dict[str, Any], group: dict[str, Any]) -> dict[str, Tensor]:
-        m, v = local(state["exp_avg"]), local(state["exp_avg_sq"])
+        m = local(state["exp_avg"])
         t = state["step"].to(m.device)
-        u = m.abs() / (v.sqrt() + group["eps"])
-        found: dict[str, Tensor] = {}
-        if with_tau:
+        found = {"momentum_norm": m.square().sum(), "effective_time": t * m.numel()}
+        if "exp_avg_sq" not in state:
+            return found
+        u = m.abs() / (local(state["exp_avg_sq"]).sqrt() + group["eps"])
+        if "tau" in state:
             tau = local(state["tau"])
             c = tau.clamp(max=0.5)
             q = torch.clamp(c / (1 - c), min=1 / (1 + t))
@@ -39,13 +42,17 @@ def collect(optimizer: Any) -> dict[str, Tensor]:
             u = u * q.sqrt()
             damped = time ** (1 - group["kappa"]) * u / q
             found["tau"], found["effective_time"] = tau.sum(), time.sum()
+        elif "kappa_max" in group:
+            floor = group["significance"] ** 2 * noise_floor(t, group["delta"])
+            kappa = group["kappa_max"] - (group["kappa_max"] - group["kappa_min"]) * signal_share(u, floor)
+            found["kappa"] = kappa.sum()
+            damped = (1 + t) ** (1 - kappa) * u
         else:
             damped = (1 + t) ** (1 - group["kappa"]) * u
-            found["effective_time"] = t * m.numel()
         if group.get("clipsnr") is not None:
             found["clipped"] = (damped > group["clipsnr"]).sum()
             damped = damped.clamp(max=group["clipsnr"])
-        found.update(snr=u.sum(), damped=damped.sum(), momentum_norm=m.square().sum())
+        found.update(snr=u.sum(), damped=damped.sum())
         return found
 
     totals = _total(optimizer, sums)
