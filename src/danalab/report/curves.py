@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from danalab.errors import UserError
+from danalab.ladder.crossing import cost_to_reach
 from danalab.train.run import open_run
 
 
@@ -55,16 +55,5 @@ def read_curve(folder: str | Path) -> RunCurve:
 
 
 def tokens_to_reach(curve: RunCurve, loss: float) -> float | None:
-    """Tokens at which the validation curve first falls to `loss`, or None where it never does.
-
-    Between two evaluations the loss is taken to be linear in the logarithm of the tokens.
-    """
-    before: Point | None = None
-    for point in curve.points:
-        if point.val_loss <= loss:
-            if before is None or before.tokens <= 0 or before.val_loss == point.val_loss:
-                return float(point.tokens)
-            share = (before.val_loss - loss) / (before.val_loss - point.val_loss)
-            return math.exp((1 - share) * math.log(before.tokens) + share * math.log(point.tokens))
-        before = point
-    return None
+    """Tokens at which the validation curve first falls to `loss`, or None where it never does."""
+    return cost_to_reach([point.tokens for point in curve.points], [point.val_loss for point in curve.points], loss)

@@ -1,0 +1,57 @@
+"""What is called compute: conventions of counting FLOPs, and units.
+
+With N the parameters of the blocks' matrices (12 d^2 L for enoki), V the vocabulary, d the width, L the depth:
+
+    6nd         6 (N + V d) a token: matrices and head
+    6nd-total   6 (N + 2 V d): embedding too
+    kaplan      6 N: matrices alone
+    deepseek    6 N + 12 L d seq_len: matrices and attention
+    exact       every matrix product as it is computed
+"""
+
+from __future__ import annotations
+
+from danalab.errors import UserError, nearest
+from danalab.scaling.dimensions import Shape, flops_per_token, parameter_count
+
+CONVENTIONS = ("6nd", "6nd-total", "kaplan", "deepseek", "exact")
+UNITS = {"flops": 1.0, "pfh": 3600e15, "pfd": 86400e15}
+"""FLOPs in a unit: petaflop-hours, petaflop/s-days."""
+
+
+def training_flops(shape: Shape, tokens: float, seq_len: int, convention: str = "exact") -> float:
+    """FLOPs to train on `tokens` tokens.
+
+    Args:
+        shape: dimensions of the model.
+        seq_len: context length [tokens].
+        convention: one of `CONVENTIONS`.
+    Raises:
+        UserError: another convention.
+    """
+    if convention == "exact":
+        return float(flops_per_token(shape, seq_len)) * tokens
+    gains = shape.n_layers * (2 * shape.d_model + 2 * shape.head_dim) + shape.d_model
+    matrices = parameter_count(shape, embeddings=False) - gains
+    embedding = shape.vocab_size * shape.d_model
+    per_token = {
+        "6nd": 6 * (matrices + embedding),
+        "6nd-total": 6 * (matrices + 2 * embedding),
+        "kaplan": 6 * matrices,
+        "deepseek": 6 * matrices + 12 * shape.n_layers * shape.n_heads * shape.head_dim * seq_len,
+    }
+    if convention not in per_token:
+        hint = nearest(convention, CONVENTIONS)
+        raise UserError(f"--convention {convention}{hint}: known are {', '.join(CONVENTIONS)}")
+    return float(per_token[convention]) * tokens
+
+
+def in_unit(flops: float, unit: str) -> float:
+    """FLOPs in flops, pfh or pfd.
+
+    Raises:
+        UserError: another unit.
+    """
+    if unit not in UNITS:
+        raise UserError(f"--unit {unit}{nearest(unit, UNITS)}: known are {', '.join(UNITS)}")
+    return flops / UNITS[unit]

@@ -1,0 +1,50 @@
+"""Where a validation curve first falls to a loss."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from danalab.errors import UserError
+
+
+def curve_arrays(cost: ArrayLike, loss: ArrayLike, what: str = "curve") -> tuple[np.ndarray, np.ndarray]:
+    """A curve as two float64 arrays in the order of cost.
+
+    Raises:
+        UserError: nothing in it, unequal lengths, a cost that is not finite and positive, or a loss that is NaN.
+    """
+    x, y = np.asarray(cost, float), np.asarray(loss, float)
+    if x.ndim != 1 or x.shape != y.shape or not x.size:
+        raise UserError(
+            f"{what}: compute and loss must be lists of the same length, at least 1; got {x.shape}, {y.shape}"
+        )
+    if not np.all(np.isfinite(x) & (x > 0)):
+        raise UserError(f"{what}: compute must be finite and positive")
+    if np.any(np.isnan(y)):
+        raise UserError(f"{what}: a loss is NaN; leave such runs out")
+    order = np.argsort(x, kind="stable")
+    return x[order], y[order]
+
+
+def cost_to_reach(cost: ArrayLike, loss: ArrayLike, target: float) -> float | None:
+    """The cost at which a curve first falls to `target`, or None where it never does.
+
+    Between two points the loss is taken to be linear in the logarithm of the cost. A first point that is below already
+    is taken as it is: the crossing lies before it, unseen.
+
+    Args:
+        cost: compute or tokens of each point.
+        loss: validation loss of each point.
+    """
+    x, y = curve_arrays(cost, loss)
+    below = np.flatnonzero(y <= target)
+    if not below.size:
+        return None
+    i = int(below[0])
+    if i == 0 or not math.isfinite(y[i - 1]):
+        return float(x[i])
+    share = (y[i - 1] - target) / (y[i - 1] - y[i])
+    return float(np.exp((1 - share) * np.log(x[i - 1]) + share * np.log(x[i])))

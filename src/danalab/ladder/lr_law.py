@@ -1,0 +1,146 @@
+"""The law of the best learning rate: lr = a (b + P)^d, fitted to the best few learning rates of each size.
+
+For a given b the law is a straight line in log lr against log(b + P), which weighted least squares solves exactly; so
+only b is searched, on one axis, and the fit has neither starting points nor a step size.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from danalab.errors import UserError
+from danalab.ladder.statistics import Interval, percentile_interval, scipy
+
+LEAST_SIZES = 3
+
+
+@dataclass(frozen=True)
+class LRLaw:
+    """lr = a (b + P)^d."""
+
+    a: float
+    b: float
+    d: float
+    intervals: dict[str, Interval]
+    """Of a, b and d, by resampling sizes; empty without a bootstrap."""
+    n_sizes: int
+    n_trials: int
+    samples: tuple[tuple[float, float, float], ...] = ()
+    """(a, b, d) of each resample, for intervals of predictions."""
+
+    def __call__(self, params: ArrayLike) -> np.ndarray:
+        """Learning rate at parameter counts (those of the size law that was fitted)."""
+        return self.a * (self.b + np.asarray(params, float)) ** self.d
+
+    def interval(self, params: float, level: float = 0.95) -> Interval:
+        """Interval of the learning rate at a size; not a number without a bootstrap."""
+        return percentile_interval([a * (b + params) ** d for a, b, d in self.samples], level)
+
+
+@dataclass(frozen=True)
+class _Point:
+    params: float
+    lr: float
+    weight: float
+
+
+def fit_lr_law(
+    params: ArrayLike,
+    lr: ArrayLike,
+    loss: ArrayLike,
+    *,
+    top: int = 5,
+    n_bootstrap: int = 500,
+    level: float = 0.95,
+    seed: int = 0,
+) -> LRLaw:
+    """Fit the law to trials: a parameter count, a learning rate and a final loss each.
+
+    At each size the `top` trials of least loss count, with weights top, top - 1, ..., 1; learning rates within 5% of a
+    better one are the same trial. All sizes weigh alike (the published fit weighs them by P, so that on a ladder of
+    three decades the largest alone decides).
+
+    Args:
+        params, lr, loss: 1-D, of equal length; losses that are not finite are left out.
+        n_bootstrap: resamples of sizes for the intervals; 0: none.
+    Raises:
+        UserError: fewer than three sizes, or values that cannot be meant.
+    Source: arXiv 2602.05298, appendix on learning rates.
+    """
+    sizes = _best_trials(np.asarray(params, float), np.asarray(lr, float), np.asarray(loss, float), top)
+    if len(sizes) < LEAST_SIZES:
+        raise UserError(
+            f"the law of learning rates has three coefficients: trials at {LEAST_SIZES} sizes are needed, "
+            f"there are {len(sizes)}"
+        )
+    a, b, d = _fit([point for points in sizes for point in points])
+    samples: list[tuple[float, float, float]] = []
+    rng = np.random.default_rng(seed)
+    while len(samples) < n_bootstrap:
+        chosen = rng.integers(len(sizes), size=len(sizes))
+        if len(set(chosen.tolist())) >= LEAST_SIZES:  # fewer sizes leave the law undetermined
+            samples.append(_fit([point for i in chosen for point in sizes[i]]))
+    intervals = {
+        name: percentile_interval([sample[i] for sample in samples], level)
+        for i, name in enumerate("abd" if samples else "")
+    }
+    return LRLaw(a, b, d, intervals, len(sizes), sum(map(len, sizes)), tuple(samples))
+
+
+def _best_trials(params: np.ndarray, lr: np.ndarray, loss: np.ndarray, top: int) -> list[list[_Point]]:
+    if not params.shape == lr.shape == loss.shape or params.ndim != 1:
+        raise UserError(
+            f"params, lr and loss must be lists of the same length; got {params.shape}, {lr.shape}, {loss.shape}"
+        )
+    if not (np.all(params > 0) and np.all(lr > 0)):
+        raise UserError("parameter counts and learning rates must be positive")
+    sizes = []
+    for size in np.unique(params):
+        here = np.flatnonzero((params == size) & np.isfinite(loss))
+        kept: list[int] = []
+        for i in here[np.argsort(loss[here], kind="stable")]:
+            if len(kept) < top and all(abs(math.log(lr[i] / lr[j])) > math.log(1.05) for j in kept):
+                kept.append(int(i))
+        if kept:
+            weights = _rank_weights(loss[kept], top)
+            sizes.append([_Point(float(size), lr[i], weight) for i, weight in zip(kept, weights, strict=True)])
+    return sizes
+
+
+def _rank_weights(losses: np.ndarray, top: int) -> np.ndarray:
+    """top, top - 1, ... in the order of losses; equal losses share their weights, or order would decide."""
+    weights = np.arange(top, top - len(losses), -1, dtype=float)
+    for loss in np.unique(losses):
+        tied = np.isclose(losses, loss, rtol=1e-9)
+        weights[tied] = weights[tied].mean()
+    return weights
+
+
+def _fit(points: Sequence[_Point]) -> tuple[float, float, float]:
+    optimize = scipy("scipy.optimize")
+    P = np.array([point.params for point in points])
+    y = np.log([point.lr for point in points])
+    w = np.array([point.weight for point in points])
+
+    def line(log_b: float) -> tuple[float, float, float]:
+        x = np.log(math.exp(log_b) + P)
+        mx, my = np.average(x, weights=w), np.average(y, weights=w)
+        d = np.average((x - mx) * (y - my), weights=w) / np.average((x - mx) ** 2, weights=w)
+        return float(np.average((y - my - d * (x - mx)) ** 2, weights=w)), float(my - d * mx), float(d)
+
+    # b from far below the smallest size, where it has no effect, to some times the largest, where the law is a line.
+    grid = np.linspace(math.log(P.min()) - 12, math.log(P.max()) + 2, 120)
+    errors = [line(log_b)[0] for log_b in grid]
+    i = int(np.argmin(errors))
+    inner = (grid[max(i - 1, 0)], grid[min(i + 1, len(grid) - 1)])
+    found = optimize.minimize_scalar(
+        lambda log_b: line(log_b)[0], bounds=inner, method="bounded", options={"xatol": 1e-10}
+    )
+    log_b = float(found.x) if found.fun <= errors[i] else float(grid[i])
+    _, log_a, d = line(log_b)
+    return math.exp(log_a), math.exp(log_b), d

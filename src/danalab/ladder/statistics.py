@@ -1,0 +1,76 @@
+"""Resampling: intervals for what is computed from a few runs.
+
+A percentile interval of three seeds is far too narrow: resampling n values shrinks the spread by (n-1)/n, and three
+values say little of a spread. So intervals of small samples take the bootstrap's standard error, undo the shrinking,
+and use Student's t instead of the normal's quantile.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from danalab.errors import MissingExtra
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A confidence interval."""
+
+    low: float
+    high: float
+    level: float
+    """Its nominal coverage, such as 0.95."""
+
+    def __contains__(self, value: float) -> bool:
+        return self.low <= value <= self.high
+
+
+def percentile_interval(samples: Sequence[float] | np.ndarray, level: float = 0.95) -> Interval:
+    """The middle `level` of bootstrap samples; those that are not finite are left out."""
+    finite = np.asarray(samples, float)
+    finite = finite[np.isfinite(finite)]
+    low, high = np.quantile(finite, [(1 - level) / 2, (1 + level) / 2]) if finite.size else (math.nan, math.nan)
+    return Interval(float(low), float(high), level)
+
+
+def small_sample_interval(
+    estimate: float, samples: Sequence[np.ndarray], sizes: Sequence[int], level: float = 0.95
+) -> Interval:
+    """Interval of an estimate from independent groups of few values each.
+
+    Args:
+        samples: for each group the bootstrap samples of the estimate when that group alone is resampled.
+        sizes: number of values in each group, at least 2.
+    Source: B. Efron and R. Tibshirani, An Introduction to the Bootstrap, chapter 6; degrees of freedom by Welch.
+    """
+    variances = [float(np.var(draws)) * n / (n - 1) for draws, n in zip(samples, sizes, strict=True)]
+    total = sum(variances)
+    if total == 0:
+        return Interval(estimate, estimate, level)
+    freedom = total**2 / sum(v**2 / (n - 1) for v, n in zip(variances, sizes, strict=True))
+    return student_interval(estimate, math.sqrt(total), freedom, level)
+
+
+def student_interval(estimate: float, error: float, freedom: float, level: float = 0.95) -> Interval:
+    """Estimate plus and minus Student's quantile times the standard error; NaN where nothing is known of the error."""
+    half = float(scipy("scipy.stats").t.ppf((1 + level) / 2, freedom)) * error
+    return Interval(estimate - half, estimate + half, level)
+
+
+def scipy(module: str) -> Any:
+    """A module of SciPy, when it is needed.
+
+    Raises:
+        MissingExtra: SciPy is not installed.
+    """
+    from importlib import import_module
+
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise MissingExtra("scipy", "ladder", "fitting") from error
