@@ -11,7 +11,7 @@ from torch import Tensor
 
 from danalab.errors import UserError
 from danalab.optim.rules import Rule
-from danalab.optim.state import follow_parameter, local, local_gradient, parameter_name
+from danalab.optim.state import drop_replaced, follow_parameter, local, local_gradient, parameter_name
 
 
 @dataclass
@@ -74,6 +74,8 @@ def gather(
     Raises:
         UserError: a sparse gradient, or a learning rate above 0 in a group that was built with 0. Nothing has changed.
     """
+    groups = list(groups)
+    drop_replaced(optimizer.state, groups, type(optimizer).__name__)
     found: list[tuple[dict[str, Any], int, Tensor, Tensor, dict[str, Any]]] = []
     start = 0
     for group in groups:

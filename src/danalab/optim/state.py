@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -46,12 +46,34 @@ def moment_dtype(p: Tensor) -> torch.dtype:
 
 def follow_parameter(state: dict[str, Any], p: Tensor, moments: tuple[str, ...], capturable: bool) -> None:
     """Bring the state to where the parameter is now: models are often moved after the optimizer was made."""
+    if not state:  # a parameter that was put into the group in place of another, as when a library shards a model
+        fill_state(state, p, moments, capturable)
     dtype = moment_dtype(p)
     if capturable and state["step"].device != p.device:
         state["step"] = state["step"].to(p.device)
     for name in moments:
         if state[name].device != p.device or state[name].dtype != dtype:
             state[name] = state[name].to(device=p.device, dtype=dtype)
+
+
+def drop_replaced(state: dict[Any, dict[str, Any]], groups: Iterable[Mapping[str, Any]], owner: str) -> None:
+    """Forget parameters that are in no group any more: libraries that shard a model put others in their place.
+
+    Raises:
+        UserError: one of them has taken steps; its moments and its clock would be lost.
+    """
+    held = [p for group in groups for p in group["params"]]
+    if len(state) <= len(held) and all(p in state for p in held):
+        return
+    kept = set(held)
+    gone = [p for p in state if p not in kept]
+    if any(float(state[p].get("step", 0)) > 0 for p in gone):
+        raise UserError(
+            f"{owner}: parameters were replaced after they had taken steps, so their moments and clocks would be lost;"
+            " shard or convert the model first, then load the optimizer's state"
+        )
+    for p in gone:
+        del state[p]
 
 
 def local(tensor: Tensor) -> Tensor:
