@@ -29,7 +29,7 @@ class Dataset:
         split: "train" or "val".
         n_tokens: tokens of the split.
         vocab_size: rows that a model's embedding needs (padded).
-        eos_id: id that ends each document.
+        eos_id: id that ends each document; None where it is not known.
         fingerprint: SHA-256 [hex] of the split's content and its tokenizer.
         max_id: largest token id of the split.
         tokenizer_name: e.g. "gpt2".
@@ -42,7 +42,7 @@ class Dataset:
         store: TokenStore,
         *,
         vocab_size: int,
-        eos_id: int,
+        eos_id: int | None,
         fingerprint: str,
         max_ids: list[int],
         tokenizer_name: str,
@@ -84,6 +84,11 @@ class Dataset:
     def least_vocab_size(self) -> int:
         """Rows that an embedding must have at the least."""
         return self.vocab_size
+
+    @property
+    def n_files(self) -> int:
+        """Files that the split lies in."""
+        return len(self.store.shards)
 
     def open_split(self, split: str) -> Dataset:
         """Another split of the same data.
@@ -148,7 +153,13 @@ class Dataset:
         return Windows(self.store, seq_len)
 
     def packed(self, seq_len: int, key: bytes, name: str) -> Sequences:
-        """The split's documents packed into rows of `seq_len` tokens."""
+        """The split's documents packed into rows of `seq_len` tokens.
+
+        Raises:
+            UserError: it is not known where documents end.
+        """
+        if self.eos_id is None:
+            raise UserError(f"{name}: it is not known which id ends a document; leave --packing documents out")
         return PackedDocuments(self.store, self.eos_id, self.fingerprint, seq_len, key, name)
 
     def check_vocab(self, vocab_size: int) -> None:

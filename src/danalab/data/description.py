@@ -26,7 +26,7 @@ def describe(path: str | Path) -> dict[str, Any]:
         text_bytes = facts["text_bytes"].get(name)
         splits[name] = {
             "tokens": dataset.n_tokens,
-            "shards": len(dataset.store.shards),
+            "shards": dataset.n_files,
             "documents": facts["documents"].get(name),
             "text_bytes": text_bytes,
             "bytes_per_token": text_bytes / max(dataset.n_tokens, 1) if text_bytes is not None else None,

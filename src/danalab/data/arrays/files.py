@@ -1,0 +1,166 @@
+"""One file of token ids, [sequences, length]: .npy (mapped), .npz or .pt (read whole). Nothing in it is ever executed.
+
+Whatever is wrong with a file becomes a `BadArrayError` that says what; the formats' own readers fail in many ways.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from danalab.errors import UserError
+
+_BLOCK_BYTES = 1 << 23  # small enough to stay in cache between the passes over it
+
+
+class BadArrayError(UserError):
+    """A file that is not an array of token ids; `reason` says why, without the file's name."""
+
+    def __init__(self, path: Path, reason: str):
+        super().__init__(f"{path}: {reason}")
+        self.reason = reason
+
+
+def find_files(folder: Path) -> list[Path]:
+    """All files below `folder` with an array's suffix, links followed, sorted by their relative path. Names that begin
+    with a dot are left out."""
+    found: list[Path] = []
+    seen: set[tuple[int, int]] = set()
+    for root, folders, names in os.walk(folder, followlinks=True):
+        status = os.stat(root)
+        if (status.st_dev, status.st_ino) in seen:  # a link to a folder above
+            folders.clear()
+            continue
+        seen.add((status.st_dev, status.st_ino))
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        found += [Path(root, name) for name in names if Path(name).suffix in READERS and not name.startswith(".")]
+    return sorted(found, key=lambda path: path.relative_to(folder).as_posix())
+
+
+def open_array(path: Path) -> np.ndarray:
+    """The ids of a file, [sequences, length], of an integer type; mapped for .npy, else in memory.
+
+    Raises:
+        BadArrayError: not such a file, or it cannot be read.
+    """
+    if path.is_symlink() and not path.exists():
+        raise BadArrayError(path, f"a symbolic link to nowhere ({os.readlink(path)})")
+    try:
+        size = path.stat().st_size
+        if not path.is_file():
+            raise BadArrayError(path, "not a file")
+        if size == 0:
+            raise BadArrayError(path, "empty")
+        array = READERS[path.suffix](path)
+    except BadArrayError:
+        raise
+    except OSError as error:
+        raise BadArrayError(path, f"cannot be read: {error.strerror or error}") from error
+    except MemoryError:
+        raise BadArrayError(path, "larger than memory") from None
+    except Exception as error:  # a damaged file may make its format's reader raise almost anything
+        raise BadArrayError(path, f"damaged: {_first_line(error)}") from error
+    _check(path, array)
+    return array
+
+
+def blocks(path: Path, array: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+    """(first row, rows) of an opened array, some MiB at a time: mapped files are read, not mapped into memory."""
+    length = array.shape[1]
+    step = max(1, _BLOCK_BYTES // (length * array.dtype.itemsize))
+    plain = isinstance(array, np.memmap) and array.flags.c_contiguous
+    offset = int(getattr(array, "offset", 0))
+    with open(path, "rb") as file:
+        for start in range(0, len(array), step):
+            if not plain:
+                yield start, np.ascontiguousarray(array[start : start + step])
+                continue
+            count = min(step, len(array) - start)
+            file.seek(offset + start * length * array.dtype.itemsize)
+            rows = np.fromfile(file, array.dtype, count * length)
+            if len(rows) < count * length:
+                raise BadArrayError(path, "became shorter while it was read")
+            yield start, rows.reshape(count, length)
+
+
+def _read_npy(path: Path) -> np.ndarray:
+    array = np.lib.format.open_memmap(path, mode="r")
+    extra = path.stat().st_size - array.offset - array.nbytes
+    if extra:
+        raise BadArrayError(path, f"{extra} bytes more than its header says")
+    return array
+
+
+def _read_npz(path: Path) -> np.ndarray:
+    with zipfile.ZipFile(path) as archive:
+        members = archive.infolist()
+    if len(members) != 1:
+        raise BadArrayError(path, f"holds {len(members)} arrays, one is expected")
+    with np.load(path, allow_pickle=False) as archive:
+        return archive[archive.files[0]]
+
+
+def _read_pt(path: Path) -> np.ndarray:
+    import pickle
+
+    import torch
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tensor = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise BadArrayError(
+            path, f"refused: not only tensors; nothing was executed ({_cause(error)})"
+        ) from error
+    if not isinstance(tensor, torch.Tensor):
+        raise BadArrayError(path, f"holds a {type(tensor).__name__}, not a tensor")
+    if tensor.layout != torch.strided or tensor.is_quantized:
+        raise BadArrayError(path, "not a plain (strided) tensor")
+    if tensor.dtype == torch.bfloat16:
+        tensor = tensor.float()
+    return tensor.detach().resolve_conj().numpy()
+
+
+READERS: dict[str, Callable[[Path], np.ndarray]] = {".npy": _read_npy, ".npz": _read_npz, ".pt": _read_pt}
+"""By suffix."""
+
+
+def _check(path: Path, array: np.ndarray) -> None:
+    if array.ndim != 2:
+        raise BadArrayError(
+            path, f"shape {list(array.shape)}; [sequences, length] is expected"
+        )
+    if array.dtype.kind not in "ui":
+        raise BadArrayError(path, f"{array.dtype.name}, not integers{_not_a_number(array)}")
+    if len(array) == 0:
+        raise BadArrayError(path, "no sequences in it")
+    if array.shape[1] < 2:
+        raise BadArrayError(path, f"sequences of {array.shape[1]} token(s); at least 2 are needed")
+
+
+def _not_a_number(array: np.ndarray) -> str:
+    if array.dtype.kind not in "fc":
+        return ""
+    found = np.flatnonzero(~np.isfinite(np.asarray(array[:1024])))
+    if not len(found):
+        return ""
+    row, column = divmod(int(found[0]), max(array.shape[1], 1))
+    return f"; NaN or infinite at [{row}, {column}]"
+
+
+def _cause(error: Exception) -> str:
+    """What of torch's long explanation says which object was met."""
+    text = str(error)
+    place = text.find("Unsupported")
+    return _first_line(text[max(place, 0) :]).split(". ")[0][:160]
+
+
+def _first_line(error: object) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0][:200] if lines else type(error).__name__
