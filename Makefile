@@ -15,7 +15,7 @@ demo: $(VENV)/.core
 	$(BIN)/danalab demo
 
 # JAX starts threads, and other tests fork: each kind has processes of its own.
-JAX_TESTS := tests/theory tests/optim/test_optax.py tests/cli/test_theory_cli.py
+JAX_TESTS := tests/theory tests/optim/test_optax.py tests/cli/test_theory_cli.py tests/examples/test_optax_example.py
 PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 4
 
 test: lint

@@ -1,0 +1,61 @@
+"""Every example runs as it is, and its loss falls."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+OFFLINE = {
+    "HF_HUB_OFFLINE": "1",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "DO_NOT_TRACK": "1",
+    "OMP_NUM_THREADS": "1",
+    "CUDA_VISIBLE_DEVICES": "",
+}
+
+
+def run(*command: str) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **OFFLINE}, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def losses(printed: str) -> list[float]:
+    return [float(number) for number in re.findall(r"\bloss'?:? +'?([0-9.e+-]+)", printed)]
+
+
+def test_the_plain_loop_trains_and_resumes_bit_for_bit():
+    printed = run(sys.executable, str(EXAMPLES / "plain_pytorch.py"))
+    found = losses(printed)
+    assert found[-1] < 2.5 < found[0]
+    assert "equal bit for bit: True" in printed
+
+
+def test_the_lightning_module_trains():
+    found = losses(run(sys.executable, str(EXAMPLES / "lightning_module.py")))
+    assert len(found) == 6
+    assert found[-1] < 3 < found[0]
+
+
+def test_the_hugging_face_trainer_trains_and_resumes():
+    found = losses(run(sys.executable, str(EXAMPLES / "huggingface_trainer.py")))
+    assert len(found) == 6 + 2
+    assert found[5] < 3 < found[0]
+    assert found[6:] == found[4:6]
+
+
+def test_fsdp2_shards_and_trains_on_two_ranks():
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    printed = run(*torchrun, str(EXAMPLES / "fsdp2.py"))
+    found = losses(printed)
+    assert found[-1] < 3 < found[0]
+    assert "state of 5 parameters; clock at t = 100" in printed
+
+
+def test_every_example_has_a_test():
+    tested = {"plain_pytorch", "lightning_module", "huggingface_trainer", "fsdp2", "optax_loop"}
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == tested
