@@ -6,7 +6,7 @@ and a global batch of 32 (and, in a second table, 512) sequences.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from danalab.errors import UserError
 from danalab.registry import Registry
@@ -31,6 +31,8 @@ _Rows = dict[str, list[LrLaw]]
 _ENOKI_32: _Rows = {
     "adamw": [LrLaw(12.8, 1.67e4, -0.515)],
     "adamw-decaying-wd": [LrLaw(65.7, 9.83e3, -0.608)],
+    "ademamix": [LrLaw(4.51, 6.71e3, -0.503)],
+    "ademamix-decaying-wd": [LrLaw(7.28, 8.43e3, -0.525)],
     "d-muon": [LrLaw(2.19, 5.64e4, -0.417)],
     "adana": [
         LrLaw(12.7, 9.55e3, -0.624, 0.75),
@@ -61,17 +63,30 @@ _TABLES: dict[tuple[str, int], _Rows] = {
     ("qwen3", 512): {},
 }
 
-_BORROWED = {"dana-star": "dana-star-mk4", "adamw-decaying-wd": "adamw", "manau": "d-muon"}
-"""Whose row an optimizer without one of its own takes: the member that shares its update."""
+_BORROWED: dict[str, tuple[str, float]] = {
+    "dana-star": ("dana-star-mk4", 1.0),
+    "adamw-decaying-wd": ("adamw", 1.0),
+    "manau": ("d-muon", 1.0),
+    "ademamix": ("adamw", 0.43),  # the ratio of their rows where both have one, 7M to 600M parameters
+    "ademamix-decaying-wd": ("adamw", 0.47),
+    "auto-dana": ("adana", 1.0),
+    "sign-dana": ("adana", 0.1),
+    "snoo": ("adamw", 1.0),
+    "snoo-dana": ("dana-star-mk4", 1.0),
+}
+"""Whose row an optimizer without one of its own takes, that of its nearest relative, and which share of it."""
 
-_CONSTANT = {"muon": 0.02, "d-muon": 1e-3, "manau": 1e-3}
+_CONSTANT = {"muon": 0.02, "d-muon": 1e-3, "manau": 1e-3, "dana": 0.1}
 """Learning rates that are not fitted but usual at any size, for optimizers without a row on an architecture."""
 
 OPTIMIZERS: Registry[str] = Registry("optimizer")
 """Optimizers that the scaling rules know -> how their weight decay is applied."""
-for _name in ("adana", "dana-mk4", "dana-star", "dana-star-mk4", "adamw-decaying-wd"):
+for _name in (
+    *("adana", "dana-mk4", "dana-star", "dana-star-mk4", "dana", "sign-dana", "auto-dana", "snoo-dana"),
+    *("adamw-decaying-wd", "ademamix-decaying-wd"),
+):
     OPTIMIZERS.add(_name, "independent")
-for _name in ("adamw", "muon", "d-muon", "manau"):
+for _name in ("adamw", "ademamix", "snoo", "muon", "d-muon", "manau"):
     OPTIMIZERS.add(_name, "coupled")
 
 
@@ -84,12 +99,14 @@ def lr_law(arch: str, opt: str, kappa: float = 0.85, global_batch: int = 32) -> 
     opt = OPTIMIZERS.canonical(opt)
     if (arch, table) not in _TABLES:
         raise UserError(f"no learning-rate law for architecture '{arch}'; give --lr")
-    for name, batch in ((opt, table), (opt, 32), (_BORROWED.get(opt, opt), 32)):
+    relative, share = _BORROWED.get(opt, (opt, 1.0))
+    for name, batch, factor in ((opt, table, 1.0), (opt, 32, 1.0), (relative, table, share), (relative, 32, share)):
         rows = _TABLES[arch, batch].get(name)
         if rows:
             law = min(rows, key=lambda row: abs((row.kappa or kappa) - kappa))
             fitted_at = f", kappa {law.kappa}" if law.kappa is not None else ""
-            return law, f"fitted for {name} on {arch} at batch {batch}{fitted_at}"
+            times = f", times {factor:g} for {opt}" if factor != 1 else ""
+            return replace(law, a=factor * law.a), f"fitted for {name} on {arch} at batch {batch}{fitted_at}{times}"
     if opt in _CONSTANT:
         return LrLaw(_CONSTANT[opt], 0.0, 0.0), f"usual for {opt} at any size; not fitted"
     raise UserError(f"no learning-rate law for {opt} on {arch}; give --lr")
