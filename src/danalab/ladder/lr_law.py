@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from danalab.errors import UserError
-from danalab.ladder.statistics import Interval, percentile_interval, scipy
+from danalab.ladder.statistics import Interval, percentile_interval, scipy, student_interval
 
 LEAST_SIZES = 3
 
@@ -27,7 +27,7 @@ class LRLaw:
     b: float
     d: float
     intervals: dict[str, Interval]
-    """Of a, b and d, by resampling sizes; empty without a bootstrap."""
+    """Percentiles of a, b and d over resampled sizes, which trade against each other; empty without a bootstrap."""
     n_sizes: int
     n_trials: int
     samples: tuple[tuple[float, float, float], ...] = ()
@@ -38,8 +38,15 @@ class LRLaw:
         return self.a * (self.b + np.asarray(params, float)) ** self.d
 
     def interval(self, params: float, level: float = 0.95) -> Interval:
-        """Interval of the learning rate at a size; not a number without a bootstrap."""
-        return percentile_interval([a * (b + params) ** d for a, b, d in self.samples], level)
+        """Interval of the learning rate at a size; not a number without a bootstrap.
+
+        Student's t on the logarithm with n_sizes - 3 degrees of freedom: percentiles of a handful of sizes cover the
+        truth too seldom.
+        """
+        logs = [math.log(a) + d * math.log(b + params) for a, b, d in self.samples]
+        error = float(np.std(logs)) * math.sqrt(self.n_sizes / (self.n_sizes - 1)) if logs else math.nan
+        found = student_interval(math.log(float(self(params))), error, max(self.n_sizes - LEAST_SIZES, 1), level)
+        return Interval(math.exp(found.low), math.exp(found.high), level)
 
 
 @dataclass(frozen=True)
