@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -52,6 +52,9 @@ class SNOO(torch.optim.Optimizer):
         UserError: a setting out of range, or `inner` is no optimizer.
     Source: Kallusky et al. 2025, arXiv 2510.15830.
     """
+
+    takes_dtensors: ClassVar[bool] = True
+    """Makes outer steps on the local parts of DTensors by itself."""
 
     def __init__(self, inner: torch.optim.Optimizer, *, k: int = 20, lr_outer: float = 0.5, mu: float = 0.9):
         if not isinstance(inner, torch.optim.Optimizer):
@@ -142,6 +145,10 @@ class SNOO(torch.optim.Optimizer):
         """The parameters that take part in this step, with their groups; none in a rehearsal."""
         if is_rehearsal(self.param_groups):
             return []
+        held = [p for group in self.param_groups for p in group["params"]]
+        if len(held) != len(self._outer) or not all(p in self._outer for p in held):
+            # Libraries that shard a model put other parameters in the place of those that the optimizer was given.
+            self._outer = {p: self._outer.get(p) or _fresh(p) for p in held}
         found = [(group, p) for group in self.param_groups for p in group["params"] if p.grad is not None]
         for _, p in found:
             state = self._outer[p]
@@ -176,6 +183,22 @@ class SNOO(torch.optim.Optimizer):
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients."""
         self.inner.zero_grad(set_to_none)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The inner optimizer's, with the outer state added. Collective where that one's is."""
+        saved = self.inner.state_dict()
+        keys = [key for group in saved["param_groups"] for key in group["params"]]
+        parameters = [p for group in self.param_groups for p in group["params"]]
+        joint = self.state
+        state = {
+            key: {**saved["state"].get(key, {}), **self._outer[p]}
+            for key, p in zip(keys, parameters, strict=True)
+            if p in joint
+        }
+        found: dict[str, Any] = {**saved, "state": state}
+        for hook in self._optimizer_state_dict_post_hooks.values():
+            found = hook(self, found) or found
+        return found
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore inner and outer state, the position within the period, and every hyper-parameter.

@@ -174,7 +174,21 @@ def optimizer_settings(resolved: Resolved, known: set[str]) -> dict[str, Any]:
         if "betas" not in known:
             raise UserError(f"--beta1, --beta2: {config.opt} has no constant betas; leave them out")
         settings["betas"] = (_or(config.beta1, 0.9), _or(config.beta2, 0.999))
+    if "beta3_warmup" in known:
+        settings |= _mixing(resolved)
     return settings
+
+
+def _mixing(resolved: Resolved) -> dict[str, Any]:
+    """AdEMAMix's settings by the ladder's rule: a slow momentum as long and as heavy as ADana's, over the whole run."""
+    config, steps = resolved.config, resolved.plan.steps
+    slow = max(0.0, 1 - config.delta / steps)  # runs shorter than delta have no slow momentum to speak of
+    return {
+        "betas": (_or(config.beta1, 0.9), _or(config.beta2, 0.999), slow),
+        "alpha": steps ** (1 - config.kappa),
+        "alpha_warmup": steps,
+        "beta3_warmup": steps,
+    }
 
 
 def _or(value: float | None, default: float) -> float:
