@@ -1,4 +1,4 @@
-"""Prepare corpora as token shards; look at them."""
+"""Prepare corpora as token shards; look at data sets, validate and split them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import tyro
+
+from danalab.cli import data_arrays
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,11 +88,16 @@ def info(flags: InfoFlags) -> None:
         print(f"{name:<10} {value}")
 
 
-def _print_json(folder: Path, verify: bool = False) -> None:
+def _print_json(folder: Path) -> None:
     from danalab.data.description import describe
 
-    json.dump(describe(folder, verify=verify), sys.stdout)
+    json.dump(describe(folder), sys.stdout)
     print()
 
 
-SUBVERBS = {"prepare": (PrepareFlags, prepare), "info": (InfoFlags, info)}
+SUBVERBS = {
+    "prepare": (PrepareFlags, prepare),
+    "info": (InfoFlags, info),
+    "validate": (data_arrays.ValidateFlags, data_arrays.validate),
+    "split": (data_arrays.SplitFlags, data_arrays.split),
+}

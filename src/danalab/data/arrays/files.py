@@ -115,9 +115,7 @@ def _read_pt(path: Path) -> np.ndarray:
             warnings.simplefilter("ignore")
             tensor = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        raise BadArrayError(
-            path, f"refused: not only tensors; nothing was executed ({_cause(error)})"
-        ) from error
+        raise BadArrayError(path, f"refused: not only tensors; nothing was executed ({_cause(error)})") from error
     if not isinstance(tensor, torch.Tensor):
         raise BadArrayError(path, f"holds a {type(tensor).__name__}, not a tensor")
     if tensor.layout != torch.strided or tensor.is_quantized:
@@ -133,9 +131,7 @@ READERS: dict[str, Callable[[Path], np.ndarray]] = {".npy": _read_npy, ".npz": _
 
 def _check(path: Path, array: np.ndarray) -> None:
     if array.ndim != 2:
-        raise BadArrayError(
-            path, f"shape {list(array.shape)}; [sequences, length] is expected"
-        )
+        raise BadArrayError(path, f"shape {list(array.shape)}; [sequences, length] is expected")
     if array.dtype.kind not in "ui":
         raise BadArrayError(path, f"{array.dtype.name}, not integers{_not_a_number(array)}")
     if len(array) == 0:

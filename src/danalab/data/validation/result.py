@@ -1,0 +1,101 @@
+"""What a validation has found: plain values, and how they are printed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+_WIDTH = 80
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is wrong with a file."""
+
+    file: str
+    """The file, or the folder."""
+    reason: str
+    position: tuple[int, ...] | None = None
+    """(sequence, token) in an array, (token,) in a stream; None where the file as a whole is meant."""
+
+    def __str__(self) -> str:
+        where = "" if self.position is None else f" [{', '.join(map(str, self.position))}]"
+        return f"{self.file}{where}: {self.reason}"
+
+
+@dataclass
+class Validation:
+    """The result; counts are of what could be read."""
+
+    path: str
+    layout: str
+    """arrays, shards or bare."""
+    file_format: str
+    """The files' suffixes."""
+    num_files: int
+    vocab_size: int
+    errors: list[Finding] = field(default_factory=list)
+    warnings: list[Finding] = field(default_factory=list)
+    sequences: list[int] = field(default_factory=list)
+    """Of each readable file; of a stream, its documents."""
+    sequence_length: int | None = None
+    """Tokens of each sequence; None where documents have their own lengths."""
+    total_tokens: int = 0
+    unique_tokens: int = 0
+    avg_token_value: float = 0.0
+    min_id: int | None = None
+    max_id: int | None = None
+
+    @property
+    def valid(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.errors
+
+    @property
+    def total_sequences(self) -> int:
+        """Sequences of all files."""
+        return sum(self.sequences)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        alike = len(set(self.sequences)) == 1
+        return {
+            "valid": self.valid,
+            "path": self.path,
+            "layout": self.layout,
+            "file_format": self.file_format,
+            "num_files": self.num_files,
+            "sequences_per_file": self.sequences[0] if alike else self.sequences,
+            "total_sequences": self.total_sequences,
+            "sequence_length": self.sequence_length,
+            "total_tokens": self.total_tokens,
+            "vocab_size": self.vocab_size,
+            "unique_tokens": self.unique_tokens,
+            "avg_token_value": self.avg_token_value,
+            "min_id": self.min_id,
+            "max_id": self.max_id,
+            "errors": [_plain(finding) for finding in self.errors],
+            "warnings": [_plain(finding) for finding in self.warnings],
+        }
+
+    def as_text(self) -> str:
+        """The table for people."""
+        mark = "✓" if self.valid else "✗"
+        length = "that of each document" if self.sequence_length is None else f"{self.sequence_length:,}"
+        rows = [
+            f"{mark} Valid: {self.valid}",
+            f"✓ Files: {self.num_files}",
+            f"✓ Total sequences: {self.total_sequences:,}",
+            f"✓ Sequence length: {length}",
+            f"✓ Total tokens: {self.total_tokens:,} ({self.total_tokens / 1e9:.2f}B)",
+            f"✓ Vocab size: {self.vocab_size:,}",
+            f"✓ Unique tokens: {self.unique_tokens:,}",
+            f"✓ Avg token value: {self.avg_token_value:.2f}",
+        ]
+        line = "=" * _WIDTH
+        return "\n".join([line, "VALIDATION RESULTS", line, *rows, line])
+
+
+def _plain(finding: Finding) -> dict[str, Any]:
+    position = None if finding.position is None else list(finding.position)
+    return {"file": finding.file, "reason": finding.reason, "position": position}
