@@ -1,72 +1,74 @@
 #!/usr/bin/env bash
-# Start a training run with the flags of the original launcher: underscores, its names, its defaults.
+# Start a training run with the flags of the original launcher: underscores, its names, its intervals.
 #
 #   bash scripts/launch.sh --arch enoki --opt adana --heads 3
+#   bash scripts/launch.sh --arch enoki --opt adana --heads 12 --nproc 4 --distributed_backend fsdp --acc_steps 2
 #   bash scripts/launch.sh --arch enoki --opt adana --heads 3 --dry      # print the command, run nothing
 #
 # It calls `danalab train`; a flag that isn't listed here is passed on. Settings of the machine (DATASETS_DIR,
-# RESULTS_BASE_FOLDER, TIKTOKEN_CACHE_DIR, HF_HOME) come from scripts/config.local, see config.local.example.
+# RESULTS_BASE_FOLDER, WANDB_*, TIKTOKEN_CACHE_DIR, HF_HOME) come from the environment, else from scripts/config.local.
 set -euo pipefail
+# shellcheck source=scripts/config.sh
+source "$(dirname "${BASH_SOURCE[0]}")/config.sh"
 
-here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-if [[ -f "$here/config.local" ]]; then
-    set -a
-    # shellcheck source=/dev/null
-    source "$here/config.local"
-    set +a
-fi
+fail() {
+    echo "launch.sh: error: $*" >&2
+    exit 2
+}
 
-fail() { echo "launch.sh: error: $*" >&2; exit 2; }
-
-dry=no
-arch=enoki opt=adana
-arguments=()
+dry=no arch=enoki opt=adana
+# The original's intervals come first: a flag that is given again wins.
+arguments=(--eval-interval 115 --log-interval 50 --ckpt-interval 1000)
+add() { arguments+=("$@"); } # a flag of `danalab train`, with its value where it has one
 while (($#)); do
     flag=$1
     shift
-    value=
+    [[ $flag == --* ]] || fail "unexpected argument '$flag'"
+    value=() # a flag that another one follows, or nothing, is a switch
     if [[ $flag == --*=* ]]; then
-        value=${flag#*=}
+        value=("${flag#*=}")
         flag=${flag%%=*}
-        set -- "$value" "$@"
+    elif (($#)) && [[ $1 != --* ]]; then
+        value=("$1")
+        shift
     fi
     name=${flag//_/-}
     case $name in
-        --dry) dry=yes ;;
-        # switches: no value follows
-        --no-compile | --no-auto-resume | --auto-resume) arguments+=("$name") ;;
-        --no-wandb) ;;  # metrics.jsonl is always written; no tracker is on unless asked for
-        --wandb-offline) fail "--wandb_offline: this build writes metrics.jsonl only" ;;
-        --*)
-            (($#)) || fail "$flag needs a value"
-            value=$1
-            shift
-            case $name in
-                --arch) arch=$value ;;
-                --opt) opt=$value ;;
-                --nproc) [[ $value == 1 ]] || fail "--nproc $value: this build trains in one process" ;;
-                --distributed-backend)
-                    [[ $value == single || $value == nccl ]] || fail "--distributed_backend $value: this build trains in one process" ;;
-                --wandb-group) export RESULTS_BASE_FOLDER="${RESULTS_BASE_FOLDER:-runs}/$value" ;;
-                --dataset) arguments+=(--data "$value") ;;
-                --gamma-3-factor) arguments+=(--gamma3 "$value") ;;
-                --wd-ts-const) arguments+=(--wd-ts "$value") ;;
-                --init-scheme) arguments+=(--init "$value") ;;
-                --latest-ckpt-interval) arguments+=(--ckpt-interval "$value") ;;
-                --permanent-ckpt-interval) arguments+=(--keep-every "$value") ;;
-                --z-loss-coeff) arguments+=(--z-loss "$value") ;;
-                *) arguments+=("$name" "$value") ;;
-            esac
+        --arch | --opt | --wandb-group | --dataset | --gamma-3-factor | --wd-ts-const | --init-scheme | \
+            --latest-ckpt-interval | --permanent-ckpt-interval | --z-loss-coeff | --distributed-backend)
+            ((${#value[@]})) || fail "$flag needs a value"
             ;;
-        *) fail "unexpected argument '$flag'" ;;
+    esac
+    case $name in
+        --dry) dry=yes ;;
+        --arch) arch=${value[0]} ;;
+        --opt) opt=${value[0]} ;;
+        --no-wandb) ;; # metrics.jsonl is always written; a tracker is on where it is asked for
+        --wandb-offline) add --wandb --wandb-mode offline ;;
+        --wandb-group)
+            RESULTS_BASE_FOLDER=$RESULTS_BASE_FOLDER/${value[0]}
+            export WANDB_RUN_GROUP=${value[0]}
+            ;;
+        --distributed-backend)
+            [[ ${value[0]} != nccl ]] || value=(ddp)
+            add "$name" "${value[0]}"
+            ;;
+        --dataset) add --data "${value[0]}" ;;
+        --gamma-3-factor) add --gamma3 "${value[0]}" ;;
+        --wd-ts-const) add --wd-ts "${value[0]}" ;;
+        --init-scheme) add --init "${value[0]}" ;;
+        --latest-ckpt-interval) add --ckpt-interval "${value[0]}" ;;
+        --permanent-ckpt-interval) add --keep-every "${value[0]}" ;;
+        --z-loss-coeff) add --z-loss "${value[0]}" ;;
+        *) add "$name" ${value[@]+"${value[@]}"} ;;
     esac
 done
 
-danalab=${DANALAB:-$here/../.venv/bin/danalab}
+danalab=${DANALAB:-$DANALAB_HOME/.venv/bin/danalab}
 [[ -x $danalab ]] || danalab=danalab
 command=("$danalab" train --arch "$arch" --opt "$opt" "${arguments[@]}")
 if [[ $dry == yes ]]; then
-    printf '%q ' "${command[@]}"
+    printf '%q ' "DATASETS_DIR=$DATASETS_DIR" "RESULTS_BASE_FOLDER=$RESULTS_BASE_FOLDER" "${command[@]}"
     echo
 else
     exec "${command[@]}"

@@ -148,3 +148,13 @@ def test_every_verb_has_help(verb, capsys):
         code = stop.code or 0
     assert code == 0
     assert verb in capsys.readouterr().out
+
+
+def test_complaints_are_read_out_of_frames_with_and_without_line_drawing():
+    from danalab.cli.flags import _one_line
+
+    framed = (
+        "╭─ Value error ──╮\n│ --x 1: too     │\n│ small          │\n│ ────────────── │\n│ For help ...   │\n╰────╯"
+    )
+    plain = " Value error    \n -------------- \n  --x 1: too    \n  small         \n -------------- \n  For help ...  "
+    assert _one_line(framed) == _one_line(plain) == "--x 1: too small"

@@ -37,13 +37,18 @@ def test_enoki_and_adana_are_the_defaults():
     assert (config.arch, config.opt) == ("enoki", "adana")
 
 
-def test_what_this_build_cannot_do_is_refused_before_anything_starts():
-    for arguments, words in (
-        (("--nproc", "4"), "trains in one process"),
-        (("--distributed_backend", "fsdp"), "trains in one process"),
-        (("--heads",), "needs a value"),
-        (("stray",), "unexpected argument"),
-    ):
+def test_arrangements_of_ranks_and_trackers_are_passed_on():
+    words = launch("--heads", "3", "--nproc", "4", "--distributed_backend", "nccl", "--wandb_offline", "--dry").stdout
+    assert "--nproc 4 --distributed-backend ddp --wandb --wandb-mode offline" in words
+
+
+def test_the_original_intervals_hold_unless_others_are_given():
+    config = parsed("--heads", "3", "--eval_interval", "7")
+    assert (config.eval_interval, config.log_interval, config.ckpt_interval) == (7, 50, 1000)
+
+
+def test_what_cannot_be_meant_is_refused_before_anything_starts():
+    for arguments, words in (((("--opt",)), "--opt needs a value"), (("stray",), "unexpected argument")):
         done = launch(*arguments)
         assert done.returncode == 2
         assert words in done.stderr

@@ -196,11 +196,15 @@ def _coerced(value: Any, hint: Any, where: str) -> Any:
 def _one_line(box: str) -> str:
     """tyro frames its complaint; take the first paragraph's words out of the frame."""
     words: list[str] = []
+    titled = "╭" not in box  # where there is only ASCII, the title stands in the text, above a rule
     for line in re.sub(r"\x1b\[[0-9;]*m", "", box).splitlines():
         text = line.strip("│|╭╮╰╯ ")
         if line.startswith(("╭", "╰", "┌", "└")):
             continue
         if words and set(text) <= {"─", "-", " "}:
-            break
+            if not titled:
+                break
+            words, titled = [], False
+            continue
         words.append(text)
     return " ".join(" ".join(words).split()).rstrip(".")

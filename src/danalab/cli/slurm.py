@@ -1,0 +1,134 @@
+"""Write a SLURM job script that goes on until a run's last step, and submit it.
+
+danalab slurm --account ACCOUNT --gpus 4 -- --arch enoki --opt adana --heads 12
+danalab slurm --runs runs.txt --at-once 4 -- --arch enoki --opt adana      # a line of flags a run: an array job
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from danalab.errors import UserError
+
+if TYPE_CHECKING:
+    from danalab.train.config import TrainConfig
+
+TAKES_REST = True
+"""What follows -- are flags of `danalab train`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flags:
+    """Settings of `danalab slurm`."""
+
+    account: str | None = None
+    """Account that is charged; default the cluster's."""
+    partition: str | None = None
+    """Partition; default the cluster's."""
+    time: str = "24:00:00"
+    """Time limit of one job, as sbatch reads it; the run goes on in the next one."""
+    nodes: int = 1
+    """Machines."""
+    gpus: int = 1
+    """GPUs on each machine, one rank each; 0: one process on the CPU."""
+    cpus: int = 8
+    """CPU cores for each rank."""
+    mem: str = "32G"
+    """Memory on each machine."""
+    grace_seconds: int = 300
+    """Warning before the time limit, in which the run is checkpointed [s]."""
+    sbatch: tuple[str, ...] = ()
+    """More options of sbatch, without their hyphens: --sbatch constraint=a100 qos=low."""
+    setup: tuple[str, ...] = ()
+    """Shell commands that come first: --setup "module load cuda"."""
+    runs: Path | None = None
+    """File with the flags of one run a line (# comments); what follows -- is added to each."""
+    at_once: int | None = None
+    """Runs of --runs that may be under way at a time; default all."""
+    job_name: str | None = None
+    """Default: the run's name."""
+    log_dir: Path = Path("slurm")
+    """Folder of scripts and logs."""
+    dry_run: bool = False
+    """Print the script; write and submit nothing."""
+    json: bool = False
+    """Print what was done as one JSON object on standard output."""
+
+
+def run(flags: Flags, rest: list[str]) -> int:
+    """Write a SLURM job script that goes on until a run's last step, and submit it; flags of the run follow --."""
+    import json
+
+    from danalab.train.slurm import Job, Resources, read_runs, submit
+
+    resources = Resources(
+        account=flags.account,
+        partition=flags.partition,
+        time=flags.time,
+        nodes=flags.nodes,
+        gpus=flags.gpus,
+        cpus=flags.cpus,
+        mem=flags.mem,
+        grace_seconds=flags.grace_seconds,
+        sbatch=tuple("--" + option.removeprefix("--") for option in flags.sbatch),
+    )
+    if flags.runs is None and not rest:
+        raise UserError("no run is given: flags of danalab train follow --, or come from --runs FILE")
+    lines = read_runs(flags.runs) if flags.runs is not None else [[]]
+    runs = [_checked([*rest, *line], resources.ranks) for line in lines]
+    _require_apart(runs)
+    name = flags.job_name or (runs[0][0] if len(runs) == 1 else f"{flags.runs.stem}" if flags.runs else "runs")
+    job = Job(name, [words for _, words in runs], resources, flags.log_dir, flags.setup, flags.at_once)
+    if flags.dry_run:
+        print(job.text(), end="")
+        return 0
+    script = job.write()
+    answer = submit(script)
+    if flags.json:
+        print(json.dumps({"script": str(script), "runs": [name for name, _ in runs], "sbatch": answer}))
+    else:
+        print(f"{answer}: {script}, logs in {flags.log_dir}", file=sys.stderr)
+    return 0
+
+
+def _checked(words: list[str], ranks: int) -> tuple[str, list[str]]:
+    """(name of the run, its flags with what a job has to fix), or the error that the job would only end with.
+
+    The name is one of the flags alone: the same in every job of the run, and known before the data is looked at.
+    """
+    from danalab.cli.flags import parse
+    from danalab.train.config import MECHANICS, TrainConfig
+
+    config: TrainConfig = parse(TrainConfig, list(words), prog="danalab train", description="").flags
+    if getattr(config, "nproc", 1) not in (None, 1):
+        raise UserError(f"--nproc {config.nproc}: under SLURM the ranks are started by srun; give --gpus and --nodes")  # pyright: ignore[reportAttributeAccessIssue]
+    words = list(words)
+    if ranks > 1 and not _is_given(words, "distributed_backend"):
+        words += ["--distributed-backend", "ddp"]
+    name = config.name or (config.run_dir.name if config.run_dir else None)
+    if name is None:
+        name = _name(config, MECHANICS - {"data", "tokenizer", "heads", "tokens_per_param", "lr_multiplier"})
+        words += ["--name", name]
+    return name, words
+
+
+def _is_given(words: list[str], field: str) -> bool:
+    return any(word.split("=")[0].replace("-", "_") == f"__{field}" for word in words)
+
+
+def _name(config: TrainConfig, mechanics: frozenset[str]) -> str:
+    settings = {key: value for key, value in config.as_dict().items() if key not in mechanics}
+    digest = hashlib.sha256(repr(sorted(settings.items())).encode()).hexdigest()[:8]
+    size = f"h{config.heads}" if config.heads is not None else f"d{config.d_model}"
+    return f"{config.arch}-{config.opt}-{size}-{digest}"
+
+
+def _require_apart(runs: list[tuple[str, list[str]]]) -> None:
+    [(name, count)] = Counter(name for name, _ in runs).most_common(1)
+    if count > 1:
+        raise UserError(f"--runs: {count} lines are the run {name}; give each settings or a --name of its own")

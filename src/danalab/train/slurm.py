@@ -1,0 +1,184 @@
+"""Job scripts for SLURM that go on until a run's last step: written here, readable by people, submitted with `sbatch`.
+
+A script is complete in itself: it holds the resources, the runs' flags and the way of being queued again
+(`slurm_job.sh`, beside this file). Needs no torch.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from danalab.errors import UserError
+from danalab.files import write_atomically
+
+_TIME = re.compile(r"(\d+-\d{1,2}(:\d{2}){0,2}|\d+(:\d{2}){0,2})")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resources:
+    """What a job asks of the cluster.
+
+    Raises:
+        UserError: a value that sbatch could not mean.
+    """
+
+    account: str | None = None
+    """Account that is charged; default the cluster's."""
+    partition: str | None = None
+    """Partition; default the cluster's."""
+    time: str = "24:00:00"
+    """Time limit of one job, as sbatch reads it; the run goes on in the next one."""
+    nodes: int = 1
+    """Machines."""
+    gpus: int = 1
+    """GPUs on each machine, one rank each; 0: one process on the CPU."""
+    cpus: int = 8
+    """CPU cores for each rank."""
+    mem: str = "32G"
+    """Memory on each machine."""
+    grace_seconds: int = 300
+    """Warning before the time limit, in which the run is checkpointed [s]."""
+    sbatch: tuple[str, ...] = ()
+    """More options of sbatch, as in --sbatch=--constraint=a100 --sbatch=--qos=low."""
+
+    def __post_init__(self) -> None:
+        if not _TIME.fullmatch(self.time):
+            raise UserError(f"--time {self.time}: minutes, H:MM:SS or D-HH:MM:SS are expected")
+        for name, low in (("nodes", 1), ("gpus", 0), ("cpus", 1), ("grace_seconds", 10)):
+            if getattr(self, name) < low:
+                raise UserError(f"--{name.replace('_', '-')} {getattr(self, name)}: must be at least {low}")
+        for option in self.sbatch:
+            if not option.startswith("--") or "\n" in option:
+                raise UserError(f"--sbatch {option}: an option of sbatch is expected, as in --sbatch=--qos=low")
+
+    @property
+    def ranks(self) -> int:
+        """Processes of the job."""
+        return self.nodes * max(1, self.gpus)
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run, or several as an array."""
+
+    name: str
+    runs: Sequence[Sequence[str]]
+    """Flags of `danalab train`, for each run."""
+    resources: Resources
+    log_folder: Path
+    setup: Sequence[str] = ()
+    """Shell commands that come first, such as `module load cuda`."""
+    at_once: int | None = None
+    """Runs of the array that may be under way at a time."""
+    command: Sequence[str] = (sys.executable, "-m", "danalab")
+    """What starts `danalab` there; this installation of it."""
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise UserError(f"--job-name {self.name}: letters, digits, '.', '_' and '-' are expected")
+        if not self.runs:
+            raise UserError("no run is given: flags of danalab train follow --, or come from --runs FILE")
+
+    @property
+    def script(self) -> Path:
+        """Where the script is written."""
+        return self.log_folder / f"{self.name}.sh"
+
+    def text(self) -> str:
+        """The script."""
+        resources, several = self.resources, len(self.runs) > 1
+        folder = self.log_folder.resolve()
+        options = [
+            f"--job-name={self.name}",
+            "--requeue",
+            f"--signal=TERM@{resources.grace_seconds}",
+            "--open-mode=append",
+            f"--output={folder}/{self.name}{'-%a' if several else ''}.log",
+            f"--time={resources.time}",
+            f"--nodes={resources.nodes}",
+            f"--ntasks-per-node={max(1, resources.gpus)}",
+            f"--cpus-per-task={resources.cpus}",
+            f"--mem={resources.mem}",
+        ]
+        if resources.gpus:
+            options.append(f"--gpus-per-node={resources.gpus}")
+        if several:
+            limit = f"%{self.at_once}" if self.at_once else ""
+            options.append(f"--array=0-{len(self.runs) - 1}{limit}")
+        for name in ("account", "partition"):
+            if getattr(resources, name):
+                options.append(f"--{name}={getattr(resources, name)}")
+        options += resources.sbatch
+        lines = ["#!/usr/bin/env bash", *(f"#SBATCH {option}" for option in options), "set -euo pipefail", ""]
+        lines += [f"cd {shlex.quote(str(Path.cwd()))}", *self.setup, ""]
+        lines += ["# ---- being queued again ----", "", _library(), ""]
+        lines += [
+            f"export DANALAB_PROGRESS_FOLDER={shlex.quote(str(folder))}",
+            f"DANALAB_SCRIPT={shlex.quote(str(self.script.resolve()))}",
+            "DANALAB_ARGUMENTS=()",
+            "",
+        ]
+        if several:
+            lines.append("case $SLURM_ARRAY_TASK_ID in")
+            lines += [f"    {n}) run=({shlex.join(run)}) ;;" for n, run in enumerate(self.runs)]
+            lines.append("esac")
+        else:
+            lines.append(f"run=({shlex.join(self.runs[0])})")
+        lines.append(f'danalab_job {shlex.join(self.command)} train "${{run[@]}}"')
+        return "\n".join(lines) + "\n"
+
+    def write(self) -> Path:
+        """Write the script, ready to be run."""
+        self.log_folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(self.script, self.text())
+        self.script.chmod(0o755)
+        return self.script
+
+
+def submit(script: Path) -> str:
+    """Hand a script to `sbatch`; returns what that says.
+
+    Raises:
+        UserError: there is no sbatch here, or it refused.
+    """
+    if shutil.which("sbatch") is None:
+        raise UserError(f"sbatch is not here: the script is written; submit it where SLURM is: sbatch {script}")
+    done = subprocess.run(["sbatch", str(script)], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise UserError(f"sbatch refused {script}: {done.stderr.strip() or f'exit code {done.returncode}'}")
+    return done.stdout.strip()
+
+
+def read_runs(file: Path) -> list[list[str]]:
+    """The runs of a list: one line of flags of `danalab train` each; # begins a comment.
+
+    Raises:
+        UserError: the file cannot be read, a line cannot be split, or there is none.
+    """
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"--runs {file}: {getattr(error, 'strerror', None) or error}") from error
+    found = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            words = shlex.split(line, comments=True)
+        except ValueError as error:
+            raise UserError(f"--runs {file}:{number}: {error}") from error
+        if words:
+            found.append(words)
+    if not found:
+        raise UserError(f"--runs {file}: no line with flags")
+    return found
+
+
+def _library() -> str:
+    return (Path(__file__).parent / "slurm_job.sh").read_text(encoding="utf-8").rstrip()

@@ -1,0 +1,263 @@
+"""SLURM jobs on stand-ins for its commands, which run the scripts here: queued again just as often as steps remain."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from danalab.cli.app import main
+from danalab.train.slurm import Job, Resources
+
+SCRIPTS = Path(__file__).parents[2] / "scripts"
+
+SBATCH = """
+printf '%s\\n' "$*" >>"$QUEUE"
+echo "Submitted batch job 7"
+"""
+SCONTROL = """
+[[ $1 == requeue ]] || exit 1
+[[ ${REQUEUE_REFUSED:-} != yes ]] || exit 1
+echo "requeue $2" >>"$QUEUE"
+echo "$2" >>requeued
+"""
+SRUN = """
+while [[ $1 == --* ]]; do shift; done
+exec "$@"
+"""
+SQUEUE = "echo 1:00:00"
+# `danalab train`: makes up to 4 steps of 10 a job, as with --iterations-to-run 4, and is preempted where told.
+TRAIN = """
+step=$(cat steps 2>/dev/null || echo 0)
+job=$(cat jobs 2>/dev/null || echo 0)
+echo $((job + 1)) >jobs
+echo "$*" >>arguments
+[[ ${FAIL:-} != yes ]] || exit 2
+status=stopped code=0
+if [[ ${PREEMPTED_JOB:-} == "$job" ]]; then
+    step=$((step + ${PREEMPTED_AFTER:-1})) status=interrupted code=85
+else
+    step=$((step + ${STEPS_A_JOB:-4}))
+fi
+((step < 10)) || { step=10 status=finished; }
+echo $step >steps
+echo '{"status": "'$status'", "run": "runs/x", "step": '$step', "iterations": 10, "train/loss": 2.5}'
+exit $code
+"""
+
+
+class Cluster:
+    """A queue of one job at a time, in a folder of its own."""
+
+    def __init__(self, folder: Path):
+        self.folder, self.queue = folder, folder / "queue"
+        self.bin = folder / "bin"
+        self.bin.mkdir()
+        commands = {"sbatch": SBATCH, "scontrol": SCONTROL, "srun": SRUN, "squeue": SQUEUE, "danalab": TRAIN}
+        for name, text in commands.items():
+            (self.bin / name).write_text(f"#!/usr/bin/env bash\n{text}")
+            (self.bin / name).chmod(0o755)
+
+    def environment(self, **more: str) -> dict[str, str]:
+        kept = {key: value for key, value in os.environ.items() if not key.startswith(("SLURM_", "DANALAB_"))}
+        path = f"{self.bin}:{kept['PATH']}"
+        return {**kept, "PATH": path, "QUEUE": str(self.queue), "DANALAB": str(self.bin / "danalab"), **more}
+
+    def run(self, command: list[str], **more: str) -> tuple[int, int, str]:
+        """Run a job and all that it queues: (jobs, last exit code, what was said)."""
+        said, jobs, code = "", 0, 0
+        pending = True
+        while pending:
+            self.queue.unlink(missing_ok=True)
+            slurm = {"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": str(jobs), "SLURM_SUBMIT_DIR": str(SCRIPTS.parent)}
+            done = subprocess.run(
+                command,
+                cwd=self.folder,
+                env=self.environment(**slurm, **more),
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            jobs, code, said = jobs + 1, done.returncode, said + done.stderr
+            pending = self.queue.exists() and jobs < 20
+        return jobs, code, said
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Cluster:
+    return Cluster(tmp_path)
+
+
+RESTART = ["bash", str(SCRIPTS / "restart_enoki.sh"), "--opt", "adana", "--heads", "3"]
+
+
+def test_a_run_in_segments_is_queued_until_its_last_step_and_no_longer(cluster):
+    jobs, code, said = cluster.run(RESTART)  # 10 steps, 4 a job
+    assert (jobs, code) == (3, 0)
+    assert "finished at step 10" in said
+    assert "--arch enoki --opt adana" in (cluster.folder / "arguments").read_text()
+
+
+def test_a_preempted_job_is_queued_again(cluster):
+    jobs, code, _ = cluster.run(RESTART, PREEMPTED_JOB="1", PREEMPTED_AFTER="2")  # 4, 2, 4: then it is finished
+    assert (jobs, code) == (3, 0)
+    assert (cluster.folder / "steps").read_text().strip() == "10"
+
+
+def test_where_requeueing_is_refused_a_new_job_is_submitted_with_the_same_resources(cluster):
+    # The first job queues the second with sbatch; what it asks for is looked at, then run as SLURM would.
+    cluster.run(["true"])
+    more = {"REQUEUE_REFUSED": "yes", "SLURM_JOB_ACCOUNT": "abc", "SLURM_GPUS_PER_NODE": "4", "SLURM_JOB_NAME": "n"}
+    slurm = {"SLURM_JOB_ID": "7", "SLURM_SUBMIT_DIR": str(SCRIPTS.parent), **more}
+    subprocess.run(RESTART, cwd=cluster.folder, env=cluster.environment(**slurm), check=True, capture_output=True)
+    line = cluster.queue.read_text()
+    assert "--job-name=n --account=abc --gpus-per-node=4 --time=1:00:00" in line
+    assert line.strip().endswith("scripts/restart_enoki.sh --opt adana --heads 3")
+
+
+def test_an_error_is_not_queued_again(cluster):
+    jobs, code, said = cluster.run(RESTART, FAIL="yes")
+    assert (jobs, code) == (1, 2)
+    assert "not queued again" in said
+
+
+def test_jobs_that_make_no_step_are_not_queued_for_ever(cluster):
+    jobs, code, said = cluster.run(RESTART, STEPS_A_JOB="0")
+    assert (jobs, code) == (4, 1)
+    assert "three jobs in a row stayed at step 0" in said
+
+
+def test_outside_slurm_the_run_is_simply_made(cluster):
+    done = subprocess.run(RESTART, cwd=cluster.folder, env=cluster.environment(), capture_output=True, check=False)
+    assert done.returncode == 0
+    assert not cluster.queue.exists()
+
+
+# ---- danalab slurm ----
+
+
+def slurm(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    code = main(["slurm", *arguments])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_the_script_asks_for_what_was_said(capsys):
+    code, script, _ = slurm(
+        capsys, "--gpus", "4", "--nodes", "2", "--account", "abc", "--time", "1-00:00:00", "--sbatch", "qos=low",
+        "--setup", "module load cuda", "--dry-run", "--", "--heads", "12", "--name", "h12",
+    )  # fmt: skip
+    assert code == 0
+    for line in (
+        "--job-name=h12", "--requeue", "--signal=TERM@300", "--open-mode=append", "--nodes=2", "--ntasks-per-node=4",
+        "--gpus-per-node=4", "--account=abc", "--time=1-00:00:00", "--qos=low",
+    ):  # fmt: skip
+        assert f"#SBATCH {line}\n" in script
+    assert "\nmodule load cuda\n" in script
+    assert "#SBATCH --array" not in script
+    assert "--name h12" in script
+    assert subprocess.run(["bash", "-n"], input=script, text=True, check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), "no run is given"),
+        (("--time", "soon", "--", "--heads", "3"), "--time soon"),
+        (("--gpus", "-1", "--", "--heads", "3"), "--gpus -1"),
+        (("--", "--heads", "3", "--keep-last", "1"), "--keep-last 1"),
+        (("--", "--hads", "3"), "unknown flag --hads"),
+        (("--job-name", "a b", "--dry-run", "--", "--heads", "3"), "--job-name a b"),
+        (("--runs", "nowhere.txt", "--", "--heads", "3"), "--runs nowhere.txt"),
+    ],
+)
+def test_what_the_job_would_only_end_with_is_refused_before(capsys, arguments, words):
+    code, _, said = slurm(capsys, *arguments)
+    assert code == 2
+    assert words in said
+
+
+def test_a_list_of_runs_is_an_array_job(capsys, tmp_path, monkeypatch):
+    cluster = Cluster(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    for key, value in cluster.environment().items():
+        monkeypatch.setenv(key, value)
+    (tmp_path / "grid.txt").write_text("# two sizes\n--heads 3\n--heads 6 --name big\n")
+    code, out, _ = slurm(capsys, "--runs", "grid.txt", "--at-once", "1", "--json", "--gpus", "0", "--", "--seed", "4")
+    assert code == 0
+    told = json.loads(out)
+    assert told["sbatch"] == "Submitted batch job 7"
+    assert cluster.queue.read_text().strip() == "slurm/grid.sh"
+    text = (tmp_path / "slurm" / "grid.sh").read_text()
+    assert "#SBATCH --array=0-1%1\n" in text
+    assert "--output=" + str(tmp_path / "slurm" / "grid-%a.log") in text
+
+
+def test_each_task_of_an_array_makes_its_own_run_and_is_queued_again_as_itself(cluster, monkeypatch):
+    monkeypatch.chdir(cluster.folder)
+    runs = [["--heads", "3"], ["--heads", "6", "--name", "with space"]]
+    job = Job("grid", runs, Resources(gpus=0), cluster.folder / "logs", command=("danalab",))
+    task = {"SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "1"}
+    jobs, code, _ = cluster.run(["bash", str(job.write())], **task)
+    assert (jobs, code) == (3, 0)
+    assert "--heads 6 --name with space --json" in (cluster.folder / "arguments").read_text()
+    assert (cluster.folder / "requeued").read_text().split() == ["7_1", "7_1"]
+
+
+def test_lines_that_are_the_same_run_are_refused(capsys, tmp_path):
+    (tmp_path / "runs.txt").write_text("--heads 3\n--heads 3\n")
+    code, _, said = slurm(capsys, "--runs", str(tmp_path / "runs.txt"), "--dry-run")
+    assert code == 2
+    assert "2 lines are the run" in said
+
+
+def test_without_sbatch_the_script_is_left_with_the_way_to_submit_it(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", "/nowhere")
+    code, _, said = slurm(capsys, "--", "--heads", "3", "--name", "x")
+    assert code == 2
+    assert "sbatch slurm/x.sh" in said
+    assert os.access(tmp_path / "slurm" / "x.sh", os.X_OK)
+
+
+# ---- the other scripts ----
+
+
+@pytest.mark.parametrize("script", sorted(SCRIPTS.glob("*.sh")), ids=lambda path: path.name)
+def test_scripts_have_no_syntax_errors(script):
+    assert subprocess.run(["bash", "-n", str(script)], check=False).returncode == 0
+
+
+def test_a_sweep_is_one_job_a_point_with_a_name_of_its_own(cluster):
+    sweep = ["bash", str(SCRIPTS / "sweep.sh"), "--heads", "3 6", "--lr_multipliers", "0.5 1", "--", "--seed", "1"]
+    subprocess.run(sweep, cwd=cluster.folder, env=cluster.environment(), check=True, capture_output=True)
+    lines = cluster.queue.read_text().splitlines()
+    assert len(lines) == 4
+    assert lines[0].startswith("--job-name=enoki-adana-h3-lr0.5 ")
+    assert "--lr_multiplier 0.5 --name enoki-adana-h3-lr0.5 --seed 1" in lines[0]
+
+
+def test_the_environment_wins_over_config_local_and_a_cluster_can_be_named(tmp_path):
+    scripts = tmp_path / "scripts"
+    scripts.mkdir()
+    for name in ("config.sh", "clusters.conf"):
+        (scripts / name).write_text((SCRIPTS / name).read_text())
+    (scripts / "config.local").write_text("DATASETS_DIR=/file\nRESULTS_BASE_FOLDER=/results\n")
+    (scripts / "clusters.local").write_text("mine  login*|node*  gcc\n")
+
+    def settings(**environment: str) -> str:
+        given = {"PATH": os.environ["PATH"], "HOSTNAME": "elsewhere", **environment}
+        command = ["bash", str(scripts / "config.sh")]
+        done = subprocess.run(command, env=given, capture_output=True, text=True, check=False)
+        return done.stdout + done.stderr
+
+    assert "DATASETS_DIR=/file\nRESULTS_BASE_FOLDER=/results" in settings()
+    assert "DATASETS_DIR=/here\nRESULTS_BASE_FOLDER=/results" in settings(DATASETS_DIR="/here")
+    assert "DANALAB_CLUSTER=local" in settings()
+    assert "DANALAB_CLUSTER=mine\nDANALAB_MODULES=gcc" in settings(HOSTNAME="node07")
+    assert "DANALAB_CLUSTER=narval" in settings(SLURM_CLUSTER_NAME="narval")
+    assert "DANALAB_CLUSTER=local" in settings(SLURM_CLUSTER_NAME="narval", DSTAR_CLUSTER="local")
+    assert "known: mine narval" in settings(DANALAB_CLUSTER="nowhere")
