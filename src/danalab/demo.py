@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 MODEL = {"arch": "enoki", "d_model": 128, "n_layers": 2, "n_heads": 2}
 SEQ_LEN = 128
 BATCH_SIZE = 8
-EVAL_BATCHES = 16
+EVAL_BATCHES = 4
 """Validation windows of an evaluation, in batches; the last one reads the whole split."""
 TRIALS = {"adamw": (2e-3, 4e-3, 8e-3), "adana": (1e-3, 2e-3, 4e-3)}
 """Peak learning rates tried for each optimizer, equally many, all at full length."""

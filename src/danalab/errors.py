@@ -21,6 +21,19 @@ class MissingExtra(UserError):
         super().__init__(f"{purpose} needs {package}: pip install 'danalab[{extra}]'")
 
 
+class LostRankError(RuntimeError):
+    """A process of a run of several died or stopped answering; the message names it. Exit code 1."""
+
+    def __init__(self, message: str, *, quiet: bool = False):
+        """`quiet`: another process says it already."""
+        super().__init__(message)
+        self.quiet = quiet
+
+
+class FirstRankError(UserError):
+    """What rank 0 found wrong, raised on another rank, which has nothing to add to it."""
+
+
 def nearest(name: str, choices: Iterable[str]) -> str:
     """` (did you mean 'x'?)` for the closest of `choices`, or an empty string when none is close."""
     close = difflib.get_close_matches(name, list(choices), n=1, cutoff=0.6)

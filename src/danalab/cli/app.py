@@ -1,6 +1,7 @@
 """The `danalab` command: finds the verb, parses its flags, and turns errors into one line and exit code 2.
 
-A verb module holds either `Flags` (a data class) and `run(flags)`, or `SUBVERBS = {name: (Flags, run)}`.
+A verb module holds either `Flags` (a data class) and `run(flags)`, or `SUBVERBS = {name: (Flags, run)}`. With
+`TAKES_REST`, `run(flags, words)` also gets what follows `--`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 
 from danalab import __version__
 from danalab.cli.flags import Parsed, parse
-from danalab.errors import UserError, nearest
+from danalab.errors import FirstRankError, LostRankError, UserError, nearest
 
 VERBS = {
     "demo": "AdamW and ADana side by side on real text, in minutes on a laptop CPU",
@@ -26,6 +27,7 @@ VERBS = {
     "data": "prepare corpora as token shards; look at them",
     "tokenizer": "train and evaluate byte-pair encodings",
     "optim": "the optimizers with their hyper-parameters",
+    "slurm": "write and submit a job script that goes on until the run's last step",
     "theory": "power-law random features: curves, phases, hummingbird, sparse experts, tau, predictions",
     "bench": "ratios against named peers, each measured in one run",
 }
@@ -40,10 +42,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = _dispatch(arguments)
         sys.stdout.flush()
         return code
+    except FirstRankError:
+        return 2  # rank 0 has said it
     except UserError as error:
         if debug:
             raise
         return _fail(str(error))
+    except LostRankError as error:
+        if debug and not error.quiet:
+            raise
+        return 1 if error.quiet else _fail(str(error), code=1)
     except BrokenPipeError:
         # The reader (head, less) has seen enough. Python would complain again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -79,12 +87,15 @@ def _dispatch(arguments: list[str]) -> int:
             return 0
     else:
         flags_type, run = module.Flags, module.run
+    passed_on: list[str] = []
+    if getattr(module, "TAKES_REST", False) and "--" in rest:
+        rest, passed_on = rest[: rest.index("--")], rest[rest.index("--") + 1 :]
     parsed: Parsed = parse(flags_type, rest, prog=prog, description=_first_paragraph(run, module))
     if parsed.print_config:
         resolve = getattr(module, "resolved_config", None)
         print(parsed.as_yaml(resolve(parsed.flags) if resolve else None), end="")
         return 0
-    return run(parsed.flags) or 0
+    return (run(parsed.flags, passed_on) if hasattr(module, "TAKES_REST") else run(parsed.flags)) or 0
 
 
 def _subverb(

@@ -96,9 +96,9 @@ class _Whole(ParallelStyle):
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         # Without a function for parameters, they are replicated.
-        return distribute_module(
-            module, device_mesh, None, partial(_enter, self._layout), partial(_leave, self._layout)
-        )
+        enter: Any = partial(_enter, self._layout)  # torch types both as returning nothing
+        leave: Any = partial(_leave, self._layout)
+        return distribute_module(module, device_mesh, None, enter, leave)
 
 
 def _enter(layout: Placement, module: nn.Module, inputs: tuple[Any, ...], mesh: DeviceMesh) -> tuple[Any, ...]:

@@ -122,8 +122,8 @@ class TrainConfig:
     """Seed of the order of the data."""
     device: str | None = None
     """cpu, cuda or cuda:N; default cuda where there is one."""
-    dtype: Literal["float32", "bfloat16"] | None = None
-    """Of the products, by autocast (parameters are float32); default bfloat16 on GPUs, float32 on CPU."""
+    dtype: Literal["float32", "bfloat16", "float16"] | None = None
+    """Of the products (parameters are float32); default bfloat16 on GPUs, float32 on CPU; float16: older GPUs."""
     compile: bool | None = None
     """torch.compile of each block; default on for GPUs, off on CPU."""
     activation_checkpointing: str = "none"
@@ -132,13 +132,23 @@ class TrainConfig:
     """Only deterministic kernels (GPUs; CPU runs are deterministic for a given number of threads)."""
     tune_malloc: bool = True
     """CPU on Linux with glibc: keep freed memory in the process; up to twice as fast with large vocabularies."""
+    nproc: int | None = None
+    """Processes on this machine, one a GPU; leave it out under torchrun and srun, whose ranks join by themselves."""
+    distributed_backend: Literal["single", "ddp", "nccl", "zero", "fsdp"] | None = None
+    """single; ddp (alias nccl): replicas; zero: and a sharded optimizer; fsdp: all sharded. Default ddp with ranks."""
+    tp_size: int = 1
+    """fsdp: ranks that share each matrix product."""
+    replicas: int = 1
+    """fsdp: whole copies of the model, each sharded over the other ranks."""
+    collective_timeout: float = 600.0
+    """How long ranks wait for one that doesn't answer, after the first step (which may take half an hour) [s]."""
     on_nonfinite: Literal["stop", "skip"] = "stop"
     """A loss or gradient that isn't finite: end the run, or skip the step (at most 10 in a row)."""
 
     eval_interval: int = 200
     """Steps between evaluations; 0: only at the end."""
     eval_batches: int = 64
-    """Size of the fixed validation set, in global batches; 0: the whole split each time."""
+    """Size of the fixed validation set, in batches of 32 sequences (whatever --batch-size); 0: the whole split."""
     log_interval: int = 10
     """Steps between rows of metrics.jsonl."""
     ckpt_interval: int = 500
@@ -196,8 +206,26 @@ class TrainConfig:
         for name, known in (("on_nonfinite", ("stop", "skip")), ("horizon_basis", ("total", "non-emb"))):
             if getattr(self, name) not in known:
                 raise UserError(f"{flag(name)} {getattr(self, name)}: known are {', '.join(known)}")
-        if self.dtype not in (None, "float32", "bfloat16"):
-            raise UserError(f"--dtype {self.dtype}: known are float32, bfloat16")
+        if self.dtype not in (None, "float32", "bfloat16", "float16"):
+            raise UserError(f"--dtype {self.dtype}: known are float32, bfloat16, float16")
+        if not 1 <= self.collective_timeout < float("inf"):
+            raise UserError(f"--collective-timeout {self.collective_timeout}: must be at least 1 s")
+        if self.distributed_backend == "nccl":
+            object.__setattr__(self, "distributed_backend", "ddp")
+        if self.distributed_backend not in (None, "single", "ddp", "zero", "fsdp"):
+            raise UserError(
+                f"--distributed-backend {self.distributed_backend}: known are single, ddp (alias nccl), zero, fsdp"
+            )
+        for name in ("tp_size", "replicas"):
+            if getattr(self, name) > 1 and self.distributed_backend != "fsdp":
+                raise UserError(
+                    f"{flag(name)} {getattr(self, name)}: only with --distributed-backend fsdp"
+                    f" (here {self.distributed_backend or 'none was given'})"
+                )
+        if self.distributed_backend == "single" and (self.nproc or 1) > 1:
+            raise UserError(
+                f"--nproc {self.nproc}: --distributed-backend single is one process; give ddp, zero or fsdp"
+            )
 
     def kept_steps(self) -> dict[int, str | None]:
         """`keep_steps` as step -> name.
@@ -229,7 +257,7 @@ _KEPT_STEP = re.compile(r"([1-9]\d*)(?:=(?!step-|superseded-)([A-Za-z0-9][A-Za-z
 
 _RANGES = (
     ("batch_size acc_steps global_batch iterations seq_len log_interval iterations_to_run extend_to", 1, "at least 1"),
-    ("heads d_model n_layers n_heads head_dim mlp_dim vocab_size", 1, "at least 1"),
+    ("heads d_model n_layers n_heads head_dim mlp_dim vocab_size nproc tp_size replicas", 1, "at least 1"),
     ("warmup_steps eval_interval eval_batches ckpt_interval keep_every gc_interval seed data_seed", 0, "0 or more"),
 )
 
@@ -242,6 +270,7 @@ def flag(name: str) -> str:
 MECHANICS = frozenset(
     {
         *("batch_size", "acc_steps", "device", "compile", "activation_checkpointing", "tune_malloc", "gc_interval"),
+        *("nproc", "distributed_backend", "tp_size", "replicas", "collective_timeout"),
         *("on_nonfinite", "eval_interval", "eval_batches", "log_interval", "json"),
         *("ckpt_interval", "keep_last", "keep_every", "keep_steps", "local_ckpt_dir", "async_checkpoint"),
         *("run_dir", "name", "auto_resume", "resume_from", "extend_to", "iterations_to_run"),

@@ -6,7 +6,7 @@ The loop says `set_lr`, `step`, `training`, `scalars`; how a given optimizer doe
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -29,9 +29,12 @@ class OptimizerDriver:
         self.parameters: list[Tensor] = [p for group in optimizer.param_groups for p in group["params"]]
 
     @classmethod
-    def build(cls, resolved: Resolved, model: nn.Module) -> OptimizerDriver:
+    def build(
+        cls, resolved: Resolved, model: nn.Module, make: Callable[..., torch.optim.Optimizer] = build_optimizer
+    ) -> OptimizerDriver:
         """The run's optimizer for `model`, which is on its device.
 
+        Args: make: takes what `build_optimizer` takes; other ways to share the work make other classes.
         Raises:
             UserError: unknown optimizer or setting, or one that needs what this trainer does not do.
         """
@@ -42,7 +45,7 @@ class OptimizerDriver:
         on_gpu = next(model.parameters()).is_cuda
         if on_gpu and spec.decay == "independent":
             settings["capturable"] = True  # a skipped step is then decided on the device, without waiting for it
-        return cls(build_optimizer(spec.name, model, lr=resolved.peak_lr, **settings))
+        return cls(make(spec.name, model, lr=resolved.peak_lr, **settings))
 
     def set_lr(self, factor: float) -> float:
         """Set the learning rate of the coming step to `factor` x peak; returns the first group's."""

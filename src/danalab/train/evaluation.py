@@ -3,7 +3,8 @@
     val/loss = sum of nats / targets         val/bpb = sum of nats on text / (ln 2 x bytes of the targets)
 
 Specials (end of document) have no bytes and are left out of bits per byte, as in the literature. Regularisers never
-enter. The windows do not depend on the micro-batch; sums are taken in float64.
+enter. The windows depend neither on the micro-batch nor on the number of ranks, which share them out; sums are taken in
+float64.
 """
 
 from __future__ import annotations
@@ -17,8 +18,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from danalab.models.loss import chunked_cross_entropy
+from danalab.train.parallel.world import World
 from danalab.train.step import IGNORED
+
+FIXED_BATCH = 32
+"""Windows that `--eval-batches` counts as one: a constant, so that the fixed set does not move with the batch."""
 
 
 @dataclass(frozen=True)
@@ -45,18 +49,21 @@ class Evaluator:
         n_fixed: int,
         autocast: Callable[[], Any],
         device: torch.device,
+        world: World | None = None,
     ):
         """Args:
         windows: `len(windows)` and `windows[i:j]` -> (inputs, targets), int64 [j - i, length].
         token_bytes: raw bytes of each id, 0 for specials; None: unknown.
-        batch_size: sequences at a time; changes speed and memory, not the result.
+        batch_size: sequences at a time on one rank; changes speed and memory, not the result.
         n_fixed: windows of the fixed set, evenly spread over the split; 0 or too many: all.
+        world: the ranks that share the work; evaluation is collective then, and its result the same on all.
         """
         self._windows = windows
         self._bytes = None if token_bytes is None else torch.from_numpy(np.asarray(token_bytes))
         self._batch_size = batch_size
         self._autocast = autocast
         self._device = device
+        self._world = world or World.single()
         total = len(windows)
         self.n_fixed = total if n_fixed == 0 else min(n_fixed, total)
         self.covers_all = self.n_fixed == total
@@ -84,43 +91,37 @@ class Evaluator:
         batch: Callable[[int, int], tuple[Tensor, Tensor]],
         should_stop: Callable[[], bool],
     ) -> Evaluation | None:
+        world, size = self._world, self._batch_size
         was_training = model.training
         model.eval()
         try:
-            text = torch.zeros((), dtype=torch.float64, device=self._device)
-            other = torch.zeros((), dtype=torch.float64, device=self._device)
+            nats = torch.zeros((), dtype=torch.float64, device=self._device)
+            text_nats = torch.zeros_like(nats)
             tokens = n_bytes = 0
-            for start in range(0, count, self._batch_size):
+            for start in range(0, count, size * world.dp_size):
                 if should_stop():
                     return None
-                inputs, targets = batch(start, min(start + self._batch_size, count))
-                tokens += int((targets != IGNORED).sum())
-                special = torch.zeros_like(targets, dtype=torch.bool)
+                # Each rank its turn; one that has run out goes along, as its part of the weights may be needed.
+                first = start + world.dp_rank * size
+                inputs, targets = batch(*((first, min(first + size, count)) if first < count else (0, 1)))
+                if first >= count:
+                    targets = torch.full_like(targets, IGNORED)
+                losses = self._losses(model, inputs, targets)
+                valid = targets != IGNORED
+                tokens += int(valid.sum())
+                nats += losses.sum()
                 if self._bytes is not None:
-                    lengths = self._bytes[targets.clamp(min=0)].where(targets != IGNORED, 0)
+                    lengths = self._bytes[targets.clamp(min=0)].where(valid, 0)
                     n_bytes += int(lengths.sum())
-                    special = (lengths == 0) & (targets != IGNORED)
-                on_text, on_other = self._sums(model, inputs, targets, special)
-                text += on_text
-                other += on_other
+                    text_nats += losses.where((lengths > 0).to(self._device), 0).sum()
         finally:
             model.train(was_training)
-        nats, text_nats = float(text + other), float(text)
-        bpb = text_nats / (math.log(2) * n_bytes) if n_bytes else None
-        return Evaluation(nats / max(tokens, 1), bpb, tokens)
+        sums = world.sums([float(nats), float(text_nats), float(tokens), float(n_bytes)])
+        bpb = sums[1] / (math.log(2) * sums[3]) if sums[3] else None
+        return Evaluation(sums[0] / max(sums[2], 1), bpb, int(sums[2]))
 
-    def _sums(
-        self, model: Any, inputs: Tensor, targets: Tensor, special_BL: Tensor
-    ) -> tuple[Tensor | float, Tensor | float]:
-        """(nats on text, nats on specials): the head runs twice only on the few positions of specials."""
-        inputs, targets = inputs.to(self._device), targets.to(self._device)
-        has_special = bool(special_BL.any())
-        special = special_BL.to(self._device)
+    def _losses(self, model: Any, inputs: Tensor, targets: Tensor) -> Tensor:
+        """Cross-entropy of each target, float64; 0 where ignored."""
         with self._autocast():
-            hidden = model.hidden(inputs)
-            weight = model.head_weight
-            on_text, _ = chunked_cross_entropy(hidden, weight, targets.masked_fill(special, IGNORED), valid_count=1.0)
-            if not has_special:
-                return on_text, 0.0
-            on_other, _ = chunked_cross_entropy(hidden[special], weight, targets[special], valid_count=1.0)
-        return on_text, on_other
+            losses = model.token_losses(inputs.to(self._device), targets.to(self._device), ignore_index=IGNORED)
+        return losses.double()

@@ -37,6 +37,7 @@ class _Seen:
     grad_norm: Tensor
     finite: Tensor
     norms: Tensor
+    scale: Tensor | None
     ready: Any = None
 
 
@@ -51,6 +52,8 @@ class FiniteGuard:
     """Step -> what its batch was, for the report."""
     names: list[str]
     """Of the parameters that have gradients, in the optimizer's order."""
+    writes: bool = True
+    """Whether this rank is the one that writes and speaks; all ranks see and decide the same."""
     skipped: int = 0
     """Steps skipped in all; part of checkpoints."""
     in_a_row: int = 0
@@ -62,7 +65,7 @@ class FiniteGuard:
         Raises:
             NonFiniteError: by mode "stop", or after 10 skips in a row.
         """
-        seen = _Seen(step, result.loss, result.grad_norm, result.finite, result.norms)
+        seen = _Seen(step, result.loss, result.grad_norm, result.finite, result.norms, result.scale)
         if result.finite.is_cuda:
             seen.finite = result.finite.to("cpu", non_blocking=True)
             seen.ready = torch.cuda.Event()
@@ -86,6 +89,10 @@ class FiniteGuard:
             return
         loss, norm = float(seen.loss), float(seen.grad_norm)
         what = f"step {seen.step}: loss {loss}, gradient norm {norm}"
+        if seen.scale is not None and float(seen.scale) > 1 and math.isfinite(loss):
+            if self.writes:  # float16's way of finding its scale
+                log.info("%s: beyond float16 at loss scale %g; step not made, scale halved", what, float(seen.scale))
+            return
         if self.mode == "stop":
             self._write(seen, loss, norm)
             raise NonFiniteError(f"{what}: not finite; the update was not made. What was seen: {self.report}")
@@ -96,9 +103,12 @@ class FiniteGuard:
             raise NonFiniteError(
                 f"{what}: not finite for the {self.in_a_row}th step in a row; giving up. What was seen: {self.report}"
             )
-        log.warning("%s: not finite; step skipped (%d in all, %d in a row)", what, self.skipped, self.in_a_row)
+        if self.writes:
+            log.warning("%s: not finite; step skipped (%d in all, %d in a row)", what, self.skipped, self.in_a_row)
 
     def _write(self, seen: _Seen, loss: float, norm: float) -> None:
+        if not self.writes:
+            return
         finite = torch.isfinite(seen.norms).tolist()
         found = {
             "step": seen.step,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -16,18 +17,24 @@ from torch import Tensor, nn
 from danalab.data import Dataset, open_dataset, resolve_dataset
 from danalab.data.loader import Batches
 from danalab.errors import UserError
-from danalab.models import build_model
 from danalab.train import runtime
 from danalab.train.checkpoint.local_disk import local_folder
 from danalab.train.checkpoint.saver import Retention, Saver
 from danalab.train.config import TrainConfig
 from danalab.train.console import ConsoleProgress
 from danalab.train.driver import OptimizerDriver
-from danalab.train.evaluation import Evaluator
+from danalab.train.evaluation import FIXED_BATCH, Evaluator
+from danalab.train.failures import explained_loss
 from danalab.train.folder import RunFolder
 from danalab.train.guard import NonFiniteError, SpikeMonitor
+from danalab.train.loss_scale import LossScale
+from danalab.train.parallel.environment import find_place
+from danalab.train.parallel.launcher import launch
+from danalab.train.parallel.layout import check_sharing, data_parallel_size, layout_of
+from danalab.train.parallel.sharing import share
+from danalab.train.parallel.world import World, joined
 from danalab.train.resolve import Resolved, resolve
-from danalab.train.resume import Source, choose_source, run_record
+from danalab.train.resume import Source, agree_on_source, run_record
 from danalab.train.trainer import Trainer
 
 log = logging.getLogger(__name__)
@@ -64,83 +71,139 @@ def train(config: TrainConfig) -> Path:
 def run_training(config: TrainConfig) -> Outcome:
     """Train as the command line does: every way of ending is an outcome.
 
+    With `config.nproc` it starts that many processes and waits for them; under torchrun or srun it is one of many, and
+    all of them return the same. The outcome's summary is complete on rank 0.
+
     Raises:
         UserError: bad settings, data or checkpoints.
+        LostRankError: a rank died or stopped answering.
     """
     if config.tune_malloc:
         runtime.tune_malloc()
-    dataset = open_dataset(resolve_dataset(config.data, config.tokenizer))
-    resolved = resolve(config, dataset)
-    dataset.check_vocab(resolved.model.vocab_size)
-    folder = RunFolder(resolved.run_dir)
-    with folder.locked():
-        resolved, source = choose_source(resolved, dataset, folder)
+    if config.nproc is not None and find_place(os.environ) is None:
+        return _launch(config)
+    layout = layout_of(config, os.environ)
+    with (
+        joined(layout, runtime.device_type(config.device)) as world,
+        explained_loss(world),
+        contextlib.ExitStack() as keep,
+    ):
+        resolved = world.first(lambda: _settle(config, world, keep))
+        folder = RunFolder(resolved.run_dir)
+        dataset = _open(config)
+        resolved, source = agree_on_source(resolved, dataset, folder, world)
         if source is not None and source.finished:
-            log.info("%s: finished at step %d already; --extend-to continues it", folder.path, source.step)
+            if world.is_main:
+                log.info("%s: finished at step %d already; --extend-to continues it", folder.path, source.step)
             return Outcome(folder.path, "finished", 0, folder.read_summary() or {})
-        return _run(resolved, dataset, folder, source)
+        return _run(resolved, dataset, folder, source, world)
 
 
-def _run(resolved: Resolved, dataset: Dataset, folder: RunFolder, source: Source | None) -> Outcome:
+def _launch(config: TrainConfig) -> Outcome:
+    """Refuse here what every process would refuse; then start them."""
+    assert config.nproc is not None
+    layout = layout_of(config, {})
+    shape = layout.shape(config.nproc)
+    resolved = resolve(config, _open(config), world_size=data_parallel_size(shape))
+    check_sharing(resolved, layout)
+    end = launch(config, config.nproc, runtime.device_type(config.device))
+    folder = RunFolder(resolved.run_dir)
+    status = {0: "finished", NONFINITE_EXIT_CODE: "nonfinite"}.get(end, "interrupted")
+    summary = folder.read_summary() or {}
+    return Outcome(folder.path, summary.get("status", status), end, summary)
+
+
+def _open(config: TrainConfig) -> Dataset:
+    return open_dataset(resolve_dataset(config.data, config.tokenizer))
+
+
+def _settle(config: TrainConfig, world: World, keep: contextlib.ExitStack) -> Resolved:
+    """The run, decided; its folder is locked for as long as `keep` is open. By rank 0 for all."""
+    dataset = _open(config)
+    resolved = resolve(config, dataset, world_size=world.dp_size)
+    dataset.check_vocab(resolved.model.vocab_size)
+    check_sharing(resolved, world.layout)
+    keep.enter_context(RunFolder(resolved.run_dir).locked())
+    return resolved
+
+
+def _run(resolved: Resolved, dataset: Dataset, folder: RunFolder, source: Source | None, world: World) -> Outcome:
     stop = runtime.StopRequest()
-    trainer = build_trainer(resolved, dataset, folder, stop)
+    trainer = build_trainer(resolved, dataset, folder, stop, world)
     if source is not None:
-        source.load(trainer)
-    folder.write_config(run_record(resolved, dataset, trainer.device))
-    folder.summary_file.unlink(missing_ok=True)
-    folder.nonfinite_file.unlink(missing_ok=True)
-    _announce(resolved, dataset, trainer)
-    console = ConsoleProgress(resolved.iterations, trainer.step)
-    trainer.callbacks.append(console)
+        source.load(trainer, world)
+    if world.is_main:
+        folder.write_config(run_record(resolved, dataset, trainer.device, world))
+        folder.summary_file.unlink(missing_ok=True)
+        folder.nonfinite_file.unlink(missing_ok=True)
+        _announce(resolved, dataset, trainer)
+        trainer.callbacks.append(ConsoleProgress(resolved.iterations, trainer.step))
     try:
         status = trainer.fit()
     except NonFiniteError:
         status = "nonfinite"
     finally:
-        console.close()
-    summary = folder.read_summary() or {}
-    if status == "interrupted" and stop.signal is not None:
+        for callback in trainer.callbacks:
+            if isinstance(callback, ConsoleProgress):
+                callback.close()
+    summary = (folder.read_summary() or {}) if world.is_main else {}
+    if status == "interrupted" and stop.signal is not None and world.is_main:
         log.info("%s: stopped by %s at step %d, checkpointed", folder.path, stop.signal.name, trainer.step)
     code = {"interrupted": stop.exit_code, "nonfinite": NONFINITE_EXIT_CODE}.get(status, 0)
     return Outcome(folder.path, status, code, summary)
 
 
 def build_trainer(
-    resolved: Resolved, dataset: Dataset, folder: RunFolder, stop: runtime.StopRequest | None = None
+    resolved: Resolved,
+    dataset: Dataset,
+    folder: RunFolder,
+    stop: runtime.StopRequest | None = None,
+    world: World = World.single(),  # noqa: B008 - frozen
 ) -> Trainer:
-    """A trainer at step 0 with freshly drawn weights; the folder is locked by the caller.
+    """A trainer at step 0 with freshly drawn weights; the folder is locked by the caller. Collective.
 
     Raises:
         UserError: the device, number format, compiler or validation split is not there.
     """
     config = resolved.config
+    sharing = share(world)
     device = runtime.choose_device(config.device)
     runtime.set_numerics(config.deterministic)
     runtime.seed_everything(config.seed)
-    autocast = _autocast(runtime.autocast_dtype(config.dtype, device), device)
-    model = build_model(resolved.model, init=config.init, seed=config.seed, device=device)
+    compute_dtype = runtime.autocast_dtype(config.dtype, device)
+    autocast = _autocast(compute_dtype, device)
+    model = sharing.build_model(resolved.model, init=config.init, seed=config.seed, device=device)
     model.set_activation_checkpointing(config.activation_checkpointing)
-    driver = OptimizerDriver.build(resolved, model)
     if config.compile if config.compile is not None else device.type == "cuda":
         runtime.require_compiler(device)
         for block in model.blocks:
             cast(nn.Module, block).compile()  # in place: names of parameters stay as they are
-    batches = dataset.batches(seed=config.data_seed, global_batch=resolved.global_batch, seq_len=config.seq_len)
+    sharing.wrap(model, compute_dtype)
+    driver = OptimizerDriver.build(resolved, model, sharing.make_optimizer)
+    batches = dataset.batches(
+        seed=config.data_seed,
+        global_batch=resolved.global_batch,
+        seq_len=config.seq_len,
+        rank=world.dp_rank,
+        world_size=world.dp_size,
+    )
     val = open_dataset(dataset.path, "val")
     val.check_vocab(resolved.model.vocab_size)
     evaluator = Evaluator(
         val.sequential(config.seq_len),
-        _keep_tokenizer(val, folder),
+        _keep_tokenizer(val, folder, world),
         batch_size=config.batch_size or 1,
-        n_fixed=config.eval_batches * resolved.global_batch,
+        n_fixed=config.eval_batches * FIXED_BATCH,
         autocast=autocast,
         device=device,
+        world=world,
     )
     saver = Saver(
         folder.store,
         retention=Retention(config.keep_last, config.keep_every, config.kept_steps()),
         asynchronous=config.async_checkpoint,
-        local_folder=local_folder(config.local_ckpt_dir, folder.path, rank=0),
+        world=world,
+        local_folder=local_folder(config.local_ckpt_dir, folder.path, rank=world.rank),
     )
     return Trainer(
         resolved,
@@ -153,6 +216,8 @@ def build_trainer(
         autocast=autocast,
         device=device,
         stop=stop or runtime.StopRequest(),
+        sharing=sharing,
+        loss_scale=LossScale(device) if compute_dtype == torch.float16 else None,
         callbacks=[SpikeMonitor()],
     )
 
@@ -175,19 +240,20 @@ def _autocast(dtype: torch.dtype | None, device: torch.device) -> Callable[[], A
     return partial(torch.autocast, device.type, dtype=dtype)
 
 
-def _keep_tokenizer(dataset: Dataset, folder: RunFolder) -> Any:
+def _keep_tokenizer(dataset: Dataset, folder: RunFolder, world: World) -> Any:
     """Copy the tokenizer into the run folder; returns its table of bytes, or None where there is no tokenizer."""
     try:
-        if not (folder.tokenizer_folder / "tokenizer.json").is_file():
+        if world.is_main and not (folder.tokenizer_folder / "tokenizer.json").is_file():
             dataset.tokenizer.save(folder.tokenizer_folder)
         return dataset.token_bytes
     except UserError as error:
-        log.warning("no bits per byte, and no text from this run: %s", error)
+        if world.is_main:
+            log.warning("no bits per byte, and no text from this run: %s", error)
         return None
 
 
 def _announce(resolved: Resolved, dataset: Dataset, trainer: Trainer) -> None:
-    config, planned = resolved.config, resolved.plan
+    config, planned, world = resolved.config, resolved.plan, trainer.world
     for note in resolved.notes:
         log.info("%s", note)
     log.info("run %s on %s", resolved.run_dir, trainer.device)
@@ -197,9 +263,13 @@ def _announce(resolved: Resolved, dataset: Dataset, trainer: Trainer) -> None:
         planned.arch, planned.n_layers, planned.d_model, planned.n_heads, f"{planned.exact_params:,}",
     )  # fmt: skip
     log.info(
-        "global batch %d = batch %d x 1 rank x %d accumulation; %s tokens a step",
-        resolved.global_batch, config.batch_size, config.acc_steps, f"{resolved.tokens_per_step:,}",
+        "global batch %d = batch %d x %d rank%s x %d accumulation; %s tokens a step",
+        resolved.global_batch, config.batch_size, world.dp_size, "s" * (world.dp_size > 1), config.acc_steps,
+        f"{resolved.tokens_per_step:,}",
     )  # fmt: skip
+    if world.size > 1:
+        shape = " x ".join(f"{name} {size}" for name, size in world.layout.shape(world.size).items())
+        log.info("%s on %d ranks: %s", world.layout.backend, world.size, shape)
     log.info(
         "%s, peak lr %.4g (%s), %s over %d steps, warm-up %d",
         planned.opt, planned.lr, resolved.lr_source, config.scheduler, resolved.iterations, planned.warmup,

@@ -84,7 +84,12 @@ def random_state_of(meta: dict[str, Any], world: World) -> dict[str, Any]:
     return states[0] if world.is_main else random_state()
 
 
-def run_record(resolved: Resolved, dataset: Dataset, device: torch.device) -> dict[str, Any]:
+def run_record(
+    resolved: Resolved,
+    dataset: Dataset,
+    device: torch.device,
+    world: World = World.single(),  # noqa: B008 - frozen
+) -> dict[str, Any]:
     """What config.json says about a run."""
     return {
         "config": resolved.config.as_dict(),
@@ -100,7 +105,8 @@ def run_record(resolved: Resolved, dataset: Dataset, device: torch.device) -> di
             "tokens": dataset.n_tokens,
             "tokenizer": dataset.tokenizer_name,
         },
-        "world_size": 1,
+        "world_size": world.size,
+        "parallel": {"backend": world.layout.backend, **world.layout.shape(world.size)},
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "threads": torch.get_num_threads(),
         "versions": versions(),
@@ -115,18 +121,7 @@ def agree_on_source(
     Raises:
         UserError: on all ranks, see `choose_source`.
     """
-    outcome: Any = None
-    if world.is_main:
-        try:
-            outcome = choose_source(resolved, dataset, folder)
-        except UserError as error:
-            if world.size == 1:
-                raise
-            outcome = str(error)
-    outcome = world.broadcast(outcome)
-    if isinstance(outcome, str):
-        raise UserError(outcome)
-    return outcome
+    return world.first(lambda: choose_source(resolved, dataset, folder))
 
 
 def choose_source(resolved: Resolved, dataset: Dataset, folder: RunFolder) -> tuple[Resolved, Source | None]:

@@ -31,6 +31,13 @@ log = logging.getLogger(__name__)
 # ---- device and number formats ----
 
 
+def device_type(name: str | None) -> str:
+    """ "cuda" or "cpu": the kind of the device called `name`, or of what is there."""
+    if name is None:
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    return name.partition(":")[0]
+
+
 def choose_device(name: str | None) -> torch.device:
     """The device called `name`, or a GPU where there is one, or the CPU.
 
@@ -41,6 +48,8 @@ def choose_device(name: str | None) -> torch.device:
         return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
     try:
         device = torch.device(name)
+        if device.type == "cuda" and device.index is None:
+            device = torch.device("cuda", torch.cuda.current_device())  # each rank has set its own
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:
         raise UserError(f"--device {name}: {str(error).splitlines()[0]}") from error

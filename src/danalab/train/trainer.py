@@ -2,6 +2,7 @@
 
     batch -> micro-batches -> global norm, clip -> finite? -> update -> schedule -> row; evaluate; save; stop?
 
+With several ranks all of them go through the same steps and decide the same; rank 0 writes.
 The step of a trainer is the number of steps that were made: batch k (from 0) is seen by the step that makes it k + 1.
 """
 
@@ -24,7 +25,10 @@ from danalab.train.evaluation import Evaluation, Evaluator
 from danalab.train.failures import explained
 from danalab.train.folder import RunFolder
 from danalab.train.guard import Callback, FiniteGuard, NonFiniteError
+from danalab.train.loss_scale import LossScale
 from danalab.train.metrics import MetricsFile
+from danalab.train.parallel.sharing import Sharing
+from danalab.train.parallel.world import World
 from danalab.train.resolve import Resolved
 from danalab.train.runtime import (
     GarbageCollector,
@@ -62,11 +66,16 @@ class Trainer:
         autocast: Callable[[], Any],
         device: torch.device,
         stop: StopRequest,
+        sharing: Sharing | None = None,
+        loss_scale: LossScale | None = None,
         callbacks: Sequence[Callback] = (),
     ):
         """Args:
+        batches: this rank's part of each batch.
         folder: locked by the caller.
         autocast: makes the context manager of forward computations.
+        sharing: among which ranks; default one process alone.
+        loss_scale: for float16.
         callbacks: told of rows and the end, in this order.
         """
         config = resolved.config
@@ -74,6 +83,8 @@ class Trainer:
         self.model, self.driver, self.batches, self.evaluator = model, driver, batches, evaluator
         self.folder, self.saver, self.device, self.stop = folder, saver, device, stop
         self.callbacks = list(callbacks)
+        self.sharing = sharing or Sharing(World.single())
+        self.world = self.sharing.world
         self.step = 0
         self.seconds = 0.0
         """Training time so far, evaluation and restarts apart [s]."""
@@ -90,9 +101,14 @@ class Trainer:
             grad_clip=config.grad_clip,
             z_loss=config.z_loss,
             autocast=autocast,
+            sharing=self.sharing,
+            loss_scale=loss_scale,
         )
+        self._loss_scale = loss_scale
         names = tensors.parameter_names(model, driver.optimizer)
-        self.guard = FiniteGuard(config.on_nonfinite, folder.nonfinite_file, self._describe_batch, names)
+        self.guard = FiniteGuard(
+            config.on_nonfinite, folder.nonfinite_file, self._describe_batch, names, writes=self.world.is_main
+        )
         self._update_norm = UpdateNorm(driver.parameters)
         peak = peak_flops(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
         self._peak_flops = peak[0] if peak else None
@@ -110,7 +126,9 @@ class Trainer:
         """
         config = self.config
         self._first_step = self.step
-        self.metrics = MetricsFile(self.folder.metrics_file, self.step - bool(self._pending_row))
+        self.metrics = (
+            MetricsFile(self.folder.metrics_file, self.step - bool(self._pending_row)) if self.world.is_main else None
+        )
         self.model.train()
         batches = self.batches.iterate(self.step)
         with self.stop, GarbageCollector(config.gc_interval) as garbage:
@@ -123,6 +141,8 @@ class Trainer:
                     self._interval["data_wait"] += time.perf_counter() - start
                     logged = self._is_logged(self.step + 1)
                     result, lr = self._make_step(inputs, targets, logged)
+                    if self.step == self._first_step + 1:
+                        self.world.be_patient(config.collective_timeout)
                     if logged:
                         self._record(result, lr)
                     if self._is_saved(self.step):
@@ -131,13 +151,15 @@ class Trainer:
                     garbage.after_step(self.step)
                 return self._end(status)
             except NonFiniteError as error:
-                log.error("%s", error)
+                if self.world.is_main:
+                    log.error("%s", error)
                 self.driver.zero_grad()
                 self.saver.drain()
                 self._write_summary("nonfinite")
                 raise
             finally:
-                self.metrics.close()
+                if self.metrics is not None:
+                    self.metrics.close()
                 if isinstance(batches, Generator):
                     batches.close()  # ends the thread that reads ahead
 
@@ -161,10 +183,14 @@ class Trainer:
     def _why_end(self) -> str | None:
         if self.step >= self.resolved.iterations:
             return "finished"
-        if self.stop:
+        if self._is_stopped():
             return "interrupted"
         limit = self.config.iterations_to_run
         return "stopped" if limit is not None and self.step - self._first_step >= limit else None
+
+    def _is_stopped(self) -> bool:
+        """Whether a rank was told to stop. Collective, so that all of them stop at the same step."""
+        return self.stop.agreed(self.world.agree)
 
     def _end(self, status: str) -> str:
         self.guard.settle()
@@ -216,11 +242,12 @@ class Trainer:
             "update_norm": None if update_norm is None else float(update_norm),
             "tokens_per_second": rate,
             "seconds_per_step": interval["seconds"] / interval["steps"],
-            "mfu": rate * flops_per_token / self._peak_flops if self._peak_flops else None,
+            "mfu": rate * flops_per_token / (self._peak_flops * self.world.size) if self._peak_flops else None,
             "memory_gib": peak_memory_gib(self.device),
             "data_wait": interval["data_wait"],
             "save_wait": interval["save_wait"],
             "skipped": self.guard.skipped or None,
+            "loss_scale": None if result.scale is None else float(result.scale),
             **self.driver.scalars(),
         }
         self._interval = dict.fromkeys(interval, 0.0)
@@ -242,8 +269,8 @@ class Trainer:
 
     def _evaluate(self, how: Callable[..., Evaluation | None]) -> Evaluation | None:
         start = time.perf_counter()
-        with self.driver.evaluating():
-            evaluation = how(self.model, lambda: bool(self.stop))
+        with self.driver.evaluating(), self.sharing.evaluating():
+            evaluation = how(self.model, self._is_stopped)
         self._excluded += time.perf_counter() - start
         if evaluation is not None:
             self._evaluated_at = self.step
@@ -251,13 +278,17 @@ class Trainer:
         return evaluation
 
     def _write_row(self, row: dict[str, Any]) -> None:
-        self.metrics.write(row)
         if math.isfinite(row["train/loss"]):
             self.latest["train/loss"] = row["train/loss"]
+        if self.metrics is None:
+            return
+        self.metrics.write(row)
         for callback in self.callbacks:
             callback.on_row(row)
 
     def _write_summary(self, status: str) -> None:
+        if not self.world.is_main:
+            return
         tokens = self.step * self.resolved.tokens_per_step
         summary: dict[str, Any] = {
             "status": status,
@@ -291,7 +322,8 @@ class Trainer:
     def save(self, *, wait: bool = False) -> float:
         """Checkpoint this step; returns the seconds that training was held up."""
         self.guard.settle()
-        self.metrics.sync()
+        if self.metrics is not None:
+            self.metrics.sync()
         self._tick()
         with self.driver.evaluating():
             values, optimizer = tensors.collect(self.model, self.driver.optimizer)
@@ -307,6 +339,7 @@ class Trainer:
             "model": self.resolved.model.as_dict(),
             "random": random_state(),
             "guard": {"skipped": self.guard.skipped, "in_a_row": self.guard.in_a_row},
+            "loss_scale": None if self._loss_scale is None else self._loss_scale.state_dict(),
             "callbacks": {callback.name: callback.state_dict() for callback in self.callbacks},
             "pending_row": self._pending_row,
             "latest": self.latest,
@@ -317,6 +350,8 @@ class Trainer:
         self.step, self.seconds = meta["step"], meta["seconds"]
         self.latest, self._pending_row = meta["latest"], meta["pending_row"]
         self.guard.skipped, self.guard.in_a_row = meta["guard"]["skipped"], meta["guard"]["in_a_row"]
+        if self._loss_scale is not None and meta.get("loss_scale") is not None:
+            self._loss_scale.load_state_dict(meta["loss_scale"])
         for callback in self.callbacks:
             if callback.name in meta["callbacks"]:
                 callback.load_state_dict(meta["callbacks"][callback.name])

@@ -7,56 +7,23 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from danalab.errors import UserError
+from danalab.errors import FirstRankError, UserError
 from danalab.train.parallel.environment import Place, find_place
+from danalab.train.parallel.layout import Layout
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
     from torch.distributed.device_mesh import DeviceMesh
 
+T = TypeVar("T")
+
 FIRST_STEP_SECONDS = 1800.0
 """Patience of collectives at the start: ranks compile, read, and verify checkpoints at different speeds."""
-
-
-@dataclass(frozen=True)
-class Layout:
-    """How the ranks of a job are arranged."""
-
-    backend: str = "single"
-    """single, ddp, zero or fsdp."""
-    tp_size: int = 1
-    """Ranks that share each matrix product."""
-    replicas: int = 1
-    """fsdp: how many whole copies of the model there are."""
-
-    def shape(self, size: int) -> dict[str, int]:
-        """Ranks along each dimension of the mesh, for `size` ranks in all; empty for a single process.
-
-        Raises:
-            UserError: they do not go into `size`.
-        """
-        if self.backend == "single":
-            if size != 1:
-                raise UserError(f"--distributed-backend single is one process, but {size} were started; give ddp")
-            return {}
-        inner = self.tp_size * self.replicas
-        if size % inner:
-            words = " x ".join(
-                f"--{name} {value}"
-                for name, value in (("tp-size", self.tp_size), ("replicas", self.replicas))
-                if value > 1
-            )
-            raise UserError(f"{words}: {size} ranks cannot be divided by {inner}; start a multiple of {inner}")
-        if self.backend in ("ddp", "zero"):
-            return {"replicate": size}
-        dims = {"replicate": self.replicas} if self.replicas > 1 else {}
-        dims["shard"] = size // inner
-        return dims | ({"tp": self.tp_size} if self.tp_size > 1 else {})
 
 
 @dataclass(frozen=True)
@@ -79,7 +46,7 @@ class World:
     thread only."""
     background: ProcessGroup | None = field(default=None, repr=False)
     """One more gloo group, for a thread beside training: two threads must not share one."""
-    layout: Layout = Layout()
+    layout: Layout = field(default_factory=Layout)
     owns_groups: bool = field(default=False, repr=False)
     """Whether `join` made the default group, and `close` ends it."""
 
@@ -139,6 +106,27 @@ class World:
         dist.broadcast_object_list(found, src=0, group=self.control)
         return found[0]
 
+    def first(self, compute: Callable[[], T]) -> T:
+        """What `compute` gives on rank 0 (picklable), on every rank; the others do not call it. Collective.
+
+        Raises:
+            UserError: on rank 0, as `compute` did; on the others `FirstRankError`.
+        """
+        if self.size == 1:
+            return compute()
+        result, error = None, None
+        if self.is_main:
+            try:
+                result = compute()
+            except UserError as caught:
+                error = caught
+        result, message = self.broadcast((result, None if error is None else str(error)))
+        if error is not None:
+            raise error
+        if message is not None:
+            raise FirstRankError(message)
+        return result
+
     def be_patient(self, seconds: float) -> None:
         """Let collectives of the model, and flags, take this long before a rank counts as lost [s]."""
         if self.control is None:
@@ -183,12 +171,27 @@ def join(layout: Layout, device_type: str, *, first_step_seconds: float = FIRST_
     return _arrange(layout, device_type, first_step_seconds, owns=place is not None)
 
 
+def own_gpu(local_rank: int, gpus: int, launcher: str) -> int:
+    """Index of the GPU of a rank, by its place among the ranks of its machine.
+
+    Raises:
+        UserError: there are more ranks than GPUs.
+    """
+    if launcher == "srun" and gpus == 1:
+        return 0  # SLURM shows each task its own GPU alone
+    if local_rank >= gpus:
+        raise UserError(
+            f"rank {local_rank} of this machine has no GPU: there are {gpus}; start as many ranks, or give --device cpu"
+        )
+    return local_rank
+
+
 def _start(place: Place, device_type: str, seconds: float) -> None:
     import torch
     import torch.distributed as dist
 
     if device_type == "cuda":
-        torch.cuda.set_device(place.local_rank % torch.cuda.device_count())
+        torch.cuda.set_device(own_gpu(place.local_rank, torch.cuda.device_count(), place.launcher))
     backend = "nccl" if device_type == "cuda" else "gloo"
     limit = timedelta(seconds=seconds)
     try:
@@ -239,7 +242,5 @@ def joined(layout: Layout, device_type: str, *, first_step_seconds: float = FIRS
         UserError: see `join`.
     """
     world = join(layout, device_type, first_step_seconds=first_step_seconds)
-    try:
-        yield world
-    finally:
-        world.close()
+    yield world
+    world.close()  # not after a failure: it would wait for ranks that may be gone

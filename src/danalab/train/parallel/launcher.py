@@ -1,0 +1,168 @@
+"""`--nproc N`: N processes of one run on this machine, as torchrun would start them (the same environment).
+
+Unlike torchrun's agent it passes SIGTERM, SIGUSR1 and SIGINT on and then waits for as long as the last checkpoint
+takes, and it ends with the run's own exit code. Rank 0 has the terminal; what the others print is kept, and shown where
+one of them fails by itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import IO, Any
+
+from danalab.errors import FirstRankError, LostRankError, UserError
+from danalab.train.config import TrainConfig
+
+LOST_CODE = 4
+"""A rank that failed because another was gone."""
+ORDERLY = (0, 3, 85, 130)
+"""Codes of ranks that ended together."""
+GRACE_SECONDS = 15.0
+"""After a rank failed the others have this long to say why they fail, too."""
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+
+
+def launch(config: TrainConfig, ranks: int, device_type: str) -> int:
+    """Run `config` on `ranks` processes; returns the exit code of the run: 0, 3, 85 or 130.
+
+    Raises:
+        UserError: more ranks than GPUs; or (`FirstRankError`, said already) what the run was refused for.
+        LostRankError: names the rank that died or failed.
+    """
+    from torch.distributed import TCPStore
+
+    if device_type == "cuda":
+        _require_gpus(ranks)
+    # The meeting place is kept here, so that it outlives any rank.
+    store = TCPStore("127.0.0.1", 0, None, is_master=True, wait_for_workers=False, timeout=timedelta(minutes=30))
+    with tempfile.TemporaryDirectory(prefix="danalab-") as folder:
+        file = Path(folder) / "config.json"
+        file.write_text(json.dumps({**config.as_dict(), "nproc": None}))
+        processes = [_start(rank, ranks, store.port, file) for rank in range(ranks)]
+        try:
+            with _passed_on(processes) as received:
+                _wait(processes)
+        finally:
+            for process in processes:
+                if process.poll() is None:
+                    process.kill()
+        codes = [process.wait() for process in processes]
+        return _verdict(codes, received, Path(folder))
+
+
+def _require_gpus(ranks: int) -> None:
+    import torch
+
+    gpus = torch.cuda.device_count()
+    if ranks > gpus:
+        raise UserError(f"--nproc {ranks}: this machine has {gpus} GPUs; give --nproc {gpus} or --device cpu")
+
+
+def _start(rank: int, ranks: int, port: int, config: Path) -> subprocess.Popen[bytes]:
+    environment = {
+        **os.environ,
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(ranks),
+        "LOCAL_WORLD_SIZE": str(ranks),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "TORCHELASTIC_RESTART_COUNT": "0",
+    }
+    environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // ranks)))
+    output: IO[bytes] | int = subprocess.DEVNULL
+    with contextlib.ExitStack() as files:
+        if rank > 0:
+            output = files.enter_context(open(_output(config.parent, rank), "wb"))
+        return subprocess.Popen(
+            [sys.executable, "-m", "danalab.train.parallel.worker", str(config), str(os.getpid())],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output if rank > 0 else sys.__stderr__,
+            stderr=output if rank > 0 else None,
+            start_new_session=True,  # the terminal's Ctrl-C comes by way of us, once
+        )
+
+
+def _output(folder: Path, rank: int) -> Path:
+    return folder / f"rank-{rank}.txt"
+
+
+@contextlib.contextmanager
+def _passed_on(processes: list[subprocess.Popen[bytes]]) -> Iterator[list[int]]:
+    """Within, signals go to all processes; what came is in the list."""
+    received: list[int] = []
+
+    def receive(number: int, _: Any) -> None:
+        received.append(number)
+        for process in processes:
+            if process.poll() is None:
+                process.send_signal(number)
+
+    old = {}
+    if threading.current_thread() is threading.main_thread():
+        old = {number: signal.signal(number, receive) for number in SIGNALS}
+    try:
+        yield received
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)
+
+
+def _wait(processes: list[subprocess.Popen[bytes]]) -> None:
+    """Until all have ended; soon after one failed, the others are ended."""
+    deadline = None
+    while any(process.poll() is None for process in processes):
+        failed = any(process.returncode not in (None, *ORDERLY) for process in processes)
+        if failed and deadline is None:
+            deadline = time.monotonic() + GRACE_SECONDS
+        if deadline is not None and time.monotonic() > deadline:
+            return
+        time.sleep(0.05)
+
+
+def _verdict(codes: list[int], received: list[int], folder: Path) -> int:
+    stops = [-number for number in received]
+    if received and all(code in (*ORDERLY, *stops) for code in codes):
+        # Ranks that had not begun yet died of the signal itself.
+        ended = [code for code in codes if code in ORDERLY]
+        return max(ended) if ended else (130 if received[-1] == signal.SIGINT else 85)
+    for rank, code in enumerate(codes):
+        # A rank that was ended by us died of SIGKILL after another had failed: look for that one first.
+        if code not in (*ORDERLY, LOST_CODE, -signal.SIGKILL):
+            _raise(rank, code, folder)
+    for rank, code in enumerate(codes):
+        if code == -signal.SIGKILL:
+            _raise(rank, code, folder)
+    if LOST_CODE in codes:
+        raise LostRankError(f"ranks lost each other (exit codes {codes}); the messages above say where")
+    return max(codes)
+
+
+def _raise(rank: int, code: int, folder: Path) -> None:
+    said = _output(folder, rank).read_text(errors="replace").strip().splitlines() if rank > 0 else []
+    if code == 2:
+        if rank == 0:
+            raise FirstRankError("rank 0 has said it")
+        raise UserError(f"rank {rank}: {said[-1].removeprefix('danalab: error: ') if said else 'bad input'}")
+    if code < 0:
+        name = signal.Signals(-code).name
+        hint = " (is memory short?)" if -code == signal.SIGKILL else ""
+        reason = f"was killed by {name}{hint}"
+    else:
+        reason = f"failed with exit code {code}" + (f": {said[-1]}" if said else "")
+        if len(said) > 1:
+            print("\n".join(f"[rank {rank}] {line}" for line in said[-30:]), file=sys.stderr)
+    raise LostRankError(f"rank {rank} {reason}; started again, the run goes on from its last checkpoint")

@@ -1,0 +1,91 @@
+"""How the ranks of a job are arranged, and whether a run can be shared among them so. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from danalab.errors import UserError
+from danalab.train.config import TrainConfig
+from danalab.train.parallel.environment import find_place
+from danalab.train.resolve import Resolved
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the ranks of a job are arranged."""
+
+    backend: str = "single"
+    """single, ddp, zero or fsdp."""
+    tp_size: int = 1
+    """Ranks that share each matrix product."""
+    replicas: int = 1
+    """fsdp: how many whole copies of the model there are."""
+
+    def shape(self, size: int) -> dict[str, int]:
+        """Ranks along each dimension of the mesh, for `size` ranks in all; empty for a single process.
+
+        Raises:
+            UserError: they do not go into `size`.
+        """
+        if self.backend == "single":
+            if size != 1:
+                raise UserError(f"--distributed-backend single is one process, but {size} were started; give ddp")
+            return {}
+        inner = self.tp_size * self.replicas
+        if size % inner:
+            words = " x ".join(
+                f"--{name} {value}"
+                for name, value in (("tp-size", self.tp_size), ("replicas", self.replicas))
+                if value > 1
+            )
+            raise UserError(f"{words}: {size} ranks cannot be divided by {inner}; start a multiple of {inner}")
+        if self.backend in ("ddp", "zero"):
+            return {"replicate": size}
+        dims = {"replicate": self.replicas} if self.replicas > 1 else {}
+        dims["shard"] = size // inner
+        return dims | ({"tp": self.tp_size} if self.tp_size > 1 else {})
+
+    @property
+    def mode(self) -> str:
+        """What an optimizer must be able to do: "single", "ddp", "zero", "fsdp" or "fsdp+tp"."""
+        return "fsdp+tp" if self.tp_size > 1 else self.backend
+
+
+def data_parallel_size(shape: Mapping[str, int]) -> int:
+    """Ranks that see different data."""
+    return shape.get("replicate", 1) * shape.get("shard", 1)
+
+
+def layout_of(config: TrainConfig, environment: Mapping[str, str]) -> Layout:
+    """What the flags ask for; by default one process, or replicas where there are several.
+
+    Args: environment: of this process; tells whether a launcher started several.
+    Raises:
+        UserError: --nproc, and a launcher that started another number.
+    """
+    place = find_place(environment)
+    size = config.nproc or 1
+    if place is not None:
+        size = place.size
+        if config.nproc not in (None, size):
+            raise UserError(f"--nproc {config.nproc}: {place.launcher} started {size} ranks already; leave --nproc out")
+    backend = config.distributed_backend or ("ddp" if size > 1 else "single")
+    return Layout(backend, config.tp_size, config.replicas)
+
+
+def check_sharing(resolved: Resolved, layout: Layout) -> None:
+    """Find out whether a run can be shared among ranks in this way, before anything is built.
+
+    Raises:
+        UserError: the optimizer cannot, or the model's sizes do not allow it.
+    """
+    if layout.backend == "single":
+        return
+    from danalab.optim.sharding.modes import require_supported
+
+    require_supported(resolved.config.opt, layout.mode)
+    if layout.tp_size > 1:
+        from danalab.models.tensor_parallel import check_tensor_parallel
+
+        check_tensor_parallel(resolved.model, layout.tp_size)
