@@ -128,7 +128,7 @@ def test_absent_data_sets_and_splits_are_refused(prepared, tmp_path):
     with pytest.raises(UserError, match="no split 'test'; there are: train, val"):
         open_dataset(prepared, "test")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UserError, match="not a data set"):
+    with pytest.raises(UserError, match="no data set in it"):
         open_dataset(tmp_path / "empty")
 
 

@@ -12,10 +12,11 @@ import pytest
 
 from danalab.data import open_dataset, prepare
 from danalab.data import preparation as preparation_module
+from danalab.data import writing as writing_module
 from danalab.data.description import verify
 from danalab.data.manifest import Manifest
 from danalab.data.sources import TextSource
-from danalab.data.split import labelled
+from danalab.data.split import Rule, labelled
 from danalab.errors import UserError
 
 
@@ -36,14 +37,14 @@ def small_chunks(monkeypatch):
 @pytest.mark.parametrize("tokenizer", ["bytes", "bpe-300"])
 def test_detokenised_shards_give_back_the_documents(corpus, tmp_path, small_chunks, tokenizer):
     folder = _prepare(corpus, tmp_path / "out", tokenizer=tokenizer, shard_tokens=2000)
-    expected = list(labelled(TextSource([corpus]), 0.2))
+    expected = list(labelled(TextSource([corpus]), Rule(0.2)))
     assert len(Manifest.read(folder).splits["train"]) > 2
     for split in ("train", "val"):
         dataset = open_dataset(folder, split)
         ids = dataset.store.read(0, dataset.n_tokens)
         assert ids[-1] == dataset.eos_id
         documents = np.split(ids, np.flatnonzero(ids == dataset.eos_id) + 1)[:-1]
-        assert [dataset.tokenizer.decode(d[:-1]) for d in documents] == [t for s, t in expected if s == split]
+        assert [dataset.tokenizer.decode(d[:-1]) for d in documents] == [t for s, t, _ in expected if s == split]
 
 
 def test_the_manifest_tells_tokens_documents_bytes_and_ids(corpus, tmp_path):
@@ -78,16 +79,15 @@ def test_preparing_again_is_no_work_and_other_settings_are_refused(corpus, tmp_p
 # them may end a shard or a journal entry.
 _KILLED = """
 import os, signal, sys
-from danalab.data import prepare, preparation
+from danalab.data import prepare, preparation, writing
 from danalab.data.sources import TextSource
 preparation._CHUNK_CHARACTERS = 1500
-preparation._JOURNAL_BYTES = int(sys.argv[4])
+writing._JOURNAL_BYTES = int(sys.argv[4])
 class Deadly(TextSource):
-    def iter_documents(self):
-        for number, text in enumerate(super().iter_documents()):
-            if number == int(sys.argv[3]):
-                os.kill(os.getpid(), signal.SIGKILL)
-            yield text
+    def iter_part(self, side, number, skip=0):
+        if number == int(sys.argv[3]):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().iter_part(side, number, skip)
 prepare(Deadly([sys.argv[1]]), "bytes", sys.argv[2], val_fraction=0.2, workers=int(sys.argv[5]), shard_tokens=3000,
         progress=False)
 """
@@ -109,26 +109,26 @@ def test_killed_again_and_again_it_ends_with_the_same_bytes(
         )
         assert done.returncode == (0 if kill_at == 10**6 else -9), done.stderr.decode()
         if kill_at == 45:
-            assert json.loads((out / "journal.json").read_text())["documents"] > 0
+            assert json.loads((out / "journal.json").read_text())["place"][1] > 0
     assert _content(out) == expected
 
 
 def test_a_kill_between_the_end_of_a_shard_and_the_journal_loses_nothing(corpus, tmp_path, small_chunks, monkeypatch):
     expected = _content(_prepare(corpus, tmp_path / "whole", tokenizer="bytes", shard_tokens=3000))
-    monkeypatch.setattr(preparation_module, "_JOURNAL_BYTES", 1)
-    real = preparation_module._Writing._finish_shard
+    monkeypatch.setattr(writing_module, "_JOURNAL_BYTES", 1)
+    real = writing_module.Writing._finish_shard
 
     def dies_after_the_rename(self, split):
         real(self, split)
         if split == "train":
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(preparation_module._Writing, "_finish_shard", dies_after_the_rename)
+    monkeypatch.setattr(writing_module.Writing, "_finish_shard", dies_after_the_rename)
     out = tmp_path / "out"
     with pytest.raises(KeyboardInterrupt):
         _prepare(corpus, out, tokenizer="bytes", shard_tokens=3000)
     assert (out / "train-00000.bin").exists()
-    monkeypatch.setattr(preparation_module._Writing, "_finish_shard", real)
+    monkeypatch.setattr(writing_module.Writing, "_finish_shard", real)
     assert _content(_prepare(corpus, out, tokenizer="bytes", shard_tokens=3000)) == expected
 
 

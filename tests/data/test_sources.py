@@ -9,7 +9,7 @@ import json
 import pytest
 
 from danalab.data.sources import SOURCES, StdlibSource, TextSource, make_source
-from danalab.data.sources import text as text_module
+from danalab.data.sources import formats as formats_module
 from danalab.errors import MissingExtra, UserError
 
 TEXTS = ["eins äö\nzwei\n", "with <|endoftext|> in it", "three\r\n\r\n\tλ"]
@@ -92,8 +92,8 @@ def test_a_missing_extra_is_one_line(tmp_path, monkeypatch, name, package):
 
 
 def test_a_large_file_is_cut_at_line_ends_and_nothing_is_lost(tmp_path, monkeypatch):
-    monkeypatch.setattr(text_module, "MAX_DOCUMENT_BYTES", 100)
-    monkeypatch.setattr(text_module, "_BLOCK", 64)
+    monkeypatch.setattr(formats_module, "MAX_DOCUMENT_BYTES", 100)
+    monkeypatch.setattr(formats_module, "_BLOCK", 64)
     text = "".join(f"{n} Zeile mit Umlaut ä\n" for n in range(50)) + "水" * 200 + "\nend"
     (tmp_path / "x.txt").write_text(text, encoding="utf-8")
     pieces = _documents(tmp_path / "x.txt")

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from danalab.data.sources import Source
-from danalab.data.split import TRAIN, VAL, labelled
+from danalab.data.sources import TRAIN, VAL, Source
+from danalab.data.split import Rule, labelled
 from danalab.errors import UserError
 
 
@@ -36,8 +36,11 @@ class _Listed(Source):
 
 
 def _split(documents: list[str], fraction: float) -> tuple[list[str], list[str]]:
-    pairs = list(labelled(_Listed(documents), fraction))
-    return [text for split, text in pairs if split == TRAIN], [text for split, text in pairs if split == VAL]
+    return _sides(list(labelled(_Listed(documents), Rule(fraction))))
+
+
+def _sides(documents: list) -> tuple[list[str], list[str]]:
+    return [d.text for d in documents if d.split == TRAIN], [d.text for d in documents if d.split == VAL]
 
 
 @settings(max_examples=30, deadline=None)
@@ -70,8 +73,43 @@ def test_the_fraction_is_kept_on_average():
 
 
 def test_the_sources_own_validation_is_used_whole():
-    pairs = list(labelled(_Listed(["a", "b"], ["c", ""]), 0.9))
-    assert pairs == [(TRAIN, "a"), (TRAIN, "b"), (VAL, "c")]
+    assert _sides(list(labelled(_Listed(["a", "b"], ["c", ""]), Rule(0.9)))) == (["a", "b"], ["c"])
+
+
+def test_the_first_documents_validate_and_their_copies_with_them():
+    documents = ["a", "a", "b", "c", "a", "d", "b", "e"]
+    assert _sides(list(labelled(_Listed(documents), Rule(0.9, first=2)))) == (
+        ["c", "d", "e"],
+        ["a", "a", "b", "a", "b"],
+    )
+
+
+def test_no_more_documents_are_taken_than_the_limit():
+    documents = [str(i) for i in range(100)]
+    train, val = _sides(list(labelled(_Listed(documents), Rule(0.1, limit=10))))
+    assert sorted([*train, *val]) == documents[:10]
+    own = _sides(list(labelled(_Listed(documents, ["x", "y", "z"]), Rule(0.1, limit=2))))
+    assert own == (["0", "1"], ["x", "y"])
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    texts=st.lists(st.sampled_from("abcdefghij"), min_size=6, max_size=30),
+    own=st.none() | st.just(["x", "", "y"]),
+    first=st.none() | st.integers(1, 3),
+    limit=st.none() | st.integers(5, 20),
+    stop=st.integers(1, 30),
+)
+def test_going_on_from_any_place_gives_the_same_documents(texts, own, first, limit, stop):
+    source, rule = _Listed(texts, own), Rule(0.1, first, limit)
+    try:
+        whole = list(labelled(source, rule))
+    except UserError:
+        return  # all validate
+    before = whole[: min(stop, len(whole) - 1)]
+    train, val = _sides(before)
+    rest = list(labelled(source, rule, before[-1].place, (len(train), len(val))))
+    assert before + rest == whole
 
 
 @pytest.mark.parametrize(
@@ -79,4 +117,4 @@ def test_the_sources_own_validation_is_used_whole():
 )
 def test_too_few_documents_are_refused(documents, validation):
     with pytest.raises(UserError, match="source 'listed' has no"):
-        list(labelled(_Listed(documents, validation), 0.01))
+        list(labelled(_Listed(documents, validation), Rule(0.01)))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from danalab.data.shards import ShardEntry
+from danalab.data.sources.base import Place
 from danalab.errors import UserError
 from danalab.files import read_json, write_json
 
@@ -27,8 +29,10 @@ class Journal:
     """The state at some document; what was written later is cut off when the work goes on."""
 
     request: str
-    documents: int = 0
-    """Documents of the labelled stream that are in the shards."""
+    origin: dict[str, Any] = field(default_factory=dict)
+    """What `Source.pin` wants to be told again."""
+    place: Place | None = None
+    """Where reading goes on: the documents before it are in the shards."""
     splits: dict[str, SplitState] = field(default_factory=dict)
 
     def write(self, folder: Path) -> None:
@@ -50,6 +54,7 @@ class Journal:
             for split, state in content["splits"].items():
                 state["finished"] = [ShardEntry(**entry) for entry in state["finished"]]
                 content["splits"][split] = SplitState(**state)
+            content["place"] = Place(*content["place"]) if content["place"] else None
             return cls(**content)
         except (KeyError, TypeError, AttributeError) as error:
             raise UserError(f"{file}: malformed ({error}); delete the folder and prepare it again") from error

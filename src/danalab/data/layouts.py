@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from danalab.data.dataset import Dataset
 
-_HOMES = ("danalab.data.prepared", "danalab.data.bare", "danalab.data.arrays.layout")
+_HOMES = ("danalab.data.prepared", "danalab.data.bare", "danalab.data.download", "danalab.data.arrays.layout")
 
 
 @dataclass(frozen=True)

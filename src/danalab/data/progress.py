@@ -1,20 +1,55 @@
-"""The progress line of a preparation, on standard error."""
+"""How far a preparation is: a bar on a terminal, a line a minute elsewhere, both on standard error."""
 
 from __future__ import annotations
 
+import sys
 import time
 
 from rich.console import Console
 from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
 
+from danalab.data.sources import TRAIN, VAL, Place, Source
+
+_SECONDS_A_LINE = 60.0
+
+
+class Estimate:
+    """What share of the work is behind, as done and total of one unit."""
+
+    def __init__(self, source: Source, max_tokens: int | None):
+        """`max_tokens`: where the work ends, if the source is not exhausted before."""
+        self._source = source
+        self._max_tokens = max_tokens
+        self._known = False
+        self._total_text: int | None = None
+        self._stored: dict[str, list[int]] = {}
+
+    def __call__(self, place: Place, tokens: int, text_bytes: int) -> tuple[float, float | None]:
+        """Done and total when reading stands at `place`, with so many tokens and bytes of text behind."""
+        if not self._known:
+            self._known = True
+            self._total_text = self._source.size_bytes()
+            self._stored = {side: self._source.part_bytes(side) or [] for side in (TRAIN, VAL)}
+        if self._max_tokens is not None:
+            return tokens, self._max_tokens
+        if self._total_text is not None:
+            return text_bytes, self._total_text
+        # Compressed files: the finished ones tell how much text a stored byte gives.
+        behind = sum(self._stored[TRAIN][: place.part] if place.side == TRAIN else self._stored[TRAIN])
+        behind += sum(self._stored[VAL][: place.part]) if place.side == VAL else 0
+        total = sum(map(sum, self._stored.values()))
+        return text_bytes, text_bytes * total / behind if behind else None
+
 
 class Progress:
-    """Bytes done of bytes in all, tokens a second, time left; nothing where standard error is no terminal."""
+    """Share done, tokens a second, time left."""
 
-    def __init__(self, what: str, total_bytes: int | None, *, shown: bool):
-        """`total_bytes`: None when unknown; then there is no estimate of the time left."""
+    def __init__(self, what: str, *, shown: bool):
+        """`what` is being done; nothing is written unless it is to be `shown`."""
         console = Console(stderr=True)
+        self._what = what
+        self._lines = shown and not console.is_terminal
         self._bar = RichProgress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -25,17 +60,26 @@ class Progress:
             disable=not (shown and console.is_terminal),
             transient=True,
         )
-        self._task = self._bar.add_task(what, total=total_bytes, rate="")
-        self._begun = time.perf_counter()
-        self._tokens_before: int | None = None
+        self._task = self._bar.add_task(what, total=None, rate="")
+        self._begun = self._line = time.perf_counter()
+        self._before: tuple[float, int] | None = None
 
-    def show(self, done_bytes: int, tokens: int) -> None:
-        """Tell how far the work is."""
-        if self._tokens_before is None:  # an earlier attempt's tokens are no speed of this one
-            self._tokens_before, self._begun = tokens, time.perf_counter()
+    def show(self, done: float, total: float | None, tokens: int) -> None:
+        """Tell how far the work is: `done` of `total` (None: unknown) of any unit, and the tokens so far."""
+        now = time.perf_counter()
+        if self._before is None:  # an earlier attempt's tokens are no speed of this one
+            self._before, self._begun = (done, tokens), now
             return
-        rate = (tokens - self._tokens_before) / max(time.perf_counter() - self._begun, 1e-9)
-        self._bar.update(self._task, completed=done_bytes, rate=f"{tokens:,} tokens, {rate:,.0f} tokens/s")
+        seconds = max(now - self._begun, 1e-9)
+        rate = f"{tokens:,} tokens, {(tokens - self._before[1]) / seconds:,.0f} tokens/s"
+        self._bar.update(self._task, completed=done, total=total, rate=rate)
+        if self._lines and now - self._line >= _SECONDS_A_LINE:
+            self._line = now
+            left = ""
+            if total and done > self._before[0]:
+                minutes = (total - done) / (done - self._before[0]) * seconds / 60
+                left = f", {done / total:.1%}, about {minutes:,.0f} min left"
+            print(f"{self._what}: {rate}{left}", file=sys.stderr, flush=True)
 
     def __enter__(self) -> Progress:
         self._bar.start()

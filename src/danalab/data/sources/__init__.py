@@ -5,16 +5,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from danalab.data.sources.base import Source
+from danalab.data.sources.base import TRAIN, VAL, Place, Source, walk
+from danalab.data.sources.catalogue import ALIASES, CORPORA
+from danalab.data.sources.hub import HubSource
 from danalab.data.sources.stdlib import StdlibSource
 from danalab.data.sources.text import TextSource
 from danalab.registry import Registry
 
 SOURCES: Registry[type[Source]] = Registry("data source")
-for _source in (StdlibSource, TextSource):
-    SOURCES.add(_source.name, _source)
+for _source in (StdlibSource, TextSource, *CORPORA):
+    SOURCES.add(_source.name, _source, *ALIASES.get(_source.name, ()))
 
-__all__ = ["SOURCES", "Source", "StdlibSource", "TextSource", "make_source"]
+__all__ = [
+    "SOURCES",
+    "TRAIN",
+    "VAL",
+    "HubSource",
+    "Place",
+    "Source",
+    "StdlibSource",
+    "TextSource",
+    "make_source",
+    "walk",
+]
 
 
 def make_source(name: str, inputs: Sequence[str | Path] = (), val_inputs: Sequence[str | Path] = ()) -> Source:

@@ -1,13 +1,25 @@
-"""What a source of text is."""
+"""What a source of text is: documents in an order that is the same each time, in parts that can be begun anywhere."""
 
 from __future__ import annotations
 
+import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from danalab.errors import UserError
+
+TRAIN, VAL = "train", "val"
+
+
+class Place(NamedTuple):
+    """Where reading stands: so many documents of a part are behind; those of the parts before it are, too."""
+
+    side: str
+    """TRAIN (the documents), or VAL (the source's own validation documents)."""
+    part: int
+    documents: int
 
 
 class Source(ABC):
@@ -21,6 +33,10 @@ class Source(ABC):
     default_tokenizer: ClassVar[str] = "bpe-4096"
     val_fraction: ClassVar[float] = 0.01
     """Share of the documents that validate, unless the source has validation documents of its own."""
+    val_documents: ClassVar[int | None] = None
+    """How many documents validate, the first ones, in place of a share."""
+    folders: ClassVar[tuple[str, ...]] = ()
+    """Names of folders in which others keep this corpus as bare GPT-2 tokens, e.g. fineweb-10BT."""
 
     @classmethod
     def build(cls, inputs: Sequence[str | Path], val_inputs: Sequence[str | Path]) -> Source:
@@ -37,10 +53,48 @@ class Source(ABC):
         """The source's own validation documents; None when there are none."""
         return None
 
+    def parts(self, side: str) -> int | None:
+        """Number of parts (files) of a side; None when it has no such side."""
+        return 1 if side == TRAIN or self.iter_validation() is not None else None
+
+    def iter_part(self, side: str, number: int, skip: int = 0) -> Iterator[str]:
+        """The documents of one part but the first `skip`; sources of many files override this and `parts`.
+
+        Empty documents are among them and count.
+        """
+        documents = self.iter_documents() if side == TRAIN else self.iter_validation()
+        return itertools.islice(documents or (), skip, None)
+
+    def part_bytes(self, side: str) -> list[int] | None:
+        """Stored bytes of each part, for an estimate of what is left; None when unknown."""
+        return None
+
     @abstractmethod
     def size_bytes(self) -> int | None:
         """Bytes of text of all documents, about; None when unknown before reading."""
 
     @abstractmethod
     def identity(self) -> str:
-        """A string that changes when the documents do (names, sizes, times: nothing is read)."""
+        """A string that changes when the documents asked for do (names, sizes, times: nothing is read)."""
+
+    def pin(self, origin: dict[str, Any]) -> dict[str, Any]:
+        """Fix what could change while documents are being read, e.g. the commit of a repository.
+
+        Args:
+            origin: what an earlier `pin` returned, when a preparation goes on; else empty.
+
+        Returns:
+            What must be kept to go on with the same documents.
+        """
+        return origin
+
+
+def walk(source: Source, side: str, start: Place | None) -> Iterator[tuple[Place, str]]:
+    """The documents of a side behind `start`, each with the place behind it; empty ones are left out."""
+    first, skip = (start.part, start.documents) if start is not None and start.side == side else (0, 0)
+    for part in range(first, source.parts(side) or 0):
+        count = skip if part == first else 0
+        for text in source.iter_part(side, part, count):
+            count += 1
+            if text:
+                yield Place(side, part, count), text

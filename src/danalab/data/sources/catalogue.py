@@ -1,0 +1,213 @@
+"""The corpora of the hub that the optimizer-benchmark literature uses, one small class each.
+
+Sizes are about what there is to fetch; `danalab data prepare NAME --dry-run` asks the hub. Where the address of the
+literature's scripts is dead, or a repository held only a script, `replaces` names what this one stands in for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+from danalab.data.sources.hub import HubSource
+
+
+class FineWeb10BT(HubSource):
+    """10 billion GPT-2 tokens of English web pages, drawn at random from FineWeb."""
+
+    name = "fineweb-10bt"
+    licence = "ODC-By 1.0"
+    summary = "FineWeb, sample of 10 billion GPT-2 tokens"
+    repo = "HuggingFaceFW/fineweb"
+    train = ("sample/10BT/*.parquet",)
+    download_gb = 28
+    val_fraction = 0.0001
+    folders = ("fineweb-10BT",)
+
+
+class FineWeb100BT(HubSource):
+    """100 billion GPT-2 tokens of English web pages, drawn at random from FineWeb."""
+
+    name = "fineweb-100bt"
+    licence = "ODC-By 1.0"
+    summary = "FineWeb, sample of 100 billion GPT-2 tokens"
+    repo = "HuggingFaceFW/fineweb"
+    train = ("sample/100BT/*.parquet",)
+    download_gb = 277
+    val_documents = 1470  # the literature's scripts validate on the first 1,470 rows, too
+    folders = ("fineweb-100BT",)
+
+
+class FineWebEdu(HubSource):
+    """100 billion GPT-2 tokens of web pages that a classifier found educational."""
+
+    name = "fineweb-edu"
+    licence = "ODC-By 1.0"
+    summary = "FineWeb-Edu, sample of 100 billion GPT-2 tokens"
+    repo = "HuggingFaceFW/fineweb-edu"
+    train = ("sample/100BT/*.parquet",)
+    download_gb = 290
+    val_fraction = 0.0001
+    folders = ("fineweb-edu-100BT",)
+
+
+class C4(HubSource):
+    """The Colossal Clean Crawled Corpus, English; it has validation files of its own."""
+
+    name = "c4"
+    licence = "ODC-By 1.0"
+    summary = "C4, English, with its own validation files"
+    repo = "allenai/c4"
+    train = ("en/c4-train.*.json.gz",)
+    validation = ("en/c4-validation.*.json.gz",)
+    download_gb = 327
+    folders = ("c4",)
+
+
+class OpenWebText2(HubSource):
+    """Web pages that Reddit users recommended up to 2020: 17 million documents, 66 GB of text."""
+
+    name = "openwebtext2"
+    licence = "none given: copyrights of the pages"
+    summary = "OpenWebText2, pages recommended on Reddit up to 2020"
+    repo = "vietgpt/the_pile_openwebtext2"
+    train = ("data/train-*.parquet",)
+    download_gb = 40
+    val_fraction = 0.0005
+    folders = ("openwebtext2",)
+    replaces = "the_pile_openwebtext2, a script whose archive at the-eye.eu is gone"
+
+
+class RedPajama(HubSource):
+    """A billion tokens drawn from the seven parts of RedPajama 1T."""
+
+    name = "redpajama"
+    licence = "of each part: Common Crawl terms, ODC-By, GitHub MIT/BSD/Apache, arXiv terms, CC-BY-SA"
+    summary = "RedPajama 1T, sample of a billion tokens"
+    repo = "togethercomputer/RedPajama-Data-1T-Sample"
+    train = ("*_sample.jsonl",)
+    download_gb = 5
+    val_fraction = 0.0005
+    folders = ("redpajama1Tsample",)
+    replaces = "the script of the same repository: its files are read as they are"
+
+
+class RedPajamaV2(HubSource):
+    """Common Crawl documents in five languages, the head and middle of their quality; text in `raw_content`."""
+
+    name = "redpajama-v2"
+    licence = "Common Crawl terms of use"
+    summary = "RedPajama v2, sample of one crawl in five languages"
+    repo = "togethercomputer/RedPajama-Data-V2"
+    train = ("sample/documents/*/*/*_head.json.gz", "sample/documents/*/*/*_middle.json.gz")
+    field = "raw_content"
+    download_gb = None
+    val_fraction = 0.0005
+    folders = ("redpajamaV2sample",)
+    replaces = "the script of the same repository: its files are read as they are"
+
+
+class SlimPajama(HubSource):
+    """Six billion tokens of SlimPajama, the deduplicated RedPajama; it has a validation file of its own."""
+
+    name = "slimpajama"
+    licence = "of each part: Common Crawl terms, ODC-By, GitHub MIT/BSD/Apache, arXiv terms, CC-BY-SA"
+    summary = "SlimPajama, sample of 6 billion tokens, with its own validation file"
+    repo = "DKYoon/SlimPajama-6B"
+    train = ("data/train-*.parquet",)
+    validation = ("data/validation-*.parquet",)
+    download_gb = 14
+    folders = ("slimpajama6B",)
+
+
+class WikiText(HubSource):
+    """WikiText-103, raw: 28,475 good and featured articles of Wikipedia, each one document.
+
+    The rows are lines. An article begins at a heading of the first level; both files are one part, because an article
+    may begin in one and end in the other.
+    """
+
+    name = "wikitext"
+    licence = "CC-BY-SA 3.0, GFDL"
+    summary = "WikiText-103, raw, an article a document, with its own validation file"
+    repo = "Salesforce/wikitext"
+    train = ("wikitext-103-raw-v1/train-*.parquet",)
+    validation = ("wikitext-103-raw-v1/validation-*.parquet",)
+    download_gb = 0.32
+    folders = ("wikitext",)
+    replaces = "wikitext-103-raw-v1.zip at s3.amazonaws.com/research.metamind.io, which is gone"
+
+    def parts(self, side: str) -> int | None:
+        return 1 if self.files(side) else None
+
+    def iter_part(self, side: str, number: int, skip: int = 0) -> Iterator[str]:
+        rows = (row for file in self.files(side) for row in self._documents(file))
+        for count, article in enumerate(articles(rows)):
+            if count >= skip:
+                yield article
+
+    def part_bytes(self, side: str) -> list[int]:
+        return [sum(super().part_bytes(side))]
+
+
+class ArXiv(HubSource):
+    """LaTeX sources of arXiv papers, 29 billion tokens, as Proof-Pile-2 holds them; with its own validation files."""
+
+    name = "arxiv"
+    licence = "of each paper: arXiv terms"
+    summary = "arXiv papers in LaTeX (Proof-Pile-2), with its own validation files"
+    repo = "EleutherAI/proof-pile-2"
+    train = ("arxiv/train/*.jsonl.zst",)
+    validation = ("arxiv/validation/*.jsonl.zst",)
+    download_gb = 30
+    folders = ("arxiv",)
+    replaces = "hep-th-1993.tar.gz ... hep-th-2003.tar.gz of the KDD Cup 2003 at Cornell, converted with pandoc"
+
+
+class ShakespeareChar(HubSource):
+    """A million characters of Shakespeare, 40,000 lines, a character a token: the smallest corpus that is any fun."""
+
+    name = "shakespeare-char"
+    licence = "public domain"
+    summary = "40,000 lines of Shakespeare, a character a token, with its own validation text"
+    repo = "karpathy/tiny_shakespeare"
+    revision = "refs/convert/parquet"
+    train = ("default/train/*.parquet",)
+    validation = ("default/validation/*.parquet",)
+    download_gb = 0.001
+    default_tokenizer = "characters"
+    replaces = "input.txt of github.com/karpathy/char-rnn, cut at 80%: here 90% train, 5% validate, 5% test"
+
+
+CORPORA: tuple[type[HubSource], ...] = (
+    FineWeb10BT,
+    FineWeb100BT,
+    FineWebEdu,
+    C4,
+    OpenWebText2,
+    RedPajama,
+    RedPajamaV2,
+    SlimPajama,
+    WikiText,
+    ArXiv,
+    ShakespeareChar,
+)
+ALIASES = {
+    "fineweb-10bt": ("fineweb",),
+    "fineweb-100bt": ("fineweb-100",),
+    "fineweb-edu": ("finewebedu",),
+    "redpajama-v2": ("redpajamav2",),
+}
+"""How the literature's scripts call them."""
+
+
+def articles(rows: Iterable[str]) -> Iterator[str]:
+    """Lines of WikiText joined to articles: each begins at a heading ` = Title = `; nothing is added or lost."""
+    lines: list[str] = []
+    for row in rows:
+        if lines and re.fullmatch(r" = [^=\s].* = \n?", row) and not row.endswith("= = \n"):
+            yield "".join(lines)
+            lines = []
+        lines.append(row)
+    if lines:
+        yield "".join(lines)

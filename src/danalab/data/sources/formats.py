@@ -1,0 +1,209 @@
+"""Documents of one file: .txt and .md, .jsonl and .json (a document a line), .parquet, also .gz and .zst.
+
+A line of .jsonl and a row of .parquet is a document. A .txt or .md file is one, unless it is larger than 256 KiB: then
+it is cut at line ends into documents of at most that size, so that one large file, too, gives a validation split.
+"""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import json
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+from typing import BinaryIO
+
+from danalab.data.shards import reading
+from danalab.data.tokenizers.base import refuse_surrogates
+from danalab.errors import MissingExtra, UserError
+
+MAX_DOCUMENT_BYTES = 256 * 1024
+PLAIN = {".txt", ".md"}
+LINES = {".jsonl", ".json"}
+PACKED = {".gz", ".zst"}
+KNOWN = PLAIN | {".jsonl", ".parquet"}
+"""What is looked for in folders; a .json is read when it is named, by a source that knows it to hold lines."""
+_BLOCK = 1 << 20
+_ROWS = 1024
+
+
+@dataclass(frozen=True)
+class File:
+    """Something to read documents from: on this machine, or far away."""
+
+    name: str
+    """Its path: the suffixes tell the format, messages the rest."""
+    open: Callable[[], BinaryIO]
+
+
+def kind(name: str | PurePath) -> str:
+    """The suffix that says what is in the file, compression aside."""
+    suffixes = [suffix.lower() for suffix in PurePath(name).suffixes]
+    if suffixes and suffixes[-1] in PACKED:
+        suffixes.pop()
+    return suffixes[-1] if suffixes else ""
+
+
+def read_documents(file: Path | File, field: str = "text", skip: int = 0) -> Iterator[str]:
+    """The documents of one file but the first `skip`; empty ones (which count) are there as empty strings.
+
+    Args:
+        file: what to read.
+        field: field of the lines, or column of the table, that holds the text.
+        skip: documents to pass over; parts of a table that lie before are not read.
+
+    Raises:
+        UserError: text that is not UTF-8 (names the byte or row), a malformed line, row or archive.
+        MissingExtra: .parquet or .zst without the library that reads it.
+    """
+    if isinstance(file, Path):
+        path = file
+        with reading(path) as stream:
+            yield from _documents(stream, str(path), field, skip)
+        return
+    with file.open() as stream:
+        yield from _documents(stream, file.name, field, skip)
+
+
+def _documents(stream: BinaryIO, name: str, field: str, skip: int) -> Iterator[str]:
+    format_ = kind(name)
+    if format_ == ".parquet":
+        yield from _parquet(stream, name, field, skip)
+        return
+    blocks = _blocks(stream, name)
+    documents = _lines_of_json(blocks, name, field) if format_ in LINES else _pieces(blocks, name)
+    try:
+        yield from itertools.islice(documents, skip, None)
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise UserError(f"{name}: damaged archive: {error}") from error
+
+
+def _blocks(stream: BinaryIO, name: str) -> Iterator[bytes]:
+    """The unpacked bytes of a file, some at a time."""
+    suffix = PurePath(name).suffix.lower()
+    if suffix == ".zst":
+        yield from _zstd_blocks(stream, name)
+        return
+    with gzip.GzipFile(fileobj=stream) if suffix == ".gz" else stream as unpacked:
+        while block := unpacked.read(_BLOCK):
+            yield block
+
+
+def _zstd_blocks(stream: BinaryIO, name: str) -> Iterator[bytes]:
+    try:
+        import zstandard
+    except ImportError as error:
+        raise MissingExtra("zstandard", "data", f"reading {PurePath(name).name}") from error
+    unpacker = zstandard.ZstdDecompressor()
+    frame = unpacker.decompressobj()
+    try:
+        while packed := stream.read(_BLOCK):
+            while packed:
+                if frame.eof:  # archives may be several frames, one after the other
+                    frame = unpacker.decompressobj()
+                yield frame.decompress(packed)
+                packed = frame.unused_data if frame.eof else b""
+    except zstandard.ZstdError as error:
+        raise UserError(f"{name}: damaged archive: {error}") from error
+    if not frame.eof:  # the library's own stream would end here as if all were well
+        raise UserError(f"{name}: damaged archive: it ends in the middle of a frame")
+
+
+def _decoded(text: bytes, name: str, position: int) -> str:
+    """UTF-8 text that starts at byte `position` of the (unpacked) file."""
+    try:
+        return text.decode("utf-8")
+    except UnicodeDecodeError as error:
+        place = position + error.start
+        raise UserError(
+            f"{name}: not UTF-8 at byte {place} (0x{text[error.start]:02x}); convert it, e.g. with iconv -t utf-8"
+        ) from None
+
+
+def _pieces(blocks: Iterable[bytes], name: str) -> Iterator[str]:
+    buffer, position, limit = b"", 0, MAX_DOCUMENT_BYTES
+    for block in blocks:
+        buffer += block
+        while len(buffer) > limit:
+            end = _end_of_piece(buffer, limit)
+            yield _decoded(buffer[:end], name, position)
+            buffer, position = buffer[end:], position + end
+    if buffer:
+        yield _decoded(buffer, name, position)
+
+
+def _end_of_piece(buffer: bytes, limit: int) -> int:
+    """Behind the last line end within `limit` bytes; without one, where a character begins."""
+    end = buffer.rfind(b"\n", 0, limit) + 1
+    if end:
+        return end
+    end = limit
+    while end > limit - 4 and buffer[end] & 0xC0 == 0x80:  # a continuation byte
+        end -= 1
+    return end
+
+
+def _lines(blocks: Iterable[bytes]) -> Iterator[bytes]:
+    parts: list[bytes] = []
+    for block in blocks:
+        first, *others = block.split(b"\n")
+        parts.append(first)
+        for other in others:
+            yield b"".join(parts) + b"\n"
+            parts = [other]
+    yield b"".join(parts)
+
+
+def _lines_of_json(blocks: Iterable[bytes], name: str, field: str) -> Iterator[str]:
+    position = 0
+    for number, line in enumerate(_lines(blocks), 1):
+        text = _decoded(line, name, position)
+        position += len(line)
+        if not text.strip():
+            continue
+        try:
+            document = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise UserError(f"{name}, line {number}: not valid JSON: {error.msg} (column {error.colno})") from None
+        except RecursionError:
+            raise UserError(f"{name}, line {number}: JSON nested too deeply") from None
+        content = document.get(field) if isinstance(document, dict) else None
+        if not isinstance(content, str):
+            raise UserError(f'{name}, line {number}: an object with the field "{field}" (a string) is expected')
+        try:
+            refuse_surrogates(content)
+        except UserError as error:
+            raise UserError(f"{name}, line {number}: {error}") from None
+        yield content
+
+
+def _parquet(stream: BinaryIO, name: str, field: str, skip: int) -> Iterator[str]:
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError as error:
+        raise MissingExtra("pyarrow", "data", f"reading {PurePath(name).name}") from error
+    row = 0
+    try:
+        with pq.ParquetFile(stream) as table:
+            if field not in table.schema_arrow.names:
+                raise UserError(f"{name}: no column '{field}'; columns: {', '.join(table.schema_arrow.names)}")
+            if table.schema_arrow.field(field).type not in (pa.string(), pa.large_string()):
+                raise UserError(f"{name}: the column '{field}' is {table.schema_arrow.field(field).type}, not text")
+            groups = list(range(table.metadata.num_row_groups))
+            while groups and skip >= (rows := table.metadata.row_group(groups[0]).num_rows):
+                groups.pop(0)
+                skip, row = skip - rows, row + rows
+            for batch in table.iter_batches(batch_size=_ROWS, row_groups=groups, columns=[field]):
+                column = batch.column(0)
+                for text in column.slice(skip).to_pylist() if skip < len(column) else ():
+                    yield text or ""
+                skip, row = max(0, skip - len(column)), row + len(column)
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"{name}, row {row} or one of the {_ROWS} behind it: not UTF-8 (0x{error.object[error.start]:02x})"
+        ) from None
+    except pa.ArrowException as error:
+        raise UserError(f"{name}: not a readable parquet file: {error}") from error

@@ -1,0 +1,310 @@
+"""Corpora of the Hugging Face hub: files of a dataset repository, read straight from there or from a local copy.
+
+    HubFolder      the files of one repository: on the hub, or in a folder of the same layout
+    HubSource      documents from the files that match its patterns; a subclass is a corpus (`catalogue.py`)
+
+The files themselves (.parquet, .jsonl, .json.gz, .jsonl.zst) are read, never a repository's Python script: the
+`datasets` library runs those no longer. Reading is pinned to a commit; a lost connection is retried from the document
+where it broke.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, cast
+
+from danalab.data.sources.base import TRAIN, VAL, Source, walk
+from danalab.data.sources.formats import File, read_documents
+from danalab.errors import MissingExtra, UserError
+
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
+
+_BLOCK = 8 << 20  # of a file that is far away, read at a time [bytes]
+_TRIES, _PAUSE_SECONDS = 6, 2.0
+_HTTP_CLIENTS = {"httpx", "httpx2", "httpcore", "requests"}
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class HubFile:
+    """A file of a repository."""
+
+    path: str
+    """Below the repository's root."""
+    size: int
+    """[bytes]"""
+    digest: str | None
+    """`sha256:HEX` of a large file, `git:HEX` (SHA-1 of git's blob) of a small one, as the hub says; None locally."""
+
+
+class HubFolder:
+    """The files of one dataset repository, on the hub or in a local folder that has the same layout."""
+
+    def __init__(self, filesystem: AbstractFileSystem, root: str, name: str, *, far: bool):
+        """Use `on_hub` or `local_copy`. `name` is what messages call it; `far`: connections to it may break."""
+        self._filesystem = filesystem
+        self._root = root
+        self.name = name
+        self.far = far
+
+    def files(self, patterns: Sequence[str]) -> list[HubFile]:
+        """The files that match one of the patterns, sorted by path.
+
+        Raises:
+            UserError: the hub cannot be reached or refuses, or nothing matches.
+        """
+        found: dict[str, HubFile] = {}
+        for pattern in patterns:
+            top = _fixed(pattern)
+            begin = f"{self._root}/{top}" if top else self._root
+            with explained(self.name):
+                listed = cast("dict[str, dict[str, Any]]", self._filesystem.find(begin, detail=True))
+            for full, facts in listed.items():
+                path = full.removeprefix(self._root).lstrip("/")
+                if fnmatch.fnmatchcase(path, pattern):
+                    found[path] = HubFile(path, facts["size"], _digest(facts))
+        if not found:
+            raise UserError(f"{self.name}: no file matches {', '.join(patterns)}; has the repository changed?")
+        return [found[path] for path in sorted(found)]
+
+    def file(self, path: str) -> File:
+        """A file, to be opened when it is read."""
+        full = f"{self._root}/{path}"
+        settings = {"block_size": _BLOCK} if self.far else {}
+        name = f"{self.name}/{path}"
+        return File(name, lambda: cast("BinaryIO", self._filesystem.open(full, "rb", **settings)))
+
+    def modified(self, path: str) -> int:
+        """When a local file was last written [ns]."""
+        return Path(self._root, path).stat().st_mtime_ns
+
+
+def on_hub(repo: str, revision: str) -> HubFolder:
+    """A dataset repository at a revision (a branch, or better a commit).
+
+    Raises:
+        MissingExtra: `huggingface_hub` is not installed.
+    """
+    filesystem = _hub_library("reading from the hub").HfFileSystem(endpoint=os.environ.get("HF_ENDPOINT"))
+    quoted = revision.replace("/", "%2F")
+    return HubFolder(filesystem, f"datasets/{repo}@{quoted}", f"hf://datasets/{repo}", far=True)
+
+
+def local_copy(folder: Path, repo: str) -> HubFolder:
+    """A folder with the repository's files: the folder itself, or OWNER/NAME below it.
+
+    Raises:
+        UserError: no such folder.
+    """
+    from fsspec.implementations.local import LocalFileSystem
+
+    if not folder.is_dir():
+        raise UserError(f"--input {folder}: no such folder; it must hold the files of {repo}")
+    root = folder / repo if (folder / repo).is_dir() else folder
+    return HubFolder(LocalFileSystem(), str(root.resolve()), str(root), far=False)
+
+
+def commit_of(repo: str, revision: str) -> str:
+    """The commit that a revision of a repository stands for now.
+
+    Raises:
+        UserError: the hub cannot be reached, or has no such repository or revision.
+    """
+    api = _hub_library("reading from the hub").HfApi(endpoint=os.environ.get("HF_ENDPOINT"))
+    with explained(f"hf://datasets/{repo}"):
+        return str(api.dataset_info(repo, revision=revision).sha)
+
+
+class HubSource(Source):
+    """A corpus of the hub."""
+
+    repo: ClassVar[str]
+    """OWNER/NAME of the dataset repository."""
+    revision: ClassVar[str] = "main"
+    train: ClassVar[tuple[str, ...]]
+    """Patterns of the files to train on."""
+    validation: ClassVar[tuple[str, ...]] = ()
+    """Patterns of the corpus's own validation files."""
+    field: ClassVar[str] = "text"
+    """Column or field that holds the text."""
+    download_gb: ClassVar[float | None]
+    """About how much there is to fetch [GB], as recorded here; None when no figure is known."""
+    replaces: ClassVar[str] = ""
+    """The address of the literature's scripts that this one stands in for."""
+    default_tokenizer = "gpt2"
+
+    def __init__(self, copy: Path | None = None):
+        """`copy`: a local folder with the repository's files; by default they come from the hub."""
+        self._copy = copy
+        self._commit: str | None = None
+
+    @classmethod
+    def build(cls, inputs: Sequence[str | Path], val_inputs: Sequence[str | Path]) -> HubSource:
+        if val_inputs or len(inputs) > 1:
+            raise UserError(
+                f"the source '{cls.name}' takes one --input, a folder with the files of {cls.repo}, and no --val-input"
+            )
+        return cls(Path(inputs[0]) if inputs else None)
+
+    @cached_property
+    def folder(self) -> HubFolder:
+        """Where the files are: the local copy, or the hub at the pinned commit."""
+        if self._copy is not None:
+            return local_copy(self._copy, self.repo)
+        if self._commit is None:
+            self._commit = commit_of(self.repo, self.revision)
+        return on_hub(self.repo, self._commit)
+
+    def pin(self, origin: dict[str, Any]) -> dict[str, Any]:
+        if self._copy is None:
+            self._commit = origin.get("commit")
+            _ = self.folder
+        return {"repository": self.repo, **({"commit": self._commit} if self._commit else {})}
+
+    @cached_property
+    def _files(self) -> dict[str, list[HubFile]]:
+        files = {TRAIN: self.folder.files(self.train)}
+        if self.validation:
+            files[VAL] = self.folder.files(self.validation)
+        return files
+
+    def files(self, side: str) -> list[HubFile]:
+        """The files of a side, in the order in which they are read."""
+        return self._files.get(side, [])
+
+    def parts(self, side: str) -> int | None:
+        return len(self.files(side)) or None
+
+    def iter_part(self, side: str, number: int, skip: int = 0) -> Iterator[str]:
+        return self._documents(self.files(side)[number], skip)
+
+    def _documents(self, file: HubFile, skip: int = 0) -> Iterator[str]:
+        readable = self.folder.file(file.path)
+        if not self.folder.far:
+            return read_documents(readable, self.field, skip)
+        return persistent(lambda done: read_documents(readable, self.field, done), readable.name, skip)
+
+    def iter_documents(self) -> Iterator[str]:
+        return (text for _, text in walk(self, TRAIN, None))
+
+    def iter_validation(self) -> Iterator[str] | None:
+        return (text for _, text in walk(self, VAL, None)) if self.validation else None
+
+    def part_bytes(self, side: str) -> list[int]:
+        return [file.size for file in self.files(side)]
+
+    def size_bytes(self) -> int | None:
+        return None  # the files are compressed
+
+    def identity(self) -> str:
+        lines = [self.repo, self.revision, self.field, *self.train, *self.validation]
+        if self._copy is not None:
+            for side in (TRAIN, VAL):
+                lines += [f"{side} {f.path} {f.size} {self.folder.modified(f.path)}" for f in self.files(side)]
+        return "\n".join(lines)
+
+
+def persistent(
+    read: Callable[[int], Iterator[str]], name: str, skip: int = 0, sleep: Callable[[float], None] = time.sleep
+) -> Iterator[str]:
+    """Documents of `read(skip)`; when the connection breaks, of `read` from the document where it broke.
+
+    Args:
+        read: opens and reads, passing over so many documents.
+        name: what messages call the file.
+        skip: documents to pass over at first.
+        sleep: waits between tries [s].
+
+    Raises:
+        UserError: the connection broke six times without a document in between.
+    """
+    done, failures = skip, 0
+    while True:
+        try:
+            for text in read(done):
+                done, failures = done + 1, 0
+                yield text
+            return
+        except Exception as error:
+            if not _is_network_error(error):
+                raise
+            failures += 1
+            if failures == _TRIES:
+                raise UserError(
+                    f"{name}: {_first_line(error)} ({_TRIES} tries, behind document {done}); run it again to go on"
+                ) from error
+            _log.info("%s: %s behind document %d; trying again", name, _first_line(error), done)
+            sleep(_PAUSE_SECONDS * 2 ** (failures - 1))
+
+
+class explained:  # noqa: N801  a context, named as it reads
+    """Turns the hub library's errors into one line that says what to do."""
+
+    def __init__(self, name: str):
+        """`name` is what messages call the repository."""
+        self._name = name
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if error is None or isinstance(error, UserError):
+            return
+        kind = type(error).__name__
+        if kind == "GatedRepoError":
+            reason = "gated: accept its terms on the hub's page, then run: hf auth login"
+        elif kind in {"RepositoryNotFoundError", "RevisionNotFoundError", "EntryNotFoundError"}:
+            reason = "not on the hub (or private: hf auth login)"
+        elif isinstance(error, FileNotFoundError):
+            reason = f"no such file or folder in it: {_first_line(error)}"
+        elif _is_network_error(error):
+            reason = f"the hub cannot be reached ({kind}); give a local copy with --input FOLDER, or try again later"
+        else:
+            return
+        raise UserError(f"{self._name}: {reason}") from error
+
+
+def _is_network_error(error: BaseException) -> bool:
+    """The hub library's HTTP client has changed over its versions, and with it the errors of lost connections."""
+    return isinstance(error, OSError) or type(error).__module__.split(".")[0] in {
+        "httpx",
+        "httpx2",
+        "httpcore",
+        "requests",
+    }
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error) or type(error).__name__).strip().split("\n")[0]
+
+
+def _fixed(pattern: str) -> str:
+    """The folders that a pattern begins with, before the first wildcard."""
+    parts = []
+    for part in pattern.split("/")[:-1]:
+        if any(sign in part for sign in "*?["):
+            break
+        parts.append(part)
+    return "/".join(parts)
+
+
+def _digest(facts: dict[str, Any]) -> str | None:
+    if lfs := facts.get("lfs"):
+        return f"sha256:{lfs['sha256']}"
+    return f"git:{facts['blob_id']}" if facts.get("blob_id") else None
+
+
+def _hub_library(purpose: str) -> Any:
+    try:
+        import huggingface_hub
+    except ImportError as error:
+        raise MissingExtra("huggingface_hub", "data", purpose) from error
+    return huggingface_hub
