@@ -22,5 +22,5 @@ def test_one_optimizer_shows_its_settings_with_defaults(capsys):
 
 
 def test_an_unknown_optimizer_offers_the_nearest(capsys):
-    assert main(["optim", "list", "--opt", "adamm"]) == 2
+    assert main(["optim", "list", "--opt", "adamww"]) == 2
     assert "did you mean 'adamw'" in capsys.readouterr().err

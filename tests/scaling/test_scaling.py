@@ -8,9 +8,10 @@ import math
 import pytest
 
 from danalab.errors import UserError
-from danalab.optim import list_optimizers
+from danalab.optim import list_optimizers, optimizer_spec
 from danalab.scaling import Dimensions, dimensions, learning_rate, parameter_count, plan
 from danalab.scaling.hardware import find, peak_flops
+from danalab.scaling.learning_rate import OPTIMIZERS, decay_lr, lr_law
 
 KNOWN = ("adamw", "adamw-decaying-wd", "adana", "dana-mk4", "dana-star", "dana-star-mk4")
 
@@ -115,7 +116,39 @@ def test_short_runs_have_a_decay_time_scale():
 @pytest.mark.parametrize("arch", ["enoki", "qwen3"])
 def test_every_optimizer_has_a_learning_rate_and_a_decay_rule(arch):
     for opt in list_optimizers():
-        assert 0 < plan(arch, opt, 6).lr < 0.1
+        planned = plan(arch, opt, 6)
+        assert 0 < planned.lr <= 1
+        assert 0 < planned.weight_decay * decay_lr(arch, opt, planned.lr, planned.non_emb_params) < 0.05
+        assert planned.lr_source
+
+
+def test_the_rules_know_no_other_optimizers_and_agree_with_the_registry_on_decay():
+    assert sorted(OPTIMIZERS.names()) == sorted(list_optimizers())
+    for opt in list_optimizers():
+        assert OPTIMIZERS.get(opt) == optimizer_spec(opt).decay
+        for alias in optimizer_spec(opt).aliases:
+            assert OPTIMIZERS.canonical(alias) == opt
+
+
+def test_an_architecture_without_a_table_takes_enokis_and_says_so():
+    law, source = lr_law("some-other", "lion")
+    assert law(1e8) == lr_law("enoki", "lion")[0](1e8)
+    assert "taken for some-other" in source
+    assert "arXiv 2302.06675" in source
+
+
+def test_the_automatic_decay_takes_omega_over_steps_of_a_weight_whatever_the_optimizer():
+    for opt in ("adamw", "lion", "sgd", "prodigy", "muon"):
+        planned = plan("enoki", opt, 6)
+        taken = planned.weight_decay * decay_lr("enoki", opt, planned.lr, planned.non_emb_params)
+        assert math.isclose(taken * planned.steps, 4.0)
+
+
+def test_manau_decays_over_the_whole_run_in_proportion_to_the_learning_rate():
+    planned = plan("enoki", "manau", 6)
+    assert planned.wd_ts == planned.steps
+    assert math.isclose(planned.weight_decay, 4 / (planned.lr * planned.steps))
+    assert plan("enoki", "manau", 6, wd_ts=7).wd_ts == 7
 
 
 def test_an_l40s_is_not_an_l4():

@@ -60,8 +60,18 @@ def settings_of(optimizer: Callable[..., Any], help_texts: Mapping[str, str], **
     Raises:
         KeyError: a setting without a help text (a programmer's mistake).
     """
-    return {
-        name: Setting(defaults.get(name, parameter.default), help_texts[name])
-        for name, parameter in inspect.signature(optimizer).parameters.items()
-        if name not in ("params", "lr")
-    }
+    found = {}
+    for name, parameter in inspect.signature(optimizer).parameters.items():
+        if name not in ("params", "lr"):
+            default = defaults.get(name, parameter.default)
+            found[name] = Setting(default, help_texts[name], _kind(parameter.annotation) if default is None else "")
+    return found
+
+
+def _kind(annotation: Any) -> Any:
+    """The kind of a setting that may be None, by how its constructor declares it."""
+    words = str(annotation)
+    for word, kind in (("bool", "switch"), ("str", "word"), ("dtype", "word"), ("float", "number"), ("int", "integer")):
+        if word in words:
+            return kind
+    return "number"

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from danalab.errors import UserError
 from danalab.registry import Registry
+from danalab.scaling.relatives import ESTIMATING, MOMENTUM_SUM, RELATIVES, USUAL
 
 
 @dataclass(frozen=True)
@@ -63,22 +63,6 @@ _TABLES: dict[tuple[str, int], _Rows] = {
     ("qwen3", 512): {},
 }
 
-_BORROWED: dict[str, tuple[str, float]] = {
-    "dana-star": ("dana-star-mk4", 1.0),
-    "adamw-decaying-wd": ("adamw", 1.0),
-    "manau": ("d-muon", 1.0),
-    "ademamix": ("adamw", 0.43),  # the ratio of their rows where both have one, 7M to 600M parameters
-    "ademamix-decaying-wd": ("adamw", 0.47),
-    "auto-dana": ("adana", 1.0),
-    "sign-dana": ("adana", 0.1),
-    "snoo": ("adamw", 1.0),
-    "snoo-dana": ("dana-star-mk4", 1.0),
-}
-"""Whose row an optimizer without one of its own takes, that of its nearest relative, and which share of it."""
-
-_CONSTANT = {"muon": 0.02, "d-muon": 1e-3, "manau": 1e-3, "dana": 0.1}
-"""Learning rates that are not fitted but usual at any size, for optimizers without a row on an architecture."""
-
 OPTIMIZERS: Registry[str] = Registry("optimizer")
 """Optimizers that the scaling rules know -> how their weight decay is applied."""
 for _name in (
@@ -86,30 +70,59 @@ for _name in (
     *("adamw-decaying-wd", "ademamix-decaying-wd"),
 ):
     OPTIMIZERS.add(_name, "independent")
-for _name in ("adamw", "ademamix", "snoo", "muon", "d-muon", "manau"):
+for _name in (
+    *("adamw", "ademamix", "snoo", "muon", "d-muon", "manau"),
+    *("sgd", "adafactor", "radam", "nadam"),
+    *("soap", "lion", "prodigy", "adopt", "mars", "lamb", "sf-adamw", "sf-sgd", "signsgd", "signum", "adan"),
+    *("adabelief", "laprop", "stableadamw", "grams", "tiger", "came", "adamuon", "normuon"),
+):
     OPTIMIZERS.add(_name, "coupled")
+OPTIMIZERS.add("sophia", "coupled", "sophiag")
+
+COUPLED_AND_DECAYING = ("manau",)
+"""Optimizers whose coupled weight decay also has a time scale, the length of the run."""
 
 
 def lr_law(arch: str, opt: str, kappa: float = 0.85, global_batch: int = 32) -> tuple[LrLaw, str]:
     """The law that applies, and a sentence on where it comes from.
 
-    Batches other than 512 take the batch-32 table; a kappa without a row takes the nearest one that has.
+    Batches other than 512 take the batch-32 table; a kappa without a row takes the nearest one that has; an
+    architecture without a table takes enoki's; an optimizer without a row takes a share of a relative's, or what is
+    usual (`danalab.scaling.relatives`).
+
+    Raises:
+        UserError: unknown optimizer.
     """
-    table = 512 if global_batch == 512 else 32
     opt = OPTIMIZERS.canonical(opt)
-    if (arch, table) not in _TABLES:
-        raise UserError(f"no learning-rate law for architecture '{arch}'; give --lr")
-    relative, share = _BORROWED.get(opt, (opt, 1.0))
-    for name, batch, factor in ((opt, table, 1.0), (opt, 32, 1.0), (relative, table, share), (relative, 32, share)):
-        rows = _TABLES[arch, batch].get(name)
+    known = arch if (arch, 32) in _TABLES else "enoki"
+    for batch in (512, 32) if global_batch == 512 else (32,):
+        rows = _TABLES[known, batch].get(opt)
         if rows:
             law = min(rows, key=lambda row: abs((row.kappa or kappa) - kappa))
             fitted_at = f", kappa {law.kappa}" if law.kappa is not None else ""
-            times = f", times {factor:g} for {opt}" if factor != 1 else ""
-            return replace(law, a=factor * law.a), f"fitted for {name} on {arch} at batch {batch}{fitted_at}{times}"
-    if opt in _CONSTANT:
-        return LrLaw(_CONSTANT[opt], 0.0, 0.0), f"usual for {opt} at any size; not fitted"
-    raise UserError(f"no learning-rate law for {opt} on {arch}; give --lr")
+            borrowed = f", taken for {arch}" if known != arch else ""
+            return law, f"fitted for {opt} on {known} at batch {batch}{fitted_at}{borrowed}"
+    if opt in RELATIVES:
+        relative = RELATIVES[opt]
+        law, source = lr_law(arch, relative.of, kappa, global_batch)
+        times = f", times {relative.factor:g} for {opt}" if relative.factor != 1 else f", taken for {opt}"
+        return replace(law, a=relative.factor * law.a), f"{source}{times} ({relative.source})"
+    usual = USUAL[opt]
+    return LrLaw(usual.lr, 0.0, 0.0), f"usual for {opt} at any size; not fitted ({usual.source})"
+
+
+def decay_lr(
+    arch: str, opt: str, lr: float, non_emb_params: float, kappa: float = 0.85, global_batch: int = 32
+) -> float:
+    """What a coupled weight decay really takes of a weight in a step at the peak, as a multiple of weight_decay.
+
+    That is `lr`, but: Prodigy's step is lr x d, with d about AdamW's learning rate once it has been found; and SGD's
+    decay is part of the gradient, which counts ten times in the momentum's sum.
+    """
+    opt = OPTIMIZERS.canonical(opt)
+    other = ESTIMATING.get(opt)
+    estimated = 1.0 if other is None else learning_rate(arch, other, non_emb_params, kappa, global_batch)
+    return lr * estimated * MOMENTUM_SUM.get(opt, 1.0)
 
 
 def learning_rate(arch: str, opt: str, non_emb_params: float, kappa: float = 0.85, global_batch: int = 32) -> float:
@@ -120,7 +133,7 @@ def learning_rate(arch: str, opt: str, non_emb_params: float, kappa: float = 0.8
         kappa: the Dana family's kappa; the nearest fitted one is taken.
         global_batch: sequences a step; 512 selects the second table where the optimizer has a row there.
     Raises:
-        UserError: unknown optimizer, or no law for it on this architecture.
+        UserError: unknown optimizer.
     Source: arXiv 2602.05298, learning-rate scaling laws.
     """
     law, _ = lr_law(arch, opt, kappa, global_batch)

@@ -3,7 +3,7 @@
 tokens per step = global batch x seq_len          steps   = floor(20 x total parameters / tokens per step)
 warm-up         = steps / 50                      lr      = a (b + P)^d
 weight decay    = omega / wd_ts, wd_ts = steps / 10     independent: times the schedule, not the peak lr
-                = omega / (lr x steps)                  coupled: AdamW
+                = omega / (lr x steps)                  coupled: AdamW and most others; Manau also has wd_ts = steps
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from danalab.errors import UserError
 from danalab.scaling.dimensions import GPT2_VOCAB, Dimensions, dimensions, flops_per_token, is_gated, parameter_count
-from danalab.scaling.learning_rate import OPTIMIZERS, lr_law
+from danalab.scaling.learning_rate import COUPLED_AND_DECAYING, OPTIMIZERS, decay_lr, lr_law
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +124,8 @@ def plan(
         lr = law(shape.non_emb_params)
     else:
         lr_source = "given"
-    weight_decay, wd_ts = _weight_decay(opt, omega, iterations, lr, weight_decay, wd_ts, wd_ts_divisor)
+    rate = decay_lr(shape.arch, opt, lr, shape.non_emb_params, kappa, global_batch)
+    weight_decay, wd_ts = _weight_decay(opt, omega, iterations, rate, weight_decay, wd_ts, wd_ts_divisor)
     gate = is_gated(shape) if attention_gate is None else attention_gate
     built = replace(shape, attention_gate=gate)
     per_token = flops_per_token(built, seq_len)
@@ -183,17 +184,19 @@ def _weight_decay(
     opt: str,
     omega: float,
     steps: int,
-    lr: float,
+    rate: float,
     weight_decay: float | None,
     wd_ts: float | None,
     wd_ts_divisor: float,
 ) -> tuple[float, float | None]:
     """(weight decay, its time scale in steps) by the optimizer's rule."""
-    if OPTIMIZERS.get(opt) == "coupled":
-        if wd_ts is not None:
-            raise UserError(f"--wd-ts: the weight decay of {opt} is constant; use adamw-decaying-wd")
-        return (omega / (lr * steps) if weight_decay is None else weight_decay), None
-    wd_ts = wd_ts if wd_ts is not None else max(1, int(steps / wd_ts_divisor))
-    if wd_ts <= 0:
+    if wd_ts is not None and wd_ts <= 0:
         raise UserError(f"--wd-ts {wd_ts}: must be positive [steps]")
+    if OPTIMIZERS.get(opt) == "coupled":
+        decays = opt in COUPLED_AND_DECAYING
+        if wd_ts is not None and not decays:
+            raise UserError(f"--wd-ts: the weight decay of {opt} is constant; use adamw-decaying-wd")
+        weight_decay = omega / (rate * steps) if weight_decay is None else weight_decay
+        return weight_decay, (wd_ts or float(steps)) if decays else None
+    wd_ts = wd_ts if wd_ts is not None else max(1, int(steps / wd_ts_divisor))
     return (omega / wd_ts if weight_decay is None else weight_decay), wd_ts

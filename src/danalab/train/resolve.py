@@ -14,7 +14,7 @@ from danalab.errors import UserError
 from danalab.models.config import ModelConfig
 from danalab.optim.schedules import Schedule, get_schedule
 from danalab.scaling import Dimensions, Plan, dimensions, explicit_dimensions, plan
-from danalab.scaling.learning_rate import OPTIMIZERS
+from danalab.scaling.learning_rate import OPTIMIZERS, decay_lr
 from danalab.train.config import TrainConfig, flag
 
 DEFAULT_BATCH = 32
@@ -297,13 +297,15 @@ def _checked_decay(config: TrainConfig, planned: Plan) -> tuple[Plan, list[str]]
     independent = OPTIMIZERS.get(planned.opt) == "independent"
     factor = 1.0
     if not independent:
-        factor = planned.lr
+        factor = decay_lr(
+            planned.arch, planned.opt, planned.lr, planned.non_emb_params, planned.kappa, planned.global_batch
+        )
     elif planned.wd_ts is not None:
         factor = 1 / (1 + 1 / planned.wd_ts)
     first = planned.weight_decay * factor
     if config.weight_decay is not None and first > 1:
         what = f"and --wd-ts {planned.wd_ts:g} " if planned.wd_ts is not None else ""
-        times = "independent of the learning rate" if independent else f"times the learning rate {planned.lr:g}"
+        times = "independent of the learning rate" if independent else f"times the learning rate, {factor:g}"
         raise UserError(
             f"--weight-decay {planned.weight_decay:g} {what}takes {first:g} of each weight in the first step "
             f"(it is {times}); it must stay below 1, and 4 / wd_ts is usual"

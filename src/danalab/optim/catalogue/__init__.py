@@ -11,7 +11,7 @@ from importlib import import_module
 
 from danalab.optim.spec import OptimizerSpec
 
-FILES = ("torch_native", "ours")
+FILES = ("torch_native", "ours", "library")
 
 
 def entries() -> Iterator[OptimizerSpec]:

@@ -16,6 +16,7 @@ from danalab.optim.hybrid import model_groups
 from danalab.optim.manau import Manau
 from danalab.optim.muon import DMuon, Muon
 from danalab.optim.snoo import SNOO
+from danalab.optim.sophia import SophiaG
 from danalab.optim.spec import OptimizerSpec, settings_of
 
 
@@ -117,4 +118,15 @@ SPECS = (
     _muon("muon", Muon, "orthogonalised momentum for matrices, AdamW for the rest", "K. Jordan et al. 2024"),
     _muon("d-muon", DMuon, "Muon with AdamW's update size: one learning rate for all", "arXiv 2502.16982"),
     _muon("manau", Manau, "D-Muon for matrices, Dana-Star-MK4 for the rest", "arXiv 2502.16982, 2602.05298"),
+    OptimizerSpec(
+        name="sophia",
+        aliases=("sophiag",),
+        summary="momentum divided by an estimate of the curvature, clipped (Gauss-Newton-Bartlett)",
+        reference="Liu et al. 2023, arXiv 2305.14342",
+        build=SophiaG,
+        settings=settings_of(SophiaG, {**HELP, "betas": "rates of the momentum and the curvature"}),
+        decay="coupled",
+        hessian=True,
+        advice="every hessian_interval steps costs one more pass, over one micro-batch with sampled labels",
+    ),
 )

@@ -1,7 +1,8 @@
-"""Optimizers that torch ships, with defaults for language models and its errors made one line."""
+"""Optimizers that torch ships, with defaults for language models."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,6 +23,40 @@ def _adamw(params: Any, lr: float, **settings: Any) -> torch.optim.Optimizer:
         raise UserError(f"adamw: {str(error).splitlines()[0]}") from error
 
 
+def _build(optimizer: type[torch.optim.Optimizer], defaults: dict[str, Any], params: Any, lr: float, **settings: Any):
+    return optimizer(params, lr=lr, **{**defaults, **settings})  # pyright: ignore[reportCallIssue]
+
+
+def _entry(
+    name: str, optimizer: Any, summary: str, reference: str, defaults: dict[str, Any], **capabilities: Any
+) -> OptimizerSpec:
+    settings = settings_of(optimizer, {**HELP, **_TEXTS.get(name, {})}, **defaults)
+    return OptimizerSpec(
+        name=name,
+        summary=summary,
+        reference=reference,
+        build=partial(_build, optimizer, defaults),
+        settings=settings,
+        decay="coupled",
+        **capabilities,
+    )
+
+
+_TEXTS = {
+    "sgd": {
+        "momentum": "rate of the momentum, a sum of gradients",
+        "dampening": "a new gradient is weighed by 1 - dampening",
+        "nesterov": "look ahead by one step of momentum",
+        "weight_decay": "weight decay, added to the gradient: also part of the momentum",
+    },
+    "adafactor": {
+        "beta2_decay": "the second moment's rate is 1 - t^this",
+        "eps": "added to squared gradients (none = of the dtype); least root mean square of weights",
+        "d": "largest root mean square of an update",
+    },
+    "nadam": {"momentum_decay": "how fast the momentum's rate grows to the first of betas"},
+}
+
 SPECS = (
     OptimizerSpec(
         name="adamw",
@@ -30,5 +65,35 @@ SPECS = (
         build=_adamw,
         settings=settings_of(torch.optim.AdamW, HELP, weight_decay=0.0),
         decay="coupled",
+    ),
+    _entry(
+        "sgd",
+        torch.optim.SGD,
+        "stochastic gradient descent with momentum (torch's)",
+        "Robbins and Monro 1951; Polyak 1964",
+        {"momentum": 0.9},
+    ),
+    _entry(
+        "adafactor",
+        torch.optim.Adafactor,
+        "Adam with a factored second moment and steps relative to the weights (torch's)",
+        "Shazeer and Stern 2018, arXiv 1804.04235",
+        {},
+        elementwise=False,
+        advice="lr is relative: each tensor's step is lr times its root mean square",
+    ),
+    _entry(
+        "radam",
+        torch.optim.RAdam,
+        "AdamW whose early steps are rectified in place of a warm-up (torch's)",
+        "Liu et al. 2019, arXiv 1908.03265",
+        {"decoupled_weight_decay": True},
+    ),
+    _entry(
+        "nadam",
+        torch.optim.NAdam,
+        "AdamW with Nesterov momentum (torch's)",
+        "Dozat 2016",
+        {"decoupled_weight_decay": True},
     ),
 )

@@ -1,0 +1,80 @@
+"""Learning rates of optimizers that no law was fitted for: a share of a relative's law, or what is usual.
+
+These are places to start a sweep from, not tuned values; each says where it comes from. The factors are relative to
+AdamW's at betas (0.9, 0.999).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Relative:
+    """A learning rate by another optimizer's law."""
+
+    of: str
+    factor: float
+    source: str
+    """Why this factor."""
+
+
+@dataclass(frozen=True)
+class Usual:
+    """A learning rate that is usual at any size."""
+
+    lr: float
+    source: str
+
+
+_SAME_STEP = "its update has AdamW's size"
+
+RELATIVES: dict[str, Relative] = {
+    "dana-star": Relative("dana-star-mk4", 1.0, "the same update but for the clip"),
+    "adamw-decaying-wd": Relative("adamw", 1.0, "the same update"),
+    "manau": Relative("d-muon", 1.0, "the same update of matrices"),
+    "ademamix": Relative("adamw", 0.43, "ratio of their fitted laws on enoki, 7M to 600M parameters"),
+    "ademamix-decaying-wd": Relative("adamw", 0.47, "ratio of their fitted laws on enoki, 7M to 600M parameters"),
+    "auto-dana": Relative("adana", 1.0, "the same update at its chosen kappa"),
+    "sign-dana": Relative("adana", 0.1, "signs are larger than normalised updates"),
+    "snoo": Relative("adamw", 1.0, "its inner optimizer"),
+    "snoo-dana": Relative("dana-star-mk4", 1.0, "its inner optimizer"),
+    "radam": Relative("adamw", 1.0, _SAME_STEP),
+    "nadam": Relative("adamw", 1.0, _SAME_STEP),
+    "adopt": Relative("adamw", 1.0, _SAME_STEP),
+    "adabelief": Relative("adamw", 1.0, _SAME_STEP),
+    "laprop": Relative("adamw", 1.0, _SAME_STEP),
+    "stableadamw": Relative("adamw", 1.0, _SAME_STEP),
+    "grams": Relative("adamw", 1.0, _SAME_STEP),
+    "soap": Relative("adamw", 1.0, "arXiv 2409.11321 finds the same best rate for both"),
+    "sophia": Relative("adamw", 1.0, "its authors advise AdamW's"),
+    "lion": Relative("adamw", 0.2, "arXiv 2302.06675: 3 to 10 times smaller than AdamW's"),
+    "tiger": Relative("adamw", 0.2, "a sign update, as Lion's"),
+    "signum": Relative("adamw", 0.2, "a sign update, as Lion's"),
+    "signsgd": Relative("adamw", 0.1, "a sign update without averaging: half of Signum's"),
+    "mars": Relative("adamw", 3.0, "3e-3 where AdamW has 1e-3, as the reference's command line"),
+    "adan": Relative("adamw", 2.0, "arXiv 2208.06677: above AdamW's"),
+    "came": Relative("adamw", 0.5, "its authors advise 0.5 to 0.9 of AdamW's"),
+    "lamb": Relative("adamw", 10.0, "the trust ratio, norm of weights over norm of update, is below 0.1 at the start"),
+    "sf-adamw": Relative("adamw", 2.0, "arXiv 2405.15682: 1 to 10 times that of a schedule"),
+    "adamuon": Relative("d-muon", 1.0, "the same size of update"),
+    "normuon": Relative("d-muon", 1.0, "the same size of update"),
+}
+"""Optimizer -> whose law it takes where it has no row of its own, and which share of it."""
+
+USUAL: dict[str, Usual] = {
+    "muon": Usual(0.02, "K. Jordan et al. 2024"),
+    "d-muon": Usual(1e-3, "as AdamW's"),
+    "dana": Usual(0.1, "for gradients clipped to norm 0.5"),
+    "sgd": Usual(0.1, "for momentum 0.9"),
+    "sf-sgd": Usual(1.0, "arXiv 2405.15682: 10 times and more that of SGD"),
+    "adafactor": Usual(0.01, "arXiv 1804.04235: relative to the weights"),
+    "prodigy": Usual(1.0, "arXiv 2306.06101: the estimated distance takes its place"),
+}
+"""For optimizers without a row on an architecture, and without a relative that has one."""
+
+ESTIMATING = {"prodigy": "adamw"}
+"""Optimizers whose learning rate multiplies an estimate of their own -> about whose rate the product will be."""
+
+MOMENTUM_SUM = {"sgd": 10.0}
+"""Optimizers that decay through a sum of gradients -> how often a gradient counts in it, at the usual momentum 0.9."""
