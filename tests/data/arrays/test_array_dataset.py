@@ -116,7 +116,7 @@ def test_files_beyond_the_budget_are_read_again_least_recently_used_first(tmp_pa
 
 
 def test_an_undivided_folder_says_how_to_make_a_validation_split(arrays):
-    with pytest.raises(UserError, match="danalab data split .* --output-path"):
+    with pytest.raises(UserError, match=r"danalab data split .* --output-path"):
         open_dataset(arrays, "val")
 
 

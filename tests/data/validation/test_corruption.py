@@ -159,3 +159,14 @@ def test_every_corruption_is_found(good, tmp_path, kind):
         result = validate(folder, vocab_size=VOCAB)
         assert result.errors, f"{kind} of {target.name} (case {number}) passed in silence"
         assert all(error.file.startswith((target.stem, "1", "3", "5")) for error in result.errors), result.errors
+
+
+def test_a_flipped_bit_in_an_archive_changes_nothing_or_is_found(tmp_path):
+    for case in range(100):
+        draw, array = random.Random(case), np.random.default_rng(case).integers(0, VOCAB, (8, 16))
+        path = tmp_path / f"{case}{draw.choice(['.pt', '.npz'])}"
+        torch.save(torch.from_numpy(array), path) if path.suffix == ".pt" else np.savez(path, array)
+        content = bytearray(path.read_bytes())
+        content[draw.randrange(len(content))] ^= 1 << draw.randrange(8)
+        path.write_bytes(content)
+        assert validate(path, vocab_size=VOCAB).errors or np.array_equal(_read(path), array)

@@ -69,6 +69,23 @@ def open_array(path: Path) -> np.ndarray:
     return array
 
 
+def verify_archive(path: Path) -> None:
+    """Compare the checksums that archives carry; torch does not when it loads a .pt.
+
+    Raises:
+        BadArrayError: content that is not what was written.
+    """
+    if path.suffix == ".npy" or not zipfile.is_zipfile(path):
+        return
+    try:
+        with zipfile.ZipFile(path) as archive:
+            member = archive.testzip()
+    except Exception as error:
+        raise BadArrayError(path, f"damaged: {_first_line(error)}") from error
+    if member is not None:
+        raise BadArrayError(path, f"damaged: the checksum of {member} is wrong")
+
+
 def blocks(path: Path, array: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
     """(first row, rows) of an opened array, some MiB at a time: mapped files are read, not mapped into memory."""
     length = array.shape[1]

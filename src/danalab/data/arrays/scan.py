@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from danalab.data.arrays.files import BadArrayError, blocks, open_array
+from danalab.data.arrays.files import BadArrayError, blocks, open_array, verify_archive
 from danalab.data.documents import cache_folder
 from danalab.data.workers import available_cores
 from danalab.errors import UserError
@@ -53,6 +53,7 @@ def scan_all(paths: Sequence[Path]) -> list[ArrayScan]:
 
 def _scan(path: Path) -> ArrayScan:
     array = open_array(path)
+    verify_archive(path)
     digest = hashlib.sha256(f"{array.dtype.str}|{array.shape}|".encode())
     largest = 0
     for start, rows in blocks(path, array):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from danalab.data.arrays.files import BadArrayError, blocks, open_array
+from danalab.data.arrays.files import BadArrayError, blocks, open_array, verify_archive
 from danalab.data.arrays.layout import by_sequence, chosen_rows, files_by_split
 from danalab.data.validation.result import Finding, Validation
 from danalab.data.validation.statistics import Fingerprints, IdCounts
@@ -34,6 +34,7 @@ class ArrayChecks:
         name = self._name(path)
         try:
             array = open_array(path)
+            verify_archive(path)
             rows = chosen_rows(path, len(array), divided_inside)
             status = path.stat()
             identity = (status.st_dev, status.st_ino)
