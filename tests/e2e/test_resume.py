@@ -8,131 +8,16 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import signal
 import subprocess
 import sys
-import threading
-import warnings
-from pathlib import Path
 
 import pytest
-import torch
 import torch.distributed.checkpoint as dcp
 
-from danalab.data import prepare
 from danalab.train.config import TrainConfig
 from danalab.train.folder import RunFolder
-from danalab.train.job import run_training
-from danalab.train.metrics import read_rows
-
-TIMES = {"time", "tokens_per_second", "seconds_per_step", "memory_gib", "data_wait", "save_wait", "mfu"}
-STEPS = 120
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("data")
-    draw = random.Random(0)
-    for split, lines in (("train", 800), ("val", 60)):
-        text = "\n".join(" ".join(draw.choices(["one", "two", "three", "four"], k=9)) for _ in range(lines))
-        (folder / f"{split}.txt").write_text(text)
-    texts = {"inputs": [folder / "train.txt"], "val_inputs": [folder / "val.txt"]}
-    return prepare("text", "bytes", folder / "set", **texts, workers=1, progress=False)
-
-
-def config(data: Path, run_dir: Path) -> TrainConfig:
-    return TrainConfig(
-        data=str(data),
-        opt="dana-star-mk4",
-        d_model=32,
-        n_layers=2,
-        n_heads=2,
-        seq_len=16,
-        batch_size=4,
-        acc_steps=2,
-        iterations=STEPS,
-        lr=2e-3,
-        eval_interval=25,
-        eval_batches=1,
-        log_interval=1,
-        ckpt_interval=10,
-        run_dir=run_dir,
-        tune_malloc=False,
-    )
-
-
-@pytest.fixture(scope="module")
-def undisturbed(data: Path, tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
-    run_dir = tmp_path_factory.mktemp("undisturbed") / "run"
-    outcome = run_training(config(data, run_dir))
-    assert outcome.status == "finished"
-    return RunFolder(run_dir)
-
-
-def everything(folder: RunFolder, step: int = STEPS) -> dict[str, torch.Tensor]:
-    """All tensors of a checkpoint."""
-    path = folder.store.path(step)
-    stored = dcp.FileSystemReader(path).read_metadata().state_dict_metadata
-    target = {key: torch.zeros(entry.size, dtype=entry.properties.dtype) for key, entry in stored.items()}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # torch warns that a single process loads by itself
-        dcp.load(target, storage_reader=dcp.FileSystemReader(path), no_dist=True)
-    return target
-
-
-def rows(folder: RunFolder) -> list[dict[str, object]]:
-    return [{k: v for k, v in row.items() if k not in TIMES} for row in read_rows(folder.metrics_file)]
-
-
-def meta(folder: RunFolder) -> dict[str, object]:
-    found = json.loads((folder.store.path(STEPS) / "meta.json").read_text())
-    return {key: found[key] for key in ("step", "tokens", "sequences", "random", "guard", "callbacks", "optimizer")}
-
-
-def assert_same(found: RunFolder, expected: RunFolder) -> None:
-    ours, theirs = everything(found), everything(expected)
-    assert ours.keys() == theirs.keys()
-    assert [name for name in ours if not torch.equal(ours[name], theirs[name])] == []
-    assert rows(found) == rows(expected)
-    assert meta(found) == meta(expected)
-    assert (
-        json.loads(found.summary_file.read_text())["val/loss"]
-        == json.loads(expected.summary_file.read_text())["val/loss"]
-    )
-
-
-def train_in_child(settings: TrainConfig, kill_after: float | None = None, before=lambda: None) -> bool:
-    """Train in a child process, killed after some seconds; returns whether it came to its end."""
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            before()
-            code = run_training(settings).exit_code
-        finally:
-            os._exit(code)
-    killer = threading.Timer(kill_after, os.kill, (child, signal.SIGKILL)) if kill_after is not None else None
-    if killer:
-        killer.start()
-    status = os.waitpid(child, 0)[1]
-    if killer:
-        killer.cancel()
-        killer.join()
-    assert status in (0, signal.SIGKILL)
-    return status == 0
-
-
-def test_resume_is_bitwise_after_kills_at_random_moments(data, tmp_path, undisturbed):
-    draw = random.Random(os.environ.get("DANALAB_TEST_SEED", "7"))
-    settings = config(data, tmp_path / "run")
-    seconds = json.loads(undisturbed.summary_file.read_text())["time"]
-    kills = 0
-    # Later kills come later, so that the run ends however slow this machine is today.
-    while not train_in_child(settings, kill_after=draw.uniform(0.1, 0.4 * seconds + 0.1) * (1 + kills / 5)):
-        kills += 1
-    assert kills > 0
-    assert_same(RunFolder(tmp_path / "run"), undisturbed)
+from e2e.disturbed import STEPS, assert_same, config, train_in_child
 
 
 def kill_at_call(number: int) -> None:
@@ -192,7 +77,7 @@ def test_the_command_line_resumes_after_sigterm_with_exit_code_85(data, tmp_path
     flags = [
         f"--{name.replace('_', '-')}={value}"
         for name, value in settings.items()
-        if value is not None and value != getattr(TrainConfig(), name)
+        if value is not None and value != TrainConfig().as_dict()[name]
     ]
     command = [
         sys.executable,
