@@ -17,7 +17,7 @@ from danalab.optim.named_groups import hyper, named_groups
 from danalab.optim.rehearsal import is_rehearsal
 from danalab.optim.sharding import loading
 from danalab.optim.sharding.modes import require_supported
-from danalab.optim.sharding.nested import map_leaves, outline_of
+from danalab.optim.sharding.nested import as_floats, as_tensors, map_leaves, outline_of
 from danalab.optim.sharding.places import Itself, LocalPart, Owned
 from danalab.optim.spec import OptimizerSpec
 
@@ -228,11 +228,12 @@ class Adapted(torch.optim.Optimizer):
     def state_dict(self) -> dict[str, Any]:
         """As torch's, with DTensors for what is sharded. Collective where parameters are owned.
 
-        Besides, each group says in `unstepped` which of its parameters have taken no step.
+        Besides, each group says in `unstepped` which of its parameters have taken no step: their state has the right
+        form and no meaning.
         """
-        if self._awake:
-            self._complete()
-        states = self._outward() if self._awake else {}
+        self._awake = True
+        self._complete()
+        states = self._outward()
         groups, start = [], 0
         for group in self.param_groups:
             stop = start + len(group["params"])
@@ -248,7 +249,7 @@ class Adapted(torch.optim.Optimizer):
         found: dict[int, Any] = {}
         outlines = self._outlines()
         for i, place in enumerate(self._places):
-            state = self._own_state(place)
+            state = as_tensors(self._own_state(place))
             if isinstance(place, Owned) and not place.is_mine:
                 state = outlines[i]
             state = map_leaves(state, place.outward)
@@ -264,7 +265,7 @@ class Adapted(torch.optim.Optimizer):
             from danalab.optim.sharding.layout import gather_objects
 
             mine = {
-                i: outline_of(self._own_state(place))
+                i: outline_of(as_tensors(self._own_state(place)))
                 for i, place in enumerate(self._places)
                 if isinstance(place, Owned) and place.mesh == mesh and place.is_mine
             }
@@ -275,10 +276,13 @@ class Adapted(torch.optim.Optimizer):
     def _forms(self) -> list[Any]:
         """Outline of each parameter's state in a state_dict. Collective where parameters are owned."""
         owned = self._outlines()
-        return [
-            owned[i] if isinstance(place, Owned) else outline_of(map_leaves(self._own_state(place), place.outward))
-            for i, place in enumerate(self._places)
-        ]
+        found = []
+        for i, place in enumerate(self._places):
+            if isinstance(place, Owned):
+                found.append(owned[i])
+            else:
+                found.append(outline_of(map_leaves(as_tensors(self._own_state(place)), place.outward)))
+        return found
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -302,7 +306,7 @@ class Adapted(torch.optim.Optimizer):
         for inner, outer in zip(self.inner.param_groups, self.param_groups, strict=True):
             inner.update(hyper(outer))
         for i, (place, state) in enumerate(zip(self._places, states, strict=True)):
-            new = map_leaves(dict(state), place.inward)
+            new = as_floats(map_leaves(dict(state), place.inward), self._own_state(place))
             if place.stand_in is not None and i in stepped and new:
                 self.inner.state[place.stand_in] = new
             else:
@@ -314,7 +318,11 @@ class Adapted(torch.optim.Optimizer):
 
 
 def adapted(spec: OptimizerSpec, params: Iterable[Any], lr: Any, settings: dict[str, Any]) -> torch.optim.Optimizer:
-    """The optimizer of an entry, in an `Adapted` unless its class can do without."""
+    """The optimizer of an entry, in an `Adapted` unless its class can do without.
+
+    Raises:
+        UserError: see `Adapted`.
+    """
     if getattr(spec.build, "takes_dtensors", False):
         return spec.build(params, lr=lr, **settings)
     params = list(params)

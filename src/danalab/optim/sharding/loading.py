@@ -10,7 +10,7 @@ from torch import Tensor
 
 from danalab.errors import UserError
 from danalab.optim.named_groups import called, hyper
-from danalab.optim.sharding.nested import leaves
+from danalab.optim.sharding.nested import leaves, map_leaves
 from danalab.optim.sharding.places import Itself
 
 HOW = ("foreach", "fused", "capturable", "differentiable")
@@ -19,10 +19,10 @@ HOW = ("foreach", "fused", "capturable", "differentiable")
 
 @torch.no_grad()
 def rehearse(inner: torch.optim.Optimizer, places: Sequence[Itself]) -> None:
-    """Let the optimizer make state for parameters that have none, by a step on zeros, one after another.
+    """Let the optimizer make state for parameters that have none, by a step on ones, one after another.
 
-    Parameters, gradients and settings are as before afterwards; settings that the optimizer adds at its first step
-    are zero.
+    Parameters, gradients and settings are as before afterwards. The new state is zero, and so are settings that the
+    optimizer adds at its first step.
     """
     waiting = [place for place in places if place.stand_in is not None and not inner.state.get(place.stand_in)]
     if not waiting:
@@ -37,12 +37,14 @@ def rehearse(inner: torch.optim.Optimizer, places: Sequence[Itself]) -> None:
             q = place.stand_in
             assert q is not None
             data = q.data
-            q.data = torch.zeros(place.shape, dtype=q.dtype, device=q.device)
-            q.grad = torch.zeros_like(q)
+            # Ones: with zeros, some keep a number in place of a tensor.
+            q.data = torch.ones(place.shape, dtype=q.dtype, device=q.device)
+            q.grad = torch.ones_like(q)
             for group in inner.param_groups:
                 group["lr"] = torch.zeros_like(group["lr"]) if isinstance(group["lr"], Tensor) else 0.0
             try:
                 inner.step()
+                inner.state[q] = map_leaves(dict(inner.state[q]), _zero)  # which for many is where they begin
             finally:
                 q.data, q.grad = data, None
                 for group, settings in zip(inner.param_groups, before, strict=True):
@@ -61,7 +63,7 @@ def _copy(value: Any) -> Any:
 def _zero(value: Any) -> Any:
     if isinstance(value, Tensor):
         return torch.zeros_like(value)
-    return type(value)(0) if isinstance(value, (int, float)) else value
+    return type(value)(0) if isinstance(value, (int, float)) else value  # a bool becomes False
 
 
 def check(optimizer: Any, saved: Any) -> Mapping[str, Any]:

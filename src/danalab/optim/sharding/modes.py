@@ -29,8 +29,6 @@ def why_not(spec: OptimizerSpec, mode: str) -> str | None:
         return "its step evaluates the model again, which sharded state does not allow"
     if not spec.per_parameter:
         return "a statistic over all parameters couples them, and each rank would see only its own"
-    if spec.hessian and mode == "zero":
-        return "its Hessian estimate is not shared out"
     if spec.train_eval and not spec.elementwise:
         return "its averaged weights would have to be gathered whole for every evaluation"
     return None

@@ -28,6 +28,24 @@ def map_leaves(value: Any, change: Callable[[Any], Any]) -> Any:
     return change(value)
 
 
+def as_tensors(value: Any) -> Any:
+    """`value` with floats as 0-dim float64 tensors: libraries keep some values as a tensor or a float, as it comes."""
+    return map_leaves(value, lambda leaf: torch.tensor(leaf, dtype=torch.float64) if type(leaf) is float else leaf)
+
+
+def as_floats(value: Any, example: Any) -> Any:
+    """`value` with 0-dim tensors as floats where `example`, of the same structure, has floats."""
+    if isinstance(value, dict):
+        known = example if isinstance(example, dict) else {}
+        return {key: as_floats(item, known.get(key)) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        alike = isinstance(example, (list, tuple)) and len(example) == len(value)
+        known = example if alike else [None] * len(value)
+        return type(value)(as_floats(item, other) for item, other in zip(value, known, strict=True))
+    is_number = isinstance(value, Tensor) and value.ndim == 0
+    return value.item() if is_number and isinstance(example, float) else value
+
+
 def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     """(path, leaf) of all leaves; an empty container has none."""
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, (list, tuple)) else None

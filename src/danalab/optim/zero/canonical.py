@@ -2,55 +2,122 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from danalab.optim.named_groups import hyper
+from danalab.optim.sharding.adapted import Adapted
+from danalab.optim.sharding.nested import Outline, leaves, map_leaves
 from danalab.optim.zero.layout import Piece
+
+States = Mapping[Piece, tuple[Mapping[str, Any], bool]]
+
+
+def own_states(inner: torch.optim.Optimizer, owned: Mapping[Piece, Tensor]) -> States:
+    """(state, whether the parameter still waits for its first step) of this rank's pieces; complete."""
+    if isinstance(inner, Adapted):
+        saved = inner.state_dict()
+        ids = [id(p) for group in inner.param_groups for p in group["params"]]
+        states = {tensor: saved["state"].get(place, {}) for place, tensor in enumerate(ids)}
+        waiting = {
+            id(group["params"][k])
+            for group, saved_group in zip(inner.param_groups, saved["param_groups"], strict=True)
+            for k in saved_group["unstepped"]
+        }
+        return {piece: (states[id(tensor)], id(tensor) in waiting) for piece, tensor in owned.items()}
+    library = getattr(inner, "inner", None)
+    if isinstance(library, Adapted):
+        library.state_dict()  # which completes the state of what is wrapped around it
+    return {piece: (inner.state.get(tensor, {}), False) for piece, tensor in owned.items()}
 
 
 def gather_states(
-    own: Mapping[Piece, Mapping[str, Any]], shapes: Sequence[torch.Size], group: Any, rank: int, ranks: int
-) -> dict[int, dict[str, Any]]:
+    own: States, shapes: Sequence[torch.Size], group: Any, rank: int, ranks: int
+) -> tuple[dict[int, dict[str, Any]], set[int]]:
     """State of all parameters on every rank, from the state of the pieces that each owns. Collective.
 
     Args:
-        own: state of this rank's pieces; tensors shaped like a slice are parts of one shaped like the parameter.
+        own: of this rank's pieces; tensors shaped like a slice are parts of one shaped like the parameter.
         shapes: of the parameters.
     Returns:
-        parameter index -> state, tensors in host memory.
+        parameter index -> state, tensors in host memory; and the parameters that wait for their first step.
     """
-    tensors = [(piece, key, value) for piece, state in own.items() for key, value in state.items()]
     outline = [
-        (piece, key, (tuple(value.shape), value.dtype), None)
-        if _is_large(value)
-        else (piece, key, None, _on_host(value))
-        for piece, key, value in tensors
+        (piece, map_leaves(dict(state), lambda leaf: Outline(leaf) if _is_large(leaf) else _on_host(leaf)), waits)
+        for piece, (state, waits) in own.items()
     ]
+    tensors = iter([leaf for state, _ in own.values() for _, leaf in leaves(dict(state)) if _is_large(leaf)])
     outlines: list[Any] = [outline]
     if ranks > 1:
         outlines = [None] * ranks
         dist.all_gather_object(outlines, outline, group=group)
     found: dict[int, dict[str, Any]] = {}
-    for owner, entries in enumerate(outlines):
-        for n, (piece, key, form, plain) in enumerate(entries):
-            state = found.setdefault(piece.parameter, {})
-            if form is None:
-                state[key] = plain  # a clock, say: alike for all pieces of a parameter
-                continue
-            value = tensors[n][2].detach() if owner == rank else None
-            value = _from_owner(value, form, owner, group, rank, ranks)
+    waiting: set[int] = set()
+    for owner, pieces in enumerate(outlines):
+        mine: Iterator[Tensor] | None = tensors if owner == rank else None
+        for piece, state, waits in pieces:
+            if waits:
+                waiting.add(piece.parameter)
+
+            def arrive(leaf: Any, owner: int = owner, mine: Iterator[Tensor] | None = mine) -> Any:
+                if not isinstance(leaf, Outline):
+                    return leaf  # a clock, say: alike for all pieces of a parameter
+                value = None if mine is None else next(mine).detach()
+                return _from_owner(value, (leaf.shape, leaf.dtype), owner, group, rank, ranks)
+
             whole = shapes[piece.parameter]
-            if piece.numel == whole.numel() or form[0] != (piece.numel,):
-                state[key] = value
-            else:
-                if key not in state:
-                    state[key] = torch.empty(whole, dtype=form[1])
-                state[key].view(-1)[piece.start : piece.stop] = value
-    return dict(sorted(found.items()))
+            into = found.setdefault(piece.parameter, {})
+            for key, value in map_leaves(state, arrive).items():
+                is_slice = isinstance(value, Tensor) and value.shape == (piece.numel,) and piece.numel != whole.numel()
+                if not is_slice:
+                    into[key] = value
+                else:
+                    if key not in into:
+                        into[key] = torch.empty(whole, dtype=value.dtype)
+                    into[key].view(-1)[piece.start : piece.stop] = value
+    return {i: state for i, state in sorted(found.items()) if state}, waiting
+
+
+def cut_state_dict(
+    saved: Mapping[str, Any],
+    groups: Sequence[Mapping[str, Any]],
+    owned: Mapping[Piece, Tensor],
+    shapes: Sequence[torch.Size],
+) -> dict[str, Any]:
+    """The part of a whole state_dict that concerns the pieces of this rank.
+
+    Args:
+        saved: of the optimizer without sharding.
+        groups: those of the optimizer of the pieces.
+        shapes: of the parameters.
+    """
+    piece_of = {id(tensor): piece for piece, tensor in owned.items()}
+    keys = [key for group in saved["param_groups"] for key in group["params"]]
+    waiting: set[int] = set()
+    start = 0
+    for group in saved["param_groups"]:
+        waiting |= {start + k for k in group.get("unstepped", ())}
+        start += len(group["params"])
+    states: dict[int, Any] = {}
+    found: list[dict[str, Any]] = []
+    count = 0
+    for saved_group, group in zip(saved["param_groups"], groups, strict=True):
+        ids = list(range(count, count + len(group["params"])))
+        count += len(ids)
+        pieces = [piece_of[id(tensor)] for tensor in group["params"]]
+        for own, piece in zip(ids, pieces, strict=True):
+            state = saved["state"].get(keys[piece.parameter])
+            if state is not None:
+                states[own] = cut_state(state, piece, shapes[piece.parameter])
+        cut = {**hyper(saved_group), "params": ids}
+        if "unstepped" in saved_group:
+            cut["unstepped"] = [k for k, piece in enumerate(pieces) if piece.parameter in waiting]
+        found.append(cut)
+    return {"state": states, "param_groups": found}
 
 
 def cut_state(state: Mapping[str, Any], piece: Piece, shape: torch.Size) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""ZeRO-2 for the matrix hybrids and for every element-wise optimizer of the registry.
+"""ZeRO-2 for every optimizer of the registry that takes each parameter by itself.
 
-Parameters are replicated. Each rank owns whole matrices and slices of the rest, keeps the optimizer's state for these
-alone, and updates these alone:
+Parameters are replicated. Each rank owns slices of what is updated element by element and the rest whole, keeps the
+optimizer's state for these alone, and updates these alone:
 
     reduce-scatter of gradients, bucket by bucket  ->  step on what is owned  ->  all-gather of parameters
 
@@ -10,27 +10,28 @@ While one bucket is updated, the gradients of the next ones and the parameters o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 
-from danalab.errors import UserError, nearest
+from danalab.errors import UserError
 from danalab.optim.base import RuleOptimizer
-from danalab.optim.hybrid import HybridOptimizer, split_group
-from danalab.optim.matrix_step import flat
-from danalab.optim.newton_schulz import flops
-from danalab.optim.registry import OptimizerSpec, groups_of, optimizer_spec
-from danalab.optim.state import check_state_dict, parameter_name
-from danalab.optim.zero.canonical import cut_state, gather_states
-from danalab.optim.zero.layout import Bucket, Content, Piece, plan
+from danalab.optim.named_groups import called, hyper
+from danalab.optim.registry import optimizer_spec
+from danalab.optim.rehearsal import decided, has_zero_rate
+from danalab.optim.sharding import loading
+from danalab.optim.sharding.adapted import Adapted, adapted
+from danalab.optim.spec import OptimizerSpec
+from danalab.optim.state import check_state_dict
+from danalab.optim.zero.arguments import check_outline, check_settings, content, groups_for
+from danalab.optim.zero.canonical import cut_state_dict, gather_states, own_states
+from danalab.optim.zero.layout import Bucket, Piece, plan
 from danalab.optim.zero.traffic import BucketTraffic
-
-OWN_KEYS = ("params", "param_names")
 
 
 class DistributedMuonAdamW(torch.optim.Optimizer):
@@ -47,7 +48,7 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
     Args:
         model_or_params: a model, parameters, named parameters or groups, as for the optimizer alone.
         lr: peak learning rate.
-        optimizer: "muon", "d-muon", "manau", or any element-wise optimizer of the registry ("adana", "adamw", ...).
+        optimizer: any of the registry, but those that couple all parameters (`danalab.optim.sharding.why_not`).
         process_group: ranks that hold replicas; None: all.
         bucket_mib: gradients that travel together [MiB].
         overlap: send gradients already during the backward pass, and free each at once. `p.grad` is gone afterwards, so
@@ -71,16 +72,16 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
         **settings: Any,
     ):
         spec = optimizer_spec(optimizer)
-        _check_settings(spec, settings)
+        check_settings(spec, settings)
         self.optimizer_name = spec.name
         self._group = process_group
         joined = dist.is_available() and dist.is_initialized()
         self._rank = dist.get_rank(process_group) if joined else 0
         self._ranks = dist.get_world_size(process_group) if joined else 1
-        groups = _groups(spec, model_or_params)
+        groups = groups_for(spec, model_or_params)
         self._params = [p for group in groups for _, p in group["params"]]
-        names = [_name(name, p) for group in groups for name, p in group["params"]]
-        contents = [_content(names, spec, group, name, p) for group in groups for name, p in group["params"]]
+        names = [called(name, p) for group in groups for name, p in group["params"]]
+        contents = [content(spec, group, name, p) for group in groups for name, p in group["params"]]
         size = max((p.element_size() for p in self._params), default=4)
         buckets = plan(contents, self._ranks, max(1, int(bucket_mib * 2**20 / size)))
         self._traffic = [
@@ -94,7 +95,7 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
         for group, inner in zip(groups, self._inner.param_groups, strict=True):
             named = all(name for name, _ in group["params"])
             params = group["params"] if named else [p for _, p in group["params"]]
-            outer.append({**_hyper(inner), "params": params})
+            outer.append({**hyper(inner), "params": params})
         super().__init__(outer, self._inner.defaults)
         self._built = True
         for p in self._params:
@@ -190,23 +191,100 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         self._check_addresses()
-        for group, inner in zip(self.param_groups, self._inner.param_groups, strict=True):
-            inner.update(_hyper(group))
         self._launch_reduces()
-        for traffic in self._traffic:
-            traffic.finish_reduce()
-            grads = traffic.grads or {}
-            # Parameters without a gradient are left alone: the rest waits for its own bucket.
-            for piece, g in grads.items():
-                self._owned[piece].grad = g
-            self._inner.step()
-            for piece in grads:
-                self._owned[piece].grad = None
-            traffic.forget()
-            traffic.launch_gather()
+        with self._settings_shared(), decided(self._rehearses()):
+            if isinstance(self._inner, RuleOptimizer):
+                for traffic in self._traffic:
+                    self._step([traffic])
+            else:
+                self._step(self._traffic)  # libraries count steps by group, so all of a step must be one call
         for traffic in self._traffic:
             traffic.finish_gather()
         return loss
+
+    def _step(self, part: Sequence[BucketTraffic]) -> None:
+        """Update what is owned of some buckets, and send it on its way."""
+        for traffic in part:
+            traffic.finish_reduce()
+            # Parameters without a gradient are left alone: the rest waits for its own bucket.
+            for piece, g in (traffic.grads or {}).items():
+                self._owned[piece].grad = g
+        self._inner.step()
+        for traffic in part:
+            for piece in traffic.grads or {}:
+                self._owned[piece].grad = None
+            traffic.forget()
+            traffic.launch_gather()
+
+    def _rehearses(self) -> bool:
+        """Whether this is the step of checkpoint helpers. Where all rates are zero it takes all ranks to tell."""
+        if not has_zero_rate(self.param_groups):
+            return False
+        for traffic in self._traffic:
+            traffic.finish_reduce()
+        found = torch.zeros((), device=self._device)
+        for _, g in self._owned_grads():
+            found += (g != 0).any()
+        if self._ranks > 1:
+            dist.all_reduce(found, group=self._group)
+        return not bool(found)
+
+    @contextmanager
+    def _settings_shared(self) -> Iterator[None]:
+        """Within, the inner optimizer has the settings of the groups; afterwards, these have what it changed."""
+        for group, inner in zip(self.param_groups, self._inner.param_groups, strict=True):
+            inner.update(hyper(group))
+        yield
+        for group, inner in zip(self.param_groups, self._inner.param_groups, strict=True):
+            group.update(hyper(inner))
+
+    def _hessian_is_due(self) -> bool:
+        """Whether the coming step wants an estimate of the Hessian. Collective."""
+        due = [bool(self._inner.hessian_is_due())]
+        if self._ranks > 1:  # by rank 0, which always owns something; a rank that owns nothing would not know
+            source = dist.get_global_rank(self._group, 0) if self._group is not None else 0
+            dist.broadcast_object_list(due, src=source, group=self._group)
+        return due[0]
+
+    @torch.no_grad()
+    def _update_hessian(self, n_labels: float) -> None:
+        """Take the averaged gradients for those of sampled labels, and use them up. Collective.
+
+        Args:
+            n_labels: sampled labels on all ranks together.
+        """
+        self.sync_gradients()
+        with self._settings_shared():
+            for traffic in self._traffic:
+                for piece, g in (traffic.grads or {}).items():
+                    self._owned[piece].grad = g
+            self._inner.update_hessian(n_labels)
+        for tensor in self._owned.values():
+            tensor.grad = None
+        for traffic in self._traffic:
+            traffic.forget()
+
+    def __getattr__(self, name: str) -> Any:
+        """What some inner optimizers have besides a step."""
+        own = {
+            "train": partial(self._switch, "train"),
+            "eval": partial(self._switch, "eval"),
+            "hessian_is_due": self._hessian_is_due,
+            "update_hessian": self._update_hessian,
+        }
+        if name not in own or "_inner" not in self.__dict__ or not hasattr(self._inner, name):
+            raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
+        return own[name]
+
+    @torch.no_grad()
+    def _switch(self, name: str) -> None:
+        """Between weights to train and weights to evaluate, each rank what it owns. Collective."""
+        with self._settings_shared():
+            getattr(self._inner, name)()
+        for traffic in self._traffic:
+            traffic.launch_gather()
+        for traffic in self._traffic:
+            traffic.finish_gather()
 
     def coefficients(self, group: int = 0) -> dict[str, Any]:
         """Scalars of the last step of a group; see the optimizer's own.
@@ -223,18 +301,25 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
 
     def state_dict(self) -> dict[str, Any]:
         """The state_dict that the optimizer has without sharding, on every rank, tensors in host memory. Collective."""
-        own = {piece: self._inner.state[tensor] for piece, tensor in self._owned.items() if tensor in self._inner.state}
         shapes = [p.shape for p in self._params]
+        own = own_states(self._inner, self._owned)
+        for group, inner in zip(self.param_groups, self._inner.param_groups, strict=True):
+            for key, value in hyper(inner).items():
+                group.setdefault(key, value)  # settings that a library adds at its first step
+        states, waiting = gather_states(own, shapes, self._group, self._rank, self._ranks)
         groups, start = [], 0
         for group in self.param_groups:
             stop = start + len(group["params"])
-            groups.append({**group, "params": list(range(start, stop))})
+            saved = {**group, "params": list(range(start, stop))}
+            if isinstance(self._inner, Adapted):
+                saved["unstepped"] = [i - start for i in range(start, stop) if i in waiting]
+            groups.append(saved)
             start = stop
-        return {"state": gather_states(own, shapes, self._group, self._rank, self._ranks), "param_groups": groups}
+        return {"state": states, "param_groups": groups}
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore from a `state_dict` of any number of ranks, or of the optimizer without sharding.
+        """Restore from a `state_dict` of any number of ranks, or of the optimizer without sharding. Collective.
 
         Raises:
             UserError: saved by another optimizer or from another model; nothing has changed then.
@@ -243,23 +328,28 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
         if isinstance(inner, RuleOptimizer):
             check_state_dict(self, lambda group: inner.rule_of(group).moments, state_dict)
         else:
-            _check_outline(self, state_dict)
-        by_tensor = {id(tensor): piece for piece, tensor in self._owned.items()}
-        keys = [key for group in state_dict["param_groups"] for key in group["params"]]
-        states: dict[int, Any] = {}
-        groups: list[dict[str, Any]] = []
-        for saved, group in zip(state_dict["param_groups"], inner.param_groups, strict=True):
-            ids = []
-            for tensor in group["params"]:
-                piece = by_tensor[id(tensor)]
-                ids.append(len(ids) + sum(len(g["params"]) for g in groups))
-                state = state_dict["state"].get(keys[piece.parameter])
-                if state is not None:
-                    states[ids[-1]] = cut_state(state, piece, self._params[piece.parameter].shape)
-            groups.append({**_hyper(saved), "params": ids})
-        inner.load_state_dict({"state": states, "param_groups": groups})
+            check_outline(self, state_dict, optimizer_spec(self.optimizer_name).elementwise)
+        cut = cut_state_dict(state_dict, inner.param_groups, self._owned, [p.shape for p in self._params])
+        if isinstance(inner, Adapted):
+            self._agree(lambda: loading.check(inner, cut))
+        self._agree(lambda: inner.load_state_dict(cut))
         for group, own in zip(self.param_groups, inner.param_groups, strict=True):
-            group.update(_hyper(own))
+            group.update(hyper(own))
+
+    def _agree(self, check: Callable[[], Any]) -> None:
+        """Make sure of something on all ranks: each has pieces of its own to check."""
+        complaint = None
+        try:
+            check()
+        except UserError as error:
+            complaint = str(error)
+        complaints: list[Any] = [complaint]
+        if self._ranks > 1:
+            complaints = [None] * self._ranks
+            dist.all_gather_object(complaints, complaint, group=self._group)
+        found = [complaint for complaint in complaints if complaint is not None]
+        if found:
+            raise UserError(found[0])
 
     # ---- helpers ----
 
@@ -285,7 +375,7 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
         for group in groups:
             tensors = [tensor for _, p in group["params"] for tensor in pieces.get(place[id(p)], [])]
             own.append({**group, "params": tensors})
-        inner = spec.build(own, lr=lr, **settings)
+        inner = adapted(spec, own, lr, settings)
         if isinstance(inner, RuleOptimizer):
             # Ways to compute differ in the last bit, so the size that chooses one is that of the whole.
             inner._numel = sum(p.numel() for p in self._params)
@@ -325,81 +415,3 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
                     f"DistributedMuonAdamW: a parameter of shape {tuple(p.shape)} was moved or replaced after the"
                     " optimizer was built; move the model to its device and dtype first"
                 )
-
-
-def _groups(spec: OptimizerSpec, model_or_params: Any) -> list[dict[str, Any]]:
-    """Groups whose "params" are (name, parameter), the name "" where there is none."""
-    if isinstance(model_or_params, nn.Module):
-        groups = groups_of(spec, model_or_params)
-    else:
-        given = list(model_or_params)
-        if not given:
-            raise UserError("DistributedMuonAdamW: no parameters were given")
-        groups = given if isinstance(given[0], dict) else [{"params": given}]
-    if _is_hybrid(spec):
-        groups = [part for group in groups for part in split_group("DistributedMuonAdamW", group)]
-    found = []
-    for group in groups:
-        params = group["params"]
-        entries = [params] if isinstance(params, Tensor) else list(params)
-        found.append({**group, "params": [entry if isinstance(entry, tuple) else ("", entry) for entry in entries]})
-    return found
-
-
-def _is_hybrid(spec: OptimizerSpec) -> bool:
-    return isinstance(spec.build, type) and issubclass(spec.build, HybridOptimizer)
-
-
-def _content(names: list[str], spec: OptimizerSpec, group: Mapping[str, Any], name: str, p: Tensor) -> Content:
-    if getattr(p, "device_mesh", None) is not None:
-        raise UserError(
-            f"DistributedMuonAdamW: {_name(name, p)} is a DTensor already; use '{spec.name}' itself with FSDP2"
-        )
-    matrix = bool(group.get("use_muon"))
-    # An element costs about as much as 100 multiplications: it is memory that is slow.
-    cost = 100.0 * p.numel() + (5 * flops(*flat(p.shape)) if matrix else 0.0)
-    return Content(p.numel(), cost, not matrix and p.is_contiguous(), (p.dtype, p.device))
-
-
-def _check_settings(spec: OptimizerSpec, settings: Mapping[str, Any]) -> None:
-    if not (spec.elementwise or _is_hybrid(spec)):
-        raise UserError(
-            f"DistributedMuonAdamW: optimizer '{spec.name}' cannot be sharded: it is neither element-wise nor one of"
-            " muon, d-muon, manau; train it with ddp or fsdp"
-        )
-    for setting in settings:
-        if setting not in spec.settings:
-            hint = nearest(setting, spec.settings)
-            raise UserError(
-                f"optimizer '{spec.name}' has no setting '{setting}'{hint}; it has: {', '.join(spec.settings)}"
-            )
-
-
-def _check_outline(optimizer: torch.optim.Optimizer, saved: Any) -> None:
-    """Refuse a state_dict with other groups or shapes than the optimizer's."""
-    owner = type(optimizer).__name__
-    if not isinstance(saved, Mapping) or not {"state", "param_groups"} <= set(saved):
-        raise UserError(f"{owner}: not an optimizer state_dict (it has no 'state' and 'param_groups')")
-    have = [len(group["params"]) for group in optimizer.param_groups]
-    found = [len(group["params"]) for group in saved["param_groups"]]
-    if have != found:
-        raise UserError(
-            f"{owner}: the state_dict has groups of {found} parameters, this optimizer of {have};"
-            " build it with the groups of the saved run"
-        )
-    for group, saved_group in zip(optimizer.param_groups, saved["param_groups"], strict=True):
-        for index, (p, key) in enumerate(zip(group["params"], saved_group["params"], strict=True)):
-            for name, value in saved["state"].get(key, {}).items():
-                if isinstance(value, Tensor) and value.ndim and value.shape != p.shape:
-                    raise UserError(
-                        f"{owner}: {name} of {parameter_name(group, index)} has shape {tuple(value.shape)} in the"
-                        f" state_dict, the parameter {tuple(p.shape)}: it was saved from another model"
-                    )
-
-
-def _hyper(group: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in group.items() if key not in OWN_KEYS}
-
-
-def _name(name: str, p: Tensor) -> str:
-    return f"parameter '{name}'" if name else f"a parameter of shape {tuple(p.shape)}"
