@@ -144,3 +144,41 @@ def test_every_source_says_what_it_is():
         assert source.name == name
         assert source.licence
         assert source.summary
+
+
+@pytest.mark.parametrize("name", ["x.jsonl", "x.jsonl.gz", "x.jsonl.zst", "x.parquet", "x.txt"])
+def test_reading_goes_on_behind_any_document(tmp_path, name, monkeypatch):
+    monkeypatch.setattr(formats_module, "_ROWS", 2)
+    monkeypatch.setattr(formats_module, "MAX_DOCUMENT_BYTES", 8)
+    texts = [*TEXTS, "", "vier", "fünf\n", "sechs"]
+    lines = "".join(json.dumps({"text": text}) + "\n" for text in texts).encode()
+    file = tmp_path / name
+    if name.endswith(".gz"):
+        lines = gzip.compress(lines)
+    elif name.endswith(".zst"):
+        lines = pytest.importorskip("zstandard").compress(lines)
+    if name.endswith("parquet"):
+        pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+        parquet.write_table(pa.table({"text": texts}), file, row_group_size=3)
+    else:
+        file.write_bytes(lines)
+    every = list(formats_module.read_documents(file))
+    assert len(every) >= 7
+    for skip in range(len(every) + 2):
+        assert list(formats_module.read_documents(file, skip=skip)) == every[skip:]
+
+
+def test_a_link_to_nowhere_and_a_file_that_cannot_be_read_are_named(tmp_path, monkeypatch):
+    (tmp_path / "x.txt").symlink_to(tmp_path / "gone.txt")
+    for given in (tmp_path, tmp_path / "x.txt"):
+        with pytest.raises(UserError, match=r"x\.txt: a symbolic link to nowhere \(.*gone\.txt\)"):
+            TextSource([given])
+    (tmp_path / "gone.txt").write_text("there")
+    source = TextSource([tmp_path / "x.txt"])
+
+    def refuse(path, *_, **__):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("danalab.data.shards.open", refuse, raising=False)
+    with pytest.raises(UserError, match=r"x\.txt: cannot be read: Permission denied"):
+        list(source.iter_documents())

@@ -209,3 +209,23 @@ def test_compression_counts_bytes_and_tokens(bpe):
     rows = {row.text: row for row in measure(bpe, {"a": "ä" * 10}, ByteTokenizer())}
     assert (rows["a"].bytes, rows["a"].reference_tokens, rows["a"].reference_bytes_per_token) == (20, 20, 1.0)
     assert rows["a"].bytes_per_token == 20 / len(bpe.encode("ä" * 10))
+
+
+def test_characters_are_the_96_of_plain_text_and_others_are_refused_with_their_place():
+    tokenizer = load_tokenizer("characters")
+    assert (tokenizer.n_tokens, tokenizer.vocab_size, tokenizer.eos_id) == (105, 128, 96)
+    assert tokenizer.encode("\n !z~") == [0, 1, 2, 91, 95]
+    text = "".join(tokenizer.decode([id_]) for id_ in range(96))
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+    for bad, what in (("naïve", r"'ï' \(U\+00EF\) at character 2"), ("a\tb", r"U\+0009\) at character 1")):
+        with pytest.raises(UserError, match=what):
+            tokenizer.encode(bad)
+
+
+def test_saved_characters_are_read_again(tmp_path):
+    tokenizer = load_tokenizer("characters")
+    tokenizer.save(tmp_path)
+    assert load_tokenizer(tmp_path).fingerprint == tokenizer.fingerprint
+    (tmp_path / "tokenizer_config.json").write_text('{"danalab_name": 3}')
+    with pytest.raises(UserError, match="danalab_name is not a name"):
+        load_tokenizer(tmp_path)

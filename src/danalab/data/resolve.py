@@ -37,7 +37,8 @@ def resolve_dataset(
 
     Args:
         data: a folder (as it is, or below `datasets_dir`), or the name of a source, which means
-            `datasets_dir`/NAME-TOKENIZER, prepared now if it is absent and needs neither network nor input files.
+            `datasets_dir`/NAME-TOKENIZER, or for GPT-2's tokens the folder that the literature's scripts write (e.g.
+            fineweb-10BT); prepared now if it is absent and needs neither network nor input files.
         tokenizer: `bytes`, `gpt2`, `bpe-N` or a path; by default the source's. For a folder it must be the folder's.
         datasets_dir: by default `$DATASETS_DIR`, else ./datasets.
 
@@ -64,6 +65,10 @@ def resolve_dataset(
     folder = dataset_folder(source.name, wanted, load_tokenizer(wanted) if is_path else None, root)
     if (folder / manifests.NAME).is_file():
         return folder
+    if wanted == "gpt2":
+        for foreign in (root / name for name in source.folders):
+            if layout_of(foreign):
+                return foreign
     if not source.ready:
         more = " --input PATH..." if source.name == "text" else ""
         raise UserError(

@@ -1,6 +1,6 @@
-"""Tokenizers: raw bytes, GPT-2's encoding, and byte-pair encodings trained on your text.
+"""Tokenizers: raw bytes, plain characters, GPT-2's encoding, and byte-pair encodings trained on your text.
 
-    load_tokenizer("bytes" | "gpt2" | "path/to/tokenizer.json" | "folder/that/holds/one") -> Tokenizer
+    load_tokenizer("bytes" | "characters" | "gpt2" | "path/to/tokenizer.json" | "folder/that/holds/one") -> Tokenizer
 
 A tokenizer is saved as `tokenizer.json` (the format of the `tokenizers` library, which `transformers` loads) with a
 `tokenizer_config.json` that names the specials.
@@ -14,6 +14,7 @@ from pathlib import Path
 from danalab.data.tokenizers.base import CHAT_SPECIALS, EOS, Tokenizer
 from danalab.data.tokenizers.bpe import BpeTokenizer, train_bpe
 from danalab.data.tokenizers.byte_level import ByteTokenizer
+from danalab.data.tokenizers.characters import CharacterTokenizer
 from danalab.data.tokenizers.gpt2 import Gpt2Tokenizer
 from danalab.errors import UserError, nearest
 from danalab.files import read_json
@@ -23,6 +24,7 @@ __all__ = [
     "EOS",
     "BpeTokenizer",
     "ByteTokenizer",
+    "CharacterTokenizer",
     "Gpt2Tokenizer",
     "Tokenizer",
     "load_tokenizer",
@@ -30,15 +32,21 @@ __all__ = [
 ]
 
 
+_PLAIN: dict[str, type[ByteTokenizer] | type[CharacterTokenizer]] = {
+    each.name: each for each in (ByteTokenizer, CharacterTokenizer)
+}
+"""Those that need no tables."""
+
+
 def load_tokenizer(name: str | Path) -> Tokenizer:
-    """The tokenizer called `bytes` or `gpt2`, or the one saved in a `tokenizer.json` or in the folder around it.
+    """The tokenizer called `bytes`, `characters` or `gpt2`, or the one saved in a `tokenizer.json` or its folder.
 
     Raises:
         UserError: no such name or file, a malformed file, a file that is not byte-level BPE, or GPT-2's tables missing.
     """
     text = str(name)
-    if text == ByteTokenizer.name:
-        return ByteTokenizer()
+    if text in _PLAIN:
+        return _PLAIN[text]()
     if text == Gpt2Tokenizer.name:
         return _gpt2_from_cache()
     path = Path(name)
@@ -52,15 +60,24 @@ def load_tokenizer(name: str | Path) -> Tokenizer:
                 f"danalab tokenizer train --vocab-size {text[4:]} --input FILES --out DIR"
             )
         raise UserError(
-            f"no tokenizer '{text}'{nearest(text, ['bytes', 'gpt2'])}: bytes, gpt2, or the path of a tokenizer.json"
+            f"no tokenizer '{text}'{nearest(text, [*_PLAIN, 'gpt2'])}: {', '.join(_PLAIN)}, gpt2, or the path of a "
+            "tokenizer.json"
         )
     settings = file.parent / "tokenizer_config.json"
-    kind = read_json(settings).get("danalab_name") if settings.is_file() else None
-    if kind == ByteTokenizer.name:
-        return ByteTokenizer()
+    kind = _name_in(settings) if settings.is_file() else None
+    if kind in _PLAIN:
+        return _PLAIN[kind]()
     if kind == Gpt2Tokenizer.name:
         return Gpt2Tokenizer.from_file(file)
     return BpeTokenizer.from_file(file, name=kind)
+
+
+def _name_in(settings: Path) -> str | None:
+    content = read_json(settings)
+    name = content.get("danalab_name") if isinstance(content, dict) else content
+    if name is not None and not isinstance(name, str):
+        raise UserError(f"{settings}: malformed: danalab_name is not a name")
+    return name
 
 
 @lru_cache(maxsize=1)

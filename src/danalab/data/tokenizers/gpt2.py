@@ -74,11 +74,12 @@ class Gpt2Tokenizer(Tokenizer):
 
     name = "gpt2"
 
-    def __init__(self, ranks: dict[bytes, int]):
-        """`ranks`: token -> id of the 50,256 mergeable tokens."""
+    def __init__(self, ranks: dict[bytes, int], merges: Sequence[Sequence[str]] = ()):
+        """`ranks`: token -> id of the 50,256 mergeable tokens. `merges`: their pairs, spelled, if known."""
         import tiktoken
 
         self._ranks = ranks
+        self._merges = merges
         self._engine = tiktoken.Encoding(
             "gpt2", pat_str=_PATTERN, mergeable_ranks=ranks, special_tokens={EOS: _N_MERGEABLE}
         )
@@ -98,14 +99,14 @@ class Gpt2Tokenizer(Tokenizer):
         before = os.environ.get("TIKTOKEN_CACHE_DIR")
         os.environ["TIKTOKEN_CACHE_DIR"] = str(folder)
         try:
-            return cls(
-                data_gym_to_mergeable_bpe_ranks(
-                    vocab_bpe_file=_ADDRESS + "vocab.bpe",
-                    encoder_json_file=_ADDRESS + "encoder.json",
-                    vocab_bpe_hash=TABLES["vocab.bpe"],
-                    encoder_json_hash=TABLES["encoder.json"],
-                )
+            ranks = data_gym_to_mergeable_bpe_ranks(
+                vocab_bpe_file=_ADDRESS + "vocab.bpe",
+                encoder_json_file=_ADDRESS + "encoder.json",
+                vocab_bpe_hash=TABLES["vocab.bpe"],
+                encoder_json_hash=TABLES["encoder.json"],
             )
+            lines = (folder / cached_name("vocab.bpe")).read_text(encoding="utf-8").rstrip("\n").split("\n")
+            return cls(ranks, [line.split() for line in lines[1:]])  # behind the line that tells the version
         except (OSError, ValueError) as error:  # requests' errors are OSErrors
             raise UserError(
                 f"GPT-2's tables are not in {folder} and cannot be fetched ({type(error).__name__}): put vocab.bpe and "
@@ -125,13 +126,14 @@ class Gpt2Tokenizer(Tokenizer):
             UserError: the file does not hold GPT-2's tokens.
         """
         try:
-            vocabulary = read_json(file)["model"]["vocab"]
-            ranks = {unspelled(token): id_ for token, id_ in vocabulary.items()}
+            model = read_json(file)["model"]
+            ranks = {unspelled(token): id_ for token, id_ in model["vocab"].items()}
+            merges = model["merges"]
         except (KeyError, TypeError, AttributeError) as error:
             raise UserError(f"{file}: not a byte-level tokenizer.json: {error!r}") from error
-        if sorted(ranks.values()) != list(range(_N_MERGEABLE)):
+        if set(ranks.values()) != set(range(_N_MERGEABLE)):
             raise UserError(f"{file}: {len(ranks)} tokens, GPT-2 has {_N_MERGEABLE}")
-        return cls(ranks)
+        return cls(ranks, merges)
 
     def _token_table(self) -> list[bytes]:
         return sorted(self._ranks, key=self._ranks.__getitem__)
@@ -144,8 +146,11 @@ class Gpt2Tokenizer(Tokenizer):
 
     def to_json(self) -> str:
         table = self._token_table()
-        merges = [_parts(token, self._ranks) for token in table if len(token) > 1]
-        return json.dumps(byte_level_json(table, merges, self.specials))
+        merges = [_parts(token, self._ranks) for token in table if len(token) > 1] if not self._merges else []
+        content = byte_level_json(table, merges, self.specials)
+        if self._merges:  # half a second's work, done before
+            content["model"]["merges"] = self._merges
+        return json.dumps(content)
 
 
 def _parts(token: bytes, ranks: dict[bytes, int]) -> tuple[bytes, bytes]:
