@@ -9,8 +9,22 @@ OPTIMIZER_COLORS = {
     "dana-mk4": "#CD853F",
     "dana-star": "#7f7f7f",
     "dana-star-mk4": "#d62728",
+    "muon": "#ff7f0e",
+    "d-muon": "#8B4513",
+    "manau": "#e377c2",
+    "ademamix": "#9467bd",
+    "ademamix-decaying-wd": "#4B0082",
+    "dana": "#006d5b",
+    "sign-dana": "#9acd32",
+    "auto-dana": "#556B2F",
+    "snoo": "#ff9896",
+    "snoo-dana": "#800000",
+    "soap": "#17becf",
+    "sgd": "#bcbd22",
+    "lion": "#DAA520",
+    "sf-adamw": "#7EC8E3",
 }
-_OTHERS = ("#9467bd", "#e377c2", "#ff7f0e", "#8B4513", "#17becf", "#bcbd22")
+_OTHERS = ("#393b79", "#637939", "#ad494a", "#7b4173", "#3182bd", "#e6550d")
 
 
 def optimizer_color(opt: str) -> str:

@@ -1,0 +1,181 @@
+"""All optimizers on all problems, side by side: searches in parallel, pictures, a table and one page.
+
+out/index.html                                 everything on one page
+out/problems.png, lr.png, newton-schulz.png    the pictures (and .svg)
+out/table.md, compare.json                     the numbers
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from danalab.errors import UserError
+from danalab.files import write_atomically, write_json
+from danalab.optim import optimizer_spec
+from danalab.showcase.problems import PROBLEMS, Problem, problem
+from danalab.showcase.trials import Result, search
+
+OPTS = ("adamw", "ademamix", "muon", "adana", "dana-star-mk4")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareConfig:
+    """What to compare, and how carefully."""
+
+    out: Path = Path("optim-compare")
+    """Folder for pictures, table and page."""
+    opts: tuple[str, ...] = OPTS
+    """Optimizers."""
+    problems: tuple[str, ...] = tuple(PROBLEMS)
+    """Problems."""
+    trials: int = 6
+    """Learning rates tried for each optimizer on each problem."""
+    seeds: int = 3
+    """Runs at the best learning rate."""
+    jobs: int | None = None
+    """Searches at a time, one thread each; None: one a core."""
+    quick: bool = False
+    """Runs a tenth as long, 3 learning rates, one seed: only to see how it goes."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What came out."""
+
+    problems: tuple[Problem, ...]
+    results: tuple[Result, ...]
+    """Problem by problem, in the order of the optimizers."""
+    files: tuple[Path, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Ready for JSON."""
+        units = {each.name: {"measure": each.unit, "steps": each.steps} for each in self.problems}
+        return {
+            "problems": units,
+            "results": [result.as_dict() for result in self.results],
+            "files": [str(file) for file in self.files],
+        }
+
+
+def compare_optimizers(config: CompareConfig, report: Callable[[str], None] = lambda line: None) -> Comparison:
+    """Search, repeat, draw and write everything into `config.out`.
+
+    Raises:
+        UserError: an unknown optimizer or problem, or numbers that make no comparison.
+    """
+    for name in ("trials", "seeds", "jobs"):
+        value = getattr(config, name)
+        if value is not None and value < 1:
+            raise UserError(f"--{name} {value}: must be at least 1")
+    if not config.opts or not config.problems:
+        raise UserError("optim compare: name at least one optimizer and one problem")
+    opts = list(dict.fromkeys(optimizer_spec(opt).name for opt in config.opts))
+    problems = tuple(problem(name, config.quick) for name in dict.fromkeys(config.problems))
+    trials, seeds = (min(config.trials, 3), 1) if config.quick else (config.trials, config.seeds)
+    # The slowest first, so that no core is left alone with them at the end.
+    work = [(each.name, opt, trials, seeds, config.quick) for each in reversed(problems) for opt in opts]
+    found = {(result.problem, result.opt): result for result in _run_all(work, config.jobs, report)}
+    results = tuple(found[each.name, opt] for each in problems for opt in opts)
+    config.out.mkdir(parents=True, exist_ok=True)
+    return _write(config, problems, results)
+
+
+def _run_all(work: Sequence[tuple], jobs: int | None, report: Callable[[str], None]) -> list[Result]:
+    jobs = min(jobs or _cores(), len(work))
+    if jobs == 1:
+        return [_reported(_search(*each), report) for each in work]
+    # Fresh processes: threads of torch do not survive a fork.
+    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), initializer=_one_thread) as pool:
+        pending = [pool.submit(_search, *each) for each in work]
+        try:
+            return [_reported(done.result(), report) for done in as_completed(pending)]
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _search(name: str, opt: str, trials: int, seeds: int, quick: bool) -> Result:
+    return search(problem(name, quick), opt, trials=trials, seeds=seeds)
+
+
+def _reported(result: Result, report: Callable[[str], None]) -> Result:
+    best = result.best[0]
+    report(f"{result.problem:<10} {result.opt:<18} {fmean(result.losses):10.4g}   lr {best.lr:.2g}")
+    return result
+
+
+def _one_thread() -> None:
+    import torch
+
+    torch.set_num_threads(1)
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+HEADINGS = ("problem", "optimizer", "at the end", "lowest and highest", "best lr", "ms a step")
+
+
+def table_rows(comparison: Comparison | Sequence[Result]) -> list[tuple[str, ...]]:
+    """Cells for people, the best of each problem first."""
+    results = comparison.results if isinstance(comparison, Comparison) else comparison
+    rows: list[tuple[str, ...]] = []
+    for name in dict.fromkeys(result.problem for result in results):
+        shown = [result for result in results if result.problem == name]
+        for result in sorted(shown, key=lambda result: fmean(result.losses)):
+            spread = f"{min(result.losses):.4g} to {max(result.losses):.4g}" if len(result.losses) > 1 else "one seed"
+            best = result.best[0]
+            rows.append(
+                (name, result.opt, f"{fmean(result.losses):.4g}", spread, f"{best.lr:.2g}", f"{best.ms_per_step:.2f}")
+            )
+    return rows
+
+
+def _write(config: CompareConfig, problems: tuple[Problem, ...], results: tuple[Result, ...]) -> Comparison:
+    from danalab.report.figures import save_figure
+    from danalab.report.page import Page
+    from danalab.showcase.figures import curves_figure, lr_figure, orthogonalisation_figure
+
+    figures = {
+        "problems": (curves_figure(problems, results), "Each optimizer at its best learning rate; bands: seeds."),
+        "lr": (lr_figure(problems, results), "Every trial of the search; circles: the best."),
+        "newton-schulz": (
+            orthogonalisation_figure(),
+            "What Muon does to a gradient: all its singular values go to 1, in five steps of matrix products.",
+        ),
+    }
+    rows = table_rows(results)
+    page = Page("Optimizers side by side", _lead(config, results))
+    page.table(list(HEADINGS), rows)
+    for each in problems:
+        page.paragraph(f"{each.name}: {each.title}; {each.steps} steps; measured: {each.unit}.")
+    files: list[Path] = []
+    for stem, (figure, caption) in figures.items():
+        files += save_figure(figure, config.out / stem)
+        page.figure(figure, caption)
+    lines = ["| " + " | ".join(HEADINGS) + " |", "|" + " --- |" * len(HEADINGS)]
+    lines += ["| " + " | ".join(row) + " |" for row in rows]
+    write_atomically(config.out / "table.md", "\n".join(lines) + "\n")
+    write_atomically(config.out / "index.html", page.render())
+    files += [config.out / name for name in ("table.md", "index.html", "compare.json")]
+    comparison = Comparison(problems, results, tuple(files))
+    write_json(config.out / "compare.json", comparison.as_dict())
+    return comparison
+
+
+def _lead(config: CompareConfig, results: Sequence[Result]) -> str:
+    trials, seeds = len(results[0].trials), len(results[0].best)
+    quick = " A quick look: the runs are far too short to judge by." if config.quick else ""
+    return (
+        f"The same number of learning-rate trials for each optimizer ({trials}), found by one rule from its own usual one"
+        f" on; then {seeds} runs at the best. One learning-rate schedule for all. Small problems show what an optimizer"
+        f" does, not which is best for a large model.{quick}"
+    )

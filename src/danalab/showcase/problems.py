@@ -1,0 +1,193 @@
+"""Three problems on which optimizers differ, each with one thing that makes it hard.
+
+    quadratic   least squares on power-law random features: directions of every speed, gradients that are noisy
+                x = z A, z ~ N(0, 1_v), A = diag(j^-1) W; y = z . c, c_j = j^-1.3      -> excess of E (x . theta - y)^2 / 2
+    matrix      a matrix from ill-conditioned inputs, in a basis that no coordinate-wise step can see
+                x ~ N(0, Q diag(j^-2) Q^T), Q a rotation; y = T x                      -> E |(W - T) x|^2 / 2
+    language    the next byte of Python's standard library, by a small transformer      -> nats a byte
+
+A problem is made anew for every run from its seed: model, data and order of the data are then the same for all
+optimizers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache
+
+import torch
+from torch import Tensor, nn
+
+from danalab.errors import UserError, nearest
+
+
+@dataclass(frozen=True)
+class Task:
+    """A problem with its model and its stream of data, ready for one run."""
+
+    model: nn.Module
+    loss: Callable[[], Tensor]
+    """Loss of the next batch, with a graph for its gradient."""
+    measure: Callable[[], float]
+    """What the optimizers are compared by."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is to be solved, and for how long."""
+
+    name: str
+    title: str
+    unit: str
+    """What `measure` gives, for the axis."""
+    steps: int
+    """Optimizer steps of a run."""
+    omega: float
+    """Strength of the weight decay; 0 where what is sought is not small."""
+    log: bool
+    """Whether the measure falls by orders of magnitude."""
+    make: Callable[[int], Task]
+    """Seed -> task."""
+
+
+class _Weight(nn.Module):
+    """A parameter in a module of its own, so that it has a kind: a vector or a matrix."""
+
+    def __init__(self, value: Tensor):
+        super().__init__()
+        self.weight = nn.Parameter(value)
+
+
+def quadratic(seed: int, v: int = 600, d: int = 150, batch: int = 16) -> Task:
+    """Power-law random features with alpha = 1, beta = 0.3: `danalab theory` solves this problem exactly."""
+    draw = torch.Generator().manual_seed(seed)
+    scale = torch.arange(1, v + 1) ** -1.0
+    target = torch.arange(1, v + 1) ** -1.3
+    features = scale[:, None] * torch.randn(v, d, generator=draw) / d**0.5
+    best = torch.linalg.lstsq(features.double(), target.double()[:, None]).solution[:, 0]
+    floor = float((features.double() @ best - target).square().sum() / 2)
+    model = _Weight(torch.zeros(d))
+
+    def loss() -> Tensor:
+        z = torch.randn(batch, v, generator=draw)
+        return (z @ features @ model.weight - z @ target).square().mean() / 2
+
+    def measure() -> float:
+        with torch.no_grad():
+            missed = features.double() @ model.weight.double() - target
+            return float(missed.square().sum() / 2) - floor
+
+    return Task(model, loss, measure)
+
+
+def matrix(seed: int, size: int = 96, batch: int = 64) -> Task:
+    """A dense matrix learned from inputs whose standard deviations fall like 1/j in a rotated basis."""
+    draw = torch.Generator().manual_seed(seed)
+    rotation = torch.linalg.qr(torch.randn(size, size, generator=draw)).Q
+    root = rotation * torch.arange(1, size + 1) ** -1.0  # x = root z
+    target = torch.randn(size, size, generator=draw) / size**0.5
+    model = _Weight(torch.zeros(size, size))
+
+    def loss() -> Tensor:
+        x = torch.randn(batch, size, generator=draw) @ root.T
+        return (x @ (model.weight - target).T).square().sum(dim=1).mean() / 2
+
+    def measure() -> float:
+        with torch.no_grad():
+            return float(((model.weight - target) @ root).square().sum() / 2)
+
+    return Task(model, loss, measure)
+
+
+def language(seed: int, width: int = 64, layers: int = 2, length: int = 48, batch: int = 8) -> Task:
+    """A small Enoki on bytes; measured on text from other files than it was trained on."""
+    from danalab.models import ModelConfig, build_model
+
+    config = ModelConfig(
+        arch="enoki",
+        d_model=width,
+        n_layers=layers,
+        n_heads=width // 32,
+        head_dim=32,
+        mlp_dim=4 * width,
+        vocab_size=256,
+        seq_len=length,
+    )
+    model = build_model(config, seed=seed)
+    training, held_out = _text()
+    draw = torch.Generator().manual_seed(seed)
+    offsets = torch.arange(length + 1)
+    fixed = held_out[torch.linspace(0, len(held_out) - length - 1, 128).long()[:, None] + offsets]
+
+    def cross_entropy(windows: Tensor) -> Tensor:
+        logits = model(windows[:, :-1])
+        return nn.functional.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten())
+
+    def loss() -> Tensor:
+        return cross_entropy(training[torch.randint(len(training) - length, (batch, 1), generator=draw) + offsets])
+
+    def measure() -> float:
+        with torch.no_grad():
+            return float(cross_entropy(fixed))
+
+    return Task(model, loss, measure)
+
+
+@cache
+def _text() -> tuple[Tensor, Tensor]:
+    """Some 2 MB of the standard library as bytes for training, and 200 kB of other files to measure on; int64."""
+    from danalab.data.sources.stdlib import StdlibSource
+
+    training, held_out = bytearray(), bytearray()
+    for number, text in enumerate(StdlibSource().iter_documents()):
+        into = held_out if number % 10 == 0 else training
+        into += text.encode()
+        if len(training) > 2_000_000:
+            break
+    return _bytes(training), _bytes(held_out[:200_000])
+
+
+def _bytes(text: bytearray) -> Tensor:
+    return torch.frombuffer(text, dtype=torch.uint8).long()
+
+
+PROBLEMS: dict[str, Problem] = {
+    problem.name: problem
+    for problem in (
+        Problem(
+            "quadratic",
+            "Least squares on power-law random features",
+            "risk above the smallest possible",
+            2000,
+            0.0,
+            True,
+            quadratic,
+        ),
+        Problem("matrix", "A matrix from ill-conditioned inputs", "risk", 300, 0.0, True, matrix),
+        Problem(
+            "language",
+            "A small transformer on Python's standard library",
+            "loss on other files [nats a byte]",
+            300,
+            4.0,
+            False,
+            language,
+        ),
+    )
+}
+
+QUICK_SHARE = 10
+"""--quick makes runs this many times shorter."""
+
+
+def problem(name: str, quick: bool = False) -> Problem:
+    """The problem of that name; `quick` shortens its runs, for a look at how it goes.
+
+    Raises:
+        UserError: unknown.
+    """
+    if name not in PROBLEMS:
+        raise UserError(f"unknown problem '{name}'{nearest(name, PROBLEMS)}; known: {', '.join(PROBLEMS)}")
+    found = PROBLEMS[name]
+    return replace(found, steps=found.steps // QUICK_SHARE) if quick else found

@@ -1,0 +1,186 @@
+"""Runs of one optimizer on one problem: the search for its learning rate, and more seeds at the best.
+
+Every optimizer gets the same number of trials, from its own usual learning rate on: first by factors of 4 until the best
+lies between two others, then half-way (on a logarithmic scale) towards the side where the loss is lower or the gap wider.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+from danalab.errors import UserError
+from danalab.optim import build_optimizer, get_schedule, lr_scheduler, optimizer_spec
+from danalab.optim.spec import OptimizerSpec
+from danalab.showcase.problems import Problem
+
+SPACING = 4.0
+"""Factor between the first learning rates."""
+POINTS = 24
+"""Measurements along a run."""
+CLIP = 1.0
+"""Largest norm of the gradient on problems where the loss is bounded below by its entropy."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run from start to end."""
+
+    opt: str
+    lr: float
+    """Peak learning rate."""
+    seed: int
+    loss: float
+    """The last measurement; infinite where the run diverged."""
+    steps: tuple[int, ...]
+    losses: tuple[float, ...]
+    """Measurements after `steps` steps, the first before any."""
+    ms_per_step: float
+    """The whole step on one thread, model and data included [ms]."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one optimizer did on one problem."""
+
+    problem: str
+    opt: str
+    trials: tuple[Run, ...]
+    """The search, in the order of the learning rates."""
+    best: tuple[Run, ...]
+    """The best trial, and its repetitions with other seeds."""
+
+    @property
+    def losses(self) -> list[float]:
+        """Last measurements of the best, one a seed."""
+        return [run.loss for run in self.best]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Ready for JSON: no infinities."""
+        return {
+            "problem": self.problem,
+            "optimizer": self.opt,
+            "lr": self.best[0].lr,
+            "losses": [_finite(loss) for loss in self.losses],
+            "ms_per_step": self.best[0].ms_per_step,
+            "trials": [{"lr": run.lr, "loss": _finite(run.loss)} for run in self.trials],
+            "curves": [
+                {key: value for key, value in asdict(run).items() if key in ("seed", "steps", "losses")}
+                for run in self.best
+            ],
+        }
+
+
+def search(
+    problem: Problem, opt: str, *, trials: int = 6, seeds: int = 1, settings: Mapping[str, Any] | None = None
+) -> Result:
+    """Tune `opt` on `problem` in `trials` runs with seed 0, and repeat the best with `seeds` - 1 others.
+
+    Raises:
+        UserError: unknown optimizer or setting, one that needs what a plain loop does not do, or one that diverges at
+            every learning rate.
+    """
+    spec = optimizer_spec(opt)
+    if spec.closure or spec.hessian:
+        raise UserError(f"--opts {spec.name}: its step needs more than gradients; compare runs of `danalab train`")
+    start = usual_lr(spec)
+    tried: dict[float, Run] = {}
+    for _ in range(trials):
+        exponent = next_exponent({key: run.loss for key, run in tried.items()})
+        tried[exponent] = train(problem, spec, start * SPACING**exponent, 0, settings or {})
+    best = min(tried.values(), key=lambda run: run.loss)
+    if not math.isfinite(best.loss):
+        raise UserError(f"{spec.name} diverges on '{problem.name}' at every learning rate from {start:g} down")
+    more = [train(problem, spec, best.lr, seed, settings or {}) for seed in range(1, seeds)]
+    return Result(problem.name, spec.name, tuple(tried[key] for key in sorted(tried)), (best, *more))
+
+
+def next_exponent(tried: Mapping[float, float]) -> float:
+    """Where to try next: exponents of `SPACING` tried so far -> one that was not, given their losses."""
+    if not tried:
+        return 0.0
+    known = sorted(tried)
+    best = min(known, key=lambda exponent: tried[exponent])
+    place = known.index(best)
+    if not math.isfinite(tried[best]):
+        return known[0] - 1
+    if place == len(known) - 1:
+        return best + 1
+    if place == 0:
+        return best - 1
+    left, right = known[place - 1], known[place + 1]
+    wider = (best - left) - (right - best)
+    to_left = wider > 0 or (wider == 0 and tried[left] <= tried[right])
+    return (left + best) / 2 if to_left else (best + right) / 2
+
+
+def train(problem: Problem, spec: OptimizerSpec, lr: float, seed: int, settings: Mapping[str, Any]) -> Run:
+    """One run; ends early, with an infinite loss, where numbers stop being finite."""
+    task = problem.make(seed)
+    optimizer = build_optimizer(
+        spec.name, task.model, lr=lr, **{**settings_for(spec, problem.steps, lr, problem.omega), **settings}
+    )
+    name = "none" if spec.train_eval else "cos_inf"  # schedule-free optimizers bring their own
+    scheduler = lr_scheduler(optimizer, get_schedule(name, problem.steps, problem.steps // 20))
+    mode: dict[str, Callable[[], Any]] = {
+        name: getattr(optimizer, name, lambda: None) if spec.train_eval else lambda: None for name in ("train", "eval")
+    }
+    marks = set(_marks(problem.steps))
+    steps, losses, took = [0], [task.measure()], 0.0
+    mode["train"]()
+    for step in range(1, problem.steps + 1):
+        began = time.perf_counter()
+        loss = task.loss()
+        loss.backward()
+        if not problem.log:
+            torch.nn.utils.clip_grad_norm_(task.model.parameters(), CLIP)
+        optimizer.step()
+        scheduler.step()
+        optimizer.zero_grad()
+        took += time.perf_counter() - began
+        if step in marks:
+            mode["eval"]()
+            measured = task.measure()
+            mode["train"]()
+            steps.append(step)
+            losses.append(measured)
+            if not math.isfinite(measured) or measured > 1e3 * losses[0] + 1e3:
+                return Run(spec.name, lr, seed, math.inf, tuple(steps), tuple(losses), 1e3 * took / step)
+    return Run(spec.name, lr, seed, losses[-1], tuple(steps), tuple(losses), 1e3 * took / problem.steps)
+
+
+def usual_lr(spec: OptimizerSpec) -> float:
+    """Where the search begins: the learning rate that the optimizer's class has by itself, or 1e-3."""
+    parameter = inspect.signature(spec.build).parameters.get("lr")
+    default = parameter.default if parameter is not None else None
+    return float(default) if isinstance(default, (int, float)) and default > 0 else 1e-3
+
+
+def settings_for(spec: OptimizerSpec, steps: int, lr: float, omega: float) -> dict[str, Any]:
+    """What depends on the length of the run, by the rules of the ladder: weight decay, and AdEMAMix's slow momentum."""
+    found: dict[str, Any] = {}
+    if "beta3_warmup" in spec.settings:
+        found |= {"betas": (0.9, 0.999, max(0.0, 1 - 8.0 / steps)), "alpha": steps**0.15}
+        found |= {"alpha_warmup": steps, "beta3_warmup": steps}
+    if omega and "horizon" in spec.settings:
+        found |= {"omega": omega, "horizon": steps}
+    elif omega and "weight_decay" in spec.settings and spec.decay != "none":
+        found["weight_decay"] = omega / (lr * steps) if spec.decay == "coupled" else omega / steps
+    return found
+
+
+def _marks(steps: int) -> list[int]:
+    """Steps to measure at: even on a logarithmic axis at first, then evenly spaced; the last among them."""
+    early = [round(steps ** (k / (POINTS / 2))) for k in range(POINTS // 2)]
+    late = [round(steps * k / (POINTS / 2)) for k in range(1, POINTS // 2 + 1)]
+    return sorted({max(1, step) for step in early + late})
+
+
+def _finite(loss: float) -> float | None:
+    return loss if math.isfinite(loss) else None
