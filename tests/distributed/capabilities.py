@@ -74,19 +74,32 @@ def probe() -> Layer:
 
 
 def gradients(step: int, rank: int = 0, ranks: int = 1) -> dict[str, Tensor]:
-    """Gradients of a rank; their mean over ranks is the same for any number of them, to the last bit."""
-    generator = torch.Generator().manual_seed(1000 + step)
+    """Gradients of a rank; their mean over ranks is the same for any number of them, to the last bit.
+
+    They keep their direction from step to step for the most part, as estimates of distance need it, and are sparse.
+    """
+    generator, steady = torch.Generator().manual_seed(1000 + step), torch.Generator().manual_seed(1)
     found = {}
     for name, shape in SHAPES.items():
-        mean = torch.randint(-64, 64, shape, generator=generator) * torch.randint(0, 2, shape, generator=generator)
+        mean = torch.randint(-64, 64, shape, generator=generator) + torch.randint(-128, 128, shape, generator=steady)
+        mean = mean * torch.randint(0, 2, shape, generator=generator)
         off = torch.randint(-64, 64, shape, generator=generator)
         sign = 0 if rank == ranks - 1 and ranks % 2 else 1 - 2 * (rank % 2)
         found[name] = (mean + sign * off).float() / 256
     return found
 
 
-SETTINGS: dict[str, dict[str, Any]] = {"soap": {"precondition_frequency": 2}}
+SETTINGS: dict[str, dict[str, Any]] = {
+    "soap": {"precondition_frequency": 2},
+    "prodigy": {"d0": 0.001},
+    "sophia": {"hessian_interval": 2},
+    "snoo": {"k": 2},
+    "snoo-dana": {"k": 2},
+}
 """Beyond defaults: for few steps to show all that an optimizer does."""
+
+RATES = {"prodigy": 1.0}
+"""Learning rates, where `LR` is none that shows anything."""
 
 
 def settings_of(name: str) -> dict[str, Any]:
@@ -103,9 +116,10 @@ LR = 0.01
 
 
 def build(name: str, model: nn.Module, mode: str) -> Any:
+    lr = RATES.get(name, LR)
     if mode == "zero":
-        return DistributedMuonAdamW(model, lr=LR, optimizer=name, bucket_mib=0.01, **settings_of(name))
-    return build_optimizer(name, model, lr=LR, **settings_of(name))
+        return DistributedMuonAdamW(model, lr=lr, optimizer=name, bucket_mib=0.01, **settings_of(name))
+    return build_optimizer(name, model, lr=lr, **settings_of(name))
 
 
 def model_for(mode: str, ranks: int) -> nn.Module:
@@ -152,27 +166,40 @@ def whole(model: nn.Module) -> dict[str, Tensor]:
     }
 
 
-def steps(model: nn.Module, optimizer: Any, mode: str, which: range, rank: int, ranks: int) -> None:
+def steps(name: str, model: nn.Module, optimizer: Any, mode: str, which: range, rank: int, ranks: int) -> None:
+    spec = optimizer_spec(name)
     for step in which:
         optimizer.zero_grad()
+        if spec.hessian and optimizer.hessian_is_due():
+            give_gradients(model, mode, 100 + step, rank, ranks)
+            optimizer.update_hessian(1000.0)
+            optimizer.zero_grad()
         give_gradients(model, mode, step, rank, ranks)
-        if optimizer_needs_hessian(optimizer):
-            pass
         optimizer.step()
 
 
-def optimizer_needs_hessian(optimizer: Any) -> bool:
-    return False
+def evaluated(name: str, model: nn.Module, optimizer: Any) -> dict[str, Tensor]:
+    """The weights that are evaluated."""
+    if not optimizer_spec(name).train_eval:
+        return whole(model)
+    optimizer.eval()
+    found = whole(model)
+    optimizer.train()
+    return found
 
 
 def alone(name: str) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Parameters after the first steps and after all, by one process that never stopped."""
     model = probe()
     optimizer = build(name, model, "single")
-    steps(model, optimizer, "single", range(STEPS), 0, 1)
-    middle = whole(model)
-    steps(model, optimizer, "single", range(STEPS, STEPS + MORE), 0, 1)
-    return middle, whole(model)
+    steps(name, model, optimizer, "single", range(STEPS), 0, 1)
+    middle = evaluated(name, model, optimizer)
+    steps(name, model, optimizer, "single", range(STEPS, STEPS + MORE), 0, 1)
+    end = whole(model)
+    for key, p in whole(probe()).items():
+        assert (middle[key] - p).abs().max() > 1e-4, f"{name} hardly moves {key}: nothing could be seen in that"
+        assert (end[key] - middle[key]).abs().max() > 1e-4, f"{name} hardly moves {key}: nothing could be seen in that"
+    return middle, end
 
 
 def difference(found: Mapping[str, Tensor], want: Mapping[str, Tensor]) -> float:
@@ -197,8 +224,8 @@ def first_part(rank: int, ranks: int, mode: str, wants: Mapping[str, Any], folde
             get_optimizer_state_dict(model, optimizer)
             if not all(torch.equal(p, rehearsed[key]) for key, p in whole(model).items()):
                 raise AssertionError("asking for the state changed parameters")
-            steps(model, optimizer, mode, range(STEPS), rank, ranks)
-            found[name] = difference(whole(model), middle)
+            steps(name, model, optimizer, mode, range(STEPS), rank, ranks)
+            found[name] = difference(evaluated(name, model, optimizer), middle)
             saved = {"optimizer": get_optimizer_state_dict(model, optimizer), "model": whole(model)}
             dcp.save(saved, checkpoint_id=folder / name)
         except Exception:
@@ -220,7 +247,7 @@ def second_part(rank: int, ranks: int, mode: str, wants: Mapping[str, Any], fold
             dcp.load(saved, checkpoint_id=folder / name)
             set_optimizer_state_dict(model, optimizer, saved["optimizer"])
             restore(model, saved["model"])
-            steps(model, optimizer, mode, range(STEPS, STEPS + MORE), rank, ranks)
+            steps(name, model, optimizer, mode, range(STEPS, STEPS + MORE), rank, ranks)
             found[name] = difference(whole(model), end)
         except Exception:
             found[name] = traceback.format_exc()

@@ -40,6 +40,8 @@ class OptimizerSpec:
     """Each coordinate is updated by itself, so any sharding of the parameters will do."""
     per_parameter: bool = True
     """Each parameter is updated by itself; False: a statistic over all of them couples them."""
+    sums_over_ranks: bool = False
+    """These statistics are sums over coordinates, and its class completes them over ranks (`sum_over`)."""
     train_eval: bool = False
     """Has `train()` and `eval()` that must be called around evaluation."""
     closure: bool = False

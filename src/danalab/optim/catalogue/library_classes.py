@@ -5,6 +5,7 @@ Imports the library; `danalab.optim.catalogue.library` imports this when one of 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytorch_optimizer
@@ -55,7 +56,12 @@ class ScheduleFreeSGD(ExactSwitch, pytorch_optimizer.ScheduleFreeSGD):
 
 
 class Prodigy(pytorch_optimizer.Prodigy):
-    """The library's; its running sums, tensors within groups, come back from checkpoints as tensors."""
+    """The library's; its two sums over all coordinates can be taken over ranks, and come back from checkpoints.
+
+    `sum_over` says of each parameter that is a part of a larger one over which process groups its sums are completed.
+    """
+
+    sum_over: Mapping[Tensor, tuple[Any, ...]] = {}
 
     def step(self, closure: Any = None) -> Any:
         """Apply the gradients."""
@@ -65,6 +71,26 @@ class Prodigy(pytorch_optimizer.Prodigy):
                 if key in group and not isinstance(group[key], Tensor):
                     group[key] = torch.tensor([group[key]], device=device)
         return super().step(closure)
+
+    def _can_use_foreach(self, group: Any) -> bool:
+        return bool(self.sum_over) or super()._can_use_foreach(group)
+
+    def _step_foreach(
+        self, group: Any, params: Any, grads: Any, state: Any, d: Any, d_lr: Any, statistics: tuple[Tensor, Tensor]
+    ) -> None:
+        alike: dict[tuple[Any, ...], list[int]] = {}
+        for i, p in enumerate(params):
+            alike.setdefault(self.sum_over.get(p, ()), []).append(i)
+        for process_groups, indices in alike.items():
+            chosen = {key: [values[i] for i in indices] for key, values in state.items()}
+            part = tuple(torch.zeros_like(total) for total in statistics)
+            own, own_grads = [params[i] for i in indices], [grads[i] for i in indices]
+            super()._step_foreach(group, own, own_grads, chosen, d, d_lr, part)  # pyright: ignore[reportArgumentType]
+            both = torch.cat(part)
+            for process_group in process_groups:
+                torch.distributed.all_reduce(both, group=process_group)
+            for total, more in zip(statistics, both.split(1), strict=True):
+                total.add_(more)
 
 
 _EXACT: dict[str, type] = {

@@ -58,6 +58,7 @@ class Adapted(torch.optim.Optimizer):
         inner_groups = self._placed(groups)
         self.inner: torch.optim.Optimizer = in_one_line(spec.name, lambda: spec.build(inner_groups, lr=lr, **settings))
         self._release()
+        self._complete_sums()
         outer = [
             {**hyper(inner), "params": _as_given(group["params"])}
             for group, inner in zip(groups, self.inner.param_groups, strict=True)
@@ -107,6 +108,7 @@ class Adapted(torch.optim.Optimizer):
         [inner_group] = self._placed([group])
         in_one_line(self.spec.name, lambda: self.inner.add_param_group(inner_group))
         self._release()
+        self._complete_sums()
         super().add_param_group({**hyper(self.inner.param_groups[-1]), "params": _as_given(group["params"])})
 
     def _placed(self, groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -123,6 +125,12 @@ class Adapted(torch.optim.Optimizer):
             stand_ins = [place.stand_in for place in (next(each) for _ in group["params"])]
             found.append({**group, "params": [q for q in stand_ins if q is not None]})
         return found
+
+    def _complete_sums(self) -> None:
+        """Tell an optimizer whose statistics are sums over coordinates how to complete them."""
+        if self.spec.sums_over_ranks:
+            parts = [place for place in self._places if isinstance(place, LocalPart)]
+            self.inner.sum_over = {place.stand_in: place.process_groups() for place in parts}  # pyright: ignore
 
     def _release(self) -> None:
         for place in self._places:
@@ -343,7 +351,7 @@ def _places(spec: OptimizerSpec, params: list[Any]) -> list[Itself]:
         from danalab.optim.sharding.layout import is_whole
 
         require_supported(spec, "fsdp" if p.device_mesh.ndim == 1 else "fsdp+tp")
-        if spec.elementwise or is_whole(p):
+        if spec.elementwise or spec.sums_over_ranks or is_whole(p):
             found[i] = LocalPart(p)
         else:
             owned.setdefault(p.device_mesh, []).append(i)

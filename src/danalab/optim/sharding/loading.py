@@ -92,12 +92,13 @@ def check(optimizer: Any, saved: Any) -> Mapping[str, Any]:
             )
     optimizer._complete()
     forms = optimizer._forms()
+    may_be = getattr(optimizer.inner, "optional_state", ())
     positions = [(group, k) for group in saved_groups for k in range(len(group["params"]))]
     for i, (group, k) in enumerate(positions):
         if not waits(saved, group, k):
             p = optimizer._places[i].p
             entry = saved["state"].get(group["params"][k], {})
-            _check_entry(owner, called(optimizer._names[i], p), p, entry, forms[i])
+            _check_entry(owner, called(optimizer._names[i], p), p, entry, forms[i], may_be)
     return saved
 
 
@@ -108,8 +109,11 @@ def waits(saved: Mapping[str, Any], group: Mapping[str, Any], k: int) -> bool:
     return not saved["state"].get(group["params"][k])
 
 
-def _check_entry(owner: str, name: str, p: Tensor, entry: Mapping[str, Any], form: Mapping[str, Any]) -> None:
-    lacks, extra = sorted(set(form) - set(entry)), sorted(set(entry) - set(form))
+def _check_entry(
+    owner: str, name: str, p: Tensor, entry: Mapping[str, Any], form: Mapping[str, Any], may_be: Sequence[str]
+) -> None:
+    lacks = sorted(set(form) - set(entry) - set(may_be))
+    extra = sorted(set(entry) - set(form) - set(may_be))
     if lacks or extra:
         parts = [f"lacks {', '.join(lacks)}"] * bool(lacks) + [f"has {', '.join(extra)}"] * bool(extra)
         raise UserError(

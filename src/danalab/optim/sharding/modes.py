@@ -27,7 +27,7 @@ def why_not(spec: OptimizerSpec, mode: str) -> str | None:
         return None
     if spec.closure:
         return "its step evaluates the model again, which sharded state does not allow"
-    if not spec.per_parameter:
+    if not spec.per_parameter and (mode == "zero" or not spec.sums_over_ranks):
         return "a statistic over all parameters couples them, and each rank would see only its own"
     if spec.train_eval and not spec.elementwise:
         return "its averaged weights would have to be gathered whole for every evaluation"

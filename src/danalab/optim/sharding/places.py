@@ -66,6 +66,12 @@ class LocalPart(Itself):
     def take_back(self) -> None:
         self.stand_in.grad = None  # pyright: ignore[reportOptionalMemberAccess]
 
+    def process_groups(self) -> tuple[Any, ...]:
+        """Groups of ranks over which, one after another, a sum over this part becomes one over the parameter."""
+        mesh = self.p.device_mesh
+        cutting = [d for d, placement in enumerate(self.p.placements) if not placement.is_replicate()]
+        return tuple(mesh.get_group(d) for d in cutting if mesh.size(d) > 1)
+
     def outward(self, leaf: Any) -> Any:
         from danalab.optim.sharding.layout import spread_like
 
