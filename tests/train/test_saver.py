@@ -10,6 +10,8 @@ import pytest
 import torch
 
 from danalab.errors import UserError
+from danalab.train.checkpoint import local_disk
+from danalab.train.checkpoint.local_disk import local_folder
 from danalab.train.checkpoint.saver import Saver
 from danalab.train.checkpoint.store import CheckpointStore
 
@@ -105,3 +107,73 @@ def test_a_step_that_is_safe_is_not_written_twice(store):
     for _ in range(2):
         saver.save(1, {"w": torch.ones(3)}, {}, wait=True)
     assert writer.calls == 1
+
+
+# ---- by way of a local disk ----
+
+
+def test_a_local_disk_is_used_and_left_empty(store, tmp_path):
+    disk = local_folder(tmp_path, tmp_path / "run", rank=0)
+    seen: list[Path] = []
+
+    def write(tensors, folder: Path) -> None:
+        seen.append(folder)
+        Writer()(tensors, folder)
+
+    saver = Saver(store, write=write, local_folder=disk)
+    saver.save(1, {"w": torch.ones(3)}, {}, wait=True)
+    assert disk in seen[0].parents
+    assert torch.equal(saved(store, 1), torch.ones(3))
+    assert list(disk.iterdir()) == []
+
+
+def test_a_local_disk_that_is_full_is_told_once_and_passed_by(store, tmp_path, caplog):
+    def write(tensors, folder: Path) -> None:
+        if "disk" in folder.parts:
+            (folder / "half").write_bytes(b"x")
+            raise OSError(errno.ENOSPC, "No space left on device")
+        Writer()(tensors, folder)
+
+    saver = Saver(store, write=write, local_folder=tmp_path / "disk" / "rank-0")
+    for step in (1, 2):
+        saver.save(step, {"w": torch.ones(3)}, {}, wait=True)
+    assert store.steps() == [1, 2]
+    assert caplog.text.count("No space left on device") == 1
+    assert list((tmp_path / "disk" / "rank-0").iterdir()) == []
+
+
+def test_a_full_run_folder_is_no_fault_of_the_local_disk(store, tmp_path, monkeypatch):
+    saver = Saver(store, write=Writer(), local_folder=tmp_path / "disk")
+    copy = local_disk.copy_files
+
+    def full(source: Path, target: Path) -> None:
+        copy(source, target)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(local_disk, "copy_files", full)
+    with pytest.raises(UserError, match="No space left"):
+        saver.save(1, {"w": torch.ones(3)}, {}, wait=True)
+    assert store.steps() == []
+    monkeypatch.undo()
+    saver.save(2, {"w": torch.ones(3)}, {}, wait=True)
+    assert store.steps() == [2]
+    assert saver._write._in_use
+
+
+def test_what_arrives_from_a_local_disk_is_compared(tmp_path, monkeypatch):
+    (tmp_path / "from").mkdir()
+    (tmp_path / "to").mkdir()
+    (tmp_path / "from" / "a").write_bytes(b"tensor")
+    monkeypatch.setattr(local_disk, "sha256", lambda path: "another")
+    with pytest.raises(OSError, match="what arrived is not what was sent"):
+        local_disk.copy_files(tmp_path / "from", tmp_path / "to")
+
+
+def test_runs_and_ranks_on_one_machine_have_local_folders_of_their_own(tmp_path, monkeypatch):
+    monkeypatch.setenv("SLURM_TMPDIR", str(tmp_path))
+    runs = [tmp_path / "a" / "run", tmp_path / "b" / "run"]
+    assert len({local_folder(None, run, rank) for run in runs for rank in (0, 1)}) == 4
+    monkeypatch.delenv("SLURM_TMPDIR")
+    assert local_folder(None, runs[0], 0) is None
+    with pytest.raises(UserError, match="--local-ckpt-dir"):
+        local_folder(tmp_path / "nowhere", runs[0], 0)

@@ -193,6 +193,50 @@ def test_sigterm_checkpoints_the_current_step_and_asks_for_requeue(tiny, tmp_pat
     assert rows(outcome.folder) == rows(whole)
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_signal_during_a_save_checkpoints_the_step_that_training_is_at(tiny, monkeypatch, number):
+    original = job_module.build_trainer
+
+    def build(*args, **kwargs):
+        trainer = original(*args, **kwargs)
+        save = trainer.saver._write
+
+        def interrupted(tensors, folder):
+            if folder.name == "step-00000010":
+                os.kill(os.getpid(), number)
+            return save(tensors, folder)
+
+        trainer.saver._write = interrupted
+        return trainer
+
+    monkeypatch.setattr(job_module, "build_trainer", build)
+    outcome = run_training(tiny())
+    assert (outcome.status, outcome.exit_code) == ("interrupted", 85)
+    assert 10 <= outcome.summary["step"] < 20
+    assert open_run(outcome.folder).folder.store.steps()[-1] == outcome.summary["step"]
+
+
+def test_steps_that_are_to_be_kept_are_saved_kept_and_found_by_name(tiny, tmp_path):
+    folder = train(tiny(keep_steps=("3", "7=early")))
+    assert RunFolder(folder).store.steps() == [3, 7, 15, 20]
+    fork = train(tiny(run_dir=tmp_path / "fork", resume_from=folder / "checkpoints" / "early", lr=1e-3))
+    assert [row["step"] for row in open_run(fork).metrics()][:5] == [1, 2, 4, 6, 8]
+
+
+@pytest.mark.parametrize("words", [("x",), ("0",), ("5=step-1",), ("5=a/b",), ("5=a", "6=a")])
+def test_steps_to_keep_that_cannot_be_meant_are_refused(tiny, words):
+    with pytest.raises(UserError, match="--keep-steps"):
+        tiny(keep_steps=words)
+
+
+def test_a_local_disk_on_the_way_changes_nothing(tiny, tmp_path):
+    (tmp_path / "disk").mkdir()
+    straight = train(tiny(run_dir=tmp_path / "straight"))
+    folder = train(tiny(local_ckpt_dir=tmp_path / "disk"))
+    assert torch.equal(weights(folder), weights(straight))
+    assert [path.name for path in (tmp_path / "disk").rglob("*") if path.is_file()] == []
+
+
 def test_an_evaluation_that_is_interrupted_is_made_up_for(tiny, tmp_path, monkeypatch):
     whole = train(tiny(run_dir=tmp_path / "whole"))
     original = job_module.build_trainer
