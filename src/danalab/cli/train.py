@@ -17,6 +17,8 @@ def run(flags: Flags) -> int:
 
     log_to_stderr()
     outcome = run_training(flags)
+    if not outcome.is_main:
+        return outcome.exit_code
     if flags.json:
         print(json.dumps({**outcome.summary, "run": str(outcome.folder)}))
     else:

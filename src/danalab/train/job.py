@@ -53,6 +53,9 @@ class Outcome:
     exit_code: int
     """0; 85 ("requeue me") after SIGTERM or SIGUSR1; 130 after SIGINT; 3 where a loss was not finite."""
     summary: dict[str, Any]
+    """summary.json, on rank 0."""
+    is_main: bool = True
+    """Whether this process is rank 0, the one that reports."""
 
 
 def train(config: TrainConfig) -> Path:
@@ -88,6 +91,8 @@ def run_training(config: TrainConfig) -> Outcome:
         explained_loss(world),
         contextlib.ExitStack() as keep,
     ):
+        if not world.is_main:
+            logging.getLogger("danalab").setLevel(logging.ERROR)
         resolved = world.first(lambda: _settle(config, world, keep))
         folder = RunFolder(resolved.run_dir)
         dataset = _open(config)
@@ -95,7 +100,7 @@ def run_training(config: TrainConfig) -> Outcome:
         if source is not None and source.finished:
             if world.is_main:
                 log.info("%s: finished at step %d already; --extend-to continues it", folder.path, source.step)
-            return Outcome(folder.path, "finished", 0, folder.read_summary() or {})
+            return Outcome(folder.path, "finished", 0, folder.read_summary() or {}, world.is_main)
         return _run(resolved, dataset, folder, source, world)
 
 
@@ -150,7 +155,7 @@ def _run(resolved: Resolved, dataset: Dataset, folder: RunFolder, source: Source
     if status == "interrupted" and stop.signal is not None and world.is_main:
         log.info("%s: stopped by %s at step %d, checkpointed", folder.path, stop.signal.name, trainer.step)
     code = {"interrupted": stop.exit_code, "nonfinite": NONFINITE_EXIT_CODE}.get(status, 0)
-    return Outcome(folder.path, status, code, summary)
+    return Outcome(folder.path, status, code, summary, world.is_main)
 
 
 def build_trainer(

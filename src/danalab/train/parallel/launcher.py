@@ -66,7 +66,8 @@ def _require_gpus(ranks: int) -> None:
 
     gpus = torch.cuda.device_count()
     if ranks > gpus:
-        raise UserError(f"--nproc {ranks}: this machine has {gpus} GPUs; give --nproc {gpus} or --device cpu")
+        what = f"has {gpus} GPUs; give --nproc {gpus}" if gpus else "has no GPU; leave --device out"
+        raise UserError(f"--nproc {ranks}: this machine {what} or give --device cpu")
 
 
 def _start(rank: int, ranks: int, port: int, config: Path) -> subprocess.Popen[bytes]:
