@@ -175,7 +175,7 @@ def _lead(config: CompareConfig, results: Sequence[Result]) -> str:
     trials, seeds = len(results[0].trials), len(results[0].best)
     quick = " A quick look: the runs are far too short to judge by." if config.quick else ""
     return (
-        f"The same number of learning-rate trials for each optimizer ({trials}), found by one rule from its own usual one"
+        f"The same number of learning-rate trials for each optimizer ({trials}), found by one rule from its usual one"
         f" on; then {seeds} runs at the best. One learning-rate schedule for all. Small problems show what an optimizer"
         f" does, not which is best for a large model.{quick}"
     )

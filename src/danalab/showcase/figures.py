@@ -86,8 +86,8 @@ def orthogonalisation_figure(size: int = 96, steps: int = 5) -> Figure:
         _dress(
             axes,
             "Newton-Schulz" if method == "newton-schulz" else "Polar Express",
-            "singular value, by size",
-            "its value",
+            "rank among the singular values",
+            "singular value",
         )
         axes.set(yscale="log")
     figure.axes[0].legend(frameon=False, fontsize=8, loc="lower left")

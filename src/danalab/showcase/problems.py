@@ -1,10 +1,10 @@
 """Three problems on which optimizers differ, each with one thing that makes it hard.
 
-    quadratic   least squares on power-law random features: directions of every speed, gradients that are noisy
-                x = z A, z ~ N(0, 1_v), A = diag(j^-1) W; y = z . c, c_j = j^-1.3      -> excess of E (x . theta - y)^2 / 2
-    matrix      a matrix from ill-conditioned inputs, in a basis that no coordinate-wise step can see
-                x ~ N(0, Q diag(j^-2) Q^T), Q a rotation; y = T x                      -> E |(W - T) x|^2 / 2
-    language    the next byte of Python's standard library, by a small transformer      -> nats a byte
+    quadratic   least squares on power-law random features: directions of every speed, gradients that are noisy;
+                x = z A, z ~ N(0, 1_v), A = diag(j^-1) W, y = z . c, c_j = j^-1.3; excess of E (x . theta - y)^2 / 2
+    matrix      a matrix from ill-conditioned inputs, in a basis that no coordinate-wise step can see;
+                x ~ N(0, Q diag(j^-2) Q^T), Q a rotation, y = T x; E |(W - T) x|^2 / 2
+    language    the next byte of Python's standard library, by a small transformer; nats a byte
 
 A problem is made anew for every run from its seed: model, data and order of the data are then the same for all
 optimizers.

@@ -1,7 +1,8 @@
 """Runs of one optimizer on one problem: the search for its learning rate, and more seeds at the best.
 
-Every optimizer gets the same number of trials, from its own usual learning rate on: first by factors of 4 until the best
-lies between two others, then half-way (on a logarithmic scale) towards the side where the loss is lower or the gap wider.
+Every optimizer gets the same number of trials, from its own usual learning rate on: first by factors of 4 until the
+best lies between two others, then half-way (on a logarithmic scale) into the wider gap beside it, or else to the side
+where the loss is lower.
 """
 
 from __future__ import annotations

@@ -1,0 +1,174 @@
+"""`danalab optim compare`: problems are the same for all, the search is fair, and everything is drawn and written."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+import torch
+
+from danalab.cli.app import main
+from danalab.errors import UserError
+from danalab.optim import optimizer_spec
+from danalab.report.colors import optimizer_color
+from danalab.showcase.compare import CompareConfig, compare_optimizers
+from danalab.showcase.figures import curves_figure, orthogonalisation_figure
+from danalab.showcase.problems import PROBLEMS, Problem, Task, problem
+from danalab.showcase.trials import SPACING, next_exponent, search, settings_for, train, usual_lr
+
+
+@pytest.mark.parametrize("name", list(PROBLEMS))
+def test_a_problem_is_the_same_for_every_optimizer(name):
+    first, second = (problem(name).make(3) for _ in range(2))
+    assert first.measure() == second.measure()
+    assert [first.loss().item() for _ in range(2)] == [second.loss().item() for _ in range(2)]
+    assert problem(name).make(4).measure() != first.measure() or name == "quadratic"
+
+
+def test_the_quadratics_measure_is_zero_at_its_optimum_and_the_loss_its_expectation():
+    task = problem("quadratic").make(0)
+    start = task.measure()
+    mean = sum(float(task.loss()) for _ in range(400)) / 400
+    assert mean == pytest.approx(start, rel=0.2)
+    assert start > 0.1
+
+
+def test_the_matrixs_measure_is_the_expectation_of_its_loss():
+    task = problem("matrix").make(0)
+    assert sum(float(task.loss()) for _ in range(200)) / 200 == pytest.approx(task.measure(), rel=0.1)
+
+
+def bowl(best: float) -> Problem:
+    """A run's last measurement is the squared distance of log4(lr) from `best`, by a model that notes its lr."""
+
+    def make(seed: int) -> Task:
+        model = torch.nn.Linear(1, 1, bias=False)
+        moved = model.weight.detach().clone()
+
+        def measure() -> float:
+            distance = float((model.weight.detach() - moved).abs())
+            return 1.0 + (math.log(distance, SPACING) - best) ** 2 if distance else 100.0
+
+        return Task(model, lambda: model.weight.sum(), measure)
+
+    return Problem("bowl", "", "", 1, 0.0, True, make)
+
+
+@pytest.mark.parametrize("best", [-6.3, -5.0, -3.6, -1.2])
+def test_the_search_finds_the_best_learning_rate_within_its_trials(best):
+    result = search(bowl(best), "adamw", trials=7)
+    assert len(result.trials) == 7
+    assert len({run.lr for run in result.trials}) == 7
+    assert math.log(result.best[0].lr, SPACING) == pytest.approx(best, abs=0.5)
+
+
+def test_the_search_extends_at_an_edge_and_halves_between_neighbours():
+    assert next_exponent({}) == 0
+    assert next_exponent({0: 1.0}) == 1
+    assert next_exponent({0: 1.0, 1: 2.0}) == -1
+    assert next_exponent({0: 1.0, 1: 2.0, -1: 1.5}) == -0.5
+    assert next_exponent({0: 1.0, 1: 2.0, -1: 1.5, -0.5: 1.2}) == 0.5
+    assert next_exponent({0: math.inf}) == -1
+
+
+def test_an_optimizer_that_always_diverges_is_named():
+    def make(seed: int) -> Task:
+        model = torch.nn.Linear(1, 1, bias=False)
+        return Task(model, lambda: model.weight.sum(), lambda: math.nan)
+
+    with pytest.raises(UserError, match="adamw diverges on 'cliff'"):
+        search(Problem("cliff", "", "", 2, 0.0, True, make), "adamw", trials=2)
+
+
+def test_weight_decay_is_by_the_ladders_rule():
+    assert settings_for(optimizer_spec("adana"), 100, 1e-3, 4.0) == {"omega": 4.0, "horizon": 100}
+    assert settings_for(optimizer_spec("adamw"), 100, 1e-2, 4.0) == {"weight_decay": pytest.approx(4.0)}
+    assert settings_for(optimizer_spec("adamw"), 100, 1e-2, 0.0) == {}
+    assert settings_for(optimizer_spec("ademamix"), 100, 1e-2, 0.0)["betas"] == (0.9, 0.999, 0.92)
+
+
+def test_the_search_starts_where_the_optimizer_usually_is():
+    assert usual_lr(optimizer_spec("muon")) == 0.02
+    assert usual_lr(optimizer_spec("adana")) == 1e-3
+
+
+def test_a_run_measures_along_its_way_and_at_its_end():
+    run = train(problem("matrix", quick=True), optimizer_spec("adana"), 1e-2, 0, {})
+    assert run.steps[0] == 0
+    assert run.steps[-1] == 30
+    assert run.loss == run.losses[-1] < run.losses[0]
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory):
+    out = tmp_path_factory.mktemp("compare")
+    config = CompareConfig(out=out, opts=("adamw", "adana", "muon"), problems=("matrix",), trials=2, quick=True, jobs=1)
+    return compare_optimizers(config)
+
+
+def test_everything_is_drawn_and_written(compared):
+    assert {file.name for file in compared.files} == {
+        *(f"{stem}.{kind}" for stem in ("problems", "lr", "newton-schulz") for kind in ("png", "svg")),
+        *("table.md", "index.html", "compare.json"),
+    }
+    assert all(file.stat().st_size > 0 for file in compared.files)
+    page = next(file for file in compared.files if file.name == "index.html").read_text()
+    assert "too short to judge by" in page
+
+
+def test_an_optimizer_has_its_colour_and_its_learning_rate_in_the_legend(compared):
+    axes = curves_figure(compared.problems, compared.results).axes[0]
+    lines = {line.get_label().split(",")[0]: line for line in axes.lines}
+    assert {name: line.get_color() for name, line in lines.items()} == {
+        name: optimizer_color(name) for name in ("adamw", "adana", "muon")
+    }
+    assert all("lr " in line.get_label() for line in lines.values())
+
+
+def test_orthogonalisation_brings_singular_values_to_one():
+    for axes in orthogonalisation_figure().axes:
+        last = next(line for line in axes.lines if line.get_label() == "after step 5")
+        assert all(0.6 < value < 1.25 for value in list(last.get_ydata())[:50])
+
+
+def test_the_command_prints_one_json_object(tmp_path, capsys):
+    arguments = [
+        "--problems",
+        "matrix",
+        "--opts",
+        "adamw",
+        "ADANA",
+        "--quick",
+        "--jobs",
+        "1",
+        "--trials",
+        "1",
+        "--json",
+    ]
+    assert main(["optim", "compare", *arguments, "--out", str(tmp_path / "c")]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [row["optimizer"] for row in found["results"]] == ["adamw", "adana"]
+    assert found == json.loads((tmp_path / "c" / "compare.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--opts", "adanna"], "did you mean 'adana'"),
+        (["--problems", "matrices"], "did you mean 'matrix'"),
+        (["--trials", "0"], "--trials 0: must be at least 1"),
+        (["--opts", "sophia"], "its step needs more than gradients"),
+    ],
+)
+def test_bad_input_is_one_line(arguments, complaint, tmp_path, capsys):
+    quick = ["--quick", "--jobs", "1", "--out", str(tmp_path)]
+    given = arguments if "--problems" in arguments else [*arguments, "--problems", "matrix"]
+    assert main(["optim", "compare", *quick, *given]) == 2
+    assert complaint in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_searches_run_in_processes_beside_each_other(tmp_path):
+    config = CompareConfig(out=tmp_path, opts=("adamw", "adana"), problems=("matrix",), trials=2, quick=True, jobs=2)
+    assert len(compare_optimizers(config).results) == 2
