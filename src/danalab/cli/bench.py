@@ -46,6 +46,40 @@ def optim(flags: OptimFlags) -> None:
     finish(found, flags.output, json=flags.json)
 
 
+@dataclass(frozen=True, kw_only=True)
+class TrainFlags:
+    device: Literal["cpu", "cuda"] = "cpu"
+    """Where to train."""
+    heads: tuple[int, ...] = ()
+    """Sizes by --heads; default 3 on a CPU, Enoki's 3 to 24 and Qwen3's 6 and 8 on a GPU."""
+    rounds: int = 15
+    """Turns of each side that count."""
+    threads: int = 2
+    """CPU threads, each on a core of its own."""
+    output: Path | None = None
+    """JSON file to write."""
+    json: bool = False
+    """Print one JSON object on standard output."""
+
+
+def train(flags: TrainFlags) -> None:
+    """Tokens a second of the trainer against a loop written by hand, and what the trainer itself costs."""
+    for name in ("rounds", "threads"):
+        if getattr(flags, name) < 1:
+            raise UserError(f"--{name} {getattr(flags, name)}: must be at least 1")
+    from danalab.benchmarks.timing import pin_threads
+
+    pin_threads(flags.threads)
+    from danalab.benchmarks.train import CPU_CASES, GPU_CASES, measure
+
+    cases = CPU_CASES if flags.device == "cpu" else GPU_CASES
+    chosen = [case for case in cases if not flags.heads or case.heads in flags.heads]
+    if not chosen:
+        known = ", ".join(map(str, sorted({case.heads for case in cases})))
+        raise UserError(f"--heads {' '.join(map(str, flags.heads))}: measured are {known}")
+    finish(measure(flags.device, chosen, flags.rounds, partial(say, json=flags.json)), flags.output, json=flags.json)
+
+
 def say(line: str, *, json: bool) -> None:
     """A line for people as soon as it is known; on standard error where standard output is for a program."""
     print(line, file=sys.stderr if json else sys.stdout, flush=True)
@@ -63,4 +97,4 @@ def finish(found: dict[str, Any], output: Path | None, *, json: bool) -> None:
         print(dumps(found))
 
 
-SUBVERBS = {"optim": (OptimFlags, optim)}
+SUBVERBS = {"optim": (OptimFlags, optim), "train": (TrainFlags, train)}
