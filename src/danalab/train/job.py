@@ -220,7 +220,7 @@ def build_trainer(
         saver,
         autocast=autocast,
         device=device,
-        stop=stop or runtime.StopRequest(),
+        stop=runtime.StopRequest() if stop is None else stop,
         sharing=sharing,
         loss_scale=LossScale(device) if compute_dtype == torch.float16 else None,
         callbacks=[SpikeMonitor()],
