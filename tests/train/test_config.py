@@ -5,20 +5,24 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
 from danalab.errors import UserError
+from danalab.optim import optimizer_spec
 from danalab.scaling import plan
 from danalab.train.config import TrainConfig
-from danalab.train.resolve import optimizer_settings, resolve
+from danalab.train.optimizer_settings import optimizer_settings
+from danalab.train.resolve import resolve
 
 
 @dataclass
 class Words:
     vocab_size: int = 50304
-    path: Path = Path("words")
+    least_vocab_size: int = 50304
+    sequence_length: int | None = None
+    name: str = "words"
+    eos_id: int | None = 50256
 
 
 def test_heads_alone_follow_the_scaling_rules():
@@ -99,9 +103,52 @@ def test_automatic_weight_decay_never_flips_a_weight_in_a_short_run():
 
 def test_settings_that_an_optimizer_lacks_are_refused():
     with pytest.raises(UserError, match="clipsnr"):
-        optimizer_settings(resolve(TrainConfig(heads=4, opt="adana", clipsnr=2.0), Words()), {"kappa"})
+        optimizer_settings(resolve(TrainConfig(heads=4, opt="adana", clipsnr=2.0), Words()), optimizer_spec("adana"))
 
 
 def test_configuration_needs_no_torch():
     code = "import sys, danalab.train.config, danalab.train.resolve; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_length_is_that_of_arrays_where_the_data_are_sequences():
+    assert resolve(TrainConfig(heads=4, iterations=9), Words(sequence_length=33)).seq_len == 32
+    assert resolve(TrainConfig(heads=4, iterations=9), Words()).seq_len == 2048
+    assert resolve(TrainConfig(heads=4, iterations=9, seq_len=16), Words(sequence_length=33)).seq_len == 16
+
+
+def test_a_ramp_of_batches_takes_more_steps_for_as_many_tokens():
+    constant = resolve(TrainConfig(heads=4, global_batch=32), Words())
+    ramped = resolve(TrainConfig(heads=4, global_batch=32, batch_ramp="8:1000,16:3000"), Words())
+    assert ramped.iterations > constant.iterations
+    assert ramped.iterations == ramped.plan.steps
+    assert constant.plan.tokens - 32 * 2048 < ramped.plan.tokens <= constant.plan.tokens
+    assert ramped.pace.tokens(ramped.iterations) == ramped.plan.tokens
+    assert ramped.plan.warmup == ramped.iterations // 50
+
+
+def test_a_ramp_of_lengths_costs_fewer_flops_for_the_same_tokens():
+    constant = resolve(TrainConfig(heads=4, iterations=100), Words())
+    ramped = resolve(TrainConfig(heads=4, iterations=100, seq_len_ramp="256:50"), Words())
+    assert ramped.plan.tokens == constant.plan.tokens
+    assert constant.flops(100) == constant.plan.flops
+    assert ramped.flops(100) == ramped.plan.flops < constant.plan.flops
+    assert ramped.flops(100) - ramped.flops(50) == constant.flops(50)
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"seq_len_ramp": "300:10"}, "300 does not divide --seq-len 2048"),
+        ({"batch_ramp": "64:10"}, "64 is not between 1 and the full value, 32"),
+        ({"batch_ramp": "8"}, "--batch-ramp 8"),
+    ],
+)
+def test_ramps_that_do_not_fit_are_refused(settings, reason):
+    with pytest.raises(UserError, match=reason):
+        resolve(TrainConfig(heads=4, **settings), Words())
+
+
+def test_a_document_mask_needs_to_know_where_documents_end():
+    with pytest.raises(UserError, match="--document-mask: it is not known which id"):
+        resolve(TrainConfig(heads=4, document_mask=True), Words(eos_id=None))

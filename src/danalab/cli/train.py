@@ -28,10 +28,10 @@ def run(flags: Flags) -> int:
 
 def resolved_config(flags: Flags) -> dict[str, Any]:
     """The configuration with nothing left automatic, for --print-config."""
-    from danalab.data import open_dataset, resolve_dataset
+    from danalab.data import open_data
     from danalab.train.resolve import resolve
 
-    return resolve(flags, open_dataset(resolve_dataset(flags.data, flags.tokenizer))).config.as_dict()
+    return resolve(flags, open_data(flags.data, flags.tokenizer)).config.as_dict()
 
 
 def _tell(summary: dict[str, Any], folder: str, file: Any) -> None:

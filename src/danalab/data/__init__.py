@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from danalab.data.dataset import Dataset, open_dataset
     from danalab.data.loader import Batches, Sequential
+    from danalab.data.mixture import open_data
     from danalab.data.preparation import prepare
     from danalab.data.resolve import resolve_dataset
     from danalab.data.sources import SOURCES, Source
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Dataset": "dataset",
+    "open_data": "mixture",
     "open_dataset": "dataset",
     "Batches": "loader",
     "Sequential": "loader",
@@ -41,6 +43,7 @@ __all__ = [
     "Source",
     "Tokenizer",
     "load_tokenizer",
+    "open_data",
     "open_dataset",
     "prepare",
     "resolve_dataset",

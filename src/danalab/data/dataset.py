@@ -35,6 +35,9 @@ class Dataset:
         tokenizer_name: e.g. "gpt2".
     """
 
+    sequence_length: int | None = None
+    """Tokens of each sequence, where the data are sequences already."""
+
     def __init__(
         self,
         path: Path,
@@ -89,6 +92,9 @@ class Dataset:
     def n_files(self) -> int:
         """Files that the split lies in."""
         return len(self.store.shards)
+
+    def set_cache(self, budget: int) -> None:
+        """How much memory files may take that are read whole [bytes]; nothing else takes any."""
 
     def open_split(self, split: str) -> Dataset:
         """Another split of the same data.

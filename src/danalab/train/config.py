@@ -6,7 +6,7 @@ Needs no torch; the docstring below each field is its help on the command line.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -44,11 +44,21 @@ class TrainConfig:
     """Initial weights: scaled-gpt, karpathy-gpt2 or standard."""
 
     data: str = "stdlib"
-    """Prepared data folder, or the name of a source (looked up in $DATASETS_DIR, default ./datasets)."""
+    """Data folder, or the name of a source (looked up in $DATASETS_DIR, default ./datasets); a:0.7,b:0.3 mixes."""
     tokenizer: str | None = None
     """Tokenizer, where --data is the name of a source; default the source's."""
-    seq_len: int = 2048
-    """Context length [tokens]."""
+    seq_len: int | None = None
+    """Context length [tokens]; default 2048, or what the sequences of pre-tokenised arrays hold."""
+    packing: Literal["windows", "documents"] = "windows"
+    """Rows of tokens: windows of the stream, or whole documents, best fit, without padding."""
+    document_mask: bool = False
+    """Attention sees its own document only, and positions start anew with each (needs the end-of-text id)."""
+    batch_ramp: str | None = None
+    """Smaller global batches at first: SEQUENCES:STEP,...; 8:1000,16:3000 is 8 before step 1000, 16 before 3000."""
+    seq_len_ramp: str | None = None
+    """Shorter contexts at first: LENGTH:STEP,...; cuts the same tokens into pieces, which divide --seq-len."""
+    array_cache_gib: float = 4.0
+    """Memory for .pt and .npz arrays, least recently used first out [GiB]; .npy needs none."""
     batch_size: int | None = None
     """Sequences of one micro-batch on one rank; default 32, or what divides --global-batch."""
     acc_steps: int | None = None
@@ -79,15 +89,18 @@ class TrainConfig:
     gamma3: float | None = None
     """Scale of the Dana family's momentum term; default 1."""
     beta1: float | None = None
-    """AdamW's rate of the first moment; default 0.9."""
+    """First of the optimizer's betas, AdamW's rate of the first moment; default as `danalab optim list --opt` shows."""
     beta2: float | None = None
-    """AdamW's rate of the second moment; default 0.999."""
+    """Second of the optimizer's betas, AdamW's rate of the second moment; default as there."""
     weight_decay: float | None = None
     """Default omega / wd_ts (independent of the learning rate) or omega / (lr iterations) (coupled: adamw)."""
     wd_ts: float | None = None
     """Time scale of the decaying weight decay [steps]; default iterations / wd-ts-divisor."""
     wd_ts_divisor: float = 10.0
     """Where --wd-ts isn't given: iterations / wd-ts-divisor."""
+
+    optimizer_settings: dict[str, Any] = field(default_factory=dict)
+    """Further settings of the optimizer, by name; on the command line each is a flag of its own."""
 
     scheduler: str = "cos_inf"
     """Learning-rate schedule: cos, linear, cos_inf, wsd, powerlaw or none."""
@@ -186,12 +199,18 @@ class TrainConfig:
             if isinstance(value := getattr(self, name), str):
                 object.__setattr__(self, name, Path(value))
         object.__setattr__(self, "data", str(self.data))
+        # Lists, as JSON has them: a run is compared with what its folder says.
+        settings = {
+            name.replace("-", "_"): list(value) if isinstance(value, tuple) else value
+            for name, value in self.optimizer_settings.items()
+        }
+        object.__setattr__(self, "optimizer_settings", dict(sorted(settings.items())))
         for names, low, what in _RANGES:
             for name in names.split():
                 value = getattr(self, name)
                 if value is not None and not value >= low:
                     raise UserError(f"{flag(name)} {value}: must be {what}")
-        for name in ("grad_clip", "z_loss", "omega", "tokens_per_param", "lr_multiplier"):
+        for name in ("grad_clip", "z_loss", "omega", "tokens_per_param", "lr_multiplier", "array_cache_gib"):
             value = getattr(self, name)
             if not 0 <= value < float("inf"):
                 raise UserError(f"{flag(name)} {value}: must be finite and not negative")
@@ -274,7 +293,7 @@ MECHANICS = frozenset(
         *("on_nonfinite", "eval_interval", "eval_batches", "log_interval", "json"),
         *("ckpt_interval", "keep_last", "keep_every", "keep_steps", "local_ckpt_dir", "async_checkpoint"),
         *("run_dir", "name", "auto_resume", "resume_from", "extend_to", "iterations_to_run"),
-        *("data", "tokenizer", "heads", "tokens_per_param", "horizon_basis", "lr_multiplier"),
+        *("data", "array_cache_gib", "tokenizer", "heads", "tokens_per_param", "horizon_basis", "lr_multiplier"),
     }
 )
 """Fields that may differ between the jobs of one run: they say how it is carried out and what is reported, or only led

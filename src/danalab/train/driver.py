@@ -1,6 +1,7 @@
 """The one protocol between the trainer and an optimizer, whatever the optimizer's special wishes.
 
-The loop says `set_lr`, `step`, `training`, `scalars`; how a given optimizer does it is decided here.
+The loop says `set_lr`, `step`, `train`, `evaluating`, `curvature_is_due`, `scalars`; how a given optimizer does it is
+decided here, by what its entry in the registry declares and never by its name.
 """
 
 from __future__ import annotations
@@ -13,16 +14,20 @@ import torch
 from torch import Tensor, nn
 
 from danalab.errors import UserError
-from danalab.optim import build_optimizer, optimizer_spec
+from danalab.optim import OptimizerSpec, build_optimizer, optimizer_spec
 from danalab.optim.base import DecayingOptimizer
-from danalab.train.resolve import Resolved, optimizer_settings
+from danalab.train.optimizer_settings import optimizer_settings
+from danalab.train.resolve import Resolved
 
 
 class OptimizerDriver:
     """An optimizer as the trainer sees it."""
 
-    def __init__(self, optimizer: torch.optim.Optimizer):
-        self.optimizer = optimizer
+    def __init__(self, optimizer: torch.optim.Optimizer, spec: OptimizerSpec | None = None):
+        """`spec` is the optimizer's entry; without one it is taken for an optimizer of no special wishes."""
+        self.optimizer: Any = optimizer
+        self._switches = spec is not None and spec.train_eval
+        self._wants_curvature = spec is not None and spec.hessian
         for group in optimizer.param_groups:
             # Kept in the group, so that a checkpoint has it: the schedule multiplies it.
             group.setdefault("initial_lr", float(group["lr"]))
@@ -39,13 +44,13 @@ class OptimizerDriver:
             UserError: unknown optimizer or setting, or one that needs what this trainer does not do.
         """
         spec = optimizer_spec(resolved.config.opt)
-        if spec.closure or spec.hessian:
+        if spec.closure:
             raise UserError(f"--opt {spec.name}: needs the model inside its step, which this trainer does not do")
-        settings = optimizer_settings(resolved, set(spec.settings))
+        settings = optimizer_settings(resolved, spec)
         on_gpu = next(model.parameters()).is_cuda
-        if on_gpu and spec.decay == "independent":
+        if on_gpu and spec.decay == "independent" and "capturable" in spec.settings:
             settings["capturable"] = True  # a skipped step is then decided on the device, without waiting for it
-        return cls(make(spec.name, model, lr=resolved.peak_lr, **settings))
+        return cls(make(spec.name, model, lr=resolved.peak_lr, **settings), spec)
 
     def set_lr(self, factor: float) -> float:
         """Set the learning rate of the coming step to `factor` x peak; returns the first group's."""
@@ -63,16 +68,17 @@ class OptimizerDriver:
         A step that isn't made changes neither weights nor moments nor clocks. On a GPU nothing waits for the answer
         where the optimizer can take it as a tensor.
         """
-        optimizer: Any = self.optimizer
+        optimizer = self.optimizer
+        inner = getattr(optimizer, "inner", optimizer)
         if finite.is_cuda and isinstance(optimizer, DecayingOptimizer):
             optimizer.step(found_nonfinite=~finite)
-        elif finite.is_cuda and optimizer.param_groups[0].get("fused"):
+        elif finite.is_cuda and type(inner).__module__.startswith("torch.optim") and inner.defaults.get("fused"):
             # The protocol of torch's fused kernels, made for gradient scaling.
-            optimizer.grad_scale, optimizer.found_inf = None, (~finite).float()
+            inner.grad_scale, inner.found_inf = None, (~finite).float()
             try:
                 optimizer.step()
             finally:
-                del optimizer.grad_scale, optimizer.found_inf
+                del inner.grad_scale, inner.found_inf
         elif bool(finite):
             optimizer.step()
 
@@ -80,17 +86,32 @@ class OptimizerDriver:
         """Forget the gradients."""
         self.optimizer.zero_grad(set_to_none=True)
 
+    def train(self) -> None:
+        """Be at the weights that are trained; before the first step, and after a checkpoint was loaded."""
+        if self._switches:
+            self.optimizer.train()
+
     @contextlib.contextmanager
     def evaluating(self) -> Iterator[None]:
-        """Around evaluation and saving: optimizers that train at other weights than they report switch here."""
-        to_eval, to_train = getattr(self.optimizer, "eval", None), getattr(self.optimizer, "train", None)
-        if callable(to_eval):
-            to_eval()
+        """Around evaluation and saving: optimizers that train at other weights than they report switch here.
+
+        They come back to the very weights they left, so that a run does not depend on how often it is looked at.
+        """
+        if self._switches:
+            self.optimizer.eval()
         try:
             yield
         finally:
-            if callable(to_train):
-                to_train()
+            self.train()
+
+    def curvature_is_due(self) -> bool:
+        """Whether the coming step wants the gradient of sampled labels first; see `take_curvature`."""
+        return self._wants_curvature and self.optimizer.hessian_is_due()
+
+    def take_curvature(self, n_labels: float) -> None:
+        """Take the gradients at hand, of the mean loss of `n_labels` sampled labels, for curvature; then forget them."""
+        self.optimizer.update_hessian(n_labels)
+        self.zero_grad()
 
     def scalars(self) -> dict[str, float]:
         """`optim/*`: the scalars of the last step, and the means that the optimizer reports; costs a pass of state."""

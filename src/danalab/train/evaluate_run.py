@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from danalab.data import open_dataset
+from danalab.data import open_data
 from danalab.errors import UserError
 from danalab.train.evaluation import Evaluator
 from danalab.train.run import open_run
@@ -47,7 +47,7 @@ def evaluate_run(
     """
     run = open_run(folder)
     config = run.config["config"]
-    dataset = open_dataset(data or run.config["dataset"]["path"], split)
+    dataset = open_data(data or run.config["dataset"]["path"], split=split)
     chosen = choose_device(device)
     loaded = run.load_model(step, chosen)
     dataset.check_vocab(loaded.model.config.vocab_size)

@@ -14,7 +14,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from danalab.data import Dataset, open_dataset, resolve_dataset
+from danalab.data import Dataset, open_data
 from danalab.data.loader import Batches
 from danalab.errors import UserError
 from danalab.train import runtime
@@ -119,7 +119,9 @@ def _launch(config: TrainConfig) -> Outcome:
 
 
 def _open(config: TrainConfig) -> Dataset:
-    return open_dataset(resolve_dataset(config.data, config.tokenizer))
+    dataset = open_data(config.data, config.tokenizer)
+    dataset.set_cache(int(config.array_cache_gib * 2**30))
+    return dataset
 
 
 def _settle(config: TrainConfig, world: World, keep: contextlib.ExitStack) -> Resolved:
@@ -187,15 +189,17 @@ def build_trainer(
     driver = OptimizerDriver.build(resolved, model, sharing.make_optimizer)
     batches = dataset.batches(
         seed=config.data_seed,
-        global_batch=resolved.global_batch,
-        seq_len=config.seq_len,
+        global_batch=resolved.pace.batch,
+        seq_len=resolved.seq_len,
+        length=resolved.pace.length,
+        packing=config.packing,
         rank=world.dp_rank,
         world_size=world.dp_size,
     )
-    val = open_dataset(dataset.path, "val")
+    val = dataset.open_split("val")
     val.check_vocab(resolved.model.vocab_size)
     evaluator = Evaluator(
-        val.sequential(config.seq_len),
+        val.sequential(resolved.seq_len),
         _keep_tokenizer(val, folder, world),
         batch_size=config.batch_size or 1,
         n_fixed=config.eval_batches * FIXED_BATCH,
@@ -280,6 +284,6 @@ def _announce(resolved: Resolved, dataset: Dataset, trainer: Trainer) -> None:
         planned.opt, planned.lr, resolved.lr_source, config.scheduler, resolved.iterations, planned.warmup,
     )  # fmt: skip
     log.info("from step %d", trainer.step)
-    epochs = resolved.iterations * resolved.tokens_per_step / dataset.n_tokens
+    epochs = resolved.pace.tokens(resolved.iterations) / dataset.n_tokens
     if epochs > 1:
         log.info("the run sees its data %.1f times", epochs)

@@ -13,11 +13,14 @@ from typing import Any, Protocol
 from danalab.errors import UserError
 from danalab.models.config import ModelConfig
 from danalab.optim.schedules import Schedule, get_schedule
-from danalab.scaling import Dimensions, Plan, dimensions, explicit_dimensions, plan
+from danalab.scaling import Dimensions, Plan, dimensions, explicit_dimensions, flops_per_token, plan
 from danalab.scaling.learning_rate import OPTIMIZERS, decay_lr
 from danalab.train.config import TrainConfig, flag
+from danalab.train.optimizer_settings import checked_settings
+from danalab.train.ramps import Pace
 
 DEFAULT_BATCH = 32
+DEFAULT_SEQ_LEN = 2048
 LARGEST_AUTOMATIC_DECAY = 0.5
 """An automatic weight decay takes at most this share of a weight in the first step; the rule, omega / t, would take
 more than everything in runs of a few steps."""
@@ -34,7 +37,13 @@ class Vocabulary(Protocol):
     @property
     def vocab_size(self) -> int: ...
     @property
-    def path(self) -> Path: ...
+    def least_vocab_size(self) -> int: ...
+    @property
+    def sequence_length(self) -> int | None: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def eos_id(self) -> int | None: ...
 
 
 @dataclass(frozen=True)
@@ -59,6 +68,21 @@ class Resolved:
     def tokens_per_step(self) -> int:
         """Global batch x sequence length."""
         return self.plan.tokens_per_step
+
+    @property
+    def seq_len(self) -> int:
+        """Context length [tokens]."""
+        return self.plan.seq_len
+
+    @property
+    def pace(self) -> Pace:
+        """What each step consumes."""
+        config = self.config
+        return Pace.of(self.global_batch, self.seq_len, config.batch_ramp, config.seq_len_ramp)
+
+    def flops(self, steps: int) -> int:
+        """Training FLOPs of the first `steps` steps."""
+        return self.pace.flops(steps, lambda length: flops_per_token(self.model, length))
 
     @property
     def iterations(self) -> int:
@@ -106,9 +130,18 @@ def resolve(config: TrainConfig, dataset: Vocabulary, world_size: int = 1) -> Re
     Raises:
         UserError: settings that contradict each other or cannot be meant; says which.
     """
+    if config.optimizer_settings:
+        config = replace(config, optimizer_settings=checked_settings(config))
+    config = replace(config, seq_len=config.seq_len or _seq_len(dataset))
+    if config.document_mask and dataset.eos_id is None:
+        raise UserError(f"--document-mask: it is not known which id ends a document of {dataset.name}; leave it out")
     batch_size, acc_steps, global_batch = _batch(config, world_size)
     vocab_size = _vocab_size(config, dataset)
     planned = _plan(config, vocab_size, batch_size, acc_steps, global_batch, world_size)
+    pace = Pace.of(global_batch, planned.seq_len, config.batch_ramp, config.seq_len_ramp)
+    if pace.batch.stages and config.iterations is None:  # more steps, for as many tokens
+        steps = max(1, pace.batch.steps_within(planned.steps * global_batch))
+        planned = _plan(replace(config, iterations=steps), vocab_size, batch_size, acc_steps, global_batch, world_size)
     planned, notes = _checked_decay(config, planned)
     if config.extend_to is not None and config.extend_to < planned.steps:
         raise UserError(f"--extend-to {config.extend_to}: the run has {planned.steps} steps already")
@@ -120,8 +153,11 @@ def resolve(config: TrainConfig, dataset: Vocabulary, world_size: int = 1) -> Re
         planned.head_dim,
         planned.mlp_dim,
         vocab_size,
-        config.seq_len,
+        planned.seq_len,
     )
+    if not pace.is_constant:
+        flops = pace.flops(planned.steps, lambda length: flops_per_token(model, length))
+        planned = replace(planned, tokens=pace.tokens(planned.steps), flops=flops)
     filled = replace(
         config,
         arch=planned.arch,
@@ -148,51 +184,6 @@ def resolve(config: TrainConfig, dataset: Vocabulary, world_size: int = 1) -> Re
     if (jump := resolved.jump()) is not None:
         resolved = replace(resolved, notes=(*resolved.notes, jump))
     return resolved
-
-
-def optimizer_settings(resolved: Resolved, known: set[str]) -> dict[str, Any]:
-    """The hyper-parameters for `build_optimizer`, of those that the optimizer has.
-
-    Raises:
-        UserError: one was given explicitly that the optimizer does not have.
-    """
-    config = resolved.config
-    settings: dict[str, Any] = {
-        "kappa": config.kappa,
-        "delta": config.delta,
-        "weight_decay": config.weight_decay,
-        "wd_ts": config.wd_ts,
-    }
-    settings = {name: value for name, value in settings.items() if name in known}
-    for name in ("clipsnr", "gamma3"):
-        value = getattr(config, name)
-        if value is not None and name not in known:
-            raise UserError(f"--{name} {value}: {config.opt} has no {name}; leave it out")
-        if value is not None:
-            settings[name] = value
-    if config.beta1 is not None or config.beta2 is not None:
-        if "betas" not in known:
-            raise UserError(f"--beta1, --beta2: {config.opt} has no constant betas; leave them out")
-        settings["betas"] = (_or(config.beta1, 0.9), _or(config.beta2, 0.999))
-    if "beta3_warmup" in known:
-        settings |= _mixing(resolved)
-    return settings
-
-
-def _mixing(resolved: Resolved) -> dict[str, Any]:
-    """AdEMAMix's settings by the ladder's rule: a slow momentum as long and as heavy as ADana's, over the whole run."""
-    config, steps = resolved.config, resolved.plan.steps
-    slow = max(0.0, 1 - config.delta / steps)  # runs shorter than delta have no slow momentum to speak of
-    return {
-        "betas": (_or(config.beta1, 0.9), _or(config.beta2, 0.999), slow),
-        "alpha": steps ** (1 - config.kappa),
-        "alpha_warmup": steps,
-        "beta3_warmup": steps,
-    }
-
-
-def _or(value: float | None, default: float) -> float:
-    return default if value is None else value
 
 
 def _batch(config: TrainConfig, world_size: int) -> tuple[int, int, int]:
@@ -225,12 +216,18 @@ def _batch(config: TrainConfig, world_size: int) -> tuple[int, int, int]:
     return batch_size, acc_steps, total
 
 
+def _seq_len(dataset: Vocabulary) -> int:
+    whole = dataset.sequence_length
+    return DEFAULT_SEQ_LEN if whole is None else whole - 1
+
+
 def _vocab_size(config: TrainConfig, dataset: Vocabulary) -> int:
     if config.vocab_size is None:
         return dataset.vocab_size
-    if config.vocab_size < dataset.vocab_size:
+    if config.vocab_size < dataset.least_vocab_size:
         raise UserError(
-            f"--vocab-size {config.vocab_size}: the tokens of {dataset.path} need {dataset.vocab_size}; leave it out"
+            f"--vocab-size {config.vocab_size}: the tokens of {dataset.name} need {dataset.least_vocab_size}; "
+            "leave it out"
         )
     return config.vocab_size
 
@@ -265,7 +262,7 @@ def _plan(
             config.opt,
             config.heads,
             dims=dims,
-            seq_len=config.seq_len,
+            seq_len=config.seq_len or DEFAULT_SEQ_LEN,
             batch_size=batch_size,
             acc_steps=acc_steps,
             world_size=world_size,
@@ -325,4 +322,4 @@ def _name(filled: TrainConfig, dataset: Vocabulary, given: TrainConfig) -> str:
     size = f"h{given.heads}" if given.heads is not None else f"d{filled.d_model}x{filled.n_layers}"
     batch = f"b{filled.global_batch}x{filled.seq_len}"
     length = f"i{filled.iterations}-lr{filled.lr:.3g}-s{filled.seed}"
-    return f"{filled.arch}-{filled.opt}-{size}-{dataset.path.name}-{batch}-{length}"
+    return f"{filled.arch}-{filled.opt}-{size}-{dataset.name}-{batch}-{length}"

@@ -35,12 +35,14 @@ class Source:
     """Where to go on from."""
 
     checkpoints: list[Path]
-    """Candidates that verify, best first; later ones are for the case that the best cannot be read after all."""
+    """Candidates, best first. The first verifies; the others are for the case that it cannot be read after all."""
     own: bool
     """Whether they are the run's own."""
     step: int
     finished: bool = False
     """Nothing is left to be done."""
+    history: Path | None = None
+    """Metrics of another run whose rows up to `step` led here."""
 
     def load(self, trainer: Trainer, world: World = World.single()) -> None:  # noqa: B008 - frozen
         """Put the trainer where the best candidate that all ranks can read left off. Collective.
@@ -49,9 +51,11 @@ class Source:
             UserError: none can be read.
         """
         reasons = []
-        for path in self.checkpoints:
+        for place, path in enumerate(self.checkpoints):
             meta, reason = {}, None
             try:
+                if place and world.is_main:
+                    verify(path)
                 meta = read_json(path / META)
                 optimizer = trainer.driver.optimizer
                 tensors.read(path, trainer.model, optimizer, meta["optimizer"], keep_settings=not self.own)
@@ -68,6 +72,8 @@ class Source:
                 trainer.saver.committed = trainer.step
             if world.is_main:
                 log.info("goes on from %s", path)
+                if self.history is not None:
+                    copy_rows(self.history, trainer.folder.metrics_file, trainer.step)
             return
         raise UserError("; ".join(reasons))
 
@@ -100,7 +106,7 @@ def run_record(
         "tokens_per_step": resolved.tokens_per_step,
         "lr_source": resolved.lr_source,
         "dataset": {
-            "path": str(dataset.path.resolve()),
+            "path": dataset.location,
             "fingerprint": dataset.fingerprint,
             "tokens": dataset.n_tokens,
             "tokenizer": dataset.tokenizer_name,
@@ -131,6 +137,7 @@ def choose_source(resolved: Resolved, dataset: Dataset, folder: RunFolder) -> tu
         UserError: the folder holds another run, or checkpoints that `--no-auto-resume` protects, or nothing usable.
     """
     config = resolved.config
+    folder.store.require_writable()
     named = None if config.resume_from is None else _named(config.resume_from)
     rewinds = named is not None and named.parent.resolve() == folder.store.folder.resolve()
     if folder.config_file.is_file():
@@ -157,7 +164,7 @@ def choose_source(resolved: Resolved, dataset: Dataset, folder: RunFolder) -> tu
         source.finished = source.step >= resolved.iterations and (summary or {}).get("status") == "finished"
         return resolved, source
     if named is not None:
-        return resolved, _fork(named, folder)
+        return resolved, _fork(named)
     return resolved, None
 
 
@@ -168,13 +175,14 @@ def _newest(store: CheckpointStore, own: bool) -> Source:
         passed.append(bad)
         log.warning("passed over %s", bad)
 
-    good = list(store.usable(report))
-    if not good:
+    best = next(store.usable(report), None)
+    if best is None:
         raise UserError(
             f"{store.folder}: no checkpoint can be used ({'; '.join(map(str, passed)) or 'there is none'}); "
             "to start anew, move the run folder away or take another --run-dir"
         )
-    return Source(good, own, _step_of(good[0]))
+    older = [store.path(step) for step in reversed(store.steps()) if step < _step_of(best)]
+    return Source([best, *older], own, _step_of(best))
 
 
 def _named(path: Path) -> Path:
@@ -188,18 +196,21 @@ def _named(path: Path) -> Path:
     raise UserError(f"--resume-from {path}: neither a checkpoint nor a run folder with one")
 
 
-def _fork(named: Path, folder: RunFolder) -> Source:
-    """Start this run from another's checkpoint, with the rows of metrics that led there."""
+def _fork(named: Path) -> Source:
+    """Start from another run's checkpoint, with the rows of metrics that led there."""
     verify(named)
-    step = _step_of(named)
-    origin = RunFolder(named.parent.parent)
-    rows = read_rows(origin.metrics_file)
-    if rows and origin.config_file.is_file():
-        lines = origin.metrics_file.read_text(encoding="utf-8").splitlines()
-        kept = [line for line, row in zip(lines, rows, strict=False) if row["step"] <= step]
-        write_atomically(folder.metrics_file, "".join(line + "\n" for line in kept))
+    origin = RunFolder(named.resolve().parent.parent)
+    history = origin.metrics_file if origin.config_file.is_file() and origin.metrics_file.is_file() else None
     log.info("starts from %s of another run", named)
-    return Source([named], own=False, step=step)
+    return Source([named], own=False, step=_step_of(named), history=history)
+
+
+def copy_rows(source: Path, target: Path, last_step: int) -> None:
+    """Copy the rows of a file of metrics up to `last_step`."""
+    rows = read_rows(source)
+    lines = source.read_text(encoding="utf-8").splitlines()
+    kept = [line for line, row in zip(lines, rows, strict=False) if row["step"] <= last_step]
+    write_atomically(target, "".join(line + "\n" for line in kept))
 
 
 def _step_of(path: Path) -> int:

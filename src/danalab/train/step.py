@@ -48,6 +48,7 @@ class GradientStep:
         parameters: list[Tensor],
         *,
         micro_batch: int,
+        seq_len: int | None = None,
         grad_clip: float,
         z_loss: float,
         autocast: Callable[[], Any],
@@ -57,6 +58,7 @@ class GradientStep:
         """Args:
         parameters: those of the optimizer, in its order.
         micro_batch: sequences at a time on this rank.
+        seq_len: their length; of shorter ones as many more are taken at a time. None: whatever the length.
         grad_clip: 0 does not clip.
         autocast: makes the context manager of forward computations.
         sharing: among which ranks; default one process alone.
@@ -64,6 +66,7 @@ class GradientStep:
         """
         self._model = model
         self._micro_batch = micro_batch
+        self._seq_len = seq_len
         self._grad_clip = grad_clip
         self._z_loss = z_loss
         self._autocast = autocast
@@ -77,19 +80,35 @@ class GradientStep:
 
         Collective.
         """
+        loss, _ = self._accumulate(inputs, targets, self._z_loss)
+        return self._look(loss)
+
+    def of_labels(self, inputs: Tensor, labels: Tensor) -> float:
+        """Gradients of the plain mean cross-entropy of `labels`, neither clipped nor regularised; how many labels count.
+
+        What is not finite stays so. Collective.
+        """
+        _, counted = self._accumulate(inputs, labels, 0.0)
+        if self._scale is not None:
+            self._sharing.scale_gradients(1 / self._scale.value)
+        return counted
+
+    def _accumulate(self, inputs: Tensor, targets: Tensor, z_loss: float) -> tuple[Tensor, float]:
+        """(mean cross-entropy, valid targets) of the global batch, whose gradients are left in the parameters."""
         sharing = self._sharing
         valid, positions = sharing.world.sums([float((targets != IGNORED).sum()), float(targets.numel())])
         counts = {"valid_count": valid, "position_count": positions}
         total = torch.zeros((), device=self._device)
-        starts = range(0, inputs.shape[0], self._micro_batch)
+        longer = 1 if self._seq_len is None else max(1, self._seq_len // inputs.shape[1])
+        starts = range(0, inputs.shape[0], self._micro_batch * longer)
         for start in starts:
-            micro_inputs, micro_targets = self._part(start, inputs, targets)
+            part = slice(start, start + starts.step)
+            micro_inputs = inputs[part].to(self._device, non_blocking=True)
+            micro_targets = targets[part].to(self._device, non_blocking=True)
             with sharing.micro_batch(start == starts[-1]):
                 with self._autocast():
-                    ce, lse2 = self._model(
-                        micro_inputs, micro_targets, z_loss=self._z_loss, ignore_index=IGNORED, **counts
-                    )
-                    loss = ce + self._z_loss * lse2
+                    ce, lse2 = self._model(micro_inputs, micro_targets, z_loss=z_loss, ignore_index=IGNORED, **counts)
+                    loss = ce + z_loss * lse2
                 if sharing.loss_factor != 1:
                     loss = loss * sharing.loss_factor
                 if self._scale is not None:
@@ -97,7 +116,7 @@ class GradientStep:
                 loss.backward()
             total += ce.detach()
         sharing.finish()
-        return self._look(sharing.total(total))
+        return sharing.total(total), valid
 
     def _look(self, loss: Tensor) -> StepResult:
         """Norms and the finite check of what was computed; clips."""
@@ -115,13 +134,6 @@ class GradientStep:
         if self._scale is not None:
             self._scale.update(finite)
         return StepResult(loss, norm, finite, norms, scale)
-
-    def _part(self, start: int, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        part = slice(start, start + self._micro_batch)
-        return (
-            inputs[part].to(self._device, non_blocking=True),
-            targets[part].to(self._device, non_blocking=True),
-        )
 
 
 class UpdateNorm:

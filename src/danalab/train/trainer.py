@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from danalab.scaling.hardware import peak_flops
 from danalab.train.checkpoint import tensors
 from danalab.train.checkpoint.saver import Saver
+from danalab.train.curvature import Curvature
 from danalab.train.driver import OptimizerDriver
 from danalab.train.evaluation import Evaluation, Evaluator
 from danalab.train.failures import explained
@@ -98,6 +99,7 @@ class Trainer:
             model,
             driver.parameters,
             micro_batch=config.batch_size or 1,
+            seq_len=resolved.seq_len,
             grad_clip=config.grad_clip,
             z_loss=config.z_loss,
             autocast=autocast,
@@ -105,6 +107,17 @@ class Trainer:
             loss_scale=loss_scale,
         )
         self._loss_scale = loss_scale
+        self._curvature = Curvature(
+            model,
+            self._gradients,
+            driver,
+            seed=config.seed,
+            vocab_size=resolved.model.vocab_size,
+            micro_batch=config.batch_size or 1,
+            autocast=autocast,
+            sharing=self.sharing,
+            device=device,
+        )
         names = tensors.parameter_names(model, driver.optimizer)
         self.guard = FiniteGuard(
             config.on_nonfinite, folder.nonfinite_file, self._describe_batch, names, writes=self.world.is_main
@@ -130,6 +143,7 @@ class Trainer:
             MetricsFile(self.folder.metrics_file, self.step - bool(self._pending_row)) if self.world.is_main else None
         )
         self.model.train()
+        self.driver.train()
         batches = self.batches.iterate(self.step)
         with self.stop, GarbageCollector(config.gc_interval) as garbage:
             try:
@@ -166,6 +180,7 @@ class Trainer:
     def _make_step(self, inputs: Tensor, targets: Tensor, measured: bool) -> tuple[StepResult, float]:
         """One update, from batch to weights; returns what it saw and the learning rate that it used."""
         with explained(min(self.config.batch_size or 1, inputs.shape[0]), inputs.shape[1]):
+            self._curvature.before_step(self.step, inputs, targets)
             result = self._gradients(inputs, targets)
             if not result.finite.is_cuda:
                 self.guard.check(self.step + 1, result)
@@ -225,24 +240,26 @@ class Trainer:
 
     def _record(self, result: StepResult, lr: float) -> None:
         """Write the row of the step that was just made, evaluated where it is time."""
-        interval, tokens = self._interval, self.resolved.tokens_per_step
+        interval, pace = self._interval, self.resolved.pace
+        before = self.step - int(interval["steps"])
+        tokens, flops = pace.tokens(self.step), self.resolved.flops(self.step)
         update_norm = self._update_norm.after()
         loss, grad_norm = float(result.loss), float(result.grad_norm)  # here a GPU is waited for
         self._tick()
-        rate = interval["steps"] * tokens / max(interval["seconds"], 1e-9)
-        flops_per_token = self.resolved.plan.flops_per_token
+        seconds = max(interval["seconds"], 1e-9)
+        flops_rate = (flops - self.resolved.flops(before)) / seconds
         row = {
             "step": self.step,
-            "tokens": self.step * tokens,
-            "flops": float(self.step * tokens * flops_per_token),
+            "tokens": tokens,
+            "flops": float(flops),
             "time": self.seconds,
             "train/loss": loss,
             "lr": lr,
             "grad_norm": grad_norm,
             "update_norm": None if update_norm is None else float(update_norm),
-            "tokens_per_second": rate,
+            "tokens_per_second": (tokens - pace.tokens(before)) / seconds,
             "seconds_per_step": interval["seconds"] / interval["steps"],
-            "mfu": rate * flops_per_token / (self._peak_flops * self.world.size) if self._peak_flops else None,
+            "mfu": flops_rate / (self._peak_flops * self.world.size) if self._peak_flops else None,
             "memory_gib": peak_memory_gib(self.device),
             "data_wait": interval["data_wait"],
             "save_wait": interval["save_wait"],
@@ -289,7 +306,7 @@ class Trainer:
     def _write_summary(self, status: str) -> None:
         if not self.world.is_main:
             return
-        tokens = self.step * self.resolved.tokens_per_step
+        tokens = self.resolved.pace.tokens(self.step)
         summary: dict[str, Any] = {
             "status": status,
             "run": str(self.folder.path),
@@ -298,7 +315,7 @@ class Trainer:
             **self.latest,
             "tokens": tokens,
             "params": self.resolved.plan.exact_params,
-            "flops": float(tokens * self.resolved.plan.flops_per_token),
+            "flops": float(self.resolved.flops(self.step)),
             "time": self.seconds,
             "tokens_per_second": tokens / self.seconds if self.seconds else None,
             "memory_gib": peak_memory_gib(self.device),
@@ -314,7 +331,7 @@ class Trainer:
         return {
             "windows": None if found is None else [int(window) for window in found],
             "data_seed": self.config.data_seed,
-            "seq_len": self.config.seq_len,
+            "seq_len": self.resolved.seq_len,
         }
 
     # ---- checkpoints ----
@@ -332,8 +349,8 @@ class Trainer:
     def _meta(self) -> dict[str, Any]:
         return {
             "step": self.step,
-            "tokens": self.step * self.resolved.tokens_per_step,
-            "sequences": self.step * self.resolved.global_batch,
+            "tokens": self.resolved.pace.tokens(self.step),
+            "sequences": self.resolved.pace.sequences(self.step),
             "seconds": self.seconds,
             "config": self.config.as_dict(),
             "model": self.resolved.model.as_dict(),

@@ -51,12 +51,17 @@ class ArrayFiles:
         self.length = self.parts[0].scan.length
         self.loaded: ByteCache[int, np.ndarray] = ByteCache(cache_bytes, lambda array: array.nbytes)
         self._mapped: ByteCache[int, np.ndarray] = ByteCache(_MAPPINGS, lambda _: 1)
-        whole = sum(part.scan.sequences * part.scan.length * part.scan.item_bytes
-                    for part in self.parts if part.path.suffix != ".npy")  # fmt: skip
-        if whole > cache_bytes:
+
+    def set_budget(self, budget: int) -> None:
+        """Take a new cache of `budget` bytes; warns where the files that need it do not fit."""
+        self.loaded = ByteCache(budget, lambda array: array.nbytes)
+        scans = [part.scan for part in self.parts if part.path.suffix != ".npy"]
+        whole = sum(scan.sequences * scan.length * scan.item_bytes for scan in scans)
+        if whole > budget:
             _log.warning(
-                "%s and others: %.1f GiB of .pt and .npz do not fit the cache of %.1f GiB, so files are read again and "
-                "again; save them as .npy, which needs no cache", self.parts[0].path, whole / 2**30, cache_bytes / 2**30
+                "%s: %.1f GiB of .pt and .npz do not fit the cache of %.1f GiB, so files are read again and again; "
+                "save them as .npy, which needs no cache, or give a larger --array-cache-gib",
+                self.parts[0].path.parent, whole / 2**30, budget / 2**30,
             )  # fmt: skip
 
     def array(self, number: int) -> np.ndarray:
@@ -106,11 +111,7 @@ class ArrayRows:
 
 
 class ArrayDataset(Dataset):
-    """One split of a folder of arrays.
-
-    Attributes:
-        sequence_length: tokens of each sequence in the files.
-    """
+    """One split of a folder of arrays."""
 
     def __init__(self, path: Path, split: str, parts: Sequence[Part], vocab_size: int, tokenizer: Tokenizer | None):
         """Use `open_dataset`. `vocab_size`: one more than the largest id of all splits."""
@@ -151,6 +152,10 @@ class ArrayDataset(Dataset):
         if not (self.path / "tokenizer.json").is_file():
             raise UserError(f"{self.path}: no tokenizer.json beside the arrays")
         return load_tokenizer(self.path)
+
+    def set_cache(self, budget: int) -> None:
+        """See `Dataset.set_cache`."""
+        self.files.set_budget(budget)
 
     def rows(self, seq_len: int) -> ArrayRows:
         """The split as sequences of `seq_len` tokens by number; longer ones are cut off there."""
