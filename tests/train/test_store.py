@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import signal
 from pathlib import Path
 
 import pytest
+import torch
 
 from danalab.errors import UserError
+from danalab.train.checkpoint import tensors
 from danalab.train.checkpoint.store import CheckpointStore, PassedOver, verify
 
 
@@ -162,3 +165,15 @@ def _die_at_call(count: int) -> None:
 
     for name in CALLS:
         setattr(os, name, guarded(getattr(os, name)))
+
+
+def test_a_full_disk_is_told_in_the_system_s_words(tmp_path):
+    child = os.fork()
+    if child == 0:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
+        try:
+            tensors.write({"w": torch.zeros(10_000)}, tmp_path)
+        except OSError as error:
+            os._exit(error.errno or 1)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == errno.EFBIG

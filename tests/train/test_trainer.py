@@ -13,6 +13,7 @@ import torch
 from danalab.data import open_dataset
 from danalab.errors import UserError
 from danalab.train import job as job_module
+from danalab.train.checkpoint import store as store_module
 from danalab.train.evaluate_run import evaluate_run
 from danalab.train.folder import RunFolder
 from danalab.train.guard import NonFiniteError
@@ -318,6 +319,24 @@ def test_resume_from_another_model_is_refused(tiny, tmp_path):
     first = train(tiny(run_dir=tmp_path / "first", iterations_to_run=2))
     with pytest.raises(UserError, match=r"another model|other parameters"):
         train(tiny(run_dir=tmp_path / "second", n_layers=1, resume_from=first))
+    assert not (tmp_path / "second" / "metrics.jsonl").exists()
+
+
+def test_a_place_where_no_checkpoint_can_be_written_is_refused_before_anything_is_trained(tiny, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "checkpoints").write_text("a file")
+    with pytest.raises(UserError, match=r"checkpoints: checkpoints cannot be written here: File exists"):
+        train(tiny())
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
+def test_only_the_checkpoint_that_is_gone_on_from_is_verified(tiny, monkeypatch):
+    train(tiny(keep_every=5, iterations_to_run=15))
+    seen = []
+    why = store_module.why_unusable
+    monkeypatch.setattr(store_module, "why_unusable", lambda path: seen.append(path.name) or why(path))
+    train(tiny(keep_every=5))
+    assert seen == ["step-00000015"]
 
 
 def test_same_seed_same_weights_and_another_seed_others(tiny, data):

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from danalab.errors import UserError
 from danalab.files import sha256
-from danalab.train.checkpoint.store import together
+from danalab.train.checkpoint.together import together
 from danalab.train.parallel.world import World
 
 log = logging.getLogger(__name__)

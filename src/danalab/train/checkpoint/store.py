@@ -19,18 +19,19 @@ import logging
 import os
 import re
 import shutil
+import tempfile
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from danalab.errors import UserError
 from danalab.files import fsync_folder, read_json, sha256, write_atomically, write_json
+from danalab.train.checkpoint.together import together
 from danalab.train.parallel.world import World
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
 META, MANIFEST, COMMIT = "meta.json", "manifest.json", "COMMIT"
 _STEP = re.compile(r"step-(\d{8,})")
 
@@ -66,6 +67,20 @@ class CheckpointStore:
         return sorted(step for step, path in self._folders() if (path / COMMIT).is_file())
 
     # ---- writing ----
+
+    def require_writable(self) -> None:
+        """Find out before anything is trained whether checkpoints can be written here.
+
+        Raises:
+            UserError: they cannot.
+        """
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=self.folder):
+                pass
+        except OSError as error:
+            reason = error.strerror or error
+            raise UserError(f"{self.folder}: checkpoints cannot be written here: {reason}") from error
 
     def write(
         self,
@@ -238,33 +253,6 @@ def _entries(folder: Path, files: Iterable[Path]) -> dict[str, Any]:
 def _own_files(folder: Path, world: World) -> list[Path]:
     """The files of tensors that this rank wrote; a process alone leaves all to `commit`."""
     return sorted(folder.glob(f"__{world.rank}_*")) if world.size > 1 else []
-
-
-def together(world: World, work: Callable[[], T]) -> list[T]:
-    """Do `work` on all ranks; what each found, in order of ranks. Collective.
-
-    Raises:
-        Exception: what the first rank that failed met, on all ranks.
-    """
-    if world.size == 1:
-        return [work()]
-    result: tuple[T | None, Exception | None]
-    try:
-        result = (work(), None)
-    except Exception as error:
-        result = (None, _portable(error, world.rank))
-    found = world.gather(result)
-    for _, error in found:
-        if error is not None:
-            raise error
-    return [value for value, _ in found]
-
-
-def _portable(error: Exception, rank: int) -> Exception:
-    """An error that survives the way to other ranks, and says where it happened."""
-    if isinstance(error, OSError):
-        return OSError(error.errno, f"{error.strerror or error} (rank {rank})", error.filename)
-    return RuntimeError(f"{type(error).__name__}: {error} (rank {rank})")
 
 
 def why_unusable(folder: Path) -> str | None:

@@ -169,5 +169,12 @@ def _cause(error: CheckpointException) -> Exception:
     for wrapped in error.failures.values():
         inner = wrapped[0] if isinstance(wrapped, tuple) else wrapped
         if isinstance(inner, Exception):
-            return inner
+            return _system_error(inner) or inner
     return RuntimeError(str(error).splitlines()[0] if str(error) else type(error).__name__)
+
+
+def _system_error(error: BaseException | None) -> OSError | None:
+    """What the system said: torch answers a full disk with a complaint about positions in its archive."""
+    while error is not None and not isinstance(error, OSError):
+        error = error.__cause__ or error.__context__
+    return error

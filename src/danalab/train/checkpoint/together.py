@@ -1,0 +1,37 @@
+"""Work that succeeds on all ranks or fails on all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from danalab.train.parallel.world import World
+
+T = TypeVar("T")
+
+
+def together(world: World, work: Callable[[], T]) -> list[T]:
+    """Do `work` on all ranks; what each found, in order of ranks. Collective.
+
+    Raises:
+        Exception: what the first rank that failed met, on all ranks.
+    """
+    if world.size == 1:
+        return [work()]
+    result: tuple[T | None, Exception | None]
+    try:
+        result = (work(), None)
+    except Exception as error:
+        result = (None, _portable(error, world.rank))
+    found = world.gather(result)
+    for _, error in found:
+        if error is not None:
+            raise error
+    return [value for value, _ in found]
+
+
+def _portable(error: Exception, rank: int) -> Exception:
+    """An error that survives the way to other ranks, and says where it happened."""
+    if isinstance(error, OSError):
+        return OSError(error.errno, f"{error.strerror or error} (rank {rank})", error.filename)
+    return RuntimeError(f"{type(error).__name__}: {error} (rank {rank})")
