@@ -24,10 +24,13 @@ class MissingExtra(UserError):
 class LostRankError(RuntimeError):
     """A process of a run of several died or stopped answering; the message names it. Exit code 1."""
 
-    def __init__(self, message: str, *, quiet: bool = False):
-        """`quiet`: another process says it already."""
+    def __init__(self, message: str, *, quiet: bool = False, in_rank: bool = False):
+        """Args:
+        quiet: another process says it already.
+        in_rank: this process was one of the run; its threads and connections may wait for ranks that are gone.
+        """
         super().__init__(message)
-        self.quiet = quiet
+        self.quiet, self.in_rank = quiet, in_rank
 
 
 class FirstRankError(UserError):

@@ -51,7 +51,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except LostRankError as error:
         if debug and not error.quiet:
             raise
-        return 1 if error.quiet else _fail(str(error), code=1)
+        if not error.quiet:
+            _fail(str(error))
+        if error.in_rank:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(1)
+        return 1
     except BrokenPipeError:
         # The reader (head, less) has seen enough. Python would complain again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import signal
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -88,6 +90,8 @@ _SIGNS = ("gloo", "Connection closed by peer", "Connection reset by peer", "Time
 
 def _lost(world: World, error: Exception) -> LostRankError:
     """Ask who is still there, by the store that all ranks met at."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun sends it now; a word about the reason first
     here, failed = {world.rank}, {}
     try:
         store = _store()
@@ -110,7 +114,7 @@ def _lost(world: World, error: Exception) -> LostRankError:
         first = (str(error).strip() or type(error).__name__).splitlines()[0]
         words.append(f"ranks lost each other: {first[:200]}")
     text = "; ".join(words) + "; started again, the run goes on from its last checkpoint"
-    return LostRankError(text, quiet=world.rank != min(here | {world.rank}))
+    return LostRankError(text, quiet=world.rank != min(here | {world.rank}), in_rank=True)
 
 
 def _store() -> Any:
