@@ -35,21 +35,30 @@ class Attention(nn.Module):
         self.q_norm = make_norm(config, config.head_dim) if config.qk_norm else None
         self.k_norm = make_norm(config, config.head_dim) if config.qk_norm else None
 
-    def forward(self, x_BLD: Tensor, rotary_L1P2: Tensor, state: KeyValues | None = None) -> Tensor:
-        """Args: x [B, L, D]; rotary: (cos, sin) of these L positions; state: what earlier calls left, or None."""
+    def forward(
+        self, x_BLD: Tensor, rotary_L1P2: Tensor, state: KeyValues | None = None, mask_B1LL: Tensor | None = None
+    ) -> Tensor:
+        """Args:
+        x: [B, L, D].
+        rotary: (cos, sin) of these L positions.
+        state: what earlier calls left, or None.
+        mask: which keys each query sees, in place of all up to itself; not with a state.
+        """
         q, k, v = (linear(x_BLD).unflatten(-1, (-1, self.head_dim)) for linear in (self.q, self.k, self.v))
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
         q, k = rotate(q, rotary_L1P2), rotate(k, rotary_L1P2)
-        y_BNLH = self._attend(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), state)
+        y_BNLH = self._attend(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), state, mask_B1LL)
         y = y_BNLH.transpose(1, 2).flatten(-2)
         if self.gate is not None:
             y = y * torch.sigmoid(self.gate(x_BLD))
         return self.out(y)
 
-    def _attend(self, q_BNLH: Tensor, k_BKLH: Tensor, v_BKLH: Tensor, state: KeyValues | None) -> Tensor:
+    def _attend(
+        self, q_BNLH: Tensor, k_BKLH: Tensor, v_BKLH: Tensor, state: KeyValues | None, mask: Tensor | None
+    ) -> Tensor:
         # All causal but for two cases with a past: one query, which sees everything, and several, which need a mask.
-        causal, mask = True, None
+        causal = mask is None
         if state is not None:
             length = q_BNLH.shape[2]
             k_BKLH, v_BKLH = state.append(k_BKLH, v_BKLH)

@@ -44,17 +44,19 @@ class Block(nn.Module):
         self.residual_scale = config.residual_scale
         self.checkpointing = "none"
 
-    def forward(self, x_BLD: Tensor, rotary_L1P2: Tensor, state: KeyValues | None = None) -> Tensor:
-        """Args: x [B, L, D]; rotary: (cos, sin) of these positions; state: decoding state of this block, or None."""
+    def forward(
+        self, x_BLD: Tensor, rotary_L1P2: Tensor, state: KeyValues | None = None, mask_B1LL: Tensor | None = None
+    ) -> Tensor:
+        """Args: x [B, L, D]; rotary, state, mask: see `Attention.forward`."""
         if self.checkpointing == "none" or state is not None or not torch.is_grad_enabled():
-            return self._compute(x_BLD, rotary_L1P2, state)
+            return self._compute(x_BLD, rotary_L1P2, state, mask_B1LL)
         settings: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False}
         if self.checkpointing == "selective":
             settings["context_fn"] = partial(create_selective_checkpoint_contexts, _SAVED_OPS)
-        return checkpoint(self._compute, x_BLD, rotary_L1P2, **settings)
+        return checkpoint(self._compute, x_BLD, rotary_L1P2, None, mask_B1LL, **settings)
 
-    def _compute(self, x: Tensor, rotary: Tensor, state: KeyValues | None = None) -> Tensor:
-        x = self._add(x, self.attention(self.attention_norm(x), rotary, state))
+    def _compute(self, x: Tensor, rotary: Tensor, state: KeyValues | None, mask: Tensor | None) -> Tensor:
+        x = self._add(x, self.attention(self.attention_norm(x), rotary, state, mask))
         return self._add(x, self.mlp(self.mlp_norm(x)))
 
     def _add(self, x: Tensor, update: Tensor) -> Tensor:

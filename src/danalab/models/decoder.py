@@ -20,6 +20,7 @@ from danalab.errors import UserError
 from danalab.models.block import Block, checkpointing_rule
 from danalab.models.cache import Cache
 from danalab.models.config import ModelConfig
+from danalab.models.documents import document_mask, documents_of
 from danalab.models.init import initialise
 from danalab.models.layers import KIND_OF_ROLE, Embedding, Linear, make_norm
 from danalab.models.loss import chunked_cross_entropy, token_cross_entropy
@@ -32,6 +33,9 @@ class Decoder(nn.Module):
     def __init__(self, config: ModelConfig):
         super().__init__()
         self.config = config
+        self.document_token: int | None = None
+        """Id at which a new document begins in a row, whose attention and positions then start anew; None: a row is one
+        document. A matter of training and evaluation: a text that is decoded from a cache is one document."""
         self.token_embedding = Embedding(config.vocab_size, config.d_model)
         self.rotary = Rotary(config.seq_len, config.head_dim, config.rope_theta)
         self.blocks = nn.ModuleList(self.make_block(config, layer) for layer in range(config.n_layers))
@@ -84,12 +88,18 @@ class Decoder(nn.Module):
         start = 0 if cache is None else cache.length
         self._check(tokens, start)
         if cache is not None:
+            if self.document_token is not None:
+                raise UserError("a cache holds one document: set document_token to None before decoding")
             cache.require_room(*tokens.shape)
-        rotary = self.rotary(start, tokens.shape[1])
+        if cache is None and self.document_token is not None:
+            document, position = documents_of(tokens, self.document_token)
+            rotary, mask = self.rotary.at(position), document_mask(document)
+        else:
+            rotary, mask = self.rotary(start, tokens.shape[1]), None
         x = self.token_embedding(tokens)
         if cache is None:
             for block in self.blocks:
-                x = block(x, rotary)
+                x = block(x, rotary, None, mask)
         else:
             with _uncompiled():
                 for block, state in zip(self.blocks, cache.states, strict=True):

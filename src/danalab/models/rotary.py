@@ -45,9 +45,16 @@ class Rotary(nn.Module):
         """(cos, sin) of the positions `start` to `start + length`: [L, 1, P, 2]."""
         return self.table[start : start + length]
 
+    def at(self, positions: Tensor) -> Tensor:
+        """(cos, sin) of any positions [B, L]: [B, L, 1, P, 2]."""
+        return self.table[positions]
+
 
 def rotate(x_BLNH: Tensor, table_L1P2: Tensor) -> Tensor:
-    """Turn every pair of features of `x` by its position's angle, in the table's precision; keeps x's dtype."""
+    """Turn every pair of features of `x` by its position's angle, in the table's precision; keeps x's dtype.
+
+    The table may have a leading dimension B.
+    """
     x = x_BLNH.to(table_L1P2.dtype).unflatten(-1, (-1, 2))
     if torch.compiler.is_compiling():  # inductor has no complex arithmetic; it fuses this form into one pass
         (even, odd), (cos, sin) = x.unbind(-1), table_L1P2.unbind(-1)

@@ -51,6 +51,8 @@ def evaluate_run(
     chosen = choose_device(device)
     loaded = run.load_model(step, chosen)
     dataset.check_vocab(loaded.model.config.vocab_size)
+    if config.get("document_mask"):
+        loaded.model.document_token = dataset.eos_id
     dtype = autocast_dtype(config["dtype"], chosen)
     try:
         token_bytes = run.tokenizer.token_bytes() if data is None else dataset.token_bytes

@@ -181,6 +181,7 @@ def build_trainer(
     autocast = _autocast(compute_dtype, device)
     model = sharing.build_model(resolved.model, init=config.init, seed=config.seed, device=device)
     model.set_activation_checkpointing(config.activation_checkpointing)
+    model.document_token = dataset.eos_id if config.document_mask else None
     if config.compile if config.compile is not None else device.type == "cuda":
         runtime.require_compiler(device)
         for block in model.blocks:
