@@ -14,6 +14,7 @@ import typing
 from pathlib import Path
 from typing import Any
 
+from danalab.cli import optimizer_flags
 from danalab.errors import UserError, nearest
 
 _TRUE = {"true", "1", "yes", "on"}
@@ -52,12 +53,21 @@ def parse(flags_type: type, arguments: list[str], *, prog: str, description: str
     print_config = "--print-config" in arguments
     arguments = [a for a in arguments if a != "--print-config"]
     hints = typing.get_type_hints(flags_type, include_extras=True)
-    names = [f.name for f in dataclasses.fields(flags_type) if f.init]
+    fields = {f.name: f for f in dataclasses.fields(flags_type) if f.init}
+    names = [name for name in fields if name != optimizer_flags.FIELD]
+    loaded = _yaml_values(config_file) if config_file else {}
+    settings: dict[str, Any] = {}
+    opt = ""
+    if optimizer_flags.FIELD in fields:
+        opt = optimizer_flags.chosen(arguments, loaded, str(fields["opt"].default))
+        settings = optimizer_flags.from_file(loaded, names, opt, f"--config {config_file}")
+        arguments, given = optimizer_flags.take(arguments, names, opt, prog)
+        settings |= given
     arguments = _plain_booleans(arguments, {name: hints[name] for name in names})
     positional = {n for n in names if "Positional" in str(hints[n])}
     _refuse_unknown(arguments, [n for n in names if n not in positional], prog)
 
-    default = _from_yaml(flags_type, names, config_file) if config_file else None
+    default = _from_yaml(flags_type, names, loaded, config_file) if config_file else None
     complaint = io.StringIO()
     try:
         with contextlib.redirect_stderr(complaint):
@@ -70,8 +80,13 @@ def parse(flags_type: type, arguments: list[str], *, prog: str, description: str
             )
     except SystemExit as stop:
         if stop.code in (0, None):
+            if opt:
+                named = any(argument.split("=")[0] == "--opt" for argument in arguments)
+                print(optimizer_flags.help_text(opt if named else None, names, prog))
             raise
         raise UserError(f"{_one_line(complaint.getvalue())}; see {prog} --help") from None
+    if settings:
+        flags = dataclasses.replace(flags, **{optimizer_flags.FIELD: settings})
     return Parsed(flags, print_config)
 
 
@@ -140,9 +155,8 @@ def _refuse_unknown(arguments: list[str], names: list[str], prog: str) -> None:
             raise UserError(f"unknown flag {flag}{hint}; see {prog} --help")
 
 
-def _from_yaml(flags_type: type, names: list[str], file: str) -> Any:
-    """An instance with the file's values; what the file leaves out keeps its default."""
-    import tyro
+def _yaml_values(file: str) -> dict[str, Any]:
+    """What the file says, by field name."""
     import yaml
 
     try:
@@ -153,7 +167,13 @@ def _from_yaml(flags_type: type, names: list[str], file: str) -> Any:
         raise UserError(f"--config {file}: not valid YAML: {error}") from error
     if not isinstance(loaded, dict):
         raise UserError(f"--config {file}: a mapping of flags is expected, not {type(loaded).__name__}")
-    values = {str(key).replace("-", "_"): value for key, value in loaded.items()}
+    return {str(key).replace("-", "_"): value for key, value in loaded.items()}
+
+
+def _from_yaml(flags_type: type, names: list[str], values: dict[str, Any], file: str) -> Any:
+    """An instance with the file's values; what the file leaves out keeps its default."""
+    import tyro
+
     for key in values:
         if key not in names:
             raise UserError(f"--config {file}: unknown key '{key}'{nearest(key, names)}")

@@ -109,7 +109,7 @@ class OptimizerDriver:
         return self._wants_curvature and self.optimizer.hessian_is_due()
 
     def take_curvature(self, n_labels: float) -> None:
-        """Take the gradients at hand, of the mean loss of `n_labels` sampled labels, for curvature; then forget them."""
+        """Take the gradients at hand, of the mean loss of `n_labels` sampled labels, for curvature; forget them."""
         self.optimizer.update_hessian(n_labels)
         self.zero_grad()
 

@@ -1,7 +1,7 @@
 """From a run's configuration to the hyper-parameters of its optimizer.
 
-Flags of the run itself (kappa, weight decay, ...) are settings of some optimizers; everything else that an optimizer has
-is in `optimizer_settings`, which wins over rules.
+Flags of the run itself (kappa, weight decay, ...) are settings of some optimizers; everything else that an optimizer
+has is in `optimizer_settings`, which wins over rules.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ class GradientStep:
         return self._look(loss)
 
     def of_labels(self, inputs: Tensor, labels: Tensor) -> float:
-        """Gradients of the plain mean cross-entropy of `labels`, neither clipped nor regularised; how many labels count.
+        """Gradients of the plain mean cross-entropy of `labels`, not clipped nor regularised; how many labels count.
 
         What is not finite stays so. Collective.
         """

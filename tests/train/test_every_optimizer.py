@@ -1,0 +1,95 @@
+"""The trainer with every optimizer: it learns, goes on exactly where it was stopped, and skips steps cleanly."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from danalab.data import open_dataset
+from danalab.optim import list_optimizers
+from danalab.train.folder import RunFolder
+from danalab.train.job import build_trainer, train
+from danalab.train.resolve import resolve
+from danalab.train.run import open_run
+
+EVERY = list_optimizers()
+STEPS, STOP = 14, 6
+# At a batch of 4 x 16 the automatic rates of some are far from their best; what matters here is that they learn at all.
+RATES = {"sgd": 1.0, "sf-sgd": 10.0, "prodigy": 1.0, "dana": 0.3, "muon": 0.02, "adafactor": 0.05, "lamb": 0.05}
+SETTINGS = {"prodigy": {"d0": 1e-3}, "soap": {"precondition_frequency": 4}, "sophia": {"hessian_interval": 4}}
+SCHEDULES = ["cos_inf", "wsd", "none", "powerlaw", "linear", "cos"]
+
+
+def config(tiny, opt, **given):
+    settings = {
+        "opt": opt,
+        "lr": RATES.get(opt, 3e-3),
+        "optimizer_settings": SETTINGS.get(opt, {}),
+        "n_layers": 1,
+        "iterations": STEPS,
+        "warmup_steps": 2,
+        "eval_interval": 4,
+        "eval_batches": 1,
+        "ckpt_interval": 0,
+        "log_interval": 1,
+        "scheduler": SCHEDULES[EVERY.index(opt) % len(SCHEDULES)],
+        "async_checkpoint": False,
+        "on_nonfinite": "skip",
+    }
+    return tiny(**{**settings, **given})
+
+
+def state_of(trainer):
+    """Everything that a step may change, by name."""
+    found = {name: p.detach().clone() for name, p in trainer.model.named_parameters()}
+    for name, p in trainer.model.named_parameters():
+        for key, value in trainer.driver.optimizer.state.get(p, {}).items():
+            found[f"{name}.{key}"] = value.clone() if isinstance(value, torch.Tensor) else value
+    for number, group in enumerate(trainer.driver.optimizer.param_groups):
+        found |= {f"{number}.{key}": value for key, value in group.items() if key not in ("params", "lr")}
+    return found
+
+
+def same(left, right):
+    if isinstance(left, torch.Tensor):
+        return torch.equal(left, torch.as_tensor(right))
+    if isinstance(left, (list, tuple)):
+        return len(left) == len(right) and all(map(same, left, right))
+    return left == right
+
+
+@pytest.mark.parametrize("opt", EVERY)
+def test_it_learns_and_a_run_in_two_parts_is_bitwise_the_run_in_one(tiny, tmp_path, opt):
+    whole = open_run(train(config(tiny, opt, run_dir=tmp_path / "whole")))
+    train(config(tiny, opt, run_dir=tmp_path / "parts", iterations_to_run=STOP))
+    parts = open_run(train(config(tiny, opt, run_dir=tmp_path / "parts", eval_interval=4, log_interval=3)))
+    losses = [row["train/loss"] for row in whole.metrics()]
+    assert len(losses) == STEPS
+    assert sum(losses[-3:]) / 3 < losses[0] - 0.1
+    at = {row["step"]: row for row in whole.metrics()}
+    for row in parts.metrics():
+        for key in ("train/loss", "val/loss", "grad_norm", "update_norm", "lr"):
+            assert row.get(key) == at[row["step"]].get(key), (row["step"], key)
+    pairs = zip(whole.load_model().model.parameters(), parts.load_model().model.parameters(), strict=True)
+    assert all(torch.equal(p, q) for p, q in pairs)
+
+
+@pytest.mark.parametrize("opt", EVERY)
+def test_a_skipped_step_changes_nothing(tiny, opt):
+    settings = config(tiny, opt)
+    dataset = open_dataset(settings.data)
+    resolved = resolve(settings, dataset)
+    trainer = build_trainer(resolved, dataset, RunFolder(resolved.run_dir))
+    batches = dataset.batches(seed=1, global_batch=4, seq_len=16)
+    for step in range(3):
+        trainer._make_step(*batches[step], measured=False)
+    before = state_of(trainer)
+    hook = trainer.model.get_parameter("final_norm.weight").register_hook(lambda g: g * float("nan"))
+    result, _ = trainer._make_step(*batches[3], measured=False)
+    hook.remove()
+    assert not result.finite
+    after = state_of(trainer)
+    assert before.keys() == after.keys()
+    assert [name for name, value in before.items() if not same(value, after[name])] == []
+    trainer._make_step(*batches[4], measured=False)
+    assert any(not same(value, before[name]) for name, value in state_of(trainer).items())
