@@ -88,7 +88,7 @@ def test_a_trainer_checkpoint_resumes_bit_for_bit(hf, tmp_path, opt):
         assert torch.equal(p, resumed.model.get_parameter(name)), name
 
 
-def test_the_trainers_own_groups_overwrite_the_decay_and_the_example_says_so(hf, tmp_path):
+def test_a_decay_that_the_trainers_own_groups_take_away_is_said(hf, tmp_path, caplog):
     from danalab.optim import ADana
 
     base = hf.trainer(str(tmp_path), steps=1)
@@ -97,6 +97,7 @@ def test_the_trainers_own_groups_overwrite_the_decay_and_the_example_says_so(hf,
         model=base.model, args=base.args, train_dataset=hf.Windows(), optimizer_cls_and_kwargs=(ADana, settings)
     )
     assert {group["weight_decay"] for group in trainer.create_optimizer().param_groups} == {0.0}
+    assert "every group says weight_decay 0, so nothing decays" in caplog.text
     assert "optimizer_cls_and_kwargs" in hf.__doc__
 
 

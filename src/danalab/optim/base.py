@@ -6,6 +6,7 @@ it starts at 0, advances by one when a gradient is applied to that parameter, an
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
@@ -20,6 +21,8 @@ from danalab.optim.rehearsal import is_rehearsal
 from danalab.optim.rules import Rule
 from danalab.optim.settings import check_settings, resolve_decay
 from danalab.optim.state import IMPLEMENTATION, check_state_dict, fill_state, local, moment_dtype, parameter_name
+
+log = logging.getLogger(__name__)
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
@@ -228,6 +231,13 @@ class DecayingOptimizer(ElementwiseOptimizer):
         decay = {key: settings[key] for key in ("weight_decay", "wd_ts")}
         settings["weight_decay"], settings["wd_ts"] = resolve_decay(self.name, **decay, omega=omega, horizon=horizon)
         super().__init__(params, settings, foreach=foreach, fused=fused, capturable=capturable)
+        if settings["weight_decay"] and not any(group["weight_decay"] for group in self.param_groups):
+            # Trainers that make groups of their own write their weight decay into them, which is 0 unless it is set.
+            log.warning(
+                "%s: a weight decay was set, but every group says weight_decay 0, so nothing decays;"
+                " build the optimizer yourself and hand it to the trainer",
+                self.name,
+            )
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters with settings of their own; what is not given is as at construction.
