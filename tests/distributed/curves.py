@@ -1,0 +1,87 @@
+"""Twenty steps of a tiny model on this rank's part of fixed batches with masked targets: a run's loss curve."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass, field
+
+import torch
+
+from danalab.models import ModelConfig
+from danalab.train.parallel import Layout, World, join
+from danalab.train.parallel.sharing import share
+from danalab.train.step import GradientStep, UpdateNorm
+
+VOCAB, LENGTH, ROWS, STEPS = 60, 16, 8, 20
+
+
+@dataclass(frozen=True)
+class Case:
+    """A way to train; everything but `arch` and `opt` must leave the curve where it is."""
+
+    arch: str
+    opt: str
+    layout: Layout = field(default_factory=Layout)
+    micro_batch: int = ROWS
+    checkpointing: str = "none"
+    compiled: bool = False
+
+
+def config(arch: str) -> ModelConfig:
+    """Sizes of which some cannot be divided among ranks evenly: the vocabulary of 61."""
+    return ModelConfig(arch, 32, 2, 4, 8, 52, VOCAB + 1, LENGTH, n_kv_heads=2 if arch == "qwen3" else None)
+
+
+def batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The global batch of a step; a third of its targets carries no loss, unevenly."""
+    draw = torch.Generator().manual_seed(step)
+    tokens = torch.randint(0, VOCAB, (ROWS, LENGTH + 1), generator=draw)
+    targets = tokens[:, 1:].clone()
+    targets[torch.rand(targets.shape, generator=draw) < 0.3] = -1
+    targets[step % ROWS, 2:] = -1
+    return tokens[:, :-1], targets
+
+
+def curve(case: Case, world: World | None = None, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """(loss, gradient norm, update norm) of each step, [steps, 3]."""
+    world = world or World.single()
+    sharing = share(world)
+    model = sharing.build_model(config(case.arch), init="scaled-gpt", seed=0, device=torch.device("cpu"))
+    model.set_activation_checkpointing(case.checkpointing)
+    if case.compiled:
+        for block in model.blocks:
+            block.compile()
+    sharing.wrap(model, dtype)
+    optimizer = sharing.make_optimizer(case.opt, model, lr=1e-3)
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    step = GradientStep(
+        model,
+        parameters,
+        micro_batch=case.micro_batch,
+        grad_clip=0.5,
+        z_loss=1e-4,
+        autocast=contextlib.nullcontext if dtype is None else lambda: torch.autocast("cpu", dtype),
+        sharing=sharing,
+    )
+    moved, rows = UpdateNorm(parameters), []
+    for number in range(STEPS):
+        inputs, targets = batch(number)
+        share_of = ROWS // world.dp_size
+        own = slice(world.dp_rank * share_of, (world.dp_rank + 1) * share_of)
+        result = step(inputs[own], targets[own])
+        moved.before()
+        optimizer.step()
+        optimizer.zero_grad()
+        update = moved.after()
+        assert update is not None
+        rows.append([float(result.loss), float(result.grad_norm), float(update)])
+    return torch.tensor(rows)
+
+
+def curves(rank: int, size: int, cases: list[Case], dtype: torch.dtype | None = None) -> list[torch.Tensor]:
+    """For `run_ranks`: the curve of each case."""
+    worlds: dict[Layout, World] = {}
+    for case in cases:
+        if case.layout not in worlds:
+            worlds[case.layout] = join(case.layout, "cpu")
+    return [curve(case, worlds[case.layout], dtype) for case in cases]
