@@ -1,0 +1,46 @@
+#!/usr/bin/env bash
+# From a folder of pre-tokenised arrays to a trained resonance model: validate, split, train.
+#
+#   bash scripts/quick_train.sh PATH {small,medium,large,xlarge} [flags of danalab train ...]
+#
+# The split is made beside the data, in PATH-split, once: a second call uses the same one. OUTPUT_PATH names another place.
+# Exit codes: 1 invalid data, 2 anything else that is wrong, else that of the training.
+set -euo pipefail
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+fail() { echo "quick_train.sh: error: $*" >&2; exit 2; }
+
+(($# >= 2)) || fail "usage: quick_train.sh PATH {small,medium,large,xlarge} [flags of danalab train ...]"
+data=${1%/} size=$2
+shift 2
+# sequences of a micro-batch, micro-batches a step
+case $size in
+    small | medium) batch=4 accumulation=8 ;;
+    large) batch=2 accumulation=16 ;;
+    xlarge) batch=1 accumulation=32 ;;
+    *) fail "unknown size '$size': known are small, medium, large, xlarge" ;;
+esac
+[[ -d $data ]] || fail "$data: no such folder"
+
+danalab=${DANALAB:-$here/../.venv/bin/danalab}
+[[ -x $danalab ]] || danalab=danalab
+split=${OUTPUT_PATH:-$data-split}
+
+echo "1/3 validating $data" >&2
+"$danalab" data validate "$data"
+
+echo "2/3 splitting into $split" >&2
+if [[ -f $split/split.json ]]; then
+    source=$(cd "$data" && pwd -P)
+    grep -qF "\"source\": \"$source\"" "$split/split.json" ||
+        fail "$split: is the split of other data; remove it, or set OUTPUT_PATH"
+    echo "$split is there already" >&2
+else
+    "$danalab" data split "$data" --output-path "$split" --val-ratio "${VAL_RATIO:-0.01}"
+fi
+
+echo "3/3 training the resonance model, size $size" >&2
+[[ $("$danalab" train --help) == *--size* ]] || fail \
+    "this build has no resonance architecture (danalab train knows no --size); the data in $split are ready for others"
+exec "$danalab" train --arch resonance --size "$size" --data "$split" \
+    --batch-size "$batch" --acc-steps "$accumulation" "$@"

@@ -1,0 +1,90 @@
+"""The script from arrays to a trained resonance model: what it calls, in what order, and where it stops."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "quick_train.sh"
+STUB = """#!/usr/bin/env bash
+echo "$*" >> "$CALLS"
+case "$1 $2" in
+    "data validate") exit "${VALIDATE:-0}" ;;
+    "data split") mkdir -p "$5"; printf '{"source": "%s"}' "$(cd "$3" && pwd -P)" > "$5/split.json" ;;
+    "train --help") echo "${HELP:-}" ;;
+esac
+"""
+
+
+@pytest.fixture
+def run(tmp_path):
+    stub = tmp_path / "danalab"
+    stub.write_text(STUB)
+    stub.chmod(0o755)
+    (tmp_path / "data").mkdir()
+
+    def call(*arguments: object, **environment: str) -> tuple[int, list[str], str]:
+        (tmp_path / "calls").write_text("")
+        done = subprocess.run(
+            ["bash", str(SCRIPT), *map(str, arguments)],
+            env={**os.environ, "DANALAB": str(stub), "CALLS": str(tmp_path / "calls"), **environment},
+            capture_output=True,
+            text=True,
+        )
+        return done.returncode, (tmp_path / "calls").read_text().splitlines(), done.stderr
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("size", "batch"), [("small", "4 8"), ("medium", "4 8"), ("large", "2 16"), ("xlarge", "1 32")]
+)
+def test_it_validates_splits_and_trains(run, tmp_path, size, batch):
+    code, calls, _ = run(tmp_path / "data", size, "--iterations", "5", HELP="--size")
+    micro, accumulation = batch.split()
+    assert code == 0
+    assert calls == [
+        f"data validate {tmp_path}/data",
+        f"data split {tmp_path}/data --output-path {tmp_path}/data-split --val-ratio 0.01",
+        "train --help",
+        f"train --arch resonance --size {size} --data {tmp_path}/data-split --batch-size {micro} "
+        f"--acc-steps {accumulation} --iterations 5",
+    ]
+
+
+def test_a_second_call_takes_the_split_that_is_there(run, tmp_path):
+    run(tmp_path / "data", "small", HELP="--size")
+    code, calls, _ = run(tmp_path / "data", "small", HELP="--size")
+    assert code == 0
+    assert not any(call.startswith("data split") for call in calls)
+
+
+def test_the_split_of_other_data_is_not_taken(run, tmp_path):
+    run(tmp_path / "data", "small", HELP="--size")
+    (tmp_path / "other").mkdir()
+    code, _, errors = run(tmp_path / "other", "small", HELP="--size", OUTPUT_PATH=str(tmp_path / "data-split"))
+    assert code == 2
+    assert "is the split of other data" in errors
+
+
+def test_invalid_data_stop_it(run, tmp_path):
+    code, calls, _ = run(tmp_path / "data", "small", VALIDATE="1", HELP="--size")
+    assert code == 1
+    assert len(calls) == 1
+
+
+def test_a_build_without_the_architecture_says_so_after_the_split(run, tmp_path):
+    code, calls, errors = run(tmp_path / "data", "small")
+    assert code == 2
+    assert calls[-1] == "train --help"
+    assert "no resonance architecture" in errors
+
+
+@pytest.mark.parametrize("arguments", [(), ("data",), ("data", "tiny"), ("nothing", "small")])
+def test_wrong_arguments_are_refused(run, tmp_path, arguments):
+    code, calls, errors = run(*(tmp_path / a if a in ("data", "nothing") else a for a in arguments))
+    assert (code, calls) == (2, [])
+    assert errors.startswith("quick_train.sh: error:")
