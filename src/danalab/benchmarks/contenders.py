@@ -6,7 +6,7 @@
     torch.Muon           a class of torch.optim
     po.AdEMAMix          a class of pytorch-optimizer (extra `baselines`)
 
-Muon and its kin take matrices only: their number counts the matrices of the model, and their peer is torch.Muon.
+torch.Muon takes matrices only, so it is measured on those of the model; Muon's kin here update the rest as well.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ WAYS: dict[str, dict[str, bool]] = {
 }
 REFERENCE = "adamw:fused"
 MATRIX_PEER = "torch.Muon"
+PEERS = {"ademamix": "po.AdEMAMix"}
+"""The library's own of optimizers that we have as well."""
 LR = 1e-6
 """Small, so that thousands of steps on the same gradients leave ordinary numbers."""
 
@@ -96,10 +98,11 @@ def contender(name: str, device: str) -> Contender:
     def build(params: list[Tensor]) -> torch.optim.Optimizer:
         return spec.build(_groups(spec.name, params), lr=LR, **settings)
 
-    is_matrix = not spec.elementwise and "ns_steps" in spec.settings
-    return Contender(
-        f"{spec.name}:{way}" if way else spec.name, build, MATRIX_PEER if is_matrix else None, way == "graph"
-    )
+    if "ns_steps" in spec.settings:
+        peer = MATRIX_PEER
+    else:
+        peer = PEERS.get(spec.name)
+    return Contender(f"{spec.name}:{way}" if way else spec.name, build, peer, way == "graph")
 
 
 def captured(optimizer: torch.optim.Optimizer) -> Work:

@@ -37,8 +37,9 @@ DEFAULT_SIZES = {"cpu": (20, 88), "cuda": (20, 88, 600)}
 ELEMENTWISE = (
     *(REFERENCE, "adamw:foreach"),
     *("adana:fused", "dana-mk4:fused", "adamw-decaying-wd:fused", "dana-star:fused", "dana-star-mk4:fused"),
+    *("ademamix:fused", "auto-dana:fused", "sign-dana:fused"),
     *("adana:foreach", "dana-star-mk4:foreach", "adana:eager"),
-    *("po.AdEMAMix", "po.Lion", "po.ADOPT", "po.MARS"),
+    *("po.Lion", "po.ADOPT", "po.MARS"),
 )
 GRAPHS = ("adamw:graph", "adana:graph", "dana-mk4:graph", "dana-star-mk4:graph")
 MATRICES = (MATRIX_PEER, "muon", "d-muon")
