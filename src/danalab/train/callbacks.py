@@ -24,9 +24,8 @@ class Callback:
     def before_update(self, step: int, logged: bool) -> None:
         """The gradients of update number `step` are there (clipped, finite); the weights are still the old ones."""
 
-    def after_update(self, step: int, logged: bool) -> dict[str, float]:
-        """Update number `step` was made; returns what belongs into its row, where there is one."""
-        return {}
+    def after_update(self, step: int, logged: bool) -> None:
+        """Update number `step` was made; the gradients are still there."""
 
     def on_evaluated(self, step: int) -> None:
         """The fixed validation set was evaluated after `step` steps."""

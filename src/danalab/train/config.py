@@ -179,6 +179,27 @@ class TrainConfig:
     gc_interval: int = 1000
     """Steps between Python garbage collections (never in between); 0: leave it to Python."""
 
+    tensorboard: bool = False
+    """Mirror the metrics for TensorBoard, in the run folder's tensorboard/."""
+    wandb: bool = False
+    """Mirror the metrics to Weights & Biases; a resumed run goes on under its id."""
+    wandb_project: str | None = None
+    """Default $WANDB_PROJECT."""
+    wandb_entity: str | None = None
+    """Default $WANDB_ENTITY."""
+    wandb_group: str | None = None
+    """Default $WANDB_RUN_GROUP."""
+    wandb_mode: Literal["online", "offline", "disabled"] | None = None
+    """Default $WANDB_MODE, else online; offline: for nodes without a connection, to be sent by `wandb sync`."""
+    log_dynamics: bool = False
+    """Norms of weights, gradients and updates of each parameter, and angular updates, when logged: dynamics.jsonl."""
+    collect_tau_stats: bool = False
+    """dana-star's: order statistics of tau at evaluations number 10, 20, 40, ..., in the run folder's tau/."""
+    profile: bool = False
+    """Trace a few early steps of this job by torch's profiler, in the run folder's profile/."""
+    peak_tflops: float | None = None
+    """Peak of one device [TFLOP/s], for the MFU; default by the GPU's name."""
+
     run_dir: Path | None = None
     """The run folder; default runs/NAME ($RESULTS_BASE_FOLDER/NAME where that is set)."""
     name: str | None = None
@@ -216,8 +237,10 @@ class TrainConfig:
                 raise UserError(f"{flag(name)} {value}: must be finite and not negative")
         if self.lr is not None and not 0 < self.lr < float("inf"):
             raise UserError(f"--lr {self.lr}: must be finite and positive")
-        if not 0 < self.wd_ts_divisor < float("inf"):
-            raise UserError(f"--wd-ts-divisor {self.wd_ts_divisor}: must be finite and positive")
+        for name in ("wd_ts_divisor", "peak_tflops"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < float("inf"):
+                raise UserError(f"{flag(name)} {value}: must be finite and positive")
         if self.keep_last < 2:
             raise UserError(f"--keep-last {self.keep_last}: at least 2, as one may be damaged when it is needed")
         object.__setattr__(self, "keep_steps", tuple(str(word) for word in self.keep_steps))
@@ -292,6 +315,8 @@ MECHANICS = frozenset(
         *("nproc", "distributed_backend", "tp_size", "replicas", "collective_timeout"),
         *("on_nonfinite", "eval_interval", "eval_batches", "log_interval", "json"),
         *("ckpt_interval", "keep_last", "keep_every", "keep_steps", "local_ckpt_dir", "async_checkpoint"),
+        *("tensorboard", "wandb", "wandb_project", "wandb_entity", "wandb_group", "wandb_mode"),
+        *("log_dynamics", "collect_tau_stats", "profile", "peak_tflops"),
         *("run_dir", "name", "auto_resume", "resume_from", "extend_to", "iterations_to_run"),
         *("data", "array_cache_gib", "tokenizer", "heads", "tokens_per_param", "horizon_basis", "lr_multiplier"),
     }

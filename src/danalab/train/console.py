@@ -10,8 +10,10 @@ from rich.console import Console
 from rich.logging import RichHandler
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from danalab.train.callbacks import Callback
 
-class ConsoleProgress:
+
+class ConsoleProgress(Callback):
     """A callback that shows rows of metrics."""
 
     name = "console"
@@ -60,13 +62,6 @@ class ConsoleProgress:
         if self._progress:
             self._progress.stop()
             self._progress = None
-
-    def state_dict(self) -> dict[str, Any]:
-        """Nothing to remember."""
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Nothing was remembered."""
 
 
 def _duration(seconds: float) -> str:

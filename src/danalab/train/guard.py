@@ -13,12 +13,13 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from danalab.files import write_json
+from danalab.train.callbacks import Callback
 from danalab.train.step import StepResult
 
 log = logging.getLogger(__name__)
@@ -120,26 +121,7 @@ class FiniteGuard:
         write_json(self.report, found)
 
 
-class Callback(Protocol):
-    """Something that looks on: it is told of rows and the end, and its state is part of checkpoints."""
-
-    name: str
-
-    def on_row(self, row: dict[str, Any]) -> None:
-        """A row of metrics was written."""
-
-    def on_end(self, summary: dict[str, Any]) -> None:
-        """The run ended or was stopped."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Plain values to be checkpointed."""
-        ...
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take back what `state_dict` gave."""
-
-
-class SpikeMonitor:
+class SpikeMonitor(Callback):
     """Warns when a logged loss or update norm stands out of the recent ones by `threshold` robust deviations.
 
     Update norms spike before losses do. The spread is the median absolute deviation, which a spike in the window does

@@ -36,6 +36,7 @@ from danalab.train.parallel.world import World, joined
 from danalab.train.resolve import Resolved, resolve
 from danalab.train.resume import Source, agree_on_source, run_record
 from danalab.train.trainer import Trainer
+from danalab.train.watch import watchers
 
 log = logging.getLogger(__name__)
 
@@ -149,10 +150,6 @@ def _run(resolved: Resolved, dataset: Dataset, folder: RunFolder, source: Source
         status = trainer.fit()
     except NonFiniteError:
         status = "nonfinite"
-    finally:
-        for callback in trainer.callbacks:
-            if isinstance(callback, ConsoleProgress):
-                callback.close()
     summary = (folder.read_summary() or {}) if world.is_main else {}
     if status == "interrupted" and stop.signal is not None and world.is_main:
         log.info("%s: stopped by %s at step %d, checkpointed", folder.path, stop.signal.name, trainer.step)
@@ -228,7 +225,7 @@ def build_trainer(
         stop=runtime.StopRequest() if stop is None else stop,
         sharing=sharing,
         loss_scale=LossScale(device) if compute_dtype == torch.float16 else None,
-        callbacks=[SpikeMonitor()],
+        callbacks=[SpikeMonitor(), *watchers(resolved, folder, model, driver.optimizer, world)],
     )
 
 

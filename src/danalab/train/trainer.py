@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from danalab.scaling.hardware import peak_flops
+from danalab.train.callbacks import Callback
 from danalab.train.checkpoint import tensors
 from danalab.train.checkpoint.saver import Saver
 from danalab.train.curvature import Curvature
@@ -25,7 +26,7 @@ from danalab.train.driver import OptimizerDriver
 from danalab.train.evaluation import Evaluation, Evaluator
 from danalab.train.failures import explained
 from danalab.train.folder import RunFolder
-from danalab.train.guard import Callback, FiniteGuard, NonFiniteError
+from danalab.train.guard import FiniteGuard, NonFiniteError
 from danalab.train.loss_scale import LossScale
 from danalab.train.metrics import MetricsFile
 from danalab.train.parallel.sharing import Sharing
@@ -77,7 +78,7 @@ class Trainer:
         autocast: makes the context manager of forward computations.
         sharing: among which ranks; default one process alone.
         loss_scale: for float16.
-        callbacks: told of rows and the end, in this order.
+        callbacks: told of updates, rows and the end, in this order.
         """
         config = resolved.config
         self.resolved, self.config = resolved, config
@@ -123,8 +124,7 @@ class Trainer:
             config.on_nonfinite, folder.nonfinite_file, self._describe_batch, names, writes=self.world.is_main
         )
         self._update_norm = UpdateNorm(driver.parameters)
-        peak = peak_flops(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
-        self._peak_flops = peak[0] if peak else None
+        self._peak_flops = _peak_flops(config.peak_tflops, device)
         self._interval = {"seconds": 0.0, "steps": 0.0, "data_wait": 0.0, "save_wait": 0.0}
         self._clock, self._excluded = time.perf_counter(), 0.0
         self._evaluated_at: int | None = None
@@ -147,6 +147,7 @@ class Trainer:
         batches = self.batches.iterate(self.step)
         with self.stop, GarbageCollector(config.gc_interval) as garbage:
             try:
+                self._start_callbacks()
                 self._finish_pending_row()
                 self._clock, self._excluded = time.perf_counter(), 0.0
                 while (status := self._why_end()) is None:
@@ -174,6 +175,8 @@ class Trainer:
             finally:
                 if self.metrics is not None:
                     self.metrics.close()
+                for callback in self.callbacks:
+                    callback.close()
                 if isinstance(batches, Generator):
                     batches.close()  # ends the thread that reads ahead
 
@@ -185,15 +188,30 @@ class Trainer:
             if not result.finite.is_cuda:
                 self.guard.check(self.step + 1, result)
             lr = self.driver.set_lr(self._schedule(self.step))
+            for callback in self.callbacks:
+                callback.before_update(self.step + 1, measured)
             if measured:
                 self._update_norm.before()
             self.driver.step(result.finite)
             if result.finite.is_cuda:
                 self.guard.check(self.step + 1, result)
+            for callback in self.callbacks:
+                callback.after_update(self.step + 1, measured)
         self.driver.zero_grad()
         self.step += 1
         self._interval["steps"] += 1
         return result, lr
+
+    def _start_callbacks(self) -> None:
+        """Rank 0 first: where one of its mirrors can't be reached, all ranks end."""
+
+        def start() -> None:
+            for callback in self.callbacks:
+                callback.on_start(self.step)
+
+        self.world.first(start)
+        if not self.world.is_main:
+            start()
 
     def _why_end(self) -> str | None:
         if self.step >= self.resolved.iterations:
@@ -282,6 +300,8 @@ class Trainer:
         evaluation = self._evaluate(self.evaluator.fixed)
         if evaluation is not None:
             self._pending_row = None
+            for callback in self.callbacks:
+                callback.on_evaluated(self.step)
             self._write_row({**row, "val/loss": evaluation.loss, "val/bpb": evaluation.bpb})
 
     def _evaluate(self, how: Callable[..., Evaluation | None]) -> Evaluation | None:
@@ -373,3 +393,11 @@ class Trainer:
             if callback.name in meta["callbacks"]:
                 callback.load_state_dict(meta["callbacks"][callback.name])
         restore_random_state(meta["random"])
+
+
+def _peak_flops(stated: float | None, device: torch.device) -> float | None:
+    """Peak FLOP/s of one device, for the MFU: as stated [TFLOP/s], else by its name; None where neither is known."""
+    if stated is not None:
+        return stated * 1e12
+    known = peak_flops(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
+    return known[0] if known else None

@@ -1,1 +1,66 @@
 """Callbacks that a run can have: TensorBoard, Weights & Biases, dynamics, statistics of tau, profiles."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from danalab.train.callbacks import Callback
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from danalab.train.folder import RunFolder
+    from danalab.train.parallel.world import World
+    from danalab.train.resolve import Resolved
+
+
+def watchers(
+    resolved: Resolved, folder: RunFolder, model: nn.Module, optimizer: torch.optim.Optimizer, world: World
+) -> list[Callback]:
+    """The callbacks that the configuration asks for, on this rank.
+
+    Raises:
+        UserError: an extra is missing, or the optimizer keeps no tau.
+    """
+    config = resolved.config
+    found: list[Callback] = []
+    if config.log_dynamics:
+        from danalab.train.watch.dynamics import Dynamics
+
+        found.append(Dynamics(folder.path / "dynamics.jsonl", model.named_parameters(), writes=world.is_main))
+    if config.collect_tau_stats:
+        from danalab.train.watch.tau import TauStatistics
+
+        found.append(
+            TauStatistics(
+                folder.path / "tau",
+                model.named_parameters(),
+                optimizer,
+                eval_interval=config.eval_interval,
+                last_step=resolved.iterations,
+                writes=world.is_main,
+            )
+        )
+    if config.profile:
+        from danalab.train.watch.profiler import ProfilerTrace
+
+        found.append(ProfilerTrace(folder.path / "profile", world.rank))
+    if config.tensorboard and world.is_main:
+        from danalab.train.watch.tensorboard import TensorBoardMirror
+
+        found.append(TensorBoardMirror(folder.path / "tensorboard"))
+    if config.wandb and world.is_main:
+        from danalab.train.watch.wandb import WandbMirror
+
+        found.append(
+            WandbMirror(
+                folder.path,
+                config.as_dict(),
+                project=config.wandb_project,
+                entity=config.wandb_entity,
+                group=config.wandb_group,
+                mode=config.wandb_mode,
+            )
+        )
+    return found

@@ -55,17 +55,16 @@ class Dynamics(Callback):
                 grad = whole(p.grad.detach())
                 self._row[f"{name}/{_size_name('grad', p)}"] = _size(grad, p)
 
-    def after_update(self, step: int, logged: bool) -> dict[str, float]:
+    def after_update(self, step: int, logged: bool) -> None:
         """Measure the update and write the row."""
         if not logged:
-            return {}
+            return
         for (name, p), before in zip(self._parameters, self._before, strict=True):
             old, new = whole(before).double(), whole(p.detach()).double()
             self._row |= {f"{name}/{key}": value for key, value in update_statistics(old, new).items()}
         self._before = []
         if self._file is not None:
             self._file.write({"step": step, **dict(sorted(self._row.items()))})
-        return {}
 
     def close(self) -> None:
         """Close the file."""

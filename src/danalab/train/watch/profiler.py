@@ -46,12 +46,11 @@ class ProfilerTrace(Callback):
         profiler.export_chrome_trace(str(path))
         log.info("profile of steps %d to %d: %s", self._step - ACTIVE + 1, self._step, path)
 
-    def after_update(self, step: int, logged: bool) -> dict[str, float]:
+    def after_update(self, step: int, logged: bool) -> None:
         """Tell the profiler that a step ended."""
         if self._profiler is not None:
             self._step = step
             self._profiler.step()
-        return {}
 
     def close(self) -> None:
         """Stop; a job of too few steps leaves no trace, and says so."""
