@@ -53,7 +53,7 @@ def take(arguments: list[str], names: Iterable[str], opt: str, prog: str) -> tup
         name, is_switch, negated = _setting(spec, field, flag, fixed, prog)
         values = [value] if equals else []
         while not equals and position < len(arguments) and not arguments[position].startswith("--"):
-            if is_switch and (values or negated or not _is_truth(arguments[position])):
+            if is_switch and (values or negated):
                 break
             values.append(arguments[position])
             position += 1
@@ -135,10 +135,6 @@ def _takes_many(spec: OptimizerSpec, name: str) -> bool:
     from danalab.optim.given import kind_of
 
     return kind_of(spec.settings[name]) == "numbers"
-
-
-def _is_truth(word: str) -> bool:
-    return word.lower() in ("true", "false", "yes", "no", "on", "off", "1", "0")
 
 
 def _read(spec: OptimizerSpec, name: str, flag: str, text: str) -> Any:

@@ -60,7 +60,10 @@ def read_value(where: str, setting: Setting, value: Any) -> Any:
     try:
         return _READERS[kind](value, setting)
     except (TypeError, ValueError) as error:
-        raise UserError(f"{where} is {value!r}, must be {_WANTED[kind]}") from error
+        wanted = _WANTED[kind]
+        if kind == "numbers" and setting.default is not None:
+            wanted = f"{len(setting.default)} numbers, as in {written(setting.default)}"
+        raise UserError(f"{where} is {value!r}, must be {wanted}") from error
 
 
 def written(value: Any) -> str:

@@ -30,6 +30,7 @@ def checked_settings(config: TrainConfig) -> dict[str, Any]:
     if not config.optimizer_settings:
         return {}
     from danalab.optim import optimizer_spec
+    from danalab.optim.checks import check_numbers_of
     from danalab.optim.given import read_settings
 
     spec = optimizer_spec(config.opt)
@@ -39,7 +40,9 @@ def checked_settings(config: TrainConfig) -> dict[str, Any]:
             raise UserError(f"{flag(name)}: {DECIDED[name]}")
         if name in own and name in spec.settings:
             raise UserError(f"optimizer_settings: {name} is a setting of the run; give it as {flag(name)}")
-    return read_settings(spec, config.optimizer_settings)
+    settings = read_settings(spec, config.optimizer_settings)
+    check_numbers_of(f"--opt {spec.name}", spec.settings, settings)
+    return settings
 
 
 def optimizer_settings(resolved: Resolved, spec: OptimizerSpec) -> dict[str, Any]:
