@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import subprocess
 import sys
@@ -9,14 +10,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from danalab.data import open_dataset, prepare
 from danalab.data import preparation as preparation_module
 from danalab.data import writing as writing_module
 from danalab.data.description import verify
 from danalab.data.manifest import Manifest
-from danalab.data.sources import TextSource
+from danalab.data.shards import ShardWriter
+from danalab.data.sources import Source, TextSource
 from danalab.data.split import Rule, labelled
+from danalab.data.tokenizers import train_bpe
 from danalab.errors import UserError
 
 
@@ -25,7 +30,9 @@ def _content(folder: Path) -> dict[str, bytes]:
 
 
 def _prepare(corpus: Path, out: Path, **settings) -> Path:
-    defaults = {"tokenizer": "bpe-300", "inputs": [corpus], "val_fraction": 0.2, "workers": 1, "progress": False}
+    defaults = {"tokenizer": "bpe-300", "inputs": [corpus], "workers": 1, "progress": False}
+    if "val_documents" not in settings:
+        defaults["val_fraction"] = 0.2
     return prepare("text", out=out, **{**defaults, **settings})
 
 
@@ -80,7 +87,8 @@ def test_preparing_again_is_no_work_and_other_settings_are_refused(corpus, tmp_p
 _KILLED = """
 import os, signal, sys
 from danalab.data import prepare, preparation, writing
-from danalab.data.sources import TextSource
+from danalab.data.shards import ShardWriter
+from danalab.data.sources import Source, TextSource
 preparation._CHUNK_CHARACTERS = 1500
 writing._JOURNAL_BYTES = int(sys.argv[4])
 class Deadly(TextSource):
@@ -159,8 +167,12 @@ def test_a_folder_with_other_files_is_left_alone(corpus, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("settings", "reason"),
+    ("given", "reason"),
     [
+        ({"max_documents": 1}, "--max-documents 1"),
+        ({"max_tokens": 0}, "--max-tokens 0"),
+        ({"val_documents": 0}, "--val-documents 0"),
+        ({"val_documents": 3, "val_fraction": 0.1}, "give one of them"),
         ({"val_fraction": 0.0}, "--val-fraction"),
         ({"val_fraction": 1.5}, "--val-fraction"),
         ({"shard_tokens": 0}, "--shard-tokens"),
@@ -169,9 +181,9 @@ def test_a_folder_with_other_files_is_left_alone(corpus, tmp_path):
         ({"tokenizer": "gtp2"}, "did you mean 'gpt2'"),
     ],
 )
-def test_bad_settings_are_refused(corpus, tmp_path, settings, reason):
+def test_bad_settings_are_refused(corpus, tmp_path, given, reason):
     with pytest.raises(UserError, match=reason):
-        _prepare(corpus, tmp_path / "out", **settings)
+        _prepare(corpus, tmp_path / "out", **given)
 
 
 def test_your_own_validation_files_are_the_validation_split(corpus, tmp_path):
@@ -180,3 +192,95 @@ def test_your_own_validation_files_are_the_validation_split(corpus, tmp_path):
     folder = _prepare(corpus, tmp_path / "out", tokenizer="bytes", val_inputs=[own])
     val = open_dataset(folder, "val")
     assert val.tokenizer.decode(val.store.read(0, 99)) == "validate on this<|endoftext|>"
+
+
+def test_a_full_disk_is_one_line_and_nothing_finished_is_lost(corpus, tmp_path, small_chunks, monkeypatch):
+    expected = _content(_prepare(corpus, tmp_path / "whole", tokenizer="bytes", shard_tokens=3000))
+    real, calls = ShardWriter.append, []
+
+    def fills(self, ids):
+        calls.append(len(ids))
+        if len(calls) == 6:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(self, ids)
+
+    out = tmp_path / "out"
+    with monkeypatch.context() as patched:
+        patched.setattr(ShardWriter, "append", fills)
+        with pytest.raises(UserError, match=r"out: no space left on device; .* make room, and run the same command"):
+            _prepare(corpus, out, tokenizer="bytes", shard_tokens=3000)
+    assert list(out.glob("train-*.bin"))
+    assert _content(_prepare(corpus, out, tokenizer="bytes", shard_tokens=3000)) == expected
+
+
+def test_finished_shards_are_not_removed_for_other_settings(corpus, tmp_path, small_chunks, monkeypatch):
+    out = tmp_path / "out"
+    with monkeypatch.context() as patched:
+        patched.setattr(writing_module.Writing, "finish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            _prepare(corpus, out, tokenizer="bytes", shard_tokens=3000)
+    with pytest.raises(UserError, match="unfinished data set of other text or with other settings"):
+        _prepare(corpus, out, tokenizer="bytes", shard_tokens=2000)
+    assert list(out.glob("train-*.bin"))
+
+
+def test_a_damaged_journal_is_refused(corpus, tmp_path, small_chunks, monkeypatch):
+    out = tmp_path / "out"
+    with monkeypatch.context() as patched:
+        patched.setattr(writing_module.Writing, "finish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            _prepare(corpus, out, tokenizer="bytes", shard_tokens=3000)
+    journal = out / "journal.json"
+    content = json.loads(journal.read_text())
+    content["splits"]["train"]["tokens"] += 1
+    journal.write_text(json.dumps(content))
+    with pytest.raises(UserError, match=r"journal\.json: damaged"):
+        _prepare(corpus, out, tokenizer="bytes", shard_tokens=3000)
+
+
+class _Listed(Source):
+    name, licence, summary = "listed", "none", "documents of a list"
+
+    def __init__(self, documents):
+        self.documents = documents
+
+    def iter_documents(self):
+        return iter(self.documents)
+
+    def size_bytes(self):
+        return None
+
+    def identity(self):
+        return repr(self.documents)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    documents=st.lists(
+        st.text(st.characters(exclude_categories=["Cs"]), min_size=1), min_size=2, max_size=12, unique=True
+    )
+)
+def test_any_unicode_comes_back_byte_by_byte(documents, tmp_path_factory):
+    saved = tmp_path_factory.getbasetemp() / "bpe-unicode"
+    if not saved.exists():
+        train_bpe(["der alte Müller λ=3 水"] * 9, 275).save(saved)
+    source = _Listed(documents)
+    for tokenizer in ("bytes", saved):
+        folder = tmp_path_factory.mktemp("set")
+        try:
+            prepare(source, tokenizer, folder, val_fraction=0.3, workers=1, progress=False)
+        except UserError:
+            return  # by chance all validate
+        back = []
+        for split in ("train", "val"):
+            dataset = open_dataset(folder, split)
+            ids = dataset.store.read(0, dataset.n_tokens)
+            pieces = np.split(ids, np.flatnonzero(ids == dataset.eos_id) + 1)[:-1]
+            back += [dataset.tokenizer.decode_bytes(piece[:-1]) for piece in pieces]
+        assert sorted(back) == sorted(text.encode() for text in documents)
+
+
+def test_a_process_that_dies_is_one_line(corpus, tmp_path, small_chunks, monkeypatch):
+    monkeypatch.setattr("danalab.data.workers.sys.executable", "/bin/false")
+    with pytest.raises(UserError, match="a tokenising process ended early"):
+        _prepare(corpus, tmp_path / "out", tokenizer="bytes", workers=2)

@@ -67,6 +67,12 @@ def test_equal_documents_are_on_the_same_side():
     assert not set(train) & set(val)
 
 
+def test_the_last_document_does_not_validate_when_it_is_a_copy():
+    assert _split(["a", "b", "c"], 1e-9) == (["a", "b"], ["c"])
+    with pytest.raises(UserError, match="no document to validate on"):
+        _split(["a", "b", "a"], 1e-9)
+
+
 def test_the_fraction_is_kept_on_average():
     _, val = _split([str(i) for i in range(20_000)], 0.02)
     assert 320 < len(val) < 480

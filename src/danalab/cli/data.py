@@ -126,6 +126,8 @@ def _show_offer(name: str, inputs: tuple[str, ...], as_json: bool) -> None:
 class VerifyFlags:
     path: tyro.conf.Positional[Path]
     """Folder of a data set in any layout, or of a download."""
+    record: bool = False
+    """For bare token files, which hold no hashes: write them to checksums.json, to be compared from now on."""
     json: bool = False
     """Print one JSON object on standard output."""
 
@@ -134,6 +136,10 @@ def verify(flags: VerifyFlags) -> int:
     """Read a data set through and compare it with its manifest; exit code 1 with each bad file named."""
     from danalab.data.description import verify as faults_of
 
+    if flags.record:
+        from danalab.data.bare import record
+
+        record(flags.path)
     faults = faults_of(flags.path)
     if flags.json:
         listed = [{"place": fault.place, "reason": fault.reason} for fault in faults]

@@ -3,6 +3,9 @@
 Little-endian, documents run together, GPT-2's ids unless a `tokenizer.json` lies beside them: uint16, or uint32 where
 its vocabulary exceeds 65,535. A file is read through once, for its largest id and its hash; the result is kept in the
 user's cache folder by path, size and time.
+
+Nothing in such files tells whether an id is the one that was written. `record` writes the hashes of all files to
+`checksums.json`; from then on another content is refused.
 """
 
 from __future__ import annotations
@@ -26,8 +29,9 @@ from danalab.data.store import TokenStore
 from danalab.data.tokenizers import load_tokenizer
 from danalab.data.tokenizers.base import padded
 from danalab.errors import UserError
-from danalab.files import write_atomically
+from danalab.files import read_json, sha256, write_atomically, write_json
 
+CHECKSUMS = "checksums.json"
 _BLOCK = 1 << 25
 _SPLITS = ("train", "val")
 _log = logging.getLogger(__name__)
@@ -164,6 +168,10 @@ def _open(folder: Path, split: str) -> Dataset:
     vocabulary = _vocabulary(folder)
     shards = [open_bare(file, token_dtype(padded(vocabulary.n_tokens))) for file in files]
     scans = [scan(shard) for shard in shards]
+    recorded = _recorded(folder)
+    for shard, found in zip(shards, scans, strict=True):
+        if recorded and recorded.get(shard.path.name) != found.sha256:
+            raise UserError(f"{shard.path}: not the content that {CHECKSUMS} recorded")
     refuse_twins([(shard.path, found.sha256) for shard, found in zip(shards, scans, strict=True)])
     dataset = Dataset(
         folder,
@@ -186,10 +194,39 @@ def refuse_twins(hashes: list[tuple[Path, str]]) -> None:
         UserError: names both.
     """
     seen: dict[str, Path] = {}
-    for path, sha256 in hashes:
-        if sha256 in seen:
-            raise UserError(f"{path}: the same content as {seen[sha256].name}: a shard copied twice?")
-        seen[sha256] = path
+    for path, digest in hashes:
+        if digest in seen:
+            raise UserError(f"{path}: the same content as {seen[digest].name}: a shard copied twice?")
+        seen[digest] = path
+
+
+def record(folder: Path) -> Path:
+    """Write the hash of every file of a data set of bare files to `checksums.json`; returns its path.
+
+    Raises:
+        UserError: no bare files there, or one that cannot be read.
+    """
+    files = [path for split in _SPLITS for path in find_bare(folder, split)]
+    if not files:
+        raise UserError(f"{folder}: no {' or '.join(f'{split}.bin' for split in _SPLITS)} to record")
+    files += [path for path in sorted(folder.glob("tokenizer*.json")) if path.is_file()]
+    hashes = {}
+    for path in files:
+        with reading(path):
+            hashes[path.name] = sha256(path)
+    write_json(folder / CHECKSUMS, hashes)
+    return folder / CHECKSUMS
+
+
+def _recorded(folder: Path) -> dict[str, str]:
+    """File -> SHA-256, empty when nothing was recorded."""
+    file = folder / CHECKSUMS
+    if not os.path.lexists(file):
+        return {}
+    hashes = read_json(file)
+    if not isinstance(hashes, dict) or not hashes or not all(isinstance(value, str) for value in hashes.values()):
+        raise UserError(f"{file}: malformed; delete it, or record the hashes again")
+    return hashes
 
 
 def _facts(folder: Path) -> dict[str, Any]:
@@ -197,7 +234,14 @@ def _facts(folder: Path) -> dict[str, Any]:
 
 
 def _verify(folder: Path) -> Iterator[Fault]:
-    """Sizes, ids and twins. There is no hash to compare with."""
+    """Sizes, ids, twins, and the recorded hashes where there are any."""
+    recorded = _recorded(folder)
+    for name, expected in recorded.items():
+        path = folder / name
+        if not path.is_file():
+            yield Fault(str(path), f"missing; {CHECKSUMS} names it")
+        elif path.suffix == ".json" and sha256(path) != expected:
+            yield Fault(str(path), f"not the content that {CHECKSUMS} recorded")
     vocabulary = _vocabulary(folder)
     seen: dict[str, Path] = {}
     for split in _SPLITS:
@@ -215,6 +259,10 @@ def _verify(folder: Path) -> Iterator[Fault]:
             if found.sha256 in seen:
                 yield Fault(str(path), f"the same content as {seen[found.sha256].name}")
             seen[found.sha256] = path
+            if recorded and path.name not in recorded:
+                yield Fault(str(path), f"{CHECKSUMS} does not name it")
+            elif recorded and recorded[path.name] != found.sha256:
+                yield Fault(str(path), f"not the content that {CHECKSUMS} recorded")
 
 
 LAYOUT = Layout("bare", _found_in, _splits, _open, _facts, _verify)

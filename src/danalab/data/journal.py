@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from danalab.data.manifest import checksum_of
 from danalab.data.shards import ShardEntry
 from danalab.data.sources.base import Place
 from danalab.errors import UserError
@@ -36,8 +37,9 @@ class Journal:
     splits: dict[str, SplitState] = field(default_factory=dict)
 
     def write(self, folder: Path) -> None:
-        """Write into the folder, atomically."""
-        write_json(folder / NAME, asdict(self))
+        """Write into the folder, atomically, with a checksum of its own."""
+        content = asdict(self)
+        write_json(folder / NAME, {**content, "checksum": checksum_of(content)})
 
     @classmethod
     def read(cls, folder: Path) -> Journal | None:
@@ -51,6 +53,8 @@ class Journal:
             return None
         content = read_json(file)
         try:
+            if content.pop("checksum") != checksum_of(content):
+                raise UserError(f"{file}: damaged (checksum); delete the folder and prepare it again")
             for split, state in content["splits"].items():
                 state["finished"] = [ShardEntry(**entry) for entry in state["finished"]]
                 content["splits"][split] = SplitState(**state)

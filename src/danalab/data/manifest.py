@@ -48,7 +48,7 @@ class Manifest:
     def write(self, folder: Path) -> None:
         """Write into the folder, atomically, with a checksum of its own."""
         content = asdict(self)
-        write_json(folder / NAME, {**content, "checksum": _checksum(content)})
+        write_json(folder / NAME, {**content, "checksum": checksum_of(content)})
 
     @classmethod
     def read(cls, folder: Path) -> Manifest:
@@ -64,7 +64,7 @@ class Manifest:
         if content.get("version") != _VERSION:
             raise UserError(f"{file}: version {content.get('version')}, this danalab reads version {_VERSION}")
         checksum = content.pop("checksum", None)  # early manifests have none
-        if checksum is not None and checksum != _checksum(content):
+        if checksum is not None and checksum != checksum_of(content):
             raise UserError(
                 f"{file}: damaged or changed by hand: its checksum does not fit; prepare the data set again"
             )
@@ -129,8 +129,8 @@ class Manifest:
         return shard
 
 
-def _checksum(content: dict[str, Any]) -> str:
-    """SHA-256 [hex] of the manifest's content, whatever its spacing."""
+def checksum_of(content: dict[str, Any]) -> str:
+    """SHA-256 [hex] of what a JSON file holds, whatever its spacing."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 

@@ -71,7 +71,7 @@ def labelled(
         enough: asked before each training document where validation ones follow: whether to pass on to those.
 
     Raises:
-        UserError: fewer than two documents, or none left to train on.
+        UserError: fewer than two documents, none left to train on, or none to validate on that is not trained on.
     """
     if source.parts(VAL) is not None:
         yield from _with_own_validation(source, rule, start, counts, enough)
@@ -92,15 +92,28 @@ def labelled(
         if document is not None:
             n_train, n_val = n_train + (document.split == TRAIN), n_val + (document.split == VAL)
             yield document
-    if held is not None:
-        split = TRAIN if n_val else VAL
-        n_train += split == TRAIN
-        yield held._replace(split=split)
+    if held is not None and n_train:
+        if _is_copy(source, held):
+            raise UserError(
+                f"the source '{source.name}' has no document to validate on: none was chosen, and the last is a copy of "
+                "an earlier one; give more text, --val-input, or a larger --val-fraction"
+            )
+        yield held._replace(split=VAL)
     if not n_train:
         raise UserError(
             f"the source '{source.name}' has no document left to train on beside those that validate; "
             "give more text, --val-input, or a smaller --val-fraction or --val-documents"
         )
+
+
+def _is_copy(source: Source, document: Labelled) -> bool:
+    """Whether a document before it has the same text; a pass over the source, which only small ones ever need."""
+    for place, text in walk(source, TRAIN, None):
+        if place >= document.place:
+            return False
+        if text == document.text:
+            return True
+    return False
 
 
 def _with_own_validation(

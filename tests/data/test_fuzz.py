@@ -1,0 +1,187 @@
+"""Five hundred random corruptions of valid data sets: each is refused or found, none ends in a traceback."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from danalab.data import open_dataset, prepare
+from danalab.data.bare import record
+from danalab.data.description import describe, verify
+from danalab.data.tokenizers import load_tokenizer
+from danalab.errors import UserError
+from danalab.files import read_json
+
+Draw = random.Random
+
+
+def _flip(file: Path, draw: Draw) -> None:
+    content = bytearray(file.read_bytes())
+    content[draw.randrange(len(content))] ^= 1 << draw.randrange(8)
+    file.write_bytes(content)
+
+
+def _overwrite(file: Path, draw: Draw) -> None:
+    content = bytearray(file.read_bytes())
+    begin, length = draw.randrange(len(content)), draw.choice([1, 2, 16, 64, 512])
+    noise = draw.choice([bytes(length), b"\xff" * length, draw.randbytes(length)])
+    content[begin : begin + length] = noise[: len(content) - begin]
+    file.write_bytes(content)
+
+
+def _truncate(file: Path, draw: Draw) -> None:
+    file.write_bytes(file.read_bytes()[: draw.randrange(file.stat().st_size)])
+
+
+def _extend(file: Path, draw: Draw) -> None:
+    file.write_bytes(file.read_bytes() + draw.randbytes(draw.choice([1, 2, 7, 64])))
+
+
+def _repeat(file: Path, draw: Draw) -> None:
+    content = file.read_bytes()
+    place, length = draw.randrange(len(content)), draw.choice([1, 2, 64, 200])
+    file.write_bytes(content[:place] + content[place : place + length] + content[place:])
+
+
+def _cut_out(file: Path, draw: Draw) -> None:
+    content = file.read_bytes()
+    place = draw.randrange(len(content))
+    file.write_bytes(content[:place] + content[place + draw.choice([1, 2, 64, 200]) :])
+
+
+def _noise(file: Path, draw: Draw) -> None:
+    file.write_bytes(draw.randbytes(file.stat().st_size))
+
+
+def _empty(file: Path, _: Draw) -> None:
+    file.write_bytes(b"")
+
+
+def _remove(file: Path, _: Draw) -> None:
+    file.unlink()
+
+
+def _dangle(file: Path, _: Draw) -> None:
+    file.unlink()
+    file.symlink_to(file.with_name("gone"))
+
+
+def _folder(file: Path, _: Draw) -> None:
+    file.unlink()
+    file.mkdir()
+
+
+def _another_digit(file: Path, draw: Draw) -> None:
+    text = file.read_bytes()
+    places = [i for i, byte in enumerate(text) if chr(byte) in "0123456789"]
+    place = draw.choice(places or [0])
+    file.write_bytes(text[:place] + draw.choice(b"0123456789").to_bytes(1, "little") + text[place + 1 :])
+
+
+def _copy_over(file: Path, draw: Draw) -> None:
+    others = [other for other in sorted(file.parent.iterdir()) if other != file]
+    shutil.copyfile(draw.choice(others), file)
+
+
+CORRUPTIONS: list[Callable[[Path, Draw], None]] = [
+    _flip,
+    _flip,
+    _overwrite,
+    _truncate,
+    _extend,
+    _repeat,
+    _cut_out,
+    _noise,
+    _empty,
+    _remove,
+    _dangle,
+    _folder,
+    _another_digit,
+    _copy_over,
+]
+
+
+def _same(folder: Path, other: Path) -> bool:
+    """Whether the corruption changed nothing that counts: equal bytes, and of JSON equal content."""
+    if sorted(p.name for p in folder.iterdir()) != sorted(p.name for p in other.iterdir()):
+        return False
+    for path in folder.iterdir():
+        twin = other / path.name
+        if not path.is_file() or path.read_bytes() != twin.read_bytes():
+            if path.suffix != ".json" or not path.is_file():
+                return False
+            try:
+                if read_json(path) != read_json(twin):
+                    return False
+            except UserError:
+                return False
+    return True
+
+
+def _read_all(folder: Path, *, trusted: bool) -> None:
+    """What a run does with a data set, and `danalab data info`. `trusted`: ids are taken from the manifest's word."""
+    describe(folder)
+    for split in ("train", "val"):
+        dataset = open_dataset(folder, split)
+        ids = dataset.store.read(0, dataset.n_tokens)
+        if not trusted:
+            assert ids.max() < dataset.vocab_size
+
+
+@pytest.fixture(scope="module")
+def valid(tmp_path_factory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("valid")
+    draw = random.Random(1)
+    (root / "text").mkdir()
+    for number in range(12):
+        (root / "text" / f"{number}.txt").write_text(f"{number} " + "".join(draw.choices("abcdefg \n", k=200)))
+    settings = {"inputs": [root / "text"], "val_fraction": 0.3, "workers": 1, "progress": False}
+    shards = prepare("text", "bytes", root / "shards", shard_tokens=1, **settings)
+    bare = root / "bare"
+    bare.mkdir()
+    load_tokenizer("bytes").save(bare)
+    for name in ("train_00", "train_01", "val"):
+        np.array(draw.choices(range(257), k=300), "<u2").tofile(bare / f"{name}.bin")
+    recorded = Path(shutil.copytree(bare, root / "recorded"))
+    record(recorded)
+    return {"shards": shards, "bare": bare, "recorded": recorded}
+
+
+@pytest.mark.parametrize(("layout", "count"), [("shards", 250), ("recorded", 150), ("bare", 100)])
+def test_no_corruption_passes_in_silence_or_ends_in_a_traceback(valid, layout, count, tmp_path, monkeypatch):
+    monkeypatch.setattr("os.fsync", lambda _: None)  # nothing here must outlive the test
+    original = valid[layout]
+    assert verify(original) == []
+    names = sorted(path.name for path in original.iterdir())
+    for number in range(count):
+        draw = random.Random(f"{layout} {number}")
+        folder = tmp_path / str(number)
+        shutil.copytree(original, folder)
+        name = draw.choice(names)
+        corrupt = draw.choice(CORRUPTIONS)
+        if corrupt is _remove and name == "checksums.json":
+            continue  # then nothing is recorded
+        corrupt(folder / name, draw)
+        what = f"{layout} {number}: {corrupt.__name__} of {name}"
+        try:
+            found = bool(verify(folder))
+        except UserError:
+            found = True
+        except Exception as error:
+            raise AssertionError(what) from error
+        try:
+            _read_all(folder, trusted=layout == "shards")
+            refused = False
+        except UserError:
+            refused = True
+        except Exception as error:
+            raise AssertionError(what) from error
+        # Other ids of the vocabulary in a bare file: there is nothing to compare them with, unless it was recorded.
+        assert found or refused or layout == "bare" or _same(folder, original), what
+        if layout == "shards":
+            assert found or _same(folder, original), what
