@@ -1,0 +1,102 @@
+"""Which optimizers can be had in which parallel modes: docs/optimizer-capabilities.md, from measurements."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from danalab.optim.registry import list_optimizers, optimizer_spec
+from danalab.optim.sharding import MODES
+from danalab.optim.spec import OptimizerSpec
+
+Cell = Mapping[str, Any]
+"""{"refused": why}, or {"step": difference, "reload": difference} relative to the largest update."""
+
+EPSILON = 1e-5
+"""Largest difference that counts as the same step."""
+
+HEAD = """# Optimizers in parallel: what works, measured
+
+Every optimizer of the registry in every parallel mode, on gloo ranks against one process; written by
+`python bench/optim_capabilities.py`, checked by `tests/distributed/test_optim_capabilities.py`.
+
+- **bitwise**: three steps, and two more after a checkpoint that other ranks read, give the very bits of one process
+  that never stopped. Gradients have few bits, so that averages are exact and the optimizer alone is compared.
+- a number: the largest difference of any parameter, relative to that parameter's largest update; at most 1e-5.
+  (Where three ranks average, a third is not a binary fraction: `ddp` shows that rounding.)
+- **no**: refused before training starts; the reason is below the table.
+
+A checkpoint is written by {before} and read by {after}, through `torch.distributed.checkpoint` and its
+`get_optimizer_state_dict` / `set_optimizer_state_dict`. Sizes are odd and even (65x33, 32x16, 3x40, ...), one has less
+rows than ranks.
+
+"""
+
+TAIL = """
+## How a step is taken on sharded parameters
+
+`build_optimizer` returns an optimizer that does the right thing by itself, in a trainer of your own too
+(`fully_shard(model)`, then `build_optimizer("soap", model, lr=...)`):
+
+- **local shards**: each coordinate is updated by itself, so every rank updates its part, in place, without messages.
+  State lies as the parameter does.
+- **whole, at an owner**: what looks at a whole matrix or tensor (preconditioners, factored moments, trust ratios,
+  norms) is gathered to one rank, updated there and sent back; who owns what is balanced by cost. State stays with the
+  owner and is spread only in checkpoints.
+- **whole matrices by turns**: the same for orthogonalised momentum of this package, whose state stays in shards.
+- **local shards, sums over ranks**: the statistic over all parameters is a sum, which is completed over ranks.
+
+`zero` is `DistributedMuonAdamW`: parameters are replicated, each rank owns slices or whole parameters. A sharded run
+with an optimizer that cannot be exact is refused by `danalab.optim.sharding.require_supported(name, mode)`.
+
+Checkpoints hold DTensors for what is sharded and are read by any number of ranks, in any mode: `state_dict()` is
+collective where state is owned (call it on all ranks). It is complete before the first step already; each group says in
+`unstepped` which of its parameters have taken no step. The step that checkpoint helpers make to see what state there is
+(zero gradients, learning rate 0) changes no parameter and no clock of any optimizer.
+
+## What these measurements do not say
+
+They are of float32 on CPUs, with gloo. Orthogonalisation in bfloat16, the default on GPUs, amplifies rounding: where
+its input differs in the last bit, its output differs by percents of its largest entry. The same matrices are computed
+from the same bits in every mode here, so this shows only where gradients were summed in another order.
+"""
+
+
+def how(spec: OptimizerSpec) -> str:
+    """How an optimizer takes its step on DTensor parameters."""
+    if spec.elementwise:
+        return "local shards"
+    if spec.sums_over_ranks:
+        return "local shards, sums over ranks"
+    if not spec.per_parameter:
+        return "-"
+    return "whole matrices by turns" if getattr(spec.build, "takes_dtensors", False) else "whole, at an owner"
+
+
+def written(cell: Cell) -> str:
+    """A cell of the table."""
+    if "refused" in cell:
+        return "no"
+    worst = max(cell["step"], cell["reload"])
+    return "bitwise" if worst == 0 else f"{worst:.0e}"
+
+
+def render(results: Mapping[str, Any]) -> str:
+    """The page.
+
+    Args:
+        results: {"ranks": {mode: [before, after]}, "optimizers": {name: {mode: cell}}}.
+    """
+    ranks = results["ranks"]
+    before, after = (", ".join(f"{ranks[mode][i]} ({mode})" for mode in MODES) for i in (0, 1))
+    lines = [f"| optimizer | on sharded parameters | {' | '.join(MODES)} |", f"|---|---|{'---|' * len(MODES)}"]
+    reasons: dict[str, list[str]] = {}
+    for name in list_optimizers():
+        cells = results["optimizers"][name]
+        lines.append(f"| `{name}` | {how(optimizer_spec(name))} | {' | '.join(written(cells[m]) for m in MODES)} |")
+        for mode in MODES:
+            if "refused" in cells[mode]:
+                reasons.setdefault(cells[mode]["refused"], []).append(f"`{name}` with `{mode}`")
+    refused = [f"- {', '.join(who)}: {why}." for why, who in reasons.items()]
+    about = ["", "Refused:", "", *refused] if refused else []
+    return HEAD.format(before=before, after=after) + "\n".join([*lines, *about]) + "\n" + TAIL
