@@ -45,7 +45,7 @@ def disturb(data: Path, run_dir: Path, seconds: float, draw: random.Random, faul
     for n in range(faults):
         full = draw.random() < 0.2
         # Later kills come later, so that the run gets on however slow this machine is today.
-        kill_after = draw.uniform(0.05, 0.4 * seconds + 0.1) * (1 + n / 5)
+        kill_after = draw.uniform(0.05, 0.2 * seconds + 0.1) * (1 + n / 5)
         if train_in_child(settings, kill_after, no_room if full else lambda: None, may_fail=full):
             return kills, damaged
         kills += 1
