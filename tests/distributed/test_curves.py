@@ -7,10 +7,10 @@ from functools import lru_cache
 
 import pytest
 import torch
-from tests.distributed.curves import Case, curve, curves
-from tests.distributed.ranks import run_ranks
 
 from danalab.train.parallel import Layout
+from distributed.curves import Case, curve, curves
+from distributed.ranks import run_ranks
 
 DDP, ZERO, FSDP = Layout("ddp"), Layout("zero"), Layout("fsdp")
 TENSOR, HYBRID = Layout("fsdp", tp_size=2), Layout("fsdp", replicas=2)

@@ -88,13 +88,17 @@ def _start(rank: int, ranks: int, port: int, config: Path) -> subprocess.Popen[b
         if rank > 0:
             output = files.enter_context(open(_output(config.parent, rank), "wb"))
         return subprocess.Popen(
-            [sys.executable, "-m", "danalab.train.parallel.worker", str(config), str(os.getpid())],
+            _command(config),
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=output if rank > 0 else sys.__stderr__,
             stderr=output if rank > 0 else None,
             start_new_session=True,  # the terminal's Ctrl-C comes by way of us, once
         )
+
+
+def _command(config: Path) -> list[str]:
+    return [sys.executable, "-m", "danalab.train.parallel.worker", str(config), str(os.getpid())]
 
 
 def _output(folder: Path, rank: int) -> Path:
@@ -125,9 +129,8 @@ def _passed_on(processes: list[subprocess.Popen[bytes]]) -> Iterator[list[int]]:
 def _wait(processes: list[subprocess.Popen[bytes]]) -> None:
     """Until all have ended; soon after one failed, the others are ended."""
     deadline = None
-    while any(process.poll() is None for process in processes):
-        failed = any(process.returncode not in (None, *ORDERLY) for process in processes)
-        if failed and deadline is None:
+    while None in (codes := [process.poll() for process in processes]):
+        if deadline is None and any(code not in (None, *ORDERLY) for code in codes):
             deadline = time.monotonic() + GRACE_SECONDS
         if deadline is not None and time.monotonic() > deadline:
             return
