@@ -26,7 +26,7 @@ from danalab.optim.sharding import why_not
 from distributed.ranks import run_ranks
 
 STEPS, MORE = 3, 2
-RANKS = {"single": (1, 1), "ddp": (2, 3), "zero": (2, 3), "fsdp": (2, 3), "fsdp+tp": (4, 2)}
+RANKS = {"single": (1, 1), "ddp": (2, 4), "zero": (2, 3), "fsdp": (2, 3), "fsdp+tp": (4, 2)}
 """Ranks that take the first steps and write a checkpoint, and those that read it and go on."""
 BAR = 1e-5
 """Largest allowed difference of a parameter from one process's, relative to the largest update of that parameter."""

@@ -23,12 +23,11 @@ Every optimizer of the registry in every parallel mode, on gloo ranks against on
 - **bitwise**: three steps, and two more after a checkpoint that other ranks read, give the very bits of one process
   that never stopped. Gradients have few bits, so that averages are exact and the optimizer alone is compared.
 - a number: the largest difference of any parameter, relative to that parameter's largest update; at most 1e-5.
-  (Where three ranks average, a third is not a binary fraction: `ddp` shows that rounding.)
 - **no**: refused before training starts; the reason is below the table.
 
-A checkpoint is written by {before} and read by {after}, through `torch.distributed.checkpoint` and its
-`get_optimizer_state_dict` / `set_optimizer_state_dict`. Sizes are odd and even (65x33, 32x16, 3x40, ...), one has less
-rows than ranks.
+Ranks that write the checkpoint and ranks that read it: {ranks}. It goes through
+`torch.distributed.checkpoint` and its `get_optimizer_state_dict` / `set_optimizer_state_dict`. Sizes are odd and even
+(65x33, 32x16, 3x40, ...), one has less rows than ranks.
 
 """
 
@@ -88,7 +87,7 @@ def render(results: Mapping[str, Any]) -> str:
         results: {"ranks": {mode: [before, after]}, "optimizers": {name: {mode: cell}}}.
     """
     ranks = results["ranks"]
-    before, after = (", ".join(f"{ranks[mode][i]} ({mode})" for mode in MODES) for i in (0, 1))
+    both = ", ".join(f"{before} and {after} (`{mode}`)" for mode, (before, after) in ranks.items())
     lines = [f"| optimizer | on sharded parameters | {' | '.join(MODES)} |", f"|---|---|{'---|' * len(MODES)}"]
     reasons: dict[str, list[str]] = {}
     for name in list_optimizers():
@@ -99,4 +98,4 @@ def render(results: Mapping[str, Any]) -> str:
                 reasons.setdefault(cells[mode]["refused"], []).append(f"`{name}` with `{mode}`")
     refused = [f"- {', '.join(who)}: {why}." for why, who in reasons.items()]
     about = ["", "Refused:", "", *refused] if refused else []
-    return HEAD.format(before=before, after=after) + "\n".join([*lines, *about]) + "\n" + TAIL
+    return HEAD.format(ranks=both) + "\n".join([*lines, *about]) + "\n" + TAIL
