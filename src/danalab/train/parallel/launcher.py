@@ -52,12 +52,11 @@ def launch(config: TrainConfig, ranks: int, device_type: str) -> int:
         processes = [_start(rank, ranks, store.port, file) for rank in range(ranks)]
         try:
             with _passed_on(processes) as received:
-                _wait(processes)
+                codes = _wait(processes)
         finally:
             for process in processes:
                 if process.poll() is None:
                     process.kill()
-        codes = [process.wait() for process in processes]
         return _verdict(codes, received, Path(folder))
 
 
@@ -126,33 +125,32 @@ def _passed_on(processes: list[subprocess.Popen[bytes]]) -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def _wait(processes: list[subprocess.Popen[bytes]]) -> None:
-    """Until all have ended; soon after one failed, the others are ended."""
+def _wait(processes: list[subprocess.Popen[bytes]]) -> list[int | None]:
+    """Exit codes, when all have ended, or some time after one failed; None for those that went on."""
     deadline = None
     while None in (codes := [process.poll() for process in processes]):
         if deadline is None and any(code not in (None, *ORDERLY) for code in codes):
             deadline = time.monotonic() + GRACE_SECONDS
         if deadline is not None and time.monotonic() > deadline:
-            return
+            break
         time.sleep(0.05)
+    return codes
 
 
-def _verdict(codes: list[int], received: list[int], folder: Path) -> int:
+def _verdict(found: list[int | None], received: list[int], folder: Path) -> int:
+    codes = {rank: code for rank, code in enumerate(found) if code is not None}
     stops = [-number for number in received]
-    if received and all(code in (*ORDERLY, *stops) for code in codes):
+    if received and all(code in (*ORDERLY, *stops) for code in codes.values()):
         # Ranks that had not begun yet died of the signal itself.
-        ended = [code for code in codes if code in ORDERLY]
+        ended = [code for code in codes.values() if code in ORDERLY]
         return max(ended) if ended else (130 if received[-1] == signal.SIGINT else 85)
-    for rank, code in enumerate(codes):
-        # A rank that was ended by us died of SIGKILL after another had failed: look for that one first.
-        if code not in (*ORDERLY, LOST_CODE, -signal.SIGKILL):
+    for rank, code in codes.items():
+        if code not in (*ORDERLY, LOST_CODE):
             _raise(rank, code, folder)
-    for rank, code in enumerate(codes):
-        if code == -signal.SIGKILL:
-            _raise(rank, code, folder)
-    if LOST_CODE in codes:
-        raise LostRankError(f"ranks lost each other (exit codes {codes}); the messages above say where")
-    return max(codes)
+    if LOST_CODE in codes.values():
+        ranks = ", ".join(str(rank) for rank, code in codes.items() if code == LOST_CODE)
+        raise LostRankError(f"ranks {ranks} lost the others; started again, the run goes on from its last checkpoint")
+    return max(codes.values())
 
 
 def _raise(rank: int, code: int, folder: Path) -> None:
