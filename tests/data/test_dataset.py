@@ -54,6 +54,7 @@ def test_a_hundred_billion_tokens_open_without_an_index(tmp_path):
     Manifest(tokenizer, {}, {"train": entries}, "", __version__).write(tmp_path)
     tracemalloc.start()
     dataset = open_dataset(tmp_path)
+    assert tracemalloc.get_traced_memory()[1] < 5e6
     inputs, _ = dataset.batches(seed=0, global_batch=512, seq_len=2048)[10**6]
     assert dataset.n_tokens == 10**11
     assert inputs.shape == (512, 2048)

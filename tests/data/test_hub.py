@@ -333,3 +333,12 @@ def test_bad_inputs_of_corpora_are_refused(tmp_path):
         make_source("c4", [tmp_path, tmp_path])
     with pytest.raises(UserError, match="the source 'stdlib' is not of the hub"):
         offer("stdlib")
+
+
+def test_the_documentation_lists_every_corpus_as_it_is():
+    page = (Path(__file__).parents[2] / "docs" / "data.md").read_text()
+    for name in CORPORA:
+        source = SOURCES.get(name)
+        row = next(line for line in page.splitlines() if line.startswith(f"| `{name}` | [{source.repo}]"))
+        size = "unknown" if source.download_gb is None else f"{source.download_gb:g} GB"
+        assert all(part in row for part in (size, source.licence, *source.train)), name

@@ -238,6 +238,9 @@ def test_a_damaged_journal_is_refused(corpus, tmp_path, small_chunks, monkeypatc
         _prepare(corpus, out, tokenizer="bytes", shard_tokens=3000)
 
 
+ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
+
+
 class _Listed(Source):
     name, licence, summary = "listed", "none", "documents of a list"
 

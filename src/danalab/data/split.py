@@ -95,8 +95,8 @@ def labelled(
     if held is not None and n_train:
         if _is_copy(source, held):
             raise UserError(
-                f"the source '{source.name}' has no document to validate on: none was chosen, and the last is a copy of "
-                "an earlier one; give more text, --val-input, or a larger --val-fraction"
+                f"the source '{source.name}' has no document to validate on: none was chosen, and the last is a copy "
+                "of an earlier one; give more text, --val-input, or a larger --val-fraction"
             )
         yield held._replace(split=VAL)
     if not n_train:
