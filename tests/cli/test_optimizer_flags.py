@@ -67,7 +67,7 @@ def test_files_hold_settings_beside_the_flags_or_by_themselves_and_flags_win(tmp
     file.write_text("opt: sophia\noptimizer_settings: {rho: 0.3}\n")
     assert settings("--config", str(file)) == {"rho": 0.3}
     file.write_text("opt: sophia\nroh: 0.3\n")
-    with pytest.raises(UserError, match="unknown key 'roh' .did you mean 'rho'"):
+    with pytest.raises(UserError, match=r"unknown key 'roh' .did you mean 'rho'"):
         settings("--config", str(file))
 
 

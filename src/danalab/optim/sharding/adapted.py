@@ -53,7 +53,6 @@ class Adapted(torch.optim.Optimizer):
         self._stepped: set[int] = set()
         self._awake = False  # it has state: a step, a rehearsal, or a state_dict that was loaded
         self._built = False
-        check_numbers_of(spec.name, spec.settings, {"lr": lr, **settings})
         groups = named_groups(spec.name, params)
         inner_groups = self._placed(groups)
         self.inner: torch.optim.Optimizer = in_one_line(spec.name, lambda: spec.build(inner_groups, lr=lr, **settings))
@@ -105,6 +104,8 @@ class Adapted(torch.optim.Optimizer):
             super().add_param_group(param_group)
             return
         [group] = named_groups(self.spec.name, [param_group])
+        check_parameters(self.spec.name, [group])
+        check_numbers_of(self.spec.name, self.spec.settings, group)
         [inner_group] = self._placed([group])
         in_one_line(self.spec.name, lambda: self.inner.add_param_group(inner_group))
         self._release()
@@ -113,9 +114,6 @@ class Adapted(torch.optim.Optimizer):
 
     def _placed(self, groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """The groups of the inner optimizer, after a place was found for each parameter."""
-        check_parameters(self.spec.name, groups)
-        for group in groups:
-            check_numbers_of(self.spec.name, self.spec.settings, group)
         places = _places(self.spec, [p for group in groups for _, p in group["params"]])
         self._places += places
         self._names += [name for group in groups for name, _ in group["params"]]
@@ -236,8 +234,8 @@ class Adapted(torch.optim.Optimizer):
     def state_dict(self) -> dict[str, Any]:
         """As torch's, with DTensors for what is sharded. Collective where parameters are owned.
 
-        Besides, each group says in `unstepped` which of its parameters have taken no step: their state has the right
-        form and no meaning.
+        Besides, each group says in `made_by` whose it is, and in `unstepped` which of its parameters have taken no step:
+        their state has the right form and no meaning.
         """
         self._awake = True
         self._complete()
@@ -246,7 +244,9 @@ class Adapted(torch.optim.Optimizer):
         for group in self.param_groups:
             stop = start + len(group["params"])
             waiting = [i - start for i in range(start, stop) if i not in self._stepped]
-            groups.append({**group, "params": list(range(start, stop)), "unstepped": waiting})
+            groups.append(
+                {**group, "params": list(range(start, stop)), "unstepped": waiting, "made_by": self.spec.name}
+            )
             start = stop
         saved = {"state": states, "param_groups": groups}
         for hook in self._optimizer_state_dict_post_hooks.values():
@@ -308,7 +308,7 @@ class Adapted(torch.optim.Optimizer):
         for group, saved_group in zip(self.param_groups, saved["param_groups"], strict=True):
             stepped |= {start + k for k in range(len(group["params"])) if not loading.waits(saved, saved_group, k)}
             own = {key: group[key] for key in loading.HOW if key in group}
-            group.update({key: value for key, value in hyper(saved_group).items() if key != "unstepped"})
+            group.update({key: value for key, value in hyper(saved_group).items() if key not in loading.NOTES})
             group.update(own)
             start += len(group["params"])
         for inner, outer in zip(self.inner.param_groups, self.param_groups, strict=True):
@@ -331,12 +331,16 @@ def adapted(spec: OptimizerSpec, params: Iterable[Any], lr: Any, settings: dict[
     Raises:
         UserError: see `Adapted`.
     """
+    groups = named_groups(spec.name, params)
+    check_parameters(spec.name, groups)
+    for given in ({"lr": lr, **settings}, *groups):
+        check_numbers_of(spec.name, spec.settings, given)
+    native = [{**group, "params": _as_given(group["params"])} for group in groups]
     if getattr(spec.build, "takes_dtensors", False):
-        return spec.build(params, lr=lr, **settings)
-    params = list(params)
-    optimizer = Adapted(spec, params, lr, settings)
+        return in_one_line(spec.name, lambda: spec.build(native, lr=lr, **settings))
+    optimizer = Adapted(spec, groups, lr, settings)
     if getattr(optimizer.inner, "takes_dtensors", False):  # a function that builds a class of ours
-        return spec.build(params, lr=lr, **settings)
+        return in_one_line(spec.name, lambda: spec.build(native, lr=lr, **settings))
     return optimizer
 
 

@@ -12,9 +12,13 @@ from danalab.errors import UserError
 from danalab.optim.named_groups import called, hyper
 from danalab.optim.sharding.nested import leaves, map_leaves
 from danalab.optim.sharding.places import Itself
+from danalab.optim.state import FOREIGN
 
 HOW = ("foreach", "fused", "capturable", "differentiable")
 """Group keys that say how to compute, not what: a checkpoint does not change them."""
+
+NOTES = ("unstepped", "made_by")
+"""Group keys of a state_dict that are not settings."""
 
 
 @torch.no_grad()
@@ -84,11 +88,17 @@ def check(optimizer: Any, saved: Any) -> Mapping[str, Any]:
         )
     needed = {key for key in optimizer.inner.defaults if key in groups[0] and key not in HOW}
     for number, group in enumerate(saved_groups):
+        maker = group.get("made_by", owner)
+        if maker != owner:
+            raise UserError(f"{owner}: the state_dict belongs to optimizer '{maker}'; load it into one of its kind")
         missing = sorted(needed - set(group))
-        if missing:
+        foreign = sorted(key for key in FOREIGN if key in group and key not in groups[number])
+        if missing or foreign:
+            lacks = f"lacks {', '.join(missing)}" if missing else ""
+            has = f"has {', '.join(foreign)}" if foreign else ""
             raise UserError(
-                f"{owner}: the state_dict belongs to another optimizer (group {number} lacks {', '.join(missing)});"
-                " load it into the class that saved it"
+                f"{owner}: the state_dict belongs to another optimizer (group {number}"
+                f" {' and '.join(filter(None, (lacks, has)))}); load it into the one that saved it"
             )
     optimizer._complete()
     forms = optimizer._forms()
