@@ -20,7 +20,7 @@ def named_groups(owner: str, given: Iterable[Any]) -> list[dict[str, Any]]:
         owner: the optimizer, for messages.
         given: parameters, named parameters or groups of them.
     Raises:
-        UserError: there are none, or something else is among them.
+        UserError: something else is among them.
     """
     if isinstance(given, Tensor):
         raise UserError(f"{owner}: a single tensor was given, must be a list of parameters")
@@ -33,9 +33,17 @@ def named_groups(owner: str, given: Iterable[Any]) -> list[dict[str, Any]]:
         params = group["params"]
         pairs = [_pair(owner, entry) for entry in ([params] if isinstance(params, Tensor) else params)]
         found.append({**group, "params": pairs})
-    if not any(group["params"] for group in found):
-        raise UserError(f"{owner}: no parameters were given, there is nothing to optimize")
     return found
+
+
+def require_some(owner: str, groups: Iterable[Mapping[str, Any]]) -> None:
+    """Refuse groups without any parameter.
+
+    Raises:
+        UserError: there is none.
+    """
+    if not any(group["params"] for group in groups):
+        raise UserError(f"{owner}: no parameters were given, there is nothing to optimize")
 
 
 def called(name: str, p: Tensor) -> str:

@@ -16,6 +16,7 @@ from torch import nn
 from danalab.errors import UserError, nearest
 from danalab.optim.catalogue import entries
 from danalab.optim.kinds import DECAYED, parameter_kinds, unwrapped
+from danalab.optim.named_groups import named_groups, require_some
 from danalab.optim.spec import OptimizerSpec, Setting
 from danalab.registry import Registry
 
@@ -67,6 +68,8 @@ def build_optimizer(
     groups: Any = groups_of(spec, model_or_params) if isinstance(model_or_params, nn.Module) else model_or_params
     from danalab.optim.sharding.adapted import adapted  # which imports this module when it has something to refuse
 
+    groups = named_groups(spec.name, groups)
+    require_some(spec.name, groups)
     return adapted(spec, groups, lr, settings)
 
 

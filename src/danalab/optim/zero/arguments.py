@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from danalab.errors import UserError, nearest
 from danalab.optim.hybrid import HybridOptimizer, split_group
 from danalab.optim.matrix_step import flat
-from danalab.optim.named_groups import called, named_groups
+from danalab.optim.named_groups import called, named_groups, require_some
 from danalab.optim.newton_schulz import flops
 from danalab.optim.registry import groups_of
 from danalab.optim.sharding import require_supported
@@ -30,6 +30,7 @@ def groups_for(spec: OptimizerSpec, model_or_params: Any) -> list[dict[str, Any]
     """
     given = groups_of(spec, model_or_params) if isinstance(model_or_params, nn.Module) else model_or_params
     groups = named_groups(OWNER, given)
+    require_some(OWNER, groups)
     if _is_hybrid(spec):
         groups = named_groups(OWNER, [part for group in groups for part in split_group(OWNER, group)])
     return groups
