@@ -23,6 +23,7 @@ VERBS = {
     "train": "train a model; resumes by itself",
     "eval": "evaluate a run on its validation split",
     "generate": "sample text from a run",
+    "sweep": "many runs from a grid over flags; resumable",
     "compare": "runs side by side: table, loss curves, tokens to equal loss",
     "data": "prepare corpora as token shards; look at them",
     "tokenizer": "train and evaluate byte-pair encodings",

@@ -26,7 +26,7 @@ def run(flags: Flags) -> None:
     from dataclasses import asdict
 
     from danalab.errors import UserError
-    from danalab.report.comparison import compare, markdown_table
+    from danalab.report.comparison import COLUMNS, compare, markdown_table, table_cells
     from danalab.report.console import print_table
     from danalab.report.curves import read_curve
     from danalab.report.figures import loss_figure, save_figure
@@ -45,6 +45,6 @@ def run(flags: Flags) -> None:
     if flags.json:
         print(json.dumps({"baseline": baseline.name, "runs": [asdict(row) for row in rows]}))
         return
-    print_table(rows)
+    print_table(list(COLUMNS), [table_cells(row) for row in rows], left=2)
     if flags.out is not None:
         print(f"drawn: {', '.join(map(str, pictures))}")

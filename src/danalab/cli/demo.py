@@ -25,6 +25,7 @@ class Flags:
 def run(flags: Flags) -> None:
     """The whole story on a laptop CPU: corpus, tokenizer, tuned AdamW and ADana, pictures, table, samples, one page."""
     from danalab.demo import DemoConfig, as_json, run_demo, verdict
+    from danalab.report.comparison import COLUMNS, table_cells
     from danalab.report.console import print_table
 
     config = DemoConfig(
@@ -34,7 +35,7 @@ def run(flags: Flags) -> None:
     if flags.json:
         print(as_json(demo))
         return
-    print_table(demo.rows)
+    print_table(list(COLUMNS), [table_cells(row) for row in demo.rows], left=2)
     print()
     for sentence in verdict(demo.rows):
         print(sentence)

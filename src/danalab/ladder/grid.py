@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from danalab.errors import UserError, nearest
+from danalab.optim import list_optimizers, optimizer_spec
 from danalab.train.config import TrainConfig, flag
 
 LONGEST_NAME = 100
 SHORT = {"heads": "h", "lr_multiplier": "lrx", "seed": "s", "weight_decay": "wd", "iterations": "n"}
 """What a setting is called in a run's name; others by their own name, `opt` and `arch` by their value alone."""
-OWN = ("run_dir", "name", "resume_from", "extend_to", "iterations_to_run", "json", "auto_resume")
+OWN = ("optimizer_settings", "run_dir", "name", "resume_from", "extend_to", "iterations_to_run", "json", "auto_resume")
 """Fields that belong to one job, not to a grid."""
 
 
@@ -40,8 +41,11 @@ class Cell:
         Raises:
             UserError: a setting out of range.
         """
+        known = {field.name for field in fields(TrainConfig)}
+        own = {key: value for key, value in self.settings.items() if key in known}
+        rest = {key: value for key, value in self.settings.items() if key not in known}
         try:
-            return TrainConfig(**self.settings, run_dir=run_dir)
+            return TrainConfig(**own, run_dir=run_dir, optimizer_settings=rest)
         except TypeError as error:
             raise UserError(f"run {self.name}: a setting has the wrong type: {error}") from error
 
@@ -154,8 +158,11 @@ def expand(
 
 def _require_field(key: str) -> None:
     known = [field.name for field in fields(TrainConfig) if field.name not in OWN]
-    if key not in known:
-        raise UserError(f"the grid has the unknown key '{key}'{nearest(key, known)}; keys are flags of danalab train")
+    if key not in known and not any(key in optimizer_spec(name).settings for name in list_optimizers()):
+        hint = nearest(key, known)
+        raise UserError(
+            f"the grid has the unknown key '{key}'{hint}; keys are flags of danalab train, with --opt's own"
+        )
 
 
 def name_of(varied: Mapping[str, Any]) -> str:

@@ -9,14 +9,15 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from danalab.errors import UserError
+from danalab.train.config import flag
 from danalab.train.folder import RunFolder
-from danalab.train.metrics import read_rows
+from danalab.train.metrics import last_rows
 
 POLL_SECONDS = 0.25
 
@@ -32,7 +33,7 @@ class Job:
 
     def command(self) -> list[str]:
         """The command line that makes the run."""
-        flags = [f"--{name.replace('_', '-')}={value}" for name, value in self.settings.items()]
+        flags = [f"{flag(name)}={value}" for name, value in self.settings.items() if value is not None]
         return [sys.executable, "-m", "danalab", "train", "--run-dir", str(self.folder), *flags]
 
     def is_finished(self) -> bool:
@@ -44,30 +45,48 @@ class Job:
         return all(str(made.get(name)) == str(value) for name, value in self.settings.items())
 
     def progress(self) -> tuple[int, float | None]:
-        """(steps done, last validation loss) as the run's metrics tell."""
+        """(steps done, last validation loss near the end of the metrics), for a person to look at."""
         step, val_loss = 0, None
-        for row in read_rows(RunFolder(self.folder).metrics_file):
+        for row in last_rows(RunFolder(self.folder).metrics_file):
             step, val_loss = row["step"], row.get("val/loss", val_loss)
         return step, val_loss
 
 
-def run_jobs(jobs: Sequence[Job], *, parallel: int | None = None, title: str) -> None:
+@dataclass(frozen=True)
+class Failure:
+    """A run that did not end well."""
+
+    job: Job
+    reason: str
+
+
+def run_jobs(
+    jobs: Sequence[Job],
+    *,
+    parallel: int | None = None,
+    title: str,
+    keep_going: bool = False,
+    on_end: Callable[[Job], Any] = lambda job: None,
+) -> list[Failure]:
     """Make all runs, `parallel` at a time (default: one a core), each with its share of the cores' threads.
 
+    Args:
+        keep_going: a run that fails does not stop the others; it is in the list returned.
+        on_end: called after each run that ended, well or not.
     Raises:
-        UserError: a run failed; names it and gives its last words. Runs beside it are stopped, and resume when the
-            pool is started again.
+        UserError: a run failed, without `keep_going`; names it and gives its last words. Runs beside it are stopped,
+            and resume when the pool is started again.
     """
-    pending = [job for job in jobs if not job.is_finished()]
-    if not pending:
-        return
+    waiting = [i for i, job in enumerate(jobs) if not job.is_finished()]
+    if not waiting:
+        return []
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    parallel = max(1, min(parallel or cores, len(pending)))
+    parallel = max(1, min(parallel or cores, len(waiting)))
     threads = max(1, cores // parallel)
     running: dict[int, subprocess.Popen[str]] = {}
+    failures: list[Failure] = []
     with _Display(title, jobs) as display:
         try:
-            waiting = [i for i, job in enumerate(jobs) if job in pending]
             while waiting or running:
                 while waiting and len(running) < parallel:
                     index = waiting.pop(0)
@@ -76,13 +95,19 @@ def run_jobs(jobs: Sequence[Job], *, parallel: int | None = None, title: str) ->
                     display.update(index)
                     if process.poll() is not None:
                         del running[index]
-                        _require_success(jobs[index], process)
+                        display.ended(index)
+                        if process.returncode != 0:
+                            failures.append(Failure(jobs[index], _last_words(jobs[index], process.returncode)))
+                            if not keep_going:
+                                raise UserError(f"run {jobs[index].folder} {failures[-1].reason}")
+                        on_end(jobs[index])
                 time.sleep(POLL_SECONDS)
         finally:
             for process in running.values():
                 process.terminate()
             for process in running.values():
                 process.wait()
+    return failures
 
 
 def _start(job: Job, threads: int) -> subprocess.Popen[str]:
@@ -92,12 +117,9 @@ def _start(job: Job, threads: int) -> subprocess.Popen[str]:
         return subprocess.Popen(job.command(), stdout=log, stderr=subprocess.STDOUT, text=True, env=environment)
 
 
-def _require_success(job: Job, process: subprocess.Popen[str]) -> None:
-    if process.returncode != 0:
-        words = (job.folder / "log.txt").read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        raise UserError(
-            f"run {job.folder} ended with exit code {process.returncode}: {words[-1] if words else 'no output'}"
-        )
+def _last_words(job: Job, code: int) -> str:
+    words = (job.folder / "log.txt").read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    return f"ended with exit code {code}: {words[-1] if words else 'no output'}"
 
 
 class _Display:
@@ -112,17 +134,18 @@ class _Display:
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
-            TextColumn("{task.completed:.0f}/{task.total:.0f} steps  {task.fields[loss]}"),
+            TextColumn("{task.completed:.0f}{task.fields[of]} steps  {task.fields[loss]}"),
             TimeElapsedColumn(),
             TimeRemainingColumn(),
             console=self._console,
             disable=not self._console.is_terminal,
         )
         self._tasks = [
-            self._progress.add_task(job.folder.name, total=job.settings["iterations"], start=False, loss="")
+            self._progress.add_task(job.folder.name, total=total, start=False, loss="", of=f"/{total}" if total else "")
             for job in jobs
+            for total in [job.settings.get("iterations")]
         ]
-        self._reported: set[int] = set()
+        self._words = [""] * len(jobs)
         self._console.print(f"{title}: {len(jobs)} runs")
 
     def __enter__(self) -> _Display:
@@ -130,17 +153,19 @@ class _Display:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for index in range(len(self._jobs)):
-            self.update(index)
         self._progress.stop()
 
     def update(self, index: int) -> None:
         step, loss = self._jobs[index].progress()
         if step == 0:
             return
-        words = f"val loss {loss:.4f}" if loss is not None else ""
+        if loss is not None:
+            self._words[index] = f"val loss {loss:.4f}"
         self._progress.start_task(self._tasks[index])
-        self._progress.update(self._tasks[index], completed=step, loss=words)
-        if self._progress.disable and step >= self._jobs[index].settings["iterations"] and index not in self._reported:
-            self._reported.add(index)
-            self._console.print(f"  {self._jobs[index].folder.name}: {step} steps, {words}")
+        self._progress.update(self._tasks[index], completed=step, loss=self._words[index])
+
+    def ended(self, index: int) -> None:
+        self.update(index)
+        if self._progress.disable:
+            step, _ = self._jobs[index].progress()
+            self._console.print(f"  {self._jobs[index].folder.name}: {step} steps, {self._words[index]}")

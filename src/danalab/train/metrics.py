@@ -75,6 +75,24 @@ def read_rows(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     return rows
 
 
+def last_rows(path: Path, tail: int = 1 << 14) -> list[dict[str, Any]]:
+    """The rows that end in the last `tail` bytes, for looking on while a run goes on; broken lines are left out."""
+    if not path.is_file():
+        return []
+    with open(path, "rb") as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - tail))
+        lines = file.read().split(b"\n")
+    rows = []
+    for line in lines:
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(row, dict) and "step" in row:
+            rows.append(row)
+    return rows
+
+
 def truncate(path: Path, last_step: int) -> int:
     """Remove the rows past `last_step` and a broken last line; returns how many rows went."""
     if not path.is_file():
