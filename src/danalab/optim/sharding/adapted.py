@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from danalab.errors import UserError
 from danalab.optim.balance import owners
 from danalab.optim.checks import check_gradients, check_numbers_of, check_parameters, in_one_line
 from danalab.optim.named_groups import hyper, named_groups
@@ -20,6 +21,7 @@ from danalab.optim.sharding.modes import require_supported
 from danalab.optim.sharding.nested import as_floats, as_tensors, map_leaves, outline_of
 from danalab.optim.sharding.places import Itself, LocalPart, Owned
 from danalab.optim.spec import OptimizerSpec
+from danalab.optim.state import replaced_too_late
 
 TOUCHING = ("train", "eval", "update_hessian")
 """Methods of inner optimizers that read or write parameters, gradients or state."""
@@ -74,6 +76,7 @@ class Adapted(torch.optim.Optimizer):
 
         @wraps(found)
         def touching(*args: Any, **kwargs: Any) -> Any:
+            self._follow_replaced()
             for i in range(len(self._places)):
                 if i not in self._stepped:
                     self._forget(i)  # zeros of a rehearsal are no state to compute with
@@ -124,6 +127,26 @@ class Adapted(torch.optim.Optimizer):
             found.append({**group, "params": [q for q in stand_ins if q is not None]})
         return found
 
+    def _follow_replaced(self) -> None:
+        """Find places anew where a library has put other parameters, sharded ones, in place of those that were given.
+
+        Raises:
+            UserError: they have taken steps; their state would be lost.
+        """
+        held = [p for group in self.param_groups for p in group["params"]]
+        if len(held) == len(self._places) and all(p is q for p, q in zip(held, self._params, strict=True)):
+            return
+        if self._stepped:
+            raise UserError(replaced_too_late(self.spec.name))
+        names = iter(self._names if len(self._names) == len(held) else [""] * len(held))
+        groups = [{"params": [(next(names), p) for p in group["params"]]} for group in self.param_groups]
+        self._places, self._names = [], []
+        for inner, placed in zip(self.inner.param_groups, self._placed(groups), strict=True):
+            inner["params"] = placed["params"]
+        self.inner.state.clear()
+        self._release()
+        self._complete_sums()
+
     def _complete_sums(self) -> None:
         """Tell an optimizer whose statistics are sums over coordinates how to complete them."""
         if self.spec.sums_over_ranks:
@@ -155,6 +178,7 @@ class Adapted(torch.optim.Optimizer):
         """
         if found_nonfinite is not None and bool(found_nonfinite):
             return None
+        self._follow_replaced()
         if self.spec.closure:
             with self._brought():
                 return self.inner.step(closure)
@@ -234,9 +258,10 @@ class Adapted(torch.optim.Optimizer):
     def state_dict(self) -> dict[str, Any]:
         """As torch's, with DTensors for what is sharded. Collective where parameters are owned.
 
-        Besides, each group says in `made_by` whose it is, and in `unstepped` which of its parameters have taken no step:
-        their state has the right form and no meaning.
+        Besides, each group says in `made_by` whose it is, and in `unstepped` which of its parameters have taken no
+        step: their state has the right form and no meaning.
         """
+        self._follow_replaced()
         self._awake = True
         self._complete()
         states = self._outward()
@@ -299,6 +324,7 @@ class Adapted(torch.optim.Optimizer):
         Raises:
             UserError: saved by another optimizer or from another model; nothing has changed then.
         """
+        self._follow_replaced()
         for hook in self._optimizer_load_state_dict_pre_hooks.values():
             state_dict = hook(self, state_dict) or state_dict
         saved = loading.check(self, state_dict)

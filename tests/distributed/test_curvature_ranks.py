@@ -1,0 +1,95 @@
+"""Sophia's curvature on several ranks: each draws labels for its own part, and the estimate is that of all of them."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import pytest
+import torch
+
+from danalab.optim import optimizer_spec
+from danalab.train.curvature import Curvature
+from danalab.train.driver import OptimizerDriver
+from danalab.train.parallel import Layout, World, join
+from danalab.train.parallel.sharing import share
+from danalab.train.step import GradientStep
+from distributed.curves import ROWS, VOCAB, batch, config
+from distributed.ranks import run_ranks
+
+LAYOUTS = {
+    "ddp": Layout("ddp"),
+    "zero": Layout("zero"),
+    "fsdp": Layout("fsdp"),
+    "tensor-parallel": Layout("fsdp", tp_size=2),
+}
+
+
+def setup(world: World) -> tuple[Any, Curvature, OptimizerDriver, GradientStep]:
+    sharing = share(world)
+    model = sharing.build_model(config("enoki"), init="scaled-gpt", seed=0, device=torch.device("cpu"))
+    sharing.wrap(model, None)
+    driver = OptimizerDriver(
+        sharing.make_optimizer("sophia", model, lr=1e-2, rho=0.01, hessian_interval=2), optimizer_spec("sophia")
+    )
+    settings = {"micro_batch": ROWS // 4, "autocast": contextlib.nullcontext, "sharing": sharing}
+    gradients = GradientStep(model, driver.parameters, grad_clip=0.5, z_loss=1e-4, **settings)
+    device = torch.device("cpu")
+    return (
+        model,
+        Curvature(model, gradients, driver, seed=3, vocab_size=VOCAB + 1, device=device, **settings),
+        driver,
+        gradients,
+    )
+
+
+def whole(p: torch.Tensor) -> torch.Tensor:
+    return (p.full_tensor() if hasattr(p, "full_tensor") else p).detach().clone()
+
+
+def shared(rank: int, size: int, layout: Layout) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """(parameters after three steps, this rank's labels of those steps that drew any)."""
+    world = join(layout, "cpu")
+    model, curvature, driver, gradients = setup(world)
+    labels = []
+    draw = curvature._draw
+
+    def remembered(*args: Any) -> torch.Tensor:
+        labels.append(draw(*args))
+        return labels[-1]
+
+    curvature._draw = remembered  # type: ignore[method-assign]
+    part = ROWS // world.dp_size
+    own = slice(world.dp_rank * part, (world.dp_rank + 1) * part)
+    for step in range(3):
+        inputs, targets = batch(step)
+        curvature.before_step(step, inputs[own], targets[own])
+        driver.step(gradients(inputs[own], targets[own]).finite)
+        driver.zero_grad()
+    return [whole(p) for p in model.parameters()], labels
+
+
+def alone(labels: list[list[torch.Tensor]]) -> list[torch.Tensor]:
+    """Parameters after the same steps in one process, which is told the labels of each data-parallel rank."""
+    model, _, driver, gradients = setup(World.single())
+    part = ROWS // len(labels)
+    for step in range(3):
+        inputs, targets = batch(step)
+        if driver.curvature_is_due():
+            used = torch.cat([inputs[rank * part : rank * part + ROWS // 4] for rank in range(len(labels))])
+            driver.take_curvature(gradients.of_labels(used, torch.cat([drawn[step // 2] for drawn in labels])))
+        driver.step(gradients(inputs, targets).finite)
+        driver.zero_grad()
+    return [p.detach().clone() for p in model.parameters()]
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_the_step_is_that_of_one_process_with_the_same_labels(name):
+    found = run_ranks(shared, 2, LAYOUTS[name], seconds=120.0)
+    assert all(len(labels) == 2 for _, labels in found)
+    same_data = name == "tensor-parallel"
+    assert all(torch.equal(a, b) == same_data for a, b in zip(found[0][1], found[1][1], strict=True))
+    expected = alone([found[0][1]] if same_data else [labels for _, labels in found])
+    for p, q in zip(found[0][0], expected, strict=True):
+        # A step is at most 1e-2; where the curvature is tiny, its reciprocal shows rounding.
+        torch.testing.assert_close(p, q, rtol=1e-4, atol=1e-4)
