@@ -43,8 +43,8 @@ def explained(micro_batch: int, seq_len: int) -> Iterator[None]:
 def _memory(micro_batch: int, seq_len: int, message: str) -> str:
     return (
         f"out of memory with micro-batches of {micro_batch} x {seq_len} tokens: lower --batch-size (and raise "
-        f"--acc-steps as much, which changes no result), or try --activation-checkpointing full "
-        f"({message.splitlines()[0][:120]})"
+        f"--acc-steps as much, which changes no result), or try --activation-checkpointing full, or share the model "
+        f"among more ranks with --distributed-backend fsdp ({message.splitlines()[0][:120]})"
     )
 
 

@@ -23,6 +23,7 @@ from danalab.train.checkpoint import tensors
 from danalab.train.checkpoint.saver import Saver
 from danalab.train.curvature import Curvature
 from danalab.train.driver import OptimizerDriver
+from danalab.train.dry_run import dry_run
 from danalab.train.evaluation import Evaluation, Evaluator
 from danalab.train.failures import explained
 from danalab.train.folder import RunFolder
@@ -148,6 +149,8 @@ class Trainer:
         with self.stop, GarbageCollector(config.gc_interval) as garbage:
             try:
                 self._start_callbacks()
+                if self.device.type == "cuda" and self.step < self.resolved.iterations:
+                    self._try_memory()
                 self._finish_pending_row()
                 self._clock, self._excluded = time.perf_counter(), 0.0
                 while (status := self._why_end()) is None:
@@ -179,6 +182,19 @@ class Trainer:
                     callback.close()
                 if isinstance(batches, Generator):
                     batches.close()  # ends the thread that reads ahead
+
+    def _try_memory(self) -> None:
+        peak = dry_run(
+            self._gradients,
+            self.driver,
+            micro_batch=self.config.batch_size or 1,
+            seq_len=self.resolved.seq_len,
+            device=self.device,
+            state_share=self.sharing.state_share,
+        )
+        if self.world.is_main:
+            has = torch.cuda.get_device_properties(self.device).total_memory / 2**30
+            log.info("memory: a step needs up to %.1f of %.1f GiB", peak, has)
 
     def _make_step(self, inputs: Tensor, targets: Tensor, measured: bool) -> tuple[StepResult, float]:
         """One update, from batch to weights; returns what it saw and the learning rate that it used."""

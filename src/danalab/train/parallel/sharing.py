@@ -38,6 +38,9 @@ class Sharing:
     """What this rank's part of the loss is multiplied by before its backward pass: gradients are summed over ranks in
     all modes, and some ways to do it take the mean."""
 
+    state_share = 1.0
+    """How much this rank keeps of the optimizer's state that its weights have."""
+
     def __init__(self, world: World):
         self.world = world
         self._parameters: list[Tensor] = []
@@ -120,6 +123,7 @@ class ShardedOptimizer(Sharing):
     def __init__(self, world: World):
         super().__init__(world)
         self.loss_factor = float(world.dp_size)  # it averages
+        self.state_share = 1 / world.dp_size
 
     def make_optimizer(self, name: str, model: nn.Module, *, lr: float, **settings: Any) -> torch.optim.Optimizer:
         assert self.world.mesh is not None
