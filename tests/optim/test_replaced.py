@@ -9,7 +9,7 @@ from torch import nn
 from danalab.errors import UserError
 from danalab.optim import build_optimizer
 
-NAMES = ("adana", "dana-star-mk4", "muon")
+NAMES = ("adana", "dana-star-mk4", "muon", "adamw", "snoo", "snoo-dana", "prodigy", "soap", "lion")
 
 
 def twins(name: str):

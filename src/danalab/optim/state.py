@@ -68,12 +68,17 @@ def drop_replaced(state: dict[Any, dict[str, Any]], groups: Iterable[Mapping[str
     kept = set(held)
     gone = [p for p in state if p not in kept]
     if any(float(state[p].get("step", 0)) > 0 for p in gone):
-        raise UserError(
-            f"{owner}: parameters were replaced after they had taken steps, so their moments and clocks would be lost;"
-            " shard or convert the model first, then load the optimizer's state"
-        )
+        raise UserError(replaced_too_late(owner))
     for p in gone:
         del state[p]
+
+
+def replaced_too_late(owner: str) -> str:
+    """What to say of parameters that were replaced after they had taken steps."""
+    return (
+        f"{owner}: parameters were replaced after they had taken steps, so their moments and clocks would be lost;"
+        " shard or convert the model first, then load the optimizer's state"
+    )
 
 
 def local(tensor: Tensor) -> Tensor:
