@@ -67,10 +67,17 @@ def test_the_manifest_tells_tokens_documents_bytes_and_ids(corpus, tmp_path):
     assert verify(folder) == []
 
 
-def test_processes_write_the_same_bytes_as_one(corpus, tmp_path, small_chunks):
+@pytest.fixture
+def as_if_large(monkeypatch):
+    monkeypatch.setattr(preparation_module, "_SMALL", 0)
+
+
+def test_threads_and_processes_write_the_same_bytes_as_one(corpus, tmp_path, small_chunks, monkeypatch):
     one = _prepare(corpus, tmp_path / "one", shard_tokens=2000)
-    two = _prepare(corpus, tmp_path / "two", shard_tokens=2000, workers=2)
-    assert _content(one) == _content(two)
+    threads = _prepare(corpus, tmp_path / "threads", shard_tokens=2000, workers=3)
+    monkeypatch.setattr(preparation_module, "_SMALL", 0)
+    processes = _prepare(corpus, tmp_path / "processes", shard_tokens=2000, workers=2)
+    assert _content(one) == _content(threads) == _content(processes)
 
 
 def test_preparing_again_is_no_work_and_other_settings_are_refused(corpus, tmp_path):
@@ -89,7 +96,7 @@ import os, signal, sys
 from danalab.data import prepare, preparation, writing
 from danalab.data.shards import ShardWriter
 from danalab.data.sources import Source, TextSource
-preparation._CHUNK_CHARACTERS = 1500
+preparation._CHUNK_CHARACTERS, preparation._SMALL = 1500, 0
 writing._JOURNAL_BYTES = int(sys.argv[4])
 class Deadly(TextSource):
     def iter_part(self, side, number, skip=0):
@@ -151,7 +158,7 @@ def test_an_unfinished_preparation_of_other_text_is_started_anew(corpus, tmp_pat
     assert Manifest.read(out).splits["train"][0].documents + Manifest.read(out).splits["val"][0].documents == 61
 
 
-def test_bad_text_in_a_process_ends_in_the_same_error(corpus, tmp_path, small_chunks):
+def test_bad_text_in_a_process_ends_in_the_same_error(corpus, tmp_path, small_chunks, as_if_large):
     (corpus / "30.jsonl").write_text('{"text": 3}\n')
     with pytest.raises(UserError, match=r"30\.jsonl, line 1"):
         _prepare(corpus, tmp_path / "out", tokenizer="bytes", workers=2)
@@ -283,7 +290,7 @@ def test_any_unicode_comes_back_byte_by_byte(documents, tmp_path_factory):
         assert sorted(back) == sorted(text.encode() for text in documents)
 
 
-def test_a_process_that_dies_is_one_line(corpus, tmp_path, small_chunks, monkeypatch):
+def test_a_process_that_dies_is_one_line(corpus, tmp_path, small_chunks, as_if_large, monkeypatch):
     monkeypatch.setattr("danalab.data.workers.sys.executable", "/bin/false")
     with pytest.raises(UserError, match="a tokenising process ended early"):
         _prepare(corpus, tmp_path / "out", tokenizer="bytes", workers=2)

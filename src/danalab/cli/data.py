@@ -40,7 +40,7 @@ class PrepareFlags:
     shard_tokens: int = 100_000_000
     """Size of a shard [tokens]."""
     workers: int | None = None
-    """Processes that tokenise; default one a core."""
+    """Threads (below 60 MB of text) or processes that tokenise; default one a core."""
     dry_run: bool = False
     """Only say what would be fetched from the hub, and how much that is."""
     json: bool = False

@@ -38,7 +38,7 @@ from danalab.errors import UserError
 SHARD_TOKENS = 100_000_000
 _CHUNK_CHARACTERS = 250_000  # large enough that the pipe costs nothing, small enough that all cores end together
 _CHUNK_DOCUMENTS = 1024
-_SMALL = 2_000_000  # text below this size is not worth the start of processes [bytes]
+_SMALL = 60_000_000  # text below this size is not worth the start of processes [bytes]
 _SAMPLE_BYTES, _SAMPLE_DOCUMENT = 3_000_000, 100_000
 
 
@@ -72,7 +72,7 @@ def prepare(
         max_tokens: training ends behind the document that reaches this many tokens; so does validation, where the
             source has files of its own for it.
         shard_tokens: a shard ends at the first chunk of documents (about 250 kB of text) that brings it to this size.
-        workers: processes that tokenise; by default one a core.
+        workers: threads (below 60 MB of text) or processes that tokenise; by default one a core.
         progress: show progress and a closing line on standard error.
 
     Raises:
@@ -113,16 +113,16 @@ def prepare(
             chosen = load_tokenizer(folder)
         else:
             chosen.save(folder)
-        if workers is None:
-            size = source.size_bytes()
-            workers = 1 if size is not None and size < _SMALL else available_cores()
+        size = source.size_bytes()
+        large = size is None or size >= _SMALL
         estimate = Estimate(source, max_tokens)
         with (
             contextlib.closing(Writing(folder, chosen, journal, shard_tokens, max_tokens, source)) as writing,
             Progress(f"tokenising {source.name}", shown=progress) as bar,
         ):
             documents = labelled(source, rule, journal.place, writing.counts, writing.enough)
-            results = encode_in_order(chosen, folder, _chunks(documents), workers)
+            chunks = _chunks(documents)
+            results = encode_in_order(chosen, folder, chunks, workers or available_cores(), processes=large)
             with contextlib.closing(results):
                 for place, result in results if not writing.complete else ():
                     writing.add(place, result)

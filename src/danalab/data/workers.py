@@ -1,5 +1,7 @@
-"""Tokenising on all cores: child processes that are fed documents over pipes.
+"""Tokenising on all cores: threads of this process for a small corpus, child processes for a large one.
 
+The libraries release Python's lock while they work, so threads do well on a few cores and need no start; what remains
+under the lock would hold up many. Processes take a third of a second to start, and are fed documents over pipes.
 They are fresh interpreters (`python -m danalab.data.workers`), not forks of this process and not `multiprocessing`'s
 spawned ones: a fork would inherit the locks of torch's and the tokenizer library's threads, a spawn would run a
 caller's unguarded script again. A child ends when its pipe does, also when this process is killed.
@@ -17,7 +19,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Generator, Iterable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TypeVar
@@ -80,21 +82,22 @@ def encode_chunk(tokenizer: Tokenizer, chunk: Chunk) -> Result:
 
 
 def encode_in_order(
-    tokenizer: Tokenizer, folder: Path, chunks: Iterable[tuple[T, Chunk]], workers: int
+    tokenizer: Tokenizer, folder: Path, chunks: Iterable[tuple[T, Chunk]], workers: int, *, processes: bool
 ) -> Generator[tuple[T, Result], None, None]:
     """Encode each chunk; results come in the order of the chunks, each with the mark that its chunk had.
 
     Args:
-        tokenizer: does the work when there is one worker.
-        folder: where it is saved, for the others.
+        tokenizer: does the work in this process.
+        folder: where it is saved, for child processes.
         chunks: marks and chunks, read as results are taken, a few ahead.
-        workers: child processes; with 1 the work is done here.
+        workers: threads or processes; with 1 the work is done here.
+        processes: whether to start child processes.
     """
     if workers == 1:
         for mark, chunk in chunks:
             yield mark, encode_chunk(tokenizer, chunk)
         return
-    crew = _Crew(folder, workers)
+    crew = _Crew(folder, workers) if processes else _Threads(tokenizer, workers)
     try:
         pending: deque[tuple[T, Future[Result]]] = deque()
         for mark, chunk in chunks:
@@ -107,6 +110,20 @@ def encode_in_order(
             yield first, result.result()
     finally:
         crew.close()
+
+
+class _Threads:
+    """Threads of this process."""
+
+    def __init__(self, tokenizer: Tokenizer, workers: int):
+        self._tokenizer = tokenizer
+        self._pool = ThreadPoolExecutor(workers)
+
+    def submit(self, chunk: Chunk) -> Future[Result]:
+        return self._pool.submit(encode_chunk, self._tokenizer, chunk)
+
+    def close(self) -> None:
+        self._pool.shutdown(cancel_futures=True)
 
 
 class _Crew:
