@@ -24,6 +24,7 @@ VERBS = {
     "eval": "evaluate a run on its validation split",
     "generate": "sample text from a run",
     "sweep": "many runs from a grid over flags; resumable",
+    "ladder": "optimizers at several sizes, tuned alike, several seeds; resumable",
     "compare": "runs side by side: table, loss curves, tokens to equal loss",
     "data": "prepare corpora as token shards; look at them",
     "tokenizer": "train and evaluate byte-pair encodings",

@@ -20,7 +20,8 @@ from danalab.optim import list_optimizers, optimizer_spec
 from danalab.train.config import TrainConfig, flag
 
 LONGEST_NAME = 100
-SHORT = {"heads": "h", "lr_multiplier": "lrx", "seed": "s", "weight_decay": "wd", "iterations": "n"}
+SHORT = {"heads": "h", "lr_multiplier": "lrx", "seed": "s", "weight_decay": "wd", "iterations": "n",
+         "d_model": "d", "n_layers": "L", "n_heads": "H"}  # fmt: skip
 """What a setting is called in a run's name; others by their own name, `opt` and `arch` by their value alone."""
 OWN = ("optimizer_settings", "run_dir", "name", "resume_from", "extend_to", "iterations_to_run", "json", "auto_resume")
 """Fields that belong to one job, not to a grid."""
@@ -79,11 +80,11 @@ def plain_value(word: str) -> Any:
     return {"true": True, "false": False, "none": None}.get(word.lower(), word)
 
 
-def read_grid(path: Path) -> tuple[dict[str, Any], dict[str, list[Any]], list[dict[str, Any]]]:
-    """(fixed, grid, runs) of a YAML file.
+def parse_plan(path: Path) -> dict[str, Any]:
+    """A YAML file that is a mapping; keys as fields, numbers as numbers.
 
     Raises:
-        UserError: not readable, not YAML, or not of this form.
+        UserError: not readable, not YAML, or not a mapping.
     """
     import yaml
 
@@ -94,7 +95,17 @@ def read_grid(path: Path) -> tuple[dict[str, Any], dict[str, list[Any]], list[di
     except yaml.YAMLError as error:
         raise UserError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
     if not isinstance(loaded, dict):
-        raise UserError(f"{path}: a mapping with grid, runs and fixed is expected, not {type(loaded).__name__}")
+        raise UserError(f"{path}: a mapping is expected, not {type(loaded).__name__}")
+    return _settings(loaded)
+
+
+def read_grid(path: Path) -> tuple[dict[str, Any], dict[str, list[Any]], list[dict[str, Any]]]:
+    """(fixed, grid, runs) of a YAML file.
+
+    Raises:
+        UserError: not readable, not YAML, or not of this form.
+    """
+    loaded = parse_plan(path)
     for key in loaded:
         if key not in ("fixed", "grid", "runs"):
             raise UserError(f"{path}: unknown key '{key}'{nearest(str(key), ('fixed', 'grid', 'runs'))}")
@@ -103,23 +114,19 @@ def read_grid(path: Path) -> tuple[dict[str, Any], dict[str, list[Any]], list[di
         raise UserError(f"{path}: fixed and grid are mappings, runs is a list")
     if not all(isinstance(run, dict) for run in runs):
         raise UserError(f"{path}: each of runs is a mapping of settings")
-
-    return (
-        _settings(fixed),
-        {key: values if isinstance(values, list) else [values] for key, values in _settings(grid).items()},
-        [_settings(run) for run in runs],
-    )
+    return fixed, {key: values if isinstance(values, list) else [values] for key, values in grid.items()}, runs
 
 
 def _settings(loaded: Mapping[Any, Any]) -> dict[str, Any]:
-    """Fields by their names in code, numbers as numbers: YAML reads 1e-3 as text."""
-    return {
-        str(name).replace("-", "_"): [_number(v) for v in value] if isinstance(value, list) else _number(value)
-        for name, value in loaded.items()
-    }
+    """Fields by their names in code, numbers as numbers (YAML reads 1e-3 as text), all the way down."""
+    return {str(name).replace("-", "_"): _plain(value) for name, value in loaded.items()}
 
 
-def _number(value: Any) -> Any:
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return _settings(value)
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
     return plain_value(value) if isinstance(value, str) else value
 
 

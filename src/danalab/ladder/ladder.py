@@ -1,0 +1,172 @@
+"""A ladder: optimizers x sizes at one horizon, learning rates tuned alike, then more seeds at the chosen rates.
+
+    trials   every optimizer at every size with every LR multiplier, first seed
+    edges    where the best multiplier is the outermost one, one beyond it, for at most `extensions` times
+    seeds    the best multiplier again with the other seeds
+
+The number of trials is part of the result: a contender that was tuned more than its baseline proves nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from danalab.errors import UserError, nearest
+from danalab.files import write_json
+from danalab.ladder.grid import Cell, expand, name_of, parse_plan
+from danalab.ladder.pool import Failure
+from danalab.ladder.sweep import run_sweep
+
+
+@dataclass(frozen=True, kw_only=True)
+class LadderPlan:
+    """What a ladder consists of."""
+
+    opts: tuple[str, ...]
+    """Optimizers; the first is the baseline."""
+    sizes: tuple[dict[str, Any], ...]
+    """Settings that make a size: {"heads": 3}, or d_model, n_layers and n_heads."""
+    multipliers: tuple[float, ...] = (0.5, 1.0, 2.0)
+    """Factors on the learning-rate law that are tried at every size; one: nothing is tuned."""
+    extensions: int = 2
+    """How often a multiplier beyond the outermost one is tried, where that one was best."""
+    seeds: tuple[int, ...] = (0, 1, 2)
+    """The first is the trials'."""
+    fixed: dict[str, Any]
+    """Settings that all runs have in common."""
+
+    def __post_init__(self) -> None:
+        for name in ("opts", "sizes", "multipliers", "seeds"):
+            values = getattr(self, name)
+            if not values:
+                raise UserError(f"the ladder has no {name}: no run is left")
+            if any(value in values[:i] for i, value in enumerate(values)):
+                raise UserError(f"the ladder has one of its {name} twice: {values}")
+        if any(not 0 < float(m) < math.inf for m in self.multipliers):
+            raise UserError(f"multipliers {self.multipliers}: must be finite and positive")
+        if self.extensions < 0:
+            raise UserError(f"extensions {self.extensions}: must be 0 or more")
+
+    @classmethod
+    def read(cls, path: Path) -> LadderPlan:
+        """From a YAML file with these fields (`heads: [2, 3]` is short for sizes).
+
+        Raises:
+            UserError: not readable, or a key that is not one of them.
+        """
+        loaded = parse_plan(path)
+        if "heads" in loaded:
+            loaded["sizes"] = [*loaded.get("sizes", []), *({"heads": heads} for heads in loaded.pop("heads"))]
+        known = [field.name for field in fields(cls)]
+        for key in loaded:
+            if key not in known:
+                raise UserError(f"{path}: unknown key '{key}'{nearest(key, [*known, 'heads'])}")
+        for key in ("opts", "sizes", "multipliers", "seeds"):
+            if key in loaded:
+                loaded[key] = tuple(loaded[key])
+        try:
+            return cls(**{"fixed": {}, **loaded})
+        except TypeError as error:
+            raise UserError(f"{path}: {error}") from error
+
+    def cell(self, opt: str, size: Mapping[str, Any], multiplier: float, seed: int) -> Cell:
+        """One run of the ladder; its data order goes with its seed."""
+        varied = {"opt": opt, **size, "lr_multiplier": multiplier, "seed": seed}
+        settings = {**varied, "data_seed": 1337 + seed}
+        (checked,) = expand({}, self.fixed, [settings])
+        return Cell(name_of(varied), checked.settings)
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What tuning found for an optimizer at a size."""
+
+    opt: str
+    size: dict[str, Any]
+    multiplier: float
+    trials: int
+    at_edge: bool
+    """The best is the outermost tried: it may lie beyond."""
+    losses: dict[str, float | None]
+    """Multiplier -> final loss of its trial; None: the run failed."""
+
+
+@dataclass(frozen=True)
+class LadderResult:
+    """What came of a ladder."""
+
+    folder: Path
+    rows: list[dict[str, Any]]
+    tuned: list[Tuned]
+    failures: list[Failure]
+
+
+def run_ladder(folder: Path, plan: LadderPlan, *, executor: str = "pool", jobs: int | None = None) -> LadderResult:
+    """Run all of it that is not there yet; see the module's docstring.
+
+    Raises:
+        UserError: a setting that cannot be meant.
+    """
+    tried = {(opt, i): sorted(map(float, plan.multipliers)) for opt in plan.opts for i in range(len(plan.sizes))}
+    cells: list[Cell] = []
+
+    def make(title: str) -> Any:
+        return run_sweep(folder, cells, executor=executor, jobs=jobs, title=title)
+
+    # The smallest sizes first: what is wrong shows early.
+    order = sorted(tried, key=lambda key: key[1])
+    cells += [plan.cell(opt, plan.sizes[i], m, plan.seeds[0]) for opt, i in order for m in tried[opt, i]]
+    result = make("learning-rate trials")
+    for _ in range(plan.extensions if len(plan.multipliers) > 1 else 0):
+        beyond = []
+        for opt, i in order:
+            extra = _beyond_the_edge(tried[opt, i], _losses(result.rows, plan, opt, i, tried[opt, i]))
+            if extra is not None:
+                tried[opt, i] = sorted([*tried[opt, i], extra])
+                beyond.append(plan.cell(opt, plan.sizes[i], extra, plan.seeds[0]))
+        if not beyond:
+            break
+        cells += beyond
+        result = make("trials beyond the edge")
+    tuned = [_tuned(result.rows, plan, opt, i, tried[opt, i]) for opt, i in order]
+    cells += [plan.cell(each.opt, each.size, each.multiplier, seed) for each in tuned for seed in plan.seeds[1:]]
+    result = make("more seeds")
+    write_json(folder / "tuning.json", [each.__dict__ for each in tuned])
+    return LadderResult(folder, result.rows, tuned, result.failures)
+
+
+def _losses(
+    rows: Sequence[Mapping[str, Any]], plan: LadderPlan, opt: str, i: int, multipliers: Sequence[float]
+) -> list[float]:
+    """Final loss of each multiplier's trial; infinite where it failed."""
+    by_name = {row["name"]: row["final_loss"] for row in rows}
+    found = [by_name.get(plan.cell(opt, plan.sizes[i], m, plan.seeds[0]).name) for m in multipliers]
+    return [math.inf if loss is None or not math.isfinite(loss) else loss for loss in found]
+
+
+def _beyond_the_edge(multipliers: Sequence[float], losses: Sequence[float]) -> float | None:
+    """The next multiplier where the best is an outermost one, at the distance of its neighbour."""
+    best = min(range(len(losses)), key=losses.__getitem__)
+    if math.isinf(losses[best]):
+        return None
+    if best == 0:
+        return multipliers[0] ** 2 / multipliers[1]
+    if best == len(losses) - 1:
+        return multipliers[-1] ** 2 / multipliers[-2]
+    return None
+
+
+def _tuned(
+    rows: Sequence[Mapping[str, Any]], plan: LadderPlan, opt: str, i: int, multipliers: Sequence[float]
+) -> Tuned:
+    losses = _losses(rows, plan, opt, i, multipliers)
+    best = min(range(len(losses)), key=losses.__getitem__)
+    if math.isinf(losses[best]):
+        raise UserError(f"{opt} at {plan.sizes[i]}: every learning-rate trial failed; see the runs' log.txt")
+    shown = {f"{m:g}": None if math.isinf(loss) else loss for m, loss in zip(multipliers, losses, strict=True)}
+    at_edge = len(losses) > 1 and best in (0, len(losses) - 1)
+    return Tuned(opt, dict(plan.sizes[i]), multipliers[best], len(losses), at_edge, shown)

@@ -1,0 +1,68 @@
+import pytest
+import yaml
+
+from danalab.errors import UserError
+from danalab.ladder.ladder import LadderPlan, _beyond_the_edge, run_ladder
+
+SIZES = ({"d_model": 16, "n_layers": 1, "n_heads": 2}, {"d_model": 32, "n_layers": 1, "n_heads": 2})
+
+
+def plan(fixed, **given):
+    common = {key: value for key, value in fixed.items() if key not in ("d_model", "n_layers", "n_heads", "lr")}
+    settings = {"opts": ("adamw", "adana"), "sizes": SIZES[:1], "multipliers": (0.5, 1.0), "seeds": (0, 1), **given}
+    return LadderPlan(fixed=common, **settings)
+
+
+def test_a_ladder_tunes_every_optimizer_alike_and_repeats_its_best(fixed, tmp_path):
+    found = run_ladder(tmp_path, plan(fixed, extensions=1), executor="inline")
+    assert not found.failures
+    assert {each.opt for each in found.tuned} == {"adamw", "adana"}
+    for each in found.tuned:
+        assert each.trials >= 2
+        assert each.losses[f"{each.multiplier:g}"] == min(each.losses.values())
+        mine = [row for row in found.rows if row["opt"] == each.opt]
+        assert len(mine) == each.trials + 1
+        assert [row["seed"] for row in mine if row["lr_multiplier"] == each.multiplier] == [0, 1]
+    seeds = {row["seed"]: row["settings"]["data_seed"] for row in found.rows}
+    assert seeds[0] != seeds[1], "the order of the data is part of a seed"
+
+
+def test_the_next_multiplier_lies_beyond_the_edge_that_was_best():
+    assert _beyond_the_edge([0.5, 1, 2], [3, 2, 1]) == 4
+    assert _beyond_the_edge([0.5, 1, 2], [1, 2, 3]) == 0.25
+    assert _beyond_the_edge([0.5, 1, 2], [2, 1, 3]) is None
+    assert _beyond_the_edge([0.5, 1], [float("inf")] * 2) is None
+
+
+def test_a_file_names_heads_or_sizes(tmp_path):
+    file = tmp_path / "ladder.yaml"
+    file.write_text(yaml.safe_dump({"opts": ["adamw"], "heads": [2, 3], "fixed": {"seq-len": 64, "lr": "1e-3"}}))
+    read = LadderPlan.read(file)
+    assert read.sizes == ({"heads": 2}, {"heads": 3})
+    assert read.fixed == {"seq_len": 64, "lr": 1e-3}
+    assert read.cell("adamw", {"heads": 2}, 0.5, 1).name == "adamw-h2-lrx0.5-s1"
+
+
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        ({"opts": [], "heads": [2]}, "no opts"),
+        ({"opts": ["adamw"], "sizes": []}, "no sizes"),
+        ({"opts": ["adamw"], "heads": [2], "seed": [0]}, "unknown key 'seed'.*did you mean 'seeds'"),
+        ({"opts": ["adamw", "adamw"], "heads": [2]}, "twice"),
+        ({"opts": ["adamw"], "heads": [2], "multipliers": [0.0]}, "finite and positive"),
+        ({"opts": ["adamw"]}, "sizes"),
+    ],
+)
+def test_a_ladder_that_cannot_be_meant_is_refused(tmp_path, content, what):
+    file = tmp_path / "ladder.yaml"
+    file.write_text(yaml.safe_dump(content))
+    with pytest.raises(UserError, match=what):
+        LadderPlan.read(file)
+
+
+def test_an_unknown_setting_is_refused_before_anything_runs(fixed, tmp_path):
+    wrong = plan({**fixed, "sequence_len": 3})
+    with pytest.raises(UserError, match="unknown key 'sequence_len'"):
+        run_ladder(tmp_path / "out", wrong, executor="inline")
+    assert not (tmp_path / "out").exists()
