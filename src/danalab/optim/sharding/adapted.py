@@ -106,9 +106,13 @@ class Adapted(torch.optim.Optimizer):
         if not self._built:
             super().add_param_group(param_group)
             return
+        if self.spec.groups is not None:  # libraries sort matrices from the rest in their constructors alone
+            raise UserError(f"{self.spec.name}: groups cannot be added later; give all parameters at construction")
         [group] = named_groups(self.spec.name, [param_group])
         check_parameters(self.spec.name, [group])
         check_numbers_of(self.spec.name, self.spec.settings, group)
+        if "param_names" in self.param_groups[0] and not all(name for name, _ in group["params"]):
+            raise UserError(f"{self.spec.name}: the other groups have named parameters; name these too")
         [inner_group] = self._placed([group])
         in_one_line(self.spec.name, lambda: self.inner.add_param_group(inner_group))
         self._release()

@@ -73,7 +73,7 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
     ):
         spec = optimizer_spec(optimizer)
         check_settings(spec, settings)
-        self.optimizer_name = spec.name
+        self.spec, self.optimizer_name = spec, spec.name
         self._group = process_group
         joined = dist.is_available() and dist.is_initialized()
         self._rank = dist.get_rank(process_group) if joined else 0
@@ -313,6 +313,7 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
             saved = {**group, "params": list(range(start, stop))}
             if isinstance(self._inner, Adapted):
                 saved["unstepped"] = [i - start for i in range(start, stop) if i in waiting]
+                saved["made_by"] = self.optimizer_name
             groups.append(saved)
             start = stop
         return {"state": states, "param_groups": groups}
