@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from danalab.data import open_dataset
+from danalab.errors import UserError
 from danalab.optim import list_optimizers
 from danalab.train.folder import RunFolder
 from danalab.train.job import build_trainer, train
 from danalab.train.resolve import resolve
+from danalab.train.resume import choose_source, run_record
 from danalab.train.run import open_run
 
 EVERY = list_optimizers()
@@ -93,3 +97,54 @@ def test_a_skipped_step_changes_nothing(tiny, opt):
     assert [name for name, value in before.items() if not same(value, after[name])] == []
     trainer._make_step(*batches[4], measured=False)
     assert any(not same(value, before[name]) for name, value in state_of(trainer).items())
+
+
+@pytest.mark.parametrize(
+    ("opt", "clock"), [("sf-adamw", "weight_sum"), ("prodigy", "d"), ("lion", "step"), ("adana", "t")]
+)
+def test_a_run_from_anothers_checkpoint_takes_its_clocks_and_keeps_its_own_settings(tiny, tmp_path, opt, clock):
+    first = config(tiny, opt, run_dir=tmp_path / "first", scheduler="none")
+    origin = train(first)
+    other = replace(first, run_dir=tmp_path / "second", lr=first.lr / 2, iterations=STEPS + 2, resume_from=origin)
+    dataset = open_dataset(other.data)
+    resolved = resolve(other, dataset)
+    folder = RunFolder(resolved.run_dir)
+    with folder.locked():
+        resolved, source = choose_source(resolved, dataset, folder)
+        trainer = build_trainer(resolved, dataset, folder)
+        source.load(trainer)
+    group = trainer.driver.optimizer.param_groups[0]
+    assert group["initial_lr"] == first.lr / 2
+    if clock == "t":
+        assert trainer.driver.optimizer.coefficients()["t"] == STEPS
+    elif clock == "step":
+        assert group["step"] == STEPS
+    else:
+        fresh = build_trainer(resolved, dataset, folder).driver.optimizer.param_groups[0]
+        assert group[clock] > fresh[clock]
+    trainer.driver.train()
+    assert group.get("train_mode", True)
+
+
+def test_another_setting_of_the_optimizer_is_another_run(tiny):
+    train(config(tiny, "sophia", iterations_to_run=2))
+    with pytest.raises(UserError, match="optimizer-settings") as caught:
+        train(config(tiny, "sophia", optimizer_settings={"hessian_interval": 4, "rho": 0.1}))
+    assert "rho" in str(caught.value)
+
+
+def test_a_schedule_free_run_is_sampled_and_evaluated_at_its_averages(tiny):
+    settings = config(tiny, "sf-adamw", scheduler="wsd", fract_decay=0.0)
+    dataset = open_dataset(settings.data)
+    resolved = resolve(settings, dataset)
+    folder = RunFolder(resolved.run_dir)
+    with folder.locked():
+        trainer = build_trainer(resolved, dataset, folder)
+        trainer.fit()
+    trained = torch.cat([p.detach().flatten() for p in trainer.model.parameters()])
+    with trainer.driver.evaluating():
+        averaged = torch.cat([p.detach().flatten() for p in trainer.model.parameters()])
+    folder.write_config(run_record(resolved, dataset, trainer.device))
+    saved = torch.cat([p.detach().flatten() for p in open_run(folder.path).load_model().model.parameters()])
+    assert torch.equal(saved, averaged)
+    assert not torch.equal(saved, trained)

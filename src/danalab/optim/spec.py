@@ -44,6 +44,8 @@ class OptimizerSpec:
     """These statistics are sums over coordinates, and its class completes them over ranks (`sum_over`)."""
     train_eval: bool = False
     """Has `train()` and `eval()` that must be called around evaluation."""
+    clocks: tuple[str, ...] = ()
+    """Keys of parameter groups that are state, not settings, and there from construction on."""
     closure: bool = False
     """`step` needs a closure."""
     hessian: bool = False

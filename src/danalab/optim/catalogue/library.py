@@ -150,6 +150,7 @@ SPECS = (
         ),
         ("weight_decouple",),
         per_parameter=False,
+        clocks=("step", "d", "d_max"),
         sums_over_ranks=True,
         elementwise=False,
         advice="lr 1 is meant: the schedule's factor multiplies the estimated distance; tune d_coef",
@@ -206,6 +207,7 @@ SPECS = (
             decoupling_c=(0, "scales the average's weights, as if for a window of c; 0 = plain average"),
         ),
         train_eval=True,
+        clocks=("train_mode", "weight_sum", "lr_max"),
         advice="needs no decay of the learning rate: --scheduler wsd --fract-decay 0 is warm-up alone",
     ),
     _entry(
@@ -220,6 +222,7 @@ SPECS = (
             foreach=None,
         ),
         train_eval=True,
+        clocks=("train_mode", "weight_sum", "lr_max"),
         advice="needs no decay of the learning rate: --scheduler wsd --fract-decay 0 is warm-up alone",
     ),
     _entry(

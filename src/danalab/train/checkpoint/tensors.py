@@ -143,10 +143,12 @@ def _read_optimizer(
         return target[flat]
 
     state = unflatten(meta, list(stored), optimizer.param_groups, place)
+    spec = getattr(optimizer, "spec", None)
+    state_keys = {"params", *(spec.clocks if spec is not None else ())}
     for group, restored in zip(optimizer.param_groups, state["param_groups"], strict=True):
         if keep_settings or "param_names" in group:
             own = group if keep_settings else {"param_names": group["param_names"]}
-            restored |= {key: value for key, value in own.items() if key != "params"}
+            restored |= {key: value for key, value in own.items() if key not in state_keys}
     _load(target, folder)
     optimizer.load_state_dict(state)
 
