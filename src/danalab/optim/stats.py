@@ -121,5 +121,6 @@ def _across_ranks(values: Tensor, p: Tensor) -> Tensor:
         return values
     from torch.distributed.tensor import DTensor, Partial, Replicate
 
-    kinds = [Partial() if placement.is_shard() else Replicate() for placement in placements]
+    # Asked this way round: what FSDP2 makes of a tensor-parallel shard does not call itself one.
+    kinds = [Replicate() if placement.is_replicate() else Partial() for placement in placements]
     return DTensor.from_local(values, p.device_mesh, kinds, run_check=False).full_tensor()  # pyright: ignore
