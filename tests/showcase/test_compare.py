@@ -91,6 +91,7 @@ def test_weight_decay_is_by_the_ladders_rule():
 def test_the_search_starts_where_the_optimizer_usually_is():
     assert usual_lr(optimizer_spec("muon")) == 0.02
     assert usual_lr(optimizer_spec("adana")) == 1e-3
+    assert usual_lr(optimizer_spec("prodigy")) == 1.0
 
 
 def test_a_run_measures_along_its_way_and_at_its_end():
@@ -172,3 +173,9 @@ def test_bad_input_is_one_line(arguments, complaint, tmp_path, capsys):
 def test_searches_run_in_processes_beside_each_other(tmp_path):
     config = CompareConfig(out=tmp_path, opts=("adamw", "adana"), problems=("matrix",), trials=2, quick=True, jobs=2)
     assert len(compare_optimizers(config).results) == 2
+
+
+@pytest.mark.parametrize("opt", ["sgd", "sf-adamw", "prodigy", "soap", "snoo-dana", "dana"])
+def test_optimizers_of_every_kind_take_part(opt):
+    run = train(problem("matrix", quick=True), optimizer_spec(opt), usual_lr(optimizer_spec(opt)), 0, {})
+    assert math.isfinite(run.loss)

@@ -7,7 +7,6 @@ where the loss is lower.
 
 from __future__ import annotations
 
-import inspect
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -19,6 +18,7 @@ import torch
 from danalab.errors import UserError
 from danalab.optim import build_optimizer, get_schedule, lr_scheduler, optimizer_spec
 from danalab.optim.spec import OptimizerSpec
+from danalab.scaling.relatives import USUAL
 from danalab.showcase.problems import Problem
 
 SPACING = 4.0
@@ -127,8 +127,12 @@ def train(problem: Problem, spec: OptimizerSpec, lr: float, seed: int, settings:
     optimizer = build_optimizer(
         spec.name, task.model, lr=lr, **{**settings_for(spec, problem.steps, lr, problem.omega), **settings}
     )
-    name = "none" if spec.train_eval else "cos_inf"  # schedule-free optimizers bring their own
-    scheduler = lr_scheduler(optimizer, get_schedule(name, problem.steps, problem.steps // 20))
+    warmup = problem.steps // 20
+    if spec.train_eval:  # schedule-free optimizers want the warm-up alone
+        schedule = get_schedule("wsd", problem.steps, warmup, fract_decay=0.0)
+    else:
+        schedule = get_schedule("cos_inf", problem.steps, warmup)
+    scheduler = lr_scheduler(optimizer, schedule)
     mode: dict[str, Callable[[], Any]] = {
         name: getattr(optimizer, name, lambda: None) if spec.train_eval else lambda: None for name in ("train", "eval")
     }
@@ -157,10 +161,8 @@ def train(problem: Problem, spec: OptimizerSpec, lr: float, seed: int, settings:
 
 
 def usual_lr(spec: OptimizerSpec) -> float:
-    """Where the search begins: the learning rate that the optimizer's class has by itself, or 1e-3."""
-    parameter = inspect.signature(spec.build).parameters.get("lr")
-    default = parameter.default if parameter is not None else None
-    return float(default) if isinstance(default, (int, float)) and default > 0 else 1e-3
+    """Where the search begins: the learning rate that is usual for the optimizer, or 1e-3."""
+    return USUAL[spec.name].lr if spec.name in USUAL else 1e-3
 
 
 def settings_for(spec: OptimizerSpec, steps: int, lr: float, omega: float) -> dict[str, Any]:
