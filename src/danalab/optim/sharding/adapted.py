@@ -151,6 +151,10 @@ class Adapted(torch.optim.Optimizer):
         self._release()
         self._complete_sums()
 
+    def name_parameters(self, names: Sequence[str]) -> None:
+        """What to call the parameters in messages, in the order of the groups."""
+        self._names = list(names)
+
     def _complete_sums(self) -> None:
         """Tell an optimizer whose statistics are sums over coordinates how to complete them."""
         if self.spec.sums_over_ranks:
@@ -200,8 +204,6 @@ class Adapted(torch.optim.Optimizer):
             if i not in self._stepped:
                 self._forget(i)  # made by a rehearsal; the optimizer shall make its own from this gradient
                 self._stepped.add(i)
-        if not moving:
-            return loss
         self._awake = True
         with self._brought(moving):
             self.inner.step()

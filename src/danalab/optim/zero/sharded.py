@@ -96,7 +96,8 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
             named = all(name for name, _ in group["params"])
             params = group["params"] if named else [p for _, p in group["params"]]
             outer.append({**hyper(inner), "params": params})
-        super().__init__(outer, self._inner.defaults)
+        known = self._inner.param_groups[0]  # torch would give every group the defaults that it lacks
+        super().__init__(outer, {key: value for key, value in self._inner.defaults.items() if key in known})
         self._built = True
         for p in self._params:
             self.state[p] = {}  # not empty as a whole: checkpoint helpers make no rehearsal step, which is collective
@@ -372,11 +373,14 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
         pieces: dict[int, list[Tensor]] = {}
         for piece, tensor in sorted(self._owned.items(), key=lambda item: (item[0].parameter, item[0].start)):
             pieces.setdefault(piece.parameter, []).append(tensor)
-        own = []
+        own, names = [], []
         for group in groups:
-            tensors = [tensor for _, p in group["params"] for tensor in pieces.get(place[id(p)], [])]
-            own.append({**group, "params": tensors})
+            pairs = [(name, tensor) for name, p in group["params"] for tensor in pieces.get(place[id(p)], [])]
+            own.append({**group, "params": [tensor for _, tensor in pairs]})
+            names += [name for name, _ in pairs]
         inner = adapted(spec, own, lr, settings)
+        if isinstance(inner, Adapted):
+            inner.name_parameters(names)
         if isinstance(inner, RuleOptimizer):
             # Ways to compute differ in the last bit, so the size that chooses one is that of the whole.
             inner._numel = sum(p.numel() for p in self._params)
