@@ -25,6 +25,7 @@ VERBS = {
     "generate": "sample text from a run",
     "sweep": "many runs from a grid over flags; resumable",
     "ladder": "optimizers at several sizes, tuned alike, several seeds; resumable",
+    "fit": "the laws of a ladder, and the compute that its optimizers save",
     "compare": "runs side by side: table, loss curves, tokens to equal loss",
     "data": "prepare corpora as token shards; look at them",
     "tokenizer": "train and evaluate byte-pair encodings",

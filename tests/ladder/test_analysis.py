@@ -1,0 +1,100 @@
+"""The whole way from run files to answers, on a ladder with planted truths."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from danalab.cli.app import main
+from danalab.errors import UserError
+from danalab.ladder.analysis import analyse
+from danalab.ladder.rows import read_ladder
+
+SIZES = (10_000, 40_000, 160_000, 640_000)
+
+
+def law(compute):
+    return 1.7 + 300 * compute**-0.13
+
+
+def plant(folder, saving=0.4, seeds=3, multipliers=(0.5, 1.0, 2.0), evaluations=25):
+    """A ladder whose contender needs (1 - saving) of the baseline's compute at any loss."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rng, rows = np.random.default_rng(0), []
+    for opt, scale in (("adamw", 1.0), ("adana", 1 - saving)):
+        for params in SIZES:
+            best = 3.0 * (1e4 + params) ** -0.5
+            trials = [(m, 0) for m in multipliers] + [(1.0, seed) for seed in range(1, seeds)]
+            for m, seed in trials:
+                tokens = np.linspace(0.2, 1, evaluations) * 20 * params
+                loss = law(6 * params * tokens / scale) + 0.02 * math.log(m) ** 2
+                loss = loss * np.exp(5e-4 * rng.standard_normal() + 1e-4 * rng.standard_normal(evaluations))
+                name = f"{opt}-{params}-lrx{m:g}-s{seed}"
+                points = [
+                    {"step": i, "tokens": t, "val/loss": y} for i, (t, y) in enumerate(zip(tokens, loss, strict=True))
+                ]
+                (folder / f"{name}.jsonl").write_text("".join(json.dumps(point) + "\n" for point in points))
+                rows.append({
+                    "name": name, "run": name, "status": "finished", "opt": opt, "seed": seed, "lr": best * m,
+                    "lr_multiplier": m, "params": params, "non_emb_params": params, "tokens": tokens[-1],
+                    "flops": 6 * params * tokens[-1], "final_loss": loss[-1], "curve": f"{name}.jsonl", "settings": {},
+                })  # fmt: skip
+    (folder / "ladder.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+def test_planted_savings_laws_and_rates_are_found(tmp_path):
+    found = analyse(read_ladder(plant(tmp_path)), n_bootstrap=40)
+    assert found.opts == ["adamw", "adana"]
+    assert all(each.lr_multiplier == 1.0 and each.trials == 3 and len(each.runs) == 3 for each in found.tuned)
+    for saved in found.saved["adana"].values():
+        assert saved.saved == pytest.approx(0.40, abs=0.02)
+        assert 0.40 in saved.interval
+    assert found.gains["adana"].mean == pytest.approx(0.40, abs=0.02)
+    assert 0.40 in found.gains["adana"].interval
+    assert found.lr_laws["adamw"].d == pytest.approx(-0.5, rel=0.1)
+    assert not found.notes
+    json.dumps(found.as_dict())
+
+
+def test_failed_runs_are_counted_and_shown_never_fitted(tmp_path):
+    rows = read_ladder(plant(tmp_path))
+    rows[0]["final_loss"], rows[1]["final_loss"] = None, math.nan
+    found = analyse(rows, n_bootstrap=0)
+    assert found.excluded == [rows[0]["name"], rows[1]["name"]]
+
+
+def test_what_too_few_sizes_do_not_say_is_a_note(tmp_path):
+    rows = [row for row in read_ladder(plant(tmp_path)) if row["params"] <= 40_000]
+    found = analyse(rows, n_bootstrap=0)
+    assert not found.loss_laws
+    assert not found.lr_laws
+    assert any("needs runs at 4 different points, there are 2" in note for note in found.notes)
+    assert found.saved["adana"][10_000].saved == pytest.approx(0.40, abs=0.02)
+
+
+def test_a_baseline_without_runs_is_refused(tmp_path):
+    with pytest.raises(UserError, match="no finished run of it; there are: adamw, adana"):
+        analyse(read_ladder(plant(tmp_path)), baseline="sgd")
+
+
+def test_the_command_prints_tables_for_people_and_json_for_programs(tmp_path, capsys):
+    folder = plant(tmp_path)
+    assert main(["fit", str(folder), "--bootstrap", "20"]) == 0
+    said = capsys.readouterr().out
+    assert "Compute saved against adamw" in said
+    assert "all, by the laws" in said
+    assert main(["fit", str(folder), "--bootstrap", "5", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["gains"]["adana"]["mean"] == pytest.approx(0.4, abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [("{", "not JSON"), ('{"opt": "adamw"}', "no params, curve"), ("[1]", "not a row"), ("", "no rows")],
+)
+def test_a_file_that_is_no_ladder_is_refused_with_its_line(tmp_path, line, what):
+    (tmp_path / "ladder.jsonl").write_text(line + "\n" if line else "")
+    with pytest.raises(UserError, match=what):
+        read_ladder(tmp_path)
