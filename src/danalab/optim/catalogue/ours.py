@@ -124,7 +124,9 @@ SPECS = (
         summary="momentum divided by an estimate of the curvature, clipped (Gauss-Newton-Bartlett)",
         reference="Liu et al. 2023, arXiv 2305.14342",
         build=SophiaG,
-        settings=settings_of(SophiaG, {**HELP, "betas": "rates of the momentum and the curvature"}),
+        settings=settings_of(
+            SophiaG, {**HELP, "betas": "rates of the momentum and the curvature", "eps": "least denominator"}
+        ),
         decay="coupled",
         hessian=True,
         advice="every hessian_interval steps costs one more pass, over one micro-batch with sampled labels",
