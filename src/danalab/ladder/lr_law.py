@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from danalab.errors import UserError
-from danalab.ladder.statistics import Interval, percentile_interval, scipy, student_interval
+from danalab.ladder.statistics import Interval, percentile_interval, student_interval
 
 LEAST_SIZES = 3
 
@@ -129,25 +129,26 @@ def _rank_weights(losses: np.ndarray, top: int) -> np.ndarray:
 
 
 def _fit(points: Sequence[_Point]) -> tuple[float, float, float]:
-    optimize = scipy("scipy.optimize")
     P = np.array([point.params for point in points])
     y = np.log([point.lr for point in points])
     w = np.array([point.weight for point in points])
+    w = w / w.sum()
+    my = float(w @ y)
 
-    def line(log_b: float) -> tuple[float, float, float]:
-        x = np.log(math.exp(log_b) + P)
-        mx, my = np.average(x, weights=w), np.average(y, weights=w)
-        d = np.average((x - mx) * (y - my), weights=w) / np.average((x - mx) ** 2, weights=w)
-        return float(np.average((y - my - d * (x - mx)) ** 2, weights=w)), float(my - d * mx), float(d)
+    def lines(log_b: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(squared error, log a, d) of the best line for each log b."""
+        x = np.log(np.exp(log_b)[:, None] + P)
+        mx = x @ w
+        away = x - mx[:, None]
+        d = (away * (y - my)) @ w / (away**2 @ w)
+        return (y - my - d[:, None] * away) ** 2 @ w, my - d * mx, d
 
     # b from far below the smallest size, where it has no effect, to some times the largest, where the law is a line.
-    grid = np.linspace(math.log(P.min()) - 12, math.log(P.max()) + 2, 120)
-    errors = [line(log_b)[0] for log_b in grid]
+    low, high = math.log(P.min()) - 12, math.log(P.max()) + 2
+    grid = np.linspace(low, high, 120)
+    for _ in range(6):  # closer and closer around the best
+        i = int(np.argmin(lines(grid)[0]))
+        grid = np.linspace(grid[max(i - 1, 0)], grid[min(i + 1, len(grid) - 1)], 30)
+    errors, log_a, d = lines(grid)
     i = int(np.argmin(errors))
-    inner = (grid[max(i - 1, 0)], grid[min(i + 1, len(grid) - 1)])
-    found = optimize.minimize_scalar(
-        lambda log_b: line(log_b)[0], bounds=inner, method="bounded", options={"xatol": 1e-10}
-    )
-    log_b = float(found.x) if found.fun <= errors[i] else float(grid[i])
-    _, log_a, d = line(log_b)
-    return math.exp(log_a), math.exp(log_b), d
+    return math.exp(log_a[i]), math.exp(grid[i]), float(d[i])
