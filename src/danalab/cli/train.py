@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from danalab.train.config import TrainConfig as Flags
@@ -29,9 +30,11 @@ def run(flags: Flags) -> int:
 def resolved_config(flags: Flags) -> dict[str, Any]:
     """The configuration with nothing left automatic, for --print-config."""
     from danalab.data import open_data
+    from danalab.train.parallel.layout import data_parallel_ranks
     from danalab.train.resolve import resolve
 
-    return resolve(flags, open_data(flags.data, flags.tokenizer)).config.as_dict()
+    ranks = data_parallel_ranks(flags, os.environ)
+    return resolve(flags, open_data(flags.data, flags.tokenizer), world_size=ranks).config.as_dict()
 
 
 def _tell(summary: dict[str, Any], folder: str, file: Any) -> None:

@@ -57,6 +57,17 @@ def data_parallel_size(shape: Mapping[str, int]) -> int:
     return shape.get("replicate", 1) * shape.get("shard", 1)
 
 
+def data_parallel_ranks(config: TrainConfig, environment: Mapping[str, str]) -> int:
+    """Ranks that will see different data, before any of them has met another.
+
+    Raises:
+        UserError: see `layout_of` and `Layout.shape`.
+    """
+    place = find_place(environment)
+    size = (config.nproc or 1) if place is None else place.size
+    return data_parallel_size(layout_of(config, environment).shape(size))
+
+
 def layout_of(config: TrainConfig, environment: Mapping[str, str]) -> Layout:
     """What the flags ask for; by default one process, or replicas where there are several.
 

@@ -133,11 +133,13 @@ class World:
             return
         from torch.distributed import distributed_c10d
 
-        groups = [distributed_c10d._get_default_group(), self.control]
+        groups = [distributed_c10d._get_default_group()]
         if self.mesh is not None:
             groups += [self.mesh.get_group(i) for i in range(self.mesh.ndim)]
+        distributed_c10d._set_pg_timeout(timedelta(seconds=seconds), self.control)
         for group in groups:
-            distributed_c10d._set_pg_timeout(timedelta(seconds=seconds), group)
+            # Flags time out first, with an error that can be explained; NCCL's watchdog ends the process.
+            distributed_c10d._set_pg_timeout(timedelta(seconds=seconds + 30), group)
 
     def close(self) -> None:
         """End the process groups that `join` made."""
