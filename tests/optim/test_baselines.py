@@ -12,7 +12,9 @@ import torch
 from torch import nn
 
 from danalab.errors import UserError
+from danalab.models import ModelConfig, build_model
 from danalab.optim import build_optimizer, list_optimizers, optimizer_spec
+from danalab.scaling.estimates import STATE_WORDS
 
 EVERY = list_optimizers()
 LIBRARY = {
@@ -223,3 +225,22 @@ print("pytorch_optimizer" in sys.modules)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_the_memory_that_a_plan_reckons_with_is_what_the_optimizer_keeps(name):
+    model = build_model(ModelConfig("enoki", 64, 2, 2, 32, 256, 256, 8), seed=0)
+    optimizer = build_optimizer(name, model, lr=1e-3)
+    tokens = torch.arange(16).view(2, 8)
+    for _ in range(2):
+        sum(model(tokens, tokens)).backward()
+        optimizer.step()
+    words = sum(map(words_of, optimizer.state_dict()["state"].values())) / sum(p.numel() for p in model.parameters())
+    assert abs(words - STATE_WORDS.get(name, 2.0)) < 0.1 + 0.05 * words
+
+
+def words_of(value):
+    if isinstance(value, torch.Tensor):
+        return value.numel() * value.element_size() / 4
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
+    return sum(map(words_of, parts))

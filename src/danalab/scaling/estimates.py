@@ -5,8 +5,17 @@ from __future__ import annotations
 from danalab.scaling.hardware import ACCELERATORS
 from danalab.scaling.plan import Plan
 
-_STATE_BUFFERS = {"dana-star": 3, "dana-star-mk4": 3}
-"""Float32 buffers a parameter that the optimizer keeps; two (both moments) where not named."""
+STATE_WORDS = {
+    **dict.fromkeys(("signsgd", "adafactor"), 0.0),
+    **dict.fromkeys(("sgd", "sf-sgd", "lion", "signum", "tiger", "came", "dana", "sign-dana"), 1.0),
+    **dict.fromkeys(("muon", "d-muon", "normuon"), 1.3),  # matrices keep one, the rest two
+    "manau": 1.5,
+    **dict.fromkeys(("dana-star", "dana-star-mk4", "ademamix", "ademamix-decaying-wd", "mars"), 3.0),
+    **dict.fromkeys(("snoo", "prodigy", "adan"), 4.0),
+    "snoo-dana": 5.0,
+    "soap": 9.0,  # with both sides of each matrix, and their eigenvectors
+}
+"""Float32 words a parameter that the optimizer keeps; two (both moments) where not named."""
 
 
 def memory_gib(planned: Plan, micro_batch: int) -> float:
@@ -15,7 +24,7 @@ def memory_gib(planned: Plan, micro_batch: int) -> float:
     Activations of a block, kept for backward: about 8 d_model-wide and 3 mlp-wide tensors a token with flash attention;
     the chunked loss adds one hidden state and its gradient.
     """
-    words = 2 + _STATE_BUFFERS.get(planned.opt, 2)
+    words = 2 + STATE_WORDS.get(planned.opt, 2.0)
     states = 4 * words * planned.exact_params
     tokens = micro_batch * planned.seq_len
     width = planned.n_heads * planned.head_dim
