@@ -29,14 +29,14 @@ def test_a_problem_is_the_same_for_every_optimizer(name):
 def test_the_quadratics_measure_is_zero_at_its_optimum_and_the_loss_its_expectation():
     task = problem("quadratic").make(0)
     start = task.measure()
-    mean = sum(float(task.loss()) for _ in range(400)) / 400
+    mean = sum(task.loss().item() for _ in range(400)) / 400
     assert mean == pytest.approx(start, rel=0.2)
     assert start > 0.1
 
 
 def test_the_matrixs_measure_is_the_expectation_of_its_loss():
     task = problem("matrix").make(0)
-    assert sum(float(task.loss()) for _ in range(200)) / 200 == pytest.approx(task.measure(), rel=0.1)
+    assert sum(task.loss().item() for _ in range(200)) / 200 == pytest.approx(task.measure(), rel=0.1)
 
 
 def bowl(best: float) -> Problem:
