@@ -4,9 +4,9 @@
     python bench/data.py --no-write
 
 Loader: bytes of (inputs, targets) a second, from page cache, as a share of copying as many bytes of the same mapped
-file, best of several rounds. Preparation, of the standard library once and many times over: text a second from documents to finished shards, starts of processes
-included, as a share of cores x the library's rate on one thread; by processor time of all processes, which other
-work on the machine does not distort, and by the clock, which it does.
+file, best of several rounds. Preparation, of the standard library once and many times over: text a second from
+documents to finished shards, starts of processes included, as a share of cores x the library's rate on one thread; by
+processor time of all processes, which other work on the machine does not distort, and by the clock, which it does.
 """
 
 from __future__ import annotations
@@ -194,8 +194,8 @@ def main() -> None:
     rows = [(name, row) for part in ("preparation", "preparation_of_stdlib") for name, row in results[part].items()]
     for tokenizer, row in rows:
         print(
-            f"prepare {row['text_mb']:4.0f} MB {tokenizer:<9} {row['mb_per_s']:6.2f} MB/s on {row['cores']} cores, library alone "
-            f"{row['library_mb_per_s_one_thread']:.2f} MB/s a thread: {row['share_by_clock']:.2f} by the clock, "
+            f"prepare {row['text_mb']:4.0f} MB {tokenizer:<9} {row['mb_per_s']:6.2f} MB/s on {row['cores']} cores, "
+            f"library alone {row['library_mb_per_s_one_thread']:.2f} MB/s a thread: {row['share_by_clock']:.2f} by the clock, "
             f"{row['share_by_processor_time']:.2f} by processor time (aim 0.90)"
         )
     print(f"stdlib with bpe-4096 from nothing: {results['stdlib_from_nothing']['seconds']:.1f} s")
