@@ -222,3 +222,30 @@ def test_the_others_name_a_rank_that_is_gone(words, tmp_path, monkeypatch, end):
     told = (tmp_path / "0.txt").read_text()
     assert told == f"False {reason}; started again, the run goes on from its last checkpoint"
     assert not (tmp_path / "1.txt").exists()
+
+
+def test_a_rank_that_hangs_is_named_after_the_timeout(words, tmp_path, monkeypatch):
+    monkeypatch.setattr(failures, "ROLL_CALL_SECONDS", 0.5)
+
+    def hang_rank_1(trainer):
+        original = trainer._make_step
+
+        def step(*args):
+            if trainer.world.rank == 1 and trainer.step == 4:
+                signal.alarm(3)  # then it dies, long after it was missed
+                signal.pause()
+            return original(*args)
+
+        trainer._make_step = step
+
+    def survive(rank: int, size: int, config: TrainConfig) -> None:
+        try:
+            run_training(config)
+        except LostRankError as error:
+            (tmp_path / f"{rank}.txt").write_text(str(error))
+            raise
+
+    hooked(monkeypatch, hang_rank_1)
+    with pytest.raises(RankFailed):
+        run_ranks(survive, 2, settings(words, tmp_path / "run", collective_timeout=1.0))
+    assert (tmp_path / "0.txt").read_text().startswith("rank 1 died or stopped answering")

@@ -1,0 +1,91 @@
+"""A model whose products are shared computes what a whole one does; its head never makes all logits anywhere."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+
+from danalab.errors import UserError
+from danalab.models import ModelConfig, build_model
+from danalab.models import loss as loss_module
+from danalab.models.loss import chunked_cross_entropy, token_cross_entropy
+from danalab.models.tensor_parallel import check_tensor_parallel, share_products
+from distributed.ranks import run_ranks
+
+ROWS, WIDTH, VOCAB = 40, 12, 29
+
+
+def problem() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    draw = torch.Generator().manual_seed(0)
+    hidden, weight = torch.randn(4, 10, WIDTH, generator=draw), torch.randn(VOCAB, WIDTH, generator=draw)
+    targets = torch.randint(0, VOCAB, (4, 10), generator=draw)
+    targets[0, :5] = -1
+    return hidden.requires_grad_(), weight.requires_grad_(), targets
+
+
+def losses(hidden, weight, targets) -> list[torch.Tensor]:
+    ce, lse2 = chunked_cross_entropy(hidden, weight, targets, 0.01, valid_count=50.0)
+    (3 * (ce + 0.01 * lse2)).backward()
+    grad = weight.grad.full_tensor() if isinstance(weight.grad, DTensor) else weight.grad
+    with torch.no_grad():
+        again = torch.stack(chunked_cross_entropy(hidden, weight, targets, valid_count=50.0))
+    return [ce.detach(), lse2.detach(), hidden.grad, grad, again, token_cross_entropy(hidden, weight, targets)]
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_a_loss_over_a_cut_vocabulary_is_the_whole_ones(monkeypatch, ranks):
+    monkeypatch.setattr(loss_module, "_CPU_ENTRIES", 7 * VOCAB)  # several chunks of rows
+
+    def cut(rank: int, size: int) -> list[torch.Tensor]:
+        hidden, weight, targets = problem()
+        mesh = init_device_mesh("cpu", (size,))
+        spread = distribute_tensor(weight.detach(), mesh, [Shard(0)]).requires_grad_()
+        return losses(hidden, spread, targets)
+
+    expected = losses(*problem())
+    for found in run_ranks(cut, ranks):
+        for ours, theirs in zip(found, expected, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("arch", ["enoki", "qwen3"])
+def test_logits_hidden_and_losses_are_the_whole_models(arch):
+    shape = ModelConfig(arch, 32, 2, 4, 8, 40, VOCAB, 10, n_kv_heads=2)
+    tokens = torch.randint(0, VOCAB, (3, 10), generator=torch.Generator().manual_seed(1))
+
+    def shared(rank: int, size: int) -> list[torch.Tensor]:
+        model = build_model(shape, device="meta")
+        share_products(model, init_device_mesh("cpu", (size,)))
+        model.to_empty(device="cpu")
+        model.init_weights(torch.Generator().manual_seed(0))
+        assert all(isinstance(p, DTensor) for p in model.parameters())
+        kept = sum(p.to_local().numel() for p in model.parameters() if p.placements != (Replicate(),))
+        logits = model(tokens)
+        return [logits.detach(), model.hidden(tokens).detach(), model.token_losses(tokens, tokens), torch.tensor(kept)]
+
+    whole = build_model(shape)
+    expected = [whole(tokens).detach(), whole.hidden(tokens).detach(), whole.token_losses(tokens, tokens)]
+    results = run_ranks(shared, 2)
+    for *found, _ in results:
+        for ours, theirs in zip(found, expected, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+    matrices = sum(p.numel() for name, p in whole.named_parameters() if p.ndim > 1 and "embedding" not in name)
+    assert sum(int(kept) for *_, kept in results) == matrices  # nothing twice
+
+
+def test_sizes_that_cannot_be_shared_are_refused():
+    def config(**sizes: int) -> ModelConfig:
+        return ModelConfig(**{"arch": "qwen3", "d_model": 48, "n_layers": 1, "n_heads": 6, "head_dim": 8, "mlp_dim": 60,
+                              "vocab_size": 64, "seq_len": 8, **sizes})  # fmt: skip  # type: ignore[arg-type]
+
+    check_tensor_parallel(config(), 3)
+    with pytest.raises(UserError, match="--tp-size 4 does not divide the model's n_heads 6; 2, 3 would do"):
+        check_tensor_parallel(config(), 4)
+    with pytest.raises(UserError, match="n_kv_heads 3"):
+        check_tensor_parallel(config(n_kv_heads=3), 2)
+    with pytest.raises(UserError, match="mlp_dim 61"):
+        check_tensor_parallel(config(mlp_dim=61), 2)
+    with pytest.raises(UserError, match="vocabulary of 8"):
+        check_tensor_parallel(config(vocab_size=8), 3)
