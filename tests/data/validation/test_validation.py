@@ -282,3 +282,39 @@ def test_missing_paths_are_refused(tmp_path):
 
 def test_one_file_may_be_validated(folder):
     assert validate(folder / "a.npy").total_sequences == 5
+
+
+# ---- other layouts ----
+
+
+def test_bare_files_are_validated_too(tmp_path):
+    ids = np.random.default_rng(0).integers(0, 50256, 5000).astype("<u2")
+    ids[::100] = 50256
+    ids.tofile(tmp_path / "train.bin")
+    ids[:700].tofile(tmp_path / "val.bin")
+    result = validate(tmp_path)
+    assert result.valid, result.errors
+    assert (result.layout, result.num_files, result.total_tokens) == ("bare", 2, 5700)
+    assert result.sequences == [50, 7]  # documents
+    assert result.unique_tokens == len(np.unique(ids))
+    assert "✓ Sequence length: that of each document" in result.as_text()
+    (tmp_path / "val.bin").write_bytes(b"abc")
+    assert [error.file for error in validate(tmp_path).errors] == ["val.bin"]
+
+
+def test_shards_are_validated_too(tmp_path):
+    from danalab.data import prepare
+
+    for number in range(20):
+        (tmp_path / f"{number}.txt").write_text(f"document {number} " * 9)
+    inputs = sorted(tmp_path.glob("*.txt"))
+    folder = prepare("text", "bytes", tmp_path / "set", inputs=inputs, workers=1, progress=False)
+    result = validate(folder)
+    assert result.valid, result.errors
+    assert result.layout == "shards"
+    assert result.total_sequences == 20
+    content = bytearray((folder / "train-00000.bin").read_bytes())
+    content[-3] ^= 1
+    (folder / "train-00000.bin").write_bytes(content)
+    (finding,) = validate(folder).errors
+    assert finding.file == "train-00000.bin"
