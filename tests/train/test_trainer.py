@@ -349,3 +349,15 @@ def test_same_seed_same_weights_and_another_seed_others(tiny, data):
 
     assert torch.equal(first_weights(tiny()), first_weights(tiny()))
     assert not torch.equal(first_weights(tiny()), first_weights(replace(tiny(), seed=1)))
+
+
+def test_a_signal_while_the_run_is_still_being_set_up_stops_it_in_order(tiny, monkeypatch):
+    def build(*args, **kwargs):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return build_trainer(*args, **kwargs)
+
+    monkeypatch.setattr(job_module, "build_trainer", build)
+    outcome = run_training(tiny())
+    assert (outcome.status, outcome.exit_code, outcome.summary["step"]) == ("interrupted", 85, 0)
+    monkeypatch.setattr(job_module, "build_trainer", build_trainer)
+    assert run_training(tiny()).status == "finished"

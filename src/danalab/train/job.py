@@ -90,6 +90,7 @@ def run_training(config: TrainConfig) -> Outcome:
     with (
         joined(layout, runtime.device_type(config.device)) as world,
         explained_loss(world),
+        runtime.StopRequest() as stop,
         contextlib.ExitStack() as keep,
     ):
         if not world.is_main:
@@ -102,7 +103,7 @@ def run_training(config: TrainConfig) -> Outcome:
             if world.is_main:
                 log.info("%s: finished at step %d already; --extend-to continues it", folder.path, source.step)
             return Outcome(folder.path, "finished", 0, folder.read_summary() or {}, world.is_main)
-        return _run(resolved, dataset, folder, source, world)
+        return _run(resolved, dataset, folder, source, world, stop)
 
 
 def _launch(config: TrainConfig) -> Outcome:
@@ -135,8 +136,14 @@ def _settle(config: TrainConfig, world: World, keep: contextlib.ExitStack) -> Re
     return resolved
 
 
-def _run(resolved: Resolved, dataset: Dataset, folder: RunFolder, source: Source | None, world: World) -> Outcome:
-    stop = runtime.StopRequest()
+def _run(
+    resolved: Resolved,
+    dataset: Dataset,
+    folder: RunFolder,
+    source: Source | None,
+    world: World,
+    stop: runtime.StopRequest,
+) -> Outcome:
     trainer = build_trainer(resolved, dataset, folder, stop, world)
     if source is not None:
         source.load(trainer, world)

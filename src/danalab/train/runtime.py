@@ -202,7 +202,8 @@ def _bytes_tensor(text: str) -> torch.Tensor:
 class StopRequest:
     """Turns SIGINT, SIGTERM and SIGUSR1 into a flag that the loop reads between steps.
 
-    A second SIGINT interrupts at once. Handlers are set in the main thread only, and put back at the end.
+    A second SIGINT interrupts at once. Handlers are set in the main thread only, and put back at the end of the
+    outermost `with`.
     """
 
     SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
@@ -210,6 +211,7 @@ class StopRequest:
     def __init__(self) -> None:
         self.signal: signal.Signals | None = None
         self._old: dict[int, Any] = {}
+        self._depth = 0
 
     def __bool__(self) -> bool:
         return self.signal is not None
@@ -222,11 +224,15 @@ class StopRequest:
         return bool(number)
 
     def __enter__(self) -> StopRequest:
-        if threading.current_thread() is threading.main_thread():
+        if self._depth == 0 and threading.current_thread() is threading.main_thread():
             self._old = {number: signal.signal(number, self._receive) for number in self.SIGNALS}
+        self._depth += 1
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._depth -= 1
+        if self._depth:
+            return
         for number, old in self._old.items():
             signal.signal(number, old)
         self._old = {}
