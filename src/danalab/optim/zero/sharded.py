@@ -268,6 +268,7 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
     def __getattr__(self, name: str) -> Any:
         """What some inner optimizers have besides a step."""
         own = {
+            "coefficients": lambda group=0: self._inner.coefficients(group),
             "train": partial(self._switch, "train"),
             "eval": partial(self._switch, "eval"),
             "hessian_is_due": self._hessian_is_due,
@@ -286,17 +287,6 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
             traffic.launch_gather()
         for traffic in self._traffic:
             traffic.finish_gather()
-
-    def coefficients(self, group: int = 0) -> dict[str, Any]:
-        """Scalars of the last step of a group; see the optimizer's own.
-
-        Raises:
-            UserError: the optimizer has none.
-        """
-        own = getattr(self._inner, "coefficients", None)
-        if own is None:
-            raise UserError(f"optimizer '{self.optimizer_name}' has no coefficients")
-        return own(group)
 
     # ---- checkpoints ----
 
