@@ -195,7 +195,8 @@ def main() -> None:
     for tokenizer, row in rows:
         print(
             f"prepare {row['text_mb']:4.0f} MB {tokenizer:<9} {row['mb_per_s']:6.2f} MB/s on {row['cores']} cores, "
-            f"library alone {row['library_mb_per_s_one_thread']:.2f} MB/s a thread: {row['share_by_clock']:.2f} by the clock, "
+            f"library alone {row['library_mb_per_s_one_thread']:.2f} MB/s a thread: "
+            f"{row['share_by_clock']:.2f} by the clock, "
             f"{row['share_by_processor_time']:.2f} by processor time (aim 0.90)"
         )
     print(f"stdlib with bpe-4096 from nothing: {results['stdlib_from_nothing']['seconds']:.1f} s")
