@@ -80,6 +80,40 @@ def train(flags: TrainFlags) -> None:
     finish(measure(flags.device, chosen, flags.rounds, partial(say, json=flags.json)), flags.output, json=flags.json)
 
 
+@dataclass(frozen=True, kw_only=True)
+class CheckpointFlags:
+    sizes: tuple[float, ...] = (10.0, 50.0)
+    """Million parameters; three times as many numbers are saved."""
+    rounds: int = 7
+    """Turns of each side that count."""
+    folder: Path | None = None
+    """A folder on the disk that is asked about; default the system's temporary folder."""
+    threads: int = 2
+    """CPU threads, each on a core of its own."""
+    output: Path | None = None
+    """JSON file to write."""
+    json: bool = False
+    """Print one JSON object on standard output."""
+
+
+def checkpoint(flags: CheckpointFlags) -> None:
+    """How long a checkpoint holds training up, and takes in all, against torch.save and torch's distributed one."""
+    for name in ("rounds", "threads"):
+        if getattr(flags, name) < 1:
+            raise UserError(f"--{name} {getattr(flags, name)}: must be at least 1")
+    if not flags.sizes or min(flags.sizes) <= 0:
+        raise UserError(f"--sizes {' '.join(map(str, flags.sizes))}: positive numbers are expected")
+    if flags.folder is not None and not flags.folder.is_dir():
+        raise UserError(f"--folder {flags.folder}: no such folder")
+    from danalab.benchmarks.timing import pin_threads
+
+    pin_threads(flags.threads)
+    from danalab.benchmarks.checkpoint import measure
+
+    found = measure(flags.sizes, flags.rounds, flags.folder, partial(say, json=flags.json))
+    finish(found, flags.output, json=flags.json)
+
+
 def say(line: str, *, json: bool) -> None:
     """A line for people as soon as it is known; on standard error where standard output is for a program."""
     print(line, file=sys.stderr if json else sys.stdout, flush=True)
@@ -97,4 +131,4 @@ def finish(found: dict[str, Any], output: Path | None, *, json: bool) -> None:
         print(dumps(found))
 
 
-SUBVERBS = {"optim": (OptimFlags, optim), "train": (TrainFlags, train)}
+SUBVERBS = {"optim": (OptimFlags, optim), "train": (TrainFlags, train), "checkpoint": (CheckpointFlags, checkpoint)}

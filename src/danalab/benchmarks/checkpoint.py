@@ -1,0 +1,124 @@
+"""What does a checkpoint cost? Seconds that training is held up, until it is committed, and until it is loaded again.
+
+Peers save the same tensors: torch.save of one file with an fsync, and torch.distributed.checkpoint, both while training
+waits. Ours hashes every byte besides, and reads it back to verify before it loads; the peers do neither.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed.checkpoint as dcp
+from torch import Tensor, nn
+
+from danalab.benchmarks.timing import interleaved, machine, ratios, spread, wall_clock
+from danalab.optim import build_optimizer
+from danalab.train.checkpoint import tensors as flat
+from danalab.train.checkpoint.saver import Saver
+from danalab.train.checkpoint.store import CheckpointStore, verify
+
+PEERS = ("torch.save", "torch.distributed.checkpoint")
+
+
+def measure(sizes: Sequence[float], rounds: int, folder: Path | None, say: Callable[[str], None]) -> dict[str, Any]:
+    """Measure each size.
+
+    Args:
+        sizes: parameters [millions]; with ADana's two moments three times as many numbers are saved.
+        folder: on the disk that is asked about; default the system's temporary folder.
+        say: told a line as soon as it is known.
+    """
+    found = []
+    for size in sizes:
+        with tempfile.TemporaryDirectory(dir=folder, prefix="danalab-bench-") as place:
+            found.append(_measure_one(size, rounds, Path(place)))
+        say(_line(found[-1]))
+    return {"benchmark": "checkpoint", "machine": machine("cpu"), "rounds": rounds, "sizes": found}
+
+
+def _line(row: dict[str, Any]) -> str:
+    seconds, against = row["seconds"], row["ratios"]
+    return (
+        f"{row['parameters_millions']:g}M, {row['gib']:.2f} GiB: held up {seconds['held up']['median']:.3f} s"
+        f" ({against['held up / torch.save']['median']:.2f} of torch.save), committed after"
+        f" {seconds['committed']['median']:.2f} s ({against['committed / torch.save']['median']:.2f}), verified and"
+        f" loaded in {seconds['loaded']['median']:.2f} s ({against['loaded / torch.load']['median']:.2f} of torch.load)"
+    )
+
+
+class Matrices(nn.Module):
+    """Parameters of the shapes of a transformer's, of about `millions` in all."""
+
+    def __init__(self, millions: float):
+        super().__init__()
+        width = 512
+        count = max(1, round(millions * 1e6 / (4 * width * width)))
+        self.weights = nn.ParameterList(torch.randn(4 * width, width) for _ in range(count))
+
+
+def _measure_one(millions: float, rounds: int, place: Path) -> dict[str, Any]:
+    model = Matrices(millions)
+    optimizer = build_optimizer("adana", model, lr=1e-3)
+    values, plain = flat.collect(model, optimizer)
+    saver = Saver(CheckpointStore(place / "ours"))
+    held: list[float] = []
+    steps = iter(range(1, 10**6))
+
+    def ours() -> None:
+        held.append(saver.save(next(steps), values, {"optimizer": plain}))
+        saver.drain()
+
+    def load() -> None:
+        path = saver.store.path(saver.store.steps()[-1])
+        verify(path)
+        flat.read(path, model, optimizer, plain)
+
+    work = {
+        "committed": ours,
+        "torch.save": lambda: _torch_save(values, place / "torch.pt"),
+        "torch.distributed.checkpoint": lambda: _dcp_save(values, place / "dcp"),
+        "loaded": load,
+        "torch.load": lambda: _torch_load(values, place / "torch.pt"),
+    }
+    for warm in (ours, work["torch.save"]):  # what is loaded has to be there
+        warm()
+    held.clear()
+    times = interleaved(work, rounds, wall_clock)
+    times["held up"] = held[-rounds:]
+    pairs = [
+        *((ours, peer) for ours in ("held up", "committed") for peer in PEERS),
+        ("loaded", "torch.load"),
+    ]
+    return {
+        "parameters_millions": millions,
+        "gib": sum(value.numel() * value.element_size() for value in values.values()) / 2**30,
+        "seconds": {name: spread(series) for name, series in times.items()},
+        "ratios": {f"{one} / {other}": ratios(times[one], times[other]) for one, other in pairs},
+    }
+
+
+def _torch_save(values: dict[str, Tensor], file: Path) -> None:
+    with open(file, "wb") as out:
+        torch.save(values, out)
+        out.flush()
+        os.fsync(out.fileno())
+
+
+def _torch_load(values: dict[str, Tensor], file: Path) -> None:
+    loaded = torch.load(file)
+    for name, value in values.items():
+        value.copy_(loaded[name])
+
+
+def _dcp_save(values: dict[str, Tensor], folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        dcp.save(dict(values), storage_writer=dcp.FileSystemWriter(folder), no_dist=True)
