@@ -83,9 +83,12 @@ class Batches:
 
     def __getitem__(self, step: int) -> Batch:
         """This rank's (inputs, targets) of a step, int64 [global_batch / world_size, seq_len]."""
-        inputs, targets = self._sequences.take([self._span(step)])
+        return self._cut(step, self._sequences.take([self._span(step)]))
+
+    def _cut(self, step: int, batch: Batch) -> Batch:
+        """The batch in pieces of the step's length."""
         length = self._length.at(step)
-        return inputs.view(-1, length), targets.view(-1, length)
+        return batch if length == self.seq_len else (batch[0].view(-1, length), batch[1].view(-1, length))
 
     def _several(self, step: int) -> list[Batch]:
         """The batches of as many steps from `step` on as are cheaply assembled together, at least one."""
@@ -94,13 +97,11 @@ class Batches:
         if count == 1:
             return [self[step]]
         spans = [self._span(step + i) for i in range(count)]
-        inputs, targets = self._sequences.take(spans)
-        batches, begin = [], 0
-        for number, (first, last) in enumerate(spans):
-            part = slice(begin, begin := begin + last - first)
-            length = self._length.at(step + number)
-            batches.append((inputs[part].view(-1, length), targets[part].view(-1, length)))
-        return batches
+        sizes = [end - begin for begin, end in spans]
+        adjoining = [(spans[0][0], spans[-1][1])] if self._world_size == 1 else spans
+        inputs, targets = self._sequences.take(adjoining)
+        pairs = zip(inputs.split(sizes), targets.split(sizes), strict=True)
+        return [self._cut(step + i, batch) for i, batch in enumerate(pairs)]
 
     def iterate(self, start_step: int = 0, *, depth: int = 2, pin_memory: bool = False) -> Iterator[Batch]:
         """Batches from `start_step` on, without end, assembled ahead by a background thread.
