@@ -95,6 +95,8 @@ def test_several_processes_are_replicas_unless_said_otherwise():
     assert layout_of(config(distributed_backend="nccl"), {}).backend == "ddp"
     with pytest.raises(UserError, match="leave --nproc out"):
         layout_of(config(nproc=2), TORCHRUN)
+    with pytest.raises(UserError, match="--device cuda:1: 2 ranks would share it"):
+        layout_of(config(nproc=2, device="cuda:1"), {})
 
 
 def test_ranks_are_divided_among_the_dimensions_of_the_mesh():
