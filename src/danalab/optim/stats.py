@@ -13,9 +13,13 @@ from danalab.optim.signal import noise_floor, signal_share
 from danalab.optim.state import local, local_gradient
 
 
-def collect(optimizer: Any) -> dict[str, Tensor]:
+def collect(
+    optimizer: Any, across: Callable[[dict[str, Tensor]], dict[str, Tensor]] = lambda totals: totals
+) -> dict[str, Tensor]:
     """Means over all coordinates of an optimizer of the Dana family, from the state that its last step left.
 
+    Args:
+        across: sums totals over ranks that each have an optimizer of their own for some of the coordinates.
     Returns:
         0-dim float32 tensors, of which a member without second moment has only the last two:
         `snr`: mean of u = |m|/r (with tau: |m| sqrt(q)/r);
@@ -55,7 +59,7 @@ def collect(optimizer: Any) -> dict[str, Tensor]:
         found.update(snr=u.sum(), damped=damped.sum())
         return found
 
-    totals = _total(optimizer, sums)
+    totals = across(_total(optimizer, sums))
     count = totals.pop("count")
     momentum_norm = totals.pop("momentum_norm").sqrt()
     means = {name: total / count for name, total in totals.items()}

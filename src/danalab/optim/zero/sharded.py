@@ -28,6 +28,7 @@ from danalab.optim.sharding import loading
 from danalab.optim.sharding.adapted import Adapted, adapted
 from danalab.optim.spec import OptimizerSpec
 from danalab.optim.state import check_state_dict
+from danalab.optim.stats import collect
 from danalab.optim.zero.arguments import check_outline, check_settings, content, groups_for
 from danalab.optim.zero.canonical import cut_state_dict, gather_states, own_states
 from danalab.optim.zero.layout import Bucket, Piece, plan
@@ -273,10 +274,24 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
             "eval": partial(self._switch, "eval"),
             "hessian_is_due": self._hessian_is_due,
             "update_hessian": self._update_hessian,
+            "collect_stats": self._collect_stats,
         }
         if name not in own or "_inner" not in self.__dict__ or not hasattr(self._inner, name):
             raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
         return own[name]
+
+    def _collect_stats(self) -> dict[str, Tensor]:
+        """See the optimizer's own; over what all ranks own. Collective."""
+
+        def across(totals: dict[str, Tensor]) -> dict[str, Tensor]:
+            found: list[Any] = [{name: float(total) for name, total in totals.items()}]
+            if self._ranks > 1:
+                found *= self._ranks
+                dist.all_gather_object(found, found[0], group=self._group)
+            names = dict.fromkeys(name for one in found for name in one)  # a rank that owns nothing has no totals
+            return {name: torch.tensor(sum(one.get(name, 0.0) for one in found), dtype=torch.float64) for name in names}
+
+        return collect(self._inner, across)
 
     @torch.no_grad()
     def _switch(self, name: str) -> None:
