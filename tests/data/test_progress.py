@@ -1,4 +1,4 @@
-"""How far a preparation is: by tokens where they are limited, by text where its size is known, else by finished files."""
+"""How far a preparation is: by tokens where they are limited, by text of known size, else by finished files."""
 
 from __future__ import annotations
 
