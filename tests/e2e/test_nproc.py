@@ -86,3 +86,18 @@ def test_ranks_that_torchrun_started_join_and_one_speaks(data, tmp_path, capfd):
     captured = capfd.readouterr()
     assert json.loads(captured.out)["step"] == 4  # one object, by one rank
     assert captured.err.count("step 4/4") == 1
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("backend", ["ddp", "zero", "fsdp"])
+def test_one_rank_with_nccl_trains_as_a_process_on_the_cpu(data, tmp_path, backend, dtype):
+    common = ["--iterations", "20", "--warmup-steps", "2"]
+    for name, more in {
+        "cpu": ["--device", "cpu"],
+        "gpu": ["--device", "cuda", "--nproc", "1", "--distributed-backend", backend, "--dtype", dtype],
+    }.items():
+        run = flags(data, tmp_path / name, *common, *more)
+        subprocess.run([sys.executable, "-m", "danalab", *run], check=True)
+    cpu, gpu = (read_rows(tmp_path / name / "metrics.jsonl")[-1]["train/loss"] for name in ("cpu", "gpu"))
+    assert gpu == pytest.approx(cpu, rel=0.02)
