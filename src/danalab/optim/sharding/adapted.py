@@ -19,7 +19,7 @@ from danalab.optim.rehearsal import is_rehearsal
 from danalab.optim.sharding import loading
 from danalab.optim.sharding.modes import require_supported
 from danalab.optim.sharding.nested import as_floats, as_tensors, map_leaves, outline_of
-from danalab.optim.sharding.places import Itself, LocalPart, Owned
+from danalab.optim.sharding.places import Itself, LocalPart, Owned, bring_rows, take_rows_back
 from danalab.optim.spec import OptimizerSpec
 from danalab.optim.state import replaced_too_late
 
@@ -215,12 +215,16 @@ class Adapted(torch.optim.Optimizer):
         places = self._places if indices is None else [self._places[i] for i in indices]
         for inner, outer in zip(self.inner.param_groups, self.param_groups, strict=True):
             inner.update(hyper(outer))
-        for place in places:
+        by_rows, others = _by_rows(places)
+        for place in others:
             place.bring()
+        ways = [bring_rows(alike) for alike in by_rows]
         try:
             yield
         finally:
-            for place in places:
+            for alike, way in zip(by_rows, ways, strict=True):
+                take_rows_back(alike, way)
+            for place in others:
                 place.take_back()
         for inner, outer in zip(self.inner.param_groups, self.param_groups, strict=True):
             outer.update(hyper(inner))
@@ -396,6 +400,19 @@ def _places(spec: OptimizerSpec, params: list[Any]) -> list[Itself]:
         for i, owner in zip(indices, owners(costs, mesh.size()), strict=True):
             found[i] = Owned(params[i], owner)
     return [place for place in found if place is not None]
+
+
+def _by_rows(places: Sequence[Itself]) -> tuple[list[list[Owned]], list[Itself]]:
+    """Owned parameters that can travel together, in lists; and all other places."""
+    alike: dict[Any, list[Owned]] = {}
+    others: list[Itself] = []
+    for place in places:
+        if isinstance(place, Owned) and place.is_cut_by_rows:
+            g = place.p.grad
+            alike.setdefault((place.mesh, place.p.dtype, None if g is None else g.dtype), []).append(place)
+        else:
+            others.append(place)
+    return list(alike.values()), others
 
 
 def _cost(shape: Sequence[int]) -> float:

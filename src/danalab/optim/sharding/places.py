@@ -136,6 +136,12 @@ class Owned(Itself):
             value = torch.empty(self.p.shape, dtype=part.dtype, device=part.device)
         part.copy_(cut(broadcast_(value, self.mesh, self.owner), self.mesh, self.p.placements))
 
+    @property
+    def is_cut_by_rows(self) -> bool:
+        """Whether each rank has rows of it, as FSDP2 alone does, so that `RowExchange` can carry it."""
+        kind = type(self.p.placements[0]).__name__
+        return self.mesh.ndim == 1 and kind == "Shard" and self.p.placements[0].dim == 0
+
     def release(self) -> None:
         """Let go of the values."""
         if self.stand_in is not None:
@@ -169,3 +175,32 @@ class Owned(Itself):
             return leaf
         value = whole_of(leaf)
         return value.to(self.p.device if value.ndim else value.device, copy=True) if self.is_mine else None
+
+
+def bring_rows(places: Sequence[Owned]) -> Any:
+    """`bring` for owned parameters on one mesh, cut by rows, of one dtype; all with gradients or none. Collective.
+
+    Returns:
+        The way that they came.
+    """
+    from danalab.optim.sharding.rows import RowExchange
+
+    way = RowExchange([place.p.shape for place in places], [place.owner for place in places], places[0].mesh)
+    values = way.to_owners([local(place.p.detach()) for place in places])
+    with_grads = places[0].p.grad is not None
+    grads = way.to_owners([local_gradient(place.p.grad, place.p) for place in places]) if with_grads else {}
+    for i in way.mine:
+        stand_in = places[i].stand_in
+        assert stand_in is not None
+        stand_in.data, stand_in.grad = values[i], grads.get(i)
+    return way
+
+
+def take_rows_back(places: Sequence[Owned], way: Any) -> None:
+    """`take_back` for what `bring_rows` brought. Collective."""
+    values = {i: places[i].stand_in.data for i in way.mine}  # pyright: ignore[reportOptionalMemberAccess]
+    parts = [local(place.p.detach()) for place in places]
+    for part, new in zip(parts, way.from_owners(values, parts[0]), strict=True):
+        part.copy_(new)
+    for place in places:
+        place.release()
