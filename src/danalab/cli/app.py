@@ -26,6 +26,7 @@ VERBS = {
     "sweep": "many runs from a grid over flags; resumable",
     "ladder": "optimizers at several sizes, tuned alike, several seeds; resumable",
     "fit": "the laws of a ladder, and the compute that its optimizers save",
+    "report": "one page about a ladder: compute saved, laws, curves, sensitivity",
     "compare": "runs side by side: table, loss curves, tokens to equal loss",
     "data": "prepare corpora as token shards; look at them",
     "tokenizer": "train and evaluate byte-pair encodings",

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from danalab.ladder.analysis import Analysis
 from danalab.ladder.saved import Saved
@@ -77,6 +79,23 @@ def lr_law_table(found: Analysis) -> Table:
         for opt, law in found.lr_laws.items()
     ]
     return ["optimizer", "a", "b", "d", "sizes", "trials"], lines
+
+
+def cost_table(rows: Sequence[Mapping[str, Any]], dollars_per_hour: float | None = None) -> Table:
+    """Device-hours of each optimizer's runs, as logged, evaluation apart; with a price, the cost."""
+    hours: dict[str, list[float]] = defaultdict(list)
+    devices: dict[str, set[str]] = defaultdict(set)
+    for row in rows:
+        if row.get("seconds"):
+            hours[row["opt"]].append(row["seconds"] * row.get("world_size", 1) / 3600)
+            devices[row["opt"]].add(str(row.get("device", "?")))
+    lines = [
+        [opt, ", ".join(sorted(devices[opt])), str(len(spent)), f"{sum(spent):.2f}"]
+        + ([] if dollars_per_hour is None else [f"{sum(spent) * dollars_per_hour:.2f}"])
+        for opt, spent in hours.items()
+    ]
+    priced = [] if dollars_per_hour is None else [f"cost at {dollars_per_hour:g} $/h"]
+    return ["optimizer", "device", "runs", "device-hours", *priced], lines
 
 
 def as_markdown(table: Table) -> str:

@@ -25,6 +25,8 @@ figcaption { color: var(--soft); font-size: .9rem; }
 table { border-collapse: collapse; font-size: .92rem; font-variant-numeric: tabular-nums; }
 th, td { padding: .35rem .7rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap; }
 th:first-child, td:first-child, th:nth-child(2), td:nth-child(2) { text-align: left; }
+ul.links { columns: 18rem; padding-left: 1.2rem; font-size: .9rem; }
+a { color: inherit; }
 pre { background: var(--card); border: 1px solid var(--line); border-radius: 6px; padding: .8rem; overflow-x: auto;
   white-space: pre-wrap; }
 """
@@ -59,6 +61,11 @@ class Page:
         self._parts.append(
             f'<div class="scroll" tabindex="0"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
         )
+
+    def links(self, targets: Sequence[tuple[str, str]]) -> None:
+        """A list of (text, address)."""
+        items = [f'<li><a href="{html.escape(url, quote=True)}">{html.escape(text)}</a></li>' for text, url in targets]
+        self._parts.append(f'<ul class="links">{"".join(items)}</ul>')
 
     def verbatim(self, text: str) -> None:
         """Text as it is: a sample, a command."""

@@ -1,0 +1,54 @@
+"""One page about a ladder: compute saved, laws, curves, sensitivity; figures and tables to take along."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from tyro.conf import Positional
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flags:
+    ladder: Positional[Path]
+    """Folder of a ladder or a sweep, or its ladder.jsonl."""
+    out: Path | None = None
+    """Where the report goes; default report/ in the ladder's folder."""
+    baseline: str = "adamw"
+    """Optimizer that the others are measured against."""
+    law: Literal["saturated", "broken"] = "saturated"
+    """Loss law: E + A C^-alpha, or with a second term."""
+    convention: Literal["exact", "6nd", "6nd-total", "kaplan", "deepseek"] = "exact"
+    """What counts as compute."""
+    bootstrap: int = 200
+    """Resamples for the intervals of the laws."""
+    dollars_per_hour: float | None = None
+    """Price of a device, for a column of costs [$ an hour]."""
+    json: bool = False
+    """Print one JSON object on standard output."""
+
+
+def run(flags: Flags) -> None:
+    """Write a self-contained page with every figure and table of a ladder."""
+    import json
+
+    from danalab.errors import UserError
+    from danalab.ladder.analysis import analyse
+    from danalab.ladder.rows import read_ladder
+    from danalab.report.ladder_report import verdict, write_report
+
+    if flags.bootstrap < 0:
+        raise UserError(f"--bootstrap {flags.bootstrap}: must be 0 or more")
+    rows = read_ladder(flags.ladder)
+    found = analyse(
+        rows, baseline=flags.baseline, law=flags.law, convention=flags.convention, n_bootstrap=flags.bootstrap
+    )
+    base = flags.ladder if flags.ladder.is_dir() else flags.ladder.parent
+    page = write_report(found, rows, flags.out or base / "report", dollars_per_hour=flags.dollars_per_hour)
+    if flags.json:
+        print(json.dumps({"page": str(page), **found.as_dict()}))
+        return
+    for sentence in verdict(found):
+        print(sentence)
+    print(f"report: {page}")
