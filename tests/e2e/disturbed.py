@@ -19,7 +19,7 @@ from danalab.train.job import run_training
 from danalab.train.metrics import read_rows
 
 TIMES = {"time", "tokens_per_second", "seconds_per_step", "memory_gib", "data_wait", "save_wait", "mfu"}
-STEPS = 120
+STEPS = 60
 
 
 def config(data: Path, run_dir: Path) -> TrainConfig:

@@ -24,7 +24,7 @@ def test_a_run_in_jobs_is_the_run_in_one(data, tmp_path, undisturbed, monkeypatc
     monkeypatch.chdir(tmp_path)
     for key, value in cluster.environment().items():
         monkeypatch.setenv(key, value)
-    segment = 50
+    segment = 25
     flags = flags_of(config(data, tmp_path / "run"))
     words = [*flags, "--iterations-to-run", str(segment)]
     assert main(["slurm", "--gpus", "0", "--job-name", "job", "--", *words]) == 0
