@@ -86,6 +86,7 @@ def test_every_token_is_a_target_at_most_once_an_epoch_and_few_are_left_out():
     report = packed.report()
     assert report.cropped_share == pytest.approx(1 - len(targets) / store.n_tokens)
     assert report.cropped_share < 0.02
+    assert "3,000 documents" in str(Batches(packed, global_batch=1).report())
 
 
 def test_any_row_can_be_had_without_those_before_it():

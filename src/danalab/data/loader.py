@@ -70,6 +70,11 @@ class Batches:
         self._sequences, self._batch, self._length = sequences, batch, length
         self._rank, self._world_size = rank, world_size
 
+    def report(self) -> str | None:
+        """What packing does to the documents; None where nothing is packed."""
+        made = getattr(self._sequences, "report", None)
+        return None if made is None else str(made())
+
     def windows(self, step: int) -> np.ndarray:
         """Numbers of the sequences of this rank's part of `step`, int64."""
         return self._sequences.numbers([self._span(step)])

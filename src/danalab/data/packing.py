@@ -58,6 +58,12 @@ class PackingReport:
     split_share: float
     """Tokens in documents that would fit a row but were cut at one's end, as a share of a chunk's."""
 
+    def __str__(self) -> str:
+        return (
+            f"{self.documents:,} documents in {self.rows:,} rows an epoch; {self.cropped_share:.2%} of the tokens are left "
+            f"out, {self.split_share:.2%} are in documents that were cut"
+        )
+
 
 class PackedDocuments:
     """See the module; a `Sequences` of rows of `seq_len`."""

@@ -201,6 +201,8 @@ def build_trainer(
         rank=world.dp_rank,
         world_size=world.dp_size,
     )
+    if world.is_main and (packing := batches.report()) is not None:
+        log.info("packing: %s", packing)
     val = dataset.open_split("val")
     val.check_vocab(resolved.model.vocab_size)
     evaluator = Evaluator(
