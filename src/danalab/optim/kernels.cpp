@@ -8,6 +8,12 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <type_traits>
+
+#if defined(__AVX512F__) && defined(__AVX512DQ__)
+#define HAS_AVX512
+#include <immintrin.h>
+#endif
 
 namespace {
 
@@ -167,6 +173,10 @@ void run(P* __restrict p, const P* __restrict grad, S* __restrict m, S* __restri
   }
 }
 
+#ifdef HAS_AVX512
+#include "kernels_avx512.h"
+#endif
+
 // The same for the rules with tau, in three short loops over blocks that stay in the first-level cache. As one loop, the
 // chain of dependent operations from g to p is longer than a processor looks ahead, and it waits (a third slower).
 template <bool CLIP, bool STOCHASTIC, class P, class S>
@@ -216,6 +226,14 @@ void run_star(P* __restrict p, const P* __restrict grad, S* __restrict m, S* __r
 template <Rule RULE, bool CLIP, bool STOCHASTIC, class P, class S>
 void run_part(P* p, const P* g, S* m, S* v, S* tau, int64_t begin, int64_t end, uint32_t seed, const Scalars& a) {
   if constexpr (RULE == DANA_STAR) {
+#ifdef HAS_AVX512
+    if constexpr (std::is_same_v<P, float>) {
+      if (a.exponent >= -1) {  // for kappa above 2 the polynomials of its power are too short
+        avx512::run_star<CLIP>(p, g, m, v, tau, begin, end, a);
+        return;
+      }
+    }
+#endif
     run_star<CLIP, STOCHASTIC>(p, g, m, v, tau, begin, end, seed, a);
   } else {
     run<RULE, CLIP, STOCHASTIC>(p, g, m, v, tau, begin, end, seed, a);

@@ -33,6 +33,7 @@ from danalab.optim.store import store_rounded
 log = logging.getLogger(__name__)
 
 SOURCE = Path(__file__).with_name("kernels.cpp")
+INCLUDED = SOURCE.with_name("kernels_avx512.h")
 FLAGS = ("-std=c++17", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fopenmp", "-fPIC", "-shared")
 
 KERNELS = ("adana", "dana_star", "adamw_decaying_wd", "ademamix", "dana", "sign_dana", "auto_dana")
@@ -175,7 +176,15 @@ def _key() -> str:
     if cpuinfo.exists():  # -march=native: a home folder may be shared by machines with different CPUs
         lines = cpuinfo.read_text().splitlines()
         processor = "".join(sorted({line for line in lines if line.startswith(("model name", "flags", "Features"))}))
-    parts = [SOURCE.read_text(), " ".join(FLAGS), compiler() or "", processor, platform.machine(), torch.__version__]
+    parts = [
+        SOURCE.read_text(),
+        INCLUDED.read_text(),
+        " ".join(FLAGS),
+        compiler() or "",
+        processor,
+        platform.machine(),
+        torch.__version__,
+    ]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:20]
 
 
