@@ -60,8 +60,8 @@ class PackingReport:
 
     def __str__(self) -> str:
         return (
-            f"{self.documents:,} documents in {self.rows:,} rows an epoch; {self.cropped_share:.2%} of the tokens are left "
-            f"out, {self.split_share:.2%} are in documents that were cut"
+            f"{self.documents:,} documents in {self.rows:,} rows an epoch; {self.cropped_share:.2%} of the tokens are "
+            f"left out, {self.split_share:.2%} are in documents that were cut"
         )
 
 
