@@ -6,7 +6,8 @@ contenders. A step moves at least
 
     bytes = 3 x parameters (gradient read, parameter read and written) + 2 x state (read and written)
 
-and the bandwidth that this means is set against what the copy reached in the same rounds. The reference meets itself
+and the bandwidth that this means is set against what the copy reached in the same rounds. It can exceed the copy's: on a
+CPU a store first reads its cache line, which a copy is not credited with and an update in place needs anyway. The reference meets itself
 too: how far that ratio is from 1 is the noise of the measurement.
 """
 
