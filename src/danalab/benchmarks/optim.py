@@ -6,9 +6,9 @@ contenders. A step moves at least
 
     bytes = 3 x parameters (gradient read, parameter read and written) + 2 x state (read and written)
 
-and the bandwidth that this means is set against what the copy reached in the same rounds. It can exceed the copy's: on a
-CPU a store first reads its cache line, which a copy is not credited with and an update in place needs anyway. The reference meets itself
-too: how far that ratio is from 1 is the noise of the measurement.
+and the bandwidth that this means is set against what the copy reached in the same rounds. It can exceed the copy's: on
+a CPU a store first reads its cache line, which a copy is not credited with and an update in place needs anyway. The
+reference meets itself too: how far that ratio is from 1 is the noise of the measurement.
 """
 
 from __future__ import annotations
