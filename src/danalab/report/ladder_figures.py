@@ -53,7 +53,9 @@ def saved_figure(found: Analysis) -> Figure:
         missed = [p for p, s in sorted(found.saved.get(opt, {}).items()) if s.saved is None]
         color = optimizer_color(opt)
         x, y = [p * aside for p, _ in reached], [s.saved for _, s in reached]
-        axes.plot(x, y, marker="o", markersize=4, color=color, label=opt, linewidth=1.2)
+        axes.plot(
+            np.array(x, float), np.array(y, float), marker="o", markersize=4, color=color, label=opt, linewidth=1.2
+        )
         known = [(p * aside, s.interval) for p, s in reached if s.interval is not None]
         low, high = [i.low for _, i in known], [i.high for _, i in known]
         axes.vlines([p for p, _ in known], low, high, color=color, alpha=0.6)
