@@ -117,7 +117,7 @@ def test_short_runs_have_a_decay_time_scale():
 def test_every_optimizer_has_a_learning_rate_and_a_decay_rule(arch):
     for opt in list_optimizers():
         planned = plan(arch, opt, 6)
-        assert 0 < planned.lr <= 1
+        assert 0 < planned.lr <= 3
         assert 0 < planned.weight_decay * decay_lr(arch, opt, planned.lr, planned.non_emb_params) < 0.05
         assert planned.lr_source
 
