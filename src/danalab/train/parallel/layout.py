@@ -82,7 +82,9 @@ def layout_of(config: TrainConfig, environment: Mapping[str, str]) -> Layout:
         if config.nproc not in (None, size):
             raise UserError(f"--nproc {config.nproc}: {place.launcher} started {size} ranks already; leave --nproc out")
     if size > 1 and ":" in (config.device or ""):
-        raise UserError(f"--device {config.device}: {size} ranks would share it; give --device cuda: each takes its own")
+        raise UserError(
+            f"--device {config.device}: {size} ranks would share it; give --device cuda: each takes its own"
+        )
     backend = config.distributed_backend or ("ddp" if size > 1 else "single")
     return Layout(backend, config.tp_size, config.replicas)
 
