@@ -110,7 +110,7 @@ def _dispatch(arguments: list[str]) -> int:
 
 def _subverb(
     module: ModuleType, prog: str, rest: list[str]
-) -> tuple[str, Any, Callable[[Any], int | None] | None, list[str]]:
+) -> tuple[str, Any, Callable[..., int | None] | None, list[str]]:
     known = module.SUBVERBS
     if not rest or rest[0] in ("-h", "--help"):
         lines = [f"  {name:<12} {_first_line(run)}" for name, (_, run) in known.items()]
