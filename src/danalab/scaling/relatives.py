@@ -65,7 +65,7 @@ RELATIVES: dict[str, Relative] = {
 USUAL: dict[str, Usual] = {
     "muon": Usual(0.02, "K. Jordan et al. 2024"),
     "d-muon": Usual(1e-3, "as AdamW's"),
-    "dana": Usual(0.1, "for gradients clipped to norm 0.5"),
+    "dana": Usual(0.5, "for gradients clipped to norm 0.5"),
     "sgd": Usual(0.3, "for momentum 0.9 and gradients clipped to norm 0.5; by a short sweep"),
     "sf-sgd": Usual(3.0, "arXiv 2405.15682: 10 times and more that of SGD"),
     "adafactor": Usual(0.03, "relative to the weights; arXiv 1804.04235 has 0.01, a short sweep 0.03"),
