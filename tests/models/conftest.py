@@ -54,7 +54,7 @@ def load_golden(golden: Path, golden_index: dict[str, Any]) -> Callable[..., Gol
         )
         model = build_model(replace(config, **changes), dtype=dtype)
         weights = {key.removeprefix("weights/"): array for key, array in arrays.items() if key.startswith("weights/")}
-        if not model.config.qk_norm:
+        if not model.config.qk_normed:
             weights = {key: array for key, array in weights.items() if "q_norm" not in key and "k_norm" not in key}
         load_canonical(model, weights)
         return GoldenModel(model, facts, arrays)
@@ -62,7 +62,7 @@ def load_golden(golden: Path, golden_index: dict[str, Any]) -> Callable[..., Gol
     return load
 
 
-@pytest.fixture(params=["enoki", "qwen3", "qwen3-grouped"])
+@pytest.fixture(params=["enoki", "qwen3", "qwen3-grouped", "gpt", "llama-grouped"])
 def tiny(request: pytest.FixtureRequest) -> ModelConfig:
     """A configuration of every kind of attention."""
     return ModelConfig(

@@ -31,6 +31,7 @@ SIZES: dict[str, Any] = {
         ({"norm_eps": 0.0}, "norm_eps must be positive"),
         ({"rope_theta": float("nan")}, "rope_theta must be positive"),
         ({"norm": "rmsnrom"}, "did you mean 'rmsnorm'"),
+        ({"arch": "gpt", "norm": "rmsnorm"}, "has biases in its norms"),
     ],
 )
 def test_sizes_that_do_not_fit_are_refused_by_name(changes: dict[str, Any], message: str):
@@ -52,9 +53,10 @@ def test_from_dict_names_unknown_and_missing_settings():
 
 def test_defaults_follow_the_architecture_even_after_a_change_of_it():
     enoki = ModelConfig(**SIZES)
-    qwen3 = replace(enoki, arch="Qwen3")
+    qwen3, gpt = replace(enoki, arch="Qwen3"), replace(enoki, arch="base")
     assert (enoki.gated, enoki.norm_kind, enoki.kv_heads) == (False, "layernorm", 4)
-    assert (qwen3.arch, qwen3.gated, qwen3.norm_kind) == ("qwen3", True, "rmsnorm")
+    assert (qwen3.arch, qwen3.gated, qwen3.norm_kind, qwen3.tied) == ("qwen3", True, "rmsnorm", False)
+    assert (gpt.arch, gpt.gated, gpt.qk_normed, gpt.tied, gpt.biased) == ("gpt", False, False, True, True)
 
 
 def test_a_config_is_frozen():

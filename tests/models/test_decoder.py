@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from danalab.errors import UserError
 from danalab.models import MODELS, Decoder, ModelConfig, build_model
 from danalab.models.layers import LayerNorm
 from danalab.models.rotary import Rotary, rotate
+from danalab.scaling import dimensions, flops_per_token, parameter_count
 
 
 @pytest.fixture
@@ -155,6 +159,7 @@ def test_autocast_stays_near_float32_and_keeps_the_loss_in_float32(model: Decode
     torch.testing.assert_close(logits.float(), exact, rtol=0, atol=0.15)
 
 
+@pytest.mark.parametrize("tiny", ["enoki"], indirect=True)
 def test_rotary_tables_stay_float32_in_a_bfloat16_model(tiny: ModelConfig):
     fresh = build_model(tiny).rotary.table
     assert torch.equal(build_model(tiny, dtype=torch.bfloat16).rotary.table, fresh)
@@ -190,9 +195,52 @@ def test_parameter_count_is_the_sum_of_its_parts(arch: str, gate: bool):
     d, layers, heads, head_dim, mlp, vocab, kv_heads = 24, 3, 4, 6, 40, 31, 2
     model = build_model(ModelConfig(arch, d, layers, heads, head_dim, mlp, vocab, 8, 1e-5, gate, kv_heads))
     attention = d * head_dim * (2 * heads + 2 * kv_heads + (heads if gate else 0))
-    mlps = {"enoki": 2, "qwen3": 3}[arch] * d * mlp
-    gains = layers * (2 * d + 2 * head_dim) + d
-    assert model.num_parameters() == layers * (attention + mlps) + gains + 2 * vocab * d
+    mlps = {"enoki": 2, "qwen3": 3, "gpt": 2, "llama": 3}[arch] * d * mlp
+    gains = layers * (2 * d + (2 * head_dim if arch in ("enoki", "qwen3") else 0)) + d
+    matrices = layers * (attention + mlps)
+    if arch == "gpt":
+        biases = gains + layers * (head_dim * (heads + 2 * kv_heads) + d + mlp + d)
+        assert model.num_parameters() == matrices + gains + biases + (vocab + 8) * d
+    else:
+        assert model.num_parameters() == matrices + gains + 2 * vocab * d
+    assert model.num_parameters() == parameter_count(model.config)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("arch", MODELS.names())
+def test_compute_by_formula_is_what_torch_counts(arch: str, tied: bool):
+    config = ModelConfig(arch, 128, 2, 4, 32, 256, 512, 64, n_kv_heads=2, tied_head=tied)
+    model = build_model(config, device="meta")
+    tokens = torch.zeros(2, 64, dtype=torch.int64, device="meta")
+    with FlopCounterMode(display=False) as counter:
+        model(tokens).sum().backward()
+    assert counter.get_total_flops() == pytest.approx(2 * 64 * flops_per_token(config, 64), rel=0.01)
+
+
+@pytest.mark.parametrize("arch", MODELS.names())
+def test_a_tied_head_is_the_embedding_counted_once_and_gets_both_gradients(arch: str, tokens: Tensor):
+    config = ModelConfig(arch, 32, 1, 4, 8, 48, 61, 24, tied_head=True)
+    model = build_model(config, dtype=torch.float64)
+    assert model.head_weight is model.token_embedding.weight
+    assert model.num_parameters() == parameter_count(config)
+    assert not any("output_head" in name for name in model.state_dict())
+    assert model.parameter_kinds()["token_embedding.weight"] == "embedding"
+    embedding = model.head_weight.detach().clone().requires_grad_()
+    head = model.head_weight.detach().clone().requires_grad_()
+    apart = build_model(replace(config, tied_head=False), dtype=torch.float64)
+    weights = {**model.state_dict(), "token_embedding.weight": embedding, "output_head.weight": head}
+    torch.func.functional_call(apart, weights, (tokens, tokens.roll(-1, 1)))[0].backward()
+    model(tokens, tokens.roll(-1, 1))[0].backward()
+    assert embedding.grad is not None
+    assert head.grad is not None
+    torch.testing.assert_close(model.head_weight.grad, embedding.grad + head.grad, rtol=0, atol=1e-14)
+
+
+def test_gpt_has_the_size_of_gpt2_and_llama_that_of_llama_7b():
+    gpt, llama = dimensions("gpt", 12, 50257), dimensions("llama", 32, 32000)
+    assert parameter_count(replace(gpt, seq_len=1024)) == 124_439_808
+    assert (llama.d_model, llama.n_layers, llama.mlp_dim) == (4096, 32, 11008)
+    assert parameter_count(llama) == 6_738_415_616
 
 
 def test_residual_scale_zero_leaves_the_embedding(tokens: Tensor):

@@ -49,6 +49,17 @@ def test_standard_deviations_are_golden(golden: Path, arch: str, scheme: str):
         assert float((values / std).pow(4).mean()) == pytest.approx(3, abs=5 * math.sqrt(96 / n)), kind
 
 
+def test_biases_begin_at_zero_positions_as_embeddings_and_a_tied_table_as_a_head():
+    shape = ModelConfig("gpt", 256, 2, 4, 64, 512, 700, 300)
+    positions = {"scaled-gpt": 1 / 16, "karpathy-gpt2": 0.02, "standard": 1.0}
+    tokens = {"scaled-gpt": 1 / 16, "karpathy-gpt2": 0.02, "standard": 1 / 16}
+    for scheme in positions:
+        model = build_model(shape, init=scheme)
+        assert not any(value.any() for name, value in model.named_parameters() if name.endswith("bias"))
+        assert float(model.position_embedding.weight.detach().std()) == pytest.approx(positions[scheme], rel=0.02)
+        assert float(model.token_embedding.weight.detach().std()) == pytest.approx(tokens[scheme], rel=0.02)
+
+
 @pytest.mark.parametrize(
     "spellings",
     [("scaled-gpt", "ScaledGPT", "scaled_gpt"), ("karpathy-gpt2", "KarpathyGPT2"), ("standard", "Standard")],
@@ -67,7 +78,7 @@ def test_unknown_scheme_is_refused_with_the_nearest_name(tiny: ModelConfig):
 def test_a_seed_decides_all_weights(tiny: ModelConfig):
     one, same, other = (build_model(tiny, seed=seed).state_dict() for seed in (1, 1, 2))
     torch.testing.assert_close(one, same, rtol=0, atol=0)
-    assert not torch.equal(one["output_head.weight"], other["output_head.weight"])
+    assert not torch.equal(one["token_embedding.weight"], other["token_embedding.weight"])
 
 
 def test_building_does_not_touch_the_global_generator(tiny: ModelConfig):
@@ -118,7 +129,9 @@ def _assert_own_parts(model: torch.nn.Module, whole: torch.nn.Module, rank: int)
         assert torch.equal(part.to_local(), own), name
 
 
-@pytest.mark.parametrize(("arch", "heads"), [("enoki", 2), ("enoki", 12), ("qwen3", 2), ("qwen3", 6)])
+@pytest.mark.parametrize(
+    ("arch", "heads"), [("enoki", 2), ("enoki", 12), ("qwen3", 2), ("qwen3", 6), ("gpt", 4), ("llama", 2)]
+)
 @pytest.mark.parametrize("gate", [False, True])
 def test_built_size_is_golden_and_equals_the_formula(golden: Path, arch: str, heads: int, gate: bool):
     shape = dimensions(arch, heads)

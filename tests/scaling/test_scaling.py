@@ -97,6 +97,7 @@ def test_grouped_queries_and_gates_enter_the_count():
         (lambda: dimensions("enoki", 1), "zero layers; the smallest size is --heads 2"),
         (lambda: dimensions("enokki", 3), "did you mean 'enoki'"),
         (lambda: plan("enoki", "adanna", 3), "did you mean 'adana'"),
+        (lambda: dimensions("qwen3", 6, n_kv_heads=4), "--n-kv-heads 4 does not divide the 6 heads; 1, 2, 3, 6 do"),
         (lambda: plan("enoki", "adana"), "either --heads or explicit dimensions"),
         (lambda: plan("enoki", "adana", 3, iterations=10, warmup_steps=10), "must lie in 0..9"),
         (lambda: plan("enoki", "adana", 3, horizon_basis="all"), "known are total, non-emb"),
@@ -109,11 +110,25 @@ def test_bad_input_is_named(call, message):
         call()
 
 
+def test_a_tied_head_is_counted_once_and_learned_positions_with_the_context():
+    tied, apart = plan("gpt", "adana", 6, seq_len=256), plan("gpt", "adana", 6, seq_len=256, tied_head=False)
+    assert apart.exact_params - tied.exact_params == apart.total_params - tied.total_params == 50304 * 384
+    assert apart.flops_per_token == tied.flops_per_token
+    assert plan("gpt", "adana", 6, seq_len=512, iterations=9).exact_params - tied.exact_params == 256 * 384
+    assert "taken for gpt" in tied.lr_source
+
+
+def test_size_laws_count_what_the_learning_rates_were_fitted_on():
+    assert plan("gpt", "adana", 6).non_emb_params == 12 * 384**2 * 6
+    assert plan("llama", "adana", 6).non_emb_params == 6 * (4 * 768**2 + 3 * 768 * 2048)
+    assert plan("llama", "adana", 6, n_kv_heads=2).non_emb_params == 6 * (4 * 768**2 - 2 * 768 * 512 + 3 * 768 * 2048)
+
+
 def test_short_runs_have_a_decay_time_scale():
     assert plan("enoki", "adana", 2, iterations=5).wd_ts == 1
 
 
-@pytest.mark.parametrize("arch", ["enoki", "qwen3"])
+@pytest.mark.parametrize("arch", ["enoki", "qwen3", "gpt", "llama"])
 def test_every_optimizer_has_a_learning_rate_and_a_decay_rule(arch):
     for opt in list_optimizers():
         planned = plan(arch, opt, 6)

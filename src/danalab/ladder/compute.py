@@ -12,7 +12,7 @@ With N the parameters of the blocks' matrices (12 d^2 L for enoki), V the vocabu
 from __future__ import annotations
 
 from danalab.errors import UserError, nearest
-from danalab.scaling.dimensions import Shape, flops_per_token, parameter_count
+from danalab.scaling.dimensions import Shape, flops_per_token, matrix_params
 
 CONVENTIONS = ("6nd", "6nd-total", "kaplan", "deepseek", "exact")
 UNITS = {"flops": 1.0, "pfh": 3600e15, "pfd": 86400e15}
@@ -31,8 +31,7 @@ def training_flops(shape: Shape, tokens: float, seq_len: int, convention: str = 
     """
     if convention == "exact":
         return float(flops_per_token(shape, seq_len)) * tokens
-    gains = shape.n_layers * (2 * shape.d_model + 2 * shape.head_dim) + shape.d_model
-    matrices = parameter_count(shape, embeddings=False) - gains
+    matrices = matrix_params(shape)
     embedding = shape.vocab_size * shape.d_model
     per_token = {
         "6nd": 6 * (matrices + embedding),

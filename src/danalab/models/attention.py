@@ -1,4 +1,4 @@
-"""Causal self-attention with rotary positions, optional QK-norm, elementwise output gate and grouped queries.
+"""Causal self-attention: rotary positions (or none), QK-norm, elementwise output gate, biases, grouped queries.
 
     q, k, v = heads of W_q x, W_k x, W_v x;   q, k = rotate(norm(q)), rotate(norm(k))
     y = W_out [ softmax(q k^T / sqrt(head_dim), causal) v * sigmoid(W_gate x) ]        (the last factor if gated)
@@ -27,27 +27,28 @@ class Attention(nn.Module):
         d, heads, kv_heads = config.d_model, config.n_heads * config.head_dim, config.kv_heads * config.head_dim
         self.head_dim = config.head_dim
         self.grouped = config.kv_heads != config.n_heads
-        self.q = Linear(d, heads)
-        self.k = Linear(d, kv_heads)
-        self.v = Linear(d, kv_heads)
+        self.q = Linear(d, heads, bias=config.biased)
+        self.k = Linear(d, kv_heads, bias=config.biased)
+        self.v = Linear(d, kv_heads, bias=config.biased)
         self.gate = Linear(d, heads) if config.gated else None
-        self.out = Linear(heads, d, role="residual")
-        self.q_norm = make_norm(config, config.head_dim) if config.qk_norm else None
-        self.k_norm = make_norm(config, config.head_dim) if config.qk_norm else None
+        self.out = Linear(heads, d, role="residual", bias=config.biased)
+        self.q_norm = make_norm(config, config.head_dim) if config.qk_normed else None
+        self.k_norm = make_norm(config, config.head_dim) if config.qk_normed else None
 
     def forward(
-        self, x_BLD: Tensor, rotary_L1P2: Tensor, state: KeyValues | None = None, mask_B1LL: Tensor | None = None
+        self, x_BLD: Tensor, rotary_L1P2: Tensor | None, state: KeyValues | None = None, mask_B1LL: Tensor | None = None
     ) -> Tensor:
         """Args:
         x: [B, L, D].
-        rotary: (cos, sin) of these L positions.
+        rotary: (cos, sin) of these L positions; None: the embedding has told where a token stands.
         state: what earlier calls left, or None.
         mask: which keys each query sees, in place of all up to itself; not with a state.
         """
         q, k, v = (linear(x_BLD).unflatten(-1, (-1, self.head_dim)) for linear in (self.q, self.k, self.v))
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
-        q, k = rotate(q, rotary_L1P2), rotate(k, rotary_L1P2)
+        if rotary_L1P2 is not None:
+            q, k = rotate(q, rotary_L1P2), rotate(k, rotary_L1P2)
         y_BNLH = self._attend(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), state, mask_B1LL)
         y = y_BNLH.transpose(1, 2).flatten(-2)
         if self.gate is not None:

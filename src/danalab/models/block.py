@@ -45,7 +45,7 @@ class Block(nn.Module):
         self.checkpointing = "none"
 
     def forward(
-        self, x_BLD: Tensor, rotary_L1P2: Tensor, state: KeyValues | None = None, mask_B1LL: Tensor | None = None
+        self, x_BLD: Tensor, rotary_L1P2: Tensor | None, state: KeyValues | None = None, mask_B1LL: Tensor | None = None
     ) -> Tensor:
         """Args: x [B, L, D]; rotary, state, mask: see `Attention.forward`."""
         if self.checkpointing == "none" or state is not None or not torch.is_grad_enabled():
@@ -55,7 +55,7 @@ class Block(nn.Module):
             settings["context_fn"] = partial(create_selective_checkpoint_contexts, _SAVED_OPS)
         return checkpoint(self._compute, x_BLD, rotary_L1P2, None, mask_B1LL, **settings)
 
-    def _compute(self, x: Tensor, rotary: Tensor, state: KeyValues | None, mask: Tensor | None) -> Tensor:
+    def _compute(self, x: Tensor, rotary: Tensor | None, state: KeyValues | None, mask: Tensor | None) -> Tensor:
         x = self._add(x, self.attention(self.attention_norm(x), rotary, state, mask))
         return self._add(x, self.mlp(self.mlp_norm(x)))
 

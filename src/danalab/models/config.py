@@ -46,10 +46,12 @@ class ModelConfig:
     """Base of the rotary embedding's wavelengths."""
     residual_scale: float = 1.0
     """Factor on what each attention and MLP adds to the residual stream."""
-    qk_norm: bool = True
-    """Normalise each query and key head before the rotation."""
+    qk_norm: bool | None = None
+    """Normalise each query and key head before the rotation; None: as the architecture does."""
     norm: str | None = None
-    """"layernorm" or "rmsnorm" (both with a gain and no shift); None: as the architecture does."""
+    """"layernorm" or "rmsnorm" (with a gain; with a shift where the architecture has biases); None: as it does."""
+    tied_head: bool | None = None
+    """The head is the token embedding; None: as the architecture does."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "arch", MODELS.canonical(self.arch))
@@ -60,7 +62,7 @@ class ModelConfig:
                 f"n_heads x head_dim must equal d_model: {self.n_heads} x {self.head_dim} = "
                 f"{self.n_heads * self.head_dim}, but d_model is {self.d_model}"
             )
-        if self.head_dim % 2:
+        if self.head_dim % 2 and not self.architecture.structure.learned_positions:
             raise UserError(f"head_dim must be even (rotary embedding turns pairs of features): got {self.head_dim}")
         if self.n_kv_heads is not None:
             _require_positive_integer("n_kv_heads", self.n_kv_heads)
@@ -71,6 +73,8 @@ class ModelConfig:
                 raise UserError(f"{name} must be positive: got {getattr(self, name)}")
         if self.norm is not None and self.norm not in NORMS:
             raise UserError(f"unknown norm '{self.norm}'{nearest(self.norm, NORMS)}; known: {', '.join(NORMS)}")
+        if self.biased and self.norm_kind != "layernorm":
+            raise UserError(f"norm '{self.norm}': {self.arch} has biases in its norms, which only a layernorm can have")
 
     @property
     def architecture(self) -> Architecture:
@@ -80,7 +84,22 @@ class ModelConfig:
     @property
     def gated(self) -> bool:
         """Whether attention is gated: `attention_gate`, or the architecture's way."""
-        return self.architecture.attention_gate if self.attention_gate is None else self.attention_gate
+        return self.architecture.structure.attention_gate if self.attention_gate is None else self.attention_gate
+
+    @property
+    def qk_normed(self) -> bool:
+        """Whether queries and keys are normalised: `qk_norm`, or the architecture's way."""
+        return self.architecture.structure.qk_norm if self.qk_norm is None else self.qk_norm
+
+    @property
+    def tied(self) -> bool:
+        """Whether the head is the token embedding: `tied_head`, or the architecture's way."""
+        return self.architecture.structure.tied_head if self.tied_head is None else self.tied_head
+
+    @property
+    def biased(self) -> bool:
+        """Whether maps (the head and the gate apart) and norms have a bias."""
+        return self.architecture.structure.biases
 
     @property
     def kv_heads(self) -> int:

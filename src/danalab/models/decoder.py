@@ -2,7 +2,8 @@
 
     x = E[tokens];   x = block_i(x) for each i;   hidden = norm(x);   logits = hidden W_head^T
 
-An architecture says what a block is; everything else (checks, caches, parameter kinds, loss) is here.
+Where positions are learned, x = E[tokens] + P[positions] instead of rotations in each block; where the head is tied,
+W_head = E. An architecture says what a block is; everything else (checks, caches, parameter kinds, loss) is here.
 Shapes: B batch, L length, D model dimension, V vocabulary.
 """
 
@@ -15,6 +16,7 @@ from typing import cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from danalab.errors import UserError
 from danalab.models.block import Block, checkpointing_rule
@@ -36,11 +38,13 @@ class Decoder(nn.Module):
         self.document_token: int | None = None
         """Id at which a new document begins in a row, whose attention and positions then start anew; None: a row is one
         document. A matter of training and evaluation: a text that is decoded from a cache is one document."""
-        self.token_embedding = Embedding(config.vocab_size, config.d_model)
-        self.rotary = Rotary(config.seq_len, config.head_dim, config.rope_theta)
+        self.token_embedding = Embedding(config.vocab_size, config.d_model, "tied" if config.tied else "embedding")
+        learned = config.architecture.structure.learned_positions
+        self.position_embedding = Embedding(config.seq_len, config.d_model) if learned else None
+        self.rotary = None if learned else Rotary(config.seq_len, config.head_dim, config.rope_theta)
         self.blocks = nn.ModuleList(self.make_block(config, layer) for layer in range(config.n_layers))
         self.final_norm = make_norm(config, config.d_model)
-        self.output_head = Linear(config.d_model, config.vocab_size, role="head")
+        self.output_head = None if config.tied else Linear(config.d_model, config.vocab_size, role="head")
 
     def make_block(self, config: ModelConfig, layer: int) -> Block:
         """The block of index `layer`, counted from 0."""
@@ -65,7 +69,7 @@ class Decoder(nn.Module):
         """
         hidden = self.hidden(tokens)
         if targets is None:
-            return self.output_head(hidden)
+            return F.linear(hidden, self.head_weight) if self.output_head is None else self.output_head(hidden)
         return chunked_cross_entropy(
             hidden, self.head_weight, targets, z_loss, ignore_index,
             valid_count=valid_count, position_count=position_count,
@@ -93,10 +97,10 @@ class Decoder(nn.Module):
             cache.require_room(*tokens.shape)
         if cache is None and self.document_token is not None:
             document, position = documents_of(tokens, self.document_token)
-            rotary, mask = self.rotary.at(position), document_mask(document)
+            mask = document_mask(document)
         else:
-            rotary, mask = self.rotary(start, tokens.shape[1]), None
-        x = self.token_embedding(tokens)
+            position = mask = None
+        x, rotary = self._embed(tokens, start, position)
         if cache is None:
             for block in self.blocks:
                 x = block(x, rotary, None, mask)
@@ -107,10 +111,20 @@ class Decoder(nn.Module):
             cache.length += tokens.shape[1]
         return self.final_norm(x)
 
+    def _embed(self, tokens: Tensor, start: int, position: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """(vectors of the tokens, rotations for the blocks); `position` [B, L], or None: from `start` on."""
+        x, length = self.token_embedding(tokens), tokens.shape[1]
+        if self.rotary is not None:
+            return x, self.rotary(start, length) if position is None else self.rotary.at(position)
+        assert self.position_embedding is not None
+        if position is None:
+            position = torch.arange(start, start + length, device=tokens.device)
+        return x + self.position_embedding(position), None
+
     @property
     def head_weight(self) -> nn.Parameter:
         """The head's matrix [V, D]: logits = hidden @ head_weight.T."""
-        return cast(nn.Parameter, self.output_head.weight)
+        return cast(nn.Parameter, (self.output_head or self.token_embedding).weight)
 
     def new_cache(self, batch: int, max_len: int | None = None) -> Cache:
         """An empty decoding state for `batch` sequences of up to `max_len` tokens (default and limit: seq_len)."""
@@ -150,7 +164,7 @@ class Decoder(nn.Module):
     def parameter_roles(self) -> dict[str, str]:
         """Parameter name -> role (see `danalab.models.layers`)."""
         return {
-            f"{prefix}.{name}" if prefix else name: str(getattr(module, "role"))  # noqa: B009 - Module types it loosely
+            f"{prefix}.{name}" if prefix else name: _role(module, name)
             for prefix, module in self.named_modules()
             for name, _ in module.named_parameters(recurse=False)
         }
@@ -171,6 +185,10 @@ class Decoder(nn.Module):
 
     def _each_block(self) -> Iterable[Block]:
         return cast(Iterable[Block], self.blocks)  # compiled or sharded ones behave as the blocks that they wrap
+
+
+def _role(module: nn.Module, name: str) -> str:
+    return "bias" if name == "bias" else str(getattr(module, "role"))  # noqa: B009 - Module types it loosely
 
 
 def _uncompiled() -> AbstractContextManager[object]:

@@ -1,10 +1,12 @@
-"""Initial weights: zero-mean normal draws whose standard deviation follows from a weight's role; gains are 1.
+"""Initial weights: zero-mean normal draws whose standard deviation follows from a weight's role; gains are 1, biases 0.
 
 | scheme        | embedding   | linear         | residual                  | head           |
 |---------------|-------------|----------------|---------------------------|----------------|
 | scaled-gpt    | 1/sqrt(d)   | 1/sqrt(fan_in) | 1/sqrt(2 fan_in n_layers) | 1/sqrt(fan_in) |
 | karpathy-gpt2 | 0.02        | 0.02           | 0.02/sqrt(2 n_layers)     | 0.02           |
 | standard      | 1           | 1/sqrt(fan_in) | 1/sqrt(fan_in)            | 1/sqrt(fan_in) |
+
+A table that is embedding and head at once is drawn as a head: logits begin near 1 in all schemes.
 """
 
 from __future__ import annotations
@@ -39,6 +41,8 @@ def _standard(role: str, columns: int, n_layers: int) -> float:
     return 1.0 if role == "embedding" else columns**-0.5
 
 
+_CONSTANT = {"gain": 1.0, "bias": 0.0}
+
 INITS.add("scaled-gpt", _scaled_gpt, "ScaledGPT")
 INITS.add("karpathy-gpt2", _karpathy_gpt2, "KarpathyGPT2")
 INITS.add("standard", _standard)
@@ -58,10 +62,10 @@ def initialise(model: Decoder, init: str, generator: torch.Generator) -> None:
     roles = model.parameter_roles()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if roles[name] == "gain":
-                parameter.fill_(1.0)
+            if roles[name] in _CONSTANT:
+                parameter.fill_(_CONSTANT[roles[name]])
                 continue
-            std = scheme(roles[name], parameter.shape[-1], model.config.n_layers)
+            std = scheme("head" if roles[name] == "tied" else roles[name], parameter.shape[-1], model.config.n_layers)
             values = torch.empty(parameter.shape, dtype=torch.float32).normal_(0.0, std, generator=generator)
             assign(parameter, values)
 

@@ -1,7 +1,7 @@
 """Linear maps, embeddings and norms that know their role, which decides initialisation, weight decay and sharding.
 
 Roles: "embedding" (a table of token vectors), "linear" (reads the residual stream), "residual" (writes to it), "head"
-(vocabulary scores), "gain" (the vector of a norm).
+(vocabulary scores), "gain" (the vector of a norm), "bias" (of a map or norm), "tied" (a table that is the head, too).
 """
 
 from __future__ import annotations
@@ -12,14 +12,22 @@ from torch.nn import functional as F
 
 from danalab.models.config import ModelConfig
 
-KIND_OF_ROLE = {"embedding": "embedding", "linear": "matrix", "residual": "matrix", "head": "head", "gain": "vector"}
+KIND_OF_ROLE = {
+    "embedding": "embedding",
+    "tied": "embedding",
+    "linear": "matrix",
+    "residual": "matrix",
+    "head": "head",
+    "gain": "vector",
+    "bias": "vector",
+}
 
 
 class Linear(nn.Linear):
-    """y = x W^T with W [out_features, in_features] and no bias."""
+    """y = x W^T, or x W^T + b, with W [out_features, in_features]."""
 
-    def __init__(self, in_features: int, out_features: int, role: str = "linear"):
-        super().__init__(in_features, out_features, bias=False)
+    def __init__(self, in_features: int, out_features: int, role: str = "linear", bias: bool = False):
+        super().__init__(in_features, out_features, bias=bias)
         self.role = role
 
     def reset_parameters(self) -> None:
@@ -27,27 +35,31 @@ class Linear(nn.Linear):
 
 
 class Embedding(nn.Embedding):
-    """A table of one vector for each token id."""
+    """A table of one vector for each token id, or each position."""
 
-    role = "embedding"
+    def __init__(self, rows: int, dim: int, role: str = "embedding"):
+        super().__init__(rows, dim)
+        self.role = role
 
     def reset_parameters(self) -> None:
         """Nothing: `danalab.models.init` draws all weights in one place."""
 
 
 class LayerNorm(nn.Module):
-    """weight * (x - mean) / sqrt(variance + eps) over the last dimension."""
+    """weight * (x - mean) / sqrt(variance + eps) over the last dimension, and + bias where there is one."""
 
     role = "gain"
 
-    def __init__(self, dim: int, eps: float):
+    def __init__(self, dim: int, eps: float, bias: bool = False):
         super().__init__()
         self.weight = nn.Parameter(torch.ones(dim))
+        self.bias = nn.Parameter(torch.zeros(dim)) if bias else None
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
         x = _at_least(x, self.weight.dtype)
-        return F.layer_norm(x, self.weight.shape, self.weight.to(x.dtype), None, self.eps)
+        bias = None if self.bias is None else self.bias.to(x.dtype)
+        return F.layer_norm(x, self.weight.shape, self.weight.to(x.dtype), bias, self.eps)
 
 
 class RMSNorm(nn.Module):
@@ -67,7 +79,9 @@ class RMSNorm(nn.Module):
 
 def make_norm(config: ModelConfig, dim: int) -> LayerNorm | RMSNorm:
     """The norm that `config` asks for, over `dim` features."""
-    return (LayerNorm if config.norm_kind == "layernorm" else RMSNorm)(dim, config.norm_eps)
+    if config.norm_kind == "layernorm":
+        return LayerNorm(dim, config.norm_eps, config.biased)
+    return RMSNorm(dim, config.norm_eps)
 
 
 def _at_least(x: Tensor, dtype: torch.dtype) -> Tensor:

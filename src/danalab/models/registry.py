@@ -1,6 +1,7 @@
 """The architectures by name, without torch: the class that builds one is imported when it is asked for.
 
-A new architecture is one file with a subclass of `Decoder`, and one entry here.
+A new architecture is one file with a subclass of `Decoder`, one entry here, and one in `danalab.scaling.architectures`,
+which says what it is made of.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from danalab.registry import Registry
+from danalab.scaling.architectures import STRUCTURES, Structure
 
 if TYPE_CHECKING:
     from danalab.models.decoder import Decoder
@@ -26,8 +28,11 @@ class Architecture:
     """Where its class lives: `module:Class`."""
     norm: str
     """Norm that it uses when the configuration names none: "layernorm" or "rmsnorm"."""
-    attention_gate: bool
-    """Whether attention is gated elementwise when the configuration does not say."""
+
+    @property
+    def structure(self) -> Structure:
+        """What it is made of; where the configuration does not say otherwise, the model is built so."""
+        return STRUCTURES.get(self.name)
 
     def load(self) -> type[Decoder]:
         """The class; imports torch."""
@@ -48,7 +53,6 @@ _add(
         summary="GPT-3-like: rotary, QK-LayerNorm, pre-LayerNorm, GELU, untied head; head_dim 64",
         home="danalab.models.enoki:Enoki",
         norm="layernorm",
-        attention_gate=False,
     )
 )
 _add(
@@ -57,6 +61,23 @@ _add(
         summary="rotary, QK-RMSNorm, pre-RMSNorm, SwiGLU, gated attention, untied head; head_dim 128",
         home="danalab.models.qwen3:Qwen3",
         norm="rmsnorm",
-        attention_gate=True,
+    )
+)
+_add(
+    Architecture(
+        name="gpt",
+        summary="GPT-2: learned positions, pre-LayerNorm, GELU (tanh), biases, head tied to the embedding; head_dim 64",
+        home="danalab.models.gpt:GPT",
+        norm="layernorm",
+    ),
+    "base",
+    "gpt2",
+)
+_add(
+    Architecture(
+        name="llama",
+        summary="rotary, pre-RMSNorm, SwiGLU, grouped queries, untied head; head_dim 128",
+        home="danalab.models.llama:Llama",
+        norm="rmsnorm",
     )
 )

@@ -1,7 +1,4 @@
-"""Heads -> dimensions, and dimensions -> parameters and FLOPs.
-
-    enoki   head_dim  64, n_layers = 3 heads // 4, d_model =  64 heads, mlp_dim = 4 d_model
-    qwen3   head_dim 128, n_layers = 2 heads,      d_model = 128 heads, mlp_dim = 3 d_model
+"""Heads -> dimensions, by the rules of `danalab.scaling.architectures`, and dimensions -> parameters and FLOPs.
 
 Two counts are kept apart: the *size law* of the paper (12 d_model^2 n_layers, what learning rates and horizons were
 fitted against) and the *exact* count of the model as built (what compute is reckoned with). They agree for enoki but
@@ -10,12 +7,11 @@ for its gains; a gated qwen3 has 14 d_model^2 a layer.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 from danalab.errors import UserError
-from danalab.registry import Registry
+from danalab.scaling.architectures import STRUCTURES
 
 GPT2_VOCAB = 50304
 """GPT-2's 50,257 token ids, padded to a multiple of 64: the vocabulary of the paper's ladder."""
@@ -42,6 +38,12 @@ class Shape(Protocol):
     def attention_gate(self) -> bool | None: ...
     @property
     def n_kv_heads(self) -> int | None: ...
+    @property
+    def qk_norm(self) -> bool | None: ...
+    @property
+    def tied_head(self) -> bool | None: ...
+    @property
+    def seq_len(self) -> int: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,58 +58,48 @@ class Dimensions:
     mlp_dim: int
     vocab_size: int = GPT2_VOCAB
     attention_gate: bool | None = None
-    """Gated attention output; None = the architecture's default (qwen3 yes, enoki no)."""
+    """Gated attention output; None = the architecture's default (qwen3 yes, the others no)."""
     n_kv_heads: int | None = None
     """Key/value heads; None = as many as query heads."""
+    qk_norm: bool | None = None
+    """Normalised queries and keys; None = the architecture's default (enoki, qwen3 yes)."""
+    tied_head: bool | None = None
+    """One matrix for embedding and head; None = the architecture's default (gpt yes, the others no)."""
+    seq_len: int = 0
+    """Positions that have a vector of their own, where positions are learned; they are left out of the count at 0."""
 
     @property
     def non_emb_params(self) -> int:
         """The size law P that learning rates were fitted against; 12 d_model^2 n_layers at the standard widths."""
-        if self.arch == "enoki":
-            attention = 4 * self.d_model * self.n_heads * self.head_dim
-            return self.n_layers * (attention + 2 * self.d_model * self.mlp_dim)
         # The paper's law for qwen3 ignores its third mlp matrix and its gate; the fitted LRs rest on it all the same.
-        return 12 * self.d_model**2 * self.n_layers
+        if STRUCTURES.get(self.arch).size_law:
+            return 12 * self.d_model**2 * self.n_layers
+        return self.n_layers * _matrix_params_per_layer(self)
 
     @property
     def total_params(self) -> int:
-        """The size law with embedding and untied head, which sets the horizon."""
-        return self.non_emb_params + 2 * self.d_model * self.vocab_size
+        """The size law with token embedding and head (once where they are one), which sets the horizon."""
+        return self.non_emb_params + (1 if is_tied(self) else 2) * self.d_model * self.vocab_size
 
 
-def _enoki(heads: int) -> dict[str, int]:
-    return {"head_dim": 64, "n_layers": 3 * heads // 4, "d_model": 64 * heads}
-
-
-def _qwen3(heads: int) -> dict[str, int]:
-    return {"head_dim": 128, "n_layers": 2 * heads, "d_model": 128 * heads}
-
-
-SIZE_RULES: Registry[Callable[[int], dict[str, int]]] = Registry("architecture with a --heads rule")
-SIZE_RULES.add("enoki", _enoki)
-SIZE_RULES.add("qwen3", _qwen3)
-
-
-MLP_RATIO = {"enoki": 4, "qwen3": 3}
-"""Hidden width of the mlp in units of d_model, where it isn't given."""
-
-
-def dimensions(arch: str, heads: int, vocab_size: int = GPT2_VOCAB) -> Dimensions:
+def dimensions(arch: str, heads: int, vocab_size: int = GPT2_VOCAB, n_kv_heads: int | None = None) -> Dimensions:
     """Dimensions of `arch` at `heads` attention heads.
 
     Raises:
-        UserError: unknown architecture, or so few heads that no layer is left.
-    Source: arXiv 2602.05298, the Enoki and Qwen3 ladders.
+        UserError: unknown architecture, so few heads that no layer is left, or n_kv_heads that does not divide them.
+    Source: arXiv 2602.05298, the Enoki and Qwen3 ladders; the others: see `danalab.scaling.architectures`.
     """
-    arch = SIZE_RULES.canonical(arch)
+    arch = STRUCTURES.canonical(arch)
     if heads < 1:
         raise UserError(f"--heads {heads}: at least 1 is needed")
-    rule = SIZE_RULES.get(arch)
-    sizes = rule(heads)
-    if sizes["n_layers"] < 1:
-        smallest = next(h for h in range(heads, 1000) if rule(h)["n_layers"] >= 1)
+    rule = STRUCTURES.get(arch)
+    n_layers = rule.n_layers(heads)
+    if n_layers < 1:
+        smallest = next(h for h in range(heads, 1000) if rule.n_layers(h) >= 1)
         raise UserError(f"--heads {heads} gives {arch} zero layers; the smallest size is --heads {smallest}")
-    return explicit_dimensions(arch, **sizes, n_heads=heads, vocab_size=vocab_size)
+    return explicit_dimensions(
+        arch, heads * rule.head_dim, n_layers, heads, rule.head_dim, vocab_size=vocab_size, n_kv_heads=n_kv_heads
+    )
 
 
 def explicit_dimensions(
@@ -118,13 +110,15 @@ def explicit_dimensions(
     head_dim: int | None = None,
     mlp_dim: int | None = None,
     vocab_size: int = GPT2_VOCAB,
+    n_kv_heads: int | None = None,
 ) -> Dimensions:
-    """Dimensions given one by one; head_dim defaults to d_model / n_heads, mlp_dim to the architecture's ratio.
+    """Dimensions given one by one; head_dim defaults to d_model / n_heads, mlp_dim to the architecture's rule.
 
     Raises:
-        UserError: unknown architecture, a size below 1, or n_heads that does not divide d_model.
+        UserError: unknown architecture, a size below 1, n_heads that does not divide d_model, or n_kv_heads that does
+            not divide n_heads.
     """
-    arch = SIZE_RULES.canonical(arch)
+    arch = STRUCTURES.canonical(arch)
     if head_dim is None:
         if n_heads < 1 or d_model % n_heads:
             raise UserError(f"--n-heads {n_heads} does not divide --d-model {d_model}; give --head-dim")
@@ -134,18 +128,28 @@ def explicit_dimensions(
         "n_layers": n_layers,
         "n_heads": n_heads,
         "head_dim": head_dim,
-        "mlp_dim": MLP_RATIO[arch] * d_model if mlp_dim is None else mlp_dim,
+        "mlp_dim": STRUCTURES.get(arch).mlp_dim(d_model) if mlp_dim is None else mlp_dim,
         "vocab_size": vocab_size,
     }
     for name, size in sizes.items():
         if size < 1:
             raise UserError(f"--{name.replace('_', '-')} {size}: at least 1 is needed")
-    return Dimensions(arch=arch, attention_gate=None, n_kv_heads=None, **sizes)
+    if n_kv_heads is not None and (n_kv_heads < 1 or n_heads % n_kv_heads):
+        fitting = ", ".join(str(n) for n in range(1, n_heads + 1) if n_heads % n == 0)
+        raise UserError(f"--n-kv-heads {n_kv_heads} does not divide the {n_heads} heads; {fitting} do")
+    return Dimensions(
+        arch=arch, n_kv_heads=n_kv_heads, attention_gate=None, qk_norm=None, tied_head=None, seq_len=0, **sizes
+    )
 
 
 def is_gated(shape: Shape) -> bool:
     """Whether the attention output is gated, with the architecture's default where the shape leaves it open."""
-    return shape.arch == "qwen3" if shape.attention_gate is None else shape.attention_gate
+    return STRUCTURES.get(shape.arch).attention_gate if shape.attention_gate is None else shape.attention_gate
+
+
+def is_tied(shape: Shape) -> bool:
+    """Whether the head is the token embedding, with the architecture's default where the shape leaves it open."""
+    return STRUCTURES.get(shape.arch).tied_head if shape.tied_head is None else shape.tied_head
 
 
 def _matrix_params_per_layer(shape: Shape) -> int:
@@ -153,19 +157,40 @@ def _matrix_params_per_layer(shape: Shape) -> int:
     width = shape.n_heads * shape.head_dim
     kv_width = (shape.n_kv_heads or shape.n_heads) * shape.head_dim
     query = width * (2 if is_gated(shape) else 1)
-    mlp_matrices = 2 if shape.arch == "enoki" else 3
+    mlp_matrices = STRUCTURES.get(shape.arch).mlp_matrices
     return shape.d_model * (query + 2 * kv_width + width + mlp_matrices * shape.mlp_dim)
 
 
+def _vector_params(shape: Shape) -> int:
+    """Gains, and biases where the architecture has them."""
+    structure, layers = STRUCTURES.get(shape.arch), shape.n_layers
+    qk_norm = structure.qk_norm if shape.qk_norm is None else shape.qk_norm
+    gains = (2 * layers + 1) * shape.d_model + (2 * layers * shape.head_dim if qk_norm else 0)
+    if not structure.biases:
+        return gains
+    query, key = shape.n_heads * shape.head_dim, (shape.n_kv_heads or shape.n_heads) * shape.head_dim
+    maps = query + 2 * key + (structure.mlp_matrices - 1) * shape.mlp_dim + 2 * shape.d_model
+    return 2 * gains + layers * maps
+
+
+def matrix_params(shape: Shape) -> int:
+    """Weights of all blocks that take part in matrix products: no embeddings, head, gains or biases."""
+    return shape.n_layers * _matrix_params_per_layer(shape)
+
+
 def parameter_count(shape: Shape, *, embeddings: bool = True) -> int:
-    """Exact number of parameters of the model as built, gains included.
+    """Exact number of parameters of the model as built, gains and biases included.
 
     Args:
-        embeddings: count the token embedding and the untied head too.
+        embeddings: count the embeddings of tokens and learned positions, and the head where it is another matrix, too.
     """
-    gains = shape.n_layers * (2 * shape.d_model + 2 * shape.head_dim) + shape.d_model
-    count = shape.n_layers * _matrix_params_per_layer(shape) + gains
-    return count + 2 * shape.vocab_size * shape.d_model if embeddings else count
+    count = matrix_params(shape) + _vector_params(shape)
+    if not embeddings:
+        return count
+    rows = (1 if is_tied(shape) else 2) * shape.vocab_size
+    if STRUCTURES.get(shape.arch).learned_positions:
+        rows += shape.seq_len
+    return count + rows * shape.d_model
 
 
 def flops_per_token(shape: Shape, seq_len: int) -> int:
@@ -176,6 +201,6 @@ def flops_per_token(shape: Shape, seq_len: int) -> int:
     Args:
         seq_len: context length [tokens].
     """
-    weights = shape.n_layers * _matrix_params_per_layer(shape) + shape.vocab_size * shape.d_model
+    weights = matrix_params(shape) + shape.vocab_size * shape.d_model
     attention = 12 * shape.n_layers * shape.n_heads * shape.head_dim * seq_len
     return 6 * weights + attention

@@ -12,7 +12,15 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from danalab.errors import UserError
-from danalab.scaling.dimensions import GPT2_VOCAB, Dimensions, dimensions, flops_per_token, is_gated, parameter_count
+from danalab.scaling.dimensions import (
+    GPT2_VOCAB,
+    Dimensions,
+    dimensions,
+    flops_per_token,
+    is_gated,
+    is_tied,
+    parameter_count,
+)
 from danalab.scaling.learning_rate import COUPLED_AND_DECAYING, OPTIMIZERS, decay_lr, lr_law
 
 
@@ -30,6 +38,8 @@ class Plan:
     vocab_size: int
     attention_gate: bool
     n_kv_heads: int
+    tied_head: bool
+    """One matrix for embedding and head."""
     seq_len: int
     non_emb_params: int
     """Size law without embeddings: what the learning-rate law takes."""
@@ -76,6 +86,8 @@ def plan(
     global_batch: int | None = None,
     vocab_size: int = GPT2_VOCAB,
     attention_gate: bool | None = None,
+    tied_head: bool | None = None,
+    n_kv_heads: int | None = None,
     kappa: float = 0.85,
     delta: float = 8.0,
     omega: float = 4.0,
@@ -91,7 +103,8 @@ def plan(
     """Resolve a run by the scaling rules; whatever is given explicitly wins over its rule.
 
     Args:
-        heads: size by the architecture's rule; or give `dims`, explicit dimensions.
+        heads: size by the architecture's rule, with `n_kv_heads`; or give `dims`, explicit dimensions.
+        attention_gate, tied_head: None = as `dims`, or the architecture, has it.
         batch_size: sequences of one micro-batch on one rank; x `acc_steps` x `world_size` = global batch.
         global_batch: sequences a step, given directly.
         omega: weight-decay strength of the paper's omega / t.
@@ -105,7 +118,13 @@ def plan(
     opt = OPTIMIZERS.canonical(opt)
     if (heads is None) == (dims is None):
         raise UserError("give either --heads or explicit dimensions (--d-model, --n-layers, --n-heads), not both")
-    shape = dims if dims is not None else dimensions(arch, heads or 0, vocab_size)
+    shape = dims if dims is not None else dimensions(arch, heads or 0, vocab_size, n_kv_heads)
+    shape = replace(
+        shape,
+        attention_gate=is_gated(shape) if attention_gate is None else attention_gate,
+        tied_head=is_tied(shape) if tied_head is None else tied_head,
+        seq_len=seq_len,
+    )
     global_batch = global_batch or batch_size * acc_steps * world_size
     tokens_per_step = global_batch * seq_len
     if tokens_per_step < 1:
@@ -126,9 +145,7 @@ def plan(
         lr_source = "given"
     rate = decay_lr(shape.arch, opt, lr, shape.non_emb_params, kappa, global_batch)
     weight_decay, wd_ts = _weight_decay(opt, omega, iterations, rate, weight_decay, wd_ts, wd_ts_divisor)
-    gate = is_gated(shape) if attention_gate is None else attention_gate
-    built = replace(shape, attention_gate=gate)
-    per_token = flops_per_token(built, seq_len)
+    per_token = flops_per_token(shape, seq_len)
     tokens = iterations * tokens_per_step
     return Plan(
         arch=shape.arch,
@@ -139,12 +156,13 @@ def plan(
         head_dim=shape.head_dim,
         mlp_dim=shape.mlp_dim,
         vocab_size=shape.vocab_size,
-        attention_gate=gate,
+        attention_gate=is_gated(shape),
         n_kv_heads=shape.n_kv_heads or shape.n_heads,
+        tied_head=is_tied(shape),
         seq_len=seq_len,
         non_emb_params=shape.non_emb_params,
         total_params=shape.total_params,
-        exact_params=parameter_count(built),
+        exact_params=parameter_count(shape),
         global_batch=global_batch,
         tokens_per_step=tokens_per_step,
         steps=iterations,

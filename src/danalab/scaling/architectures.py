@@ -1,0 +1,84 @@
+"""What the counts and the size rules need to know of each architecture, by name.
+
+    enoki   head_dim  64, n_layers = 3 heads // 4, d_model =  64 heads, mlp_dim = 4 d_model
+    qwen3   head_dim 128, n_layers = 2 heads,      d_model = 128 heads, mlp_dim = 3 d_model
+    gpt     head_dim  64, n_layers = heads,        d_model =  64 heads, mlp_dim = 4 d_model
+    llama   head_dim 128, n_layers = heads,        d_model = 128 heads, mlp_dim = 8/3 d_model, up to the next 256
+
+The first two are the paper's ladders. The other two pass through the sizes that everybody knows: gpt of 12 heads is
+GPT-2 (124M), llama of 32 heads has the dimensions of Llama 7B.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from danalab.registry import Registry
+
+
+@dataclass(frozen=True, kw_only=True)
+class Structure:
+    """An architecture, for counting; what a shape can say of itself (gate, head, norms) is only the default here."""
+
+    head_dim: int
+    """Features of a head, where --heads decides."""
+    n_layers: Callable[[int], int]
+    """Heads -> blocks."""
+    mlp_dim: Callable[[int], int]
+    """d_model -> hidden width of the mlp."""
+    mlp_matrices: int
+    """2: up and down; 3: and a gate."""
+    attention_gate: bool = False
+    """Attention's output is gated elementwise."""
+    qk_norm: bool = True
+    """Queries and keys are normalised, head by head."""
+    tied_head: bool = False
+    """The head is the token embedding."""
+    learned_positions: bool = False
+    """A vector for each position; else rotary embedding, which has no weights."""
+    biases: bool = False
+    """Linear maps and norms have one."""
+    size_law: bool = False
+    """The paper's 12 d_model^2 n_layers is its size for learning rates, whatever its matrices are."""
+
+
+def _swiglu_width(d_model: int) -> int:
+    return 256 * -(-(8 * d_model // 3) // 256)
+
+
+STRUCTURES: Registry[Structure] = Registry("architecture")
+STRUCTURES.add(
+    "enoki",
+    Structure(head_dim=64, n_layers=lambda heads: 3 * heads // 4, mlp_dim=lambda d: 4 * d, mlp_matrices=2),
+)
+STRUCTURES.add(
+    "qwen3",
+    Structure(
+        head_dim=128,
+        n_layers=lambda heads: 2 * heads,
+        mlp_dim=lambda d: 3 * d,
+        mlp_matrices=3,
+        attention_gate=True,
+        size_law=True,
+    ),
+)
+STRUCTURES.add(
+    "gpt",
+    Structure(
+        head_dim=64,
+        n_layers=lambda heads: heads,
+        mlp_dim=lambda d: 4 * d,
+        mlp_matrices=2,
+        qk_norm=False,
+        tied_head=True,
+        learned_positions=True,
+        biases=True,
+    ),
+    "base",
+    "gpt2",
+)
+STRUCTURES.add(
+    "llama",
+    Structure(head_dim=128, n_layers=lambda heads: heads, mlp_dim=_swiglu_width, mlp_matrices=3, qk_norm=False),
+)
