@@ -13,7 +13,7 @@ from danalab.scaling.dimensions import GPT2_VOCAB
 @dataclass(frozen=True, kw_only=True)
 class Flags:
     arch: str = "enoki"
-    """Architecture."""
+    """Architecture: enoki, qwen3, gpt (alias base) or llama."""
     opt: str = "adana"
     """Optimizer."""
     heads: int | None = None
@@ -27,7 +27,13 @@ class Flags:
     head_dim: int | None = None
     """Explicit width of a head; default d_model / n_heads."""
     mlp_dim: int | None = None
-    """Explicit hidden width of the mlp; default 4 d_model (enoki), 3 d_model (qwen3)."""
+    """Explicit hidden width of the mlp; default 4 d_model (enoki, gpt), 3 d_model (qwen3), 8/3 d_model (llama)."""
+    n_kv_heads: int | None = None
+    """Key and value heads, each shared by n_heads / n_kv_heads query heads; default as many as query heads."""
+    attention_gate: bool | None = None
+    """Gate attention's output elementwise; default as the architecture (qwen3 does)."""
+    tied_head: bool | None = None
+    """One matrix for embedding and head; default as the architecture (gpt has)."""
     vocab_size: int = GPT2_VOCAB
     """Vocabulary, padded [tokens]."""
     seq_len: int = 2048
@@ -74,8 +80,9 @@ def run(flags: Flags) -> None:
         if flags.n_layers is None or flags.n_heads is None:
             raise UserError("--d-model needs --n-layers and --n-heads beside it")
         dims = explicit_dimensions(
-            flags.arch, flags.d_model, flags.n_layers, flags.n_heads, flags.head_dim, flags.mlp_dim, flags.vocab_size
-        )
+            flags.arch, flags.d_model, flags.n_layers, flags.n_heads, flags.head_dim, flags.mlp_dim, flags.vocab_size,
+            flags.n_kv_heads,
+        )  # fmt: skip
     planned = plan(
         flags.arch,
         flags.opt,
@@ -87,6 +94,9 @@ def run(flags: Flags) -> None:
         world_size=flags.nproc,
         global_batch=flags.global_batch,
         vocab_size=flags.vocab_size,
+        n_kv_heads=flags.n_kv_heads,
+        attention_gate=flags.attention_gate,
+        tied_head=flags.tied_head,
         kappa=flags.kappa,
         delta=flags.delta,
         omega=flags.omega,
@@ -109,8 +119,9 @@ def run(flags: Flags) -> None:
         if planned.wd_ts is not None
         else f"{planned.weight_decay:.6g}, times the learning rate"
     )
+    keys = "" if planned.n_kv_heads == planned.n_heads else f" ({planned.n_kv_heads} for keys and values)"
     rows = [
-        ("model", f"{planned.arch}, {planned.n_heads} heads of {planned.head_dim}, {planned.n_layers} layers, "
+        ("model", f"{planned.arch}, {planned.n_heads} heads of {planned.head_dim}{keys}, {planned.n_layers} layers, "
                   f"d_model {planned.d_model}, mlp {planned.mlp_dim}"),
         ("parameters", f"{planned.exact_params:,} as built; size law {planned.total_params:,} total, "
                        f"{planned.non_emb_params:,} without embeddings"),

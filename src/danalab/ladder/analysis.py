@@ -194,7 +194,11 @@ def _flops(row: Row, tokens: float, convention: str) -> float:
     settings = row["settings"]
     shape = ModelConfig(**{
         key: settings[key]
-        for key in ("arch", "d_model", "n_layers", "n_heads", "head_dim", "mlp_dim", "vocab_size", "seq_len")
+        for key in (
+            "arch", "d_model", "n_layers", "n_heads", "head_dim", "mlp_dim", "vocab_size", "seq_len",
+            "n_kv_heads", "attention_gate", "tied_head",
+        )
+        if key in settings
     })  # fmt: skip
     return training_flops(shape, tokens, settings["seq_len"], convention)
 

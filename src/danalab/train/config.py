@@ -23,7 +23,7 @@ class TrainConfig:
     """
 
     arch: str = "enoki"
-    """Architecture."""
+    """Architecture: enoki, qwen3, gpt (alias base) or llama."""
     opt: str = "adana"
     """Optimizer; `danalab optim list` shows them."""
     heads: int | None = None
@@ -37,7 +37,13 @@ class TrainConfig:
     head_dim: int | None = None
     """Explicit width of a head; default d_model / n_heads."""
     mlp_dim: int | None = None
-    """Explicit hidden width of the mlp; default 4 d_model (enoki), 3 d_model (qwen3)."""
+    """Explicit hidden width of the mlp; default 4 d_model (enoki, gpt), 3 d_model (qwen3), 8/3 d_model (llama)."""
+    n_kv_heads: int | None = None
+    """Key and value heads, each shared by n_heads / n_kv_heads query heads; default as many as query heads."""
+    attention_gate: bool | None = None
+    """Gate attention's output elementwise; default as the architecture (qwen3 does)."""
+    tied_head: bool | None = None
+    """One matrix for embedding and head; default as the architecture (gpt has)."""
     vocab_size: int | None = None
     """Vocabulary of the model [tokens]; default the data's, padded."""
     init: str = "scaled-gpt"
@@ -299,7 +305,7 @@ _KEPT_STEP = re.compile(r"([1-9]\d*)(?:=(?!step-|superseded-)([A-Za-z0-9][A-Za-z
 
 _RANGES = (
     ("batch_size acc_steps global_batch iterations seq_len log_interval iterations_to_run extend_to", 1, "at least 1"),
-    ("heads d_model n_layers n_heads head_dim mlp_dim vocab_size nproc tp_size replicas", 1, "at least 1"),
+    ("heads d_model n_layers n_heads n_kv_heads head_dim mlp_dim vocab_size nproc tp_size replicas", 1, "at least 1"),
     ("warmup_steps eval_interval eval_batches ckpt_interval keep_every gc_interval seed data_seed", 0, "0 or more"),
 )
 

@@ -154,6 +154,9 @@ def resolve(config: TrainConfig, dataset: Vocabulary, world_size: int = 1) -> Re
         planned.mlp_dim,
         vocab_size,
         planned.seq_len,
+        attention_gate=config.attention_gate,
+        n_kv_heads=config.n_kv_heads,
+        tied_head=config.tied_head,
     )
     if not pace.is_constant:
         flops = pace.flops(planned.steps, lambda length: flops_per_token(model, length))
@@ -247,8 +250,9 @@ def _dimensions(config: TrainConfig, vocab_size: int) -> Dimensions | None:
     if config.d_model is None or config.n_layers is None or config.n_heads is None:
         raise UserError("give a size: --heads N, or --d-model, --n-layers and --n-heads")
     return explicit_dimensions(
-        config.arch, config.d_model, config.n_layers, config.n_heads, config.head_dim, config.mlp_dim, vocab_size
-    )
+        config.arch, config.d_model, config.n_layers, config.n_heads, config.head_dim, config.mlp_dim, vocab_size,
+        config.n_kv_heads,
+    )  # fmt: skip
 
 
 def _plan(
@@ -268,6 +272,9 @@ def _plan(
             world_size=world_size,
             global_batch=global_batch,
             vocab_size=vocab_size,
+            attention_gate=config.attention_gate,
+            tied_head=config.tied_head,
+            n_kv_heads=config.n_kv_heads,
             kappa=config.kappa,
             delta=config.delta,
             omega=config.omega,
