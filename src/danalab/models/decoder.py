@@ -16,7 +16,6 @@ from typing import cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from danalab.errors import UserError
 from danalab.models.block import Block, checkpointing_rule
@@ -27,6 +26,7 @@ from danalab.models.init import initialise
 from danalab.models.layers import KIND_OF_ROLE, Embedding, Linear, make_norm
 from danalab.models.loss import chunked_cross_entropy, token_cross_entropy
 from danalab.models.rotary import Rotary
+from danalab.models.vocabulary_part import whole_logits
 
 
 class Decoder(nn.Module):
@@ -39,9 +39,9 @@ class Decoder(nn.Module):
         """Id at which a new document begins in a row, whose attention and positions then start anew; None: a row is one
         document. A matter of training and evaluation: a text that is decoded from a cache is one document."""
         self.token_embedding = Embedding(config.vocab_size, config.d_model, "tied" if config.tied else "embedding")
-        learned = config.architecture.structure.learned_positions
-        self.position_embedding = Embedding(config.seq_len, config.d_model) if learned else None
-        self.rotary = None if learned else Rotary(config.seq_len, config.head_dim, config.rope_theta)
+        structure = config.architecture.structure
+        self.position_embedding = Embedding(config.seq_len, config.d_model) if structure.learned_positions else None
+        self.rotary = Rotary(config.seq_len, config.head_dim, config.rope_theta) if structure.rotary else None
         self.blocks = nn.ModuleList(self.make_block(config, layer) for layer in range(config.n_layers))
         self.final_norm = make_norm(config, config.d_model)
         self.output_head = None if config.tied else Linear(config.d_model, config.vocab_size, role="head")
@@ -69,7 +69,7 @@ class Decoder(nn.Module):
         """
         hidden = self.hidden(tokens)
         if targets is None:
-            return F.linear(hidden, self.head_weight) if self.output_head is None else self.output_head(hidden)
+            return whole_logits(hidden, self.head_weight) if self.output_head is None else self.output_head(hidden)
         return chunked_cross_entropy(
             hidden, self.head_weight, targets, z_loss, ignore_index,
             valid_count=valid_count, position_count=position_count,
@@ -116,7 +116,8 @@ class Decoder(nn.Module):
         x, length = self.token_embedding(tokens), tokens.shape[1]
         if self.rotary is not None:
             return x, self.rotary(start, length) if position is None else self.rotary.at(position)
-        assert self.position_embedding is not None
+        if self.position_embedding is None:
+            return x, None
         if position is None:
             position = torch.arange(start, start + length, device=tokens.device)
         return x + self.position_embedding(position), None

@@ -4,6 +4,7 @@
     linear     rows (heads, hidden units)     whole                 its rows' features
     residual   columns                        its features          whole: the sum over ranks
     head       rows (token ids)               whole                 whole logits (the loss needs none)
+    tied       rows (token ids)              whole                 whole, looked up by the rank that has the row
     gain, embedding: whole on every rank; the norms of queries and keys see the rank's heads only
 
 Every parameter becomes a DTensor of the group's mesh, so that norms and sums over all of them are of one kind.
@@ -80,6 +81,8 @@ def tensor_parallel_plan(model: Decoder) -> dict[str, ParallelStyle]:
             plan[name] = RowwiseParallel()
         elif role == "head":
             plan[name] = ColwiseParallel(output_layouts=Replicate())
+        elif role == "tied":
+            plan[name] = RowwiseParallel(input_layouts=Replicate())
         elif role in ("gain", "embedding"):
             plan[name] = _Whole(Shard(HEADS) if id(module) in of_heads else Replicate())
         else:

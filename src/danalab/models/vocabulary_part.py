@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.nn import functional as F
 
 from danalab.errors import UserError
 
@@ -40,6 +41,15 @@ class VocabularyPart:
         """The largest of each of `values` over ranks, in place."""
         torch.distributed.all_reduce(values, op=torch.distributed.ReduceOp.MAX, group=self.group)
         return values
+
+
+def whole_logits(hidden: Tensor, head_weight: Tensor) -> Tensor:
+    """hidden @ head_weight.T, [..., V], on every rank, also where each holds some rows of the head only."""
+    if not isinstance(head_weight, DTensor):
+        return F.linear(hidden, head_weight)
+    whole = [Replicate()] * head_weight.device_mesh.ndim
+    spread = DTensor.from_local(hidden, head_weight.device_mesh, whole, run_check=False)
+    return F.linear(spread, head_weight).full_tensor()
 
 
 def vocabulary_part(head_weight: Tensor) -> tuple[Tensor, VocabularyPart | None]:
