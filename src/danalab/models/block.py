@@ -12,9 +12,10 @@ from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_conte
 
 from danalab.errors import UserError, nearest
 from danalab.models.attention import Attention
-from danalab.models.cache import KeyValues
+from danalab.models.cache import State
 from danalab.models.config import ModelConfig
 from danalab.models.layers import make_norm
+from danalab.models.resonance.mixer import Resonator
 
 CHECKPOINTING = ("none", "full", "every-n:K", "selective")
 
@@ -30,22 +31,22 @@ _SAVED_OPS = [
 
 
 class Block(nn.Module):
-    """Norm, attention, norm, MLP around a residual stream.
+    """Norm, attention (or what stands in its place), norm, MLP around a residual stream.
 
     Checkpointing is inside `forward`, so that a block may be compiled or sharded after it is set.
     """
 
-    def __init__(self, config: ModelConfig, attention: Attention, mlp: nn.Module):
+    def __init__(self, config: ModelConfig, attention: Attention | Resonator, mlp: nn.Module):
         super().__init__()
         self.attention_norm = make_norm(config, config.d_model)
-        self.attention = attention
+        self.attention: Any = attention  # each takes the state that it made
         self.mlp_norm = make_norm(config, config.d_model)
         self.mlp = mlp
         self.residual_scale = config.residual_scale
         self.checkpointing = "none"
 
     def forward(
-        self, x_BLD: Tensor, rotary_L1P2: Tensor | None, state: KeyValues | None = None, mask_B1LL: Tensor | None = None
+        self, x_BLD: Tensor, rotary_L1P2: Tensor | None, state: State | None = None, mask_B1LL: Tensor | None = None
     ) -> Tensor:
         """Args: x [B, L, D]; rotary, state, mask: see `Attention.forward`."""
         if self.checkpointing == "none" or state is not None or not torch.is_grad_enabled():
@@ -55,7 +56,7 @@ class Block(nn.Module):
             settings["context_fn"] = partial(create_selective_checkpoint_contexts, _SAVED_OPS)
         return checkpoint(self._compute, x_BLD, rotary_L1P2, None, mask_B1LL, **settings)
 
-    def _compute(self, x: Tensor, rotary: Tensor | None, state: KeyValues | None, mask: Tensor | None) -> Tensor:
+    def _compute(self, x: Tensor, rotary: Tensor | None, state: State | None, mask: Tensor | None) -> Tensor:
         x = self._add(x, self.attention(self.attention_norm(x), rotary, state, mask))
         return self._add(x, self.mlp(self.mlp_norm(x)))
 

@@ -28,10 +28,22 @@ class KeyValues:
         return self._keys[:, :, :end], self._values[:, :, :end]
 
 
+class Ringing:
+    """The state of one bank of oscillators (`danalab.models.resonance`), of one size at any length."""
+
+    def __init__(self, batch: int):
+        self.batch = batch
+        self.values: Tensor | None = None
+        """Complex [B, D, R]; None before the first token."""
+
+
+State = KeyValues | Ringing
+
+
 class Cache:
     """The decoding state of a model: `hidden(tokens, cache=cache)` continues at `length` and moves it on."""
 
-    def __init__(self, batch: int, max_len: int, states: list[KeyValues]):
+    def __init__(self, batch: int, max_len: int, states: list[State]):
         """Args: batch: sequences; max_len: room [tokens]; states: one a block, made by the block's mixer."""
         self.batch, self.max_len, self.states = batch, max_len, states
         self.length = 0

@@ -8,6 +8,7 @@ from typing import Any
 
 from danalab.errors import UserError, nearest
 from danalab.models.registry import MODELS, Architecture
+from danalab.scaling.dimensions import modes_of
 
 NORMS = ("layernorm", "rmsnorm")
 
@@ -50,6 +51,8 @@ class ModelConfig:
     """Normalise each query and key head before the rotation; None: as the architecture does."""
     norm: str | None = None
     """"layernorm" or "rmsnorm" (with a gain; with a shift where the architecture has biases); None: as it does."""
+    num_frequencies: int | None = None
+    """Oscillators of all n_heads groups of channels (resonance); None: 8 a group."""
     tied_head: bool | None = None
     """The head is the token embedding; None: as the architecture does."""
 
@@ -62,8 +65,20 @@ class ModelConfig:
                 f"n_heads x head_dim must equal d_model: {self.n_heads} x {self.head_dim} = "
                 f"{self.n_heads * self.head_dim}, but d_model is {self.d_model}"
             )
-        if self.head_dim % 2 and not self.architecture.structure.learned_positions:
+        if self.head_dim % 2 and self.architecture.structure.rotary:
             raise UserError(f"head_dim must be even (rotary embedding turns pairs of features): got {self.head_dim}")
+        if self.num_frequencies is not None:
+            _require_positive_integer("num_frequencies", self.num_frequencies)
+            if not self.architecture.structure.oscillators:
+                raise UserError(f"num_frequencies {self.num_frequencies}: {self.arch} has no oscillators")
+            if self.num_frequencies % self.n_heads:
+                raise UserError(
+                    f"n_heads must divide num_frequencies: {self.n_heads} does not divide {self.num_frequencies}"
+                )
+        if self.architecture.structure.oscillators:
+            for name in ("attention_gate", "n_kv_heads", "qk_norm"):
+                if getattr(self, name):
+                    raise UserError(f"{name}: {self.arch} has no attention; leave it out")
         if self.n_kv_heads is not None:
             _require_positive_integer("n_kv_heads", self.n_kv_heads)
             if self.n_heads % self.n_kv_heads:
@@ -105,6 +120,11 @@ class ModelConfig:
     def kv_heads(self) -> int:
         """Key and value heads: `n_kv_heads`, or `n_heads`."""
         return self.n_heads if self.n_kv_heads is None else self.n_kv_heads
+
+    @property
+    def modes(self) -> int:
+        """Oscillators of one channel (resonance)."""
+        return modes_of(self)
 
     @property
     def norm_kind(self) -> str:

@@ -62,12 +62,17 @@ def initialise(model: Decoder, init: str, generator: torch.Generator) -> None:
     roles = model.parameter_roles()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
+            if roles[name] == "oscillator":
+                continue  # each bank's own, below
             if roles[name] in _CONSTANT:
                 parameter.fill_(_CONSTANT[roles[name]])
                 continue
             std = scheme("head" if roles[name] == "tied" else roles[name], parameter.shape[-1], model.config.n_layers)
             values = torch.empty(parameter.shape, dtype=torch.float32).normal_(0.0, std, generator=generator)
             assign(parameter, values)
+    for module in model.modules():
+        if (draw := getattr(module, "draw", None)) is not None:
+            draw(generator)
 
 
 def assign(parameter: Tensor, values: Tensor) -> None:

@@ -1,7 +1,8 @@
 """Linear maps, embeddings and norms that know their role, which decides initialisation, weight decay and sharding.
 
 Roles: "embedding" (a table of token vectors), "linear" (reads the residual stream), "residual" (writes to it), "head"
-(vocabulary scores), "gain" (the vector of a norm), "bias" (of a map or norm), "tied" (a table that is the head, too).
+(vocabulary scores), "gain" (the vector of a norm), "bias" (of a map or norm), "tied" (a table that is the head, too),
+"oscillator" (damping, frequency, magnitude and phase of the resonance model).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ KIND_OF_ROLE = {
     "head": "head",
     "gain": "vector",
     "bias": "vector",
+    "oscillator": "vector",
 }
 
 

@@ -81,3 +81,11 @@ _add(
         norm="rmsnorm",
     )
 )
+_add(
+    Architecture(
+        name="resonance",
+        summary="gated banks of damped oscillators by the FFT (no attention), pre-RMSNorm, SwiGLU, tied head; --size",
+        home="danalab.models.resonance.model:Resonance",
+        norm="rmsnorm",
+    )
+)

@@ -4,6 +4,7 @@
     qwen3   head_dim 128, n_layers = 2 heads,      d_model = 128 heads, mlp_dim = 3 d_model
     gpt     head_dim  64, n_layers = heads,        d_model =  64 heads, mlp_dim = 4 d_model
     llama   head_dim 128, n_layers = heads,        d_model = 128 heads, mlp_dim = 8/3 d_model, up to the next 256
+    resonance has no heads, but sizes by name: `danalab.scaling.resonance`
 
 The first two are the paper's ladders. The other two pass through the sizes that everybody knows: gpt of 12 heads is
 GPT-2 (124M), llama of 32 heads has the dimensions of Llama 7B.
@@ -14,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from danalab.errors import UserError
 from danalab.registry import Registry
 
 
@@ -39,12 +41,23 @@ class Structure:
     """A vector for each position; else rotary embedding, which has no weights."""
     biases: bool = False
     """Linear maps and norms have one."""
+    oscillators: bool = False
+    """Tokens are mixed by banks of damped oscillators: no attention, and positions only by what still rings."""
     size_law: bool = False
     """The paper's 12 d_model^2 n_layers is its size for learning rates, whatever its matrices are."""
+
+    @property
+    def rotary(self) -> bool:
+        """Queries and keys turn with their positions."""
+        return not (self.learned_positions or self.oscillators)
 
 
 def _swiglu_width(d_model: int) -> int:
     return 256 * -(-(8 * d_model // 3) // 256)
+
+
+def _no_heads(heads: int) -> int:
+    raise UserError(f"--heads {heads}: resonance has none; give --size, or --model-dim and --num-layers")
 
 
 STRUCTURES: Registry[Structure] = Registry("architecture")
@@ -81,4 +94,16 @@ STRUCTURES.add(
 STRUCTURES.add(
     "llama",
     Structure(head_dim=128, n_layers=lambda heads: heads, mlp_dim=_swiglu_width, mlp_matrices=3, qk_norm=False),
+)
+STRUCTURES.add(
+    "resonance",
+    Structure(
+        head_dim=64,
+        n_layers=_no_heads,
+        mlp_dim=lambda d: 64 * round(8 * d / 192) or 64,
+        mlp_matrices=3,
+        qk_norm=False,
+        tied_head=True,
+        oscillators=True,
+    ),
 )

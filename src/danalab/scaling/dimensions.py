@@ -16,6 +16,9 @@ from danalab.scaling.architectures import STRUCTURES
 GPT2_VOCAB = 50304
 """GPT-2's 50,257 token ids, padded to a multiple of 64: the vocabulary of the paper's ladder."""
 
+DEFAULT_MODES = 8
+"""Oscillators of a channel of the resonance model, where nothing is said of them."""
+
 
 class Shape(Protocol):
     """Whatever knows its own dimensions: `Dimensions` here, `ModelConfig` in danalab.models."""
@@ -44,6 +47,8 @@ class Shape(Protocol):
     def tied_head(self) -> bool | None: ...
     @property
     def seq_len(self) -> int: ...
+    @property
+    def num_frequencies(self) -> int | None: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +70,8 @@ class Dimensions:
     """Normalised queries and keys; None = the architecture's default (enoki, qwen3 yes)."""
     tied_head: bool | None = None
     """One matrix for embedding and head; None = the architecture's default (gpt yes, the others no)."""
+    num_frequencies: int | None = None
+    """Oscillators of all groups (resonance, whose groups are its n_heads); None = 8 a group."""
     seq_len: int = 0
     """Positions that have a vector of their own, where positions are learned; they are left out of the count at 0."""
 
@@ -152,8 +159,15 @@ def is_tied(shape: Shape) -> bool:
     return STRUCTURES.get(shape.arch).tied_head if shape.tied_head is None else shape.tied_head
 
 
+def modes_of(shape: Shape) -> int:
+    """Oscillators of one channel (resonance)."""
+    return DEFAULT_MODES if shape.num_frequencies is None else shape.num_frequencies // shape.n_heads
+
+
 def _matrix_params_per_layer(shape: Shape) -> int:
     """Weights of one block that take part in matrix products."""
+    if STRUCTURES.get(shape.arch).oscillators:  # value, gate and output
+        return shape.d_model * (3 * shape.d_model + 3 * shape.mlp_dim)
     width = shape.n_heads * shape.head_dim
     kv_width = (shape.n_kv_heads or shape.n_heads) * shape.head_dim
     query = width * (2 if is_gated(shape) else 1)
@@ -162,10 +176,13 @@ def _matrix_params_per_layer(shape: Shape) -> int:
 
 
 def _vector_params(shape: Shape) -> int:
-    """Gains, and biases where the architecture has them."""
+    """Gains, and biases and oscillators where the architecture has them."""
     structure, layers = STRUCTURES.get(shape.arch), shape.n_layers
     qk_norm = structure.qk_norm if shape.qk_norm is None else shape.qk_norm
     gains = (2 * layers + 1) * shape.d_model + (2 * layers * shape.head_dim if qk_norm else 0)
+    if structure.oscillators:  # poles by group; magnitude, phase and the share that passes at once by channel
+        modes = modes_of(shape)
+        return gains + layers * (2 * shape.n_heads * modes + (2 * modes + 1) * shape.d_model)
     if not structure.biases:
         return gains
     query, key = shape.n_heads * shape.head_dim, (shape.n_kv_heads or shape.n_heads) * shape.head_dim
@@ -196,11 +213,14 @@ def parameter_count(shape: Shape, *, embeddings: bool = True) -> int:
 def flops_per_token(shape: Shape, seq_len: int) -> int:
     """FLOPs to train on one token: every matrix product of forward (2 a weight) and backward (4 a weight).
 
-    Attention scores and mixing count in full, as torch's counter does: 12 n_layers (n_heads head_dim) seq_len.
+    Attention scores and mixing count in full, as torch's counter does: 12 n_layers (n_heads head_dim) seq_len. The
+    Fourier transforms of resonance do not count: they are under 1% of its products, and bound by memory.
 
     Args:
         seq_len: context length [tokens].
     """
     weights = matrix_params(shape) + shape.vocab_size * shape.d_model
+    if STRUCTURES.get(shape.arch).oscillators:
+        return 6 * weights
     attention = 12 * shape.n_layers * shape.n_heads * shape.head_dim * seq_len
     return 6 * weights + attention

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from danalab.errors import UserError
+from danalab.scaling.architectures import STRUCTURES
 from danalab.scaling.dimensions import (
     GPT2_VOCAB,
     Dimensions,
@@ -19,6 +20,7 @@ from danalab.scaling.dimensions import (
     flops_per_token,
     is_gated,
     is_tied,
+    modes_of,
     parameter_count,
 )
 from danalab.scaling.learning_rate import COUPLED_AND_DECAYING, OPTIMIZERS, decay_lr, lr_law
@@ -38,6 +40,8 @@ class Plan:
     vocab_size: int
     attention_gate: bool
     n_kv_heads: int
+    num_frequencies: int | None
+    """Oscillators of all groups (resonance); None for the others."""
     tied_head: bool
     """One matrix for embedding and head."""
     seq_len: int
@@ -158,6 +162,7 @@ def plan(
         vocab_size=shape.vocab_size,
         attention_gate=is_gated(shape),
         n_kv_heads=shape.n_kv_heads or shape.n_heads,
+        num_frequencies=modes_of(shape) * shape.n_heads if STRUCTURES.get(shape.arch).oscillators else None,
         tied_head=is_tied(shape),
         seq_len=seq_len,
         non_emb_params=shape.non_emb_params,

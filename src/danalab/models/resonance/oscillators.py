@@ -14,6 +14,7 @@ Shapes: B batch, T tokens, D channels, G groups of C = D / G channels, R modes o
 from __future__ import annotations
 
 import math
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -106,7 +107,7 @@ class OscBank(nn.Module):
     def forward(self, u_BTD: Tensor) -> Tensor:
         """y [B, T, D], at least in float32 also under autocast: half-precision transforms lose what they add up."""
         dtype = self._dtype(u_BTD)
-        with torch.autocast(u_BTD.device.type, enabled=False):
+        with _full_precision(u_BTD):
             u = u_BTD.to(dtype)
             return causal_convolution(u, self.kernel(u.shape[1], dtype)) + self.d.to(dtype) * u
 
@@ -122,7 +123,7 @@ class OscBank(nn.Module):
     def step(self, u_BD: Tensor, state_BDR: Tensor) -> tuple[Tensor, Tensor]:
         """One token: (y [B, D], the next state [B, D, R]); cost and memory do not depend on how many came before."""
         dtype = self._dtype(u_BD)
-        with torch.autocast(u_BD.device.type, enabled=False):
+        with _full_precision(u_BD):
             gamma, omega = self.damping_and_frequency(dtype)
             poles = torch.polar((-gamma).exp(), omega).repeat_interleave(self.weight.a.shape[0] // self.groups, 0)
             u = u_BD.to(dtype)
@@ -138,7 +139,7 @@ class OscBank(nn.Module):
         """
         dtype = self._dtype(u_BTD)
         outputs = []
-        with torch.autocast(u_BTD.device.type, enabled=False):
+        with _full_precision(u_BTD):
             gamma, omega = self.damping_and_frequency(dtype)
             c = self._amplitudes(gamma)
             state = state_BDR.unflatten(1, (self.groups, -1))
@@ -182,3 +183,7 @@ class OscBank(nn.Module):
         with torch.no_grad():
             for parameter, value in values.items():
                 assign(parameter, value)
+
+
+def _full_precision(x: Tensor) -> AbstractContextManager[object]:
+    return nullcontext() if x.is_meta else torch.autocast(x.device.type, enabled=False)  # meta knows no autocast

@@ -1,0 +1,58 @@
+"""What stands in a resonance block where others have attention: an oscillator bank between gates.
+
+    v = W_v h,  g = W_g h;   y = W_out [ SiLU(g) * bank(v) ]
+
+The bank is linear and the same at all times; the gate makes what passes depend on the content (and, as a product of two
+oscillations, hears their sum and difference frequencies).
+
+Shapes: B batch, L length, D model dimension, R modes of a channel.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from danalab.models.cache import Ringing
+from danalab.models.config import ModelConfig
+from danalab.models.layers import Linear
+from danalab.models.resonance.oscillators import OscBank
+
+
+class Resonator(nn.Module):
+    """See the module. Called as attention is, so that a block need not know which it has."""
+
+    def __init__(self, config: ModelConfig):
+        super().__init__()
+        d = config.d_model
+        self.v = Linear(d, d)
+        self.g = Linear(d, d)
+        self.bank = OscBank(d, config.n_heads, config.modes, config.seq_len)
+        self.out = Linear(d, d, role="residual")
+
+    def forward(
+        self, x_BLD: Tensor, rotary: Tensor | None = None, state: Ringing | None = None, mask: Tensor | None = None
+    ) -> Tensor:
+        """Args:
+        x: [B, L, D].
+        rotary, mask: None; a bank has neither rotations nor single keys.
+        state: what earlier calls left, or None.
+        """
+        v = self.v(x_BLD)
+        y = self.bank(v) if state is None else self._continue(v, state)
+        g = self.g(x_BLD)
+        return self.out(F.silu(g) * y.to(g.dtype))
+
+    def _continue(self, v_BLD: Tensor, state: Ringing) -> Tensor:
+        before = self.bank.new_state(state.batch, v_BLD) if state.values is None else state.values
+        if v_BLD.shape[1] == 1:
+            y, after = self.bank.step(v_BLD[:, 0], before)
+            y = y.unsqueeze(1)
+        else:
+            y, after = self.bank.prefill(v_BLD, before)
+        state.values = after.detach()
+        return y
+
+    def new_state(self, batch: int, max_len: int) -> Ringing:
+        """Oscillators at rest for `batch` sequences; `max_len` costs nothing."""
+        return Ringing(batch)

@@ -1,0 +1,36 @@
+"""The resonance model: gated banks of damped oscillators in place of attention, SwiGLU, RMSNorm, tied head.
+
+It needs no positions, since oscillators know how long ago they were struck; trains in O(L log L) and decodes with a
+state of one size, whatever has been read.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from danalab.errors import UserError
+from danalab.models.block import Block
+from danalab.models.cache import Cache
+from danalab.models.config import ModelConfig
+from danalab.models.decoder import Decoder
+from danalab.models.mlp import SwiGLU
+from danalab.models.resonance.mixer import Resonator
+
+
+class Resonance(Decoder):
+    """See the module. `n_heads` counts the groups of channels that share poles, `head_dim` a group's channels."""
+
+    def make_block(self, config: ModelConfig, layer: int) -> Block:
+        return Block(config, Resonator(config), SwiGLU(config))
+
+    def hidden(self, tokens: Tensor, cache: Cache | None = None) -> Tensor:
+        """See `Decoder.hidden`.
+
+        Raises:
+            UserError: also where `document_token` is set.
+        """
+        if self.document_token is not None:
+            raise UserError(
+                "resonance hears a whole row, and cannot keep its documents apart: leave --document-mask out"
+            )
+        return super().hidden(tokens, cache)

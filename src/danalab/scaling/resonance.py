@@ -1,0 +1,72 @@
+"""Sizes of the resonance model, by name or number by number.
+
+    size     d_model  n_layers  num_frequencies    parameters (tied head, vocabulary 50,304)
+    small        512         8               64         48.6M
+    medium      1024        12              128          191M
+    large       1536        16              128          493M
+    xlarge      2048        20              128         1.02B
+
+The channels are divided into groups (8, unless n_heads says otherwise) that share the poles of R = num_frequencies /
+groups damped oscillators; the mlp has 64 round(8 d_model / 192) hidden units.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from danalab.errors import UserError, nearest
+from danalab.scaling.dimensions import GPT2_VOCAB, Dimensions, explicit_dimensions
+
+GROUPS = 8
+
+
+@dataclass(frozen=True)
+class Size:
+    """A row of the table."""
+
+    d_model: int
+    n_layers: int
+    num_frequencies: int
+
+
+SIZES = {
+    "small": Size(512, 8, 64),
+    "medium": Size(1024, 12, 128),
+    "large": Size(1536, 16, 128),
+    "xlarge": Size(2048, 20, 128),
+}
+
+
+def resonance_dimensions(
+    size: str | None = None,
+    *,
+    d_model: int | None = None,
+    n_layers: int | None = None,
+    num_frequencies: int | None = None,
+    n_heads: int | None = None,
+    head_dim: int | None = None,
+    mlp_dim: int | None = None,
+    vocab_size: int = GPT2_VOCAB,
+) -> Dimensions:
+    """Dimensions of a named size; what is given one by one wins over the name.
+
+    Args:
+        num_frequencies: oscillators of all groups; default 8 a group where there is no name.
+        n_heads: groups; default 8. head_dim: channels of a group, for those who wish to say it twice.
+    Raises:
+        UserError: an unknown name, no size at all, or groups that divide neither d_model nor num_frequencies.
+    """
+    if size is not None and size not in SIZES:
+        raise UserError(f"unknown --size '{size}'{nearest(size, SIZES)}; known: {', '.join(SIZES)}")
+    named = SIZES[size] if size is not None else None
+    d_model = d_model or (named.d_model if named else None)
+    n_layers = n_layers or (named.n_layers if named else None)
+    groups = n_heads or GROUPS
+    num_frequencies = num_frequencies or (named.num_frequencies if named else 8 * groups)
+    if d_model is None or n_layers is None:
+        raise UserError(f"give a size: --size {'|'.join(SIZES)}, or --model-dim and --num-layers")
+    for flag, number in (("--model-dim", d_model), ("--num-frequencies", num_frequencies)):
+        if number % groups:
+            raise UserError(f"{flag} {number} is not divisible by the {groups} groups (--n-heads)")
+    dims = explicit_dimensions("resonance", d_model, n_layers, groups, head_dim, mlp_dim, vocab_size)
+    return replace(dims, num_frequencies=num_frequencies)
