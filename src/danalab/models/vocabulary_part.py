@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor
@@ -49,7 +49,7 @@ def whole_logits(hidden: Tensor, head_weight: Tensor) -> Tensor:
         return F.linear(hidden, head_weight)
     whole = [Replicate()] * head_weight.device_mesh.ndim
     spread = DTensor.from_local(hidden, head_weight.device_mesh, whole, run_check=False)
-    return F.linear(spread, head_weight).full_tensor()
+    return cast(DTensor, F.linear(spread, head_weight)).full_tensor()
 
 
 def vocabulary_part(head_weight: Tensor) -> tuple[Tensor, VocabularyPart | None]:

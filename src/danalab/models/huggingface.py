@@ -1,0 +1,330 @@
+"""Our models in the names and layouts of Hugging Face's `transformers`, and back.
+
+    gpt                            GPT2LMHeadModel    maps are stored [in, out]; q, k, v are one map
+    llama                          LlamaForCausalLM   rotary turns features j and j + H/2, ours 2j and 2j + 1
+    qwen3 without attention gate   Qwen3ForCausalLM   likewise; the gains of QK-norm move with their features
+
+Both ways are permutations of numbers, and exact. Needs no transformers. H: head dimension.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from danalab.errors import UserError
+from danalab.models.config import ModelConfig
+
+Weights = dict[str, Tensor]
+
+_CLASSES = {"gpt": "GPT2LMHeadModel", "llama": "LlamaForCausalLM", "qwen3": "Qwen3ForCausalLM"}
+_MODEL_TYPES = {"gpt2": "gpt", "llama": "llama", "qwen3": "qwen3"}
+
+_LAYER = {
+    "attention_norm.weight": "input_layernorm.weight",
+    "attention.q.weight": "self_attn.q_proj.weight",
+    "attention.k.weight": "self_attn.k_proj.weight",
+    "attention.v.weight": "self_attn.v_proj.weight",
+    "attention.out.weight": "self_attn.o_proj.weight",
+    "attention.q_norm.weight": "self_attn.q_norm.weight",
+    "attention.k_norm.weight": "self_attn.k_norm.weight",
+    "mlp_norm.weight": "post_attention_layernorm.weight",
+    "mlp.gate.weight": "mlp.gate_proj.weight",
+    "mlp.up.weight": "mlp.up_proj.weight",
+    "mlp.down.weight": "mlp.down_proj.weight",
+}
+"""Llama's and Qwen3's names of what a block has, by ours."""
+_OUTSIDE = {
+    "token_embedding.weight": "model.embed_tokens.weight",
+    "final_norm.weight": "model.norm.weight",
+    "output_head.weight": "lm_head.weight",
+}
+_ROTATED = ("attention.q.weight", "attention.k.weight", "attention.q_norm.weight", "attention.k_norm.weight")
+
+_GPT_MODULES = {
+    "attention_norm": "ln_1",
+    "attention.qkv": "attn.c_attn",
+    "attention.out": "attn.c_proj",
+    "mlp_norm": "ln_2",
+    "mlp.up": "mlp.c_fc",
+    "mlp.down": "mlp.c_proj",
+}
+_GPT_OUTSIDE = {
+    "token_embedding.weight": "transformer.wte.weight",
+    "position_embedding.weight": "transformer.wpe.weight",
+    "final_norm.weight": "transformer.ln_f.weight",
+    "final_norm.bias": "transformer.ln_f.bias",
+    "output_head.weight": "lm_head.weight",
+}
+
+
+# ---- out ----
+
+
+def to_huggingface(config: ModelConfig, weights: Mapping[str, Tensor]) -> tuple[dict[str, Any], Weights]:
+    """(config.json, named tensors) of `transformers` for a model and its state dict.
+
+    Raises:
+        UserError: `transformers` has no class that computes this model's function.
+    """
+    _require_class(config)
+    described = {"architectures": [_CLASSES[config.arch]], "vocab_size": config.vocab_size, "use_cache": True,
+                 "tie_word_embeddings": config.tied}  # fmt: skip
+    if config.arch == "gpt":
+        return described | _gpt_settings(config), _gpt_weights(config, weights)
+    names = _names(config)
+    found = {
+        names[ours]: to_halves(tensor, config.head_dim) if ours.endswith(_ROTATED) else tensor
+        for ours, tensor in weights.items()
+    }
+    return described | _rotary_settings(config), {name: tensor.contiguous() for name, tensor in found.items()}
+
+
+def _require_class(config: ModelConfig) -> None:
+    if config.arch not in _CLASSES:
+        known = ", ".join(_CLASSES)
+        raise UserError(f"transformers has no class for {config.arch}; what can be exported: {known}")
+    structure = config.architecture.structure
+    wanted = {
+        "attention_gate": (config.gated, False),
+        "qk_norm": (config.qk_normed, structure.qk_norm),
+        "norm": (config.norm_kind, config.architecture.norm),
+        "residual_scale": (config.residual_scale, 1.0),
+    }
+    if config.arch == "gpt":
+        wanted["n_kv_heads"] = (config.kv_heads, config.n_heads)
+    for name, (is_, must_be) in wanted.items():
+        if is_ != must_be:
+            hint = "; train with --no-attention-gate" if name == "attention_gate" else ""
+            raise UserError(f"{_CLASSES[config.arch]} has no {name} = {is_}, only {must_be}: this {config.arch} model "
+                            f"cannot be exported{hint}")  # fmt: skip
+
+
+def _gpt_settings(config: ModelConfig) -> dict[str, Any]:
+    return {
+        "model_type": "gpt2",
+        "n_positions": config.seq_len,
+        "n_embd": config.d_model,
+        "n_layer": config.n_layers,
+        "n_head": config.n_heads,
+        "n_inner": config.mlp_dim,
+        "activation_function": "gelu_new",
+        "layer_norm_epsilon": config.norm_eps,
+        "attn_pdrop": 0.0,
+        "embd_pdrop": 0.0,
+        "resid_pdrop": 0.0,
+    }
+
+
+def _rotary_settings(config: ModelConfig) -> dict[str, Any]:
+    settings: dict[str, Any] = {
+        "model_type": config.arch,
+        "hidden_size": config.d_model,
+        "intermediate_size": config.mlp_dim,
+        "num_hidden_layers": config.n_layers,
+        "num_attention_heads": config.n_heads,
+        "num_key_value_heads": config.kv_heads,
+        "head_dim": config.head_dim,
+        "hidden_act": "silu",
+        "max_position_embeddings": config.seq_len,
+        "rms_norm_eps": config.norm_eps,
+        # Before version 5 transformers reads the first, from then on the second.
+        "rope_theta": config.rope_theta,
+        "rope_parameters": {"rope_type": "default", "rope_theta": config.rope_theta},
+        "attention_bias": False,
+        "attention_dropout": 0.0,
+    }
+    return settings | ({"mlp_bias": False} if config.arch == "llama" else {"use_sliding_window": False})
+
+
+def _gpt_weights(config: ModelConfig, weights: Mapping[str, Tensor]) -> Weights:
+    found = {theirs: weights[ours] for ours, theirs in _GPT_OUTSIDE.items() if ours in weights}
+    for layer in range(config.n_layers):
+        for ours, theirs in _GPT_MODULES.items():
+            for kind in ("weight", "bias"):
+                name = f"blocks.{layer}.{ours}.{kind}"
+                parts = [name.replace("qkv", part) for part in "qkv"] if "qkv" in ours else [name]
+                tensor = torch.cat([weights[part] for part in parts])
+                found[f"transformer.h.{layer}.{theirs}.{kind}"] = tensor.T.contiguous() if tensor.ndim > 1 else tensor
+    return found
+
+
+def _names(config: ModelConfig) -> dict[str, str]:
+    """Llama's and Qwen3's name of every weight, by ours."""
+    outside = {ours: theirs for ours, theirs in _OUTSIDE.items() if ours != "output_head.weight" or not config.tied}
+    return outside | {
+        f"blocks.{layer}.{ours}": f"model.layers.{layer}.{theirs}"
+        for layer in range(config.n_layers)
+        for ours, theirs in _LAYER.items()
+        if config.qk_normed or not ours.endswith(("q_norm.weight", "k_norm.weight"))
+    }
+
+
+def to_halves(rows: Tensor, head_dim: int) -> Tensor:
+    """Features of each head from adjacent pairs (2j, 2j + 1) to halves (j, j + H/2); [heads x H] or [heads x H, D]."""
+    return rows.unflatten(0, (-1, head_dim // 2, 2)).transpose(1, 2).flatten(0, 2)
+
+
+def to_pairs(rows: Tensor, head_dim: int) -> Tensor:
+    """The inverse of `to_halves`."""
+    return rows.unflatten(0, (-1, 2, head_dim // 2)).transpose(1, 2).flatten(0, 2)
+
+
+# ---- in ----
+
+
+def from_huggingface(described: Mapping[str, Any], weights: Mapping[str, Tensor]) -> tuple[ModelConfig, Weights]:
+    """(configuration, state dict) of our model for a config.json and named tensors of `transformers`.
+
+    Raises:
+        UserError: another kind of model, a setting that ours cannot have, or weights that are missing, unknown or of a
+            wrong shape.
+    """
+    kind = described.get("model_type")
+    if kind not in _MODEL_TYPES:
+        raise UserError(f"model_type '{kind}' cannot be imported; what can: {', '.join(_MODEL_TYPES)}")
+    try:
+        config = _gpt_config(described) if kind == "gpt2" else _rotary_config(described, _MODEL_TYPES[kind])
+    except KeyError as error:
+        raise UserError(f"config.json of a {kind} model has no '{error.args[0]}'") from None
+    except (TypeError, ZeroDivisionError) as error:
+        raise UserError(f"config.json of a {kind} model cannot be used: {error}") from None
+    given = _plain(weights, "transformer." if kind == "gpt2" else "model.")
+    if config.tied:
+        given.pop("lm_head.weight", None)
+    take = _Taker(given)
+    found = _take_gpt(config, take) if kind == "gpt2" else _take_rotary(config, take)
+    take.finish()
+    return config, found
+
+
+def _gpt_config(described: Mapping[str, Any]) -> ModelConfig:
+    _require(described, "activation_function", ("gelu_new", "gelu_pytorch_tanh"), "gelu_new")
+    _require(described, "scale_attn_weights", (True,), True)
+    _require(described, "scale_attn_by_inverse_layer_idx", (False,), False)
+    _require(described, "add_cross_attention", (False,), False)
+    width, heads = described["n_embd"], described["n_head"]
+    return ModelConfig(
+        "gpt",
+        width,
+        described["n_layer"],
+        heads,
+        width // heads,
+        described.get("n_inner") or 4 * width,
+        described["vocab_size"],
+        described["n_positions"],
+        norm_eps=described.get("layer_norm_epsilon", 1e-5),
+        tied_head=described.get("tie_word_embeddings", True),
+    )
+
+
+def _rotary_config(described: Mapping[str, Any], arch: str) -> ModelConfig:
+    for name in ("attention_bias", "mlp_bias", "use_sliding_window"):
+        _require(described, name, (False,), False)
+    _require(described, "hidden_act", ("silu",), "silu")
+    rope = described.get("rope_parameters") or described.get("rope_scaling") or {}
+    _require(rope, "rope_type", ("default",), rope.get("type", "default"))
+    _require(rope, "partial_rotary_factor", (1, 1.0), 1.0)
+    heads = described["num_attention_heads"]
+    keys = described.get("num_key_value_heads")
+    return ModelConfig(
+        arch,
+        described["hidden_size"],
+        described["num_hidden_layers"],
+        heads,
+        described.get("head_dim") or described["hidden_size"] // heads,
+        described["intermediate_size"],
+        described["vocab_size"],
+        described["max_position_embeddings"],
+        norm_eps=described.get("rms_norm_eps", 1e-6),
+        attention_gate=False,
+        n_kv_heads=None if keys == heads else keys,
+        rope_theta=float(rope.get("rope_theta") or described.get("rope_theta") or 10000.0),
+        tied_head=described.get("tie_word_embeddings", False),
+    )
+
+
+def _require(described: Mapping[str, Any], name: str, allowed: tuple[Any, ...], default: Any) -> None:
+    if (value := described.get(name, default)) not in allowed:
+        raise UserError(f"config.json has {name} = {value!r}, which our models do not have; only {allowed[0]!r} can be "
+                        "imported")  # fmt: skip
+
+
+def _plain(weights: Mapping[str, Tensor], prefix: str) -> Weights:
+    """Names with the prefix that files of a bare model lack, without tables that follow from the configuration."""
+    tables = re.compile(r"\.attn\.(masked_)?bias$|\.rotary_emb\.inv_freq$")
+    return {
+        name if name.startswith((prefix, "lm_head.")) else prefix + name: tensor
+        for name, tensor in weights.items()
+        if not tables.search(f".{name}")
+    }
+
+
+class _Taker:
+    """Named tensors, each taken once, with the shape that is needed."""
+
+    def __init__(self, weights: Weights):
+        self._left = dict(weights)
+
+    def __call__(self, name: str, *shape: int) -> Tensor:
+        if name not in self._left:
+            raise UserError(f"the files have no weight '{name}', which config.json asks for")
+        tensor = self._left.pop(name)
+        if tuple(tensor.shape) != shape:
+            raise UserError(f"weight '{name}' has shape {list(tensor.shape)}, config.json asks for {list(shape)}")
+        return tensor
+
+    def finish(self) -> None:
+        if self._left:
+            raise UserError(f"the files have {len(self._left)} weights that config.json knows nothing of, "
+                            f"'{next(iter(self._left))}' first")  # fmt: skip
+
+
+def _take_gpt(config: ModelConfig, take: Callable[..., Tensor]) -> Weights:
+    d, wide = config.d_model, config.mlp_dim
+    rows = {"token_embedding.weight": config.vocab_size, "position_embedding.weight": config.seq_len,
+            "output_head.weight": config.vocab_size}  # fmt: skip
+    found = {
+        ours: take(theirs, *((rows[ours], d) if ours in rows else (d,)))
+        for ours, theirs in _GPT_OUTSIDE.items()
+        if ours != "output_head.weight" or not config.tied
+    }
+    sizes = {"attention.qkv": (d, 3 * d), "attention.out": (d, d), "mlp.up": (d, wide), "mlp.down": (wide, d)}
+    for layer in range(config.n_layers):
+        for ours, theirs in _GPT_MODULES.items():
+            for kind in ("weight", "bias"):
+                shape = sizes.get(ours, (d,))
+                tensor = take(f"transformer.h.{layer}.{theirs}.{kind}", *(shape if kind == "weight" else shape[-1:]))
+                tensor = tensor.T if tensor.ndim > 1 else tensor
+                name = f"blocks.{layer}.{ours}.{kind}"
+                if "qkv" in ours:
+                    found |= {
+                        name.replace("qkv", part): rows for part, rows in zip("qkv", tensor.split(d), strict=True)
+                    }
+                else:
+                    found[name] = tensor
+    return found
+
+
+def _take_rotary(config: ModelConfig, take: Callable[..., Tensor]) -> Weights:
+    d, wide, dim = config.d_model, config.mlp_dim, config.head_dim
+    queries, keys = config.n_heads * dim, config.kv_heads * dim
+    shapes: dict[str, tuple[int, ...]] = {
+        **dict.fromkeys(("token_embedding", "output_head"), (config.vocab_size, d)),
+        **dict.fromkeys(("attention_norm", "mlp_norm", "final_norm"), (d,)),
+        **dict.fromkeys(("attention.k", "attention.v"), (keys, d)),
+        **dict.fromkeys(("attention.q_norm", "attention.k_norm"), (dim,)),
+        **dict.fromkeys(("mlp.gate", "mlp.up"), (wide, d)),
+        "attention.q": (queries, d),
+        "attention.out": (d, queries),
+        "mlp.down": (d, wide),
+    }
+    found = {}
+    for ours, theirs in _names(config).items():
+        tensor = take(theirs, *shapes[re.sub(r"^blocks\.\d+\.", "", ours).removesuffix(".weight")])
+        found[ours] = to_pairs(tensor, dim) if ours.endswith(_ROTATED) else tensor
+    return found
