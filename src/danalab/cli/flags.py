@@ -19,6 +19,8 @@ from danalab.errors import UserError, nearest
 
 _TRUE = {"true", "1", "yes", "on"}
 _FALSE = {"false", "0", "no", "off"}
+_OTHER_WORDS = {"--model-dim": "--d-model", "--num-layers": "--n-layers"}
+"""What others call our flags."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +51,7 @@ def parse(flags_type: type, arguments: list[str], *, prog: str, description: str
     """
     import tyro
 
-    arguments, config_file = _take_value(arguments, "--config")
+    arguments, config_file = _take_value(_in_our_words(arguments), "--config")
     print_config = "--print-config" in arguments
     arguments = [a for a in arguments if a != "--print-config"]
     hints = typing.get_type_hints(flags_type, include_extras=True)
@@ -88,6 +90,11 @@ def parse(flags_type: type, arguments: list[str], *, prog: str, description: str
     if settings:
         flags = dataclasses.replace(flags, **{optimizer_flags.FIELD: settings})
     return Parsed(flags, print_config)
+
+
+def _in_our_words(arguments: list[str]) -> list[str]:
+    parted = [argument.partition("=") for argument in arguments]
+    return [_OTHER_WORDS.get(name.replace("_", "-"), name) + equals + value for name, equals, value in parted]
 
 
 def _take_value(arguments: list[str], flag: str) -> tuple[list[str], str | None]:

@@ -18,12 +18,16 @@ class Flags:
     """Optimizer."""
     heads: int | None = None
     """Attention heads; everything else follows from them by the architecture's rule."""
+    size: str | None = None
+    """Size of a resonance model, which has no heads: small, medium, large or xlarge; what is explicit wins."""
     d_model: int | None = None
-    """Explicit width, with --n-layers and --n-heads, in place of --heads."""
+    """Explicit width, with --n-layers and --n-heads, in place of --heads; also --model-dim."""
     n_layers: int | None = None
-    """Explicit depth [blocks]."""
+    """Explicit depth [blocks]; also --num-layers."""
     n_heads: int | None = None
-    """Explicit number of attention heads."""
+    """Explicit number of attention heads; resonance: of groups that share frequencies, default 8."""
+    num_frequencies: int | None = None
+    """resonance: damped oscillators of all groups; default 8 a group."""
     head_dim: int | None = None
     """Explicit width of a head; default d_model / n_heads."""
     mlp_dim: int | None = None
@@ -74,9 +78,15 @@ def run(flags: Flags) -> None:
     """What a run would be: dimensions, parameters, tokens, steps, LR, weight decay, FLOPs; trains nothing."""
     from danalab.scaling import explicit_dimensions, plan
     from danalab.scaling.estimates import accelerator_hours, memory_gib
+    from danalab.scaling.resonance import if_resonance
 
     dims = None
-    if flags.heads is None and flags.d_model is not None:
+    if flags.heads is not None and flags.size is not None:
+        raise UserError(f"give either --heads {flags.heads} or --size {flags.size}, not both")
+    if flags.heads is None:
+        given = {name: getattr(flags, name) for name in ("d_model", "n_layers", "n_heads", "head_dim", "mlp_dim")}
+        dims = if_resonance(flags.arch, flags.size, flags.num_frequencies, flags.vocab_size, **given)
+    if flags.heads is None and dims is None and flags.d_model is not None:
         if flags.n_layers is None or flags.n_heads is None:
             raise UserError("--d-model needs --n-layers and --n-heads beside it")
         dims = explicit_dimensions(
@@ -120,8 +130,12 @@ def run(flags: Flags) -> None:
         else f"{planned.weight_decay:.6g}, times the learning rate"
     )
     keys = "" if planned.n_kv_heads == planned.n_heads else f" ({planned.n_kv_heads} for keys and values)"
+    parts = f"{planned.n_heads} heads of {planned.head_dim}{keys}"
+    if planned.num_frequencies is not None:
+        modes = planned.num_frequencies // planned.n_heads
+        parts = f"{planned.n_heads} groups of {planned.head_dim} channels, {modes} oscillators a channel"
     rows = [
-        ("model", f"{planned.arch}, {planned.n_heads} heads of {planned.head_dim}{keys}, {planned.n_layers} layers, "
+        ("model", f"{planned.arch}, {parts}, {planned.n_layers} layers, "
                   f"d_model {planned.d_model}, mlp {planned.mlp_dim}"),
         ("parameters", f"{planned.exact_params:,} as built; size law {planned.total_params:,} total, "
                        f"{planned.non_emb_params:,} without embeddings"),

@@ -38,6 +38,8 @@ def check_tensor_parallel(config: ModelConfig, ranks: int) -> None:
     Raises:
         UserError: they do not divide the heads or the hidden units.
     """
+    if config.architecture.structure.oscillators:
+        raise UserError(f"--tp-size {ranks}: the products of {config.arch} cannot be shared out; leave it out")
     wanted = {"n_heads": config.n_heads, "n_kv_heads": config.kv_heads, "mlp_dim": config.mlp_dim}
     for name, size in wanted.items():
         if size % ranks:

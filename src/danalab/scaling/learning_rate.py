@@ -26,6 +26,14 @@ class LrLaw:
         return self.a * (self.b + non_emb_params) ** self.d
 
 
+class ResonanceLaw(LrLaw):
+    """6e-4, or 3e-4 for large models, times what this law gives relative to AdamW's on enoki at the same size."""
+
+    def __call__(self, non_emb_params: float) -> float:
+        usual = 6e-4 if non_emb_params < 0.8e9 else 3e-4
+        return usual * super().__call__(non_emb_params) / _ENOKI_32["adamw"][0](non_emb_params)
+
+
 _Rows = dict[str, list[LrLaw]]
 
 _ENOKI_32: _Rows = {
@@ -87,13 +95,20 @@ def lr_law(arch: str, opt: str, kappa: float = 0.85, global_batch: int = 32) -> 
     """The law that applies, and a sentence on where it comes from.
 
     Batches other than 512 take the batch-32 table; a kappa without a row takes the nearest one that has; an
-    architecture without a table takes enoki's; an optimizer without a row takes a share of a relative's, or what is
-    usual (`danalab.scaling.relatives`).
+    architecture without a table takes enoki's (resonance: relative to AdamW's, which has a usual rate there); an
+    optimizer without a row takes a share of a relative's, or what is usual (`danalab.scaling.relatives`).
 
     Raises:
         UserError: unknown optimizer.
     """
     opt = OPTIMIZERS.canonical(opt)
+    if arch == "resonance":
+        law, source = lr_law("enoki", opt, kappa)
+        if law.d == 0:  # the same at any size, and so on any architecture
+            return law, source
+        told = "usual for adamw on resonance: 6e-4, from 0.8B parameters on 3e-4"
+        share = "" if opt == "adamw" else f"; times {opt}'s share of it on enoki at batch 32"
+        return ResonanceLaw(law.a, law.b, law.d, law.kappa), told + share
     known = arch if (arch, 32) in _TABLES else "enoki"
     for batch in (512, 32) if global_batch == 512 else (32,):
         rows = _TABLES[known, batch].get(opt)

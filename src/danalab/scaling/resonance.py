@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from danalab.errors import UserError, nearest
+from danalab.scaling.architectures import STRUCTURES
 from danalab.scaling.dimensions import GPT2_VOCAB, Dimensions, explicit_dimensions
 
 GROUPS = 8
@@ -70,3 +71,19 @@ def resonance_dimensions(
             raise UserError(f"{flag} {number} is not divisible by the {groups} groups (--n-heads)")
     dims = explicit_dimensions("resonance", d_model, n_layers, groups, head_dim, mlp_dim, vocab_size)
     return replace(dims, num_frequencies=num_frequencies)
+
+
+def if_resonance(
+    arch: str, size: str | None, num_frequencies: int | None, vocab_size: int, **given: int | None
+) -> Dimensions | None:
+    """`resonance_dimensions` of what a command line says, or None where `arch` is another.
+
+    Raises:
+        UserError: also where another architecture is given a `size` or `num_frequencies`.
+    """
+    if STRUCTURES.get(arch).oscillators:
+        return resonance_dimensions(size, num_frequencies=num_frequencies, vocab_size=vocab_size, **given)
+    for flag, value in (("--size", size), ("--num-frequencies", num_frequencies)):
+        if value is not None:
+            raise UserError(f"{flag} {value}: only with --arch resonance (here it is {arch})")
+    return None

@@ -28,12 +28,16 @@ class TrainConfig:
     """Optimizer; `danalab optim list` shows them."""
     heads: int | None = None
     """Attention heads; all dimensions follow from them by the architecture's rule."""
+    size: str | None = None
+    """Size of a resonance model, which has no heads: small, medium, large or xlarge; what is explicit wins."""
     d_model: int | None = None
-    """Explicit width, with --n-layers and --n-heads, in place of --heads."""
+    """Explicit width, with --n-layers and --n-heads, in place of --heads; also --model-dim."""
     n_layers: int | None = None
-    """Explicit depth [blocks]."""
+    """Explicit depth [blocks]; also --num-layers."""
     n_heads: int | None = None
-    """Explicit number of attention heads."""
+    """Explicit number of attention heads; resonance: of groups that share frequencies, default 8."""
+    num_frequencies: int | None = None
+    """resonance: damped oscillators of all groups; default 8 a group."""
     head_dim: int | None = None
     """Explicit width of a head; default d_model / n_heads."""
     mlp_dim: int | None = None
@@ -305,7 +309,11 @@ _KEPT_STEP = re.compile(r"([1-9]\d*)(?:=(?!step-|superseded-)([A-Za-z0-9][A-Za-z
 
 _RANGES = (
     ("batch_size acc_steps global_batch iterations seq_len log_interval iterations_to_run extend_to", 1, "at least 1"),
-    ("heads d_model n_layers n_heads n_kv_heads head_dim mlp_dim vocab_size nproc tp_size replicas", 1, "at least 1"),
+    (
+        "heads d_model n_layers n_heads num_frequencies n_kv_heads head_dim mlp_dim vocab_size nproc tp_size replicas",
+        1,
+        "at least 1",
+    ),
     ("warmup_steps eval_interval eval_batches ckpt_interval keep_every gc_interval seed data_seed", 0, "0 or more"),
 )
 
@@ -324,7 +332,16 @@ MECHANICS = frozenset(
         *("tensorboard", "wandb", "wandb_project", "wandb_entity", "wandb_group", "wandb_mode"),
         *("log_dynamics", "collect_tau_stats", "profile", "peak_tflops"),
         *("run_dir", "name", "auto_resume", "resume_from", "extend_to", "iterations_to_run"),
-        *("data", "array_cache_gib", "tokenizer", "heads", "tokens_per_param", "horizon_basis", "lr_multiplier"),
+        *(
+            "data",
+            "array_cache_gib",
+            "tokenizer",
+            "heads",
+            "size",
+            "tokens_per_param",
+            "horizon_basis",
+            "lr_multiplier",
+        ),
     }
 )
 """Fields that may differ between the jobs of one run: they say how it is carried out and what is reported, or only led

@@ -14,7 +14,9 @@ from danalab.errors import UserError
 from danalab.models.config import ModelConfig
 from danalab.optim.schedules import Schedule, get_schedule
 from danalab.scaling import Dimensions, Plan, dimensions, explicit_dimensions, flops_per_token, plan
+from danalab.scaling.architectures import STRUCTURES
 from danalab.scaling.learning_rate import OPTIMIZERS, decay_lr
+from danalab.scaling.resonance import if_resonance
 from danalab.train.config import TrainConfig, flag
 from danalab.train.optimizer_settings import checked_settings
 from danalab.train.ramps import Pace
@@ -135,6 +137,8 @@ def resolve(config: TrainConfig, dataset: Vocabulary, world_size: int = 1) -> Re
     config = replace(config, seq_len=config.seq_len or _seq_len(dataset))
     if config.document_mask and dataset.eos_id is None:
         raise UserError(f"--document-mask: it is not known which id ends a document of {dataset.name}; leave it out")
+    if config.document_mask and STRUCTURES.get(config.arch).oscillators:
+        raise UserError(f"--document-mask: {config.arch} hears a whole row; leave it out")
     batch_size, acc_steps, global_batch = _batch(config, world_size)
     vocab_size = _vocab_size(config, dataset)
     planned = _plan(config, vocab_size, batch_size, acc_steps, global_batch, world_size)
@@ -157,6 +161,7 @@ def resolve(config: TrainConfig, dataset: Vocabulary, world_size: int = 1) -> Re
         attention_gate=config.attention_gate,
         n_kv_heads=config.n_kv_heads,
         tied_head=config.tied_head,
+        num_frequencies=planned.num_frequencies,
     )
     if not pace.is_constant:
         flops = pace.flops(planned.steps, lambda length: flops_per_token(model, length))
@@ -174,6 +179,7 @@ def resolve(config: TrainConfig, dataset: Vocabulary, world_size: int = 1) -> Re
         n_heads=planned.n_heads,
         head_dim=planned.head_dim,
         mlp_dim=planned.mlp_dim,
+        num_frequencies=planned.num_frequencies,
         iterations=planned.steps,
         warmup_steps=planned.warmup,
         lr=planned.lr,
@@ -237,7 +243,15 @@ def _vocab_size(config: TrainConfig, dataset: Vocabulary) -> int:
 
 def _dimensions(config: TrainConfig, vocab_size: int) -> Dimensions | None:
     """Explicit dimensions, or None where --heads decides."""
-    if config.heads is not None:
+    given = {name: getattr(config, name) for name in ("d_model", "n_layers", "n_heads", "head_dim", "mlp_dim")}
+    if config.heads is None:
+        dims = if_resonance(config.arch, config.size, config.num_frequencies, vocab_size, **given)
+        if dims is not None:
+            return dims
+    else:
+        for name in ("size", "num_frequencies"):
+            if getattr(config, name) is not None:
+                raise UserError(f"{flag(name)} {getattr(config, name)}: not with --heads; leave one of the two out")
         by_rule = dimensions(config.arch, config.heads, vocab_size)
         for name in ("d_model", "n_layers", "n_heads", "head_dim", "mlp_dim"):
             # A configuration that was printed resolved has both, in agreement.

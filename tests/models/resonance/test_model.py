@@ -81,9 +81,9 @@ def test_nothing_is_learned_from_noise_and_a_mixer_that_sees_the_future_is_caugh
     assert loss_on_noise(non_causal=True) < math.log(8) - 0.1
 
 
-def recall_accuracy(lag, mixing=True):
-    vocab, length = 8, 24
-    model = build_model(config(32, 2, vocab, length, modes=4))
+def recall_accuracy(lag, mixing=True, width=32, modes=4, steps=150, lr=1e-2, length=24):
+    vocab = 8
+    model = build_model(config(width, 2, vocab, length, modes))
     if not mixing:
         for block in model.blocks:
             block.attention.bank = nn.Identity()
@@ -94,8 +94,8 @@ def recall_accuracy(lag, mixing=True):
         targets[:, :lag] = -1
         return row, targets
 
-    train(model, (batch(seed) for seed in range(150)), lr=1e-2)
-    inputs, targets = batch(999)
+    train(model, (batch(seed) for seed in range(steps)), lr)
+    inputs, targets = batch(9999)
     with torch.no_grad():
         right = model(inputs).argmax(-1) == targets
     return right[targets >= 0].float().mean().item()
@@ -104,6 +104,11 @@ def recall_accuracy(lag, mixing=True):
 def test_the_token_before_is_recalled_and_only_by_way_of_the_oscillators():
     assert recall_accuracy(1) >= 0.99
     assert recall_accuracy(1, mixing=False) < 0.5
+
+
+@pytest.mark.slow
+def test_the_sixteenth_token_before_is_recalled():
+    assert recall_accuracy(16, width=64, modes=16, steps=600, lr=5e-3, length=40) >= 0.99
 
 
 def test_one_batch_is_learned_by_heart():
