@@ -23,6 +23,8 @@ VERBS = {
     "train": "train a model; resumes by itself",
     "eval": "evaluate a run on its validation split",
     "generate": "sample text from a run",
+    "export": "write a run's model in Hugging Face format",
+    "import": "make a run folder of a model in Hugging Face format",
     "sweep": "many runs from a grid over flags; resumable",
     "ladder": "optimizers at several sizes, tuned alike, several seeds; resumable",
     "fit": "the laws of a ladder, and the compute that its optimizers save",

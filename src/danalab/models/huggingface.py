@@ -71,7 +71,7 @@ def to_huggingface(config: ModelConfig, weights: Mapping[str, Tensor]) -> tuple[
     Raises:
         UserError: `transformers` has no class that computes this model's function.
     """
-    _require_class(config)
+    require_class(config)
     described = {"architectures": [_CLASSES[config.arch]], "vocab_size": config.vocab_size, "use_cache": True,
                  "tie_word_embeddings": config.tied}  # fmt: skip
     if config.arch == "gpt":
@@ -84,7 +84,12 @@ def to_huggingface(config: ModelConfig, weights: Mapping[str, Tensor]) -> tuple[
     return described | _rotary_settings(config), {name: tensor.contiguous() for name, tensor in found.items()}
 
 
-def _require_class(config: ModelConfig) -> None:
+def require_class(config: ModelConfig) -> None:
+    """Find out whether `transformers` has a class that computes this model's function.
+
+    Raises:
+        UserError: it has none; says what stands in the way.
+    """
     if config.arch not in _CLASSES:
         known = ", ".join(_CLASSES)
         raise UserError(f"transformers has no class for {config.arch}; what can be exported: {known}")

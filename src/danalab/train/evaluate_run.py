@@ -47,7 +47,10 @@ def evaluate_run(
     """
     run = open_run(folder)
     config = run.config["config"]
-    dataset = open_data(data or run.config["dataset"]["path"], split=split)
+    where = data or run.config.get("dataset", {}).get("path")
+    if where is None:
+        raise UserError(f"{folder}: the model was imported, without data; give --data")
+    dataset = open_data(where, split=split)
     chosen = choose_device(device)
     loaded = run.load_model(step, chosen)
     dataset.check_vocab(loaded.model.config.vocab_size)

@@ -57,8 +57,9 @@ class Source:
                 if place and world.is_main:
                     verify(path)
                 meta = read_json(path / META)
-                optimizer = trainer.driver.optimizer
-                tensors.read(path, trainer.model, optimizer, meta["optimizer"], keep_settings=not self.own)
+                # An imported model has weights, and no past.
+                optimizer = None if meta.get("imported") else trainer.driver.optimizer
+                tensors.read(path, trainer.model, optimizer, meta.get("optimizer"), keep_settings=not self.own)
             except UserError as error:
                 reason = str(error)
             found = [text for text in world.gather(reason) if text is not None]
@@ -67,7 +68,8 @@ class Source:
                     log.warning("passed over %s", found[0])
                 reasons.append(found[0])
                 continue
-            trainer.restore({**meta, "random": random_state_of(meta, world)})
+            if not meta.get("imported"):
+                trainer.restore({**meta, "random": random_state_of(meta, world)})
             if self.own:
                 trainer.saver.committed = trainer.step
             if world.is_main:

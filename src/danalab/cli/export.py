@@ -1,0 +1,39 @@
+"""Write a run's model in Hugging Face format."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tyro.conf import Positional
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flags:
+    run: Positional[Path]
+    """Run folder; an unfinished run will do."""
+    out: Path
+    """New folder for config.json, model.safetensors, the tokenizer and the model card."""
+    step: int | None = None
+    """Checkpoint [steps]; default the newest that verifies."""
+    dtype: str = "float32"
+    """Of the weights: float32, bfloat16 or float16."""
+    json: bool = False
+    """Print one JSON object on standard output."""
+
+
+def run(flags: Flags) -> None:
+    """Write a run's model for Hugging Face transformers: gpt, llama, and qwen3 without attention gate."""
+    import dataclasses
+    import json
+
+    from danalab.train.console import log_to_stderr
+    from danalab.train.exchange import export_run
+
+    log_to_stderr()
+    done = export_run(flags.run, flags.out, step=flags.step, dtype=flags.dtype)
+    if flags.json:
+        print(json.dumps({**dataclasses.asdict(done), "folder": str(done.folder)}))
+        return
+    print(f"{done.arch} of {done.params:,} parameters, step {done.step}, tokenizer {done.tokenizer or 'none'}")
+    print(f"in {done.folder}: AutoModelForCausalLM.from_pretrained loads it")

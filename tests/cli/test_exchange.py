@@ -1,0 +1,110 @@
+"""Runs go out in Hugging Face format and come back, by the command line and the real transformers library."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from danalab.cli.app import main
+from danalab.data import prepare
+from danalab.train.run import open_run
+
+transformers = pytest.importorskip("transformers")
+
+ARCHITECTURES = {
+    "gpt": ["--arch", "gpt"],
+    "llama": ["--arch", "llama", "--n-kv-heads", "2"],
+    "qwen3": ["--arch", "qwen3", "--no-attention-gate"],
+}
+TINY = ["--d-model", "32", "--n-layers", "2", "--n-heads", "4", "--seq-len", "32", "--batch-size", "4",
+        "--eval-batches", "1", "--no-tune-malloc", "--lr", "0.01"]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    for name, text in (("train", "the quick brown fox jumps over the lazy dog. " * 200), ("val", "a lazy fox. " * 60)):
+        (folder / f"{name}.txt").write_text(text)
+    texts = {"inputs": [folder / "train.txt"], "val_inputs": [folder / "val.txt"]}
+    return prepare("text", "bytes", folder / "set", **texts, workers=1, progress=False)
+
+
+@pytest.fixture(scope="module")
+def runs(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs")
+    for name, flags in {**ARCHITECTURES, "enoki": []}.items():
+        where = ["--data", str(data), "--run-dir", str(folder / name)]
+        assert main(["train", *flags, *TINY, "--iterations", "3", *where]) == 0
+    return folder
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_transformers_loads_an_export_and_danalab_takes_it_back(capsys, tmp_path, runs, data, arch):
+    out, back = tmp_path / "hf", tmp_path / "back"
+    assert main(["export", str(runs / arch), "--out", str(out)]) == 0
+    model, info = transformers.AutoModelForCausalLM.from_pretrained(out, output_loading_info=True)
+    assert not any(info[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    tokenizer = transformers.AutoTokenizer.from_pretrained(out)
+    ids = tokenizer("the quick brown", return_tensors="pt").input_ids
+    ours = open_run(runs / arch)
+    assert ids[0].tolist() == ours.tokenizer.encode("the quick brown")
+    with torch.no_grad():
+        torch.testing.assert_close(model(ids).logits, ours.load_model().model(ids), rtol=1e-5, atol=1e-5)
+
+    assert main(["import", str(out), "--out", str(back)]) == 0
+    again, first = open_run(back).load_model().model, ours.load_model().model
+    torch.testing.assert_close(again.state_dict(), first.state_dict(), rtol=0, atol=0)
+    capsys.readouterr()
+    texts = []
+    for folder in (runs / arch, back):
+        assert main(["generate", "--run", str(folder), "--prompt", "the", "--max-tokens", "8", "--json"]) == 0
+        texts.append(json.loads(capsys.readouterr().out)["samples"][0]["text"])
+    assert texts[0] == texts[1]
+    assert main(["eval", "--run", str(back)]) == 2
+    assert "give --data" in capsys.readouterr().err
+    losses = []
+    for more in ([str(runs / arch)], [str(back), "--data", str(data)]):
+        assert main(["eval", "--run", *more, "--json"]) == 0
+        losses.append(json.loads(capsys.readouterr().out)["loss"])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-6)
+
+
+def test_an_imported_model_is_trained_on(capsys, tmp_path, runs, data):
+    assert main(["export", str(runs / "llama"), "--out", str(tmp_path / "hf")]) == 0
+    assert main(["import", str(tmp_path / "hf"), "--out", str(tmp_path / "back")]) == 0
+    where = ["--data", str(data), "--run-dir", str(tmp_path / "more"), "--resume-from", str(tmp_path / "back")]
+    steps = ["--iterations", "1", "--warmup-steps", "0", "--div-factor", "1", "--weight-decay", "0"]
+    assert main(["train", *ARCHITECTURES["llama"], *TINY, *steps, "--lr", "1e-9", *where]) == 0
+    trained = open_run(tmp_path / "more").load_model().model.state_dict()
+    torch.testing.assert_close(trained, open_run(runs / "llama").load_model().model.state_dict(), rtol=1e-6, atol=1e-6)
+
+
+def test_a_checkpoint_in_sixteen_bits_has_a_card_with_the_runs_facts(tmp_path, runs):
+    assert main(["export", str(runs / "gpt"), "--out", str(tmp_path / "hf"), "--dtype", "bfloat16"]) == 0
+    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "hf", dtype="auto")
+    assert model.dtype == torch.bfloat16
+    card = (tmp_path / "hf" / "README.md").read_text()
+    for fact in ("library_name: transformers", "adana", "3 of 3", "GPT2LMHeadModel", "validation loss"):
+        assert fact in card
+
+
+def test_what_cannot_be_exchanged_is_said_in_one_line(capsys, tmp_path, runs):
+    def refuses(*words: str) -> str:
+        assert main(list(words)) == 2
+        return capsys.readouterr().err
+
+    capsys.readouterr()
+    out = str(tmp_path / "out")
+    assert "no class for enoki" in refuses("export", str(runs / "enoki"), "--out", out)
+    assert "is there already" in refuses("export", str(runs / "gpt"), "--out", str(runs))
+    assert "known are float32" in refuses("export", str(runs / "gpt"), "--out", out, "--dtype", "int8")
+    assert "no config.json" in refuses("import", str(tmp_path), "--out", out)
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "config.json").write_text('{"model_type": "bloom"}')
+    assert "no .safetensors file" in refuses("import", str(tmp_path / "bad"), "--out", out)
+    (tmp_path / "bad" / "model.safetensors").write_bytes(b"nonsense")
+    assert "cannot be read as safetensors" in refuses("import", str(tmp_path / "bad"), "--out", out)
+    assert not Path(out).exists()
