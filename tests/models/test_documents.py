@@ -13,7 +13,7 @@ START = 9
 
 
 def _model(arch: str = "enoki", **settings) -> torch.nn.Module:
-    heads = {"enoki": (4, 16), "qwen3": (2, 32)}[arch]
+    heads = {"enoki": (4, 16), "qwen3": (2, 32), "gpt": (4, 16), "llama": (2, 32)}[arch]
     config = ModelConfig(arch, 64, 2, *heads, 128, 64, 32, **settings)
     return build_model(config, seed=0, dtype=torch.float64)
 
@@ -29,7 +29,7 @@ def test_the_mask_is_causal_and_block_diagonal():
     assert mask.tolist() == [[1, 0, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 1, 1]]
 
 
-@pytest.mark.parametrize("arch", ["enoki", "qwen3"])
+@pytest.mark.parametrize("arch", ["enoki", "qwen3", "gpt", "llama"])
 def test_logits_of_a_document_are_those_of_the_document_alone(arch):
     model = _model(arch)
     draw = torch.Generator().manual_seed(0)
