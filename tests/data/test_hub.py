@@ -25,7 +25,13 @@ from data.fake_hub import COMMIT, serve
 pa = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")
 zstandard = pytest.importorskip("zstandard")
-pytest.importorskip("huggingface_hub")
+constants = pytest.importorskip("huggingface_hub.constants")
+
+
+@pytest.fixture(autouse=True)
+def online(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The hub of these tests is on this machine; tests of other parts may have told the client to stay offline."""
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
 
 
 def _rows(name: str, n: int) -> list[str]:
