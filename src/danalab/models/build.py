@@ -11,7 +11,7 @@ from danalab.models.decoder import Decoder
 def build_model(
     config: ModelConfig,
     *,
-    init: str = "scaled-gpt",
+    init: str | None = None,
     seed: int = 0,
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
@@ -21,7 +21,7 @@ def build_model(
     The weights depend on `config`, `init` and `seed` only: they are drawn on the CPU in float32, then moved and cast.
 
     Args:
-        init: "scaled-gpt", "karpathy-gpt2" or "standard".
+        init: "scaled-gpt", "karpathy-gpt2" or "standard"; None: as the architecture does.
         device: "meta" gives shapes without memory; shard, then call `to_empty` and `init_weights`.
     Raises:
         UserError: unknown initialisation.

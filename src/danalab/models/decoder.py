@@ -158,9 +158,9 @@ class Decoder(nn.Module):
 
     # ---- the parameters ----
 
-    def init_weights(self, generator: torch.Generator, init: str = "scaled-gpt") -> None:
+    def init_weights(self, generator: torch.Generator, init: str | None = None) -> None:
         """Draw all weights, in place, from a CPU `generator`: the same numbers on any device and any sharding."""
-        initialise(self, init, generator)
+        initialise(self, init or self.config.architecture.init, generator)
 
     def parameter_roles(self) -> dict[str, str]:
         """Parameter name -> role (see `danalab.models.layers`)."""

@@ -29,6 +29,9 @@ class Architecture:
     norm: str
     """Norm that it uses when the configuration names none: "layernorm" or "rmsnorm"."""
 
+    init: str = "scaled-gpt"
+    """Initialisation where nobody says otherwise."""
+
     @property
     def structure(self) -> Structure:
         """What it is made of; where the configuration does not say otherwise, the model is built so."""
@@ -87,5 +90,7 @@ _add(
         summary="gated banks of damped oscillators by the FFT (no attention), pre-RMSNorm, SwiGLU, tied head; --size",
         home="danalab.models.resonance.model:Resonance",
         norm="rmsnorm",
+        # Scaled by 1/sqrt(d), a tied head begins by predicting the token that it has just read, at sqrt(d) logits.
+        init="karpathy-gpt2",
     )
 )

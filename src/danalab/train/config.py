@@ -50,8 +50,8 @@ class TrainConfig:
     """One matrix for embedding and head; default as the architecture (gpt has)."""
     vocab_size: int | None = None
     """Vocabulary of the model [tokens]; default the data's, padded."""
-    init: str = "scaled-gpt"
-    """Initial weights: scaled-gpt, karpathy-gpt2 or standard."""
+    init: str | None = None
+    """Initial weights: scaled-gpt, karpathy-gpt2 or standard; default scaled-gpt (resonance: karpathy-gpt2)."""
 
     data: str = "stdlib"
     """Data folder, or the name of a source (looked up in $DATASETS_DIR, default ./datasets); a:0.7,b:0.3 mixes."""

@@ -180,6 +180,7 @@ def resolve(config: TrainConfig, dataset: Vocabulary, world_size: int = 1) -> Re
         head_dim=planned.head_dim,
         mlp_dim=planned.mlp_dim,
         num_frequencies=planned.num_frequencies,
+        init=config.init or model.architecture.init,
         iterations=planned.steps,
         warmup_steps=planned.warmup,
         lr=planned.lr,

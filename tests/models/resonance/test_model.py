@@ -136,6 +136,12 @@ def test_any_cut_of_the_text_gives_the_same_hidden_states_from_a_state_of_one_si
     assert sizes == {2 * 3 * 32 * 2 * 16}
 
 
+def test_training_begins_near_the_loss_of_a_guess():
+    row = random_tokens(4, 65, vocab=2048)
+    model = build_model(config(256, 2, vocab_size=2048))
+    assert model(row[:, :-1], row[:, 1:])[0] < math.log(2048) + 0.5
+
+
 @pytest.mark.parametrize("size", SIZES)
 def test_the_sizes_have_as_many_parameters_as_the_formula_says(size):
     dims = resonance_dimensions(size)

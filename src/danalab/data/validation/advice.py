@@ -3,29 +3,35 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from danalab.data.tokenizers.base import padded
 from danalab.data.validation.result import Validation
 from danalab.errors import UserError
-from danalab.scaling import plan
+from danalab.scaling import Plan, plan
 from danalab.scaling.estimates import accelerator_hours
+from danalab.scaling.resonance import SIZES, resonance_dimensions
 
 TOKENS_PER_PARAM = 20.0
 MFU = 0.4
-_ARCH, _OPT = "enoki", "adana"
+_OPT = "adana"
 _HEADS = (2, 3, 4, 6, 8, 12, 16, 20, 24, 32, 40, 48)
 _SHOWN = 3
 _GPUS = ("H100", "A100", "L40S")
 _TOKENS_PER_STEP = 1 << 16
+_RESONANCE_BATCH = {"small": (4, 8), "medium": (4, 8), "large": (2, 16), "xlarge": (1, 32)}
+"""Size -> sequences of a micro-batch and micro-batches a step: where to begin with 32k tokens a sequence."""
 
 
 @dataclass(frozen=True)
 class Size:
     """One model for these data."""
 
-    heads: int
+    model: str
+    """Flags that choose it."""
+    heads: int | None
     parameters: int
     tokens: int
     """That it wants, at 20 a parameter."""
@@ -43,7 +49,7 @@ class Advice:
     prepare: list[str]
     """Commands that come first."""
     sizes: list[Size]
-    """Models that fit, smallest first; or the smallest there is, when none does."""
+    """Models that fit, smallest first, resonance before enoki; or the smallest there is, when none does."""
     fits: bool
 
     def as_dict(self) -> dict[str, Any]:
@@ -61,7 +67,7 @@ class Advice:
         for size in self.sizes:
             hours = ", ".join(f"{name} {_duration(value)}" for name, value in size.hours.items())
             lines.append(
-                f"  {_ARCH} --heads {size.heads}: {size.parameters / 1e6:,.1f}M parameters, "
+                f"  {size.model}: {size.parameters / 1e6:,.1f}M parameters, "
                 f"{size.tokens / 1e9:,.2f}B tokens ({size.epochs:.2f} epochs): {hours}"
             )
         lines += ["Commands:", *(f"  {command}" for command in [*self.prepare, self.sizes[-1].command])]
@@ -76,24 +82,50 @@ def advise(result: Validation, *, divided: bool) -> Advice:
         data = f"{result.path.rstrip('/')}-split"
         prepare = [f"danalab data split {shlex.quote(result.path)} --output-path {shlex.quote(data)}"]
     seq_len = result.sequence_length - 1 if result.sequence_length else 2048
-    sizes = [size for heads in _HEADS if (size := _size(result, heads, seq_len, data)) is not None]
-    fitting = [size for size in sizes if size.epochs <= 1][-_SHOWN:]
-    return Advice(prepare, fitting or sizes[:1], bool(fitting))
+    enoki = [_enoki(result, heads, seq_len, data) for heads in _HEADS]
+    resonance = [_resonance(result, name, seq_len, data) for name in SIZES]
+    sizes = [size for size in (*resonance, *enoki) if size is not None]
+    fitting = [
+        size
+        for family in (resonance, enoki)
+        for size in [s for s in family if s is not None and s.epochs <= 1][-_SHOWN:]
+    ]
+    smallest = sorted(sizes, key=lambda size: size.tokens)[:1]
+    return Advice(prepare, fitting or smallest, bool(fitting))
 
 
-def _size(result: Validation, heads: int, seq_len: int, data: str) -> Size | None:
+def _enoki(result: Validation, heads: int, seq_len: int, data: str) -> Size | None:
     batch = max(1, _TOKENS_PER_STEP // seq_len)
     vocab_size = padded(result.vocab_size)
+    return _size(
+        result, f"enoki --heads {heads}", heads, data, f"--batch-size {batch}",
+        lambda: plan("enoki", _OPT, heads, seq_len=seq_len, batch_size=batch, vocab_size=vocab_size),
+    )  # fmt: skip
+
+
+def _resonance(result: Validation, name: str, seq_len: int, data: str) -> Size | None:
+    batch, accumulation = _RESONANCE_BATCH[name]
+    dims = resonance_dimensions(name, vocab_size=padded(result.vocab_size))
+    return _size(
+        result, f"resonance --size {name}", None, data, f"--batch-size {batch} --acc-steps {accumulation}",
+        lambda: plan("resonance", _OPT, dims=dims, seq_len=seq_len, batch_size=batch, acc_steps=accumulation),
+    )  # fmt: skip
+
+
+def _size(
+    result: Validation, model: str, heads: int | None, data: str, batch: str, make: Callable[[], Plan]
+) -> Size | None:
     try:
-        planned = plan(_ARCH, _OPT, heads, seq_len=seq_len, batch_size=batch, vocab_size=vocab_size)
+        planned = make()
     except UserError:
         return None  # its horizon is shorter than a step
     hours = accelerator_hours(float(planned.flops), MFU)
     command = (
-        f"danalab train --arch {_ARCH} --opt {_OPT} --heads {heads} --data {shlex.quote(data)} "
-        f"--seq-len {seq_len} --batch-size {batch} --vocab-size {vocab_size}"
+        f"danalab train --arch {model} --opt {_OPT} --data {shlex.quote(data)} "
+        f"--seq-len {planned.seq_len} {batch} --vocab-size {planned.vocab_size}"
     )
     return Size(
+        model,
         heads,
         planned.exact_params,
         planned.tokens,

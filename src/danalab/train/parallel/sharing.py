@@ -45,7 +45,7 @@ class Sharing:
         self.world = world
         self._parameters: list[Tensor] = []
 
-    def build_model(self, config: ModelConfig, *, init: str, seed: int, device: torch.device) -> Decoder:
+    def build_model(self, config: ModelConfig, *, init: str | None, seed: int, device: torch.device) -> Decoder:
         """The model on this rank, its initial weights drawn: the same whole weights for any number of ranks."""
         return build_model(config, init=init, seed=seed, device=device)
 
@@ -154,7 +154,7 @@ class FullySharded(Sharing):
         super().__init__(world)
         self.loss_factor = float(world.dp_size)  # FSDP averages
 
-    def build_model(self, config: ModelConfig, *, init: str, seed: int, device: torch.device) -> Decoder:
+    def build_model(self, config: ModelConfig, *, init: str | None, seed: int, device: torch.device) -> Decoder:
         from danalab.models.tensor_parallel import share_products
 
         self._init = (init, seed, device)
