@@ -18,6 +18,8 @@ ARCHITECTURES = {
     "gpt": ["--arch", "gpt"],
     "llama": ["--arch", "llama", "--n-kv-heads", "2"],
     "qwen3": ["--arch", "qwen3", "--no-attention-gate"],
+    "gated": ["--arch", "qwen3", "--n-kv-heads", "1"],
+    "enoki": [],
 }
 TINY = ["--d-model", "32", "--n-layers", "2", "--n-heads", "4", "--seq-len", "32", "--batch-size", "4",
         "--eval-batches", "1", "--no-tune-malloc", "--lr", "0.01"]  # fmt: skip
@@ -35,19 +37,21 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def runs(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs")
-    for name, flags in {**ARCHITECTURES, "enoki": []}.items():
+    for name, flags in {**ARCHITECTURES, "grouped-gpt": ["--arch", "gpt", "--n-kv-heads", "2"]}.items():
         where = ["--data", str(data), "--run-dir", str(folder / name)]
         assert main(["train", *flags, *TINY, "--iterations", "3", *where]) == 0
     return folder
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
-def test_transformers_loads_an_export_and_danalab_takes_it_back(capsys, tmp_path, runs, data, arch):
+def test_transformers_loads_an_export_and_danalab_takes_it_back(capsys, monkeypatch, tmp_path, runs, data, arch):
+    monkeypatch.setattr(transformers.dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
+    trust = {"trust_remote_code": True} if arch in ("gated", "enoki") else {}
     out, back = tmp_path / "hf", tmp_path / "back"
     assert main(["export", str(runs / arch), "--out", str(out)]) == 0
-    model, info = transformers.AutoModelForCausalLM.from_pretrained(out, output_loading_info=True)
+    model, info = transformers.AutoModelForCausalLM.from_pretrained(out, output_loading_info=True, **trust)
     assert not any(info[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
-    tokenizer = transformers.AutoTokenizer.from_pretrained(out)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(out, **trust)
     ids = tokenizer("the quick brown", return_tensors="pt").input_ids
     ours = open_run(runs / arch)
     assert ids[0].tolist() == ours.tokenizer.encode("the quick brown")
@@ -98,7 +102,7 @@ def test_what_cannot_be_exchanged_is_said_in_one_line(capsys, tmp_path, runs):
 
     capsys.readouterr()
     out = str(tmp_path / "out")
-    assert "no class for enoki" in refuses("export", str(runs / "enoki"), "--out", out)
+    assert "n_kv_heads = 4 only" in refuses("export", str(runs / "grouped-gpt"), "--out", out)
     assert "is there already" in refuses("export", str(runs / "gpt"), "--out", str(runs))
     assert "known are float32" in refuses("export", str(runs / "gpt"), "--out", out, "--dtype", "int8")
     assert "no config.json" in refuses("import", str(tmp_path), "--out", out)

@@ -9,7 +9,7 @@ import torch
 
 from danalab.errors import UserError
 from danalab.models import ModelConfig, build_model
-from danalab.models.huggingface import from_huggingface, to_halves, to_huggingface, to_pairs
+from danalab.models.huggingface import from_huggingface, require_class, to_halves, to_huggingface, to_pairs
 
 transformers = pytest.importorskip("transformers")
 
@@ -81,6 +81,37 @@ def test_a_random_model_of_transformers_is_ours_too(kind: str):
         torch.testing.assert_close(ours(TOKENS), model(TOKENS).logits, rtol=1e-5, atol=1e-5)
 
 
+OURS = {
+    "enoki": ModelConfig("enoki", *SIZES),
+    "gated-grouped": ModelConfig("qwen3", *SIZES, n_kv_heads=2, norm="layernorm", rope_theta=5e5),
+    "tied-qk-norm": ModelConfig("llama", *SIZES, qk_norm=True, tied_head=True, residual_scale=0.5, norm_eps=1e-3),
+}
+
+
+@pytest.mark.parametrize("config", OURS.values(), ids=OURS)
+def test_our_class_for_transformers_computes_what_the_model_does(config: ModelConfig):
+    from danalab.models import modeling_danalab
+
+    ours = random_model(config)
+    described, weights = to_huggingface(config, ours.state_dict())
+    assert from_huggingface(described, weights)[0] == config
+    model = modeling_danalab.DanalabForCausalLM(modeling_danalab.DanalabConfig(**described)).eval()
+    missing, unexpected = model.load_state_dict(weights, strict=False)
+    assert not unexpected
+    assert set(missing) <= ({"output_head.weight"} if config.tied else set())
+    model.tie_weights()
+    with torch.no_grad():
+        logits = ours(TOKENS)
+        torch.testing.assert_close(model(TOKENS, labels=TOKENS).logits, logits, rtol=1e-5, atol=1e-5)
+        first = model(TOKENS[:, :20], use_cache=True)
+        rest = model(TOKENS[:, 20:], past_key_values=first.past_key_values).logits
+        torch.testing.assert_close(rest, logits[:, 20:], rtol=1e-5, atol=1e-5)
+        padded = torch.cat((torch.zeros(2, 3, dtype=torch.int64), TOKENS[:, :9]), dim=1)
+        mask = (torch.arange(12) >= 3).int().expand(2, 12)
+        found = model(padded, attention_mask=mask).logits[:, 3:]
+        torch.testing.assert_close(found, logits[:, :9], rtol=1e-5, atol=1e-5)
+
+
 def test_files_of_a_bare_model_with_its_tables_are_read():
     config = CASES["gpt"]
     described, weights = to_huggingface(config, random_model(config).state_dict())
@@ -98,22 +129,20 @@ def test_halves_and_pairs_are_inverse_and_move_whole_heads():
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (ModelConfig("enoki", *SIZES), "transformers has no class for enoki; what can be exported: gpt, llama, qwen3"),
-        (ModelConfig("qwen3", *SIZES), "attention_gate = True.*--no-attention-gate"),
-        (ModelConfig("llama", *SIZES, qk_norm=True), "LlamaForCausalLM has no qk_norm = True"),
-        (ModelConfig("gpt", *SIZES, n_kv_heads=2), "n_kv_heads = 2, only 4"),
-        (ModelConfig("llama", *SIZES, residual_scale=0.5), "residual_scale = 0.5"),
+        (ModelConfig("gpt", *SIZES, n_kv_heads=2), "GPT2LMHeadModel has n_kv_heads = 4 only: a gpt with 2"),
+        (ModelConfig("gpt", *SIZES, attention_gate=True), "attention_gate = False only"),
+        (ModelConfig("gpt", *SIZES, residual_scale=0.5), "residual_scale = 1.0 only"),
     ],
 )
 def test_what_transformers_cannot_compute_is_refused(config: ModelConfig, message: str):
     with pytest.raises(UserError, match=message):
-        to_huggingface(config, {})
+        require_class(config)
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model_type": "mistral"}, "model_type 'mistral' cannot be imported; what can: gpt2, llama, qwen3"),
+        ({"model_type": "mistral"}, "model_type 'mistral' cannot be imported; what can: gpt2, llama, qwen3, danalab"),
         ({"attention_bias": True}, "attention_bias = True"),
         ({"hidden_act": "gelu"}, "hidden_act = 'gelu'"),
         ({"rope_parameters": {"rope_type": "llama3", "rope_theta": 1e4}}, "rope_type = 'llama3'"),

@@ -23,7 +23,7 @@ class Flags:
 
 
 def run(flags: Flags) -> None:
-    """Write a run's model for Hugging Face transformers: gpt, llama, and qwen3 without attention gate."""
+    """Write a run's model for Hugging Face transformers; where that has no class for it, with a class of ours."""
     import dataclasses
     import json
 
@@ -36,4 +36,5 @@ def run(flags: Flags) -> None:
         print(json.dumps({**dataclasses.asdict(done), "folder": str(done.folder)}))
         return
     print(f"{done.arch} of {done.params:,} parameters, step {done.step}, tokenizer {done.tokenizer or 'none'}")
-    print(f"in {done.folder}: AutoModelForCausalLM.from_pretrained loads it")
+    trust = " with trust_remote_code=True" if done.remote_code else ""
+    print(f"in {done.folder}: AutoModelForCausalLM.from_pretrained loads it{trust}")

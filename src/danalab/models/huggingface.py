@@ -4,7 +4,8 @@
     llama                          LlamaForCausalLM   rotary turns features j and j + H/2, ours 2j and 2j + 1
     qwen3 without attention gate   Qwen3ForCausalLM   likewise; the gains of QK-norm move with their features
 
-Both ways are permutations of numbers, and exact. Needs no transformers. H: head dimension.
+Other models with rotary positions take along a class of ours (`danalab.models.huggingface_module`). All ways are
+permutations of numbers, and exact. Needs no transformers. H: head dimension.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ import torch
 from torch import Tensor
 
 from danalab.errors import UserError
+from danalab.models.build import build_model
 from danalab.models.config import ModelConfig
+from danalab.models.huggingface_module import ARCHITECTURES, MODEL_TYPE, from_module, module_settings
 
 Weights = dict[str, Tensor]
 
@@ -72,6 +75,8 @@ def to_huggingface(config: ModelConfig, weights: Mapping[str, Tensor]) -> tuple[
         UserError: `transformers` has no class that computes this model's function.
     """
     require_class(config)
+    if _obstacle(config) is not None:
+        return module_settings(config), dict(weights)
     described = {"architectures": [_CLASSES[config.arch]], "vocab_size": config.vocab_size, "use_cache": True,
                  "tie_word_embeddings": config.tied}  # fmt: skip
     if config.arch == "gpt":
@@ -85,16 +90,22 @@ def to_huggingface(config: ModelConfig, weights: Mapping[str, Tensor]) -> tuple[
 
 
 def require_class(config: ModelConfig) -> None:
-    """Find out whether `transformers` has a class that computes this model's function.
+    """Find out whether a class of `transformers`, or ours, computes this model's function.
 
     Raises:
-        UserError: it has none; says what stands in the way.
+        UserError: none does; says what stands in the way.
     """
+    if config.arch not in ARCHITECTURES and (obstacle := _obstacle(config)) is not None:
+        raise UserError(obstacle)
+
+
+def _obstacle(config: ModelConfig) -> str | None:
+    """Why `transformers` itself has no class for this model; None where it has one."""
     if config.arch not in _CLASSES:
-        known = ", ".join(_CLASSES)
-        raise UserError(f"transformers has no class for {config.arch}; what can be exported: {known}")
+        known = ", ".join(sorted({*_CLASSES, *ARCHITECTURES}))
+        return f"transformers has no class for {config.arch}; what can be exported: {known}"
     structure = config.architecture.structure
-    wanted = {
+    wanted: dict[str, tuple[object, object]] = {
         "attention_gate": (config.gated, False),
         "qk_norm": (config.qk_normed, structure.qk_norm),
         "norm": (config.norm_kind, config.architecture.norm),
@@ -104,9 +115,8 @@ def require_class(config: ModelConfig) -> None:
         wanted["n_kv_heads"] = (config.kv_heads, config.n_heads)
     for name, (is_, must_be) in wanted.items():
         if is_ != must_be:
-            hint = "; train with --no-attention-gate" if name == "attention_gate" else ""
-            raise UserError(f"{_CLASSES[config.arch]} has no {name} = {is_}, only {must_be}: this {config.arch} model "
-                            f"cannot be exported{hint}")  # fmt: skip
+            return f"{_CLASSES[config.arch]} has {name} = {must_be} only: a {config.arch} with {is_} cannot be exported"
+    return None
 
 
 def _gpt_settings(config: ModelConfig) -> dict[str, Any]:
@@ -190,8 +200,10 @@ def from_huggingface(described: Mapping[str, Any], weights: Mapping[str, Tensor]
             wrong shape.
     """
     kind = described.get("model_type")
+    if kind == MODEL_TYPE:
+        return _ours(from_module(described), weights)
     if kind not in _MODEL_TYPES:
-        raise UserError(f"model_type '{kind}' cannot be imported; what can: {', '.join(_MODEL_TYPES)}")
+        raise UserError(f"model_type '{kind}' cannot be imported; what can: {', '.join(_MODEL_TYPES)}, danalab")
     try:
         config = _gpt_config(described) if kind == "gpt2" else _rotary_config(described, _MODEL_TYPES[kind])
     except KeyError as error:
@@ -203,6 +215,14 @@ def from_huggingface(described: Mapping[str, Any], weights: Mapping[str, Tensor]
         given.pop("lm_head.weight", None)
     take = _Taker(given)
     found = _take_gpt(config, take) if kind == "gpt2" else _take_rotary(config, take)
+    take.finish()
+    return config, found
+
+
+def _ours(config: ModelConfig, weights: Mapping[str, Tensor]) -> tuple[ModelConfig, Weights]:
+    take = _Taker(dict(weights))
+    wanted = build_model(config, device="meta").state_dict()
+    found = {name: take(name, *tensor.shape) for name, tensor in wanted.items()}
     take.finish()
     return config, found
 

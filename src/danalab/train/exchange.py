@@ -16,7 +16,7 @@ from torch import Tensor
 
 from danalab.errors import UserError
 from danalab.files import fsync_folder, read_json, write_atomically, write_json
-from danalab.models import build_model
+from danalab.models import build_model, huggingface_module
 from danalab.models.huggingface import from_huggingface, require_class, to_huggingface
 from danalab.train.checkpoint import tensors
 from danalab.train.config import TrainConfig
@@ -44,6 +44,8 @@ class Exchanged:
     step: int
     tokenizer: str | None
     """Its name; None where there was none to write."""
+    remote_code: bool = False
+    """The class travels with the weights, and from_pretrained needs trust_remote_code."""
 
 
 def export_run(source: str | Path, out: str | Path, *, step: int | None = None, dtype: str = "float32") -> Exchanged:
@@ -70,13 +72,17 @@ def export_run(source: str | Path, out: str | Path, *, step: int | None = None, 
     folder.mkdir(parents=True, exist_ok=True)
     stored = {name: tensor.detach().to(DTYPES[dtype]).contiguous() for name, tensor in weights.items()}
     write_atomically(folder / WEIGHTS, save(stored, metadata={"format": "pt"}))
+    if "auto_map" in described:
+        write_atomically(folder / huggingface_module.FILE.name, huggingface_module.FILE.read_bytes())
     if tokenizer is not None:
         tokenizer.save(folder)
     write_atomically(folder / "README.md", model_card(run, loaded.step, described["architectures"][0]))
     write_json(folder / "config.json", described)  # the last: a folder without it is no model
     fsync_folder(folder)
     name = None if tokenizer is None else tokenizer.name
-    return Exchanged(folder, run.model_config.arch, loaded.model.num_parameters(), loaded.step, name)
+    return Exchanged(
+        folder, run.model_config.arch, loaded.model.num_parameters(), loaded.step, name, "auto_map" in described
+    )
 
 
 def import_folder(source: str | Path, out: str | Path) -> Exchanged:

@@ -16,6 +16,7 @@ def model_card(run: Run, step: int, class_name: str) -> str:
         class_name: in `transformers`.
     """
     name = json.dumps(run.path.resolve().name)  # quoted: any name is a valid YAML string then
+    trust = ", trust_remote_code=True" if class_name.startswith("Danalab") else ""
     rows = "\n".join(f"| {key} | {value} |" for key, value in _facts(run, step).items() if value is not None)
     return f"""---
 library_name: transformers
@@ -37,7 +38,7 @@ A base model, trained with danalab: it continues text, and was not taught to fol
 ```python
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-model = AutoModelForCausalLM.from_pretrained("FOLDER")  # {class_name}
+model = AutoModelForCausalLM.from_pretrained("FOLDER"{trust})  # {class_name}
 tokenizer = AutoTokenizer.from_pretrained("FOLDER")
 ```
 
