@@ -151,9 +151,9 @@ def _read_weights(folder: Path) -> dict[str, Tensor]:
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    files = sorted(folder.glob("*.safetensors"))
+    files = sorted(folder.glob("model*.safetensors")) or sorted(folder.glob("*.safetensors"))
     if not files:
-        raise UserError(f"{folder}: no .safetensors file; save the model with save_pretrained(..., safe_serialization)")
+        raise UserError(f"{folder}: no .safetensors file; save the model with save_pretrained")
     found: dict[str, Any] = {}
     for file in files:
         try:
