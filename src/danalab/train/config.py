@@ -148,7 +148,7 @@ class TrainConfig:
     dtype: Literal["float32", "bfloat16", "float16"] | None = None
     """Of the products (parameters are float32); default bfloat16 on GPUs, float32 on CPU; float16: older GPUs."""
     compile: bool | None = None
-    """torch.compile of each block; default on for GPUs, off on CPU."""
+    """torch.compile of each block; default on for GPUs (resonance: off), off on CPU."""
     activation_checkpointing: str = "none"
     """Trade time for memory: none, full, every-n:K or selective."""
     deterministic: bool = False

@@ -186,7 +186,9 @@ def build_trainer(
     model = sharing.build_model(resolved.model, init=config.init, seed=config.seed, device=device)
     model.set_activation_checkpointing(config.activation_checkpointing)
     model.document_token = dataset.eos_id if config.document_mask else None
-    if config.compile if config.compile is not None else device.type == "cuda":
+    # The compiler makes no code for the complex numbers of oscillators, and warns that it may be slower than eager.
+    usual = device.type == "cuda" and not resolved.model.architecture.structure.oscillators
+    if usual if config.compile is None else config.compile:
         runtime.require_compiler(device)
         for block in model.blocks:
             cast(nn.Module, block).compile()  # in place: names of parameters stay as they are
