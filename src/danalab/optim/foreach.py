@@ -20,7 +20,9 @@ def adana_foreach(ps: Tensors, gs: Tensors, ms: Tensors, vs: Tensors, **s: Any) 
     roots = roots_of(vs, s["eps"])
     gamma3, offset, clip = s["gamma3"], s["alpha_offset"], s["clipsnr"]
     if clip is None:
-        steps = torch._foreach_add(gs, ms, alpha=gamma3 * (s["alpha"] + offset))
+        # Two divisions in place of a list for g + c m: on a CPU its fresh memory costs more than the arithmetic.
+        apply(ps, gs, roots, s["lr"], 1.0)
+        apply(ps, ms, roots, s["lr"] * gamma3 * (s["alpha"] + offset), s["keep"])
     else:
         # clip(alpha m/r) = clip(alpha m, bounds +- clip r) / r: one division at the end serves all three terms.
         bounds = torch._foreach_mul(roots, clip)
@@ -31,7 +33,7 @@ def adana_foreach(ps: Tensors, gs: Tensors, ms: Tensors, vs: Tensors, **s: Any) 
         torch._foreach_mul_(steps, gamma3)
         torch._foreach_add_(steps, ms, alpha=gamma3 * offset)
         torch._foreach_add_(steps, gs)
-    apply(ps, steps, roots, s["lr"], s["keep"])
+        apply(ps, steps, roots, s["lr"], s["keep"])
 
 
 def dana_star_foreach(ps: Tensors, gs: Tensors, ms: Tensors, vs: Tensors, taus: Tensors, **s: Any) -> None:
