@@ -114,7 +114,9 @@ def update_all(
 
 
 def _rule(name: str, scalars: Callable[[Mapping[str, Any], Any], dict[str, Any]]) -> Rule:
-    return Rule(name, ("momentum_buffer",), scalars, update, momentum_direction, update_all, gains=("gain",))
+    return Rule(
+        name, ("momentum_buffer",), scalars, update, momentum_direction, update_all, gains=("gain",), elementwise=False
+    )
 
 
 MUON = _rule("muon", muon_scalars)

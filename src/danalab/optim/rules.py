@@ -30,6 +30,8 @@ class Rule:
     for_kernel: Callable[[Mapping[str, Any]], dict[str, Any]] | None = None
     """The scalars under the names of kernels.cpp, with what does not depend on the element multiplied out; `lr`, `keep`
     and `eps` go there as they are. None: there is no kernel."""
+    elementwise: bool = True
+    """Each element is updated by itself, so that `foreach` may be given pieces of a parameter."""
 
 
 def _momentum_for_kernel(s: Mapping[str, Any]) -> dict[str, Any]:
