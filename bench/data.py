@@ -176,16 +176,16 @@ def main() -> None:
     # The library's own threads are not wanted: one thread is the unit of comparison.
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     torch.set_num_threads(1)
-    tune_malloc()  # as the trainer does
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         results = {
             "machine": f"{platform.machine()}, {available_cores()} cores, Python {platform.python_version()}, CPU",
-            "loader": loader(folder),
             "preparation": preparation(folder, {"bpe-4096": 9, "gpt2": 28}, 3),
             "preparation_of_stdlib": preparation(folder, {"bpe-4096": 1, "gpt2": 1}, 7),
             "stdlib_from_nothing": stdlib(folder),
         }
+        tune_malloc()  # as the trainer does, once its data are there
+        results["loader"] = loader(folder)
     for shape, row in results["loader"].items():
         print(
             f"loader {shape:<13} {row['assemble_gb_per_s']:6.1f} GB/s, memcpy {row['memcpy_gb_per_s']:6.1f} GB/s: "

@@ -82,8 +82,6 @@ def run_training(config: TrainConfig) -> Outcome:
         UserError: bad settings, data or checkpoints.
         LostRankError: a rank died or stopped answering.
     """
-    if config.tune_malloc:
-        runtime.tune_malloc()
     if config.nproc is not None and find_place(os.environ) is None:
         return _launch(config)
     layout = layout_of(config, os.environ)
@@ -144,6 +142,8 @@ def _run(
     world: World,
     stop: runtime.StopRequest,
 ) -> Outcome:
+    if resolved.config.tune_malloc:
+        runtime.tune_malloc()  # not before the data are there: one arena holds up the threads that tokenise
     trainer = build_trainer(resolved, dataset, folder, stop, world)
     if source is not None:
         source.load(trainer, world)
