@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from danalab.cli.app import main
-from danalab.data import prepare
 from danalab.train.run import open_run
+from text_data import prepare_texts
 
 transformers = pytest.importorskip("transformers")
 
@@ -27,11 +27,8 @@ TINY = ["--d-model", "32", "--n-layers", "2", "--n-heads", "4", "--seq-len", "32
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("data")
-    for name, text in (("train", "the quick brown fox jumps over the lazy dog. " * 200), ("val", "a lazy fox. " * 60)):
-        (folder / f"{name}.txt").write_text(text)
-    texts = {"inputs": [folder / "train.txt"], "val_inputs": [folder / "val.txt"]}
-    return prepare("text", "bytes", folder / "set", **texts, workers=1, progress=False)
+    sentence = "the quick brown fox jumps over the lazy dog. "
+    return prepare_texts(tmp_path_factory.mktemp("data"), sentence * 200, "a lazy fox. " * 60)
 
 
 @pytest.fixture(scope="module")

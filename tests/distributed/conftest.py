@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from danalab.data import prepare
+from text_data import prepare_texts
 
 
 @pytest.fixture(scope="session")
@@ -15,8 +15,8 @@ def words(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A prepared data set, bytes as tokens: 57,000 to train on, 2,900 for validation."""
     folder = tmp_path_factory.mktemp("words")
     draw = random.Random(0)
-    for split, lines in (("train", 1400), ("val", 70)):
-        text = "\n".join(" ".join(draw.choices(["one", "two", "three", "four"], k=9)) for _ in range(lines))
-        (folder / f"{split}.txt").write_text(text)
-    texts = {"inputs": [folder / "train.txt"], "val_inputs": [folder / "val.txt"]}
-    return prepare("text", "bytes", folder / "set", **texts, workers=1, progress=False)
+
+    def lines(count: int) -> str:
+        return "\n".join(" ".join(draw.choices(["one", "two", "three", "four"], k=9)) for _ in range(count))
+
+    return prepare_texts(folder, lines(1400), lines(70))

@@ -7,21 +7,21 @@ from pathlib import Path
 
 import pytest
 
-from danalab.data import prepare
 from danalab.train.folder import RunFolder
 from danalab.train.job import run_training
 from e2e.disturbed import config
+from text_data import prepare_texts
 
 
 @pytest.fixture(scope="session")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("data")
     draw = random.Random(0)
-    for split, lines in (("train", 800), ("val", 60)):
-        text = "\n".join(" ".join(draw.choices(["one", "two", "three", "four"], k=9)) for _ in range(lines))
-        (folder / f"{split}.txt").write_text(text)
-    texts = {"inputs": [folder / "train.txt"], "val_inputs": [folder / "val.txt"]}
-    return prepare("text", "bytes", folder / "set", **texts, workers=1, progress=False)
+
+    def lines(count: int) -> str:
+        return "\n".join(" ".join(draw.choices(["one", "two", "three", "four"], k=9)) for _ in range(count))
+
+    return prepare_texts(folder, lines(800), lines(60))
 
 
 @pytest.fixture(scope="session")

@@ -1,11 +1,10 @@
 """Sweeps of seconds."""
 
 import random
-from pathlib import Path
 
 import pytest
 
-from danalab.data import prepare
+from text_data import prepare_texts
 
 WORDS = ["the", "cat", "sat", "on", "a", "mat", "dog", "ran", "to", "red", "house", "and", "then", "it", "was", "blue"]
 
@@ -15,10 +14,11 @@ def fixed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
     """What all runs of a tiny sweep have in common."""
     folder = tmp_path_factory.mktemp("data")
     draw = random.Random(0)
-    for split, sentences in (("train", 300), ("val", 30)):
-        (folder / f"{split}.txt").write_text("\n".join(" ".join(draw.choices(WORDS, k=8)) for _ in range(sentences)))
-    inputs: dict[str, list[Path]] = {"inputs": [folder / "train.txt"], "val_inputs": [folder / "val.txt"]}
-    data = prepare("text", "bytes", folder / "set", **inputs, workers=1, progress=False)
+
+    def sentences(count: int) -> str:
+        return "\n".join(" ".join(draw.choices(WORDS, k=8)) for _ in range(count))
+
+    data = prepare_texts(folder, sentences(300), sentences(30))
     return {
         "data": str(data),
         "d_model": 16,

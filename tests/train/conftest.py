@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from danalab.data import prepare
 from danalab.train.config import TrainConfig
+from text_data import prepare_texts
 
 WORDS = ["the", "cat", "sat", "on", "a", "mat", "dog", "ran", "to", "red", "house", "and", "then", "it", "was", "blue"]
 
@@ -18,18 +18,11 @@ WORDS = ["the", "cat", "sat", "on", "a", "mat", "dog", "ran", "to", "red", "hous
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("data")
     draw = random.Random(0)
-    for split, sentences in (("train", 400), ("val", 40)):
-        text = "\n".join(" ".join(draw.choices(WORDS, k=8)) + "." for _ in range(sentences))
-        (folder / f"{split}.txt").write_text(text)
-    return prepare(
-        "text",
-        "bytes",
-        folder / "set",
-        inputs=[folder / "train.txt"],
-        val_inputs=[folder / "val.txt"],
-        workers=1,
-        progress=False,
-    )
+
+    def sentences(count: int) -> str:
+        return "\n".join(" ".join(draw.choices(WORDS, k=8)) + "." for _ in range(count))
+
+    return prepare_texts(folder, sentences(400), sentences(40))
 
 
 @pytest.fixture

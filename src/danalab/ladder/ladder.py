@@ -82,7 +82,7 @@ class LadderPlan:
 
 
 @dataclass(frozen=True)
-class Tuned:
+class Choice:
     """What tuning found for an optimizer at a size."""
 
     opt: str
@@ -101,7 +101,7 @@ class LadderResult:
 
     folder: Path
     rows: list[dict[str, Any]]
-    tuned: list[Tuned]
+    tuned: list[Choice]
     failures: list[Failure]
 
 
@@ -162,11 +162,11 @@ def _beyond_the_edge(multipliers: Sequence[float], losses: Sequence[float]) -> f
 
 def _tuned(
     rows: Sequence[Mapping[str, Any]], plan: LadderPlan, opt: str, i: int, multipliers: Sequence[float]
-) -> Tuned:
+) -> Choice:
     losses = _losses(rows, plan, opt, i, multipliers)
     best = min(range(len(losses)), key=losses.__getitem__)
     if math.isinf(losses[best]):
         raise UserError(f"{opt} at {plan.sizes[i]}: every learning-rate trial failed; see the runs' log.txt")
     shown = {f"{m:g}": None if math.isinf(loss) else loss for m, loss in zip(multipliers, losses, strict=True)}
     at_edge = len(losses) > 1 and best in (0, len(losses) - 1)
-    return Tuned(opt, dict(plan.sizes[i]), multipliers[best], len(losses), at_edge, shown)
+    return Choice(opt, dict(plan.sizes[i]), multipliers[best], len(losses), at_edge, shown)
