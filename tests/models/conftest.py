@@ -64,13 +64,13 @@ def load_golden(golden: Path, golden_index: dict[str, Any]) -> Callable[..., Gol
 
 @pytest.fixture(params=["enoki", "qwen3", "qwen3-grouped", "gpt", "llama-grouped"])
 def tiny(request: pytest.FixtureRequest) -> ModelConfig:
-    """A configuration of every kind of attention."""
+    """A configuration of every kind of attention; the grouped ones have heads wider together than the model."""
     return ModelConfig(
         arch=request.param.removesuffix("-grouped"),
         d_model=32,
         n_layers=2,
         n_heads=4,
-        head_dim=8,
+        head_dim=12 if request.param.endswith("grouped") else 8,
         mlp_dim=48,
         vocab_size=61,
         seq_len=24,

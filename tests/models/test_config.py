@@ -21,7 +21,7 @@ SIZES: dict[str, Any] = {
     ("changes", "message"),
     [
         ({"arch": "enokki"}, "did you mean 'enoki'"),
-        ({"d_model": 40}, "4 x 8 = 32, but d_model is 40"),
+        ({"arch": "resonance", "d_model": 40}, "4 x 8 = 32, but d_model is 40"),
         ({"d_model": 28, "head_dim": 7}, "head_dim must be even"),
         ({"n_kv_heads": 3}, "3 does not divide 4"),
         ({"n_kv_heads": 0}, "n_kv_heads must be a positive integer"),

@@ -194,7 +194,7 @@ def test_norms_have_a_gain_and_no_shift():
 @pytest.mark.parametrize("arch", ATTENTION)
 @pytest.mark.parametrize("gate", [False, True])
 def test_parameter_count_is_the_sum_of_its_parts(arch: str, gate: bool):
-    d, layers, heads, head_dim, mlp, vocab, kv_heads = 24, 3, 4, 6, 40, 31, 2
+    d, layers, heads, head_dim, mlp, vocab, kv_heads = 24, 3, 4, 8, 40, 31, 2
     model = build_model(ModelConfig(arch, d, layers, heads, head_dim, mlp, vocab, 8, 1e-5, gate, kv_heads))
     attention = d * head_dim * (2 * heads + 2 * kv_heads + (heads if gate else 0))
     mlps = {"enoki": 2, "qwen3": 3, "gpt": 2, "llama": 3}[arch] * d * mlp
@@ -211,7 +211,7 @@ def test_parameter_count_is_the_sum_of_its_parts(arch: str, gate: bool):
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("arch", ATTENTION)
 def test_compute_by_formula_is_what_torch_counts(arch: str, tied: bool):
-    config = ModelConfig(arch, 128, 2, 4, 32, 256, 512, 64, n_kv_heads=2, tied_head=tied)
+    config = ModelConfig(arch, 128, 2, 4, 48 if tied else 32, 256, 512, 64, n_kv_heads=2, tied_head=tied)
     model = build_model(config, device="meta")
     tokens = torch.zeros(2, 64, dtype=torch.int64, device="meta")
     with FlopCounterMode(display=False) as counter:

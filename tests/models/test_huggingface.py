@@ -21,6 +21,8 @@ CASES = {
     "llama-grouped-tied": ModelConfig("llama", *SIZES, n_kv_heads=2, tied_head=True, rope_theta=5e5, norm_eps=1e-3),
     "qwen3": ModelConfig("qwen3", *SIZES, attention_gate=False),
     "qwen3-grouped": ModelConfig("qwen3", *SIZES, attention_gate=False, n_kv_heads=1, rope_theta=1e6),
+    "qwen3-wide-heads": ModelConfig("qwen3", 32, 2, 4, 16, 48, 61, 24, attention_gate=False, n_kv_heads=2),
+    "llama-narrow-heads": ModelConfig("llama", 32, 2, 2, 8, 48, 61, 24),
 }
 TOKENS = torch.randint(0, 61, (2, 24), generator=torch.Generator().manual_seed(0))
 
@@ -62,11 +64,13 @@ def test_there_and_back_changes_no_bit(config: ModelConfig):
     torch.testing.assert_close(found, dict(weights), rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("kind", ["gpt2", "llama", "qwen3"])
+@pytest.mark.parametrize("kind", ["gpt2", "llama", "qwen3", "qwen3-wide-heads"])
 def test_a_random_model_of_transformers_is_ours_too(kind: str):
     torch.manual_seed(0)
     sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
              "head_dim": 8, "num_key_value_heads": 2, "max_position_embeddings": 24}  # fmt: skip
+    if kind == "qwen3-wide-heads":  # as in Qwen3 0.6B, 4B and 8B, heads are together wider than the residual stream
+        kind, sizes = "qwen3", {**sizes, "head_dim": 16}
     if kind == "gpt2":
         sizes = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 24}
     model = theirs({"model_type": kind, "vocab_size": 61, **sizes, "architectures": [
@@ -84,6 +88,8 @@ def test_a_random_model_of_transformers_is_ours_too(kind: str):
 OURS = {
     "enoki": ModelConfig("enoki", *SIZES),
     "gated-grouped": ModelConfig("qwen3", *SIZES, n_kv_heads=2, norm="layernorm", rope_theta=5e5),
+    "gated-wide-heads": ModelConfig("qwen3", 32, 2, 4, 16, 48, 61, 24, n_kv_heads=2),
+    "three-heads": ModelConfig("llama", 32, 2, 3, 8, 48, 61, 24),
     "tied-qk-norm": ModelConfig("llama", *SIZES, qk_norm=True, tied_head=True, residual_scale=0.5, norm_eps=1e-3),
 }
 
@@ -132,6 +138,7 @@ def test_halves_and_pairs_are_inverse_and_move_whole_heads():
         (ModelConfig("gpt", *SIZES, n_kv_heads=2), "GPT2LMHeadModel has n_kv_heads = 4 only: a gpt with 2"),
         (ModelConfig("gpt", *SIZES, attention_gate=True), "attention_gate = False only"),
         (ModelConfig("gpt", *SIZES, residual_scale=0.5), "residual_scale = 1.0 only"),
+        (ModelConfig("gpt", 32, 2, 4, 16, 48, 61, 24), "n_heads x head_dim = 32 only: a gpt with 64"),
     ],
 )
 def test_what_transformers_cannot_compute_is_refused(config: ModelConfig, message: str):

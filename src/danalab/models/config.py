@@ -11,6 +11,7 @@ from danalab.models.registry import MODELS, Architecture
 from danalab.scaling.dimensions import modes_of
 
 NORMS = ("layernorm", "rmsnorm")
+MIXERS = ("oscillators", "none")
 
 
 @dataclass(frozen=True)
@@ -24,13 +25,14 @@ class ModelConfig:
     arch: str
     """Name in `MODELS`."""
     d_model: int
-    """Width of the residual stream; equals n_heads x head_dim."""
+    """Width of the residual stream."""
     n_layers: int
     """Number of blocks."""
     n_heads: int
     """Query heads of each attention."""
     head_dim: int
-    """Features of one head; even, since rotary embedding turns pairs."""
+    """Features of one head; even where rotary embedding turns pairs. n_heads x head_dim need not be d_model: attention's
+    queries, keys and values may be wider or narrower than the residual stream."""
     mlp_dim: int
     """Hidden features of each MLP."""
     vocab_size: int
@@ -55,15 +57,17 @@ class ModelConfig:
     """Oscillators of all n_heads groups of channels (resonance); None: 8 a group."""
     tied_head: bool | None = None
     """The head is the token embedding; None: as the architecture does."""
+    mixer: str | None = None
+    """What mixes the tokens of a resonance model: "oscillators" (as None), or "none", a control that hears nothing."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "arch", MODELS.canonical(self.arch))
         for name in ("d_model", "n_layers", "n_heads", "head_dim", "mlp_dim", "vocab_size", "seq_len"):
             _require_positive_integer(name, getattr(self, name))
-        if self.n_heads * self.head_dim != self.d_model:
+        if self.architecture.structure.oscillators and self.n_heads * self.head_dim != self.d_model:
             raise UserError(
-                f"n_heads x head_dim must equal d_model: {self.n_heads} x {self.head_dim} = "
-                f"{self.n_heads * self.head_dim}, but d_model is {self.d_model}"
+                f"n_heads x head_dim must equal d_model, since {self.arch} shares its channels out to groups: "
+                f"{self.n_heads} x {self.head_dim} = {self.n_heads * self.head_dim}, but d_model is {self.d_model}"
             )
         if self.head_dim % 2 and self.architecture.structure.rotary:
             raise UserError(f"head_dim must be even (rotary embedding turns pairs of features): got {self.head_dim}")
@@ -75,6 +79,15 @@ class ModelConfig:
                 raise UserError(
                     f"n_heads must divide num_frequencies: {self.n_heads} does not divide {self.num_frequencies}"
                 )
+        if self.mixer is not None:
+            if not self.architecture.structure.oscillators:
+                raise UserError(f"mixer '{self.mixer}': only resonance lets it be chosen (here it is {self.arch})")
+            if self.mixer not in MIXERS:
+                raise UserError(
+                    f"unknown mixer '{self.mixer}'{nearest(self.mixer, MIXERS)}; known: {', '.join(MIXERS)}"
+                )
+            if self.mixer == "none" and self.num_frequencies is not None:
+                raise UserError(f"num_frequencies {self.num_frequencies}: mixer 'none' has no oscillators")
         if self.architecture.structure.oscillators:
             for name in ("attention_gate", "n_kv_heads", "qk_norm"):
                 if getattr(self, name):

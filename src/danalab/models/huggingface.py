@@ -113,6 +113,9 @@ def _obstacle(config: ModelConfig) -> str | None:
     }
     if config.arch == "gpt":
         wanted["n_kv_heads"] = (config.kv_heads, config.n_heads)
+        wanted["n_heads x head_dim"] = (config.n_heads * config.head_dim, config.d_model)
+    if config.arch == "llama":  # its configuration class divides, though it does not need the quotient
+        wanted["d_model modulo n_heads"] = (config.d_model % config.n_heads, 0)
     for name, (is_, must_be) in wanted.items():
         if is_ != must_be:
             return f"{_CLASSES[config.arch]} has {name} = {must_be} only: a {config.arch} with {is_} cannot be exported"
@@ -233,6 +236,8 @@ def _gpt_config(described: Mapping[str, Any]) -> ModelConfig:
     _require(described, "scale_attn_by_inverse_layer_idx", (False,), False)
     _require(described, "add_cross_attention", (False,), False)
     width, heads = described["n_embd"], described["n_head"]
+    if width % heads:
+        raise UserError(f"config.json has n_head = {heads}, which does not divide n_embd = {width}")
     return ModelConfig(
         "gpt",
         width,
