@@ -83,6 +83,40 @@ def test_an_imported_model_is_trained_on(capsys, tmp_path, runs, data):
     torch.testing.assert_close(trained, open_run(runs / "llama").load_model().model.state_dict(), rtol=1e-6, atol=1e-6)
 
 
+QWEN3_06B = {
+    "architectures": ["Qwen3ForCausalLM"], "attention_bias": False, "attention_dropout": 0.0, "bos_token_id": 151643,
+    "eos_token_id": 151645, "head_dim": 128, "hidden_act": "silu", "hidden_size": 1024, "initializer_range": 0.02,
+    "intermediate_size": 3072, "max_position_embeddings": 40960, "max_window_layers": 28, "model_type": "qwen3",
+    "num_attention_heads": 16, "num_hidden_layers": 28, "num_key_value_heads": 8, "rms_norm_eps": 1e-06,
+    "rope_scaling": None, "rope_theta": 1000000, "sliding_window": None, "tie_word_embeddings": True,
+    "torch_dtype": "bfloat16", "transformers_version": "4.51.0", "use_cache": True, "use_sliding_window": False,
+    "vocab_size": 151936,
+}  # fmt: skip
+"""config.json as published: 16 heads of 128 in a model of width 1024."""
+
+
+def test_the_published_shape_of_a_small_qwen3_is_imported_and_goes_back(tmp_path):
+    torch.manual_seed(0)
+    few = {"num_hidden_layers": 1, "vocab_size": 300, "max_position_embeddings": 64, "max_window_layers": 1}
+    config = transformers.Qwen3Config(**{**QWEN3_06B, **few})
+    theirs = transformers.Qwen3ForCausalLM(config).eval()
+    with torch.no_grad():  # not theirs.bfloat16(), which would round the rotary frequencies, too
+        for parameter in theirs.parameters():
+            parameter.copy_(parameter.bfloat16())
+    theirs.save_pretrained(tmp_path / "hf")
+    described = {**QWEN3_06B, **few, "bos_token_id": 0, "eos_token_id": 0}
+    (tmp_path / "hf" / "config.json").write_text(json.dumps(described))
+
+    assert main(["import", str(tmp_path / "hf"), "--out", str(tmp_path / "run")]) == 0
+    ids = torch.randint(0, 300, (2, 16))
+    with torch.no_grad():
+        ours = open_run(tmp_path / "run").load_model().model(ids)
+        torch.testing.assert_close(ours, theirs(ids).logits, rtol=1e-5, atol=1e-5)
+    assert main(["export", str(tmp_path / "run"), "--out", str(tmp_path / "again"), "--dtype", "bfloat16"]) == 0
+    again = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "again", dtype="auto")
+    torch.testing.assert_close(dict(again.state_dict()), dict(theirs.bfloat16().state_dict()), rtol=0, atol=0)
+
+
 def test_a_checkpoint_in_sixteen_bits_has_a_card_with_the_runs_facts(tmp_path, runs):
     assert main(["export", str(runs / "gpt"), "--out", str(tmp_path / "hf"), "--dtype", "bfloat16"]) == 0
     model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "hf", dtype="auto")

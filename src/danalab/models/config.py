@@ -31,8 +31,8 @@ class ModelConfig:
     n_heads: int
     """Query heads of each attention."""
     head_dim: int
-    """Features of one head; even where rotary embedding turns pairs. n_heads x head_dim need not be d_model: attention's
-    queries, keys and values may be wider or narrower than the residual stream."""
+    """Features of one head; even where rotary embedding turns pairs. n_heads x head_dim need not be d_model: queries,
+    keys and values may be wider or narrower than the residual stream."""
     mlp_dim: int
     """Hidden features of each MLP."""
     vocab_size: int
