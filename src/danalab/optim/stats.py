@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -31,39 +31,46 @@ def collect(
         `momentum_norm`: Euclidean norm of m.
     """
 
-    def sums(p: Tensor, state: dict[str, Any], group: dict[str, Any]) -> dict[str, Tensor]:
-        m = local(state["exp_avg"])
-        t = state["step"].to(m.device)
-        found = {"momentum_norm": m.square().sum(), "effective_time": t * m.numel()}
-        if "exp_avg_sq" not in state:
-            return found
-        u = m.abs() / (local(state["exp_avg_sq"]).sqrt() + group["eps"])
-        if "tau" in state:
-            tau = local(state["tau"])
-            c = tau.clamp(max=0.5)
-            q = torch.clamp(c / (1 - c), min=1 / (1 + t))
-            time = torch.clamp(tau * t, min=1.0)
-            u = u * q.sqrt()
-            damped = time ** (1 - group["kappa"]) * u / q
-            found["tau"], found["effective_time"] = tau.sum(), time.sum()
-        elif "kappa_max" in group:
-            floor = group["significance"] ** 2 * noise_floor(t, group["delta"])
-            kappa = group["kappa_max"] - (group["kappa_max"] - group["kappa_min"]) * signal_share(u, floor)
-            found["kappa"] = kappa.sum()
-            damped = (1 + t) ** (1 - kappa) * u
-        else:
-            damped = (1 + t) ** (1 - group["kappa"]) * u
-        if group.get("clipsnr") is not None:
-            found["clipped"] = (damped > group["clipsnr"]).sum()
-            damped = damped.clamp(max=group["clipsnr"])
-        found.update(snr=u.sum(), damped=damped.sum())
-        return found
-
-    totals = across(_total(optimizer, sums))
+    totals = across(_total(optimizer, lambda p, state, group: signal_sums(state, group)))
     count = totals.pop("count")
     momentum_norm = totals.pop("momentum_norm").sqrt()
     means = {name: total / count for name, total in totals.items()}
     return {name: value.float() for name, value in {**means, "momentum_norm": momentum_norm}.items()}
+
+
+def signal_sums(state: Mapping[str, Any], group: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Sums over the coordinates of one parameter's state of what `collect` takes the means of, 0-dim tensors.
+
+    Args:
+        state: `step`, `exp_avg` and, where the optimizer has them, `exp_avg_sq` and `tau`; of DTensors the local part.
+        group: the parameter's settings.
+    """
+    m = local(state["exp_avg"])
+    t = state["step"].to(m.device)
+    found = {"momentum_norm": m.square().sum(), "effective_time": t * m.numel()}
+    if "exp_avg_sq" not in state:
+        return found
+    u = m.abs() / (local(state["exp_avg_sq"]).sqrt() + group["eps"])
+    if "tau" in state:
+        tau = local(state["tau"])
+        c = tau.clamp(max=0.5)
+        q = torch.clamp(c / (1 - c), min=1 / (1 + t))
+        time = torch.clamp(tau * t, min=1.0)
+        u = u * q.sqrt()
+        damped = time ** (1 - group["kappa"]) * u / q
+        found["tau"], found["effective_time"] = tau.sum(), time.sum()
+    elif "kappa_max" in group:
+        floor = group["significance"] ** 2 * noise_floor(t, group["delta"])
+        kappa = group["kappa_max"] - (group["kappa_max"] - group["kappa_min"]) * signal_share(u, floor)
+        found["kappa"] = kappa.sum()
+        damped = (1 + t) ** (1 - kappa) * u
+    else:
+        damped = (1 + t) ** (1 - group["kappa"]) * u
+    if group.get("clipsnr") is not None:
+        found["clipped"] = (damped > group["clipsnr"]).sum()
+        damped = damped.clamp(max=group["clipsnr"])
+    found.update(snr=u.sum(), damped=damped.sum())
+    return found
 
 
 def update_rms(optimizer: Any) -> Tensor:
