@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import dataclass
+from typing import Literal
 
 from danalab.errors import UserError
 from danalab.scaling.dimensions import GPT2_VOCAB
@@ -28,6 +29,8 @@ class Flags:
     """Explicit number of attention heads; resonance: of groups that share frequencies, default 8."""
     num_frequencies: int | None = None
     """resonance: damped oscillators of all groups; default 8 a group."""
+    mixer: Literal["oscillators", "none"] | None = None
+    """resonance: none leaves the oscillators out, a control that hears no earlier token; default oscillators."""
     head_dim: int | None = None
     """Explicit width of a head; default d_model / n_heads."""
     mlp_dim: int | None = None
@@ -85,7 +88,7 @@ def run(flags: Flags) -> None:
         raise UserError(f"give either --heads {flags.heads} or --size {flags.size}, not both")
     if flags.heads is None:
         given = {name: getattr(flags, name) for name in ("d_model", "n_layers", "n_heads", "head_dim", "mlp_dim")}
-        dims = if_resonance(flags.arch, flags.size, flags.num_frequencies, flags.vocab_size, **given)
+        dims = if_resonance(flags.arch, flags.size, flags.num_frequencies, flags.vocab_size, flags.mixer, **given)
     if flags.heads is None and dims is None and flags.d_model is not None:
         if flags.n_layers is None or flags.n_heads is None:
             raise UserError("--d-model needs --n-layers and --n-heads beside it")

@@ -196,7 +196,7 @@ def _flops(row: Row, tokens: float, convention: str) -> float:
         key: settings[key]
         for key in (
             "arch", "d_model", "n_layers", "n_heads", "head_dim", "mlp_dim", "vocab_size", "seq_len",
-            "n_kv_heads", "attention_gate", "tied_head", "num_frequencies",
+            "n_kv_heads", "attention_gate", "tied_head", "num_frequencies", "mixer",
         )
         if key in settings
     })  # fmt: skip

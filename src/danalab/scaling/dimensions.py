@@ -49,6 +49,8 @@ class Shape(Protocol):
     def seq_len(self) -> int: ...
     @property
     def num_frequencies(self) -> int | None: ...
+    @property
+    def mixer(self) -> str | None: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +74,8 @@ class Dimensions:
     """One matrix for embedding and head; None = the architecture's default (gpt yes, the others no)."""
     num_frequencies: int | None = None
     """Oscillators of all groups (resonance, whose groups are its n_heads); None = 8 a group."""
+    mixer: str | None = None
+    """"none": a resonance model without its oscillators; None = with them."""
     seq_len: int = 0
     """Positions that have a vector of their own, where positions are learned; they are left out of the count at 0."""
 
@@ -160,7 +164,9 @@ def is_tied(shape: Shape) -> bool:
 
 
 def modes_of(shape: Shape) -> int:
-    """Oscillators of one channel (resonance)."""
+    """Oscillators of one channel (resonance); 0 where its mixer is "none"."""
+    if shape.mixer == "none":
+        return 0
     return DEFAULT_MODES if shape.num_frequencies is None else shape.num_frequencies // shape.n_heads
 
 
@@ -182,6 +188,8 @@ def _vector_params(shape: Shape) -> int:
     gains = (2 * layers + 1) * shape.d_model + (2 * layers * shape.head_dim if qk_norm else 0)
     if structure.oscillators:  # poles by group; magnitude, phase and the share that passes at once by channel
         modes = modes_of(shape)
+        if not modes:
+            return gains
         return gains + layers * (2 * shape.n_heads * modes + (2 * modes + 1) * shape.d_model)
     if not structure.biases:
         return gains

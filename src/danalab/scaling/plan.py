@@ -162,7 +162,7 @@ def plan(
         vocab_size=shape.vocab_size,
         attention_gate=is_gated(shape),
         n_kv_heads=shape.n_kv_heads or shape.n_heads,
-        num_frequencies=modes_of(shape) * shape.n_heads if STRUCTURES.get(shape.arch).oscillators else None,
+        num_frequencies=(modes_of(shape) * shape.n_heads or None) if STRUCTURES.get(shape.arch).oscillators else None,
         tied_head=is_tied(shape),
         seq_len=seq_len,
         non_emb_params=shape.non_emb_params,

@@ -44,6 +44,7 @@ def resonance_dimensions(
     d_model: int | None = None,
     n_layers: int | None = None,
     num_frequencies: int | None = None,
+    mixer: str | None = None,
     n_heads: int | None = None,
     head_dim: int | None = None,
     mlp_dim: int | None = None,
@@ -53,6 +54,7 @@ def resonance_dimensions(
 
     Args:
         num_frequencies: oscillators of all groups; default 8 a group where there is no name.
+        mixer: "none" leaves the oscillators out.
         n_heads: groups; default 8. head_dim: channels of a group, for those who wish to say it twice.
     Raises:
         UserError: an unknown name, no size at all, or groups that divide neither d_model nor num_frequencies.
@@ -63,9 +65,15 @@ def resonance_dimensions(
     d_model = d_model or (named.d_model if named else None)
     n_layers = n_layers or (named.n_layers if named else None)
     groups = n_heads or GROUPS
-    num_frequencies = num_frequencies or (named.num_frequencies if named else 8 * groups)
     if d_model is None or n_layers is None:
         raise UserError(f"give a size: --size {'|'.join(SIZES)}, or --model-dim and --num-layers")
+    if mixer == "none":
+        if num_frequencies is not None:
+            raise UserError(f"--num-frequencies {num_frequencies}: --mixer none has no oscillators; leave one out")
+        return replace(
+            explicit_dimensions("resonance", d_model, n_layers, groups, head_dim, mlp_dim, vocab_size), mixer=mixer
+        )
+    num_frequencies = num_frequencies or (named.num_frequencies if named else 8 * groups)
     for flag, number in (("--model-dim", d_model), ("--num-frequencies", num_frequencies)):
         if number % groups:
             raise UserError(f"{flag} {number} is not divisible by the {groups} groups (--n-heads)")
@@ -74,16 +82,21 @@ def resonance_dimensions(
 
 
 def if_resonance(
-    arch: str, size: str | None, num_frequencies: int | None, vocab_size: int, **given: int | None
+    arch: str,
+    size: str | None,
+    num_frequencies: int | None,
+    vocab_size: int,
+    mixer: str | None = None,
+    **given: int | None,
 ) -> Dimensions | None:
     """`resonance_dimensions` of what a command line says, or None where `arch` is another.
 
     Raises:
-        UserError: also where another architecture is given a `size` or `num_frequencies`.
+        UserError: also where another architecture is given a `size`, `num_frequencies` or `mixer`.
     """
     if STRUCTURES.get(arch).oscillators:
-        return resonance_dimensions(size, num_frequencies=num_frequencies, vocab_size=vocab_size, **given)
-    for flag, value in (("--size", size), ("--num-frequencies", num_frequencies)):
+        return resonance_dimensions(size, num_frequencies=num_frequencies, vocab_size=vocab_size, mixer=mixer, **given)
+    for flag, value in (("--size", size), ("--num-frequencies", num_frequencies), ("--mixer", mixer)):
         if value is not None:
             raise UserError(f"{flag} {value}: only with --arch resonance (here it is {arch})")
     return None

@@ -38,6 +38,8 @@ class TrainConfig:
     """Explicit number of attention heads; resonance: of groups that share frequencies, default 8."""
     num_frequencies: int | None = None
     """resonance: damped oscillators of all groups; default 8 a group."""
+    mixer: Literal["oscillators", "none"] | None = None
+    """resonance: none leaves the oscillators out, a control that hears no earlier token; default oscillators."""
     head_dim: int | None = None
     """Explicit width of a head; default d_model / n_heads."""
     mlp_dim: int | None = None

@@ -162,6 +162,7 @@ def resolve(config: TrainConfig, dataset: Vocabulary, world_size: int = 1) -> Re
         n_kv_heads=config.n_kv_heads,
         tied_head=config.tied_head,
         num_frequencies=planned.num_frequencies,
+        mixer=config.mixer,
     )
     if not pace.is_constant:
         flops = pace.flops(planned.steps, lambda length: flops_per_token(model, length))
@@ -246,11 +247,11 @@ def _dimensions(config: TrainConfig, vocab_size: int) -> Dimensions | None:
     """Explicit dimensions, or None where --heads decides."""
     given = {name: getattr(config, name) for name in ("d_model", "n_layers", "n_heads", "head_dim", "mlp_dim")}
     if config.heads is None:
-        dims = if_resonance(config.arch, config.size, config.num_frequencies, vocab_size, **given)
+        dims = if_resonance(config.arch, config.size, config.num_frequencies, vocab_size, config.mixer, **given)
         if dims is not None:
             return dims
     else:
-        for name in ("size", "num_frequencies"):
+        for name in ("size", "num_frequencies", "mixer"):
             if getattr(config, name) is not None:
                 raise UserError(f"{flag(name)} {getattr(config, name)}: not with --heads; leave one of the two out")
         by_rule = dimensions(config.arch, config.heads, vocab_size)

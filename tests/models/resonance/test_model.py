@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -83,10 +84,8 @@ def test_nothing_is_learned_from_noise_and_a_mixer_that_sees_the_future_is_caugh
 
 def recall_accuracy(lag, mixing=True, width=32, modes=4, steps=150, lr=1e-2, length=24):
     vocab = 8
-    model = build_model(config(width, 2, vocab, length, modes))
-    if not mixing:
-        for block in model.blocks:
-            block.attention.bank = nn.Identity()
+    shape = config(width, 2, vocab, length, modes)
+    model = build_model(shape if mixing else replace(shape, num_frequencies=None, mixer="none"))
 
     def batch(seed):
         row = random_tokens(16, length, vocab=vocab, seed=seed)
@@ -205,3 +204,22 @@ def test_what_has_no_meaning_here_is_refused():
     model.document_token = 0
     with pytest.raises(UserError, match="leave --document-mask out"):
         model(random_tokens(1, 9))
+
+
+def test_without_its_mixer_a_model_hears_the_present_token_only_and_is_counted_and_decoded_all_the_same():
+    dims = resonance_dimensions(d_model=32, n_layers=2, mixer="none", n_heads=4, mlp_dim=64, vocab_size=61)
+    model = build_model(ModelConfig("resonance", 32, 2, 4, 8, 64, 61, 40, mixer="none"), dtype=torch.float64)
+    assert model.num_parameters() == parameter_count(dims) == parameter_count(model.config)
+    row, other = random_tokens(1, 30), random_tokens(1, 30)
+    other[:, :29] = 7
+    assert torch.equal(model(row)[:, 29], model(other)[:, 29])
+    text = list(generate(model, row[0].tolist(), max_tokens=8, temperature=0))
+    assert model(torch.tensor([row[0].tolist() + text]))[0, 29:-1].argmax(-1).tolist() == text
+    with pytest.raises(UserError, match="mixer 'none' has no oscillators"):
+        ModelConfig("resonance", 32, 2, 4, 8, 64, 61, 32, mixer="none", num_frequencies=8)
+    with pytest.raises(UserError, match="only resonance lets it be chosen"):
+        ModelConfig("enoki", 32, 2, 4, 8, 64, 61, 32, mixer="none")
+    with pytest.raises(UserError, match="did you mean 'none'"):
+        ModelConfig("resonance", 32, 2, 4, 8, 64, 61, 32, mixer="nome")
+    with pytest.raises(UserError, match="leave one out"):
+        resonance_dimensions("small", mixer="none", num_frequencies=64)

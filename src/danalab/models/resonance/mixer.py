@@ -3,7 +3,8 @@
     v = W_v h,  g = W_g h;   y = W_out [ SiLU(g) * bank(v) ]
 
 The bank is linear and the same at all times; the gate makes what passes depend on the content (and, as a product of two
-oscillations, hears their sum and difference frequencies).
+oscillations, hears their sum and difference frequencies). With the mixer "none" there is no bank, and y = v: a control
+that hears no token but the present one.
 
 Shapes: B batch, L length, D model dimension, R modes of a channel.
 """
@@ -27,7 +28,7 @@ class Resonator(nn.Module):
         d = config.d_model
         self.v = Linear(d, d)
         self.g = Linear(d, d)
-        self.bank = OscBank(d, config.n_heads, config.modes, config.seq_len)
+        self.bank = OscBank(d, config.n_heads, config.modes, config.seq_len) if config.modes else None
         self.out = Linear(d, d, role="residual")
 
     def forward(
@@ -39,17 +40,20 @@ class Resonator(nn.Module):
         state: what earlier calls left, or None.
         """
         v = self.v(x_BLD)
-        y = self.bank(v) if state is None else self._continue(v, state)
+        if self.bank is None:
+            y = v
+        else:
+            y = self.bank(v) if state is None else self._continue(self.bank, v, state)
         g = self.g(x_BLD)
         return self.out(F.silu(g) * y.to(g.dtype))
 
-    def _continue(self, v_BLD: Tensor, state: Ringing) -> Tensor:
-        before = self.bank.new_state(state.batch, v_BLD) if state.values is None else state.values
+    def _continue(self, bank: OscBank, v_BLD: Tensor, state: Ringing) -> Tensor:
+        before = bank.new_state(state.batch, v_BLD) if state.values is None else state.values
         if v_BLD.shape[1] == 1:
-            y, after = self.bank.step(v_BLD[:, 0], before)
+            y, after = bank.step(v_BLD[:, 0], before)
             y = y.unsqueeze(1)
         else:
-            y, after = self.bank.prefill(v_BLD, before)
+            y, after = bank.prefill(v_BLD, before)
         state.values = after.detach()
         return y
 
