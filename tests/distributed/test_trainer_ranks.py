@@ -8,6 +8,7 @@ import os
 import signal
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -21,6 +22,7 @@ from danalab.train.evaluation import Evaluator
 from danalab.train.job import build_trainer, run_training
 from danalab.train.metrics import read_rows
 from danalab.train.parallel import Layout, World, join
+from danalab.train.watch.tau import read_tau_statistics
 from distributed.ranks import RankFailed, run_ranks
 
 CPU = torch.device("cpu")
@@ -249,3 +251,38 @@ def test_a_rank_that_hangs_is_named_after_the_timeout(words, tmp_path, monkeypat
     with pytest.raises(RankFailed):
         run_ranks(survive, 2, settings(words, tmp_path / "run", collective_timeout=1.0))
     assert (tmp_path / "0.txt").read_text().startswith("rank 1 died or stopped answering")
+
+
+# ---- what is watched ----
+
+
+@pytest.mark.parametrize(
+    ("opt", "parallel"),
+    [
+        ("dana-star-mk4", {"distributed_backend": "zero"}),
+        ("dana-star-mk4", {"distributed_backend": "fsdp"}),
+        ("dana-star-mk4", {"distributed_backend": "fsdp", "tp_size": 2}),
+        ("manau", {"distributed_backend": "zero"}),
+    ],
+    ids=["zero", "fsdp", "tp", "hybrid-zero"],
+)
+def test_statistics_of_tau_and_dynamics_are_those_of_one_process(words, tmp_path, opt, parallel):
+    watched = {"opt": opt, "iterations": 4, "log_dynamics": True, "collect_tau_stats": True}
+    run_training(settings(words, tmp_path / "one", **watched))
+    run_ranks(train, 2, settings(words, tmp_path / "two", **watched, **parallel))
+    (_, one), (_, two) = (
+        read_tau_statistics(tmp_path / name / "tau" / "tau-step-00000004.npz") for name in ("one", "two")
+    )
+    assert list(one) == list(two)
+    assert one
+    for name, alone in one.items():
+        for what, values in alone.items():
+            np.testing.assert_allclose(two[name][what], values, rtol=1e-3, atol=1e-7, err_msg=f"{name}:{what}")
+    ours, theirs = (
+        [json.loads(line) for line in (tmp_path / name / "dynamics.jsonl").read_text().splitlines()]
+        for name in ("two", "one")
+    )
+    assert [row.keys() for row in ours] == [row.keys() for row in theirs]
+    assert any(key.endswith("/grad_norm") for key in ours[0])
+    for row, alone in zip(ours, theirs, strict=True):
+        assert row == pytest.approx(alone, rel=1e-3, abs=1e-7)

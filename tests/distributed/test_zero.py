@@ -148,6 +148,25 @@ def test_checkpoints_are_those_of_the_optimizer_alone(name):
     assert same(run_ranks(zero_steps, 2, name, range(2, 4), alone(name, range(2)))[0][0], want)
 
 
+def tau_after_two_steps(rank: int, ranks: int, name: str) -> list[tuple[int, Tensor]]:
+    model = tiny()
+    optimizer = sharded(name, model)
+    for step in range(2):
+        give_gradients(model, step)
+        optimizer.step()
+    place = {id(p): i for i, p in enumerate(p for group in optimizer.param_groups for p in group["params"])}
+    return [(place[id(p)], tau) for p, tau in optimizer.whole_states("tau")]
+
+
+@pytest.mark.parametrize("name", ["dana-star-mk4", "manau", "adana"])
+def test_one_kind_of_state_is_brought_together_parameter_by_parameter(name):
+    _, alone_state = alone(name, range(2))
+    want = {i: state["tau"] for i, state in alone_state["state"].items() if "tau" in state}
+    for found in run_ranks(tau_after_two_steps, 3, name):
+        assert [i for i, _ in found] == sorted(want)
+        assert all(torch.equal(tau, want[i]) for i, tau in found)
+
+
 def train(rank: int, ranks: int, overlap: bool, micro: int, no_sync: bool) -> tuple[Any, Any]:
     """Two steps on a real loss, each rank with its part of the batch, clipped; weights and norms."""
     model = tiny()

@@ -25,7 +25,7 @@ class Callback:
         """The gradients of update number `step` are there (clipped, finite); the weights are still the old ones."""
 
     def after_update(self, step: int, logged: bool) -> None:
-        """Update number `step` was made; the gradients are still there."""
+        """Update number `step` was made."""
 
     def on_evaluated(self, step: int) -> None:
         """The fixed validation set was evaluated after `step` steps."""
@@ -45,8 +45,3 @@ class Callback:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take back what `state_dict` gave."""
-
-
-def whole(tensor: Any) -> Any:
-    """The tensor itself, or all of a sharded one (a collective: on every rank or on none)."""
-    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor

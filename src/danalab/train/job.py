@@ -236,7 +236,7 @@ def build_trainer(
         stop=runtime.StopRequest() if stop is None else stop,
         sharing=sharing,
         loss_scale=LossScale(device) if compute_dtype == torch.float16 else None,
-        callbacks=[SpikeMonitor(), *watchers(resolved, folder, model, driver.optimizer, world)],
+        callbacks=[SpikeMonitor(), *watchers(resolved, folder, model, driver.optimizer, sharing)],
     )
 
 

@@ -5,6 +5,8 @@ import pytest
 import torch
 from torch import nn
 
+from danalab.train.parallel import World
+from danalab.train.parallel.sharing import Sharing
 from danalab.train.watch.dynamics import Dynamics, angles, update_statistics
 
 
@@ -31,7 +33,9 @@ def test_a_matrix_is_measured_by_its_norm_and_a_vector_by_its_rms():
 
 def test_each_logged_step_gives_a_row_with_every_parameter_of_its_own(tmp_path):
     model = nn.Linear(3, 2)
-    watch = Dynamics(tmp_path / "dynamics.jsonl", model.named_parameters())
+    sharing = Sharing(World.single())
+    sharing.attach(list(model.parameters()))
+    watch = Dynamics(tmp_path / "dynamics.jsonl", model.named_parameters(), sharing)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     watch.on_start(0)
     for step in (1, 2):
@@ -52,7 +56,7 @@ def test_each_logged_step_gives_a_row_with_every_parameter_of_its_own(tmp_path):
 def test_resuming_removes_the_rows_past_the_resumed_step(tmp_path):
     file = tmp_path / "dynamics.jsonl"
     file.write_text('{"step": 5}\n{"step": 10}\n')
-    watch = Dynamics(file, nn.Linear(1, 1).named_parameters())
+    watch = Dynamics(file, nn.Linear(1, 1).named_parameters(), Sharing(World.single()))
     watch.on_start(5)
     watch.close()
     assert file.read_text() == '{"step": 5}\n'

@@ -5,14 +5,18 @@ from torch import nn
 
 from danalab.errors import UserError
 from danalab.optim import ADana, DanaStar
+from danalab.train.parallel import World
+from danalab.train.parallel.sharing import Sharing
 from danalab.train.watch.tau import QUANTILES, TauStatistics, order_statistics, read_tau_statistics
+
+ALONE = Sharing(World.single())
 
 
 def watching(tmp_path, **settings):
     model = nn.Linear(5, 3)
     optimizer = DanaStar(model.parameters())
     settings = {"eval_interval": 2, "last_step": 1000, **settings}
-    return model, optimizer, TauStatistics(tmp_path / "tau", model.named_parameters(), optimizer, **settings)
+    return model, optimizer, TauStatistics(tmp_path / "tau", model.named_parameters(), optimizer, ALONE, **settings)
 
 
 def test_the_evaluations_number_10_20_40_and_the_last_are_due_whatever_came_before(tmp_path):
@@ -52,8 +56,9 @@ def test_ranks_reach_from_the_first_to_the_last_value_without_repeating(n):
 
 def test_an_optimizer_without_tau_is_refused_by_name(tmp_path):
     model = nn.Linear(5, 3)
+    adana = ADana(model.parameters())
     with pytest.raises(UserError, match="ADana keeps no tau"):
-        TauStatistics(tmp_path, model.named_parameters(), ADana(model.parameters()), eval_interval=1, last_step=1)
+        TauStatistics(tmp_path, model.named_parameters(), adana, ALONE, eval_interval=1, last_step=1)
 
 
 def test_a_file_of_another_kind_is_refused_by_name(tmp_path):

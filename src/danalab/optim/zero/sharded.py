@@ -303,6 +303,23 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
         for traffic in self._traffic:
             traffic.finish_gather()
 
+    def whole_states(self, name: str) -> Iterator[tuple[Tensor, Tensor]]:
+        """(parameter, all of its state called `name`) on every rank, in host memory, one after another. Collective.
+
+        Parameters without such state are left out. All ranks must take equally many.
+        """
+        own = own_states(self._inner, self._owned)
+        shapes = [p.shape for p in self._params]
+        for i, p in enumerate(self._params):
+            pieces = {
+                piece: ({name: state[name]}, False)
+                for piece, (state, _) in own.items()
+                if piece.parameter == i and name in state
+            }
+            found, _ = gather_states(pieces, shapes, self._group, self._rank, self._ranks)
+            if i in found:
+                yield p, found[i][name]
+
     # ---- checkpoints ----
 
     def state_dict(self) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from torch.distributed.tensor import DTensor
 from danalab.models import ModelConfig, build_model
 from danalab.models.decoder import Decoder
 from danalab.optim import build_optimizer
+from danalab.optim.sharding.layout import whole_of
 from danalab.optim.zero import DistributedMuonAdamW
 from danalab.train.parallel.buckets import GradientBuckets
 from danalab.train.parallel.norms import whole_norms
@@ -86,6 +87,23 @@ class Sharing:
         grads = [g.to_local() if isinstance(g, DTensor) else g for p in self._parameters if (g := p.grad) is not None]
         torch._foreach_mul_(grads, factor)
 
+    # ---- what is watched ----
+
+    def norm_of_each_gradient(self) -> Iterator[tuple[Tensor, float]]:
+        """(parameter, norm of its whole gradient) of all that are attached. Waits for the device. Collective."""
+        return zip(self._parameters, self.gradient_norms().tolist(), strict=True)
+
+    def whole_states(self, optimizer: torch.optim.Optimizer, name: str) -> Iterator[tuple[Tensor, Tensor]]:
+        """(parameter, all of its state called `name`) on all ranks, one after another, where there is such. Collective.
+
+        All ranks must take equally many.
+        """
+        for group in optimizer.param_groups:
+            for p in group["params"]:
+                value = optimizer.state.get(p, {}).get(name)
+                if value is not None:
+                    yield p, whole_of(value)
+
     def total(self, value: Tensor) -> Tensor:
         """A 0-dim tensor summed over data-parallel ranks, in place."""
         mesh = self.world.mesh
@@ -145,6 +163,9 @@ class ShardedOptimizer(Sharing):
 
     def scale_gradients(self, factor: Tensor) -> None:
         self._optimizer.scale_gradients(factor)
+
+    def whole_states(self, optimizer: torch.optim.Optimizer, name: str) -> Iterator[tuple[Tensor, Tensor]]:
+        return self._optimizer.whole_states(name)
 
 
 class FullySharded(Sharing):

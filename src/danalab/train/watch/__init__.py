@@ -11,24 +11,24 @@ if TYPE_CHECKING:
     from torch import nn
 
     from danalab.train.folder import RunFolder
-    from danalab.train.parallel.world import World
+    from danalab.train.parallel.sharing import Sharing
     from danalab.train.resolve import Resolved
 
 
 def watchers(
-    resolved: Resolved, folder: RunFolder, model: nn.Module, optimizer: torch.optim.Optimizer, world: World
+    resolved: Resolved, folder: RunFolder, model: nn.Module, optimizer: torch.optim.Optimizer, sharing: Sharing
 ) -> list[Callback]:
     """The callbacks that the configuration asks for, on this rank.
 
     Raises:
         UserError: an extra is missing, or the optimizer keeps no tau.
     """
-    config = resolved.config
+    config, world = resolved.config, sharing.world
     found: list[Callback] = []
     if config.log_dynamics:
         from danalab.train.watch.dynamics import Dynamics
 
-        found.append(Dynamics(folder.path / "dynamics.jsonl", model.named_parameters(), writes=world.is_main))
+        found.append(Dynamics(folder.path / "dynamics.jsonl", model.named_parameters(), sharing, writes=world.is_main))
     if config.collect_tau_stats:
         from danalab.train.watch.tau import TauStatistics
 
@@ -37,6 +37,7 @@ def watchers(
                 folder.path / "tau",
                 model.named_parameters(),
                 optimizer,
+                sharing,
                 eval_interval=config.eval_interval,
                 last_step=resolved.iterations,
                 writes=world.is_main,

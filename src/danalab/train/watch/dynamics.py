@@ -6,14 +6,17 @@ angles are between W and W' as vectors, in radians; rows are summarised by the m
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from danalab.train.callbacks import Callback, whole
+from danalab.optim.sharding.layout import whole_of
+from danalab.train.callbacks import Callback
 from danalab.train.metrics import MetricsFile
+from danalab.train.parallel.sharing import Sharing
 
 EPS = 1e-12
 
@@ -28,13 +31,16 @@ class Dynamics(Callback):
 
     name = "dynamics"
 
-    def __init__(self, file: Path, named_parameters: Iterable[tuple[str, Tensor]], *, writes: bool = True):
+    def __init__(
+        self, file: Path, named_parameters: Iterable[tuple[str, Tensor]], sharing: Sharing, *, writes: bool = True
+    ):
         """Args:
         file: where the rows go.
+        sharing: knows the gradients; by the first step those parameters are attached to it.
         writes: whether this rank is the one that writes; sharded parameters are gathered by all.
         """
         self._parameters = [(name, p) for name, p in named_parameters if p.requires_grad]
-        self._path, self._writes = file, writes
+        self._path, self._sharing, self._writes = file, sharing, writes
         self._file: MetricsFile | None = None
         self._before: list[Tensor] = []
         self._row: dict[str, float] = {}
@@ -50,17 +56,19 @@ class Dynamics(Callback):
             return
         self._row = {}
         self._before = [p.detach().clone() for _, p in self._parameters]
+        norms = {id(p): norm for p, norm in self._sharing.norm_of_each_gradient()}
         for name, p in self._parameters:
-            if p.grad is not None:
-                grad = whole(p.grad.detach())
-                self._row[f"{name}/{_size_name('grad', p)}"] = _size(grad, p)
+            if p.ndim >= 2:
+                self._row[f"{name}/grad_norm"] = norms[id(p)]
+            else:
+                self._row[f"{name}/grad_rms"] = norms[id(p)] / math.sqrt(p.numel())
 
     def after_update(self, step: int, logged: bool) -> None:
         """Measure the update and write the row."""
         if not logged:
             return
         for (name, p), before in zip(self._parameters, self._before, strict=True):
-            old, new = whole(before).double(), whole(p.detach()).double()
+            old, new = whole_of(before).double(), whole_of(p).double()
             self._row |= {f"{name}/{key}": value for key, value in update_statistics(old, new).items()}
         self._before = []
         if self._file is not None:
@@ -103,11 +111,3 @@ def angles(a: Tensor, b: Tensor) -> Tensor:
 
 def _rms(x: Tensor) -> float:
     return float(x.square().mean().sqrt())
-
-
-def _size_name(of: str, p: Tensor) -> str:
-    return f"{of}_norm" if p.ndim >= 2 else f"{of}_rms"
-
-
-def _size(x: Tensor, p: Tensor) -> float:
-    return float(torch.linalg.vector_norm(x)) if p.ndim >= 2 else _rms(x)

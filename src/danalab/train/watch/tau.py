@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,8 @@ from torch import Tensor
 
 from danalab.errors import UserError
 from danalab.files import write_atomically
-from danalab.train.callbacks import Callback, whole
+from danalab.train.callbacks import Callback
+from danalab.train.parallel.sharing import Sharing
 
 QUANTILES = (0.0, 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0)
 FIRST_EVALUATION = 10
@@ -38,6 +40,7 @@ class TauStatistics(Callback):
         folder: Path,
         named_parameters: Iterable[tuple[str, Tensor]],
         optimizer: torch.optim.Optimizer,
+        sharing: Sharing,
         *,
         eval_interval: int,
         last_step: int,
@@ -45,15 +48,16 @@ class TauStatistics(Callback):
     ):
         """Args:
             folder: where the files go.
+            sharing: how the ranks share the optimizer's state.
             eval_interval: steps between evaluations; 0: only the last step has one.
             writes: whether this rank is the one that writes; the others take part in gathering.
 
         Raises:
             UserError: the optimizer has no tau.
         """
-        self._parameters = list(named_parameters)
-        self._optimizer = optimizer
-        if not any("tau" in optimizer.state.get(p, {}) for _, p in self._parameters):
+        self._names = {id(p): name for name, p in named_parameters}
+        self._all_tau = partial(sharing.whole_states, optimizer, "tau")
+        if next(self._all_tau(), None) is None:
             raise UserError(
                 f"--collect-tau-stats: {type(optimizer).__name__} keeps no tau; dana-star and dana-star-mk4 do"
             )
@@ -74,11 +78,10 @@ class TauStatistics(Callback):
         if not self.is_due(step):
             return
         arrays: dict[str, np.ndarray] = {"step": np.asarray(step), "quantiles": np.asarray(QUANTILES)}
-        for name, p in self._parameters:
-            tau = self._optimizer.state.get(p, {}).get("tau")
-            if tau is not None:
-                arrays |= {f"{name}:{key}": value for key, value in order_statistics(whole(tau)).items()}
+        found = {id(p): order_statistics(tau) for p, tau in self._all_tau() if self._writes}
         if self._writes:
+            for p, name in self._names.items():
+                arrays |= {f"{name}:{key}": value for key, value in found.get(p, {}).items()}
             self._folder.mkdir(parents=True, exist_ok=True)
             content = io.BytesIO()
             np.savez_compressed(content, **arrays)  # pyright: ignore[reportArgumentType]
