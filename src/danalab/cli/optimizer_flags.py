@@ -88,10 +88,10 @@ def from_file(values: dict[str, Any], names: Iterable[str], opt: str, where: str
 
 def help_text(opt: str | None, names: Iterable[str], prog: str) -> str:
     """What to add to the help of the fixed flags."""
-    from danalab.optim.given import kind_of, written
-
     if opt is None:
         return f"\nSettings of the chosen optimizer are flags, too: {prog} --opt NAME --help lists them."
+    from danalab.optim.given import kind_of, written
+
     spec, fixed = _spec(opt), set(names)
     lines = [f"\nSettings of {spec.name} ({spec.summary}):"]
     for name, setting in spec.settings.items():
