@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from danalab.optim import optimizer_spec
 from danalab.train.callbacks import Callback
 
 if TYPE_CHECKING:
@@ -29,6 +30,12 @@ def watchers(
         from danalab.train.watch.dynamics import Dynamics
 
         found.append(Dynamics(folder.path / "dynamics.jsonl", model.named_parameters(), sharing, writes=world.is_main))
+        if optimizer_spec(config.opt).log_time:
+            from danalab.train.watch.signal import FILE, Signal
+
+            named = model.named_parameters()
+            signal = Signal(folder.path / FILE, named, optimizer, sharing, writes=world.is_main)
+            found += [signal] if signal.is_measurable else []
     if config.collect_tau_stats:
         from danalab.train.watch.tau import TauStatistics
 

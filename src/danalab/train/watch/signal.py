@@ -53,6 +53,11 @@ class Signal(Callback):
         self._path, self._writes = file, writes
         self._file: MetricsFile | None = None
 
+    @property
+    def is_measurable(self) -> bool:
+        """Whether the optimizer keeps the second moment, without which there is no such ratio."""
+        return "exp_avg_sq" in self._states
+
     def on_start(self, step: int) -> None:
         """Open the file without the rows past the resumed step."""
         if self._writes:
