@@ -204,7 +204,8 @@ class TrainConfig:
     wandb_mode: Literal["online", "offline", "disabled"] | None = None
     """Default $WANDB_MODE, else online; offline: for nodes without a connection, to be sent by `wandb sync`."""
     log_dynamics: bool = False
-    """Norms of weights, gradients and updates of each parameter, and angular updates, when logged: dynamics.jsonl."""
+    """Norms of weights, gradients and updates of each parameter, and angular updates, when logged: dynamics.jsonl; of
+    the Dana family also signal-to-noise ratios and how often their bound acts: signal.jsonl."""
     collect_tau_stats: bool = False
     """dana-star's: order statistics of tau at evaluations number 10, 20, 40, ..., in the run folder's tau/."""
     profile: bool = False
