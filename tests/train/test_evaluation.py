@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from danalab.models import ModelConfig, build_model
-from danalab.train.evaluation import Evaluator
+from danalab.train.evaluation import Evaluator, position_ranges
 
 VOCAB, EOS, LENGTH, COUNT = 64, 7, 16, 13
 
@@ -64,6 +64,32 @@ def test_full_is_the_plain_cross_entropy_and_bits_per_byte_of_text(model):
     assert result.tokens == COUNT * LENGTH
     assert result.loss == pytest.approx(float(nats.double().mean()), rel=1e-6)
     assert result.bpb == pytest.approx(float(nats[text].double().sum()) / math.log(2) / n_bytes, rel=1e-6)
+
+
+def test_the_loss_is_told_apart_by_position_in_ranges_that_double(model):
+    result = evaluator(batch_size=3).full(model)
+    inputs, targets = Windows()[0:COUNT]
+    losses = model.token_losses(inputs, targets).double()
+    assert [(part.start, part.end) for part in result.by_position] == [(0, 1), (1, 2), (2, 4), (4, 8), (8, 16)]
+    for part in result.by_position:
+        assert part.tokens == COUNT * (part.end - part.start)
+        assert part.loss == pytest.approx(float(losses[:, part.start : part.end].mean()), rel=1e-6)
+    assert position_ranges(32767)[0] == (0, 255)
+    assert position_ranges(32767)[-1] == (16383, 32767)
+    assert position_ranges(1) == [(0, 1)]
+
+
+class Uniform(torch.nn.Module):
+    def token_losses(self, tokens, targets, *, ignore_index):
+        return torch.nn.functional.cross_entropy(
+            torch.zeros(*targets.shape, VOCAB).flatten(0, 1), targets.flatten(), reduction="none"
+        ).view_as(targets)
+
+
+def test_a_model_that_knows_nothing_has_the_logarithm_of_the_vocabulary_everywhere():
+    result = evaluator().full(Uniform())
+    assert result.loss == pytest.approx(math.log(VOCAB), rel=1e-7)
+    assert all(part.loss == pytest.approx(math.log(VOCAB), rel=1e-7) for part in result.by_position)
 
 
 def test_the_fixed_set_is_spread_over_the_split():

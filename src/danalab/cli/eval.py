@@ -25,7 +25,7 @@ class Flags:
 
 
 def run(flags: Flags) -> None:
-    """Evaluate a run's model on every window of a split: nats a token, perplexity, bits per byte."""
+    """Evaluate a run's model on every window of a split: nats a token, perplexity, bits per byte, and by position."""
     import dataclasses
     import json
 
@@ -49,3 +49,7 @@ def run(flags: Flags) -> None:
         f"{flags.run}, step {result.step}, {result.split}: {result.loss:.4f} nats a token "
         f"(perplexity {result.perplexity:.2f}){bpb}, over {result.tokens:,} tokens"
     )
+    if len(result.by_position) > 1:
+        print("by position in the window (what more context is worth):")
+        for part in result.by_position:
+            print(f"  {part.start:>7,} to {part.end - 1:>7,}  {part.loss:.4f}")

@@ -12,7 +12,7 @@ import torch
 
 from danalab.data import open_data
 from danalab.errors import UserError
-from danalab.train.evaluation import Evaluator
+from danalab.train.evaluation import Evaluator, PositionLoss
 from danalab.train.run import open_run
 from danalab.train.runtime import autocast_dtype, choose_device
 
@@ -29,6 +29,8 @@ class RunEvaluation:
     bpb: float | None
     """Bits per byte."""
     tokens: int
+    by_position: tuple[PositionLoss, ...]
+    """The loss by how many tokens of the window came before."""
 
 
 def evaluate_run(
@@ -72,4 +74,4 @@ def evaluate_run(
     result = evaluator.full(loaded.model)
     assert result is not None
     perplexity = math.exp(min(result.loss, 700.0))
-    return RunEvaluation(loaded.step, split, result.loss, perplexity, result.bpb, result.tokens)
+    return RunEvaluation(loaded.step, split, result.loss, perplexity, result.bpb, result.tokens, result.by_position)

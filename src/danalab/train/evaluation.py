@@ -25,6 +25,22 @@ FIXED_BATCH = 32
 """Windows that `--eval-batches` counts as one: a constant, so that the fixed set does not move with the batch."""
 
 
+N_RANGES = 8
+"""Ranges of positions that a loss is told apart by, at most."""
+
+
+@dataclass(frozen=True)
+class PositionLoss:
+    """The loss of the targets at the positions `start` <= i < `end` of a window, counted from 0."""
+
+    start: int
+    end: int
+    loss: float
+    """Cross-entropy [nats a token]."""
+    tokens: int
+    """Targets that were predicted there."""
+
+
 @dataclass(frozen=True)
 class Evaluation:
     """The result of one pass."""
@@ -35,6 +51,8 @@ class Evaluation:
     """Bits per byte; None where the bytes of the tokens are not known."""
     tokens: int
     """Targets that were predicted."""
+    by_position: tuple[PositionLoss, ...] = ()
+    """The loss by how much of the window came before; it falls as far as a model makes use of what came before."""
 
 
 class Evaluator:
@@ -98,6 +116,8 @@ class Evaluator:
             nats = torch.zeros((), dtype=torch.float64, device=self._device)
             text_nats = torch.zeros_like(nats)
             tokens = n_bytes = 0
+            ranges: list[tuple[int, int]] = []
+            ranged = torch.zeros(2, N_RANGES, dtype=torch.float64, device=self._device)  # nats and targets
             for start in range(0, count, size * world.dp_size):
                 if should_stop():
                     return None
@@ -110,18 +130,30 @@ class Evaluator:
                 valid = targets != IGNORED
                 tokens += int(valid.sum())
                 nats += losses.sum()
+                ranges = ranges or position_ranges(targets.shape[1])
+                for number, (low, high) in enumerate(ranges):
+                    ranged[0, number] += losses[:, low:high].sum()
+                    ranged[1, number] += valid[:, low:high].sum()
                 if self._bytes is not None:
                     lengths = self._bytes[targets.clamp(min=0)].where(valid, 0)
                     n_bytes += int(lengths.sum())
                     text_nats += losses.where((lengths > 0).to(self._device), 0).sum()
         finally:
             model.train(was_training)
-        sums = world.sums([float(nats), float(text_nats), float(tokens), float(n_bytes)])
+        sums = world.sums([float(nats), float(text_nats), float(tokens), float(n_bytes), *ranged.flatten().tolist()])
         bpb = sums[1] / (math.log(2) * sums[3]) if sums[3] else None
-        return Evaluation(sums[0] / max(sums[2], 1), bpb, int(sums[2]))
+        parts = zip(ranges, sums[4 : 4 + N_RANGES], sums[4 + N_RANGES :], strict=False)
+        by_position = tuple(PositionLoss(*ends, part / count, int(count)) for ends, part, count in parts if count)
+        return Evaluation(sums[0] / max(sums[2], 1), bpb, int(sums[2]), by_position)
 
     def _losses(self, model: Any, inputs: Tensor, targets: Tensor) -> Tensor:
         """Cross-entropy of each target, float64; 0 where ignored."""
         with self._autocast():
             losses = model.token_losses(inputs.to(self._device), targets.to(self._device), ignore_index=IGNORED)
         return losses.double()
+
+
+def position_ranges(length: int) -> list[tuple[int, int]]:
+    """The last half of a window, the quarter before it, and so on: up to `N_RANGES` ranges that cover it, in order."""
+    ends = sorted({length >> halvings for halvings in range(N_RANGES)} - {0})
+    return list(zip([0, *ends[:-1]], ends, strict=True))
