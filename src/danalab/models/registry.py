@@ -56,7 +56,8 @@ _add(
         summary="GPT-3-like: rotary, QK-LayerNorm, pre-LayerNorm, GELU, untied head; head_dim 64",
         home="danalab.models.enoki:Enoki",
         norm="layernorm",
-    )
+    ),
+    "diloco",
 )
 _add(
     Architecture(
