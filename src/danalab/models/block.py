@@ -15,6 +15,7 @@ from danalab.models.attention import Attention
 from danalab.models.cache import State
 from danalab.models.config import ModelConfig
 from danalab.models.layers import make_norm
+from danalab.models.moe.router import Routing
 from danalab.models.resonance.mixer import Resonator
 
 CHECKPOINTING = ("none", "full", "every-n:K", "selective")
@@ -47,8 +48,14 @@ class Block(nn.Module):
 
     def forward(
         self, x_BLD: Tensor, rotary_L1P2: Tensor | None, state: State | None = None, mask_B1LL: Tensor | None = None
-    ) -> Tensor:
-        """Args: x [B, L, D]; rotary, state, mask: see `Attention.forward`."""
+    ) -> Tensor | tuple[Tensor, Routing]:
+        """[B, L, D]; where the MLP is made of experts, also what their router's losses need.
+
+        Returned, not kept: so it holds under compilation, sharding and checkpointing, where side effects may be lost
+        or happen twice.
+
+        Args: x [B, L, D]; rotary, state, mask: see `Attention.forward`.
+        """
         if self.checkpointing == "none" or state is not None or not torch.is_grad_enabled():
             return self._compute(x_BLD, rotary_L1P2, state, mask_B1LL)
         settings: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False}
@@ -56,9 +63,15 @@ class Block(nn.Module):
             settings["context_fn"] = partial(create_selective_checkpoint_contexts, _SAVED_OPS)
         return checkpoint(self._compute, x_BLD, rotary_L1P2, None, mask_B1LL, **settings)
 
-    def _compute(self, x: Tensor, rotary: Tensor | None, state: State | None, mask: Tensor | None) -> Tensor:
+    def _compute(
+        self, x: Tensor, rotary: Tensor | None, state: State | None, mask: Tensor | None
+    ) -> Tensor | tuple[Tensor, Routing]:
         x = self._add(x, self.attention(self.attention_norm(x), rotary, state, mask))
-        return self._add(x, self.mlp(self.mlp_norm(x)))
+        update = self.mlp(self.mlp_norm(x))
+        if isinstance(update, tuple):
+            update, routing = update
+            return self._add(x, update), routing
+        return self._add(x, update)
 
     def _add(self, x: Tensor, update: Tensor) -> Tensor:
         return x + update if self.residual_scale == 1.0 else x.add(update, alpha=self.residual_scale)

@@ -9,6 +9,7 @@ from typing import Any
 from danalab.errors import UserError, nearest
 from danalab.models.registry import MODELS, Architecture
 from danalab.scaling.dimensions import modes_of
+from danalab.scaling.sparsity import Sparsity, sparsity
 
 NORMS = ("layernorm", "rmsnorm")
 MIXERS = ("oscillators", "none")
@@ -59,9 +60,32 @@ class ModelConfig:
     """The head is the token embedding; None: as the architecture does."""
     mixer: str | None = None
     """What mixes the tokens of a resonance model: "oscillators" (as None), or "none", a control that hears nothing."""
+    n_experts: int | None = None
+    """Experts in place of the MLP of each sparse layer; None: as the architecture does (most: none)."""
+    top_k: int | None = None
+    """Experts that each token is sent to; None: as the architecture does (2)."""
+    expert_dim: int | None = None
+    """Hidden features of one expert; None: mlp_dim."""
+    n_shared_experts: int | None = None
+    """Experts that every token passes beside the routed ones, made as one MLP; None: as the architecture does."""
+    shared_expert_gate: bool | None = None
+    """Multiply what the shared experts say by sigmoid(w . x); None: as the architecture does."""
+    decoder_sparse_step: int = 1
+    """Every so many layers one has experts: those whose index + 1 it divides."""
+    mlp_only_layers: tuple[int, ...] = ()
+    """Indices of layers that keep a dense MLP all the same."""
+    renormalise: bool = True
+    """The weights of a token's experts are divided by their sum."""
+    load_balance_loss: float = 0.01
+    """Weight of the load-balancing loss, averaged over sparse layers (1 where experts are used evenly)."""
+    router_z_loss: float = 0.001
+    """Weight of mean(logsumexp(router logits)^2), averaged over sparse layers."""
+    router_entropy_loss: float = 0.0
+    """Weight of minus the entropy of the mean routing distribution, averaged over sparse layers [nats]."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "arch", MODELS.canonical(self.arch))
+        object.__setattr__(self, "mlp_only_layers", tuple(self.mlp_only_layers))
         for name in ("d_model", "n_layers", "n_heads", "head_dim", "mlp_dim", "vocab_size", "seq_len"):
             _require_positive_integer(name, getattr(self, name))
         if self.architecture.structure.oscillators and self.n_heads * self.head_dim != self.d_model:
@@ -103,6 +127,10 @@ class ModelConfig:
             raise UserError(f"unknown norm '{self.norm}'{nearest(self.norm, NORMS)}; known: {', '.join(NORMS)}")
         if self.biased and self.norm_kind != "layernorm":
             raise UserError(f"norm '{self.norm}': {self.arch} has biases in its norms, which only a layernorm can have")
+        for name in ("load_balance_loss", "router_z_loss", "router_entropy_loss"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise UserError(f"{name} must be finite and not negative: got {getattr(self, name)}")
+        sparsity(self)  # refuses what does not fit
 
     @property
     def architecture(self) -> Architecture:
@@ -138,6 +166,11 @@ class ModelConfig:
     def modes(self) -> int:
         """Oscillators of one channel (resonance)."""
         return modes_of(self)
+
+    @property
+    def sparsity(self) -> Sparsity | None:
+        """Its experts and the layers that have them; None where it has none."""
+        return sparsity(self)
 
     @property
     def norm_kind(self) -> str:

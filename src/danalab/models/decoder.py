@@ -25,6 +25,8 @@ from danalab.models.documents import document_mask, documents_of
 from danalab.models.init import initialise
 from danalab.models.layers import KIND_OF_ROLE, Embedding, Linear, make_norm
 from danalab.models.loss import chunked_cross_entropy, token_cross_entropy
+from danalab.models.moe.losses import router_losses, stacked, weighted
+from danalab.models.moe.router import Routing
 from danalab.models.rotary import Rotary
 from danalab.models.vocabulary_part import whole_logits
 
@@ -45,6 +47,7 @@ class Decoder(nn.Module):
         self.blocks = nn.ModuleList(self.make_block(config, layer) for layer in range(config.n_layers))
         self.final_norm = make_norm(config, config.d_model)
         self.output_head = None if config.tied else Linear(config.d_model, config.vocab_size, role="head")
+        self._routing: list[Routing] = []
 
     def make_block(self, config: ModelConfig, layer: int) -> Block:
         """The block of index `layer`, counted from 0."""
@@ -102,12 +105,14 @@ class Decoder(nn.Module):
             position = mask = None
         x, rotary = self._embed(tokens, start, position)
         if cache is None:
+            routing = []
             for block in self.blocks:
-                x = block(x, rotary, None, mask)
+                x = _without_routing(block(x, rotary, None, mask), routing)
+            self._routing = routing if torch.is_grad_enabled() else []
         else:
             with _uncompiled():
                 for block, state in zip(self.blocks, cache.states, strict=True):
-                    x = block(x, rotary, state)
+                    x = _without_routing(block(x, rotary, state), [])
             cache.length += tokens.shape[1]
         return self.final_norm(x)
 
@@ -121,6 +126,27 @@ class Decoder(nn.Module):
         if position is None:
             position = torch.arange(start, start + length, device=tokens.device)
         return x + self.position_embedding(position), None
+
+    def take_routing(self) -> Routing | None:
+        """How experts were used in the last pass that had gradients, in sums [layers with experts, ...]; once.
+
+        None where there are no experts. The tensors carry the gradient of what `danalab.models.moe.losses` makes of
+        them; after this the model does not hold on to them.
+        """
+        routing, self._routing = self._routing, []
+        return stacked(routing) if routing else None
+
+    def auxiliary_losses(self) -> dict[str, Tensor]:
+        """The router's losses in the last pass, before their weights, and "total", what to add to the loss.
+
+        For training loops of one's own: `(ce + model.auxiliary_losses()["total"]).backward()`, once a pass; all of a
+        batch is this pass then. `{}` where there are no experts.
+        """
+        routing = self.take_routing()
+        if routing is None:
+            return {}
+        losses = router_losses(routing)
+        return {**losses, "total": weighted(self.config, losses)}
 
     @property
     def head_weight(self) -> nn.Parameter:
@@ -171,7 +197,7 @@ class Decoder(nn.Module):
         }
 
     def parameter_kinds(self) -> dict[str, str]:
-        """Parameter name -> "embedding", "matrix", "head" or "vector", by which optimizers group."""
+        """Parameter name -> its kind (`danalab.optim.kinds`), by which optimizers group."""
         return {name: KIND_OF_ROLE[role] for name, role in self.parameter_roles().items()}
 
     def num_parameters(self) -> int:
@@ -186,6 +212,15 @@ class Decoder(nn.Module):
 
     def _each_block(self) -> Iterable[Block]:
         return cast(Iterable[Block], self.blocks)  # compiled or sharded ones behave as the blocks that they wrap
+
+
+def _without_routing(output: Tensor | tuple[Tensor, Routing], found: list[Routing]) -> Tensor:
+    """The block's tensor; where it has experts, what it says of their use goes to `found`."""
+    if isinstance(output, Tensor):
+        return output
+    x, routing = output
+    found.append(routing)
+    return x
 
 
 def _role(module: nn.Module, name: str) -> str:

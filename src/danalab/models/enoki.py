@@ -9,11 +9,11 @@ from danalab.models.attention import Attention
 from danalab.models.block import Block
 from danalab.models.config import ModelConfig
 from danalab.models.decoder import Decoder
-from danalab.models.mlp import GeluMLP
+from danalab.models.moe.mixture import feed_forward
 
 
 class Enoki(Decoder):
     """See the module."""
 
     def make_block(self, config: ModelConfig, layer: int) -> Block:
-        return Block(config, Attention(config), GeluMLP(config))
+        return Block(config, Attention(config), feed_forward(config, layer, "gelu"))

@@ -6,6 +6,7 @@
 | karpathy-gpt2 | 0.02        | 0.02           | 0.02/sqrt(2 n_layers)     | 0.02           |
 | standard      | 1           | 1/sqrt(fan_in) | 1/sqrt(fan_in)            | 1/sqrt(fan_in) |
 
+Each matrix of stacked experts is drawn as a matrix of its own; a router as a linear map.
 A table that is embedding and head at once is drawn as a head: logits begin near 1 in all schemes.
 """
 
@@ -41,6 +42,9 @@ def _standard(role: str, columns: int, n_layers: int) -> float:
     return 1.0 if role == "embedding" else columns**-0.5
 
 
+_DRAWN_AS = {"tied": "head", "expert": "linear", "expert_residual": "residual", "router": "linear"}
+"""Role -> the role of the table above whose standard deviation it has; the others have their own."""
+
 _CONSTANT = {"gain": 1.0, "bias": 0.0}
 
 INITS.add("scaled-gpt", _scaled_gpt, "ScaledGPT")
@@ -67,7 +71,7 @@ def initialise(model: Decoder, init: str, generator: torch.Generator) -> None:
             if roles[name] in _CONSTANT:
                 parameter.fill_(_CONSTANT[roles[name]])
                 continue
-            std = scheme("head" if roles[name] == "tied" else roles[name], parameter.shape[-1], model.config.n_layers)
+            std = scheme(_DRAWN_AS.get(roles[name], roles[name]), parameter.shape[-1], model.config.n_layers)
             values = torch.empty(parameter.shape, dtype=torch.float32).normal_(0.0, std, generator=generator)
             assign(parameter, values)
     for module in model.modules():

@@ -1,8 +1,9 @@
 """Linear maps, embeddings and norms that know their role, which decides initialisation, weight decay and sharding.
 
-Roles: "embedding" (a table of token vectors), "linear" (reads the residual stream), "residual" (writes to it), "head"
-(vocabulary scores), "gain" (the vector of a norm), "bias" (of a map or norm), "tied" (a table that is the head, too),
-"oscillator" (damping, frequency, magnitude and phase of the resonance model).
+Roles: "embedding" (a table of token vectors), "linear" (reads the residual stream), "residual" (writes to it),
+"expert" and "expert_residual" (likewise, a matrix for each expert), "router" (its few rows choose or weigh experts),
+"head" (vocabulary scores), "gain" (the vector of a norm), "bias" (of a map or norm), "tied" (a table that is the
+head, too), "oscillator" (damping, frequency, magnitude and phase of the resonance model).
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ KIND_OF_ROLE = {
     "tied": "embedding",
     "linear": "matrix",
     "residual": "matrix",
+    "expert": "experts",
+    "expert_residual": "experts",
+    "router": "router",
     "head": "head",
     "gain": "vector",
     "bias": "vector",

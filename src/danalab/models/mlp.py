@@ -12,12 +12,13 @@ from danalab.models.layers import Linear
 
 
 class GeluMLP(nn.Module):
-    """down(gelu(up(x))), with the exact (erf) GELU or its tanh formula."""
+    """down(gelu(up(x))), with the exact (erf) GELU or its tanh formula; `width` None: mlp_dim."""
 
-    def __init__(self, config: ModelConfig, approximate: Literal["none", "tanh"] = "none"):
+    def __init__(self, config: ModelConfig, approximate: Literal["none", "tanh"] = "none", width: int | None = None):
         super().__init__()
-        self.up = Linear(config.d_model, config.mlp_dim, bias=config.biased)
-        self.down = Linear(config.mlp_dim, config.d_model, role="residual", bias=config.biased)
+        width = config.mlp_dim if width is None else width
+        self.up = Linear(config.d_model, width, bias=config.biased)
+        self.down = Linear(width, config.d_model, role="residual", bias=config.biased)
         self.approximate = approximate
 
     def forward(self, x: Tensor) -> Tensor:
@@ -25,13 +26,14 @@ class GeluMLP(nn.Module):
 
 
 class SwiGLU(nn.Module):
-    """down(silu(gate(x)) * up(x))."""
+    """down(silu(gate(x)) * up(x)); `width` None: mlp_dim."""
 
-    def __init__(self, config: ModelConfig):
+    def __init__(self, config: ModelConfig, width: int | None = None):
         super().__init__()
-        self.gate = Linear(config.d_model, config.mlp_dim)
-        self.up = Linear(config.d_model, config.mlp_dim)
-        self.down = Linear(config.mlp_dim, config.d_model, role="residual")
+        width = config.mlp_dim if width is None else width
+        self.gate = Linear(config.d_model, width)
+        self.up = Linear(config.d_model, width)
+        self.down = Linear(width, config.d_model, role="residual")
 
     def forward(self, x: Tensor) -> Tensor:
         return self.down(F.silu(self.gate(x)) * self.up(x))

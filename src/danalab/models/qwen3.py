@@ -10,11 +10,11 @@ from danalab.models.attention import Attention
 from danalab.models.block import Block
 from danalab.models.config import ModelConfig
 from danalab.models.decoder import Decoder
-from danalab.models.mlp import SwiGLU
+from danalab.models.moe.mixture import feed_forward
 
 
 class Qwen3(Decoder):
     """See the module."""
 
     def make_block(self, config: ModelConfig, layer: int) -> Block:
-        return Block(config, Attention(config), SwiGLU(config))
+        return Block(config, Attention(config), feed_forward(config, layer, "swiglu"))

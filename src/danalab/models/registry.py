@@ -87,6 +87,14 @@ _add(
 )
 _add(
     Architecture(
+        name="moe",
+        summary="enoki with experts in place of each mlp: 8, of which a token sees 2; the others take --n-experts, too",
+        home="danalab.models.moe.model:Moe",
+        norm="layernorm",
+    )
+)
+_add(
+    Architecture(
         name="resonance",
         summary="gated banks of damped oscillators by the FFT (no attention), pre-RMSNorm, SwiGLU, tied head; --size",
         home="danalab.models.resonance.model:Resonance",

@@ -23,6 +23,9 @@ from danalab.optim.newton_schulz import coefficients
 from danalab.optim.rules import Rule
 from danalab.optim.settings import check_numbers
 
+ORTHOGONALISED = ("matrix", "experts")
+"""Kinds whose momentum is orthogonalised: of stacked experts, each matrix by itself."""
+
 VOCABULARY_ROWS = 10_000
 """A matrix with as many rows, of which nothing else is known, is taken for an embedding or a head."""
 
@@ -100,7 +103,7 @@ def model_groups(model: nn.Module) -> list[dict[str, Any]]:
         UserError: no parameter requires gradients.
     """
     kinds = parameter_kinds(model)
-    found: dict[str, list[tuple[str, Tensor]]] = {kind: [] for kind in ("matrix", "head", "embedding", "vector")}
+    found: dict[str, list[tuple[str, Tensor]]] = {kind: [] for kind in (*DECAYED, "embedding", "vector")}
     for name, parameter in unwrapped(model).named_parameters():
         if parameter.requires_grad:
             # A vector of norms, however its model calls it, has no rows and columns to orthogonalise.
@@ -108,7 +111,7 @@ def model_groups(model: nn.Module) -> list[dict[str, Any]]:
     groups: list[dict[str, Any]] = []
     for kind, named in found.items():
         if named:
-            group: dict[str, Any] = {"params": named, "kind": kind, "use_muon": kind == "matrix"}
+            group: dict[str, Any] = {"params": named, "kind": kind, "use_muon": kind in ORTHOGONALISED}
             groups.append(group if kind in DECAYED else {**group, "weight_decay": 0.0})
     if not groups:
         raise UserError(f"{type(model).__name__}: no parameter requires gradients, there is nothing to optimize")
@@ -131,7 +134,7 @@ def split_group(owner: str, group: Any) -> list[dict[str, Any]]:
         kind = group["kind"]
         if kind not in KINDS:
             raise UserError(f"{owner}: unknown kind '{kind}'{nearest(str(kind), KINDS)}; known: {', '.join(KINDS)}")
-        group["use_muon"] = kind == "matrix"
+        group["use_muon"] = kind in ORTHOGONALISED
     if "use_muon" in group:
         for index, (name, p) in enumerate(map(_named, entries)):
             if group["use_muon"] and p.ndim < 2:

@@ -1,4 +1,7 @@
-"""What a parameter is: embedding, matrix, head or vector. Optimizers and weight decay treat them apart."""
+"""What a parameter is: embedding, matrix, experts (stacked matrices [experts, rows, columns]), router, head or vector.
+
+Optimizers and weight decay treat them apart.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,8 @@ from typing import Any, cast
 
 from torch import nn
 
-KINDS = ("embedding", "matrix", "head", "vector")
-DECAYED = ("matrix", "head")
+KINDS = ("embedding", "matrix", "experts", "router", "head", "vector")
+DECAYED = ("matrix", "experts", "router", "head")
 
 _HEADS = ("head", "lm_head", "output_head", "unembedding", "unembed")
 _EMBEDDINGS = ("wte", "wpe")

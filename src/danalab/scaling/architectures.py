@@ -4,9 +4,10 @@
     qwen3   head_dim 128, n_layers = 2 heads,      d_model = 128 heads, mlp_dim = 3 d_model
     gpt     head_dim  64, n_layers = heads,        d_model =  64 heads, mlp_dim = 4 d_model
     llama   head_dim 128, n_layers = heads,        d_model = 128 heads, mlp_dim = 8/3 d_model, up to the next 256
+    moe     as enoki, with 8 experts of that mlp_dim in place of each mlp, 2 for each token
     resonance has no heads, but sizes by name: `danalab.scaling.resonance`
 
-The first two are the paper's ladders. The other two pass through the sizes that everybody knows: gpt of 12 heads is
+The first two are the paper's ladders. The next two pass through the sizes that everybody knows: gpt of 12 heads is
 GPT-2 (124M), llama of 32 heads has the dimensions of Llama 7B.
 """
 
@@ -43,6 +44,14 @@ class Structure:
     """Linear maps and norms have one."""
     oscillators: bool = False
     """Tokens are mixed by banks of damped oscillators: no attention, and positions only by what still rings."""
+    n_experts: int = 0
+    """Experts in place of the mlp, where the shape says nothing; any architecture with attention can have them."""
+    top_k: int = 2
+    """Experts that a token is sent to, where the shape says nothing."""
+    n_shared_experts: int = 0
+    """Experts that every token passes, where the shape says nothing."""
+    shared_expert_gate: bool = False
+    """What shared experts say is gated."""
     size_law: bool = False
     """The paper's 12 d_model^2 n_layers is its size for learning rates, whatever its matrices are."""
 
@@ -65,6 +74,12 @@ STRUCTURES.add(
     "enoki",
     Structure(head_dim=64, n_layers=lambda heads: 3 * heads // 4, mlp_dim=lambda d: 4 * d, mlp_matrices=2),
     "diloco",  # its old name; what trains by DiLoCo is danalab.train.diloco, whatever the architecture
+)
+STRUCTURES.add(
+    "moe",
+    Structure(
+        head_dim=64, n_layers=lambda heads: 3 * heads // 4, mlp_dim=lambda d: 4 * d, mlp_matrices=2, n_experts=8
+    ),
 )
 STRUCTURES.add(
     "qwen3",

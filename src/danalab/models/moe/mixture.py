@@ -1,0 +1,65 @@
+"""The layer: route, bring each expert's tokens together, let the experts work, bring the results back.
+
+    y = sum_{i in top k} w_i expert_i(x)   [ + sigmoid(w . x) shared(x) ]
+
+Shapes: B batch, L length, T = B L tokens, D model dimension, K experts of a token.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from danalab.models.config import ModelConfig
+from danalab.models.layers import Linear
+from danalab.models.mlp import GeluMLP, SwiGLU
+from danalab.models.moe.experts import Activation, Experts
+from danalab.models.moe.router import Router, Routing
+
+
+def feed_forward(config: ModelConfig, layer: int, activation: Activation) -> nn.Module:
+    """What stands as the MLP in the block of index `layer`: experts where the configuration has them there."""
+    sparsity = config.sparsity
+    if sparsity is not None and layer in sparsity.layers:
+        return MixtureOfExperts(config, activation)
+    return _mlp(config, activation, config.mlp_dim)
+
+
+class MixtureOfExperts(nn.Module):
+    """See the module."""
+
+    def __init__(self, config: ModelConfig, activation: Activation):
+        super().__init__()
+        sparsity = config.sparsity
+        assert sparsity is not None
+        self.router = Router(config.d_model, sparsity.n_experts, sparsity.top_k, renormalise=config.renormalise)
+        self.experts = Experts(sparsity.n_experts, config.d_model, sparsity.expert_dim, activation)
+        self.shared = _mlp(config, activation, sparsity.shared_dim) if sparsity.shared_dim else None
+        self.shared_gate = Linear(config.d_model, 1, role="router") if sparsity.shared_gate else None
+
+    def forward(self, x_BLD: Tensor) -> tuple[Tensor, Routing]:
+        """([B, L, D], what the router's losses need)."""
+        x_TD = x_BLD.reshape(-1, x_BLD.shape[-1])
+        weights, chosen, routing = self.router(x_TD)
+        order, counts = sort_by_expert(chosen, self.router.n_experts)
+        y_RD = self.experts(x_TD[order // self.router.top_k], counts)
+        back = torch.empty_like(order)
+        back[order] = torch.arange(order.numel(), device=order.device)
+        y_TKD = y_RD[back].view(*weights.shape, -1)
+        y_TD = (y_TKD * weights.to(y_TKD.dtype).unsqueeze(-1)).sum(1)
+        if self.shared is not None:
+            shared = self.shared(x_TD)
+            y_TD = y_TD + (shared if self.shared_gate is None else torch.sigmoid(self.shared_gate(x_TD)) * shared)
+        return y_TD.view(x_BLD.shape), routing
+
+
+def sort_by_expert(chosen_TK: Tensor, n_experts: int) -> tuple[Tensor, Tensor]:
+    """(places t K + k of all choices, sorted by expert and then by token, [T K]; choices of each expert, [E])."""
+    flat = chosen_TK.flatten()
+    return flat.argsort(stable=True), torch.bincount(flat, minlength=n_experts)
+
+
+def _mlp(config: ModelConfig, activation: Activation, width: int) -> nn.Module:
+    if activation == "swiglu":
+        return SwiGLU(config, width)
+    return GeluMLP(config, "tanh" if activation == "gelu-tanh" else "none", width)

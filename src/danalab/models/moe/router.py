@@ -1,0 +1,52 @@
+"""The router: which experts a token is sent to, and with what weights.
+
+    p = softmax(W x);   the k largest p_i, divided by their sum where `renormalise`
+
+What its losses need are sums over tokens: so a global batch may be taken in any number of parts
+(`danalab.models.moe.balance`). Shapes: T tokens, D model dimension, E experts, K experts of a token.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from danalab.models.layers import Linear
+
+
+class Routing(NamedTuple):
+    """What one pass through a router says of the use of its experts, in sums over tokens; float32."""
+
+    counts: Tensor
+    """Times that each expert was chosen, [E]; no gradient."""
+    probabilities: Tensor
+    """Sum of each expert's probability, [E]."""
+    lse2: Tensor
+    """Sum of logsumexp(logits)^2, 0-dim."""
+
+
+class Router(nn.Module):
+    """See the module."""
+
+    def __init__(self, d_model: int, n_experts: int, top_k: int, *, renormalise: bool = True):
+        super().__init__()
+        self.map = Linear(d_model, n_experts, role="router")
+        self.n_experts, self.top_k, self.renormalise = n_experts, top_k, renormalise
+
+    def forward(self, x_TD: Tensor) -> tuple[Tensor, Tensor, Routing]:
+        """(weights [T, K] in float32, indices of experts [T, K] int64, sums for the losses)."""
+        # Float32, and outside of autocast: neighbouring probabilities are the same number in bfloat16, and a token
+        # would be sent elsewhere by rounding.
+        with torch.autocast(x_TD.device.type, enabled=False):
+            exact = torch.promote_types(x_TD.dtype, torch.float32)
+            logits = nn.functional.linear(x_TD.to(exact), self.map.weight.to(exact))
+            lse = logits.logsumexp(-1)
+            probabilities = (logits - lse.unsqueeze(-1)).exp()
+            weights, chosen = probabilities.topk(self.top_k, dim=-1)
+            if self.renormalise:
+                weights = weights / weights.sum(-1, keepdim=True)
+            counts = torch.zeros(self.n_experts, dtype=exact, device=x_TD.device)
+            counts = counts.scatter_add(0, chosen.flatten(), torch.ones_like(weights.detach()).flatten())
+            return weights, chosen, Routing(counts, probabilities.sum(0), lse.square().sum())

@@ -1,0 +1,113 @@
+"""Which layers of a model have experts, and how many of these a token sees: what a shape says, filled in.
+
+A layer has experts where `n_experts` > 0, its index i (from 0) is not among `mlp_only_layers`, and
+`decoder_sparse_step` divides i + 1; all other layers keep the dense mlp.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from danalab.errors import UserError
+from danalab.scaling.architectures import STRUCTURES
+
+
+class SparseShape(Protocol):
+    """What is asked of a shape here; see `ModelConfig` for the meaning of each."""
+
+    @property
+    def arch(self) -> str: ...
+    @property
+    def d_model(self) -> int: ...
+    @property
+    def n_layers(self) -> int: ...
+    @property
+    def mlp_dim(self) -> int: ...
+    @property
+    def n_experts(self) -> int | None: ...
+    @property
+    def top_k(self) -> int | None: ...
+    @property
+    def expert_dim(self) -> int | None: ...
+    @property
+    def n_shared_experts(self) -> int | None: ...
+    @property
+    def shared_expert_gate(self) -> bool | None: ...
+    @property
+    def decoder_sparse_step(self) -> int: ...
+    @property
+    def mlp_only_layers(self) -> tuple[int, ...]: ...
+
+
+@dataclass(frozen=True)
+class Sparsity:
+    """The experts of a model, nothing left open."""
+
+    n_experts: int
+    """Routed experts of a layer that has them."""
+    top_k: int
+    """Experts that a token is sent to."""
+    expert_dim: int
+    """Hidden width of an expert."""
+    shared_dim: int
+    """Hidden width of what every token passes as well: all shared experts together; 0: none."""
+    shared_gate: bool
+    """What the shared experts say is multiplied by sigmoid(w . x)."""
+    layers: tuple[int, ...]
+    """Indices of the layers that have experts, ascending."""
+
+
+def sparsity(shape: SparseShape) -> Sparsity | None:
+    """The experts of `shape`, or None where it has none.
+
+    Raises:
+        UserError: settings of experts that contradict each other, or that no experts are there for.
+    """
+    structure = STRUCTURES.get(shape.arch)
+    n_experts = structure.n_experts if shape.n_experts is None else shape.n_experts
+    if n_experts < 0 or (shape.n_experts is not None and n_experts < 1):
+        raise UserError(f"--n-experts {n_experts}: at least 1 is needed; leave it out for a model without experts")
+    if n_experts == 0:
+        _refuse_without_experts(shape)
+        return None
+    if structure.oscillators:
+        raise UserError(f"--n-experts {n_experts}: {shape.arch} has no experts; leave it out")
+    top_k = min(structure.top_k, n_experts) if shape.top_k is None else shape.top_k
+    if not 1 <= top_k <= n_experts:
+        raise UserError(f"--top-k {top_k}: a token can be sent to 1..{n_experts} of the {n_experts} experts")
+    expert_dim = shape.mlp_dim if shape.expert_dim is None else shape.expert_dim
+    if expert_dim < 1:
+        raise UserError(f"--expert-dim {expert_dim}: at least 1 is needed")
+    n_shared = structure.n_shared_experts if shape.n_shared_experts is None else shape.n_shared_experts
+    if n_shared < 0:
+        raise UserError(f"--n-shared-experts {n_shared}: 0 or more are possible")
+    gate = structure.shared_expert_gate if shape.shared_expert_gate is None else shape.shared_expert_gate
+    if shape.shared_expert_gate and n_shared == 0:
+        raise UserError("--shared-expert-gate: there are no shared experts; give --n-shared-experts 1")
+    return Sparsity(n_experts, top_k, expert_dim, n_shared * expert_dim, gate and n_shared > 0, _layers(shape))
+
+
+def _layers(shape: SparseShape) -> tuple[int, ...]:
+    step = shape.decoder_sparse_step
+    if step < 1:
+        raise UserError(f"--decoder-sparse-step {step}: at least 1 is needed (1: every layer has experts)")
+    for layer in shape.mlp_only_layers:
+        if not 0 <= layer < shape.n_layers:
+            raise UserError(f"--mlp-only-layers {layer}: the model has the layers 0..{shape.n_layers - 1}")
+    layers = tuple(i for i in range(shape.n_layers) if (i + 1) % step == 0 and i not in shape.mlp_only_layers)
+    if not layers:
+        raise UserError(
+            f"--decoder-sparse-step {step} and --mlp-only-layers leave none of the {shape.n_layers} layers with experts"
+        )
+    return layers
+
+
+def _refuse_without_experts(shape: SparseShape) -> None:
+    for name, default in (
+        ("top_k", None), ("expert_dim", None), ("n_shared_experts", None), ("shared_expert_gate", None),
+        ("decoder_sparse_step", 1), ("mlp_only_layers", ()),
+    ):  # fmt: skip
+        value = getattr(shape, name)
+        if value != default and value is not False and value != 0:
+            raise UserError(f"--{name.replace('_', '-')}: {shape.arch} has no experts here; give --n-experts, too")
