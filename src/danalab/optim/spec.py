@@ -45,6 +45,8 @@ class OptimizerSpec:
     """These statistics are sums over coordinates, and its class completes them over ranks (`sum_over`)."""
     train_eval: bool = False
     """Has `train()` and `eval()` that must be called around evaluation."""
+    own_weights: bool = False
+    """Keeps slow weights beside the model's, so that nobody else may set these."""
     clocks: tuple[str, ...] = ()
     """Keys of parameter groups that are state, not settings, and there from construction on."""
     closure: bool = False

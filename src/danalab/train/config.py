@@ -159,8 +159,17 @@ class TrainConfig:
     """CPU on Linux with glibc: keep freed memory in the process; up to twice as fast with large vocabularies."""
     nproc: int | None = None
     """Processes on this machine, one a GPU; leave it out under torchrun and srun, whose ranks join by themselves."""
-    distributed_backend: Literal["single", "ddp", "nccl", "zero", "fsdp"] | None = None
-    """single; ddp (alias nccl): replicas; zero: and a sharded optimizer; fsdp: all sharded. Default ddp with ranks."""
+    distributed_backend: Literal["single", "ddp", "nccl", "zero", "fsdp", "diloco"] | None = None
+    """single; ddp (alias nccl): replicas; zero: and a sharded optimizer; fsdp: all sharded; diloco: workers that meet
+    every --diloco-steps only. Default ddp with ranks."""
+    diloco_steps: int | None = None
+    """diloco: steps of each worker between two outer steps; default 500."""
+    diloco_lr: float | None = None
+    """diloco: learning rate of the outer step; default 0.7."""
+    diloco_momentum: float | None = None
+    """diloco: Nesterov momentum of the outer step; default 0.9."""
+    diloco_patience: float | None = None
+    """diloco: how long workers wait for one that does not come, before they go on without it [s]; default 600."""
     tp_size: int = 1
     """fsdp: ranks that share each matrix product."""
     replicas: int = 1
@@ -267,10 +276,20 @@ class TrainConfig:
             raise UserError(f"--collective-timeout {self.collective_timeout}: must be at least 1 s")
         if self.distributed_backend == "nccl":
             object.__setattr__(self, "distributed_backend", "ddp")
-        if self.distributed_backend not in (None, "single", "ddp", "zero", "fsdp"):
+        if self.distributed_backend not in (None, "single", "ddp", "zero", "fsdp", "diloco"):
             raise UserError(
-                f"--distributed-backend {self.distributed_backend}: known are single, ddp (alias nccl), zero, fsdp"
+                f"--distributed-backend {self.distributed_backend}: known are single, ddp (alias nccl), zero, fsdp, "
+                "diloco"
             )
+        for name in ("diloco_steps", "diloco_lr", "diloco_momentum", "diloco_patience"):
+            if getattr(self, name) is not None and self.distributed_backend != "diloco":
+                raise UserError(f"{flag(name)} {getattr(self, name)}: only with --distributed-backend diloco")
+        for name in ("diloco_lr", "diloco_patience"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < float("inf"):
+                raise UserError(f"{flag(name)} {value}: must be finite and positive")
+        if self.diloco_momentum is not None and not 0 <= self.diloco_momentum < 1:
+            raise UserError(f"--diloco-momentum {self.diloco_momentum}: must be in [0, 1)")
         for name in ("tp_size", "replicas"):
             if getattr(self, name) > 1 and self.distributed_backend != "fsdp":
                 raise UserError(
@@ -312,6 +331,7 @@ _KEPT_STEP = re.compile(r"([1-9]\d*)(?:=(?!step-|superseded-)([A-Za-z0-9][A-Za-z
 
 _RANGES = (
     ("batch_size acc_steps global_batch iterations seq_len log_interval iterations_to_run extend_to", 1, "at least 1"),
+    ("diloco_steps", 1, "at least 1"),
     (
         "heads d_model n_layers n_heads num_frequencies n_kv_heads head_dim mlp_dim vocab_size nproc tp_size replicas",
         1,
@@ -329,7 +349,7 @@ def flag(name: str) -> str:
 MECHANICS = frozenset(
     {
         *("batch_size", "acc_steps", "device", "compile", "activation_checkpointing", "tune_malloc", "gc_interval"),
-        *("nproc", "distributed_backend", "tp_size", "replicas", "collective_timeout"),
+        *("nproc", "distributed_backend", "tp_size", "replicas", "collective_timeout", "diloco_patience"),
         *("on_nonfinite", "eval_interval", "eval_batches", "log_interval", "json"),
         *("ckpt_interval", "keep_last", "keep_every", "keep_steps", "local_ckpt_dir", "async_checkpoint"),
         *("tensorboard", "wandb", "wandb_project", "wandb_entity", "wandb_group", "wandb_mode"),

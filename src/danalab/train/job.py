@@ -22,6 +22,7 @@ from danalab.train.checkpoint.local_disk import local_folder
 from danalab.train.checkpoint.saver import Retention, Saver
 from danalab.train.config import TrainConfig
 from danalab.train.console import ConsoleProgress
+from danalab.train.diloco.setup import as_worker, worker_of
 from danalab.train.driver import OptimizerDriver
 from danalab.train.evaluation import FIXED_BATCH, Evaluator
 from danalab.train.failures import explained_loss
@@ -91,16 +92,16 @@ def run_training(config: TrainConfig) -> Outcome:
         runtime.StopRequest() as stop,
         contextlib.ExitStack() as keep,
     ):
-        if not world.is_main:
+        if not world.speaks:
             logging.getLogger("danalab").setLevel(logging.ERROR)
         resolved = world.first(lambda: _settle(config, world, keep))
-        folder = RunFolder(resolved.run_dir)
+        folder = folder_of(resolved, world)
         dataset = _open(config)
         resolved, source = agree_on_source(resolved, dataset, folder, world)
         if source is not None and source.finished:
             if world.is_main:
                 log.info("%s: finished at step %d already; --extend-to continues it", folder.path, source.step)
-            return Outcome(folder.path, "finished", 0, folder.read_summary() or {}, world.is_main)
+            return Outcome(folder.path, "finished", 0, folder.read_summary() or {}, world.speaks)
         return _run(resolved, dataset, folder, source, world, stop)
 
 
@@ -130,8 +131,13 @@ def _settle(config: TrainConfig, world: World, keep: contextlib.ExitStack) -> Re
     resolved = resolve(config, dataset, world_size=world.dp_size)
     dataset.check_vocab(resolved.model.vocab_size)
     check_sharing(resolved, world.layout)
-    keep.enter_context(RunFolder(resolved.run_dir).locked())
-    return resolved
+    keep.enter_context(folder_of(resolved, world).locked())
+    return as_worker(resolved, world) if world.layout.backend == "diloco" else resolved
+
+
+def folder_of(resolved: Resolved, world: World) -> RunFolder:
+    """The run folder; of a DiLoCo worker but the first a folder in it."""
+    return RunFolder(resolved.run_dir / "workers" / str(world.worker) if world.worker else resolved.run_dir)
 
 
 def _run(
@@ -152,7 +158,8 @@ def _run(
         folder.summary_file.unlink(missing_ok=True)
         folder.nonfinite_file.unlink(missing_ok=True)
         _announce(resolved, dataset, trainer)
-        trainer.callbacks.append(ConsoleProgress(resolved.iterations, trainer.step))
+        if world.speaks:
+            trainer.callbacks.append(ConsoleProgress(resolved.iterations, trainer.step))
     try:
         status = trainer.fit()
     except NonFiniteError:
@@ -161,7 +168,7 @@ def _run(
     if status == "interrupted" and stop.signal is not None and world.is_main:
         log.info("%s: stopped by %s at step %d, checkpointed", folder.path, stop.signal.name, trainer.step)
     code = {"interrupted": stop.exit_code, "nonfinite": NONFINITE_EXIT_CODE}.get(status, 0)
-    return Outcome(folder.path, status, code, summary, world.is_main)
+    return Outcome(folder.path, status, code, summary, world.speaks)
 
 
 def build_trainer(
@@ -177,7 +184,9 @@ def build_trainer(
         UserError: the device, number format, compiler or validation split is not there.
     """
     config = resolved.config
-    sharing = share(world)
+    stop = runtime.StopRequest() if stop is None else stop
+    is_worker = world.layout.backend == "diloco"
+    sharing = worker_of(resolved, folder, world, stop) if is_worker else share(world)
     device = runtime.choose_device(config.device)
     runtime.set_numerics(config.deterministic)
     runtime.seed_everything(config.seed)
@@ -214,7 +223,7 @@ def build_trainer(
         n_fixed=config.eval_batches * FIXED_BATCH,
         autocast=autocast,
         device=device,
-        world=world,
+        world=World.single() if is_worker else world,
     )
     saver = Saver(
         folder.store,
@@ -233,7 +242,7 @@ def build_trainer(
         saver,
         autocast=autocast,
         device=device,
-        stop=runtime.StopRequest() if stop is None else stop,
+        stop=stop,
         sharing=sharing,
         loss_scale=LossScale(device) if compute_dtype == torch.float16 else None,
         callbacks=[SpikeMonitor(), *watchers(resolved, folder, model, driver.optimizer, sharing)],

@@ -27,6 +27,14 @@ LARGEST_AUTOMATIC_DECAY = 0.5
 """An automatic weight decay takes at most this share of a weight in the first step; the rule, omega / t, would take
 more than everything in runs of a few steps."""
 
+_DILOCO = {"diloco_steps": 500, "diloco_lr": 0.7, "diloco_momentum": 0.9, "diloco_patience": 600.0}
+"""As in the paper, arXiv 2311.08105."""
+
+_OLD_NAME = (
+    "--arch diloco is an old name of enoki, and this is an enoki; DiLoCo's way to train, of any architecture, is "
+    "--distributed-backend diloco"
+)
+
 _SCHEDULE_FIELDS = (
     "div_factor", "final_div_factor", "cos_inf_steps", "final_lr_scale", "fract_decay", "decay_type", "power",
     "time_scale", "init_value", "saturation_value",
@@ -134,6 +142,10 @@ def resolve(config: TrainConfig, dataset: Vocabulary, world_size: int = 1) -> Re
     """
     if config.optimizer_settings:
         config = replace(config, optimizer_settings=checked_settings(config))
+    notes = [_OLD_NAME] if config.arch.lower() == "diloco" else []
+    if config.distributed_backend == "diloco":
+        given = {name: getattr(config, name) for name in _DILOCO}
+        config = replace(config, **{name: _DILOCO[name] if it is None else it for name, it in given.items()})
     config = replace(config, seq_len=config.seq_len or _seq_len(dataset))
     if config.document_mask and dataset.eos_id is None:
         raise UserError(f"--document-mask: it is not known which id ends a document of {dataset.name}; leave it out")
@@ -146,7 +158,8 @@ def resolve(config: TrainConfig, dataset: Vocabulary, world_size: int = 1) -> Re
     if pace.batch.stages and config.iterations is None:  # more steps, for as many tokens
         steps = max(1, pace.batch.steps_within(planned.steps * global_batch))
         planned = _plan(replace(config, iterations=steps), vocab_size, batch_size, acc_steps, global_batch, world_size)
-    planned, notes = _checked_decay(config, planned)
+    planned, about_decay = _checked_decay(config, planned)
+    notes += about_decay
     if config.extend_to is not None and config.extend_to < planned.steps:
         raise UserError(f"--extend-to {config.extend_to}: the run has {planned.steps} steps already")
     model = ModelConfig(

@@ -70,6 +70,7 @@ class Source:
                 continue
             if not meta.get("imported"):
                 trainer.restore({**meta, "random": random_state_of(meta, world)})
+                trainer.step = trainer.sharing.restore(path, meta.get("sharing"), trainer.step, own=self.own)
             if self.own:
                 trainer.saver.committed = trainer.step
             if world.is_main:
@@ -113,8 +114,8 @@ def run_record(
             "tokens": dataset.n_tokens,
             "tokenizer": dataset.tokenizer_name,
         },
-        "world_size": world.size,
-        "parallel": {"backend": world.layout.backend, **world.layout.shape(world.size)},
+        "world_size": world.processes,
+        "parallel": {"backend": world.layout.backend, **world.layout.shape(world.processes)},
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "threads": torch.get_num_threads(),
         "versions": versions(),

@@ -139,6 +139,7 @@ class Trainer:
             NonFiniteError: by `on_nonfinite`; the summary is written, checkpoints stay as they are.
         """
         config = self.config
+        self._go_to(self.sharing.begin(self.step))
         self._first_step = self.step
         self.metrics = (
             MetricsFile(self.folder.metrics_file, self.step - bool(self._pending_row)) if self.world.is_main else None
@@ -161,8 +162,11 @@ class Trainer:
                     result, lr = self._make_step(inputs, targets, logged)
                     if self.step == self._first_step + 1:
                         self.world.be_patient(config.collective_timeout)
+                    ahead = self.sharing.after_step(self.step, result.loss)
                     if logged:
                         self._record(result, lr)
+                    if ahead != self.step:
+                        batches = self._jump(batches, ahead)
                     if self._is_saved(self.step):
                         self._interval["save_wait"] += self.save()
                     self.saver.poll()
@@ -182,6 +186,18 @@ class Trainer:
                     callback.close()
                 if isinstance(batches, Generator):
                     batches.close()  # ends the thread that reads ahead
+
+    def _go_to(self, step: int) -> None:
+        """Be at another step, which others have reached."""
+        if step != self.step:
+            self.step, self._pending_row = step, None
+
+    def _jump(self, batches: Iterator[tuple[Tensor, Tensor]], step: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """The batches from another step on."""
+        if isinstance(batches, Generator):
+            batches.close()
+        self._go_to(step)
+        return self.batches.iterate(step)
 
     def _try_memory(self) -> None:
         peak = dry_run(
@@ -230,7 +246,7 @@ class Trainer:
             start()
 
     def _why_end(self) -> str | None:
-        if self.step >= self.resolved.iterations:
+        if self.step >= self.resolved.iterations and not self.sharing.pending:
             return "finished"
         if self._is_stopped():
             return "interrupted"
@@ -293,13 +309,14 @@ class Trainer:
             "update_norm": None if update_norm is None else float(update_norm),
             "tokens_per_second": (tokens - pace.tokens(before)) / seconds,
             "seconds_per_step": interval["seconds"] / interval["steps"],
-            "mfu": flops_rate / (self._peak_flops * self.world.size) if self._peak_flops else None,
+            "mfu": flops_rate / (self._peak_flops * self.world.processes) if self._peak_flops else None,
             "memory_gib": peak_memory_gib(self.device),
             "data_wait": interval["data_wait"],
             "save_wait": interval["save_wait"],
             "skipped": self.guard.skipped or None,
             "loss_scale": None if result.scale is None else float(result.scale),
             **self.driver.scalars(),
+            **self.sharing.scalars(),
         }
         self._interval = dict.fromkeys(interval, 0.0)
         if self._is_evaluated(self.step):
@@ -380,6 +397,7 @@ class Trainer:
         self._tick()
         with self.driver.evaluating():
             values, optimizer = tensors.collect(self.model, self.driver.optimizer)
+            values = self.sharing.stored(values)
             return self.saver.save(self.step, values, {**self._meta(), "optimizer": optimizer}, wait=wait)
 
     def _meta(self) -> dict[str, Any]:
@@ -394,6 +412,7 @@ class Trainer:
             "guard": {"skipped": self.guard.skipped, "in_a_row": self.guard.in_a_row},
             "loss_scale": None if self._loss_scale is None else self._loss_scale.state_dict(),
             "callbacks": {callback.name: callback.state_dict() for callback in self.callbacks},
+            "sharing": self.sharing.state_dict(),
             "pending_row": self._pending_row,
             "latest": self.latest,
         }

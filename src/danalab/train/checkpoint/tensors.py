@@ -100,6 +100,22 @@ def read(
         raise DamagedCheckpointError(f"{folder}: cannot be read: {type(error).__name__}: {error}") from error
 
 
+def read_named(folder: Path, target: Mapping[str, Tensor]) -> None:
+    """Load tensors of a verified checkpoint, in place, by their names.
+
+    Raises:
+        DamagedCheckpointError: one is missing, or they cannot be read.
+    """
+    try:
+        stored = dcp.FileSystemReader(folder).read_metadata().state_dict_metadata
+        for name in target:
+            if name not in stored:
+                raise DamagedCheckpointError(f"{folder}: has no tensor '{name}'")
+        _load(dict(target), folder)
+    except CheckpointException as error:
+        raise DamagedCheckpointError(f"{folder}: its tensors cannot be read: {_cause(error)}") from error
+
+
 def _require_same_model(folder: Path, stored: Mapping[str, Any], target: Mapping[str, Tensor]) -> None:
     for name, tensor in target.items():
         entry = stored.get(name)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -16,7 +17,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import IO, Any
@@ -24,10 +25,14 @@ from typing import IO, Any
 from danalab.errors import FirstRankError, LostRankError, UserError
 from danalab.train.config import TrainConfig
 
+log = logging.getLogger(__name__)
+
 LOST_CODE = 4
 """A rank that failed because another was gone."""
 ORDERLY = (0, 3, 85, 130)
 """Codes of ranks that ended together."""
+RESTARTS = 3
+"""How often a worker of a DiLoCo run is started again."""
 GRACE_SECONDS = 15.0
 """After a rank failed the others have this long to say why they fail, too."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
@@ -52,7 +57,11 @@ def launch(config: TrainConfig, ranks: int, device_type: str) -> int:
         processes = [_start(rank, ranks, store.port, file) for rank in range(ranks)]
         try:
             with _passed_on(processes) as received:
-                codes = _wait(processes)
+                if config.distributed_backend == "diloco":
+                    _keep_alive(processes, received, lambda rank: _start(rank, ranks, store.port, file))
+                    codes = _first_alone([process.returncode for process in processes])
+                else:
+                    codes = _wait(processes)
         finally:
             for process in processes:
                 if process.poll() is None:
@@ -135,6 +144,37 @@ def _wait(processes: list[subprocess.Popen[bytes]]) -> list[int | None]:
             break
         time.sleep(0.05)
     return codes
+
+
+def _keep_alive(
+    processes: list[subprocess.Popen[bytes]], received: list[int], start: Callable[[int], subprocess.Popen[bytes]]
+) -> None:
+    """Wait until all have ended; a worker that dies is started again, and goes on where the others are by then."""
+    lives = [RESTARTS] * len(processes)
+    while True:
+        for rank, process in enumerate(processes):
+            code = process.poll()
+            if code not in (None, 2, *ORDERLY) and lives[rank] and not received:
+                lives[rank] -= 1
+                log.warning("worker %d %s; it is started again", rank, _how(code))
+                processes[rank] = start(rank)
+        if all(process.poll() is not None for process in processes):
+            return
+        time.sleep(0.05)
+
+
+def _first_alone(codes: Sequence[int | None]) -> list[int | None]:
+    """A DiLoCo run ends as its first worker does; it could do without the others."""
+    if codes[0] not in ORDERLY:
+        return list(codes)
+    for rank, code in enumerate(codes):
+        if code != codes[0]:
+            log.warning("worker %d %s; the run ended without it", rank, _how(code))
+    return [codes[0], *(None for _ in codes[1:])]
+
+
+def _how(code: int | None) -> str:
+    return f"was killed by {signal.Signals(-code).name}" if code is not None and code < 0 else f"failed (code {code})"
 
 
 def _verdict(found: list[int | None], received: list[int], folder: Path) -> int:

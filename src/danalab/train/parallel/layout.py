@@ -16,7 +16,7 @@ class Layout:
     """How the ranks of a job are arranged."""
 
     backend: str = "single"
-    """single, ddp, zero or fsdp."""
+    """single, ddp, zero, fsdp or diloco."""
     tp_size: int = 1
     """Ranks that share each matrix product."""
     replicas: int = 1
@@ -42,6 +42,8 @@ class Layout:
             raise UserError(f"{words}: {size} ranks cannot be divided by {inner}; start a multiple of {inner}")
         if self.backend in ("ddp", "zero"):
             return {"replicate": size}
+        if self.backend == "diloco":
+            return {"workers": size}
         dims = {"replicate": self.replicas} if self.replicas > 1 else {}
         dims["shard"] = size // inner
         return dims | ({"tp": self.tp_size} if self.tp_size > 1 else {})
@@ -54,7 +56,7 @@ class Layout:
 
 def data_parallel_size(shape: Mapping[str, int]) -> int:
     """Ranks that see different data."""
-    return shape.get("replicate", 1) * shape.get("shard", 1)
+    return shape.get("replicate", 1) * shape.get("shard", 1) * shape.get("workers", 1)
 
 
 def data_parallel_ranks(config: TrainConfig, environment: Mapping[str, str]) -> int:
@@ -97,6 +99,9 @@ def check_sharing(resolved: Resolved, layout: Layout) -> None:
     """
     if layout.backend == "single":
         return
+    if layout.backend == "diloco":
+        _check_worker(resolved.config.opt)
+        return
     from danalab.optim.sharding.modes import require_supported
 
     require_supported(resolved.config.opt, layout.mode)
@@ -104,3 +109,14 @@ def check_sharing(resolved: Resolved, layout: Layout) -> None:
         from danalab.models.tensor_parallel import check_tensor_parallel
 
         check_tensor_parallel(resolved.model, layout.tp_size)
+
+
+def _check_worker(opt: str) -> None:
+    from danalab.optim.registry import optimizer_spec
+
+    spec = optimizer_spec(opt)
+    if spec.train_eval or spec.own_weights:
+        raise UserError(
+            f"--opt {spec.name}: keeps weights of its own, which DiLoCo's outer step would not move; "
+            "take another optimizer, or another --distributed-backend"
+        )

@@ -4,6 +4,7 @@
     ddp      replicas; gradients are summed over ranks, bucket by bucket, during the last backward pass of a step
     zero     replicas; each rank gets the summed gradients of what it owns, and updates that (`DistributedMuonAdamW`)
     fsdp     each rank holds a slice of every weight, gradient and moment; a block's weights are gathered while it works
+    diloco   workers that meet every few hundred steps only; in `danalab.train.diloco`
 
 The trainer asks for the same few things of each: gradients of a global batch, their norms, a factor on them.
 """
@@ -11,7 +12,8 @@ The trainer asks for the same few things of each: gradients of a global batch, t
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -117,6 +119,42 @@ class Sharing:
     def evaluating(self) -> Iterator[None]:
         """Around passes without gradients."""
         yield
+
+    # ---- what only workers that meet now and then have (`danalab.train.diloco`) ----
+
+    @property
+    def pending(self) -> bool:
+        """Whether the step that was made is not complete yet."""
+        return False
+
+    def begin(self, step: int) -> int:
+        """Before the first step of a job; the step to go on from, in place of `step`."""
+        return step
+
+    def after_step(self, step: int, loss: Tensor) -> int:
+        """After each step; the step to go on from, later than `step` where others went ahead."""
+        return step
+
+    def scalars(self) -> dict[str, float]:
+        """What a row of metrics should say of it."""
+        return {}
+
+    def stored(self, values: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The tensors of a checkpoint, for those that model and optimizer have."""
+        return values
+
+    def state_dict(self) -> dict[str, Any] | None:
+        """Plain values for a checkpoint."""
+        return None
+
+    def restore(self, path: Path, state: Mapping[str, Any] | None, step: int, *, own: bool) -> int:
+        """Take up the checkpoint at `path`, which model and optimizer have read; the step to go on from.
+
+        Args:
+            state: what `state_dict` gave.
+            own: whether the checkpoint was made by this run.
+        """
+        return step
 
 
 class Replicas(Sharing):

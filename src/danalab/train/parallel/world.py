@@ -1,6 +1,8 @@
 """The processes of a run and how they share the work. One process alone needs nothing of torch.distributed.
 
 ranks = replicate x shard x tp        dp_size = replicate x shard: who sees different data
+
+A worker of DiLoCo is a world of its own, but for the data: of each batch it takes its part, as dp_rank of dp_size.
 """
 
 from __future__ import annotations
@@ -46,6 +48,8 @@ class World:
     thread only."""
     background: ProcessGroup | None = field(default=None, repr=False)
     """One more gloo group, for a thread beside training: two threads must not share one."""
+    worker: int = 0
+    """Which worker of a DiLoCo run this is; each has its own folder, and writes to it."""
     layout: Layout = field(default_factory=Layout)
     owns_groups: bool = field(default=False, repr=False)
     """Whether `join` made the default group, and `close` ends it."""
@@ -59,6 +63,16 @@ class World:
     def is_main(self) -> bool:
         """Whether this is rank 0, the only one that writes metrics, summary and logs."""
         return self.rank == 0
+
+    @property
+    def speaks(self) -> bool:
+        """Whether this process is the one that tells the person who started the run."""
+        return self.is_main and self.worker == 0
+
+    @property
+    def processes(self) -> int:
+        """All processes of the run; `size` are those that share each step."""
+        return self.dp_size * self.tp_size
 
     def agree(self, flag: int) -> int:
         """The largest `flag` of all ranks. Collective."""
@@ -163,6 +177,8 @@ def join(layout: Layout, device_type: str, *, first_step_seconds: float = FIRST_
     """
     import torch.distributed as dist
 
+    if layout.backend == "diloco":
+        return _alone(layout, device_type)
     started = dist.is_available() and dist.is_initialized()
     place = None if started else find_place(os.environ) or Place(0, 1, 0, "", 0, "alone")
     if layout.backend == "single" and (dist.get_world_size() if place is None else place.size) == 1:
@@ -171,6 +187,17 @@ def join(layout: Layout, device_type: str, *, first_step_seconds: float = FIRST_
         layout.shape(place.size)  # refuse before waiting for anyone
         _start(place, device_type, first_step_seconds)
     return _arrange(layout, device_type, first_step_seconds, owns=place is not None)
+
+
+def _alone(layout: Layout, device_type: str) -> World:
+    """A worker, by its place in the environment; it meets nobody here."""
+    import torch
+
+    place = find_place(os.environ) or Place(0, 1, 0, "", 0, "alone")
+    layout.shape(place.size)
+    if device_type == "cuda" and place.launcher != "alone":
+        torch.cuda.set_device(own_gpu(place.local_rank, torch.cuda.device_count(), place.launcher))
+    return World(local_rank=place.local_rank, dp_rank=place.rank, dp_size=place.size, worker=place.rank, layout=layout)
 
 
 def own_gpu(local_rank: int, gpus: int, launcher: str) -> int:

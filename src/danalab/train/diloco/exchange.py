@@ -1,0 +1,186 @@
+"""Where the workers of a DiLoCo run meet: a folder that all of them see, `runs/NAME/diloco/`. No other connection.
+
+    round-00000500/worker-3.safetensors   weights of worker 3 after step 500; appears whole, by a rename
+                   present.json           who counts in this round; made once, by the first who has seen all, or waited
+                                          long enough (a hard link: of two who try, one succeeds)
+                   outcome.safetensors    outer weights and momentum after it, for workers that come back later
+    coming/worker-3.json                  the round that worker 3 works for: it will be waited for
+
+A worker that was left out of a round is not waited for in the next, unless it has said that it is coming. So nobody
+leads, and whoever dies, the others go on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from danalab.errors import UserError
+from danalab.files import read_json, write_json
+
+_ROUND = re.compile(r"round-(\d{8,})")
+_PRESENT, _OUTCOME = "present.json", "outcome.safetensors"
+FIRST_POLL_SECONDS, LONGEST_POLL_SECONDS = 0.002, 0.5
+
+
+class Exchange:
+    """One worker's view of the meeting place. Rounds are named by the step that ends them."""
+
+    def __init__(self, folder: Path, worker: int, workers: int, patience: float):
+        """Args:
+        folder: the same for all workers; made when first written to.
+        worker: which this is, from 0.
+        workers: how many there are.
+        patience: how long a round waits for those who are expected [s].
+        """
+        self.folder = folder
+        self.worker, self.workers, self.patience = worker, workers, patience
+        self.bytes_moved = 0
+        """Written and read by this worker so far [bytes]."""
+
+    # ---- what happened ----
+
+    def decided(self) -> dict[int, list[int]]:
+        """Rounds that are decided -> who counts in them, in order of rounds."""
+        return {end: present for end in self._rounds() if (present := self._present(end)) is not None}
+
+    def newest_outcome(self) -> int | None:
+        """The newest round whose outer weights are there; None where there is none."""
+        return max((end for end in self._rounds() if self.has_outcome(end)), default=None)
+
+    def has_outcome(self, end: int) -> bool:
+        """Whether the outer weights after a round are there."""
+        return (self._round(end) / _OUTCOME).is_file()
+
+    def _rounds(self) -> list[int]:
+        if not self.folder.is_dir():
+            return []
+        return sorted(int(match[1]) for path in self.folder.iterdir() if (match := _ROUND.fullmatch(path.name)))
+
+    # ---- a round ----
+
+    def announce(self, end: int) -> None:
+        """Tell the others that this worker is working for the round that ends at step `end`."""
+        (self.folder / "coming").mkdir(parents=True, exist_ok=True)
+        write_json(self.folder / "coming" / f"worker-{self.worker}.json", end)
+
+    def deposit(self, end: int, weights: Mapping[str, Tensor], facts: Mapping[str, float]) -> None:
+        """Leave this worker's weights (contiguous, on the CPU) and what it has to say about them.
+
+        Raises:
+            UserError: the folder cannot be written.
+        """
+        told = {name: repr(value) for name, value in facts.items()}
+        self._write(self._file(end, self.worker), weights, told)
+
+    def meet(self, end: int, should_stop: Callable[[], bool]) -> list[int] | None:
+        """Wait for the others and agree on who counts; None where `should_stop` became true meanwhile."""
+        deadline, pause = time.monotonic() + self.patience, FIRST_POLL_SECONDS
+        regulars = self._counted_before(end)
+        while (present := self._present(end)) is None:
+            there = [worker for worker in range(self.workers) if self._file(end, worker).is_file()]
+            coming = {worker for worker in range(self.workers) if self._coming(worker) == end}
+            if regulars | coming <= set(there) or time.monotonic() > deadline:
+                self._decide(end, there)
+                continue
+            if should_stop():
+                return None
+            time.sleep(pause)
+            pause = min(2 * pause, LONGEST_POLL_SECONDS)
+        return present
+
+    def _counted_before(self, end: int) -> set[int]:
+        """Who counted in the round before; at first everyone."""
+        everyone = set(range(self.workers))
+        for other in reversed([other for other in self._rounds() if other < end]):
+            if (present := self._present(other)) is not None:
+                return everyone & set(present)
+        return everyone
+
+    def _coming(self, worker: int) -> int | None:
+        with contextlib.suppress(UserError):
+            return read_json(self.folder / "coming" / f"worker-{worker}.json")
+        return None
+
+    def _decide(self, end: int, present: list[int]) -> None:
+        target = self._round(end) / _PRESENT
+        own = target.with_name(f".{_PRESENT}.{self.worker}")
+        write_json(own, present)
+        with contextlib.suppress(FileExistsError):  # somebody else was quicker, and that holds
+            os.link(own, target)
+        own.unlink()
+
+    def _present(self, end: int) -> list[int] | None:
+        file = self._round(end) / _PRESENT
+        return read_json(file) if file.is_file() else None
+
+    def weights_of(self, end: int, worker: int) -> tuple[Callable[[str], Tensor], dict[str, float]]:
+        """(name -> weights, facts) that a worker left.
+
+        Raises:
+            FileNotFoundError: the round is so long ago that they are gone.
+        """
+        return self._read(self._file(end, worker))
+
+    # ---- outcomes ----
+
+    def publish(self, end: int, outcome: Mapping[str, Tensor], keep_from: int) -> None:
+        """Leave the outer weights for workers that come back; forget rounds that nobody needs any more.
+
+        Args: keep_from: outcomes from this step on may be asked for again; of the last two rounds nothing is forgotten.
+        """
+        self._write(self._round(end) / _OUTCOME, outcome, {})
+        for old in self._rounds()[:-2]:
+            # The decision stays: a worker that comes back finds out by it what it has missed.
+            gone = [*self._round(old).glob("worker-*.safetensors")]
+            gone += [self._round(old) / _OUTCOME] if old < keep_from else []
+            for file in gone:
+                file.unlink(missing_ok=True)
+
+    def outcome(self, end: int) -> Callable[[str], Tensor]:
+        """Name -> outer weights or momentum after a round.
+
+        Raises:
+            FileNotFoundError: they are not there.
+        """
+        return self._read(self._round(end) / _OUTCOME)[0]
+
+    # ---- files ----
+
+    def _round(self, end: int) -> Path:
+        return self.folder / f"round-{end:08d}"
+
+    def _file(self, end: int, worker: int) -> Path:
+        return self._round(end) / f"worker-{worker}.safetensors"
+
+    def _write(self, file: Path, tensors: Mapping[str, Tensor], told: dict[str, str]) -> None:
+        from safetensors.torch import save_file
+
+        partial = file.with_name(f".{file.name}.{self.worker}")
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            free = shutil.disk_usage(file.parent).free
+            if free < sum(tensor.nbytes for tensor in tensors.values()):
+                raise UserError(f"{file}: the disk is full; the workers of a DiLoCo run exchange their weights there")
+            save_file(dict(tensors), partial, metadata=told)
+            os.replace(partial, file)
+        except OSError as error:
+            raise UserError(f"{file}: cannot be written: {error.strerror or error}") from error
+        self.bytes_moved += file.stat().st_size
+
+    def _read(self, file: Path) -> tuple[Callable[[str], Tensor], dict[str, Any]]:
+        from safetensors import safe_open
+
+        size = file.stat().st_size  # FileNotFoundError
+        opened = safe_open(file, "pt")
+        self.bytes_moved += size
+        facts = {name: float(value) for name, value in (opened.metadata() or {}).items()}
+        return opened.get_tensor, facts
