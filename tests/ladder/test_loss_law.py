@@ -65,6 +65,18 @@ def test_a_failed_run_and_an_unknown_law_are_refused_by_name():
 
 
 def test_laws_of_parameters_and_tokens_have_no_single_compute():
-    N, D = np.geomspace(1e6, 1e9, 6), np.geomspace(1e8, 1e9, 6) ** 1.1
+    N, D = (grid.ravel() for grid in np.meshgrid(np.geomspace(1e6, 1e9, 3), np.geomspace(1e8, 1e9, 3)))
     with pytest.raises(UserError, match="no single compute"):
         fit_loss_law((N, D), 2 + N**-0.3 + D**-0.2, "chinchilla", n_bootstrap=0).compute_for(2.1)
+
+
+def test_a_single_run_a_size_has_an_interval_from_its_scatter_around_the_law_not_an_empty_one():
+    noise = np.exp(2e-3 * np.random.default_rng(0).standard_normal(len(C)))
+    law = fit_loss_law(C, (1.7 + 300 * C**-0.13) * noise, groups=list(C), n_bootstrap=30)
+    assert law.intervals["alpha"].high > law.intervals["alpha"].low + 1e-3
+
+
+def test_parameters_and_tokens_that_go_together_are_no_chinchilla_law():
+    N = np.geomspace(1e6, 1e9, 8)
+    with pytest.raises(UserError, match="cannot be told apart; add runs"):
+        fit_loss_law((N, 20 * N), 2 + N**-0.3, "chinchilla", n_bootstrap=0)

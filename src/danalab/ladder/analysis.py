@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,43 +12,37 @@ from typing import Any
 import numpy as np
 
 from danalab.errors import UserError, nearest
-from danalab.ladder.compute import training_flops
-from danalab.ladder.curvature import Curvature, fit_curvature
+from danalab.ladder.curvature import (
+    Curvature,
+    SharedCurvature,
+    Tolerance,
+    fit_curvature,
+    fit_shared_curvature,
+    fit_tolerance,
+)
 from danalab.ladder.gain import Gain, compute_gain
-from danalab.ladder.loss_law import LossLaw, fit_joint_laws
+from danalab.ladder.loss_law import LossLaw, check_points, fit_joint_laws, fit_loss_law
 from danalab.ladder.lr_law import LRLaw, fit_lr_law
 from danalab.ladder.saved import Saved, compute_saved
-from danalab.models.config import ModelConfig
+from danalab.ladder.statistics import Interval
+from danalab.ladder.tuning import Row, Tuned, flops_of, is_usable, rate_trials, tune
 from danalab.train.metrics import read_rows
 
-Row = Mapping[str, Any]
+PREDICTED = (2.0, 4.0, 10.0)
+"""Sizes, in the largest one measured, for which a learning rate is predicted where none are named."""
 
 
 @dataclass(frozen=True)
-class Tuned:
-    """An optimizer at a size, at its best learning rate."""
+class PredictedRate:
+    """The learning rate of a size by an optimizer's law."""
 
-    opt: str
-    params: int
-    non_emb_params: int
+    non_emb_params: float
     lr: float
-    lr_multiplier: float
-    runs: tuple[Row, ...]
-    """One a seed."""
-    trials: int
-    """Learning rates that were tried here."""
-    flops: float
-
-    @property
-    def loss(self) -> float:
-        """Mean final loss over seeds [nats a token]."""
-        return float(np.mean([row["final_loss"] for row in self.runs]))
-
-    @property
-    def spread(self) -> float | None:
-        """Standard deviation over seeds; None of one."""
-        losses = [row["final_loss"] for row in self.runs]
-        return float(np.std(losses, ddof=1)) if len(losses) > 1 else None
+    interval: Interval | None
+    extrapolated: bool
+    """The size lies beyond those measured."""
+    loss_increase: float | None
+    """What the farther end of the interval costs [nats a token], by the shared curvature where that is known."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +60,11 @@ class Analysis:
     """Optimizer -> parameters -> compute saved against the baseline of that size."""
     gains: dict[str, Gain] = field(default_factory=dict)
     curvatures: dict[str, dict[int, Curvature]] = field(default_factory=dict)
+    shared_curvatures: dict[str, SharedCurvature] = field(default_factory=dict)
+    """Optimizer -> one curvature for all its sizes."""
+    tolerances: dict[str, dict[int, Tolerance]] = field(default_factory=dict)
+    """Optimizer -> parameters -> learning rates within a share of the best loss."""
+    predicted_rates: dict[str, list[PredictedRate]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     """What could not be computed, and why."""
 
@@ -81,26 +79,27 @@ class Analysis:
         return [self.baseline, *(name for name in names if name != self.baseline)]
 
     def as_dict(self) -> dict[str, Any]:
-        """Everything but curves and resamples, ready for JSON."""
-        return {
+        """Everything but curves and resamples, ready for JSON; numbers that are not finite are None."""
+        return _plain({
             "baseline": self.baseline,
             "convention": self.convention,
             "tuned": [
                 {
                     "opt": each.opt, "params": each.params, "lr": each.lr, "lr_multiplier": each.lr_multiplier,
                     "loss": each.loss, "spread": each.spread, "seeds": len(each.runs), "trials": each.trials,
-                    "flops": each.flops, "runs": [row["name"] for row in each.runs],
+                    "flops": each.flops, "tokens": each.tokens, "runs": [row["name"] for row in each.runs],
                 }
                 for each in self.tuned
             ],
             "excluded": self.excluded,
             "lr_laws": {
                 opt: {"a": law.a, "b": law.b, "d": law.d, "sizes": law.n_sizes, "trials": law.n_trials,
-                      "intervals": {name: asdict(each) for name, each in law.intervals.items()}}
+                      "intervals": {name: asdict(each) for name, each in law.intervals.items()},
+                      "predicted": [asdict(each) for each in self.predicted_rates.get(opt, [])]}
                 for opt, law in self.lr_laws.items()
             },
             "loss_laws": {
-                opt: {"kind": law.kind, **law.coefficients, "r2": law.r2,
+                opt: {"kind": law.kind, **law.coefficients, "r2": law.r2, "measured": law.measured,
                       "intervals": {name: asdict(each) for name, each in law.intervals.items()}}
                 for opt, law in self.loss_laws.items()
             },
@@ -113,8 +112,22 @@ class Analysis:
                 opt: [{"params": params, **asdict(each)} for params, each in sizes.items()]
                 for opt, sizes in self.curvatures.items()
             },
+            "shared_curvatures": {opt: asdict(each) for opt, each in self.shared_curvatures.items()},
+            "tolerances": {
+                opt: [{"params": params, **asdict(each)} for params, each in sizes.items()]
+                for opt, sizes in self.tolerances.items()
+            },
             "notes": self.notes,
-        }  # fmt: skip
+        })  # fmt: skip
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON has it: nothing in place of what is not finite."""
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def analyse(
@@ -123,6 +136,9 @@ def analyse(
     baseline: str = "adamw",
     law: str = "saturated",
     convention: str = "exact",
+    joint: bool = True,
+    predict: Sequence[float] = (),
+    within: float = 0.01,
     n_bootstrap: int = 200,
     seed: int = 0,
 ) -> Analysis:
@@ -130,29 +146,29 @@ def analyse(
 
     Args:
         rows: of `read_ladder`.
-        law: kind of the loss law, saturated or broken.
+        law: kind of the loss law, saturated, broken or chinchilla.
         convention: of compute; see `danalab.ladder.compute`.
+        joint: one E for all optimizers; otherwise each law has its own.
+        predict: sizes [parameters without embeddings] for which to predict learning rates; none: some beyond those
+            measured.
+        within: share of the best loss for the intervals of learning rates.
     Raises:
-        UserError: no finished run of the baseline.
+        UserError: no finished run of the baseline, or rows that lack what the convention counts.
     """
-    usable = [row for row in rows if row["final_loss"] is not None and math.isfinite(row["final_loss"])]
-    excluded = [row["name"] for row in rows if row not in usable]
+    usable = [row for row in rows if is_usable(row)]
+    excluded = [row["name"] for row in rows if not is_usable(row)]
     opts = list(dict.fromkeys(row["opt"] for row in usable))
     if baseline not in opts:
         have = ", ".join(opts) or "none"
         raise UserError(f"--baseline {baseline}{nearest(baseline, opts)}: no finished run of it; there are: {have}")
-    tuned = _tune(usable, convention)
-    found = Analysis(baseline, convention, tuned, excluded)
+    found = Analysis(baseline, convention, tune(usable, convention), excluded)
     for opt in found.opts:
-        mine = [row for row in usable if row["opt"] == opt]
-        with _noting(found, f"learning-rate law of {opt}"):
-            found.lr_laws[opt] = _lr_law(mine, seed)
-        found.curvatures[opt] = _curvatures(mine)
+        _rates(found, opt, usable, predict, within, seed)
     with _noting(found, "loss laws"):
-        found.loss_laws.update(_loss_laws(found, law, n_bootstrap, seed))
+        found.loss_laws.update(_loss_laws(found, law, joint, n_bootstrap, seed))
     for opt in found.opts[1:]:
         found.saved[opt] = _saved(found, opt, seed)
-        if opt in found.loss_laws:
+        if law != "chinchilla" and opt in found.loss_laws and baseline in found.loss_laws:
             with _noting(found, f"compute saved by the laws of {opt}"):
                 found.gains[opt] = compute_gain(found.loss_laws[baseline], found.loss_laws[opt])
     return found
@@ -167,90 +183,98 @@ def _noting(found: Analysis, what: str) -> Iterator[None]:
         found.notes.append(f"{what}: {error}")
 
 
-def _tune(rows: Sequence[Row], convention: str) -> list[Tuned]:
-    """For each optimizer and size the learning rate of least mean loss, among those with the most seeds."""
-    cells: dict[tuple[str, int], dict[float, list[Row]]] = defaultdict(lambda: defaultdict(list))
-    for row in rows:
-        cells[row["opt"], row["params"]][row["lr"]].append(row)
-    tuned = []
-    for (opt, params), rates in sorted(cells.items(), key=lambda item: item[0]):
-        most = max(len(runs) for runs in rates.values())
-        lr, runs = min(
-            ((lr, runs) for lr, runs in rates.items() if len(runs) == most),
-            key=lambda item: float(np.mean([row["final_loss"] for row in item[1]])),
-        )
-        one = runs[0]
-        flops = _flops(one, one["tokens"], convention)
-        tuned.append(
-            Tuned(opt, params, one["non_emb_params"], lr, one.get("lr_multiplier", 1.0), tuple(runs), len(rates), flops)
-        )
-    return tuned
+def _rates(found: Analysis, opt: str, rows: Sequence[Row], predict: Sequence[float], within: float, seed: int) -> None:
+    """All about learning rates of an optimizer: law, sensitivity, predictions."""
+    tuned = found.at(opt)
+    trials = [rate_trials(rows, each) for each in tuned]
+    curves = [([row["lr"] for row in runs], [row["final_loss"] for row in runs]) for runs in trials]
+    found.curvatures[opt], found.tolerances[opt] = {}, {}
+    for each, (lr, loss) in zip(tuned, curves, strict=True):
+        with contextlib.suppress(UserError):  # fewer rates than a parabola needs: most ladders have three
+            found.curvatures[opt][each.params] = fit_curvature(lr, loss)
+        with contextlib.suppress(UserError):  # nothing was tuned at this size
+            found.tolerances[opt][each.params] = fit_tolerance(lr, loss, within)
+    if any(each.trials > 1 for each in tuned):
+        with _noting(found, f"sensitivity of {opt} to the learning rate"):
+            found.shared_curvatures[opt] = fit_shared_curvature(curves)
+    with _noting(found, f"learning-rate law of {opt}"):
+        flat = [row for runs in trials for row in runs]
+        sizes, lr, loss = ([row[key] for row in flat] for key in ("non_emb_params", "lr", "final_loss"))
+        law = fit_lr_law(sizes, lr, loss, seed=seed)
+        found.lr_laws[opt] = law
+        measured = [each.non_emb_params for each in tuned]
+        found.predicted_rates[opt] = [
+            _predicted(law, size, measured, found.shared_curvatures.get(opt))
+            for size in predict or [factor * max(measured) for factor in PREDICTED]
+        ]
 
 
-def _flops(row: Row, tokens: float, convention: str) -> float:
-    """Compute of a run at so many tokens; the rows' own for the exact convention."""
-    if convention == "exact":
-        return row["flops"] * tokens / row["tokens"]
-    settings = row["settings"]
-    shape = ModelConfig(**{
-        key: settings[key]
-        for key in (
-            "arch", "d_model", "n_layers", "n_heads", "head_dim", "mlp_dim", "vocab_size", "seq_len",
-            "n_kv_heads", "attention_gate", "tied_head", "num_frequencies", "mixer",
-        )
-        if key in settings
-    })  # fmt: skip
-    return training_flops(shape, tokens, settings["seq_len"], convention)
+def _predicted(law: LRLaw, size: float, measured: Sequence[float], curvature: SharedCurvature | None) -> PredictedRate:
+    lr = float(law(size))
+    interval = law.interval(size) if law.samples else None
+    cost = None
+    if interval is not None and curvature is not None and interval.low > 0 and math.isfinite(interval.high):
+        cost = max(curvature.loss_increase(interval.high / lr), curvature.loss_increase(interval.low / lr))
+    return PredictedRate(size, lr, interval, not min(measured) <= size <= max(measured), cost)
 
 
-def _lr_law(rows: Sequence[Row], seed: int) -> LRLaw:
-    first = min(row["seed"] for row in rows)
-    trials = [row for row in rows if row["seed"] == first]
-    columns = ([row[key] for row in trials] for key in ("non_emb_params", "lr", "final_loss"))
-    return fit_lr_law(*columns, seed=seed)
-
-
-def _curvatures(rows: Sequence[Row]) -> dict[int, Curvature]:
-    found = {}
-    first = min(row["seed"] for row in rows)
-    for params in sorted({row["params"] for row in rows}):
-        trials = [row for row in rows if row["params"] == params and row["seed"] == first]
-        try:
-            found[params] = fit_curvature([row["lr"] for row in trials], [row["final_loss"] for row in trials])
-        except UserError:
-            continue  # fewer rates than a parabola needs: most ladders have three
-    return found
-
-
-def _loss_laws(found: Analysis, law: str, n_bootstrap: int, seed: int) -> dict[str, LossLaw]:
+def _loss_laws(found: Analysis, law: str, joint: bool, n_bootstrap: int, seed: int) -> dict[str, LossLaw]:
+    """Fitted together, or each by itself; an optimizer of too few runs is a note and leaves the others their laws."""
     curves, groups = {}, {}
     for opt in found.opts:
-        points = [(each.flops, row["final_loss"]) for each in found.at(opt) for row in each.runs]
-        compute, loss = (np.array(column, float) for column in zip(*points, strict=True))
-        curves[opt], groups[opt] = (compute, loss), list(compute)
-    return fit_joint_laws(curves, law, groups=groups, n_bootstrap=n_bootstrap, seed=seed)
+        points = [
+            ((each.params, each.tokens) if law == "chinchilla" else (each.flops,), row["final_loss"])
+            for each in found.at(opt)
+            for row in each.runs
+        ]
+        x = [np.array(column, float) for column in zip(*(x for x, _ in points), strict=True)]
+        curves[opt] = (tuple(x) if law == "chinchilla" else x[0], np.array([loss for _, loss in points]))
+        groups[opt] = [x for x, _ in points]
+    settings: Any = {"n_bootstrap": n_bootstrap, "seed": seed}
+    fitted = {}
+    for opt, (x, loss) in curves.items():
+        with _noting(found, f"loss law of {opt}"):
+            check_points(x, loss, law)
+            fitted[opt] = x, loss
+    if not fitted:
+        return {}
+    if joint:
+        return fit_joint_laws(fitted, law, groups=groups, **settings)
+    return {opt: fit_loss_law(x, loss, law, groups=groups[opt], **settings) for opt, (x, loss) in fitted.items()}
 
 
 def _saved(found: Analysis, opt: str, seed: int) -> dict[int, Saved]:
-    base = {each.params: each for each in found.at(found.baseline)}
+    """Compute saved at each size, over the longest horizon that both sides have there."""
+    base = {(each.params, each.tokens): each for each in found.at(found.baseline)}
     result = {}
-    for each in found.at(opt):
-        if each.params not in base:
-            found.notes.append(f"{opt} at {each.params:,} parameters: the baseline has no run of that size")
+    for each in sorted(found.at(opt), key=lambda each: each.tokens):
+        against = base.get((each.params, each.tokens))
+        if against is None:
+            found.notes.append(
+                f"{opt} at {each.params:,} parameters and {each.tokens:,} tokens: {found.baseline} has no run like that"
+            )
             continue
         with _noting(found, f"compute saved by {opt} at {each.params:,} parameters"):
-            sides = [_curves(side, found.convention) for side in (base[each.params], each)]
+            sides = [_curves(side, found.convention) for side in (against, each)]
             result[each.params] = compute_saved(*sides[0], *sides[1], seed=seed)
-    return result
+    return dict(sorted(result.items()))
 
 
 def _curves(tuned: Tuned, convention: str) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Compute and validation loss on the fixed windows, a pair of arrays a seed."""
     compute, loss = [], []
     for row in tuned.runs:
-        points = [point for point in read_rows(Path(row["curve"])) if "val/loss" in point]
+        if not Path(row["curve"]).is_file():
+            raise UserError(f"run {row['name']} has no curve: {row['curve']} is not there")
+        points = [point for point in read_rows(Path(row["curve"])) if "val/loss" in point and point.get("tokens")]
         if not points:
             raise UserError(f"run {row['name']} has no validation points")
-        compute.append(np.array([_flops(row, point["tokens"], convention) for point in points]))
+        compute.append(
+            np.array([
+                point["flops"] if convention == "exact" and "flops" in point
+                else flops_of(row, point["tokens"], convention)
+                for point in points
+            ])
+        )  # fmt: skip
         loss.append(np.array([point["val/loss"] for point in points]))
     return compute, loss

@@ -86,6 +86,15 @@ class LossLaw:
         return math.exp(brentq(above, middle - reach, middle + reach, xtol=1e-12))
 
 
+def check_points(x: ArrayLike | Sequence[ArrayLike], loss: ArrayLike, kind: str) -> None:
+    """Whether `fit_loss_law` would take these points.
+
+    Raises:
+        UserError: as `fit_loss_law`.
+    """
+    _Data.of("", kind, x, loss)
+
+
 def fit_loss_law(
     x: ArrayLike | Sequence[ArrayLike],
     loss: ArrayLike,
@@ -175,26 +184,37 @@ class _Data:
         needed = 2 + 2 * KINDS[kind]  # one more than coefficients: a law through every point says nothing
         if points < needed:
             raise UserError(f"{of}a {kind} law needs runs at {needed} different points, there are {points}")
+        if kind == "chinchilla" and _are_proportional(*columns):
+            raise UserError(
+                f"{of}tokens follow from parameters in all runs, so the two terms of a chinchilla law cannot be told "
+                "apart; add runs of the same sizes with other --tokens-per-param"
+            )
         return cls(name, columns, loss)
 
     def resampled(self, rng: np.random.Generator, law: LossLaw, groups: Sequence[Any] | None) -> _Data:
         """Runs drawn with replacement within their groups; without groups, residuals put on the fitted law.
 
-        A group of n is drawn with its deviations widened by sqrt(n/(n-1)), which resampling takes away.
+        A group of n is drawn with its deviations widened by sqrt(n/(n-1)), which resampling takes away. A run that is
+        alone in its group knows nothing of its noise: it gets a residual, as without groups.
         """
-        if groups is None:
-            free = max(len(self.loss) - 1 - 2 * KINDS[law.kind], 1)
-            noise = rng.choice(law.residuals, len(self.loss)) * math.sqrt(len(self.loss) / free)
-            return _Data(self.name, self.columns, self.loss * np.exp(law.residuals - noise))
-        labels = np.asarray([str(group) for group in groups])
+        free = max(len(self.loss) - 1 - 2 * KINDS[law.kind], 1)
+        noise = rng.choice(law.residuals, len(self.loss)) * math.sqrt(len(self.loss) / free)
         logs = np.log(self.loss)
-        drawn = logs.copy()
+        drawn = logs + law.residuals - noise
+        labels = np.arange(len(self.loss)) if groups is None else np.asarray([str(group) for group in groups])
         for label in np.unique(labels):
             here = np.flatnonzero(labels == label)
             if len(here) > 1:
                 mean = logs[here].mean()
                 drawn[here] = mean + (rng.choice(logs[here], len(here)) - mean) * math.sqrt(len(here) / (len(here) - 1))
         return _Data(self.name, self.columns, np.exp(drawn))
+
+
+def _are_proportional(N: np.ndarray, D: np.ndarray) -> bool:
+    """Whether D is a power of N, to 2%."""
+    n, d = np.log(N), np.log(D)
+    slope, level = np.polyfit(n, d, 1) if np.ptp(n) > 0 else (0.0, d.mean())
+    return bool(np.max(np.abs(d - slope * n - level)) < 0.02)
 
 
 def _columns(kind: str, x: Sequence[ArrayLike]) -> list[np.ndarray]:

@@ -15,11 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from danalab.errors import UserError
+from danalab.scaling.architectures import STRUCTURES
+from danalab.scaling.learning_rate import OPTIMIZERS
 from danalab.train.config import flag
 from danalab.train.folder import RunFolder
 from danalab.train.metrics import last_rows
 
 POLL_SECONDS = 0.25
+DIVERGED = "diverged: a loss was not finite (nonfinite.json); it is not tried again unless its folder is deleted"
 
 
 @dataclass(frozen=True)
@@ -31,18 +34,41 @@ class Job:
     settings: dict[str, Any]
     """Flags of `danalab train`, by field name; `iterations` among them."""
 
+    def flags(self) -> list[str]:
+        """Flags of `danalab train` that make the run."""
+        words = ["--run-dir", str(self.folder)]
+        for name, value in self.settings.items():
+            if isinstance(value, (list, tuple)):
+                words += [flag(name), *map(str, value)]
+            elif value is not None:
+                words.append(f"{flag(name)}={value}")
+        return words
+
     def command(self) -> list[str]:
         """The command line that makes the run."""
-        flags = [f"{flag(name)}={value}" for name, value in self.settings.items() if value is not None]
-        return [sys.executable, "-m", "danalab", "train", "--run-dir", str(self.folder), *flags]
+        return [sys.executable, "-m", "danalab", "train", *self.flags()]
 
     def is_finished(self) -> bool:
         """Whether the folder holds this very run, ended."""
         folder = RunFolder(self.folder)
         if not folder.config_file.exists() or (folder.read_summary() or {}).get("status") != "finished":
             return False
-        made = folder.read_config()["config"]
-        return all(str(made.get(name)) == str(value) for name, value in self.settings.items())
+        return self.is_same()
+
+    def is_same(self) -> bool:
+        """Whether what was begun in the folder is this very run."""
+        made = RunFolder(self.folder).read_config()["config"]
+        made = {**made, **(made.get("optimizer_settings") or {})}
+        return all(_same(name, made.get(name), value) for name, value in self.settings.items())
+
+    def has_diverged(self) -> bool:
+        """Whether the folder holds this very run, ended by a loss that is not finite: again, it would end so again."""
+        folder = RunFolder(self.folder)
+        return (
+            folder.config_file.exists()
+            and (folder.read_summary() or {}).get("status") == "nonfinite"
+            and self.is_same()
+        )
 
     def progress(self) -> tuple[int, float | None]:
         """(steps done, last validation loss near the end of the metrics), for a person to look at."""
@@ -50,6 +76,19 @@ class Job:
         for row in last_rows(RunFolder(self.folder).metrics_file):
             step, val_loss = row["step"], row.get("val/loss", val_loss)
         return step, val_loss
+
+
+def _same(name: str, made: Any, wanted: Any) -> bool:
+    """Whether a recorded setting is the one that is wanted: 1 is 1.0, a path its words, an alias its optimizer."""
+    if wanted is None:
+        return True  # automatic: what was recorded came of it
+    names = {"opt": OPTIMIZERS, "arch": STRUCTURES}.get(name)
+    if names is not None:
+        return names.canonical(str(wanted)) == made
+    try:
+        return float(made) == float(wanted)
+    except (TypeError, ValueError):
+        return str(made) == str(wanted)
 
 
 @dataclass(frozen=True)
@@ -76,21 +115,33 @@ def run_jobs(
     Raises:
         UserError: a run failed, without `keep_going`; names it and gives its last words. Runs beside it are stopped,
             and resume when the pool is started again.
+
+    A run that another process is making (a pool that was killed leaves its children, or a second pool works on the same
+    folder) is waited for, not begun beside it. One that ended by a loss that is not finite is not made again: it would
+    end so again.
     """
-    waiting = [i for i, job in enumerate(jobs) if not job.is_finished()]
+    diverged = [i for i, job in enumerate(jobs) if job.has_diverged()]
+    waiting = [i for i, job in enumerate(jobs) if i not in diverged and not job.is_finished()]
+    failures = [Failure(jobs[i], DIVERGED) for i in diverged]
+    if failures and not keep_going:
+        raise UserError(f"run {failures[0].job.folder} {DIVERGED}")
     if not waiting:
-        return []
+        return failures
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     parallel = max(1, min(parallel or cores, len(waiting)))
     threads = max(1, cores // parallel)
     running: dict[int, subprocess.Popen[str]] = {}
-    failures: list[Failure] = []
     with _Display(title, jobs) as display:
         try:
             while waiting or running:
-                while waiting and len(running) < parallel:
-                    index = waiting.pop(0)
-                    running[index] = _start(jobs[index], threads)
+                if not running and all(map(is_taken, (jobs[i] for i in waiting))):
+                    display.say("waiting for runs that another process is making")
+                while len(running) < parallel and (free := [i for i in waiting if not is_taken(jobs[i])]):
+                    waiting.remove(free[0])
+                    if jobs[free[0]].is_finished():  # by another process
+                        on_end(jobs[free[0]])
+                    else:
+                        running[free[0]] = _start(jobs[free[0]], threads)
                 for index, process in list(running.items()):
                     display.update(index)
                     if process.poll() is not None:
@@ -108,6 +159,11 @@ def run_jobs(
             for process in running.values():
                 process.wait()
     return failures
+
+
+def is_taken(job: Job) -> bool:
+    """Whether another process is making the run."""
+    return job.folder.is_dir() and RunFolder(job.folder).is_locked()
 
 
 def _start(job: Job, threads: int) -> subprocess.Popen[str]:
@@ -146,6 +202,7 @@ class _Display:
             for total in [job.settings.get("iterations")]
         ]
         self._words = [""] * len(jobs)
+        self._said: set[str] = set()
         self._console.print(f"{title}: {len(jobs)} runs")
 
     def __enter__(self) -> _Display:
@@ -163,6 +220,12 @@ class _Display:
             self._words[index] = f"val loss {loss:.4f}"
         self._progress.start_task(self._tasks[index])
         self._progress.update(self._tasks[index], completed=step, loss=self._words[index])
+
+    def say(self, words: str) -> None:
+        """A line for people, once."""
+        if words not in self._said:
+            self._said.add(words)
+            self._console.print(words)
 
     def ended(self, index: int) -> None:
         self.update(index)

@@ -2,17 +2,20 @@
 
 name, opt, arch, seed, lr     what was run; `settings` has all that was said
 params, non_emb_params, total_params    as built, and by the size law that learning rates are fitted against
-tokens, flops, seconds, tokens_per_second
+tokens, flops, seconds, tokens_per_second, device_hours
 final_loss                    over the whole validation split [nats a token]; best_loss: least on the fixed windows
-curve                         path of metrics.jsonl, relative to the file
+run, curve                    the run folder and its metrics.jsonl, relative to the file
+
+Nothing in a row tells where on a machine it was made, so that a ladder can be moved, committed and read elsewhere.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
-from collections.abc import Iterable
-from pathlib import Path
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path, PurePath
 from typing import Any
 
 from danalab.errors import UserError
@@ -21,6 +24,13 @@ from danalab.train.folder import RunFolder
 from danalab.train.metrics import read_rows
 
 FILE = "ladder.jsonl"
+CURVES = "curves"
+"""Folder of the validation points of a ladder that was packed."""
+ONE_JOBS_OWN = ("run_dir", "name", "resume_from", "local_ckpt_dir", "auto_resume", "json", "iterations_to_run")
+"""Settings that say where or in which job a run was made, not what it was."""
+_NUMBERS = ("params", "non_emb_params", "lr", "lr_multiplier", "seed", "tokens", "flops", "seconds", "final_loss")
+_NEEDED = ("params", "lr", "tokens", "flops")
+"""What a row with a final loss has to say for the fits."""
 
 
 def row_of(run: Path, base: Path) -> dict[str, Any]:
@@ -54,23 +64,93 @@ def row_of(run: Path, base: Path) -> dict[str, Any]:
         "best_loss": min(losses, default=None),
         "evaluations": len(losses),
         "seconds": summary.get("time"),
+        "device_hours": device_hours(summary.get("time"), record.get("world_size", 1)),
         "tokens_per_second": summary.get("tokens_per_second"),
         "world_size": record.get("world_size", 1),
         "device": record.get("device"),
         "curve": os.path.relpath(folder.metrics_file, base),
-        "settings": config,
+        "settings": portable_settings(config),
     }
 
 
-def write_rows(folder: Path, runs: Iterable[Path]) -> list[dict[str, Any]]:
-    """Write `folder`/ladder.jsonl from run folders; those that were never begun are left out. Returns the rows."""
-    rows = [row_of(run, folder) for run in runs if RunFolder(run).config_file.is_file()]
-    write_atomically(folder / FILE, "".join(json.dumps(row) + "\n" for row in rows))
+def device_hours(seconds: float | None, world_size: int) -> float | None:
+    """Hours of all devices together, or None where the time is not known."""
+    return None if seconds is None else seconds * world_size / 3600
+
+
+def portable_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings without the machine: no folders of jobs, and of a path to data or tokenizer only its last part."""
+    kept = {key: value for key, value in settings.items() if key not in ONE_JOBS_OWN}
+    for key in ("data", "tokenizer"):
+        if isinstance(kept.get(key), str):
+            kept[key] = ",".join(PurePath(part).name if PurePath(part).is_absolute() else part
+                                 for part in kept[key].split(","))  # fmt: skip
+    return kept
+
+
+def write_rows(folder: Path, runs: Iterable[Path], known: dict[str, Any] | None = None) -> list[dict[str, Any]]:
+    """Write `folder`/ladder.jsonl from run folders; those that were never begun are left out. Returns the rows.
+
+    Args:
+        known: rows of finished runs by name, which are not read again; new ones are added.
+    """
+    known = {} if known is None else known
+    rows = []
+    for run in runs:
+        if run.name not in known:
+            if not RunFolder(run).config_file.is_file():
+                continue
+            row = row_of(run, folder)
+            if row["status"] != "finished":
+                rows.append(row)
+                continue
+            known[run.name] = row
+        rows.append(known[run.name])
+    save_rows(folder, rows)
     return rows
 
 
+def save_rows(folder: Path, rows: Iterable[Mapping[str, Any]]) -> Path:
+    """Write rows as they are to `folder`/ladder.jsonl; returns the file."""
+    file = folder / FILE
+    write_atomically(file, "".join(json.dumps(row) + "\n" for row in rows))
+    return file
+
+
+def save_curve(folder: Path, name: str, points: Iterable[Mapping[str, Any]]) -> str:
+    """Write the validation points of a run under `folder`/curves; returns the path for the row's `curve`."""
+    path = PurePath(CURVES) / f"{name}.jsonl"
+    (folder / CURVES).mkdir(parents=True, exist_ok=True)
+    write_atomically(folder / path, "".join(json.dumps(point) + "\n" for point in points))
+    return str(path)
+
+
+def pack(rows: Sequence[Mapping[str, Any]], folder: Path) -> Path:
+    """Write a ladder without its run folders: rows, and the validation points of each run. Small enough to commit.
+
+    Args:
+        rows: of `read_ladder`.
+        folder: must not hold a ladder yet, or one that was packed from the same runs.
+    Raises:
+        UserError: another ladder is there.
+    """
+    if (folder / FILE).is_file() and not (folder / CURVES).is_dir():
+        raise UserError(f"{folder}: holds a ladder with its runs; pack into another folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    packed = []
+    for row in rows:
+        points = [
+            {key: point[key] for key in ("step", "tokens", "flops", "time", "val/loss") if key in point}
+            for point in read_rows(row["curve"])
+            if "val/loss" in point
+        ]
+        curve = save_curve(folder, row["name"], points)
+        packed.append({**row, "run": curve, "curve": curve})
+    return save_rows(folder, packed)
+
+
 def read_ladder(path: Path) -> list[dict[str, Any]]:
-    """The rows of a ladder.jsonl, or of the one in a folder; paths are made absolute.
+    """The rows of a ladder.jsonl, or of the one in a folder; paths are made whole.
 
     Raises:
         UserError: there is none, or a line is not a row; names it.
@@ -81,13 +161,50 @@ def read_ladder(path: Path) -> list[dict[str, Any]]:
     rows = []
     for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
         try:
-            row = json.loads(line)
+            rows.append(_checked(json.loads(line), file.parent))
+        except UserError as error:
+            raise UserError(f"{file}:{number}: not a row of a ladder: {error}") from error
         except ValueError as error:
             raise UserError(f"{file}:{number}: not JSON: {error}") from error
-        missing = [key for key in ("opt", "params", "curve") if not isinstance(row, dict) or key not in row]
-        if missing:
-            raise UserError(f"{file}:{number}: not a row of a ladder: no {', '.join(missing)}")
-        rows.append({**row, "curve": str(file.parent / row["curve"]), "run": str(file.parent / row.get("run", ""))})
     if not rows:
         raise UserError(f"{file}: no rows")
     return rows
+
+
+def _checked(row: Any, base: Path) -> dict[str, Any]:
+    """A row as read, with what it may leave out filled in.
+
+    Raises:
+        UserError: something that the fits need is absent or of another type.
+    """
+    if not isinstance(row, dict):
+        raise UserError("an object is expected")
+    missing = [key for key in ("opt", "params", "curve") if key not in row]
+    if missing:
+        raise UserError(f"no {', '.join(missing)}")
+    filled: dict[str, Any] = {
+        "name": PurePath(str(row["curve"])).stem, "status": "finished", "seed": 0, "lr_multiplier": None,
+        "final_loss": None, "non_emb_params": row["params"], **row,
+        "settings": portable_settings(row.get("settings") or {}),
+    }  # fmt: skip
+    for key in _NUMBERS:
+        value = filled.get(key)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float))):
+            raise UserError(f"{key} is {value!r}, a number is expected")
+    if filled["final_loss"] is not None and math.isfinite(filled["final_loss"]):
+        for key in _NEEDED:
+            if not isinstance(filled.get(key), (int, float)) or not 0 < filled[key] < math.inf:
+                raise UserError(f"{key} is {filled.get(key)!r} beside a final loss, a positive number is expected")
+    filled["curve"] = str(_whole(filled["curve"], base))
+    filled["run"] = str(_whole(filled["run"], base)) if filled.get("run") else str(Path(filled["curve"]).parent)
+    return filled
+
+
+def _whole(path: str, base: Path) -> Path:
+    """A row's path from here; one that was absolute and isn't there any more is looked for beside the rows."""
+    given = Path(path)
+    if given.is_absolute() and not given.exists():
+        for count in range(2, len(given.parts)):
+            if (moved := base.joinpath(*given.parts[count:])).exists():
+                return moved
+    return base / given

@@ -19,8 +19,8 @@ from numpy.typing import ArrayLike
 from danalab.ladder.crossing import cost_to_reach, curve_arrays
 from danalab.ladder.statistics import Interval, small_sample_interval
 
-LEAST_SEEDS = 2
-"""Seeds that each side needs for an interval; the report asks for three."""
+LEAST_SEEDS = 3
+"""Seeds that each side needs for an interval: with fewer the noise is not known."""
 
 Curve = tuple[np.ndarray, np.ndarray]
 
@@ -41,6 +41,8 @@ class Saved:
     """Contender's runs that never fell to `baseline_loss`."""
     behind: float | None = None
     """Where not reached: share of the baseline's compute at which the baseline was where the contender ends."""
+    reached_share: float | None = None
+    """Share of the resamples in which the loss was reached; below 1 there is no interval. None: too few seeds."""
 
 
 def compute_saved(
@@ -59,7 +61,7 @@ def compute_saved(
         baseline_compute, baseline_loss: compute and validation loss of the baseline's curve, 1-D; or a list of curves,
             one a seed.
         contender_compute, contender_loss: the same of the contender.
-        level: of the interval, which needs two seeds or more of each.
+        level: of the interval, which needs three seeds or more of each.
         n_bootstrap: resamples for the interval.
     Raises:
         UserError: an empty curve, unequal lengths, NaN losses, or a compute that is not positive.
@@ -75,7 +77,7 @@ def compute_saved(
     log_share = _log_share(other, target, final_compute)
     if log_share is None:
         return Saved(None, None, *counts, behind=_behind(base, other, final_compute))
-    interval = None
+    interval, reached_share = None, None
     if min(len(base), len(other)) >= LEAST_SEEDS:
         rng = np.random.default_rng(seed)
         over_base = [
@@ -86,11 +88,13 @@ def compute_saved(
             _log_share([other[i] for i in rng.integers(len(other), size=len(other))], target, final_compute)
             for _ in range(n_bootstrap)
         ]
-        if None not in over_base and None not in over_other:
+        drawn = [*over_base, *over_other]
+        reached_share = 1 - drawn.count(None) / len(drawn)
+        if None not in drawn:
             logs = [np.array(draws, float) for draws in (over_base, over_other)]
             found = small_sample_interval(log_share, logs, [len(base), len(other)], level)
             interval = Interval(1 - math.exp(found.high), 1 - math.exp(found.low), level)
-    return Saved(1 - math.exp(log_share), interval, *counts)
+    return Saved(1 - math.exp(log_share), interval, *counts, reached_share=reached_share)
 
 
 def _curves(compute: Any, loss: Any, what: str) -> list[Curve]:

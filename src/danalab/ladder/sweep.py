@@ -3,6 +3,7 @@
     FOLDER/sweep.json          what was asked for
     FOLDER/runs/NAME/          an ordinary run folder each
     FOLDER/ladder.jsonl        a row a run, rewritten as runs end
+    FOLDER/slurm/              scripts and logs, where SLURM makes the runs
 
 There is no other state: killed at any time and started again, it ends with the same rows.
 """
@@ -10,22 +11,25 @@ There is no other state: killed at any time and started again, it ends with the 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from danalab.errors import UserError
-from danalab.files import write_json
+from danalab.files import read_json, write_json
+from danalab.ladder.arrays import Cluster, standing, submit_arrays, write_arrays
 from danalab.ladder.grid import Cell
-from danalab.ladder.pool import Failure, Job, run_jobs
-from danalab.ladder.rows import write_rows
+from danalab.ladder.pool import DIVERGED, Failure, Job, is_taken, run_jobs
+from danalab.ladder.rows import portable_settings, write_rows
 from danalab.train.config import TrainConfig
 
 log = logging.getLogger(__name__)
 
-EXECUTORS = ("pool", "inline")
-"""pool: processes side by side. inline: one after the other in this process, without the start of one each."""
+EXECUTORS = ("pool", "inline", "slurm")
+"""pool: processes side by side. inline: one after the other in this process, without the start of one each.
+slurm: array jobs, a run a task."""
 
 
 @dataclass(frozen=True)
@@ -35,35 +39,98 @@ class SweepResult:
     folder: Path
     rows: list[dict[str, Any]]
     failures: list[Failure]
+    queued: list[str] = field(default_factory=list)
+    """Runs that SLURM has yet to finish."""
 
 
 def run_sweep(
-    folder: Path, cells: Sequence[Cell], *, executor: str = "pool", jobs: int | None = None, title: str = "sweep"
+    folder: Path,
+    cells: Sequence[Cell],
+    *,
+    executor: str = "pool",
+    jobs: int | None = None,
+    cluster: Cluster | None = None,
+    title: str = "sweep",
 ) -> SweepResult:
     """Make all runs that are not finished yet.
 
     Args:
         jobs: runs at a time of the pool; default one a core.
+        cluster: what the arrays of the executor slurm ask for. Unless it waits, runs are submitted and the result
+            says which are queued; called again, it goes on from what has been made by then.
     Raises:
         UserError: a setting that cannot be meant (before anything runs), or an unknown executor.
     """
     if executor not in EXECUTORS:
         raise UserError(f"--executor {executor}: known are {', '.join(EXECUTORS)}")
-    wanted = [Job(folder / "runs" / cell.name, cell.settings) for cell in cells]
-    configs = {job.folder: cell.config(job.folder) for cell, job in zip(cells, wanted, strict=True)}
-    folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / "sweep.json", {"runs": {cell.name: cell.settings for cell in cells}})
+    wanted, configs = _prepare(folder, cells)
+    finished: dict[str, Any] = {}
 
     def gather(_: Job | None = None) -> list[dict[str, Any]]:
-        return write_rows(folder, [job.folder for job in wanted])
+        return write_rows(folder, [job.folder for job in wanted], finished)
 
+    queued: list[Job] = []
     if executor == "inline":
         failures = _inline(wanted, configs, gather)
+    elif executor == "slurm":
+        failures, queued = _on_cluster(folder, wanted, cluster or Cluster(), gather)
     else:
         failures = run_jobs(wanted, parallel=jobs, title=title, keep_going=True, on_end=gather)
     for failure in failures:
         log.warning("run %s failed: %s", failure.job.folder.name, failure.reason)
-    return SweepResult(folder, gather(), failures)
+    return SweepResult(folder, gather(), failures, [job.folder.name for job in queued])
+
+
+def write_scripts(folder: Path, cells: Sequence[Cell], cluster: Cluster) -> list[Path]:
+    """Write the array scripts of what is not finished yet, and submit nothing.
+
+    Raises:
+        UserError: as `run_sweep`.
+    """
+    wanted, _ = _prepare(folder, cells)
+    open_ = standing(folder, wanted).open
+    return write_arrays(folder, open_, cluster) if open_ else []
+
+
+def collect(folder: Path) -> list[dict[str, Any]]:
+    """Gather the rows of a sweep or ladder as it stands, and run nothing.
+
+    Raises:
+        UserError: there is none in the folder.
+    """
+    file = folder / "sweep.json"
+    if not file.is_file():
+        raise UserError(f"{folder}: no sweep there (no sweep.json); --out names its folder")
+    return write_rows(folder, [folder / "runs" / name for name in read_json(file)["runs"]])
+
+
+def _prepare(folder: Path, cells: Sequence[Cell]) -> tuple[list[Job], dict[Path, TrainConfig]]:
+    """Jobs and their configurations, checked; then the folder, with what was asked for."""
+    wanted = [Job(folder / "runs" / cell.name, cell.settings) for cell in cells]
+    configs = {job.folder: cell.config(job.folder) for cell, job in zip(cells, wanted, strict=True)}
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / "sweep.json", {"runs": {cell.name: portable_settings(cell.settings) for cell in cells}})
+    return wanted, configs
+
+
+def _on_cluster(
+    folder: Path, jobs: Sequence[Job], cluster: Cluster, gather: Callable[[], Any]
+) -> tuple[list[Failure], list[Job]]:
+    """(runs that failed, runs that are queued) once what was open has been submitted; waits where told."""
+    found = standing(folder, jobs)
+    if found.open:
+        for answer in submit_arrays(write_arrays(folder, found.open, cluster)):
+            log.info("%s", answer)
+    if not cluster.wait:
+        return found.failed, [*found.queued, *found.open]
+    found = standing(folder, jobs)
+    while found.queued:
+        log.info("%d of %d runs are queued or under way", len(found.queued), len(jobs))
+        time.sleep(cluster.poll_seconds)
+        gather()
+        found = standing(folder, jobs)
+    left = [Failure(job, f"its job ended before the run did; see the logs in {folder / 'slurm'}") for job in found.open]
+    return [*found.failed, *left], []
 
 
 def _inline(
@@ -73,7 +140,12 @@ def _inline(
 
     failures = []
     for job in jobs:
+        while is_taken(job):  # by a process that makes the same run
+            time.sleep(1)
         if job.is_finished():
+            continue
+        if job.has_diverged():
+            failures.append(Failure(job, DIVERGED))
             continue
         try:
             outcome = run_training(configs[job.folder])

@@ -96,6 +96,21 @@ class RunFolder:
             os.close(descriptor)
 
 
+    def is_locked(self) -> bool:
+        """Whether a process owns the folder now."""
+        file = self.path / ".lock"
+        if fcntl is None or not file.is_file():
+            return False
+        descriptor = os.open(file, os.O_RDWR)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            return error.errno in (errno.EWOULDBLOCK, errno.EACCES)
+        finally:
+            os.close(descriptor)
+        return False
+
+
 def _take(descriptor: int, path: Path) -> None:
     if fcntl is None:
         log.warning("%s: this system has no file locks; make sure that one process at a time uses the folder", path)
