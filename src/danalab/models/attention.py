@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from danalab.models.cache import KeyValues
 from danalab.models.config import ModelConfig
+from danalab.models.documents import attend_within_documents
 from danalab.models.layers import Linear, make_norm
 from danalab.models.rotary import rotate
 
@@ -36,30 +37,32 @@ class Attention(nn.Module):
         self.k_norm = make_norm(config, config.head_dim) if config.qk_normed else None
 
     def forward(
-        self, x_BLD: Tensor, rotary_L1P2: Tensor | None, state: KeyValues | None = None, mask_B1LL: Tensor | None = None
+        self, x_BLD: Tensor, rotary_L1P2: Tensor | None, state: KeyValues | None = None, starts_BL: Tensor | None = None
     ) -> Tensor:
         """Args:
         x: [B, L, D].
         rotary: (cos, sin) of these L positions; None: the embedding has told where a token stands.
         state: what earlier calls left, or None.
-        mask: which keys each query sees, in place of all up to itself; not with a state.
+        starts: where in the row each token's document starts; None: the row is one document. Not with a state.
         """
         q, k, v = (linear(x_BLD).unflatten(-1, (-1, self.head_dim)) for linear in (self.q, self.k, self.v))
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
         if rotary_L1P2 is not None:
             q, k = rotate(q, rotary_L1P2), rotate(k, rotary_L1P2)
-        y_BNLH = self._attend(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), state, mask_B1LL)
+        y_BNLH = self._attend(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), state, starts_BL)
         y = y_BNLH.transpose(1, 2).flatten(-2)
         if self.gate is not None:
             y = y * torch.sigmoid(self.gate(x_BLD))
         return self.out(y)
 
     def _attend(
-        self, q_BNLH: Tensor, k_BKLH: Tensor, v_BKLH: Tensor, state: KeyValues | None, mask: Tensor | None
+        self, q_BNLH: Tensor, k_BKLH: Tensor, v_BKLH: Tensor, state: KeyValues | None, starts: Tensor | None
     ) -> Tensor:
+        if starts is not None:
+            return attend_within_documents(q_BNLH, k_BKLH, v_BKLH, starts, grouped=self.grouped)
         # All causal but for two cases with a past: one query, which sees everything, and several, which need a mask.
-        causal = mask is None
+        causal, mask = True, None
         if state is not None:
             length = q_BNLH.shape[2]
             k_BKLH, v_BKLH = state.append(k_BKLH, v_BKLH)

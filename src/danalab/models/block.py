@@ -14,6 +14,7 @@ from danalab.errors import UserError, nearest
 from danalab.models.attention import Attention
 from danalab.models.cache import State
 from danalab.models.config import ModelConfig
+from danalab.models.delta_rule.mixer import GatedDeltaNet
 from danalab.models.layers import make_norm
 from danalab.models.moe.router import Routing
 from danalab.models.resonance.mixer import Resonator
@@ -37,7 +38,7 @@ class Block(nn.Module):
     Checkpointing is inside `forward`, so that a block may be compiled or sharded after it is set.
     """
 
-    def __init__(self, config: ModelConfig, attention: Attention | Resonator, mlp: nn.Module):
+    def __init__(self, config: ModelConfig, attention: Attention | GatedDeltaNet | Resonator, mlp: nn.Module):
         super().__init__()
         self.attention_norm = make_norm(config, config.d_model)
         self.attention: Any = attention  # each takes the state that it made
@@ -47,26 +48,26 @@ class Block(nn.Module):
         self.checkpointing = "none"
 
     def forward(
-        self, x_BLD: Tensor, rotary_L1P2: Tensor | None, state: State | None = None, mask_B1LL: Tensor | None = None
+        self, x_BLD: Tensor, rotary_L1P2: Tensor | None, state: State | None = None, starts_BL: Tensor | None = None
     ) -> Tensor | tuple[Tensor, Routing]:
         """[B, L, D]; where the MLP is made of experts, also what their router's losses need.
 
         Returned, not kept: so it holds under compilation, sharding and checkpointing, where side effects may be lost
         or happen twice.
 
-        Args: x [B, L, D]; rotary, state, mask: see `Attention.forward`.
+        Args: x [B, L, D]; rotary, state, starts: see `Attention.forward`.
         """
         if self.checkpointing == "none" or state is not None or not torch.is_grad_enabled():
-            return self._compute(x_BLD, rotary_L1P2, state, mask_B1LL)
+            return self._compute(x_BLD, rotary_L1P2, state, starts_BL)
         settings: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False}
         if self.checkpointing == "selective":
             settings["context_fn"] = partial(create_selective_checkpoint_contexts, _SAVED_OPS)
-        return checkpoint(self._compute, x_BLD, rotary_L1P2, None, mask_B1LL, **settings)
+        return checkpoint(self._compute, x_BLD, rotary_L1P2, None, starts_BL, **settings)
 
     def _compute(
-        self, x: Tensor, rotary: Tensor | None, state: State | None, mask: Tensor | None
+        self, x: Tensor, rotary: Tensor | None, state: State | None, starts: Tensor | None
     ) -> Tensor | tuple[Tensor, Routing]:
-        x = self._add(x, self.attention(self.attention_norm(x), rotary, state, mask))
+        x = self._add(x, self.attention(self.attention_norm(x), rotary, state, starts))
         update = self.mlp(self.mlp_norm(x))
         if isinstance(update, tuple):
             update, routing = update

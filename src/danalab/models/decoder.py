@@ -21,7 +21,7 @@ from danalab.errors import UserError
 from danalab.models.block import Block, checkpointing_rule
 from danalab.models.cache import Cache
 from danalab.models.config import ModelConfig
-from danalab.models.documents import document_mask, documents_of
+from danalab.models.documents import document_positions, document_starts
 from danalab.models.init import initialise
 from danalab.models.layers import KIND_OF_ROLE, Embedding, Linear, make_norm
 from danalab.models.loss import chunked_cross_entropy, token_cross_entropy
@@ -43,7 +43,7 @@ class Decoder(nn.Module):
         self.token_embedding = Embedding(config.vocab_size, config.d_model, "tied" if config.tied else "embedding")
         structure = config.architecture.structure
         self.position_embedding = Embedding(config.seq_len, config.d_model) if structure.learned_positions else None
-        self.rotary = Rotary(config.seq_len, config.head_dim, config.rope_theta) if structure.rotary else None
+        self.rotary = Rotary(config.seq_len, config.rotated, config.rope_theta) if structure.rotary else None
         self.blocks = nn.ModuleList(self.make_block(config, layer) for layer in range(config.n_layers))
         self.final_norm = make_norm(config, config.d_model)
         self.output_head = None if config.tied else Linear(config.d_model, config.vocab_size, role="head")
@@ -99,15 +99,15 @@ class Decoder(nn.Module):
                 raise UserError("a cache holds one document: set document_token to None before decoding")
             cache.require_room(*tokens.shape)
         if cache is None and self.document_token is not None:
-            document, position = documents_of(tokens, self.document_token)
-            mask = document_mask(document)
+            starts = document_starts(tokens, self.document_token)
+            position = document_positions(starts)
         else:
-            position = mask = None
+            position = starts = None
         x, rotary = self._embed(tokens, start, position)
         if cache is None:
             routing = []
             for block in self.blocks:
-                x = _without_routing(block(x, rotary, None, mask), routing)
+                x = _without_routing(block(x, rotary, None, starts), routing)
             self._routing = routing if torch.is_grad_enabled() else []
         else:
             with _uncompiled():

@@ -1,25 +1,69 @@
 """Several documents in one row, each by itself: attention sees its own document only, and positions start anew.
 
-A document begins at each id `start_token` (the end-of-text id before it), so the row [a b | s c d | s e] has documents
-0 0 | 1 1 1 | 2 2 and positions 0 1 | 0 1 2 | 0 1. What a model says of a document does not depend on its neighbours.
+A document begins at each id `start_token` (the end-of-text id before it): in the row [a b | s c d | s e] the tokens'
+documents start at 0 0 | 2 2 2 | 5 5, and their positions are 0 1 | 0 1 2 | 0 1. What a model says of a document does not
+depend on its neighbours.
 
-Shapes: B batch, L length.
+Shapes: B batch, L length, N heads, K key-value heads, H head dimension.
 """
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+BLOCK = 256
+"""Least number of queries that attend together."""
+
+MOST_BLOCKS = 16
+"""For a row of any length, where a compiler writes each of them out."""
 
 
-def documents_of(tokens_BL: Tensor, start_token: int) -> tuple[Tensor, Tensor]:
-    """(number of its document in the row, position in it) of each token, int64 [B, L]."""
-    starts = tokens_BL == start_token
+def document_starts(tokens_BL: Tensor, start_token: int) -> Tensor:
+    """Place in the row of the first token of each token's document, int64 [B, L]."""
     place = torch.arange(tokens_BL.shape[1], device=tokens_BL.device)
-    begin = torch.where(starts, place, 0).cummax(dim=1).values
-    return starts.cumsum(dim=1), place - begin
+    return torch.where(tokens_BL == start_token, place, 0).cummax(dim=1).values
 
 
-def document_mask(document_BL: Tensor) -> Tensor:
-    """Whether a query may see a key, bool [B, 1, L, L]: causal, within one document."""
-    return (document_BL.unsqueeze(2) == document_BL.unsqueeze(1)).tril().unsqueeze(1)
+def document_positions(starts_BL: Tensor) -> Tensor:
+    """Position of each token in its document, int64 [B, L]."""
+    return torch.arange(starts_BL.shape[1], device=starts_BL.device) - starts_BL
+
+
+def attend_within_documents(
+    q_BNLH: Tensor, k_BKLH: Tensor, v_BKLH: Tensor, starts_BL: Tensor, *, grouped: bool
+) -> Tensor:
+    """softmax(q k^T / sqrt(H)) v over the earlier tokens of the query's own document, [B, N, L, H].
+
+    By blocks of queries, whose masks are made again in the backward pass: a mask for the whole row would have L^2
+    entries, and kernels keep one of floats for each layer. On CPUs a block's keys begin with its first document.
+
+    Args:
+        starts: from `document_starts`.
+        grouped: fewer key-value heads than heads.
+    """
+    length = q_BNLH.shape[2]
+    on_host = starts_BL.device.type == "cpu" and not torch.compiler.is_compiling()
+    size = BLOCK if on_host else max(BLOCK, -(-length // MOST_BLOCKS))
+    if length <= size:
+        return _attend(q_BNLH, k_BKLH, v_BKLH, starts_BL, 0, grouped)
+    found = []
+    for first in range(0, length, size):
+        last = min(first + size, length)
+        # Elsewhere the answer would be waited for, or be compiled for this batch alone.
+        low = int(starts_BL[:, first].min()) if on_host else 0
+        queries, keys, values = q_BNLH[:, :, first:last], k_BKLH[:, :, low:last], v_BKLH[:, :, low:last]
+        starts = starts_BL[:, first:last] - low
+        settings = {"use_reentrant": False, "preserve_rng_state": False}
+        found.append(checkpoint(_attend, queries, keys, values, starts, first - low, grouped, **settings))
+    return torch.cat(found, dim=2)
+
+
+def _attend(q: Tensor, k: Tensor, v: Tensor, starts: Tensor, past: int, grouped: bool) -> Tensor:
+    """For queries at places `past`, `past` + 1, ... among the keys; `starts` [B, queries] counts from the first key."""
+    key = torch.arange(k.shape[2], device=k.device)
+    query = past + torch.arange(q.shape[2], device=q.device).unsqueeze(1)
+    mask = (key <= query) & (key >= starts.unsqueeze(2))
+    return F.scaled_dot_product_attention(q, k, v, mask.unsqueeze(1), enable_gqa=grouped)

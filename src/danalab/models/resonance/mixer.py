@@ -32,11 +32,11 @@ class Resonator(nn.Module):
         self.out = Linear(d, d, role="residual")
 
     def forward(
-        self, x_BLD: Tensor, rotary: Tensor | None = None, state: Ringing | None = None, mask: Tensor | None = None
+        self, x_BLD: Tensor, rotary: Tensor | None = None, state: Ringing | None = None, starts: Tensor | None = None
     ) -> Tensor:
         """Args:
         x: [B, L, D].
-        rotary, mask: None; a bank has neither rotations nor single keys.
+        rotary, starts: None; a bank has no rotations, and hears a whole row.
         state: what earlier calls left, or None.
         """
         v = self.v(x_BLD)
