@@ -22,10 +22,10 @@ def launch(monkeypatch):
     """Launch ranks that run `script`, which knows `rank`."""
     monkeypatch.setattr(launcher, "GRACE_SECONDS", 0.3)
 
-    def start(script: str, ranks: int = 2) -> int:
+    def start(script: str, ranks: int = 2, settings: TrainConfig = CONFIG) -> int:
         body = f"import os, signal, sys, time\nrank = int(os.environ['RANK'])\n{script}"
         monkeypatch.setattr(launcher, "_command", lambda config: [sys.executable, "-S", "-c", body])
-        return launcher.launch(CONFIG, ranks, "cpu")
+        return launcher.launch(settings, ranks, "cpu")
 
     return start
 
@@ -100,3 +100,27 @@ def test_more_ranks_than_gpus_are_refused(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     with pytest.raises(UserError, match="has 1 GPUs; give --nproc 1"):
         launcher.launch(CONFIG, 2, "cuda")
+
+
+# ---- workers of DiLoCo ----
+
+WORKERS = TrainConfig(heads=3, distributed_backend="diloco")
+
+
+def test_a_worker_that_dies_is_started_again(launch, tmp_path, caplog):
+    died = tmp_path / "died"
+    script = f"""
+if rank == 1 and not os.path.exists({str(died)!r}):
+    open({str(died)!r}, "w").close()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    assert launch(script, 3, WORKERS) == 0
+    assert caplog.messages == ["worker 1 was killed by SIGKILL; it is started again"]
+
+
+def test_a_run_ends_as_its_first_worker_does_whatever_became_of_the_others(launch, caplog):
+    assert launch("sys.exit(0 if rank == 0 else 1)", 2, WORKERS) == 0
+    assert caplog.messages[-1] == "worker 1 failed (code 1); the run ended without it"
+    assert sum("started again" in message for message in caplog.messages) == launcher.RESTARTS
+    with pytest.raises(LostRankError, match="rank 0 failed with exit code 1"):
+        launch("sys.exit(1 if rank == 0 else 0)", 2, WORKERS)
