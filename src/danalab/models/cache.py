@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from danalab.errors import UserError
@@ -37,7 +38,25 @@ class Ringing:
         """Complex [B, D, R]; None before the first token."""
 
 
-State = KeyValues | Ringing
+class Memory:
+    """The state of one layer with the delta rule (`danalab.models.delta_rule`), of one size at any length."""
+
+    def __init__(self, batch: int):
+        self.batch = batch
+        self.matrices: Tensor | None = None
+        """What each head remembers, [B, H, K, V]; None before the first token."""
+        self.last: tuple[Tensor, ...] | None = None
+        """The last vectors that the short convolutions have heard, [B, size - 1, C] each."""
+
+    def past(self, inputs: tuple[Tensor, ...], count: int) -> tuple[Tensor, ...]:
+        """The `count` vectors before each of `inputs` [B, T, C], zeros before the first; keeps the last ones."""
+        before = self.last or tuple(x.new_zeros(x.shape[0], count, x.shape[2]) for x in inputs)
+        joined = (torch.cat((old, x.detach()), dim=1) for old, x in zip(before, inputs, strict=True))
+        self.last = tuple(x[:, x.shape[1] - count :].clone() for x in joined)
+        return before
+
+
+State = KeyValues | Ringing | Memory
 
 
 class Cache:

@@ -9,9 +9,10 @@ from typing import Any
 from danalab.errors import UserError, nearest
 from danalab.models.registry import MODELS, Architecture
 from danalab.scaling.dimensions import modes_of
+from danalab.scaling.linear_attention import LinearAttention, linear_attention
 from danalab.scaling.sparsity import Sparsity, sparsity
 
-NORMS = ("layernorm", "rmsnorm")
+NORMS = ("layernorm", "rmsnorm", "rmsnorm-1p")
 MIXERS = ("oscillators", "none")
 
 
@@ -53,7 +54,8 @@ class ModelConfig:
     qk_norm: bool | None = None
     """Normalise each query and key head before the rotation; None: as the architecture does."""
     norm: str | None = None
-    """"layernorm" or "rmsnorm" (with a gain; with a shift where the architecture has biases); None: as it does."""
+    """"layernorm" or "rmsnorm" (with a gain; with a shift where the architecture has biases), "rmsnorm-1p" (whose gain
+    is 1 + weight); None: as the architecture does."""
     num_frequencies: int | None = None
     """Oscillators of all n_heads groups of channels (resonance); None: 8 a group."""
     tied_head: bool | None = None
@@ -82,6 +84,22 @@ class ModelConfig:
     """Weight of mean(logsumexp(router logits)^2), averaged over sparse layers."""
     router_entropy_loss: float = 0.0
     """Weight of minus the entropy of the mean routing distribution, averaged over sparse layers [nats]."""
+    full_attention_interval: int | None = None
+    """Every so many layers one has attention, those whose index + 1 it divides; the others have the gated delta rule
+    (qwen3next; 4 is the published Qwen3-Next). None: attention in all."""
+    linear_key_heads: int | None = None
+    """Key heads of the delta rule; None: n_heads."""
+    linear_value_heads: int | None = None
+    """Value heads of the delta rule, a multiple of its key heads; None: twice as many."""
+    linear_key_dim: int | None = None
+    """Features of a query or key of the delta rule; None: head_dim / 2."""
+    linear_value_dim: int | None = None
+    """Features of a value of the delta rule; None: head_dim / 2."""
+    conv_size: int | None = None
+    """Taps of the short convolutions before the delta rule [tokens]; None: 4."""
+    rotary_dim: int | None = None
+    """Features of a head that turn with its position, the first ones; None: all of them, but a quarter where layers
+    have the delta rule."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "arch", MODELS.canonical(self.arch))
@@ -131,6 +149,13 @@ class ModelConfig:
             if not 0 <= getattr(self, name) < float("inf"):
                 raise UserError(f"{name} must be finite and not negative: got {getattr(self, name)}")
         sparsity(self)  # refuses what does not fit
+        linear_attention(self)
+        if self.rotary_dim is not None:
+            _require_positive_integer("rotary_dim", self.rotary_dim)
+            if not self.architecture.structure.rotary:
+                raise UserError(f"rotary_dim {self.rotary_dim}: {self.arch} has no rotary positions; leave it out")
+            if self.rotary_dim % 2 or self.rotary_dim > self.head_dim:
+                raise UserError(f"rotary_dim must be even and at most head_dim {self.head_dim}: got {self.rotary_dim}")
 
     @property
     def architecture(self) -> Architecture:
@@ -171,6 +196,18 @@ class ModelConfig:
     def sparsity(self) -> Sparsity | None:
         """Its experts and the layers that have them; None where it has none."""
         return sparsity(self)
+
+    @property
+    def linear_attention(self) -> LinearAttention | None:
+        """Its delta-rule layers; None where it has none."""
+        return linear_attention(self)
+
+    @property
+    def rotated(self) -> int:
+        """Features of a head that are rotated: `rotary_dim`, or the rule that it stands for."""
+        if self.rotary_dim is not None:
+            return self.rotary_dim
+        return self.head_dim if self.linear_attention is None else 2 * -(-self.head_dim // 8)
 
     @property
     def norm_kind(self) -> str:

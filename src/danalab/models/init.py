@@ -45,7 +45,8 @@ def _standard(role: str, columns: int, n_layers: int) -> float:
 _DRAWN_AS = {"tied": "head", "expert": "linear", "expert_residual": "residual", "router": "linear"}
 """Role -> the role of the table above whose standard deviation it has; the others have their own."""
 
-_CONSTANT = {"gain": 1.0, "bias": 0.0}
+_CONSTANT = {"gain": 1.0, "excess": 0.0, "bias": 0.0}
+_DRAWN_BY_THEIR_MODULE = ("oscillator", "convolution", "decay")
 
 INITS.add("scaled-gpt", _scaled_gpt, "ScaledGPT")
 INITS.add("karpathy-gpt2", _karpathy_gpt2, "KarpathyGPT2")
@@ -66,8 +67,8 @@ def initialise(model: Decoder, init: str, generator: torch.Generator) -> None:
     roles = model.parameter_roles()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if roles[name] == "oscillator":
-                continue  # each bank's own, below
+            if roles[name] in _DRAWN_BY_THEIR_MODULE:
+                continue  # below
             if roles[name] in _CONSTANT:
                 parameter.fill_(_CONSTANT[roles[name]])
                 continue

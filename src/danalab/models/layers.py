@@ -3,13 +3,15 @@
 Roles: "embedding" (a table of token vectors), "linear" (reads the residual stream), "residual" (writes to it),
 "expert" and "expert_residual" (likewise, a matrix for each expert), "router" (its few rows choose or weigh experts),
 "head" (vocabulary scores), "gain" (the vector of a norm), "bias" (of a map or norm), "tied" (a table that is the
-head, too), "oscillator" (damping, frequency, magnitude and phase of the resonance model).
+head, too), "oscillator" (damping, frequency, magnitude and phase of the resonance model), "excess" (a norm's gain less
+1), "convolution" (taps of a filter for each channel), "decay" (how fast each head of a delta rule forgets).
 """
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.nn import functional as F
 
 from danalab.models.config import ModelConfig
@@ -26,6 +28,9 @@ KIND_OF_ROLE = {
     "gain": "vector",
     "bias": "vector",
     "oscillator": "vector",
+    "excess": "vector",
+    "convolution": "vector",
+    "decay": "vector",
 }
 
 
@@ -83,11 +88,31 @@ class RMSNorm(nn.Module):
         return F.rms_norm(x, self.weight.shape, self.weight.to(x.dtype), self.eps)
 
 
-def make_norm(config: ModelConfig, dim: int) -> LayerNorm | RMSNorm:
+class RMSNorm1p(nn.Module):
+    """(1 + weight) * x / sqrt(mean(x^2) + eps) over the last dimension: bfloat16 weights near 0 are finer than at 1."""
+
+    role = "excess"
+
+    def __init__(self, dim: int, eps: float):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(dim))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = _at_least(x, self.weight.dtype)
+        return F.rms_norm(x, self.weight.shape, 1 + self.weight.to(x.dtype), self.eps)
+
+
+def make_norm(config: ModelConfig, dim: int) -> LayerNorm | RMSNorm | RMSNorm1p:
     """The norm that `config` asks for, over `dim` features."""
     if config.norm_kind == "layernorm":
         return LayerNorm(dim, config.norm_eps, config.biased)
-    return RMSNorm(dim, config.norm_eps)
+    return (RMSNorm1p if config.norm_kind == "rmsnorm-1p" else RMSNorm)(dim, config.norm_eps)
+
+
+def own_part(weight: Tensor) -> Tensor:
+    """This rank's rows of a weight that tensor parallelism has cut; any other weight as it is."""
+    return weight.to_local() if isinstance(weight, DTensor) else weight
 
 
 def _at_least(x: Tensor, dtype: torch.dtype) -> Tensor:

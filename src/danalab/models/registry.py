@@ -69,6 +69,16 @@ _add(
 )
 _add(
     Architecture(
+        name="qwen3next",
+        summary="qwen3 with 8 experts and a shared one in place of each mlp; --full-attention-interval 4: the gated "
+        "delta rule in place of attention in three layers of four",
+        home="danalab.models.qwen3next:Qwen3Next",
+        norm="rmsnorm-1p",
+    ),
+    "qwen3-next",
+)
+_add(
+    Architecture(
         name="gpt",
         summary="GPT-2: learned positions, pre-LayerNorm, GELU (tanh), biases, head tied to the embedding; head_dim 64",
         home="danalab.models.gpt:GPT",

@@ -53,8 +53,11 @@ class Rotary(nn.Module):
 def rotate(x_BLNH: Tensor, table_L1P2: Tensor) -> Tensor:
     """Turn every pair of features of `x` by its position's angle, in the table's precision; keeps x's dtype.
 
-    The table may have a leading dimension B.
+    The table may have a leading dimension B. Features beyond its pairs stay as they are.
     """
+    turning = 2 * table_L1P2.shape[-2]
+    if turning < x_BLNH.shape[-1]:
+        return torch.cat((rotate(x_BLNH[..., :turning], table_L1P2), x_BLNH[..., turning:]), dim=-1)
     x = x_BLNH.to(table_L1P2.dtype).unflatten(-1, (-1, 2))
     if torch.compiler.is_compiling():  # inductor has no complex arithmetic; it fuses this form into one pass
         (even, odd), (cos, sin) = x.unbind(-1), table_L1P2.unbind(-1)

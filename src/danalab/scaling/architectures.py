@@ -2,6 +2,7 @@
 
     enoki   head_dim  64, n_layers = 3 heads // 4, d_model =  64 heads, mlp_dim = 4 d_model
     qwen3   head_dim 128, n_layers = 2 heads,      d_model = 128 heads, mlp_dim = 3 d_model
+    qwen3next as qwen3, with 8 experts of d_model hidden features, 2 for each token and one for all: qwen3's active size
     gpt     head_dim  64, n_layers = heads,        d_model =  64 heads, mlp_dim = 4 d_model
     llama   head_dim 128, n_layers = heads,        d_model = 128 heads, mlp_dim = 8/3 d_model, up to the next 256
     moe     as enoki, with 8 experts of that mlp_dim in place of each mlp, 2 for each token
@@ -52,6 +53,10 @@ class Structure:
     """Experts that every token passes, where the shape says nothing."""
     shared_expert_gate: bool = False
     """What shared experts say is gated."""
+    expert_dim: Callable[[int], int] = lambda mlp_dim: mlp_dim
+    """mlp_dim -> hidden width of an expert, where the shape says nothing."""
+    linear_attention: bool = False
+    """Layers may have the gated delta rule in place of attention."""
     size_law: bool = False
     """The paper's 12 d_model^2 n_layers is its size for learning rates, whatever its matrices are."""
 
@@ -77,9 +82,7 @@ STRUCTURES.add(
 )
 STRUCTURES.add(
     "moe",
-    Structure(
-        head_dim=64, n_layers=lambda heads: 3 * heads // 4, mlp_dim=lambda d: 4 * d, mlp_matrices=2, n_experts=8
-    ),
+    Structure(head_dim=64, n_layers=lambda heads: 3 * heads // 4, mlp_dim=lambda d: 4 * d, mlp_matrices=2, n_experts=8),
 )
 STRUCTURES.add(
     "qwen3",
@@ -91,6 +94,23 @@ STRUCTURES.add(
         attention_gate=True,
         size_law=True,
     ),
+)
+STRUCTURES.add(
+    "qwen3next",
+    Structure(
+        head_dim=128,
+        n_layers=lambda heads: 2 * heads,
+        mlp_dim=lambda d: 3 * d,
+        mlp_matrices=3,
+        attention_gate=True,
+        n_experts=8,
+        n_shared_experts=1,
+        shared_expert_gate=True,
+        expert_dim=lambda mlp_dim: max(1, mlp_dim // 3),
+        linear_attention=True,
+        size_law=True,
+    ),
+    "qwen3-next",
 )
 STRUCTURES.add(
     "gpt",

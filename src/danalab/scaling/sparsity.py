@@ -76,7 +76,7 @@ def sparsity(shape: SparseShape) -> Sparsity | None:
     top_k = min(structure.top_k, n_experts) if shape.top_k is None else shape.top_k
     if not 1 <= top_k <= n_experts:
         raise UserError(f"--top-k {top_k}: a token can be sent to 1..{n_experts} of the {n_experts} experts")
-    expert_dim = shape.mlp_dim if shape.expert_dim is None else shape.expert_dim
+    expert_dim = structure.expert_dim(shape.mlp_dim) if shape.expert_dim is None else shape.expert_dim
     if expert_dim < 1:
         raise UserError(f"--expert-dim {expert_dim}: at least 1 is needed")
     n_shared = structure.n_shared_experts if shape.n_shared_experts is None else shape.n_shared_experts

@@ -1,0 +1,147 @@
+"""The gated delta rule in place of attention, as in Qwen3-Next: a memory of one size, whatever has been read.
+
+    q, k, v = silu(conv(W_q x)), silu(conv(W_k x)), silu(conv(W_v x));    q = q / |q| / sqrt(K),  k = k / |k|
+    b = sigmoid(W_b x),    g = -A softplus(W_g x + dt)                      for each value head
+    y = W_out [ norm(rule(q, k, v, g, b)) * silu(W_z x) ]
+
+The convolutions tell a token where it stands among its neighbours; there are no rotations. Sources: arXiv 2412.06464;
+the block of Qwen3-Next as in the `transformers` library.
+
+Shapes: B batch, T tokens, D model dimension, N key heads, H value heads, K key features, V value features.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from danalab.models.cache import Memory
+from danalab.models.config import ModelConfig
+from danalab.models.delta_rule.convolution import ShortConvolution
+from danalab.models.delta_rule.rule import delta_step, gated_delta_rule
+from danalab.models.init import assign
+from danalab.models.layers import Linear, RMSNorm, own_part
+from danalab.models.precision import full_precision
+
+_LEAST_SQUARE = 1e-6
+"""Added to a key's squared length, so that a zero has a direction's gradient."""
+_TIMES = (1e-3, 1e-1)
+_LARGEST_RATE = 16.0
+
+
+class Forgetting(nn.Module):
+    """g = -A softplus(a + dt), at most 0: the logarithm of what each head keeps. A and dt are learned, A as A_log."""
+
+    role = "decay"
+
+    def __init__(self, heads: int):
+        super().__init__()
+        self.A_log = nn.Parameter(torch.empty(heads))
+        self.dt_bias = nn.Parameter(torch.empty(heads))
+
+    def forward(self, a_BTH: Tensor) -> Tensor:
+        """g [B, T, H], at least in float32."""
+        a = a_BTH.to(torch.promote_types(a_BTH.dtype, torch.float32))
+        rate, bias = own_part(self.A_log).to(a.dtype), own_part(self.dt_bias).to(a.dtype)
+        return -rate.exp() * F.softplus(a + bias)
+
+    def draw(self, generator: torch.Generator) -> None:
+        """In place: A uniform in (0, 16], softplus(dt) log-uniform in [0.001, 0.1]; half of the memories last for more
+        than about 13 tokens."""
+
+        def uniform(low: float, high: float) -> Tensor:
+            return torch.rand(self.A_log.shape, generator=generator, dtype=torch.float64) * (high - low) + low
+
+        times = uniform(math.log(_TIMES[0]), math.log(_TIMES[1])).exp()
+        with torch.no_grad():
+            assign(self.A_log, uniform(_LARGEST_RATE, 0.0).log())
+            assign(self.dt_bias, times + (-torch.expm1(-times)).log())  # the inverse of softplus
+
+
+class GatedDeltaNet(nn.Module):
+    """See the module. Called as attention is, so that a block need not know which it has."""
+
+    def __init__(self, config: ModelConfig):
+        super().__init__()
+        shape = config.linear_attention
+        assert shape is not None
+        d, keys, values = config.d_model, shape.key_width, shape.value_width
+        self.key_dim, self.value_dim = shape.key_dim, shape.value_dim
+        self.query = Linear(d, keys)
+        self.key = Linear(d, keys)
+        self.value = Linear(d, values)
+        self.z = Linear(d, values)
+        self.write = Linear(d, shape.value_heads)
+        self.forget = Linear(d, shape.value_heads)
+        self.query_conv = ShortConvolution(keys, shape.conv_size)
+        self.key_conv = ShortConvolution(keys, shape.conv_size)
+        self.value_conv = ShortConvolution(values, shape.conv_size)
+        self.forgetting = Forgetting(shape.value_heads)
+        self.norm = RMSNorm(shape.value_dim, config.norm_eps)
+        self.out = Linear(values, d, role="residual")
+
+    def forward(
+        self,
+        x_BTD: Tensor,
+        rotary: Tensor | None = None,
+        state: Memory | None = None,
+        starts_BT: Tensor | None = None,
+    ) -> Tensor:
+        """Args:
+        x: [B, T, D].
+        rotary: not looked at.
+        state: what earlier calls left, or None.
+        starts: place in the row of the first token of each token's document, or None; not with a state.
+        """
+        mapped = self.query(x_BTD), self.key(x_BTD), self.value(x_BTD)
+        z, write, a = self.z(x_BTD), self.write(x_BTD), self.forget(x_BTD)
+        with full_precision(x_BTD):
+            past = None if state is None else state.past(mapped, self.query_conv.size - 1)
+            q, k, v = self._heads(mapped, past, starts_BT)
+            g, b = self.forgetting(a), torch.sigmoid(write.to(v.dtype))
+            o = self._remember(q, k, v, g, b, state, starts_BT)
+            # The norm in float32, before anything is rounded: small values are as good as large ones to it.
+            y = self.norm(o) * F.silu(z.to(o.dtype).unflatten(-1, (-1, self.value_dim)))
+        return self.out(y.flatten(-2).to(z.dtype))
+
+    def _heads(
+        self, mapped: tuple[Tensor, ...], past: tuple[Tensor, ...] | None, starts: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """(q, k [B, T, N, K], v [B, T, H, V]), at least in float32."""
+        filters = self.query_conv, self.key_conv, self.value_conv
+        found = []
+        for at, (x, conv) in enumerate(zip(mapped, filters, strict=True)):
+            y = F.silu(conv(x, None if past is None else past[at], starts))
+            y = y.to(torch.promote_types(y.dtype, torch.float32))
+            found.append(y.unflatten(-1, (-1, self.value_dim if at == 2 else self.key_dim)))
+        q, k, v = found
+        return _unit(q) * self.key_dim**-0.5, _unit(k), v
+
+    def _remember(
+        self, q: Tensor, k: Tensor, v: Tensor, g: Tensor, b: Tensor, state: Memory | None, starts: Tensor | None
+    ) -> Tensor:
+        """o [B, T, H, V]; moves the state on."""
+        if state is None:
+            return gated_delta_rule(q, k, v, g, b, starts_BT=starts)[0]
+        before = state.matrices
+        if before is None:
+            before = v.new_zeros(*v.shape[:1], v.shape[2], self.key_dim, self.value_dim)
+        if v.shape[1] > 1:
+            o, after = gated_delta_rule(q, k, v, g, b, before)
+        else:
+            o, after = delta_step(q[:, 0], k[:, 0], v[:, 0], g[:, 0], b[:, 0], before)
+            o = o.unsqueeze(1)
+        state.matrices = after.detach()
+        return o
+
+    def new_state(self, batch: int, max_len: int) -> Memory:
+        """An empty memory for `batch` sequences; `max_len` costs nothing."""
+        return Memory(batch)
+
+
+def _unit(x: Tensor) -> Tensor:
+    """Vectors of length 1 (less, where they are tiny) over the last dimension."""
+    return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + _LEAST_SQUARE)

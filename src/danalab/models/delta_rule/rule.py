@@ -1,0 +1,116 @@
+"""The gated delta rule: a matrix S that forgets at the rate e^g and, at a key, writes the value's error at the rate b.
+
+    S_t = e^(g_t) S_{t-1} + k_t (b_t (v_t - e^(g_t) S_{t-1}^T k_t))^T,      o_t = S_t^T q_t
+
+By chunks of C tokens, with G_i the sum of g up to token i of its chunk, D_ij = e^(G_i - G_j) for j <= i, else 0, and
+A = (1 + tril_{<}(diag(b) (D * K K^T)))^-1 diag(b), all that was written in a chunk is V' = A V - A diag(e^G) K S:
+
+    O = diag(e^G) Q S + (D * Q K^T) V',     S <- e^(G_C) S + (diag(e^(G_C - G)) K)^T V'
+
+Only S goes from chunk to chunk (`danalab.models.delta_rule.scan`), so that time grows with the length T as T, not T^2.
+Sources: S. Yang et al. 2024, arXiv 2412.06464 (gated delta rule), 2406.06484 (the chunked form).
+
+Shapes: B batch, T tokens, N key heads, R value heads of a key head, K key features, V value features, n chunks of C.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from danalab.models.delta_rule.scan import delta_scan
+from danalab.scaling.linear_attention import CHUNK
+
+CHUNK_ON_CPU = 32
+"""Tokens that are worked on at once; elsewhere `CHUNK`. More make larger products, and more of them."""
+
+
+def gated_delta_rule(
+    q_BTNK: Tensor,
+    k_BTNK: Tensor,
+    v_BTHV: Tensor,
+    g_BTH: Tensor,
+    b_BTH: Tensor,
+    state_BHKV: Tensor | None = None,
+    starts_BT: Tensor | None = None,
+    chunk: int | None = None,
+) -> tuple[Tensor, Tensor]:
+    """(o [B, T, H, V], the state after T tokens [B, H, K, V]), in the dtype of the arguments, by chunks.
+
+    Args:
+        q, k: [B, T, N, K]; keys of length 1 at most, or else the state may grow without bound.
+        v: [B, T, H, V] with H = R N value heads: those R h to R h + R - 1 share key head h.
+        g: logarithm of what is kept, [B, T, H], not above 0. b: share of the error that is written, [B, T, H], 0 to 1.
+        state: what earlier tokens left, [B, H, K, V]; None: nothing.
+        starts: place in the row of the first token of each token's document, int64 [B, T]: what came before it is
+            forgotten. None: the row is one document. Not together with a state.
+        chunk: C, on which the result depends by rounding only; None: what is fast on the device.
+    """
+    batch, length, heads, value_dim = v_BTHV.shape
+    key_heads, key_dim = k_BTNK.shape[2:]
+    chunk = min(chunk or (CHUNK_ON_CPU if v_BTHV.device.type == "cpu" else CHUNK), length)
+    chunks = -(-length // chunk)
+
+    def by_chunk(x: Tensor, groups: int) -> Tensor:  # [B, T, groups x ., ...] -> [n, B, groups, ., C, ...]
+        x = F.pad(x, (0, 0) * (x.ndim - 2) + (0, chunks * chunk - length))
+        x = x.unflatten(2, (groups, -1)).unflatten(1, (chunks, chunk))
+        return x.movedim((1, 2), (0, 4)).contiguous()
+
+    q, k, v = (by_chunk(x, key_heads) for x in (q_BTNK, k_BTNK, v_BTHV))
+    # To keep less than a rounding error's square is to keep nothing. Without this bound one token that forgets all
+    # would make sums so large that the differences between later ones were lost.
+    g_BTH = g_BTH.clamp(min=2 * math.log(torch.finfo(g_BTH.dtype).eps))
+    total = by_chunk(g_BTH, key_heads).cumsum(-1)
+    share = by_chunk(b_BTH, key_heads)
+    between = total.unsqueeze(-1) - total.unsqueeze(-2)
+    from_start, to_end = total.exp(), (total[..., -1:] - total).exp()
+    ahead = torch.ones(chunk, chunk, dtype=torch.bool, device=v.device).triu(1)
+    if starts_BT is not None:
+        apart, begun, left = _documents(starts_BT, chunks, chunk)
+        ahead = ahead | apart
+        from_start, to_end = from_start.masked_fill(begun, 0.0), to_end.masked_fill(left, 0.0)
+    # Masked before exp: above the diagonal it would overflow, and infinity times 0 has no gradient.
+    between = between.masked_fill(ahead, -torch.inf).exp()
+
+    system = share.unsqueeze(-1) * between * (k @ k.mT)
+    one = torch.eye(chunk, dtype=system.dtype, device=system.device)
+    inverse = torch.linalg.solve_triangular(system, one, upper=False, unitriangular=True)
+    written = inverse * share.unsqueeze(-2)
+    u = written @ v
+    w = (written * from_start.unsqueeze(-2)) @ k
+    before = v.new_zeros(batch, heads, key_dim, value_dim) if state_BHKV is None else state_BHKV
+    values, states = delta_scan(
+        u.flatten(1, 3),
+        w.flatten(1, 3),
+        (to_end.unsqueeze(-1) * k).flatten(1, 3),
+        from_start[..., -1].flatten(1),
+        before.flatten(0, 1),
+    )
+    o = (between * (q @ k.mT)).flatten(1, 3) @ values + (from_start.unsqueeze(-1) * q).flatten(1, 3) @ states[:-1]
+    o_BTHV = o.unflatten(1, (batch, heads)).permute(1, 0, 3, 2, 4).flatten(1, 2)
+    return o_BTHV[:, :length], states[-1].unflatten(0, (batch, heads))
+
+
+def _documents(starts_BT: Tensor, chunks: int, chunk: int) -> tuple[Tensor, Tensor, Tensor]:
+    """What does not see what, to be broadcast over heads: (tokens i and j of a chunk [n, B, 1, 1, C, C], token i and
+    the state before its chunk, token i and the state after it [n, B, 1, 1, C])."""
+    beyond = chunks * chunk - starts_BT.shape[1]
+    starts = torch.cat((starts_BT, starts_BT[:, -1:].expand(-1, beyond)), dim=1)
+    starts = starts.unflatten(1, (chunks, chunk)).transpose(0, 1)[:, :, None, None]
+    first = chunk * torch.arange(chunks, device=starts.device).reshape(-1, 1, 1, 1, 1)
+    return starts.unsqueeze(-1) != starts.unsqueeze(-2), starts >= first, starts != starts[..., -1:]
+
+
+def delta_step(
+    q_BNK: Tensor, k_BNK: Tensor, v_BHV: Tensor, g_BH: Tensor, b_BH: Tensor, state_BHKV: Tensor
+) -> tuple[Tensor, Tensor]:
+    """One token: (o [B, H, V], the next state [B, H, K, V]); cost and memory do not depend on how many came before."""
+    groups = v_BHV.shape[1] // k_BNK.shape[1]
+    q, k = (x.repeat_interleave(groups, 1).unsqueeze(-1) for x in (q_BNK, k_BNK))
+    state = g_BH.exp()[..., None, None] * state_BHKV
+    error = b_BH.unsqueeze(-1) * (v_BHV - (k.mT @ state).squeeze(-2))
+    state = torch.addcmul(state, k, error.unsqueeze(-2))
+    return (q.mT @ state).squeeze(-2), state

@@ -1,0 +1,138 @@
+"""Which layers of a model have the gated delta rule in place of attention, and its sizes: a shape, filled in.
+
+With `full_attention_interval` n, layer i (from 0) keeps attention where n divides i + 1; the others have the rule.
+Where a shape says nothing of its heads, the proportions are Qwen3-Next's: as many key heads as attention has heads,
+twice as many value heads, both half as wide as attention's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from danalab.errors import UserError
+from danalab.scaling.architectures import STRUCTURES
+
+CHUNK = 64
+"""Tokens of a chunk, as FLOPs are reckoned."""
+
+_SIZES = ("linear_key_heads", "linear_value_heads", "linear_key_dim", "linear_value_dim", "conv_size")
+
+
+class LinearShape(Protocol):
+    """What is asked of a shape here; see `ModelConfig` for the meaning of each."""
+
+    @property
+    def arch(self) -> str: ...
+    @property
+    def d_model(self) -> int: ...
+    @property
+    def n_layers(self) -> int: ...
+    @property
+    def n_heads(self) -> int: ...
+    @property
+    def head_dim(self) -> int: ...
+    @property
+    def full_attention_interval(self) -> int | None: ...
+    @property
+    def linear_key_heads(self) -> int | None: ...
+    @property
+    def linear_value_heads(self) -> int | None: ...
+    @property
+    def linear_key_dim(self) -> int | None: ...
+    @property
+    def linear_value_dim(self) -> int | None: ...
+    @property
+    def conv_size(self) -> int | None: ...
+
+
+@dataclass(frozen=True)
+class LinearAttention:
+    """The delta-rule layers of a model, nothing left open."""
+
+    key_heads: int
+    value_heads: int
+    """A multiple of `key_heads`."""
+    key_dim: int
+    value_dim: int
+    conv_size: int
+    """Taps of the short convolutions [tokens]."""
+    layers: tuple[int, ...]
+    """Indices of the layers that have it, ascending."""
+
+    @property
+    def key_width(self) -> int:
+        """Features of all queries, and of all keys."""
+        return self.key_heads * self.key_dim
+
+    @property
+    def value_width(self) -> int:
+        """Features of all values."""
+        return self.value_heads * self.value_dim
+
+    def matrix_params(self, d_model: int) -> int:
+        """Weights of one layer that take part in matrix products: six maps in, one out."""
+        return d_model * (2 * self.key_width + 3 * self.value_width + 2 * self.value_heads)
+
+    @property
+    def vector_params(self) -> int:
+        """Other weights of one layer: taps, two numbers a head for what is forgotten, and the gains of a head."""
+        taps = (2 * self.key_width + self.value_width) * self.conv_size
+        return taps + 2 * self.value_heads + self.value_dim
+
+    def flops_per_token(self) -> int:
+        """FLOPs of one layer's rule to train on one token, its maps apart: the products of forward and backward.
+
+        Each forward product counts three times in all, and the inverse, which no counter sees, by its one product on
+        the way back. Elementwise work, convolutions among it, is not counted.
+        """
+        key, value = self.key_dim, self.value_dim
+        shared = self.key_heads * 4 * CHUNK * key  # k k^T and q k^T, once for all value heads of a key head
+        own = self.value_heads * (2 * CHUNK * key + 4 * CHUNK * value + 6 * key * value)
+        return 3 * (shared + own) + self.value_heads * 2 * CHUNK * CHUNK
+
+
+def linear_attention(shape: LinearShape) -> LinearAttention | None:
+    """The delta-rule layers of `shape`, or None where it has none.
+
+    Raises:
+        UserError: settings that contradict each other, or that no delta-rule layers are there for.
+    """
+    interval = shape.full_attention_interval
+    if interval is not None:
+        if isinstance(interval, bool) or not isinstance(interval, int) or interval < 1:
+            raise UserError(
+                f"--full-attention-interval {interval}: 1 (attention in every layer) or more (4: in every fourth)"
+            )
+        if interval > 1 and not STRUCTURES.get(shape.arch).linear_attention:
+            raise UserError(
+                f"--full-attention-interval {interval}: {shape.arch} has attention in every layer; qwen3next can have "
+                "the delta rule in others"
+            )
+    if (interval or 1) == 1:
+        for name in _SIZES:
+            if getattr(shape, name) is not None:
+                raise UserError(f"{name}: no layer has the delta rule here; give full_attention_interval, too")
+        return None
+    layers = tuple(layer for layer in range(shape.n_layers) if (layer + 1) % (interval or 1))
+    half = max(1, shape.head_dim // 2)
+    key_heads = _size("linear_key_heads", shape.linear_key_heads, shape.n_heads)
+    value_heads = _size("linear_value_heads", shape.linear_value_heads, 2 * key_heads)
+    if value_heads % key_heads:
+        raise UserError(f"linear_key_heads must divide linear_value_heads: {key_heads} does not divide {value_heads}")
+    return LinearAttention(
+        key_heads,
+        value_heads,
+        _size("linear_key_dim", shape.linear_key_dim, half),
+        _size("linear_value_dim", shape.linear_value_dim, half),
+        _size("conv_size", shape.conv_size, 4),
+        layers,
+    )
+
+
+def _size(name: str, given: int | None, default: int) -> int:
+    if given is None:
+        return default
+    if isinstance(given, bool) or not isinstance(given, int) or given < 1:
+        raise UserError(f"{name} must be a positive integer: got {given!r}")
+    return given
