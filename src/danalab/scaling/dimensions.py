@@ -12,6 +12,7 @@ from typing import Protocol
 
 from danalab.errors import UserError
 from danalab.scaling.architectures import STRUCTURES
+from danalab.scaling.linear_attention import LinearShape, linear_attention
 
 GPT2_VOCAB = 50304
 """GPT-2's 50,257 token ids, padded to a multiple of 64: the vocabulary of the paper's ladder."""
@@ -20,7 +21,7 @@ DEFAULT_MODES = 8
 """Oscillators of a channel of the resonance model, where nothing is said of them."""
 
 
-class Shape(Protocol):
+class Shape(LinearShape, Protocol):
     """Whatever knows its own dimensions: `Dimensions` here, `ModelConfig` in danalab.models."""
 
     @property
@@ -76,6 +77,18 @@ class Dimensions:
     """Oscillators of all groups (resonance, whose groups are its n_heads); None = 8 a group."""
     mixer: str | None = None
     """"none": a resonance model without its oscillators; None = with them."""
+    full_attention_interval: int | None = None
+    """Every so many layers one has attention, the others the gated delta rule (qwen3next); None = attention in all."""
+    linear_key_heads: int | None = None
+    """Key heads of the delta rule; None = n_heads."""
+    linear_value_heads: int | None = None
+    """Value heads of the delta rule; None = two for each of its key heads."""
+    linear_key_dim: int | None = None
+    """Width of a key head of the delta rule; None = head_dim / 2."""
+    linear_value_dim: int | None = None
+    """Width of a value head of the delta rule; None = head_dim / 2."""
+    conv_size: int | None = None
+    """Taps of the delta rule's convolutions; None = 4."""
     seq_len: int = 0
     """Positions that have a vector of their own, where positions are learned; they are left out of the count at 0."""
 
@@ -85,7 +98,7 @@ class Dimensions:
         # The paper's law for qwen3 ignores its third mlp matrix and its gate; the fitted LRs rest on it all the same.
         if STRUCTURES.get(self.arch).size_law:
             return 12 * self.d_model**2 * self.n_layers
-        return self.n_layers * _matrix_params_per_layer(self)
+        return matrix_params(self)
 
     @property
     def total_params(self) -> int:
@@ -149,7 +162,14 @@ def explicit_dimensions(
         fitting = ", ".join(str(n) for n in range(1, n_heads + 1) if n_heads % n == 0)
         raise UserError(f"--n-kv-heads {n_kv_heads} does not divide the {n_heads} heads; {fitting} do")
     return Dimensions(
-        arch=arch, n_kv_heads=n_kv_heads, attention_gate=None, qk_norm=None, tied_head=None, seq_len=0, **sizes
+        arch=arch,
+        d_model=d_model,
+        n_layers=n_layers,
+        n_heads=n_heads,
+        head_dim=head_dim,
+        mlp_dim=sizes["mlp_dim"],
+        vocab_size=vocab_size,
+        n_kv_heads=n_kv_heads,
     )
 
 
@@ -170,22 +190,29 @@ def modes_of(shape: Shape) -> int:
     return DEFAULT_MODES if shape.num_frequencies is None else shape.num_frequencies // shape.n_heads
 
 
-def _matrix_params_per_layer(shape: Shape) -> int:
-    """Weights of one block that take part in matrix products."""
+def attention_layers(shape: Shape) -> int:
+    """Layers with attention, or what stands in its place in the architecture; the others have the delta rule."""
+    linear = linear_attention(shape)
+    return shape.n_layers - (0 if linear is None else len(linear.layers))
+
+
+def _attention_params(shape: Shape) -> int:
+    """Weights of one attention that take part in matrix products."""
     if STRUCTURES.get(shape.arch).oscillators:  # value, gate and output
-        return shape.d_model * (3 * shape.d_model + 3 * shape.mlp_dim)
+        return 3 * shape.d_model**2
     width = shape.n_heads * shape.head_dim
     kv_width = (shape.n_kv_heads or shape.n_heads) * shape.head_dim
     query = width * (2 if is_gated(shape) else 1)
-    mlp_matrices = STRUCTURES.get(shape.arch).mlp_matrices
-    return shape.d_model * (query + 2 * kv_width + width + mlp_matrices * shape.mlp_dim)
+    return shape.d_model * (query + 2 * kv_width + width)
 
 
 def _vector_params(shape: Shape) -> int:
     """Gains, and biases and oscillators where the architecture has them."""
     structure, layers = STRUCTURES.get(shape.arch), shape.n_layers
     qk_norm = structure.qk_norm if shape.qk_norm is None else shape.qk_norm
-    gains = (2 * layers + 1) * shape.d_model + (2 * layers * shape.head_dim if qk_norm else 0)
+    gains = (2 * layers + 1) * shape.d_model + (2 * attention_layers(shape) * shape.head_dim if qk_norm else 0)
+    if (linear := linear_attention(shape)) is not None:
+        return gains + len(linear.layers) * linear.vector_params
     if structure.oscillators:  # poles by group; magnitude, phase and the share that passes at once by channel
         modes = modes_of(shape)
         if not modes:
@@ -200,7 +227,11 @@ def _vector_params(shape: Shape) -> int:
 
 def matrix_params(shape: Shape) -> int:
     """Weights of all blocks that take part in matrix products: no embeddings, head, gains or biases."""
-    return shape.n_layers * _matrix_params_per_layer(shape)
+    mlp = STRUCTURES.get(shape.arch).mlp_matrices * shape.d_model * shape.mlp_dim
+    count = attention_layers(shape) * _attention_params(shape) + shape.n_layers * mlp
+    if (linear := linear_attention(shape)) is not None:
+        count += len(linear.layers) * linear.matrix_params(shape.d_model)
+    return count
 
 
 def parameter_count(shape: Shape, *, embeddings: bool = True) -> int:
@@ -221,7 +252,8 @@ def parameter_count(shape: Shape, *, embeddings: bool = True) -> int:
 def flops_per_token(shape: Shape, seq_len: int) -> int:
     """FLOPs to train on one token: every matrix product of forward (2 a weight) and backward (4 a weight).
 
-    Attention scores and mixing count in full, as torch's counter does: 12 n_layers (n_heads head_dim) seq_len. The
+    Attention scores and mixing count in full, as torch's counter does: 12 n_layers (n_heads head_dim) seq_len; the
+    delta rule by its products, the same for a token whatever came before. The
     Fourier transforms of resonance do not count: they are under 1% of its products, and bound by memory.
 
     Args:
@@ -230,5 +262,6 @@ def flops_per_token(shape: Shape, seq_len: int) -> int:
     weights = matrix_params(shape) + shape.vocab_size * shape.d_model
     if STRUCTURES.get(shape.arch).oscillators:
         return 6 * weights
-    attention = 12 * shape.n_layers * shape.n_heads * shape.head_dim * seq_len
-    return 6 * weights + attention
+    attention = 12 * attention_layers(shape) * shape.n_heads * shape.head_dim * seq_len
+    linear = linear_attention(shape)
+    return 6 * weights + attention + (0 if linear is None else len(linear.layers) * linear.flops_per_token())
