@@ -8,7 +8,7 @@ import pytest
 from danalab.cli.app import main
 from danalab.errors import UserError
 from danalab.ladder.analysis import analyse
-from danalab.ladder.rows import read_ladder
+from danalab.ladder.rows import pack, read_ladder
 from ladder.planted import plant
 
 
@@ -42,6 +42,76 @@ def test_what_too_few_sizes_do_not_say_is_a_note(tmp_path):
     assert found.saved["adana"][10_000].saved == pytest.approx(0.40, abs=0.02)
 
 
+def test_what_differs_in_more_than_its_seed_is_another_trial_not_another_seed(tmp_path):
+    rows = read_ladder(plant(tmp_path, seeds=1, multipliers=(1.0,)))
+    better = [{**row, "settings": {"kappa": 0.7}, "final_loss": row["final_loss"] - 0.01} for row in rows]
+    found = analyse([*rows, *better], n_bootstrap=0)
+    assert all(len(each.runs) == 1 and each.trials == 2 for each in found.tuned)
+    assert all(each.runs[0]["settings"] == {"kappa": 0.7} for each in found.tuned)
+
+
+def test_rates_are_predicted_beyond_the_sizes_and_said_to_be_extrapolated(tmp_path):
+    found = analyse(read_ladder(plant(tmp_path)), n_bootstrap=20, predict=(1e5, 1e7))
+    inside, beyond = found.predicted_rates["adamw"]
+    assert (inside.extrapolated, beyond.extrapolated) == (False, True)
+    assert 3.0 * (1e4 + 1e7) ** -0.5 in beyond.interval
+    assert 0.02 in found.shared_curvatures["adamw"].interval
+    within = found.tolerances["adamw"][10_000]
+    assert within.low_is_open
+    assert within.high_is_open
+
+
+def test_three_sizes_give_a_law_of_rates_without_an_interval(tmp_path):
+    rows = [row for row in read_ladder(plant(tmp_path)) if row["params"] <= 160_000]
+    found = analyse(rows, n_bootstrap=5)
+    assert found.lr_laws["adamw"].intervals == {}
+    assert any("3 sizes give its three coefficients and no interval; 4 are needed" in note for note in found.notes)
+
+
+def test_one_optimizer_of_too_few_runs_leaves_the_others_their_laws(tmp_path):
+    rows = read_ladder(plant(tmp_path))
+    found = analyse([row for row in rows if row["opt"] == "adamw" or row["params"] < 1e5], n_bootstrap=0)
+    assert set(found.loss_laws) == {"adamw"}
+    assert any("loss law of adana" in note for note in found.notes)
+    assert not found.gains
+
+
+def test_each_law_may_have_an_irreducible_loss_of_its_own(tmp_path):
+    rows = read_ladder(plant(tmp_path))
+    together, apart = (analyse(rows, n_bootstrap=0, joint=joint).loss_laws for joint in (True, False))
+    assert together["adamw"].E == together["adana"].E
+    assert apart["adamw"].E != apart["adana"].E
+
+
+def test_a_ladder_at_one_ratio_of_tokens_is_told_what_a_chinchilla_law_needs(tmp_path):
+    found = analyse(read_ladder(plant(tmp_path)), law="chinchilla", n_bootstrap=0)
+    assert not found.loss_laws
+    assert any("--tokens-per-param" in note or "needs runs at 6" in note for note in found.notes)
+
+
+def test_a_ladder_can_be_moved_and_packed_without_its_runs(tmp_path):
+    rows = read_ladder(plant(tmp_path / "here"))
+    pack(rows, tmp_path / "small")
+    (tmp_path / "small").rename(tmp_path / "moved")
+    moved = read_ladder(tmp_path / "moved")
+    assert [row["final_loss"] for row in moved] == [row["final_loss"] for row in rows]
+    assert str(tmp_path) not in (tmp_path / "moved" / "ladder.jsonl").read_text()
+    assert analyse(moved, n_bootstrap=0).saved == analyse(rows, n_bootstrap=0).saved
+
+
+def test_rows_of_older_ladders_are_read_and_freed_of_their_machine(tmp_path):
+    plant(tmp_path)
+    file = tmp_path / "ladder.jsonl"
+    old = [json.loads(line) for line in file.read_text().splitlines()]
+    for row in old:
+        row["settings"] = {"run_dir": "/home/me/ladder/runs/x", "data": "/home/me/data/text", "opt": row["opt"]}
+        row["curve"] = f"/home/me/ladder/{row['curve']}"
+    file.write_text("".join(json.dumps(row) + "\n" for row in old))
+    row = read_ladder(file)[0]
+    assert row["settings"] == {"data": "text", "opt": "adamw"}
+    assert row["curve"] == str(tmp_path / row["curve"].rsplit("/", 1)[1])
+
+
 def test_a_baseline_without_runs_is_refused(tmp_path):
     with pytest.raises(UserError, match="no finished run of it; there are: adamw, adana"):
         analyse(read_ladder(plant(tmp_path)), baseline="sgd")
@@ -60,7 +130,14 @@ def test_the_command_prints_tables_for_people_and_json_for_programs(tmp_path, ca
 
 @pytest.mark.parametrize(
     ("line", "what"),
-    [("{", "not JSON"), ('{"opt": "adamw"}', "no params, curve"), ("[1]", "not a row"), ("", "no rows")],
+    [
+        ("{", "not JSON"),
+        ('{"opt": "adamw"}', "no params, curve"),
+        ("[1]", "not a row"),
+        ("", "no rows"),
+        ('{"opt": "a", "params": 1, "curve": "c", "final_loss": 3.0}', "lr is None beside a final loss"),
+        ('{"opt": "a", "params": "many", "curve": "c"}', "params is 'many', a number is expected"),
+    ],
 )
 def test_a_file_that_is_no_ladder_is_refused_with_its_line(tmp_path, line, what):
     (tmp_path / "ladder.jsonl").write_text(line + "\n" if line else "")

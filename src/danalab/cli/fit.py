@@ -15,12 +15,22 @@ class Flags:
     """Folder of a ladder or a sweep, or its ladder.jsonl."""
     baseline: str = "adamw"
     """Optimizer that the others are measured against."""
-    law: Literal["saturated", "broken"] = "saturated"
-    """Loss law: E + A C^-alpha, or with a second term."""
+    law: Literal["saturated", "broken", "chinchilla"] = "saturated"
+    """Loss law: E + A C^-alpha; broken: with a second term; chinchilla: E + A N^-alpha + B D^-beta."""
+    joint: bool = True
+    """One E for all optimizers; otherwise each law has its own."""
     convention: Literal["exact", "6nd", "6nd-total", "kaplan", "deepseek"] = "exact"
     """What counts as compute."""
+    predict: tuple[float, ...] = ()
+    """Sizes for which to predict learning rates [parameters without embeddings]; default 2, 4, 10 x the largest."""
+    within: float = 1.0
+    """Learning rates within so much of the best loss are shown as an interval [percent of the loss]."""
     bootstrap: int = 200
     """Resamples for the intervals of the laws."""
+    seed: int = 0
+    """Seed of the resampling."""
+    pack: Path | None = None
+    """Folder for a copy of the ladder without its runs: rows and validation points alone, small enough to commit."""
     json: bool = False
     """Print one JSON object on standard output."""
 
@@ -28,29 +38,54 @@ class Flags:
 def run(flags: Flags) -> None:
     """Fit the laws of learning rate and loss to a ladder's rows, and reckon the compute saved, with intervals."""
     import json
+    import sys
 
     from danalab.errors import UserError
     from danalab.ladder.analysis import analyse
-    from danalab.ladder.rows import read_ladder
+    from danalab.ladder.rows import pack, read_ladder
     from danalab.report.console import print_table
-    from danalab.report.ladder_tables import law_table, saved_table, tuned_table
+    from danalab.report.ladder_tables import law_table, lr_law_table, saved_table, tuned_table
+    from danalab.report.rate_tables import predicted_table, shared_curvature_table, tolerance_table
 
     if flags.bootstrap < 0:
         raise UserError(f"--bootstrap {flags.bootstrap}: must be 0 or more")
+    if not flags.within > 0:
+        raise UserError(f"--within {flags.within:g}: must be positive [percent of the loss]")
+    if any(not size > 0 for size in flags.predict):
+        raise UserError(f"--predict {min(flags.predict):g}: sizes must be positive [parameters]")
+    rows = read_ladder(flags.ladder)
     found = analyse(
-        read_ladder(flags.ladder),
+        rows,
         baseline=flags.baseline,
         law=flags.law,
         convention=flags.convention,
+        joint=flags.joint,
+        predict=flags.predict,
+        within=flags.within / 100,
         n_bootstrap=flags.bootstrap,
+        seed=flags.seed,
     )
+    if flags.pack is not None:
+        print(f"packed: {pack(rows, flags.pack)}", file=sys.stderr)
     if flags.json:
-        print(json.dumps(found.as_dict()))
+        print(json.dumps(found.as_dict(), allow_nan=False))
         return
+    law = {
+        "saturated": "E + A C^-alpha", "broken": "E + A C^-alpha + B C^-beta",
+        "chinchilla": "E + A N^-alpha + B D^-beta",
+    }[flags.law]  # fmt: skip
     for title, (headings, lines), left in (
         ("Tuned runs", tuned_table(found), 1),
         ("Compute saved against " + found.baseline, saved_table(found), 1),
-        ("Laws of the final loss", law_table(found), 1),
+        (f"Laws of the final loss, {law}" + ", one E for all" * flags.joint, law_table(found), 1),
+        ("Laws of the best learning rate, a (b + P)^d", lr_law_table(found), 1),
+        ("Learning rates by these laws", predicted_table(found), 1),
+        ("Learning rates that lose little", tolerance_table(found), 1),
+        (
+            "What a wrong learning rate costs [nats a token], one curvature for all sizes",
+            shared_curvature_table(found),
+            1,
+        ),
     ):
         if lines:
             print(f"\n{title}")
@@ -58,4 +93,5 @@ def run(flags: Flags) -> None:
     for note in found.notes:
         print(f"note: {note}")
     if found.excluded:
-        print(f"{len(found.excluded)} runs left out, unfinished or not finite: {', '.join(found.excluded)}")
+        runs = "run" if len(found.excluded) == 1 else "runs"
+        print(f"{len(found.excluded)} {runs} left out, unfinished or not finite: {', '.join(found.excluded)}")

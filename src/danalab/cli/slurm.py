@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from danalab.cli.cluster_flags import ResourceFlags
 from danalab.errors import UserError
 
 if TYPE_CHECKING:
@@ -23,33 +24,11 @@ TAKES_REST = True
 
 
 @dataclass(frozen=True, kw_only=True)
-class Flags:
+class Flags(ResourceFlags):
     """Settings of `danalab slurm`."""
 
-    account: str | None = None
-    """Account that is charged; default the cluster's."""
-    partition: str | None = None
-    """Partition; default the cluster's."""
-    time: str = "24:00:00"
-    """Time limit of one job, as sbatch reads it; the run goes on in the next one."""
-    nodes: int = 1
-    """Machines."""
-    gpus: int = 1
-    """GPUs on each machine, one rank each; 0: one process on the CPU."""
-    cpus: int = 8
-    """CPU cores for each rank."""
-    mem: str = "32G"
-    """Memory on each machine."""
-    grace_seconds: int = 300
-    """Warning before the time limit, in which the run is checkpointed [s]."""
-    sbatch: tuple[str, ...] = ()
-    """More options of sbatch, without their hyphens: --sbatch constraint=a100 qos=low."""
-    setup: tuple[str, ...] = ()
-    """Shell commands that come first: --setup "module load cuda"."""
     runs: Path | None = None
     """File with the flags of one run a line (# comments); what follows -- is added to each."""
-    at_once: int | None = None
-    """Runs of --runs that may be under way at a time; default all."""
     job_name: str | None = None
     """Default: the run's name."""
     log_dir: Path = Path("slurm")
@@ -64,19 +43,9 @@ def run(flags: Flags, rest: list[str]) -> int:
     """Write a SLURM job script that goes on until a run's last step, and submit it; flags of the run follow --."""
     import json
 
-    from danalab.train.slurm import Job, Resources, read_runs, submit
+    from danalab.train.slurm import Job, read_runs, submit
 
-    resources = Resources(
-        account=flags.account,
-        partition=flags.partition,
-        time=flags.time,
-        nodes=flags.nodes,
-        gpus=flags.gpus,
-        cpus=flags.cpus,
-        mem=flags.mem,
-        grace_seconds=flags.grace_seconds,
-        sbatch=tuple("--" + option.removeprefix("--") for option in flags.sbatch),
-    )
+    resources = flags.resources()
     if flags.runs is None and not rest:
         raise UserError("no run is given: flags of danalab train follow --, or come from --runs FILE")
     lines = read_runs(flags.runs) if flags.runs is not None else [[]]

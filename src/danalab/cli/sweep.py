@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from tyro.conf import Positional
 
+from danalab.cli.cluster_flags import ClusterFlags, require_used
+from danalab.cli.run_tables import CostFlags, require_plan_flags, show_plan, show_rows
 from danalab.errors import UserError
 
 
 @dataclass(frozen=True, kw_only=True)
-class Flags:
+class Flags(CostFlags, ClusterFlags):
     file: Positional[Path | None] = None
     """YAML with grid, runs and fixed."""
     grid: tuple[str, ...] = ()
@@ -21,81 +23,36 @@ class Flags:
     """What all runs have in common: arch=enoki data=stdlib seq-len=256 (added to the file's)."""
     out: Path = Path("sweeps/sweep")
     """Folder of the sweep: runs/NAME/ and ladder.jsonl."""
-    executor: Literal["pool", "inline"] = "pool"
-    """pool: processes side by side; inline: one run after the other in this process."""
+    executor: Literal["pool", "inline", "slurm"] = "pool"
+    """pool: processes side by side; inline: one run after the other in this process; slurm: arrays, a run a task."""
     jobs: int | None = None
-    """Runs at a time; default one a core."""
+    """Runs at a time of the pool; default one a core."""
     dry_run: bool = False
-    """Print the runs with their tokens and FLOPs, and stop."""
+    """Print the runs with their tokens, FLOPs and hours, and stop; slurm: also write the scripts, submit nothing."""
+    collect: bool = False
+    """Gather the rows of the folder as it stands, and stop."""
     json: bool = False
     """Print one JSON object on standard output."""
 
 
 def run(flags: Flags) -> int:
     """Make every run of a grid that isn't finished yet; failures are listed at the end and don't stop the rest."""
-    import json
-    import sys
-
     from danalab.ladder.grid import expand, parse_assignments, read_grid
-    from danalab.ladder.sweep import run_sweep
+    from danalab.ladder.sweep import collect, run_sweep
     from danalab.train.console import log_to_stderr
 
+    require_used(flags, flags.executor)
+    require_plan_flags(flags, flags.dry_run)
+    if flags.collect:
+        return show_rows(flags, flags.out, collect(flags.out))
     fixed, grid, runs = read_grid(flags.file) if flags.file is not None else ({}, {}, [])
     said = {key: values[0] for key, values in parse_assignments(flags.fixed, "--fixed").items() if values}
     cells = expand({**grid, **parse_assignments(flags.grid)}, {**fixed, **said}, runs)
-    if flags.jobs is not None and flags.jobs < 1:
-        raise UserError(f"--jobs {flags.jobs}: must be at least 1")
-    if flags.dry_run:
-        return _show_plan(cells, flags)
+    if flags.jobs is not None and (flags.jobs < 1 or flags.executor != "pool"):
+        raise UserError(f"--jobs {flags.jobs}: at least 1, and for --executor pool (slurm has --at-once)")
     log_to_stderr()
-    found = run_sweep(flags.out, cells, executor=flags.executor, jobs=flags.jobs)
-    if flags.json:
-        failures = [{"name": failure.job.folder.name, "reason": failure.reason} for failure in found.failures]
-        print(json.dumps({"folder": str(found.folder), "rows": found.rows, "failures": failures}))
-    else:
-        _print_rows(found.rows)
-        for failure in found.failures:
-            print(f"failed: {failure.job.folder.name}: {failure.reason}", file=sys.stderr)
-        print(f"{len(found.rows)} rows in {found.folder / 'ladder.jsonl'}", file=sys.stderr)
-    return 1 if found.failures else 0
-
-
-def _show_plan(cells: Any, flags: Flags) -> int:
-    import json
-
-    from danalab.data import open_dataset, resolve_dataset
-    from danalab.report.console import print_table
-    from danalab.train.resolve import resolve
-
-    rows = []
-    for cell in cells:
-        config = cell.config(flags.out / "runs" / cell.name)
-        planned = resolve(config, open_dataset(resolve_dataset(config.data, config.tokenizer))).plan
-        rows.append({"name": cell.name, "params": planned.exact_params, "steps": planned.steps, "lr": planned.lr,
-                     "tokens": planned.tokens, "flops": planned.flops})  # fmt: skip
-    if flags.json:
-        print(json.dumps({"runs": rows, "flops": sum(row["flops"] for row in rows)}))
-        return 0
-    print_table(
-        ["run", "parameters", "steps", "peak lr", "tokens", "FLOPs"],
-        [
-            [row["name"], f"{row['params']:,}", f"{row['steps']:,}", f"{row['lr']:.3g}", f"{row['tokens']:,}",
-             f"{row['flops']:.3g}"]
-            for row in rows
-        ],
-    )  # fmt: skip
-    print(f"{len(rows)} runs, {sum(row['flops'] for row in rows):.3g} FLOPs; nothing was trained (--dry-run)")
-    return 0
-
-
-def _print_rows(rows: list[dict[str, Any]]) -> None:
-    from danalab.report.console import print_table
-
-    print_table(
-        ["run", "status", "parameters", "tokens", "val loss"],
-        [
-            [row["name"], row["status"], f"{row['params']:,}", f"{row['tokens'] or 0:,}",
-             "-" if row["final_loss"] is None else f"{row['final_loss']:.4f}"]
-            for row in rows
-        ],
-    )  # fmt: skip
+    if flags.dry_run:
+        return show_plan(flags, flags.out, cells, [cell.name for cell in cells])
+    cluster = flags.cluster() if flags.executor == "slurm" else None
+    found = run_sweep(flags.out, cells, executor=flags.executor, jobs=flags.jobs, cluster=cluster)
+    return show_rows(flags, flags.out, found.rows, found)

@@ -22,7 +22,7 @@ from danalab.ladder.curvature import (
 )
 from danalab.ladder.gain import Gain, compute_gain
 from danalab.ladder.loss_law import LossLaw, check_points, fit_joint_laws, fit_loss_law
-from danalab.ladder.lr_law import LRLaw, fit_lr_law
+from danalab.ladder.lr_law import LEAST_SIZES, LRLaw, fit_lr_law
 from danalab.ladder.saved import Saved, compute_saved
 from danalab.ladder.statistics import Interval
 from danalab.ladder.tuning import Row, Tuned, flops_of, is_usable, rate_trials, tune
@@ -163,7 +163,7 @@ def analyse(
         raise UserError(f"--baseline {baseline}{nearest(baseline, opts)}: no finished run of it; there are: {have}")
     found = Analysis(baseline, convention, tune(usable, convention), excluded)
     for opt in found.opts:
-        _rates(found, opt, usable, predict, within, seed)
+        _rates(found, opt, usable, predict, within, n_bootstrap, seed)
     with _noting(found, "loss laws"):
         found.loss_laws.update(_loss_laws(found, law, joint, n_bootstrap, seed))
     for opt in found.opts[1:]:
@@ -183,7 +183,15 @@ def _noting(found: Analysis, what: str) -> Iterator[None]:
         found.notes.append(f"{what}: {error}")
 
 
-def _rates(found: Analysis, opt: str, rows: Sequence[Row], predict: Sequence[float], within: float, seed: int) -> None:
+def _rates(
+    found: Analysis,
+    opt: str,
+    rows: Sequence[Row],
+    predict: Sequence[float],
+    within: float,
+    n_bootstrap: int,
+    seed: int,
+) -> None:
     """All about learning rates of an optimizer: law, sensitivity, predictions."""
     tuned = found.at(opt)
     trials = [rate_trials(rows, each) for each in tuned]
@@ -194,26 +202,41 @@ def _rates(found: Analysis, opt: str, rows: Sequence[Row], predict: Sequence[flo
             found.curvatures[opt][each.params] = fit_curvature(lr, loss)
         with contextlib.suppress(UserError):  # nothing was tuned at this size
             found.tolerances[opt][each.params] = fit_tolerance(lr, loss, within)
+    edges = [each.params for each, (lr, _) in zip(tuned, curves, strict=True) if _is_outermost(each.lr, lr)]
+    if edges:
+        found.notes.append(
+            f"{opt}: the best learning rate is an outermost one tried at {len(edges)} of {len(tuned)} sizes "
+            f"({', '.join(f'{params:,}' for params in edges)} parameters): a better one may lie beyond"
+        )
     if any(each.trials > 1 for each in tuned):
         with _noting(found, f"sensitivity of {opt} to the learning rate"):
             found.shared_curvatures[opt] = fit_shared_curvature(curves)
     with _noting(found, f"learning-rate law of {opt}"):
         flat = [row for runs in trials for row in runs]
         sizes, lr, loss = ([row[key] for row in flat] for key in ("non_emb_params", "lr", "final_loss"))
-        law = fit_lr_law(sizes, lr, loss, seed=seed)
+        law = fit_lr_law(sizes, lr, loss, n_bootstrap=n_bootstrap, seed=seed)
         found.lr_laws[opt] = law
         measured = [each.non_emb_params for each in tuned]
+        if law.n_sizes <= LEAST_SIZES:
+            found.notes.append(
+                f"learning-rate law of {opt}: {law.n_sizes} sizes give its three coefficients and no interval; "
+                f"{LEAST_SIZES + 1} are needed"
+            )
         found.predicted_rates[opt] = [
             _predicted(law, size, measured, found.shared_curvatures.get(opt))
             for size in predict or [factor * max(measured) for factor in PREDICTED]
         ]
 
 
+def _is_outermost(lr: float, rates: Sequence[float]) -> bool:
+    return len(set(rates)) > 1 and lr in (min(rates), max(rates))
+
+
 def _predicted(law: LRLaw, size: float, measured: Sequence[float], curvature: SharedCurvature | None) -> PredictedRate:
     lr = float(law(size))
     interval = law.interval(size) if law.samples else None
     cost = None
-    if interval is not None and curvature is not None and interval.low > 0 and math.isfinite(interval.high):
+    if interval is not None and curvature is not None and curvature.is_known and math.isfinite(interval.high):
         cost = max(curvature.loss_increase(interval.high / lr), curvature.loss_increase(interval.low / lr))
     return PredictedRate(size, lr, interval, not min(measured) <= size <= max(measured), cost)
 

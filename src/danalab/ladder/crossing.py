@@ -39,12 +39,16 @@ def cost_to_reach(cost: ArrayLike, loss: ArrayLike, target: float) -> float | No
         cost: compute or tokens of each point.
         loss: validation loss of each point.
     """
-    x, y = curve_arrays(cost, loss)
-    below = np.flatnonzero(y <= target)
-    if not below.size:
+    return first_crossing(*curve_arrays(cost, loss), target)
+
+
+def first_crossing(x: np.ndarray, y: np.ndarray, target: float) -> float | None:
+    """`cost_to_reach` for arrays of `curve_arrays`: a bootstrap asks thousands of times."""
+    below = y <= target
+    i = int(below.argmax())
+    if not below[i]:
         return None
-    i = int(below[0])
     if i == 0 or not math.isfinite(y[i - 1]):
         return float(x[i])
     share = (y[i - 1] - target) / (y[i - 1] - y[i])
-    return float(np.exp((1 - share) * np.log(x[i - 1]) + share * np.log(x[i])))
+    return math.exp((1 - share) * math.log(x[i - 1]) + share * math.log(x[i]))

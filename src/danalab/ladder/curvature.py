@@ -73,6 +73,11 @@ class SharedCurvature:
     n_sizes: int
     n_rates: int
 
+    @property
+    def is_known(self) -> bool:
+        """Whether the interval excludes a curvature of 0."""
+        return self.interval.low > 0
+
     def loss_increase(self, factor: float) -> float:
         """Loss added by a learning rate `factor` times the best one [nats a token]."""
         return self.curvature * math.log(factor) ** 2

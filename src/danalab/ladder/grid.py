@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -160,7 +161,10 @@ def expand(
             raise UserError(f"the run {name_of(varied)} is there twice")
         seen.add(same)
         cells.append(Cell(name_of(varied), settings))
-    return cells
+    counts = Counter(cell.name for cell in cells)
+    return [
+        cell if counts[cell.name] == 1 else Cell(_hashed(cell.name, cell.settings), cell.settings) for cell in cells
+    ]
 
 
 def _require_field(key: str) -> None:
@@ -182,9 +186,15 @@ def name_of(varied: Mapping[str, Any]) -> str:
     name = "-".join(parts).replace("/", "_").replace(" ", "") or "run"
     if len(name) <= LONGEST_NAME:
         return name
-    digest = hashlib.sha256(json.dumps(dict(varied), sort_keys=True, default=str).encode()).hexdigest()[:10]
+    return _hashed(name, varied)
+
+
+def _hashed(name: str, settings: Mapping[str, Any]) -> str:
+    """A name that its settings alone have, where it is too long or not theirs alone."""
+    digest = hashlib.sha256(json.dumps(dict(settings), sort_keys=True, default=str).encode()).hexdigest()[:10]
     return f"{name[: LONGEST_NAME - 11]}-{digest}"
 
 
 def _shown(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    """A value in a name; two that differ are never shown alike."""
+    return f"{value:g}" if isinstance(value, float) and float(f"{value:g}") == value else str(value)

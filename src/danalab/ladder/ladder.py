@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from danalab.errors import UserError, nearest
 from danalab.files import write_json
+from danalab.ladder.arrays import Cluster
 from danalab.ladder.grid import Cell, expand, name_of, parse_plan
 from danalab.ladder.pool import Failure
 from danalab.ladder.sweep import run_sweep
@@ -61,7 +62,7 @@ class LadderPlan:
         loaded = parse_plan(path)
         if "heads" in loaded:
             loaded["sizes"] = [*loaded.get("sizes", []), *({"heads": heads} for heads in loaded.pop("heads"))]
-        known = [field.name for field in fields(cls)]
+        known = [each.name for each in fields(cls)]
         for key in loaded:
             if key not in known:
                 raise UserError(f"{path}: unknown key '{key}'{nearest(key, [*known, 'heads'])}")
@@ -72,6 +73,17 @@ class LadderPlan:
             return cls(**{"fixed": {}, **loaded})
         except TypeError as error:
             raise UserError(f"{path}: {error}") from error
+
+    def trials(self) -> list[Cell]:
+        """The learning-rate trials, the smallest sizes first: what is wrong shows early."""
+        return [self.cell(opt, size, m, self.seeds[0]) for size in self.sizes for opt in self.opts
+                for m in sorted(map(float, self.multipliers))]  # fmt: skip
+
+    def repeats(self) -> list[Cell]:
+        """The other seeds, at a multiplier that stands for the one that will turn out best."""
+        middle = sorted(map(float, self.multipliers))[len(self.multipliers) // 2]
+        return [self.cell(opt, size, middle, seed) for size in self.sizes for opt in self.opts
+                for seed in self.seeds[1:]]  # fmt: skip
 
     def cell(self, opt: str, size: Mapping[str, Any], multiplier: float, seed: int) -> Cell:
         """One run of the ladder; its data order goes with its seed."""
@@ -102,12 +114,26 @@ class LadderResult:
     folder: Path
     rows: list[dict[str, Any]]
     tuned: list[Choice]
+    """Empty while runs are queued."""
     failures: list[Failure]
+    queued: list[str] = field(default_factory=list)
+    """Runs that SLURM has yet to finish; what depends on them comes when this is called again."""
+    untuned: list[str] = field(default_factory=list)
+    """Optimizers at sizes where every trial failed: they have no further seeds."""
 
 
-def run_ladder(folder: Path, plan: LadderPlan, *, executor: str = "pool", jobs: int | None = None) -> LadderResult:
+def run_ladder(
+    folder: Path,
+    plan: LadderPlan,
+    *,
+    executor: str = "pool",
+    jobs: int | None = None,
+    cluster: Cluster | None = None,
+) -> LadderResult:
     """Run all of it that is not there yet; see the module's docstring.
 
+    Args:
+        executor, jobs, cluster: see `danalab.ladder.sweep.run_sweep`.
     Raises:
         UserError: a setting that cannot be meant.
     """
@@ -115,12 +141,13 @@ def run_ladder(folder: Path, plan: LadderPlan, *, executor: str = "pool", jobs: 
     cells: list[Cell] = []
 
     def make(title: str) -> Any:
-        return run_sweep(folder, cells, executor=executor, jobs=jobs, title=title)
+        return run_sweep(folder, cells, executor=executor, jobs=jobs, cluster=cluster, title=title)
 
-    # The smallest sizes first: what is wrong shows early.
     order = sorted(tried, key=lambda key: key[1])
-    cells += [plan.cell(opt, plan.sizes[i], m, plan.seeds[0]) for opt, i in order for m in tried[opt, i]]
+    cells += plan.trials()
     result = make("learning-rate trials")
+    if result.queued:
+        return LadderResult(folder, result.rows, [], result.failures, result.queued)
     for _ in range(plan.extensions if len(plan.multipliers) > 1 else 0):
         beyond = []
         for opt, i in order:
@@ -132,11 +159,19 @@ def run_ladder(folder: Path, plan: LadderPlan, *, executor: str = "pool", jobs: 
             break
         cells += beyond
         result = make("trials beyond the edge")
-    tuned = [_tuned(result.rows, plan, opt, i, tried[opt, i]) for opt, i in order]
+        if result.queued:
+            return LadderResult(folder, result.rows, [], result.failures, result.queued)
+    choices = {key: _tuned(result.rows, plan, *key, tried[key]) for key in order}
+    tuned = [choice for choice in choices.values() if choice is not None]
+    untuned = [f"{opt} at {_words(plan.sizes[i])}" for (opt, i), choice in choices.items() if choice is None]
     cells += [plan.cell(each.opt, each.size, each.multiplier, seed) for each in tuned for seed in plan.seeds[1:]]
     result = make("more seeds")
     write_json(folder / "tuning.json", [each.__dict__ for each in tuned])
-    return LadderResult(folder, result.rows, tuned, result.failures)
+    return LadderResult(folder, result.rows, tuned, result.failures, result.queued, untuned)
+
+
+def _words(size: Mapping[str, Any]) -> str:
+    return " ".join(f"{key}={value}" for key, value in size.items())
 
 
 def _losses(
@@ -162,11 +197,12 @@ def _beyond_the_edge(multipliers: Sequence[float], losses: Sequence[float]) -> f
 
 def _tuned(
     rows: Sequence[Mapping[str, Any]], plan: LadderPlan, opt: str, i: int, multipliers: Sequence[float]
-) -> Choice:
+) -> Choice | None:
+    """What the trials say; None where every one of them failed."""
     losses = _losses(rows, plan, opt, i, multipliers)
     best = min(range(len(losses)), key=losses.__getitem__)
     if math.isinf(losses[best]):
-        raise UserError(f"{opt} at {plan.sizes[i]}: every learning-rate trial failed; see the runs' log.txt")
+        return None
     shown = {f"{m:g}": None if math.isinf(loss) else loss for m, loss in zip(multipliers, losses, strict=True)}
     at_edge = len(losses) > 1 and best in (0, len(losses) - 1)
     return Choice(opt, dict(plan.sizes[i]), multipliers[best], len(losses), at_edge, shown)

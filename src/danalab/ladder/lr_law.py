@@ -17,6 +17,7 @@ from danalab.errors import UserError
 from danalab.ladder.statistics import Interval, percentile_interval, student_interval
 
 LEAST_SIZES = 3
+"""As many as the law has coefficients; its intervals need one more."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,8 @@ class LRLaw:
     b: float
     d: float
     intervals: dict[str, Interval]
-    """Percentiles of a, b and d over resampled sizes, which trade against each other; empty without a bootstrap."""
+    """Percentiles of a, b and d over resampled sizes, which trade against each other; empty without a bootstrap, and of
+    three sizes."""
     n_sizes: int
     n_trials: int
     samples: tuple[tuple[float, float, float], ...] = ()
@@ -74,7 +76,7 @@ def fit_lr_law(
 
     Args:
         params, lr, loss: 1-D, of equal length; losses that are not finite are left out.
-        n_bootstrap: resamples of sizes for the intervals; 0: none.
+        n_bootstrap: resamples of sizes for the intervals, which need four sizes or more; 0: none.
     Raises:
         UserError: fewer than three sizes, or values that cannot be meant.
     Source: arXiv 2602.05298, appendix on learning rates.
@@ -88,7 +90,7 @@ def fit_lr_law(
     a, b, d = _fit([point for points in sizes for point in points])
     samples: list[tuple[float, float, float]] = []
     rng = np.random.default_rng(seed)
-    while len(samples) < n_bootstrap:
+    while len(sizes) > LEAST_SIZES and len(samples) < n_bootstrap:  # resampled, three sizes are the same three
         chosen = rng.integers(len(sizes), size=len(sizes))
         if len(set(chosen.tolist())) >= LEAST_SIZES:  # fewer sizes leave the law undetermined
             samples.append(_fit([point for i in chosen for point in sizes[i]]))

@@ -195,6 +195,8 @@ def _checked(row: Any, base: Path) -> dict[str, Any]:
         for key in _NEEDED:
             if not isinstance(filled.get(key), (int, float)) or not 0 < filled[key] < math.inf:
                 raise UserError(f"{key} is {filled.get(key)!r} beside a final loss, a positive number is expected")
+    if filled.get("device_hours") is None:
+        filled["device_hours"] = device_hours(filled.get("seconds"), filled.get("world_size") or 1)
     filled["curve"] = str(_whole(filled["curve"], base))
     filled["run"] = str(_whole(filled["run"], base)) if filled.get("run") else str(Path(filled["curve"]).parent)
     return filled

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from danalab.ladder.crossing import cost_to_reach, curve_arrays
+from danalab.ladder.crossing import curve_arrays, first_crossing
 from danalab.ladder.statistics import Interval, small_sample_interval
 
 LEAST_SEEDS = 3
@@ -71,7 +71,7 @@ def compute_saved(
     finals = [y[-1] for _, y in base]
     target = float(np.mean(finals))
     final_compute = float(np.mean([x[-1] for x, _ in base]))
-    not_reached = sum(cost_to_reach(x, y, target) is None for x, y in other)
+    not_reached = sum(first_crossing(x, y, target) is None for x, y in other)
     counts = (target, len(base), len(other), not_reached)
 
     log_share = _log_share(other, target, final_compute)
@@ -101,7 +101,11 @@ def _curves(compute: Any, loss: Any, what: str) -> list[Curve]:
     """One curve, or several, as a list of several."""
     if not len(compute) or np.ndim(compute[0]) == 0:
         return [curve_arrays(compute, loss, what)]
-    return [curve_arrays(x, y, f"{what}, run {i}") for i, (x, y) in enumerate(zip(compute, loss, strict=True))]
+    curves = [curve_arrays(x, y, f"{what}, run {i}") for i, (x, y) in enumerate(zip(compute, loss, strict=True))]
+    x = curves[0][0]
+    if all(len(other) == len(x) and np.allclose(other, x, rtol=1e-6) for other, _ in curves):
+        return [(x, y) for _, y in curves]  # evaluated at the same places: one array says so
+    return curves
 
 
 def _log_share(curves: Sequence[Curve], target: float, final_compute: float) -> float | None:
@@ -111,13 +115,14 @@ def _log_share(curves: Sequence[Curve], target: float, final_compute: float) -> 
     as each takes its own luckiest evaluation.
     """
     x = curves[0][0]
-    if all(len(other) == len(x) and np.allclose(other, x, rtol=1e-6) for other, _ in curves):
-        crossing = cost_to_reach(x, np.mean([y for _, y in curves], axis=0), target)
+    if all(other is x for other, _ in curves):
+        crossing = first_crossing(x, sum(y for _, y in curves) / len(curves), target)
     else:
-        crossings = [cost_to_reach(x, y, target) for x, y in curves]
-        if None in crossings:
+        crossings = [first_crossing(x, y, target) for x, y in curves]
+        known = [crossing for crossing in crossings if crossing is not None]
+        if len(known) < len(crossings):
             return None
-        crossing = float(np.exp(np.mean(np.log(np.array(crossings, float)))))
+        crossing = math.exp(sum(map(math.log, known)) / len(known))
     return None if crossing is None else math.log(crossing / final_compute)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from danalab.errors import UserError, nearest
+
 
 @dataclass(frozen=True)
 class Accelerator:
@@ -35,6 +37,21 @@ def find(device_name: str) -> Accelerator | None:
     """
     matches = [gpu for gpu in ACCELERATORS if gpu.name.lower() in device_name.lower()]
     return max(matches, key=lambda gpu: len(gpu.name), default=None)
+
+
+def named(name: str) -> Accelerator:
+    """The table's row for a name as people type it: h100, a100, rtx4090 or 4090.
+
+    Raises:
+        UserError: the table doesn't have it.
+    """
+    rows = {gpu.name.lower().replace(" ", ""): gpu for gpu in ACCELERATORS}
+    typed = name.lower().replace(" ", "").replace("-", "").replace("_", "")
+    gpu = rows.get(typed) or rows.get(f"rtx{typed}")
+    if gpu is None:
+        known = ", ".join(each.name for each in ACCELERATORS)
+        raise UserError(f"--gpu {name}{nearest(typed, rows)}: known are {known}")
+    return gpu
 
 
 def peak_flops(device_name: str) -> tuple[float, str] | None:
