@@ -1,13 +1,15 @@
 """Several documents in one row, each by itself: attention sees its own document only, and positions start anew.
 
 A document begins at each id `start_token` (the end-of-text id before it): in the row [a b | s c d | s e] the tokens'
-documents start at 0 0 | 2 2 2 | 5 5, and their positions are 0 1 | 0 1 2 | 0 1. What a model says of a document does not
+documents start at 0 0 | 2 2 2 | 5 5, their positions are 0 1 | 0 1 2 | 0 1. What a model says of a document does not
 depend on its neighbours.
 
 Shapes: B batch, L length, N heads, K key-value heads, H head dimension.
 """
 
 from __future__ import annotations
+
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -56,8 +58,8 @@ def attend_within_documents(
         low = int(starts_BL[:, first].min()) if on_host else 0
         queries, keys, values = q_BNLH[:, :, first:last], k_BKLH[:, :, low:last], v_BKLH[:, :, low:last]
         starts = starts_BL[:, first:last] - low
-        settings = {"use_reentrant": False, "preserve_rng_state": False}
-        found.append(checkpoint(_attend, queries, keys, values, starts, first - low, grouped, **settings))
+        again = partial(checkpoint, _attend, use_reentrant=False, preserve_rng_state=False)
+        found.append(again(queries, keys, values, starts, first - low, grouped))
     return torch.cat(found, dim=2)
 
 
