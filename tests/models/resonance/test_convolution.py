@@ -14,12 +14,33 @@ def direct(u, k):
     return torch.einsum("dts,bsd->btd", toeplitz, u)
 
 
-@pytest.mark.parametrize("length", [1, 2, 3, 31, 32, 33, 64, 65, 16383, 16384, 32767, 32768])
-def test_the_transform_has_room_for_the_linear_convolution(length):
+@pytest.mark.parametrize("length", [1, 2, 3, 31, 32, 33, 64, 65, 1000, 16383, 16384, 30011, 32767, 32768])
+def test_the_transform_has_room_for_the_linear_convolution_and_only_small_factors(length):
     size = fft_length(length)
-    assert 2 * length - 1 <= size < max(2, 4 * length - 2)
-    assert size & (size - 1) == 0
+    assert 2 * length - 1 <= size <= max(2, 1.25 * 2 * length)
+    assert size % 2 == 0
+    for factor in (2, 3, 5):
+        while size % factor == 0:
+            size //= factor
+    assert size == 1
     assert fft_length(32767) == fft_length(32768) == 65536
+
+
+def test_blocks_change_nothing(monkeypatch):
+    torch.manual_seed(0)
+    u, k, g = torch.randn(5, 40, 37), torch.randn(37, 40), torch.randn(5, 40, 37)
+
+    def run():
+        mine = u.clone().requires_grad_(), k.clone().requires_grad_()
+        y = causal_convolution(*mine)
+        return [y.detach(), *torch.autograd.grad(y, mine, g)]
+
+    whole = run()
+    for block, least in ((1, 1), (80 * 7 * 2, 7), (80 * 37 * 2, 37)):
+        monkeypatch.setitem(convolution.BLOCK, "cpu", block)
+        monkeypatch.setattr(convolution, "LEAST_CHANNELS", least)
+        for one, other in zip(run(), whole, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-4)
 
 
 @pytest.mark.parametrize("length", [1, 2, 63, 64, 65, 200])

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from danalab.models.init import assign
+from danalab.models.resonance.chunks import ringing_convolution
 from danalab.models.resonance.convolution import causal_convolution
 
 LARGEST_QUALITY = 32.0
@@ -108,8 +109,8 @@ class OscBank(nn.Module):
         """y [B, T, D], at least in float32 also under autocast: half-precision transforms lose what they add up."""
         dtype = self._dtype(u_BTD)
         with _full_precision(u_BTD):
-            u = u_BTD.to(dtype)
-            return causal_convolution(u, self.kernel(u.shape[1], dtype)) + self.d.to(dtype) * u
+            gamma, omega = self.damping_and_frequency(dtype)
+            return ringing_convolution(u_BTD.to(dtype), self.d.to(dtype), gamma, omega, self._amplitudes(gamma))
 
     def _dtype(self, u: Tensor) -> torch.dtype:
         return torch.promote_types(torch.promote_types(u.dtype, self.nu.dtype), torch.float32)
