@@ -11,6 +11,10 @@ REPOSITORY = Path(__file__).parents[1]
 
 SBATCH = """
 printf '%s\\n' "$*" >>"$QUEUE"
+script=${!#}
+name=$(sed -n 's/^#SBATCH --job-name=//p' "$script")
+tasks=$(sed -n 's/^#SBATCH --array=0-\\([0-9]*\\).*/\\1/p' "$script")
+if [[ -n $tasks ]]; then seq 0 "$tasks"; else echo N/A; fi | sed "s|.*|$name & $script|" >>"$QUEUE.tasks"
 echo "Submitted batch job 7"
 """
 SCONTROL = """
@@ -23,7 +27,10 @@ SRUN = """
 while [[ $1 == --* ]]; do shift; done
 exec "$@"
 """
-SQUEUE = "echo 1:00:00"
+SQUEUE = """
+[[ "$*" == *%j* ]] || { echo 1:00:00; exit; }
+cut -d ' ' -f 1,2 "$QUEUE.tasks" 2>/dev/null || true
+"""
 # `danalab train`: makes up to 4 steps of 10 a job, as with --iterations-to-run 4, and is preempted where told.
 TRAIN = """
 step=$(cat steps 2>/dev/null || echo 0)
@@ -49,6 +56,7 @@ class Cluster:
 
     def __init__(self, folder: Path):
         self.folder, self.queue = folder, folder / "queue"
+        self.tasks = folder / "queue.tasks"
         self.bin = folder / "bin"
         self.bin.mkdir()
         commands = {"sbatch": SBATCH, "scontrol": SCONTROL, "srun": SRUN, "squeue": SQUEUE, "danalab": TRAIN}
@@ -60,6 +68,17 @@ class Cluster:
         kept = {key: value for key, value in os.environ.items() if not key.startswith(("SLURM_", "DANALAB_"))}
         path = f"{self.bin}:{kept['PATH']}"
         return {**kept, "PATH": path, "QUEUE": str(self.queue), "DANALAB": str(self.bin / "danalab"), **more}
+
+    def run_tasks(self, **more: str) -> list[int]:
+        """Run the tasks of the arrays that were submitted, each until it is not queued again; their exit codes."""
+        tasks = self.tasks.read_text().splitlines()
+        codes = []
+        for task in tasks:
+            _, index, script = task.split(" ", 2)
+            array = {} if index == "N/A" else {"SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": index}
+            codes.append(self.run(["bash", script], **array, **more)[1])
+        self.tasks.write_text("".join(task + "\n" for task in self.tasks.read_text().splitlines()[len(tasks) :]))
+        return codes
 
     def run(
         self, command: list[str], during: Callable[[subprocess.Popen[str], int], None] = lambda *_: None, **more: str

@@ -43,6 +43,8 @@ class Cluster:
     """Stay until no run is queued or under way."""
     poll_seconds: float = 60.0
     """How often the queue is asked while waiting [s]."""
+    command: Sequence[str] = slurm.Job.command
+    """What starts `danalab` there; this installation of it."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,7 @@ def write_arrays(folder: Path, jobs: Sequence[Job], cluster: Cluster) -> list[Pa
         name = _next_name(folder)
         array = slurm.Job(
             name, [_flags(job, cluster.resources.ranks) for job in part], cluster.resources, place, cluster.setup,
-            cluster.at_once,
+            cluster.at_once, cluster.command,
         )  # fmt: skip
         scripts.append(array.write())
         write_json(place / f"{name}.json", {"runs": [job.folder.name for job in part], "sbatch": None})

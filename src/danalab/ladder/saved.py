@@ -116,7 +116,7 @@ def _log_share(curves: Sequence[Curve], target: float, final_compute: float) -> 
     """
     x = curves[0][0]
     if all(other is x for other, _ in curves):
-        crossing = first_crossing(x, sum(y for _, y in curves) / len(curves), target)
+        crossing = first_crossing(x, np.add.reduce([y for _, y in curves]) / len(curves), target)
     else:
         crossings = [first_crossing(x, y, target) for x, y in curves]
         known = [crossing for crossing in crossings if crossing is not None]
