@@ -1,74 +1,169 @@
+"""The report of a ladder, from one with planted truths."""
+
 import csv
+import json
 import re
 import shutil
 import subprocess
+from html.parser import HTMLParser
 
 import pytest
 
 from danalab.cli.app import main
-from danalab.ladder.analysis import analyse
-from danalab.ladder.rows import read_ladder
-from danalab.report.ladder_report import verdict, write_report
+from danalab.report.headline import headlines, verdict
+from danalab.report.ladder_report import PICTURES, read_material, write_report
 from danalab.report.ladder_tables import as_latex, as_markdown, saved_table
 from ladder.planted import plant
+
+PACKED_LIMIT = 2_000_000
 
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):
-    folder = plant(tmp_path_factory.mktemp("ladder"))
-    rows = read_ladder(folder)
-    found = analyse(rows, n_bootstrap=20)
-    return found, write_report(found, rows, folder / "report", dollars_per_hour=2.0)
+    folder = plant(tmp_path_factory.mktemp("ladder"), multipliers=(0.25, 0.5, 1.0, 2.0, 4.0))
+    material = read_material(folder, n_bootstrap=10, dollars_per_hour=2.0)
+    return material, write_report(material, folder / "report")
 
 
-def test_the_page_is_whole_and_every_figure_comes_in_three_formats(report):
+def spoil(folder, count=1):
+    """Let the last runs of a planted ladder end without a finite loss; returns their names."""
+    file = folder / "ladder.jsonl"
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    for row in rows[-count:]:
+        row |= {"status": "nonfinite", "final_loss": None}
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return [row["name"] for row in rows[-count:]]
+
+
+class Tags(HTMLParser):
+    def __init__(self, text):
+        super().__init__()
+        self.addresses, self.anchors, self.tags = [], set(), set()
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        found = dict(attrs)
+        self.tags.add(tag)
+        self.anchors.add(found.get("id"))
+        if tag == "a":
+            self.addresses.append(found["href"])
+
+
+def test_every_figure_is_on_the_page_and_comes_in_three_formats(report):
     _, page = report
-    text = page.read_text()
-    assert text.count("<svg") == len(list(page.parent.glob("*.png"))) == 7
-    assert not re.search(r'(src|href)="https?:', text), "opens offline"
-    for picture in page.parent.glob("*.png"):
+    pictures = [each for each in page.parent.glob("*.png") if each.stem != "headline"]
+    assert page.read_text().count("<svg") == len(pictures) == 8
+    for picture in pictures:
         assert picture.with_suffix(".svg").is_file()
         lines = list(csv.reader(picture.with_suffix(".csv").open()))
         assert lines[0] == ["panel", "label", "x", "y"]
         assert len(lines) > 2
 
 
-def test_every_number_links_to_its_run(report):
-    found, page = report
-    links = re.findall(r'<li><a href="([^"]+)">([^<]+)</a>', page.read_text())
-    assert {name for _, name in links} >= {row["name"] for each in found.tuned for row in each.runs}
-    assert all(not link.startswith("/") for link, _ in links)
+def test_figures_without_data_are_named_with_the_way_to_get_them(report):
+    _, page = report
+    text = page.read_text()
+    drawn = {picture.stem for picture in page.parent.glob("*.png")}
+    for stem in set(PICTURES) - drawn:
+        assert f"<strong>{stem}</strong>" in text
+    assert "--collect-tau-stats" in text
+    assert "--log-dynamics" in text
+
+
+def test_the_page_needs_no_script_and_no_network(report):
+    _, page = report
+    text = page.read_text()
+    assert not re.search(r'(src|href)="https?:', text)
+    assert "script" not in Tags(text).tags
+
+
+def test_every_number_links_to_its_run_and_every_link_leads_somewhere(report):
+    material, page = report
+    found = Tags(page.read_text())
+    runs = {row["name"] for row in material.rows}
+    assert runs <= {address.rpartition("/")[2] for address in found.addresses}
+    assert all(not address.startswith("/") for address in found.addresses)
+    assert {address[1:] for address in found.addresses if address.startswith("#")} <= found.anchors
+
+
+def test_the_headline_says_how_much_at_which_scale_how_well_known_and_after_how_many_trials(report):
+    (headline,) = headlines(report[0])
+    assert headline.opt == "adana"
+    assert 35 < float(headline.answer.strip("+%")) < 45
+    scale, interval, effort = headline.lines
+    assert scale == "at 640k parameters"
+    assert re.match(r"95% interval \+\d+\.\d% to \+\d+\.\d%", interval)
+    assert effort == "3 seeds each; 5 learning rates tried by each"
 
 
 def test_the_verdict_says_who_saved_how_much_and_how_each_was_tuned(report):
-    found, _ = report
-    first, *_, last = verdict(found)
+    first, *_, last = verdict(report[0].found)
     assert first.startswith("adana reached adamw's final loss at 4 of 4 sizes, with +")
-    assert "adamw 3; adana 3" in last
+    assert "adamw 5; adana 5" in last
 
 
 def test_tables_can_be_pasted(report):
-    found, _ = report
+    found = report[0].found
     assert as_markdown(saved_table(found)).startswith("| optimizer | parameters | compute saved |")
     latex = as_latex(saved_table(found))
     assert r"\toprule" in latex
     assert r"\%" in latex
+    linked = as_markdown(saved_table(found, lambda row: f"runs/{row['name']}"))
+    assert re.search(r"\| \[\+\d+\.\d%\]\(runs/adana-640000-\S+\) \|", linked)
+
+
+def test_fewer_than_three_seeds_are_said_to_leave_the_noise_unknown(tmp_path):
+    material = read_material(plant(tmp_path, seeds=2), n_bootstrap=0)
+    assert "noise not known" in headlines(material)[0].lines
+    assert any("the noise is not known" in sentence for sentence in verdict(material.found))
+    assert {line[3] for line in saved_table(material.found)[1] if "laws" not in line[1]} == {"noise not known"}
 
 
 def test_a_contender_that_never_gets_there_is_said_to_be_not_reached_and_drawn_so(tmp_path):
-    rows = read_ladder(plant(tmp_path, saving=-0.3))
-    found = analyse(rows, n_bootstrap=0)
-    assert {line[2] for line in saved_table(found)[1] if "laws" not in line[1]} == {"not reached"}
-    page = write_report(found, rows, tmp_path / "report")
+    material = read_material(plant(tmp_path, saving=-0.3), n_bootstrap=0)
+    assert {line[2] for line in saved_table(material.found)[1] if "laws" not in line[1]} == {"not reached"}
+    assert headlines(material)[0].answer == "not reached"
+    page = write_report(material, tmp_path / "report")
     assert "adana: not reached" in (page.parent / "compute-saved.csv").read_text()
-    assert "at 0 of 4 sizes" in verdict(found)[0]
+    assert "at 0 of 4 sizes" in verdict(material.found)[0]
+
+
+def test_runs_whose_loss_was_not_finite_are_counted_and_listed(tmp_path):
+    folder = plant(tmp_path)
+    lost = spoil(folder, 2)
+    page = write_report(read_material(folder, n_bootstrap=0), tmp_path / "report")
+    text = page.read_text()
+    assert "2 of 40 runs have no final loss and are in no fit: 2 whose loss was not finite, 0 unfinished." in text
+    section = text[text.index('id="unknown"') : text.index('id="runs"')]
+    assert all(name in section for name in lost)
+
+
+def test_a_packed_report_stands_alone_is_small_and_says_nothing_of_the_machine(tmp_path):
+    folder = plant(tmp_path / "ladder")
+    out = tmp_path / "published"
+    assert main(["report", str(folder), "--out", str(out), "--pack", "--bootstrap", "5"]) == 0
+    shutil.rmtree(folder)
+    files = [file for file in out.rglob("*") if file.is_file()]
+    assert sum(file.stat().st_size for file in files) < PACKED_LIMIT
+    assert {"report.html", "headline.png", "headline.svg", "ladder.jsonl", "analysis.json", "table-saved.md"} <= {
+        file.name for file in files
+    }
+    assert not any(str(tmp_path).encode() in file.read_bytes() for file in files)
+    linked = [address for address in Tags((out / "report.html").read_text()).addresses if address[0] != "#"]
+    assert all((out / address).exists() for address in linked)
+    assert main(["report", str(out), "--bootstrap", "0", "--out", str(tmp_path / "again")]) == 0
 
 
 def test_the_command_writes_the_report_beside_the_ladder(tmp_path, capsys):
     folder = plant(tmp_path)
     assert main(["report", str(folder), "--bootstrap", "5"]) == 0
-    assert (folder / "report" / "index.html").is_file()
+    assert (folder / "report" / "report.html").is_file()
     assert "report:" in capsys.readouterr().out
+
+
+def test_packing_needs_a_folder(tmp_path, capsys):
+    assert main(["report", str(plant(tmp_path)), "--pack"]) == 2
+    assert "--out" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="needs Chromium")
@@ -84,5 +179,5 @@ def test_a_real_browser_opens_the_page_without_complaint(report):
         "--dump-dom",
     ]
     done = subprocess.run([*command, page.resolve().as_uri()], capture_output=True, text=True, timeout=120)
-    assert "Does it save compute?" in done.stdout
+    assert "How much compute does it save?" in done.stdout
     assert "CONSOLE" not in done.stderr

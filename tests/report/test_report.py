@@ -20,10 +20,12 @@ from danalab.report.page import Page, svg_text
 TOKENS = [1000, 2000, 4000, 8000]
 
 
-def write_run(root: Path, name: str, opt: str, losses: list[float], seed: int = 0, lr: float = 1e-3) -> Path:
+def write_run(
+    root: Path, name: str, opt: str, losses: list[float], seed: int = 0, lr: float = 1e-3, **settings: float
+) -> Path:
     folder = root / name
     folder.mkdir(parents=True)
-    config = {"config": {"opt": opt, "lr": lr, "seed": seed}, "params": 1000, "model": {"d_model": 8}}
+    config = {"config": {"opt": opt, "lr": lr, "seed": seed, **settings}, "params": 1000, "model": {"d_model": 8}}
     (folder / "config.json").write_text(json.dumps(config))
     rows = [
         {"step": i + 1, "tokens": t, "flops": 6.0 * t, "train/loss": loss + 0.1, "val/loss": loss}
@@ -77,7 +79,7 @@ def test_compare_prints_json_and_draws(runs, tmp_path, capsys):
     assert printed["baseline"] == "base"
     assert [row["opt"] for row in printed["runs"]] == ["adamw", "adana", "dana-mk4"]
     assert {p.name for p in out.iterdir()} == {
-        "loss-tokens.png", "loss-tokens.svg", "loss-flops.png", "loss-flops.svg", "table.md",
+        "compare.html", "loss-tokens.png", "loss-tokens.svg", "loss-flops.png", "loss-flops.svg", "table.md",
     }  # fmt: skip
 
 
@@ -91,9 +93,15 @@ def test_seeds_are_drawn_as_one_line_with_a_band(tmp_path):
         read_curve(write_run(tmp_path, f"s{i}", "adana", [4.0, 3.0, 2.0 + i / 10, 1.5], seed=i)) for i in range(3)
     ]
     axes = loss_figure(curves).axes[0]
-    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["adana (3 seeds)"]
+    assert [text.get_text() for text in axes.figure.legends[0].get_texts()] == ["adana (3 seeds)"]
     assert len(axes.collections) == 1
     assert "[nats a token]" in axes.get_ylabel()
+
+
+def test_runs_that_differ_in_more_than_seeds_are_lines_of_their_own_and_say_how(tmp_path):
+    runs = [write_run(tmp_path, f"k{kappa}", "adana", [4.0, 3.0, 2.5, 2.0], kappa=kappa) for kappa in (0.5, 0.85)]
+    figure = loss_figure([read_curve(run) for run in runs])
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["adana, kappa 0.5", "adana, kappa 0.85"]
 
 
 def test_an_optimizer_has_one_colour_everywhere(runs):

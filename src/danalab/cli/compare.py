@@ -15,7 +15,7 @@ class Flags:
     baseline: str | None = None
     """Name of the run that the others are measured against; default the first adamw run, else the first."""
     out: Path | None = None
-    """Folder for loss-tokens.png, loss-flops.png (and .svg), table.md; nothing is drawn without it."""
+    """Folder for compare.html, loss-tokens.png, loss-flops.png (and .svg), table.md; nothing is drawn without it."""
     json: bool = False
     """Print one JSON object on standard output."""
 
@@ -26,25 +26,21 @@ def run(flags: Flags) -> None:
     from dataclasses import asdict
 
     from danalab.errors import UserError
-    from danalab.report.comparison import COLUMNS, compare, markdown_table, table_cells
+    from danalab.report.comparison import COLUMNS, compare, table_cells, write_comparison
     from danalab.report.console import print_table
     from danalab.report.curves import read_curve
-    from danalab.report.figures import loss_figure, save_figure
 
     if len(flags.runs) < 1:
         raise UserError("name at least one run folder: danalab compare runs/A runs/B")
     curves = [read_curve(folder) for folder in flags.runs]
     rows = compare(curves, flags.baseline)
     baseline = next(curve for curve, row in zip(curves, rows, strict=True) if row.is_baseline)
-    pictures: list[Path] = []
     if flags.out is not None:
-        flags.out.mkdir(parents=True, exist_ok=True)
-        for axis in ("tokens", "flops"):
-            pictures += save_figure(loss_figure(curves, axis, baseline), flags.out / f"loss-{axis}")
-        (flags.out / "table.md").write_text(markdown_table(rows))
+        folders = dict(zip((curve.name for curve in curves), flags.runs, strict=True))
+        write_comparison(curves, rows, baseline, folders, flags.out)
     if flags.json:
         print(json.dumps({"baseline": baseline.name, "runs": [asdict(row) for row in rows]}))
         return
     print_table(list(COLUMNS), [table_cells(row) for row in rows], left=2)
     if flags.out is not None:
-        print(f"drawn: {', '.join(map(str, pictures))}")
+        print(f"drawn: {flags.out / 'compare.html'}")

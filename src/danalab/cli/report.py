@@ -1,4 +1,4 @@
-"""One page about a ladder: compute saved, laws, curves, sensitivity; figures and tables to take along."""
+"""One page about a ladder: compute saved, laws, curves, tuning, cost; figures and tables to take along."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class Flags:
     """Folder of a ladder or a sweep, or its ladder.jsonl."""
     out: Path | None = None
     """Where the report goes; default report/ in the ladder's folder."""
-    baseline: str = "adamw"
-    """Optimizer that the others are measured against."""
+    baseline: str | None = None
+    """Optimizer that the others are measured against; default adamw, or the first where none of it finished."""
     law: Literal["saturated", "broken"] = "saturated"
     """Loss law: E + A C^-alpha, or with a second term."""
     convention: Literal["exact", "6nd", "6nd-total", "kaplan", "deepseek"] = "exact"
@@ -25,6 +25,8 @@ class Flags:
     """Resamples for the intervals of the laws."""
     dollars_per_hour: float | None = None
     """Price of a device, for a column of costs [$ an hour]."""
+    pack: bool = False
+    """Make `out` a folder to publish: rows and validation curves copied beside the page, and links that stay inside."""
     json: bool = False
     """Print one JSON object on standard output."""
 
@@ -34,21 +36,26 @@ def run(flags: Flags) -> None:
     import json
 
     from danalab.errors import UserError
-    from danalab.ladder.analysis import analyse
-    from danalab.ladder.rows import read_ladder
-    from danalab.report.ladder_report import verdict, write_report
+    from danalab.report.headline import verdict
+    from danalab.report.ladder_report import read_material, write_report
 
     if flags.bootstrap < 0:
         raise UserError(f"--bootstrap {flags.bootstrap}: must be 0 or more")
-    rows = read_ladder(flags.ladder)
-    found = analyse(
-        rows, baseline=flags.baseline, law=flags.law, convention=flags.convention, n_bootstrap=flags.bootstrap
+    if flags.pack and flags.out is None:
+        raise UserError("--pack: say with --out where the folder to publish shall be")
+    material = read_material(
+        flags.ladder,
+        baseline=flags.baseline,
+        dollars_per_hour=flags.dollars_per_hour,
+        law=flags.law,
+        convention=flags.convention,
+        n_bootstrap=flags.bootstrap,
     )
     base = flags.ladder if flags.ladder.is_dir() else flags.ladder.parent
-    page = write_report(found, rows, flags.out or base / "report", dollars_per_hour=flags.dollars_per_hour)
+    page = write_report(material, flags.out or base / "report", packed=flags.pack)
     if flags.json:
-        print(json.dumps({"page": str(page), **found.as_dict()}))
+        print(json.dumps({"page": str(page), **material.found.as_dict()}))
         return
-    for sentence in verdict(found):
+    for sentence in verdict(material.found):
         print(sentence)
     print(f"report: {page}")

@@ -1,4 +1,4 @@
-"""One fixed colour for each optimizer, in every figure."""
+"""One fixed colour and marker for each optimizer, in every figure."""
 
 from __future__ import annotations
 
@@ -24,9 +24,27 @@ OPTIMIZER_COLORS = {
     "lion": "#DAA520",
     "sf-adamw": "#7EC8E3",
 }
+MARKERS = {
+    "adamw": "o",
+    "adamw-decaying-wd": "s",
+    "adana": "D",
+    "dana-mk4": "v",
+    "dana-star": "<",
+    "dana-star-mk4": "^",
+    "muon": "p",
+    "d-muon": "h",
+    "manau": "P",
+    "ademamix": "X",
+}
+"""For eyes and printers without colours."""
 _OTHERS = ("#393b79", "#637939", "#ad494a", "#7b4173", "#3182bd", "#e6550d")
 
 
 def optimizer_color(opt: str) -> str:
     """The optimizer's colour; one without a place of its own always gets the same of the remaining ones."""
     return OPTIMIZER_COLORS.get(opt) or _OTHERS[sum(opt.encode()) % len(_OTHERS)]
+
+
+def optimizer_marker(opt: str) -> str:
+    """The optimizer's marker."""
+    return MARKERS.get(opt, "o")

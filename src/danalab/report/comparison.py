@@ -8,11 +8,14 @@ what the baseline spent (arXiv 2602.05298). A curve that never gets there is "no
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from danalab.errors import UserError
+from danalab.files import write_atomically
 from danalab.report.curves import RunCurve, tokens_to_reach
 
 
@@ -131,3 +134,42 @@ def markdown_table(rows: Sequence[Row]) -> str:
     lines = ["| " + " | ".join(COLUMNS) + " |", "|" + " --- |" * len(COLUMNS)]
     lines += ["| " + " | ".join(table_cells(row)) + " |" for row in rows]
     return "\n".join(lines) + "\n"
+
+
+def write_comparison(
+    curves: Sequence[RunCurve], rows: Sequence[Row], baseline: RunCurve, folders: Mapping[str, Path], out: Path
+) -> Path:
+    """Write compare.html, the loss curves as PNG and SVG, and table.md into `out`; returns the page.
+
+    Args:
+        rows: of `compare`.
+        folders: of each run by its name, for links.
+    """
+    from danalab.report.colors import optimizer_color
+    from danalab.report.figures import loss_figure, save_figure
+    from danalab.report.links import Linked
+    from danalab.report.page import Page
+
+    out.mkdir(parents=True, exist_ok=True)
+    page = Page(
+        "Runs side by side",
+        f"Measured against {baseline.name}: compute saved is 1 \N{MINUS SIGN} C/C0, where it spent C0 for its final "
+        "validation loss and the other run needed C to reach it.",
+    )
+    headings = [heading for heading in COLUMNS if heading != "optimizer"]
+    lines = []
+    for row in rows:
+        cells = dict(zip(COLUMNS, table_cells(row), strict=True))
+        run = Linked(row.run, os.path.relpath(folders[row.run], out))
+        lines.append([cells["optimizer"], run, *(cells[heading] for heading in headings if heading != "run")])
+    page.table(["optimizer", *headings], lines, mark=optimizer_color)
+    for axis, words in (("tokens", "tokens"), ("flops", "compute")):
+        figure = loss_figure(curves, axis, baseline)
+        files = save_figure(figure, out / f"loss-{axis}")
+        caption = (
+            f"Validation loss against {words}. Seeds are one line, their mean, with a band from lowest to highest."
+        )
+        page.figure(figure, caption, [(file.suffix[1:].upper(), file.name) for file in files])
+    write_atomically(out / "table.md", markdown_table(rows))
+    write_atomically(out / "compare.html", page.render())
+    return out / "compare.html"

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import matplotlib
 import numpy as np
-from matplotlib.ticker import LogFormatterSciNotation, LogLocator, NullFormatter, NullLocator
 
+from danalab.ladder.rows import ONE_JOBS_OWN
 from danalab.report.colors import optimizer_color
 from danalab.report.curves import Point, RunCurve
+from danalab.report.drawing import LOSS, canvas, counts, legend, look, powers, save_figure, short, styled, widen
+from danalab.train.config import MECHANICS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+SEEDS = ("seed", "data_seed")
+SHAPE = ("heads", "size", "d_model", "n_layers", "n_heads", "head_dim", "mlp_dim", "n_kv_heads")
+MOST_WORDS = 3
+"""Differences that a line's name tells."""
 
 AXES: dict[str, tuple[str, Callable[[Point], float]]] = {
     "tokens": ("training tokens", lambda point: point.tokens),
@@ -26,44 +32,34 @@ AXES: dict[str, tuple[str, Callable[[Point], float]]] = {
 """Horizontal axes: label with unit, and where a point stands on it."""
 
 
+@styled
 def loss_figure(curves: Sequence[RunCurve], axis: str = "tokens", baseline: RunCurve | None = None) -> Figure:
     """Validation loss against tokens, compute or steps.
 
     Runs that differ in nothing but the seed are drawn as one: mean line, band from lowest to highest. The baseline's
     final loss is a dotted line, so that the eye finds where the others cross it.
     """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7.2, 4.5), layout="constrained")
-    axes = figure.add_subplot()
     label, position = AXES[axis]
+    figure, axes = canvas(label, LOSS)
     groups = _by_settings(curves)
     for name, runs in groups.items():
         _draw_group(axes, name, runs, position)
     if baseline is not None:
-        axes.axhline(baseline.final.val_loss, color=optimizer_color(baseline.opt), linestyle=":", linewidth=1)
-        axes.annotate(
-            f"final loss of {baseline.opt}",
-            (0.01, baseline.final.val_loss),
-            xycoords=("axes fraction", "data"),
-            va="bottom",
-            fontsize=8,
-            color=optimizer_color(baseline.opt),
-        )
-    axes.set(xscale="log", xlabel=label, ylabel="validation loss [nats a token]")
+        axes.axhline(
+            baseline.final.val_loss, color=optimizer_color(baseline.opt), linestyle=":", linewidth=1,
+            label=f"{baseline.opt}'s final loss",
+        )  # fmt: skip
+    axes.set_xscale("log")
     _zoom(axes, curves, position)
-    _label_log_axis(axes)
-    axes.grid(True, which="both", alpha=0.25, linewidth=0.6)
-    axes.legend(frameon=False, loc="upper right")
+    (powers if axis == "flops" else counts)(axes.xaxis)
+    legend(figure)
     return figure
 
 
+@styled
 def lr_figure(curves: Sequence[RunCurve]) -> Figure:
     """Final validation loss against peak learning rate: how each optimizer was tuned, and how sharply it minds."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7.2, 4.5), layout="constrained")
-    axes = figure.add_subplot()
+    figure, axes = canvas("peak learning rate", "final " + LOSS)
     by_opt: dict[str, list[RunCurve]] = defaultdict(list)
     for curve in curves:
         by_opt[curve.opt].append(curve)
@@ -71,27 +67,48 @@ def lr_figure(curves: Sequence[RunCurve]) -> Figure:
         runs = sorted(runs, key=lambda run: run.config["config"]["lr"])
         rates = [run.config["config"]["lr"] for run in runs]
         losses = [run.final.val_loss for run in runs]
-        axes.plot(rates, losses, marker="o", color=optimizer_color(opt), label=f"{opt} ({len(runs)} trials)")
-    axes.set(xscale="log", xlabel="peak learning rate", ylabel="final validation loss [nats a token]")
-    tried = sorted({curve.config["config"]["lr"] for curve in curves})
-    axes.set_xticks(tried, [f"{rate:.3g}" for rate in tried])
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.grid(True, which="both", alpha=0.25, linewidth=0.6)
-    axes.legend(frameon=False)
+        axes.plot(rates, losses, label=f"{opt} ({len(runs)} trial{'s' * (len(runs) > 1)})", **look(opt))
+    axes.set_xscale("log")
+    widen(axes.xaxis, [curve.config["config"]["lr"] for curve in curves])
+    powers(axes.xaxis)
+    legend(figure)
     return figure
 
 
 def _by_settings(curves: Sequence[RunCurve]) -> dict[str, list[RunCurve]]:
-    """Runs grouped by optimizer and learning rate; a group is named by its optimizer where that says enough."""
-    groups: dict[tuple[str, float], list[RunCurve]] = defaultdict(list)
+    """Runs that differ in seeds alone, by a name that says how they differ from others of their optimizer."""
+    groups: dict[str, list[RunCurve]] = defaultdict(list)
     for curve in curves:
-        groups[curve.opt, curve.config["config"]["lr"]].append(curve)
-    opts = [opt for opt, _ in groups]
+        groups[json.dumps(_settings(curve), sort_keys=True, default=str)].append(curve)
     named: dict[str, list[RunCurve]] = {}
-    for (opt, lr), runs in groups.items():
-        name = opt if opts.count(opt) == 1 else f"{opt}, lr {lr:.3g}"
+    for runs in groups.values():
+        relatives = [_settings(other[0]) for other in groups.values() if other[0].opt == runs[0].opt]
+        name = ", ".join([runs[0].opt, *_peculiar(_settings(runs[0]), relatives)])
+        name = name if name not in named else f"{name}, {runs[0].name}"
         named[f"{name} ({len(runs)} seeds)" if len(runs) > 1 else name] = runs
     return named
+
+
+def _settings(curve: RunCurve) -> dict[str, Any]:
+    """What was run: the configuration without seeds and mechanics, and the size."""
+    left_out = {*ONE_JOBS_OWN, *MECHANICS, *SEEDS} - {"data", "tokenizer"}
+    kept = {key: value for key, value in curve.config["config"].items() if key not in left_out}
+    return {**kept, "params": curve.config["params"]}
+
+
+def _peculiar(settings: dict[str, Any], relatives: Sequence[dict[str, Any]]) -> list[str]:
+    """How these settings differ from the relatives', in a few words."""
+    differing = [key for key in settings if len({str(other.get(key)) for other in relatives}) > 1]
+    words = [] if "params" not in differing else [f"{short(settings['params'])} parameters"]
+    # What follows from size or learning rate needs no mention.
+    followers = {"params", *SHAPE, "lr_multiplier", "weight_decay", "wd_ts", "warmup_steps"}
+    if "params" in differing:
+        followers |= {"lr", "iterations"} if settings.get("lr_multiplier") == 1 else {"iterations"}
+    for key in differing:
+        if key not in followers:
+            value = settings[key]
+            words.append(f"{key.replace('_', ' ')} {value:.3g}" if isinstance(value, float) else f"{key} {value}")
+    return words[:MOST_WORDS]
 
 
 def _draw_group(axes: Axes, name: str, runs: list[RunCurve], position: Callable[[Point], float]) -> None:
@@ -117,17 +134,4 @@ def _zoom(axes: Axes, curves: Sequence[RunCurve], position: Callable[[Point], fl
     axes.set_xlim(0.9 * min(shown), 1.1 * max(shown))
 
 
-def _label_log_axis(axes: Axes) -> None:
-    """Labels at 1, 2 and 5 of each decade, and nowhere else: minor labels run into each other."""
-    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    axes.xaxis.set_major_formatter(LogFormatterSciNotation(labelOnlyBase=False, minor_thresholds=(9, 9)))
-    axes.xaxis.set_minor_formatter(NullFormatter())
-
-
-def save_figure(figure: Figure, stem: Path) -> list[Path]:
-    """Write `stem`.png and `stem`.svg; returns both paths."""
-    png, svg = stem.with_suffix(".png"), stem.with_suffix(".svg")
-    figure.savefig(png, dpi=160)
-    with matplotlib.rc_context({"svg.hashsalt": "danalab"}):
-        figure.savefig(svg, metadata={"Date": None})
-    return [png, svg]
+__all__ = ["AXES", "loss_figure", "lr_figure", "save_figure"]

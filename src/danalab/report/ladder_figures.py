@@ -2,234 +2,340 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullFormatter, PercentFormatter, ScalarFormatter
+from matplotlib.patches import Rectangle
 
 from danalab.ladder.analysis import Analysis, Tuned
+from danalab.ladder.gain import GainPoint, compute_gain
 from danalab.report.colors import optimizer_color
+from danalab.report.drawing import (
+    COMPUTE,
+    LINE,
+    LOSS,
+    SIZE,
+    SOFT,
+    canvas,
+    counts,
+    group,
+    hollow,
+    hollow_handle,
+    is_leftmost,
+    law_handles,
+    law_lines,
+    legend,
+    look,
+    panels,
+    percent,
+    plain,
+    powers,
+    short,
+    styled,
+    widen,
+)
+from danalab.report.material import LEAST_SEEDS, Absent, Material, is_finished
 from danalab.train.metrics import read_rows
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.lines import Line2D
 
-LOSS = "final validation loss [nats a token]"
-COMPUTE = "training compute [FLOPs]"
-SIZE = "parameters"
 EXTRAPOLATED = 4.0
 """Laws are drawn, dashed, to this many times the largest compute that was measured."""
+ABOVE = 0.45
+"""Share of the way from final to first loss that a loss curve shows: the question is decided below."""
 
 
-def law_figure(found: Analysis) -> Figure:
-    """Final loss against compute: a point a size (mean over seeds, bar from lowest to highest), and the laws."""
-    figure, axes = _figure(COMPUTE, LOSS)
-    for opt in found.opts:
-        _points(axes, opt, [(each.flops, [row["final_loss"] for row in each.runs]) for each in found.at(opt)])
-        if opt in found.loss_laws:
-            law = found.loss_laws[opt]
-            low, high = law.measured[0]
-            inside, beyond = np.geomspace(low, high, 100), np.geomspace(high, EXTRAPOLATED * high, 30)
-            axes.plot(inside, law(inside), color=optimizer_color(opt), linewidth=1.3)
-            axes.plot(beyond, law(beyond), color=optimizer_color(opt), linewidth=1.0, linestyle="--")
-    axes.set(xscale="log", yscale="log")
-    axes.yaxis.set_major_formatter(ScalarFormatter())
-    axes.yaxis.set_minor_formatter(ScalarFormatter())
-    return _finished(figure, axes)
-
-
-def saved_figure(found: Analysis) -> Figure:
-    """Compute saved against size, with intervals; sizes where it was not reached stand at the lower edge."""
-    figure, axes = _figure(SIZE, f"compute saved against {found.baseline}")
-    axes.axhline(0, color=optimizer_color(found.baseline), linewidth=1, label=f"{found.baseline} (baseline)")
-    for position, opt in enumerate(found.opts[1:]):
-        # Beside each other, where intervals would hide one another.
-        aside = 1.03 ** (position - (len(found.opts) - 2) / 2)
-        reached = [(p, s) for p, s in sorted(found.saved.get(opt, {}).items()) if s.saved is not None]
-        missed = [p for p, s in sorted(found.saved.get(opt, {}).items()) if s.saved is None]
-        color = optimizer_color(opt)
-        x, y = [p * aside for p, _ in reached], [s.saved for _, s in reached]
-        axes.plot(
-            np.array(x, float), np.array(y, float), marker="o", markersize=4, color=color, label=opt, linewidth=1.2
-        )
-        known = [(p * aside, s.interval) for p, s in reached if s.interval is not None]
-        low, high = [i.low for _, i in known], [i.high for _, i in known]
-        axes.vlines([p for p, _ in known], low, high, color=color, alpha=0.6)
-        if missed:
-            axes.plot(
-                [p * aside for p in missed], [0.02] * len(missed), transform=axes.get_xaxis_transform(), linestyle="",
-                marker="x", color=color, label=f"{opt}: not reached", clip_on=False,
-            )  # fmt: skip
-    axes.set_xscale("log")
-    axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-    return _finished(figure, axes)
-
-
-def gain_figure(found: Analysis) -> Figure:
-    """Compute saved at equal loss, by the laws, over the losses that both measured."""
-    figure, axes = _figure("validation loss [nats a token]", f"compute saved against {found.baseline}")
-    axes.axhline(0, color=optimizer_color(found.baseline), linewidth=1, label=f"{found.baseline} (baseline)")
-    for opt, gain in found.gains.items():
-        points = [point for point in gain.points if not point.extrapolated]
-        color, x = optimizer_color(opt), [point.loss for point in points]
-        axes.plot(x, [point.saved for point in points], color=color, label=opt)
-        bounds = [(point.loss, point.interval.low, point.interval.high) for point in points if point.interval]
-        if bounds:
-            at, low, high = np.array(bounds).T
-            axes.fill_between(at, low, high, color=color, alpha=0.15, linewidth=0)
-    axes.invert_xaxis()  # compute grows to the right, as everywhere
-    axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-    return _finished(figure, axes)
-
-
-def sensitivity_figure(found: Analysis, rows: Sequence[Any]) -> Figure:
-    """What a wrong learning rate costs: loss above the best trial of a size, a panel a size."""
-    sizes = sorted({each.params for each in found.tuned})
-    figure, panels = _panels(len(sizes))
-    for axes, params in zip(panels, sizes, strict=True):
-        for opt in found.opts:
-            here = [row for row in rows if row["opt"] == opt and row["params"] == params]
-            mine = [row for row in here if row["name"] not in found.excluded]
-            if not mine:
-                continue
-            first = min(row["seed"] for row in mine)
-            trials = sorted((row["lr"], row["final_loss"]) for row in mine if row["seed"] == first)
-            best = min(loss for _, loss in trials)
-            axes.plot(
-                [lr for lr, _ in trials], [loss - best for _, loss in trials], marker="o", markersize=3,
-                color=optimizer_color(opt), label=opt, linewidth=1.1,
-            )  # fmt: skip
-        axes.set(xscale="log", title=f"{params:,} parameters", xlabel="peak learning rate")
-    panels[0].set_ylabel("loss above the best trial [nats a token]")
-    return _finished(figure, panels[0], *panels[1:])
-
-
-def lr_law_figure(found: Analysis) -> Figure:
-    """The best learning rate of each size, and the law through the best few."""
-    figure, axes = _figure("non-embedding parameters", "peak learning rate")
-    for opt in found.opts:
-        points = found.at(opt)
-        color = optimizer_color(opt)
-        axes.plot([p.non_emb_params for p in points], [p.lr for p in points], "o", markersize=4, color=color, label=opt)
-        if opt in found.lr_laws:
-            sizes = np.array([p.non_emb_params for p in points], float)
-            x = np.geomspace(sizes.min(), EXTRAPOLATED * sizes.max(), 60)
-            inside = x <= sizes.max()
-            axes.plot(x[inside], found.lr_laws[opt](x[inside]), color=color, linewidth=1.2)
-            axes.plot(x[~inside], found.lr_laws[opt](x[~inside]), color=color, linewidth=1.0, linestyle="--")
-    axes.set(xscale="log", yscale="log")
-    return _finished(figure, axes)
-
-
-def residual_figure(found: Analysis) -> Figure:
-    """How far each run lies from its law."""
-    figure, axes = _figure(COMPUTE, "law over measured loss, minus 1")
-    axes.axhline(0, color="#888888", linewidth=1)
-    for opt, law in found.loss_laws.items():
-        compute = [each.flops for each in found.at(opt) for _ in each.runs]
-        axes.plot(compute, np.expm1(law.residuals), "o", markersize=4, alpha=0.7, color=optimizer_color(opt), label=opt)
-    axes.set_xscale("log")
-    axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=2))
-    return _finished(figure, axes)
-
-
-def curves_figure(found: Analysis) -> Figure:
-    """Validation loss over training, a panel a size: mean over seeds, band from lowest to highest."""
-    sizes = sorted({each.params for each in found.tuned})
-    figure, panels = _panels(len(sizes))
-    for axes, params in zip(panels, sizes, strict=True):
-        ends = []
-        for opt in found.opts:
-            for each in found.at(opt):
-                if each.params == params:
-                    ends.append(_curve(axes, each))
-        final, first = min(ends, default=(1.0, 2.0))[0], max(end[1] for end in ends)
-        axes.set_ylim(final - 0.03 * (first - final), final + 0.5 * (first - final))
-        axes.set(xscale="log", title=f"{params:,} parameters", xlabel="training tokens")
-    panels[0].set_ylabel("validation loss [nats a token]")
-    return _finished(figure, panels[0], *panels[1:])
-
-
-def kappa_figure(rows: Sequence[Any]) -> Figure | None:
-    """Final loss against kappa, the hummingbird on a language model; None where kappa was not varied."""
-    by_opt: dict[str, dict[float, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for row in rows:
-        if row.get("final_loss") is not None and row.get("kappa") is not None and "dana" in row["opt"]:
-            by_opt[f"{row['opt']}, {row['params']:,} parameters"][row["kappa"]].append(row["final_loss"])
-    varied = {name: losses for name, losses in by_opt.items() if len(losses) > 2}
-    if not varied:
-        return None
-    figure, axes = _figure("kappa", LOSS)
-    for name, losses in varied.items():
-        opt = name.split(",")[0]
-        _points(axes, opt, sorted(losses.items()), label=name, line=True)
-    return _finished(figure, axes)
-
-
-def _curve(axes: Axes, tuned: Tuned) -> tuple[float, float]:
-    """Draw one optimizer's curve; returns its last and its first loss."""
-    runs = [[row for row in read_rows(Path(run["curve"])) if "val/loss" in row] for run in tuned.runs]
-    length = min(map(len, runs))
-    x = [point["tokens"] for point in runs[0][:length]]
-    y = np.array([[point["val/loss"] for point in run[:length]] for run in runs])
-    color = optimizer_color(tuned.opt)
-    axes.plot(x, y.mean(axis=0), color=color, label=tuned.opt, linewidth=1.2)
-    axes.fill_between(x, y.min(axis=0), y.max(axis=0), color=color, alpha=0.2, linewidth=0)
-    return float(y.mean(axis=0)[-1]), float(y.mean(axis=0)[0])
-
-
-def _points(
-    axes: Axes, opt: str, groups: Sequence[tuple[float, list[float]]], label: str | None = None, line: bool = False
-) -> None:
-    """Means of groups of values, with bars from the lowest to the highest."""
-    x, means = [at for at, _ in groups], [float(np.mean(values)) for _, values in groups]
-    color = optimizer_color(opt)
-    axes.plot(x, means, marker="o", markersize=4, linestyle="-" if line else "", color=color, label=label or opt)
-    axes.vlines(x, [min(values) for _, values in groups], [max(values) for _, values in groups], color=color, alpha=0.7)
-
-
-def _figure(xlabel: str, ylabel: str) -> tuple[Figure, Axes]:
-    figure = Figure(figsize=(7.2, 4.5), layout="constrained")
-    axes = figure.add_subplot()
-    axes.set(xlabel=xlabel, ylabel=ylabel)
-    return figure, axes
-
-
-def _panels(count: int) -> tuple[Figure, list[Axes]]:
-    columns = min(count, 3)
-    rows = -(-count // columns)
-    figure = Figure(figsize=(3.2 * columns + 0.6, 3.0 * rows), layout="constrained")
-    return figure, [figure.add_subplot(rows, columns, i + 1) for i in range(count)]
-
-
-def _finished(figure: Figure, legend: Axes, *others: Axes) -> Figure:
-    for axes in (legend, *others):
-        axes.grid(True, which="both", alpha=0.25, linewidth=0.6)
-        if axes.get_xscale() == "log":
-            axes.xaxis.set_minor_formatter(NullFormatter())
-    legend.legend(frameon=False, fontsize=8)
+@styled
+def law_figure(material: Material) -> Figure:
+    """Final loss against compute with its laws, and its distance from the baseline's at the same size."""
+    found = material.found
+    figure, (left, right) = panels(2, columns=2, each=(4.3, 3.7))
+    draw_laws(left, found)
+    _draw_distances(right, found)
+    alone = any(len(each.runs) == 1 for each in found.tuned)
+    legend(figure, *(law_handles() if found.loss_laws else ()), *([hollow_handle("one seed")] if alone else ()))
     return figure
 
 
-FIGURES: dict[str, tuple[Callable[..., Figure], str]] = {
-    "loss-compute": (
-        law_figure,
-        "Final loss against compute. Lines are the fitted laws, dashed beyond what was measured.",
-    ),
-    "compute-saved": (
-        saved_figure,
-        "Compute saved at each size: how much sooner the baseline's final loss was reached.",
-    ),
-    "compute-saved-laws": (
-        gain_figure,
-        "Compute saved at equal loss, by the laws, over the losses that both measured.",
-    ),
-    "loss-curves": (curves_figure, "Validation loss over training, at each size and the best learning rate."),
-    "lr-law": (lr_law_figure, "The best learning rate of each size, and the law through the best few."),
-    "residuals": (residual_figure, "Distance of each run from its law."),
-}
-"""Figures of an analysis, by file name, with what they show."""
+@styled
+def headline_figure(material: Material) -> Figure:
+    """The two pictures that say it: loss against compute, compute saved against size."""
+    found = material.found
+    figure, (left, right) = panels(2, columns=2, each=(4.3, 3.7))
+    draw_laws(left, found)
+    draw_saved(right, found)
+    legend(figure, *(law_handles() if found.loss_laws else ()), *_hollow(found))
+    return figure
+
+
+@styled
+def saved_figure(material: Material) -> Figure | Absent:
+    """Compute saved against size, with intervals; sizes where it was not reached stand in a strip below."""
+    found = material.found
+    if not any(found.saved.values()):
+        return Absent(f"runs of {found.baseline} and of another optimizer at the same size: danalab ladder")
+    figure, axes = canvas(SIZE, "")
+    draw_saved(axes, found, f"{found.baseline} (baseline)")
+    legend(figure, *_hollow(found))
+    return figure
+
+
+@styled
+def gain_figure(material: Material) -> Figure | Absent:
+    """Compute saved at equal loss, by the laws, over the losses that both measured, and dashed beyond."""
+    found = material.found
+    if not found.gains:
+        return Absent("loss laws of two optimizers: finished runs at four sizes or more")
+    figure, axes = canvas(
+        f"{found.baseline}'s compute at the same loss [FLOPs]", f"compute saved against {found.baseline}"
+    )
+    axes.axhline(0, color=optimizer_color(found.baseline), linewidth=1.4, label=f"{found.baseline} (baseline)")
+    base, seen = found.loss_laws[found.baseline], [0.0]
+    for opt, gain in found.gains.items():
+        color, inside = optimizer_color(opt), [point for point in gain.points if not point.extrapolated]
+        axes.plot(
+            [p.baseline_compute for p in inside], [p.saved for p in inside], color=color, label=opt
+        )  # fmt: skip
+        _band(axes, inside, color)
+        last = base.measured[0][1]
+        beyond = compute_gain(base, found.loss_laws[opt], base(np.geomspace(last, EXTRAPOLATED * last, 12))).points
+        seen += [p.saved for p in (*inside, *beyond)]
+        seen += [bound for p in inside if p.interval for bound in (p.interval.low, p.interval.high) if abs(bound) < 0.6]
+        axes.plot(
+            [p.baseline_compute for p in beyond], [p.saved for p in beyond],
+            color=color, linewidth=1.2, linestyle=(0, (4, 3)), alpha=0.8,
+        )  # fmt: skip
+    _limit(axes, seen)
+    axes.set_xscale("log")
+    powers(axes.xaxis)
+    percent(axes.yaxis, signed=True)
+    legend(figure, law_handles()[1])
+    return figure
+
+
+@styled
+def curves_figure(material: Material) -> Figure:
+    """Validation loss over training, a panel a size: mean over seeds, band from lowest to highest."""
+    found = material.found
+    sizes = sorted({each.params for each in found.tuned})
+    figure, places = panels(len(sizes))
+    for axes, params in zip(places, sizes, strict=True):
+        here = [each for opt in found.opts for each in found.at(opt) if each.params == params]
+        drawn = [_curve(axes, each) for each in here if _has_curves(each)]
+        axes.set(title=f"{short(params)} parameters", xlabel="training tokens")
+        if not drawn:
+            continue
+        finals, first = [y[-1] for _, y in drawn], max(y[0] for _, y in drawn)
+        low = min(finals)
+        top = max(low + ABOVE * (first - low), max(finals) + 0.1 * (first - low))
+        axes.set_ylim(low - 0.04 * (top - low), top)
+        base = [each for each in here if each.opt == found.baseline and _has_curves(each)]
+        if base:
+            axes.axhline(
+                float(np.mean([_validation(row["curve"])[-1][1] for row in base[-1].runs])),
+                color=optimizer_color(found.baseline), linewidth=1, linestyle=":",
+                label=f"{found.baseline}'s final loss",
+            )  # fmt: skip
+        axes.set_xscale("log")
+        axes.set_xlim(0.93 * min(x[y <= top][0] for x, y in drawn), 1.05 * max(x[-1] for x, _ in drawn))
+        counts(axes.xaxis)
+        if is_leftmost(axes):
+            axes.set_ylabel(LOSS)
+    legend(figure)
+    return figure
+
+
+@styled
+def lr_law_figure(material: Material) -> Figure:
+    """The best learning rate of each size, those within a share of its loss, all that were tried, and the law."""
+    found = material.found
+    figure, axes = canvas("non-embedding parameters", "peak learning rate")
+    for opt in found.opts:
+        points, color = found.at(opt), optimizer_color(opt)
+        tried = [row for row in material.rows if row["opt"] == opt and is_finished(row)]
+        axes.plot(
+            [row["non_emb_params"] for row in tried], [row["lr"] for row in tried],
+            linestyle="", markersize=2.2, alpha=0.5, color=color, marker="o", markeredgewidth=0,
+        )  # fmt: skip
+        axes.plot([p.non_emb_params for p in points], [p.lr for p in points], linestyle="", label=opt, **look(opt))
+        for params, found_here in found.tolerances.get(opt, {}).items():
+            at = next(p.non_emb_params for p in points if p.params == params)
+            axes.vlines(at, found_here.low, found_here.high, color=color, linewidth=3.2, alpha=0.25)
+        if opt in found.lr_laws:
+            law, sizes = found.lr_laws[opt], [float(p.non_emb_params) for p in points]
+            law_lines(axes, color, law, min(sizes), max(sizes))
+            if law.samples:
+                x = np.geomspace(min(sizes), EXTRAPOLATED * max(sizes), 40)
+                drawn = [a * (b + x) ** d for a, b, d in law.samples]
+                low, high = np.quantile(drawn, [0.025, 0.975], axis=0)
+                axes.fill_between(x, low, high, color=color, alpha=0.1, linewidth=0)
+    axes.set(xscale="log", yscale="log")
+    rates = [row["lr"] for row in material.rows if is_finished(row)]
+    axes.set_ylim(0.6 * min(rates), 1.6 * max(rates))
+    sizes = [each.non_emb_params for each in found.tuned]
+    widen(axes.xaxis, [*sizes, EXTRAPOLATED * max(sizes)] if found.lr_laws else sizes)
+    counts(axes.xaxis)
+    powers(axes.yaxis)
+    legend(figure, *(law_handles() if found.lr_laws else ()))
+    return figure
+
+
+@styled
+def residual_figure(material: Material) -> Figure | Absent:
+    """How far each run lies from its law."""
+    found = material.found
+    if not found.loss_laws:
+        return Absent("laws of the loss: finished runs at four sizes or more of each optimizer")
+    figure, axes = canvas(COMPUTE, "measured loss over its law, minus 1")
+    axes.axhline(0, color=SOFT, linewidth=1)
+    for position, (opt, law) in enumerate(found.loss_laws.items()):
+        aside = _aside(position, len(found.loss_laws))
+        compute = [each.flops * aside for each in found.at(opt) for _ in each.runs]
+        axes.plot(
+            compute, np.expm1(-law.residuals), linestyle="", alpha=0.8, label=f"{opt} (R² {law.r2:.4f})", **look(opt)
+        )
+    axes.set_xscale("log")
+    powers(axes.xaxis)
+    percent(axes.yaxis, signed=True)
+    legend(figure)
+    return figure
+
+
+def draw_laws(axes: Axes, found: Analysis) -> None:
+    """Final loss against compute: a point a size, bars over seeds, the laws with their 95% band."""
+    for opt in found.opts:
+        group(axes, opt, [(each.flops, [row["final_loss"] for row in each.runs]) for each in found.at(opt)], opt)
+        if opt in found.loss_laws:
+            law, color = found.loss_laws[opt], optimizer_color(opt)
+            law_lines(axes, color, law, *law.measured[0], EXTRAPOLATED)
+            if law.samples:
+                x = np.geomspace(law.measured[0][0], EXTRAPOLATED * law.measured[0][1], 40)
+                low, high = np.quantile([sample(x) for sample in law.samples], [0.025, 0.975], axis=0)
+                axes.fill_between(x, low, high, color=color, alpha=0.1, linewidth=0)
+    axes.set(xscale="log", yscale="log", xlabel=COMPUTE, ylabel="final " + LOSS)
+    reach = [each.flops for each in found.tuned]
+    widen(axes.xaxis, [*reach, EXTRAPOLATED * max(reach)] if found.loss_laws else reach)
+    powers(axes.xaxis)
+    plain(axes.yaxis)
+
+
+def draw_saved(axes: Axes, found: Analysis, named: str | None = None) -> None:
+    """Compute saved at each size with 95% intervals; a strip at the bottom for those that never got there.
+
+    Args:
+        named: what the baseline's line is called in a legend.
+    """
+    contenders = [opt for opt in found.opts[1:] if found.saved.get(opt)]
+    values, missed = [0.0], False
+    axes.axhline(0, color=optimizer_color(found.baseline), linewidth=1.4, label=named)
+    for position, opt in enumerate(contenders):
+        aside, kind = _aside(position, len(contenders)), look(opt)
+        sizes = sorted(found.saved[opt].items())
+        reached = [(p * aside, s) for p, s in sizes if s.saved is not None]
+        x, y = [p for p, _ in reached], [float(s.saved or 0) for _, s in reached]
+        axes.plot(np.array(x), np.array(y), label=opt, linewidth=1.2, **kind)
+        unknown = [i for i, (_, s) in enumerate(reached) if min(s.n_baseline, s.n_contender) < LEAST_SEEDS]
+        hollow(axes, [x[i] for i in unknown], [y[i] for i in unknown], kind["color"], kind["marker"])
+        known = [(p, s.interval) for i, (p, s) in enumerate(reached) if s.interval is not None and i not in unknown]
+        bounds = [bound for _, interval in known for bound in (interval.low, interval.high)]
+        axes.vlines([p for p, _ in known], bounds[::2], bounds[1::2], color=kind["color"], linewidth=1.2, alpha=0.8)
+        values += [*y, *bounds]
+        if len(reached) < len(sizes):
+            missed = True
+            axes.plot(
+                [p * aside for p, s in sizes if s.saved is None], [0.045] * (len(sizes) - len(reached)), linestyle="",
+                marker=kind["marker"], markerfacecolor="#ffffff", color=kind["color"],
+                transform=axes.get_xaxis_transform(), label=f"_{opt}: not reached", gid=f"{opt}: not reached",
+            )  # fmt: skip
+    _limit(axes, values, below=0.14 if missed else 0.05)
+    if missed:
+        strip = Rectangle((0, 0), 1, 0.09, transform=axes.transAxes, color=LINE, alpha=0.45, linewidth=0, zorder=0)
+        axes.add_patch(strip)
+        axes.annotate(
+            "not reached", (-0.012, 0.045), xycoords="axes fraction", ha="right", va="center", fontsize=8.5, color=SOFT
+        )
+    axes.set(xscale="log", xlabel=SIZE, ylabel=f"compute saved against {found.baseline}")
+    every = [params for sizes in found.saved.values() for params in sizes]
+    if every:
+        widen(axes.xaxis, every)
+        counts(axes.xaxis, every)
+    percent(axes.yaxis, signed=True)
+
+
+def _draw_distances(axes: Axes, found: Analysis) -> None:
+    """Final loss minus the baseline's at the same size, bars over seeds."""
+    base = {each.params: each for each in found.at(found.baseline)}
+    axes.axhline(0, color=optimizer_color(found.baseline), linewidth=1.4)
+    spread = [(each.flops, [row["final_loss"] - each.loss for row in each.runs]) for each in base.values()]
+    axes.fill_between(
+        [x for x, _ in spread], [min(d) for _, d in spread], [max(d) for _, d in spread],
+        color=optimizer_color(found.baseline), alpha=0.2, linewidth=0,
+    )  # fmt: skip
+    for position, opt in enumerate(found.opts[1:]):
+        aside = _aside(position, len(found.opts) - 1)
+        groups = [
+            (each.flops * aside, [row["final_loss"] - base[each.params].loss for row in each.runs])
+            for each in found.at(opt)
+            if each.params in base
+        ]
+        group(axes, opt, groups, opt, linestyle="-", linewidth=1.0)
+    axes.set(xscale="log", xlabel=COMPUTE, ylabel=f"final loss minus {found.baseline}'s [nats a token]")
+    widen(axes.xaxis, [each.flops for each in found.tuned])
+    powers(axes.xaxis)
+
+
+def _hollow(found: Analysis) -> list[Line2D]:
+    few = any(
+        each.saved is not None and min(each.n_baseline, each.n_contender) < LEAST_SEEDS
+        for sizes in found.saved.values()
+        for each in sizes.values()
+    )
+    return [hollow_handle(f"fewer than {LEAST_SEEDS} seeds")] if few else []
+
+
+def _curve(axes: Axes, tuned: Tuned) -> tuple[np.ndarray, np.ndarray]:
+    """Draw one optimizer's curve; returns tokens and mean losses."""
+    runs = [_validation(run["curve"]) for run in tuned.runs]
+    length = min(map(len, runs))
+    x = np.array([tokens for tokens, _ in runs[0][:length]], float)
+    y = np.array([[loss for _, loss in run[:length]] for run in runs])
+    color = optimizer_color(tuned.opt)
+    axes.plot(x, y.mean(axis=0), color=color, label=tuned.opt, linewidth=1.3)
+    if len(runs) > 1:
+        axes.fill_between(x, y.min(axis=0), y.max(axis=0), color=color, alpha=0.2, linewidth=0)
+    return x, y.mean(axis=0)
+
+
+def _has_curves(tuned: Tuned) -> bool:
+    return all(Path(row["curve"]).is_file() and _validation(row["curve"]) for row in tuned.runs)
+
+
+@functools.cache
+def _validation(curve: str) -> list[tuple[float, float]]:
+    """(tokens, validation loss) of a run."""
+    return [(row["tokens"], row["val/loss"]) for row in read_rows(Path(curve)) if "val/loss" in row and row["tokens"]]
+
+
+def _band(axes: Axes, points: Sequence[GainPoint], color: str) -> None:
+    bounds = [(p.baseline_compute, p.interval.low, p.interval.high) for p in points if p.interval is not None]
+    if bounds:
+        at, low, high = np.array(bounds).T
+        axes.fill_between(at, low, high, color=color, alpha=0.12, linewidth=0)
+
+
+def _limit(axes: Axes, values: Sequence[float], below: float = 0.05) -> None:
+    """Vertical limits around these values: an interval that runs away is cut, not the picture squeezed."""
+    low, high = max(min(values), -1.0), min(max(values), 1.0)
+    span = max(high - low, 0.1)
+    axes.set_ylim(low - below * span / (1 - below), high + 0.05 * span)
+
+
+def _aside(position: int, count: int) -> float:
+    """A small factor, beside each other, where intervals would hide one another."""
+    return 1.025 ** (position - (count - 1) / 2)

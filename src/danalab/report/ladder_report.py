@@ -1,138 +1,300 @@
-"""The report of a ladder: one page that opens offline, its figures as PNG, SVG and CSV, its tables in three formats."""
+"""The report of a ladder: one page that opens offline, its figures as PNG, SVG and CSV, its tables in three formats.
+
+What the runs did not record is not drawn; the page says what is absent and how to get it.
+"""
 
 from __future__ import annotations
 
-import csv
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
 
+from danalab.errors import UserError
 from danalab.files import write_atomically, write_json
-from danalab.ladder.analysis import Analysis
-from danalab.report.figures import save_figure
-from danalab.report.ladder_figures import FIGURES, kappa_figure, sensitivity_figure
+from danalab.ladder.analysis import analyse
+from danalab.ladder.rows import pack, read_ladder
+from danalab.report.colors import optimizer_color
+from danalab.report.cost import cost_figure
+from danalab.report.drawing import save_figure, save_points, short
+from danalab.report.headline import headlines, verdict
+from danalab.report.inside_figures import clipping_figure, schedule_figure, tau_figure
+from danalab.report.ladder_figures import (
+    curves_figure,
+    gain_figure,
+    headline_figure,
+    law_figure,
+    lr_law_figure,
+    residual_figure,
+    saved_figure,
+)
 from danalab.report.ladder_tables import (
+    Address,
     Table,
     as_csv,
     as_latex,
     as_markdown,
     cost_table,
+    failed_table,
     law_table,
     lr_law_table,
+    runs_table,
     saved_table,
     tuned_table,
 )
+from danalab.report.material import Absent, Material, Row, has_diverged, is_finished
 from danalab.report.page import Page
+from danalab.report.rate_tables import predicted_table, shared_curvature_table, tolerance_table
+from danalab.report.tuning_figures import curvature_figure, gamma3_figure, kappa_figure, sensitivity_figure
+
+PAGE = "report.html"
+MANY = 40
+"""Rows above which a table is folded away."""
 
 
-def write_report(found: Analysis, rows: Sequence[Any], out: Path, *, dollars_per_hour: float | None = None) -> Path:
-    """Write the page, figures and tables of an analysis into `out`; returns the page.
+@dataclass(frozen=True)
+class Picture:
+    """A figure of the report."""
+
+    draw: Callable[[Material], Figure | Absent]
+    caption: str
+
+
+PICTURES = {
+    "compute-saved": Picture(
+        saved_figure,
+        "How much sooner than at its end the baseline's final loss was reached, at each size. Bars are 95% intervals "
+        "over seeds; hollow points have fewer than three seeds, and their noise is not known.",
+    ),
+    "compute-saved-laws": Picture(
+        gain_figure,
+        "Compute saved at equal loss, read off the fitted laws over the losses that both measured; bands are 95% "
+        "intervals over resampled runs. Dashed: the laws beyond what was measured.",
+    ),
+    "loss-compute": Picture(
+        law_figure,
+        "Final loss against compute, a point a size (mean over seeds, bars from lowest to highest; hollow: one seed), "
+        "with the fitted laws and their 95% bands; right: the distance from the baseline at the same size.",
+    ),
+    "residuals": Picture(residual_figure, "Distance of each run from its law; above zero the run was worse."),
+    "loss-curves": Picture(
+        curves_figure,
+        "Validation loss over training at each size, at the best learning rate: mean over seeds, band from lowest to "
+        "highest. The first fall is left out.",
+    ),
+    "lr-sensitivity": Picture(
+        sensitivity_figure,
+        "What a wrong learning rate costs: final loss above the optimizer's best, against the multiplier of its "
+        "learning-rate law. Crosses at the upper edge lie above it, or their loss was not finite. Dotted: the parabola "
+        "of the curvature, where there are learning rates enough.",
+    ),
+    "lr-curvature": Picture(
+        curvature_figure,
+        "Curvature k of the final loss around the best learning rate: a factor f off costs k log(f)^2. Points: sizes "
+        "with five learning rates or more; lines: one curvature for all sizes, with its 95% interval.",
+    ),
+    "lr-law": Picture(
+        lr_law_figure,
+        "Best learning rate of each size (large points), those whose loss lies within 1% of its loss (wide bars), all "
+        "that were tried (small points), and the law through the best few with the 95% band of resampled sizes. "
+        "Of few rates the law weighs all: it is then drawn towards the middle of those tried.",
+    ),
+    "schedules": Picture(
+        schedule_figure, "What the optimizers did over their largest tuned run, as the runs recorded it."
+    ),
+    "kappa": Picture(
+        kappa_figure,
+        "Final loss against kappa, each value at its best learning rate (bars over seeds; hollow: one seed); small "
+        "points are the other learning rates.",
+    ),
+    "gamma3": Picture(
+        gamma3_figure,
+        "Final loss against gamma3, each value at its best learning rate (bars over seeds; hollow: one seed); small "
+        "points are the other learning rates.",
+    ),
+    "tau": Picture(
+        tau_figure,
+        "Distribution of tau over the coordinates of each kind of matrix, from both tails of its order statistics.",
+    ),
+    "snr-clipping": Picture(
+        clipping_figure,
+        "Share of coordinates whose damped momentum is held to clipsnr, by kind of matrix and layer; one run.",
+    ),
+    "cost": Picture(
+        cost_figure,
+        "Device-hours by what they were spent on; right: time of a token against the baseline's at the largest common "
+        "size, of each optimizer's fastest run by its median step. By the clock: other jobs on the machine are in it.",
+    ),
+}
+"""Figures by file name."""
+
+SECTIONS: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...]], ...] = (
+    ("saved", "Compute saved", ("compute-saved", "compute-saved-laws"), ("saved",)),
+    ("laws", "Loss against compute", ("loss-compute", "residuals"), ("laws",)),
+    ("curves", "Loss curves", ("loss-curves",), ()),
+    (
+        "tuning",
+        "Tuning",
+        ("lr-sensitivity", "lr-curvature", "lr-law"),
+        ("tuned", "tolerance", "shared-curvature", "lr-laws", "predicted"),
+    ),
+    ("inside", "Inside the optimizers", ("schedules", "kappa", "gamma3", "tau", "snr-clipping"), ()),
+    ("cost", "Cost", ("cost",), ("cost",)),
+)
+"""Anchor, heading, figures, tables."""
+
+TITLES = {
+    "saved": "",
+    "tuned": "Tuned runs",
+    "laws": "Laws of the final loss, E + A C^-alpha (+ B C^-beta), with 95% intervals",
+    "lr-laws": "Laws of the best learning rate, a (b + P)^d",
+    "shared-curvature": "One curvature for all sizes",
+    "tolerance": "Learning rates that lose little",
+    "predicted": "Learning rates by these laws",
+    "cost": "What the runs took",
+}
+
+
+def read_material(
+    path: Path, *, baseline: str | None = None, dollars_per_hour: float | None = None, **fit: Any
+) -> Material:
+    """The material of a ladder or sweep.
 
     Args:
-        rows: of `read_ladder`, those that the analysis was made of.
-        dollars_per_hour: price of a device, for the cost column.
+        path: its folder, or its ladder.jsonl.
+        baseline: None: adamw, or where none of it finished the first optimizer.
+        fit: settings of `danalab.ladder.analysis.analyse`.
+    Raises:
+        UserError: see `read_ladder` and `analyse`.
+    """
+    rows = read_ladder(path)
+    opts = list(dict.fromkeys(row["opt"] for row in rows if is_finished(row)))
+    if not opts:
+        raise UserError(f"{path}: none of {len(rows)} runs has finished with a finite loss; there is nothing to report")
+    found = analyse(rows, baseline=baseline or ("adamw" if "adamw" in opts else opts[0]), **fit)
+    return Material(found, rows, dollars_per_hour)
+
+
+def write_report(material: Material, out: Path, *, packed: bool = False) -> Path:
+    """Write the page, figures and tables into `out`; returns the page.
+
+    Args:
+        packed: make a folder to publish: rows and validation curves are copied beside the page, which then links to
+            them; of pictures only the headline's are written (all are in the page, and their numbers in CSV).
     """
     out.mkdir(parents=True, exist_ok=True)
-    page = Page("Does it save compute?", _lead(found))
-    page.heading("Compute saved")
-    for sentence in verdict(found):
+    if packed:
+        pack(material.rows, out)
+    page = Page("How much compute does it save?", _lead(material))
+    page.cards([(each.opt, each.answer, each.lines, optimizer_color(each.opt)) for each in headlines(material)])
+    for sentence in verdict(material.found):
         page.paragraph(sentence)
-    tables = {
-        "saved": ("", saved_table(found)),
-        "tuned": ("Tuned runs", tuned_table(found)),
-        "laws": ("Laws of the final loss, E + A C^-alpha (+ B C^-beta)", law_table(found)),
-        "lr-laws": ("Laws of the best learning rate, a (b + P)^d", lr_law_table(found)),
-        "cost": ("What the runs took", cost_table(rows, dollars_per_hour)),
-    }
-    _table(page, out, "saved", tables["saved"][1])
-    for stem, figure, caption in _figures(found, rows):
-        save_figure(figure, out / stem)
-        _write_points(figure, out / f"{stem}.csv")
-        page.figure(figure, caption)
-    for stem, (title, table) in tables.items():
-        if title and table[1]:
-            page.heading(title)
-            _table(page, out, stem, table)
-    if found.notes or found.excluded:
-        page.heading("What is not known")
-        for note in found.notes:
-            page.paragraph(note)
-        if found.excluded:
-            page.paragraph(
-                f"{len(found.excluded)} runs left out, unfinished or not finite: {', '.join(found.excluded)}."
-            )
-    page.heading("Runs")
-    page.links([(row["name"], os.path.relpath(row["run"], out)) for row in rows])
-    write_json(out / "analysis.json", found.as_dict())
-    write_atomically(out / "index.html", page.render())
-    return out / "index.html"
-
-
-def verdict(found: Analysis) -> list[str]:
-    """What the numbers say, in words, whoever won."""
-    sentences = []
-    for opt in found.opts[1:]:
-        sizes = found.saved.get(opt, {})
-        reached = {params: each for params, each in sizes.items() if each.saved is not None}
-        if not sizes:
+    address = _address(out, packed)
+    tables = _tables(material, address)
+    absent = []
+    for anchor, heading, stems, names in SECTIONS:
+        drawn = [(stem, PICTURES[stem].draw(material)) for stem in stems]
+        shown = [(stem, figure) for stem, figure in drawn if isinstance(figure, Figure)]
+        absent += [(stem, figure.how) for stem, figure in drawn if isinstance(figure, Absent)]
+        if not shown and not any(tables[name][1] for name in names):
             continue
-        words = f"{opt} reached {found.baseline}'s final loss at {len(reached)} of {len(sizes)} sizes"
-        if reached:
-            values = [each.saved for each in reached.values() if each.saved is not None]
-            words += f", with {min(values):+.0%} to {max(values):+.0%} of the compute saved"
-        gain = found.gains.get(opt)
-        if gain is not None and gain.mean is not None:
-            words += f"; by the laws {gain.mean:+.1%} at equal loss"
-            if gain.interval is not None:
-                words += f" ({gain.interval.low:+.1%} to {gain.interval.high:+.1%})"
-        sentences.append(words + ".")
-    fewest = min((len(each.runs) for each in found.tuned), default=0)
-    if fewest < 3:
-        sentences.append(f"Some sizes have {fewest} seed{'s' * (fewest > 1)}: their noise is not well known.")
-    trials = {opt: sorted({each.trials for each in found.at(opt)}) for opt in found.opts}
-    sentences.append(
-        "Learning-rate trials at each size: "
-        + "; ".join(f"{opt} {' or '.join(map(str, counts))}" for opt, counts in trials.items())
-        + "."
-    )
-    return sentences
+        page.heading(heading, anchor)
+        for stem, figure in shown:
+            page.figure(figure, PICTURES[stem].caption, _files(figure, out / stem, packed))
+        for name in names:
+            _table(page, out, name, tables[name])
+    _not_known(page, out, material, absent, address)
+    _runs(page, material, address)
+    save_figure(headline_figure(material), out / "headline")
+    write_json(out / "analysis.json", material.found.as_dict())
+    write_atomically(out / PAGE, page.render())
+    return out / PAGE
 
 
-def _lead(found: Analysis) -> str:
+def _lead(material: Material) -> str:
+    found = material.found
     sizes = sorted({each.params for each in found.tuned})
+    scale = f"at {short(sizes[0])} parameters" if len(sizes) == 1 else (
+        f"at {len(sizes)} sizes from {short(sizes[0])} to {short(sizes[-1])} parameters"
+    )  # fmt: skip
+    others = len(found.opts) - 1
     return (
-        f"{len(found.opts)} optimizers at {len(sizes)} sizes from {sizes[0]:,} to {sizes[-1]:,} parameters, against "
-        f"{found.baseline}; compute by the convention '{found.convention}'."
+        f"{others} optimizer{'s' * (others != 1)} against tuned {found.baseline} {scale}, at equal loss. "
+        f"Compute saved is 1 \N{MINUS SIGN} C/C0, where {found.baseline} spent C0 for its final loss and the other "
+        f"needed C to reach it. {len(material.rows)} runs; compute by the convention \u201c{found.convention}\u201d."
     )
 
 
-def _figures(found: Analysis, rows: Sequence[Any]) -> Iterator[tuple[str, Figure, str]]:
-    for stem, (draw, caption) in FIGURES.items():
-        if (stem == "residuals" and not found.loss_laws) or (stem == "compute-saved-laws" and not found.gains):
-            continue
-        yield stem, draw(found), caption
-    yield "lr-sensitivity", sensitivity_figure(found, rows), "What a wrong learning rate costs, a panel a size."
-    kappa = kappa_figure(rows)
-    if kappa is not None:
-        yield "kappa", kappa, "Final loss against kappa."
+def _address(out: Path, packed: bool) -> Address:
+    """Where a run is, from the page."""
+    from danalab.ladder.rows import CURVES
+
+    if packed:
+        return lambda row: f"{CURVES}/{row['name']}.jsonl"
+    return lambda row: os.path.relpath(row["run"], out)
 
 
-def _table(page: Page, out: Path, stem: str, table: Table) -> None:
-    page.table(*table)
+def _tables(material: Material, address: Address) -> dict[str, Table]:
+    found = material.found
+    return {
+        "saved": saved_table(found, address),
+        "tuned": tuned_table(found, material.rows, address),
+        "laws": law_table(found),
+        "lr-laws": lr_law_table(found),
+        "shared-curvature": shared_curvature_table(found),
+        "tolerance": tolerance_table(found),
+        "predicted": predicted_table(found),
+        "cost": cost_table(material),
+    }
+
+
+def _files(figure: Figure, stem: Path, packed: bool) -> list[tuple[str, str]]:
+    """Write the figure's files; returns links to them."""
+    files = [] if packed else save_figure(figure, stem)
+    save_points(figure, stem.with_suffix(".csv"))
+    return [(file.suffix[1:].upper(), file.name) for file in (*files, stem.with_suffix(".csv"))]
+
+
+def _table(page: Page, out: Path, name: str, table: Table) -> None:
+    if not table[1]:
+        return
+    if TITLES[name]:
+        page.subheading(TITLES[name])
+    page.table(*table, mark=optimizer_color)
     for suffix, render in ((".md", as_markdown), (".tex", as_latex), (".csv", as_csv)):
-        write_atomically(out / f"table-{stem}{suffix}", render(table))
+        write_atomically(out / f"table-{name}{suffix}", render(table))
 
 
-def _write_points(figure: Figure, path: Path) -> None:
-    """The lines of a figure as numbers: panel, label, x, y."""
-    with open(path, "w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["panel", "label", "x", "y"])
-        for axes in figure.axes:
-            for line in axes.get_lines():
-                label = str(line.get_label())
-                for x, y in zip(line.get_xdata(), line.get_ydata(), strict=True):  # pyright: ignore[reportArgumentType]
-                    writer.writerow([axes.get_title(), "" if label.startswith("_") else label, x, y])
+def _not_known(page: Page, out: Path, material: Material, absent: Sequence[tuple[str, str]], address: Address) -> None:
+    """What could not be computed, what failed, and what was not recorded."""
+    failed, found = material.failed(), material.found
+    if failed or found.notes or absent:
+        page.heading("What is not known", "unknown")
+    if failed:
+        lost = sum(map(has_diverged, failed))
+        page.paragraph(
+            f"{len(failed)} of {len(material.rows)} runs have no final loss and are in no fit: "
+            f"{lost} whose loss was not finite, {len(failed) - lost} unfinished."
+        )
+        page.table(*failed_table(failed, address), mark=optimizer_color)
+    for note in found.notes:
+        page.paragraph(note)
+    if absent:
+        page.subheading("Not drawn, and what it takes")
+        page.bullets([(stem, how) for stem, how in absent])
+
+
+def _runs(page: Page, material: Material, address: Address) -> None:
+    page.heading("Runs", "runs")
+    for opt in dict.fromkeys(row["opt"] for row in material.rows):
+        mine: list[Row] = sorted(
+            (row for row in material.rows if row["opt"] == opt), key=lambda row: (row["params"], row["name"])
+        )
+        page.subheading(f"{opt}: {len(mine)} runs", f"runs-{opt}")
+        end = page.fold("show") if len(material.rows) > MANY else None
+        page.table(*runs_table(mine, address), mark=optimizer_color)
+        if end is not None:
+            end()

@@ -1,0 +1,292 @@
+"""How each optimizer was tuned, what a wrong setting costs it, and where sweeps of kappa and gamma3 have their best."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from danalab.ladder.tuning import rate_trials
+from danalab.report.colors import optimizer_color
+from danalab.report.drawing import (
+    LOSS,
+    SIZE,
+    SOFT,
+    at_the_edge,
+    canvas,
+    counts,
+    group,
+    is_leftmost,
+    law_handles,
+    law_lines,
+    legend,
+    look,
+    panels,
+    powers,
+    short,
+    styled,
+    widen,
+)
+from danalab.report.material import SWEPT, Absent, Material, Row, has_diverged, is_finished, setting, varied
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+LEAST_VALUES = 3
+"""Values of a setting that make a sweep."""
+TALLEST = 5.0
+"""A panel of losses shows this many times the median excess; what lies above is drawn at its edge."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """Whose sweep it is."""
+
+    opt: str
+    words: str
+    """What it is called: what the runs have in common beside the swept setting."""
+    steps: int | None
+
+
+Sweep = dict[Line, dict[float, list[list[float]]]]
+"""Line -> value -> final losses of each learning rate, the best first, each a list over seeds."""
+
+
+@styled
+def sensitivity_figure(material: Material) -> Figure | Absent:
+    """Final loss above the best trial against the multiplier of the learning-rate law, a panel a size."""
+    found = material.found
+    sizes = sorted({each.params for each in found.tuned if each.trials > 1})
+    if not sizes:
+        return Absent(
+            "several learning rates at a size: danalab ladder with multipliers, or danalab sweep --grid lr=..."
+        )
+    figure, places = panels(len(sizes))
+    for axes, params in zip(places, sizes, strict=True):
+        lines = {opt: line for opt in found.opts if (line := _trials(material, opt, params))}
+        top = _top(lines.values())
+        for opt, line in lines.items():
+            inside = [(x, [y for y in losses if y <= top]) for x, losses in line]
+            group(axes, opt, [(x, losses) for x, losses in inside if losses], opt, linestyle="-", linewidth=1.1)
+            outside = [x for x, losses in line if min(losses) > top]
+            at_the_edge(axes, outside, optimizer_color(opt))
+            _parabola(axes, material, opt, params, [x for x, _ in line], top)
+        axes.set(xscale="log", title=f"{short(params)} parameters", xlabel="multiplier of the learning-rate law")
+        lowest = min(loss for line in lines.values() for _, losses in line for loss in losses)
+        axes.set_ylim(min(-0.05 * top, 1.2 * lowest), 1.08 * top)
+        shown = [x for line in lines.values() for x, losses in line if min(losses) <= top]
+        near = {x for line in lines.values() for x, _ in line if min(shown) / 4 <= x <= 4 * max(shown)}
+        widen(axes.xaxis, sorted(near))
+        counts(axes.xaxis, near)
+        if is_leftmost(axes):
+            axes.set_ylabel("loss above best trial [nats a token]")
+    legend(figure)
+    return figure
+
+
+@styled
+def curvature_figure(material: Material) -> Figure | Absent:
+    """Curvature of the final loss in the logarithm of the learning rate: how sharply an optimizer minds."""
+    found = material.found
+    if not found.shared_curvatures and not any(found.curvatures.values()):
+        return Absent(
+            "three learning rates at two sizes, or five at one, with the best one inside: danalab ladder with "
+            "multipliers: [0.25, 0.5, 1, 2, 4]"
+        )
+    figure, axes = canvas(SIZE, "curvature [nats a token per squared e-fold]")
+    sizes = sorted({each.params for each in found.tuned})
+    for opt in found.opts:
+        color, shared = optimizer_color(opt), found.shared_curvatures.get(opt)
+        if shared is not None:
+            low, high = max(shared.interval.low, 0.0), shared.interval.high
+            axes.hlines(shared.curvature, sizes[0], sizes[-1], color=color, linewidth=1.2)
+            axes.fill_between([sizes[0], sizes[-1]], low, high, color=color, alpha=0.1, linewidth=0)
+        own = found.curvatures.get(opt, {})
+        if own or shared is not None:
+            axes.plot(list(own), [each.curvature for each in own.values()], label=opt, linewidth=0, **look(opt))
+    axes.set_xscale("log")
+    highest = [each.curvature for own in found.curvatures.values() for each in own.values()]
+    highest += [min(each.interval.high, 2 * each.curvature) for each in found.shared_curvatures.values()]
+    axes.set_ylim(0, 1.15 * max(highest))
+    widen(axes.xaxis, sizes)
+    counts(axes.xaxis, sizes)
+    shared = [Line2D([], [], color=SOFT, linewidth=1.2, label="shared by all sizes, 95% band")]
+    legend(figure, *(shared if found.shared_curvatures else ()))
+    return figure
+
+
+def kappa_figure(material: Material) -> Figure | Absent:
+    """Final loss against kappa, each at its best learning rate: the hummingbird on a language model."""
+    return _sweep(material, "kappa", r"$\kappa$ (damping of the long momentum, $(1+t)^{1-\kappa}$)")
+
+
+def gamma3_figure(material: Material) -> Figure | Absent:
+    """Final loss against gamma3, each at its best learning rate; with several horizons also its best value's law."""
+    return _sweep(material, "gamma3", r"$\gamma_3$ (weight of the long momentum)", log=True)
+
+
+@styled
+def _sweep(material: Material, name: str, label: str, log: bool = False) -> Figure | Absent:
+    lines = _sweep_lines(material, name)
+    if not lines:
+        flag = name.replace("_", "-")
+        return Absent(
+            f"{LEAST_VALUES} values of {name} at a size: "
+            f"danalab sweep --grid opt=adana {flag}={'0.25,0.5,1,2' if log else '0.5,0.7,0.85,1'} lr-multiplier=0.5,1,2"
+        )
+    bests = _bests(lines) if log else {}
+    figure, places = panels(2, columns=2, each=(4.3, 3.7)) if bests else (None, [])
+    if figure is None:
+        figure, axes = canvas(label, "final " + LOSS)
+    else:
+        axes = places[0]
+        axes.set(xlabel=label, ylabel="final " + LOSS)
+    shades = itertools.cycle(("-", "--", "-.", ":"))
+    for line, values in lines.items():
+        color = optimizer_color(line.opt)
+        best = [(value, losses[0]) for value, losses in sorted(values.items())]
+        rest = [(value, loss) for value, losses in values.items() for others in losses[1:] for loss in others]
+        axes.plot(
+            [x for x, _ in rest], [y for _, y in rest], linestyle="", marker="o", markersize=2.4, alpha=0.45,
+            color=color, markeredgewidth=0,
+        )  # fmt: skip
+        group(axes, line.opt, best, line.words, linestyle=next(shades) if len(lines) > 1 else "-", linewidth=1.2)
+    bests_of = {line: {value: float(np.mean(losses[0])) for value, losses in lines[line].items()} for line in lines}
+    top = _ceiling([loss for values in bests_of.values() for loss in values.values()])
+    low, high = axes.get_ylim()
+    axes.set_ylim(low, min(high, top))
+    for line, values in bests_of.items():
+        at_the_edge(axes, [value for value, loss in values.items() if loss > top], optimizer_color(line.opt))
+    if log:
+        axes.set_xscale("log")
+    ticks = sorted({value for values in lines.values() for value in values})
+    axes.set_xticks(ticks, [f"{value:g}" for value in ticks])
+    axes.set_xticks([], minor=True)
+    if bests:
+        _draw_bests(places[1], bests, name)
+    legend(figure, *(law_handles() if bests else ()))
+    return figure
+
+
+def _draw_bests(axes: Axes, bests: dict[str, list[tuple[float, float]]], name: str) -> None:
+    """The best value against the horizon, with the power law through it."""
+    for opt, points in bests.items():
+        steps, values = (np.array(column, float) for column in zip(*points, strict=True))
+        axes.plot(steps, values, linestyle="", label=f"{opt}", **look(opt))
+        slope, level = np.polyfit(np.log(steps), np.log(values), 1)
+        law_lines(
+            axes, optimizer_color(opt), lambda x, a=level, b=slope: np.exp(a + b * np.log(x)), steps.min(), steps.max()
+        )
+        axes.set_title(f"best {name} ~ steps^{slope:.2f}")
+    axes.set(xscale="log", yscale="log", xlabel="optimizer steps", ylabel=f"best {name}")
+    counts(axes.xaxis)
+    powers(axes.yaxis)
+
+
+def _bests(lines: Sweep) -> dict[str, list[tuple[float, float]]]:
+    """Optimizer -> (steps, best value) of each horizon, where there are three horizons or more."""
+    found: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for line, values in lines.items():
+        if line.steps is not None:
+            found[line.opt].append((line.steps, min(values, key=lambda value: float(np.mean(values[value][0])))))
+    return {opt: points for opt, points in found.items() if len({steps for steps, _ in points}) >= LEAST_VALUES}
+
+
+def _sweep_lines(material: Material, name: str) -> Sweep:
+    """The lines of a setting's sweep; runs that differ in another swept setting, in size or horizon are others'."""
+    swept = varied(material.rows)
+    cells: dict[Line, dict[float, dict[float, list[float]]]] = defaultdict(
+        lambda: defaultdict(lambda: defaultdict(list))
+    )
+    for row in material.rows:
+        if not is_finished(row) or name not in swept.get(row["opt"], []):
+            continue
+        others = [other for other in swept[row["opt"]] if other != name]
+        value = _value(row, name)
+        if value is not None:
+            line = Line(row["opt"], _words(row, others), setting(row, "iterations"))
+            cells[line][value][row["lr"]].append(row["final_loss"])
+    return {
+        line: {value: _best_first(list(rates.values())) for value, rates in values.items()}
+        for line, values in cells.items()
+        if len(values) >= LEAST_VALUES
+    }
+
+
+def _value(row: Row, name: str) -> float | None:
+    """The value of a setting, or the optimizer's own default where nothing was said."""
+    from danalab.optim import optimizer_spec
+
+    value = setting(row, name)
+    if value is None:
+        known = optimizer_spec(row["opt"]).settings.get(name)
+        value = None if known is None else known.default
+    return None if value is None else float(value)
+
+
+def _words(row: Row, others: Sequence[str]) -> str:
+    """What a line of a sweep is called."""
+    said = [f"{name} {_value(row, name):g}" for name in others if setting(row, name) != SWEPT[name]]
+    steps = setting(row, "iterations")
+    horizon = [] if steps is None else [f"{steps:,} steps"]
+    return ", ".join([row["opt"], *said, f"{short(row['params'])} parameters", *horizon])
+
+
+def _best_first(rates: list[list[float]]) -> list[list[float]]:
+    """Losses of several learning rates; the best is one of those with the most seeds."""
+    most = max(map(len, rates))
+    best = min((losses for losses in rates if len(losses) == most), key=lambda losses: float(np.mean(losses)))
+    return [best, *(losses for losses in rates if losses is not best)]
+
+
+def _ceiling(losses: Sequence[float]) -> float:
+    """Losses above it are left out of a picture: of values that hardly train."""
+    low = min(losses)
+    return low + TALLEST * max(float(np.median(losses)) - low, 0.02)
+
+
+def _trials(material: Material, opt: str, params: int) -> list[tuple[float, list[float]]]:
+    """(multiplier, losses above the optimizer's best mean, over seeds); infinite where a loss was not finite.
+
+    Of the longest horizon; all but the learning rate as in the tuned run.
+    """
+    tuned = [each for each in material.found.at(opt) if each.params == params]
+    if not tuned:
+        return []
+    longest = max(tuned, key=lambda each: each.tokens)
+    trials = rate_trials([row for row in material.rows if is_finished(row)], longest)
+    lost = [row for row in material.failed() if row["opt"] == opt and row["params"] == params and has_diverged(row)]
+    rates: dict[float, list[float]] = defaultdict(list)
+    for row in (*longest.runs, *(row for row in trials if row not in longest.runs), *lost):
+        rates[row["lr_multiplier"] or row["lr"]].append(row["final_loss"] if is_finished(row) else math.inf)
+    means = [float(np.mean(losses)) for losses in rates.values() if all(map(math.isfinite, losses))]
+    if not means:
+        return []
+    return [(rate, [loss - min(means) for loss in losses]) for rate, losses in sorted(rates.items())]
+
+
+def _top(lines: Iterable[list[tuple[float, list[float]]]]) -> float:
+    """How high a panel of losses above the best reaches: one that hardly trained shall not flatten the others."""
+    means = [sorted(float(np.mean(losses)) for _, losses in line) for line in lines]
+    others = [loss for line in means for loss in line[1:] if math.isfinite(loss)]
+    return min(max(others), TALLEST * float(np.median(others))) if others else 1.0
+
+
+def _parabola(axes: Axes, material: Material, opt: str, params: int, tried: Sequence[float], top: float) -> None:
+    """The fitted parabola, where there are rates enough for one."""
+    curvature = material.found.curvatures.get(opt, {}).get(params)
+    tuned = [each for each in material.found.at(opt) if each.params == params]
+    if curvature is None or not tuned or not tuned[0].lr_multiplier:
+        return
+    per_multiplier = tuned[0].lr / tuned[0].lr_multiplier
+    x = np.geomspace(min(tried), max(tried), 50)
+    y = curvature.best_loss - tuned[0].loss + curvature.curvature * np.log(x * per_multiplier / curvature.best_lr) ** 2
+    inside = y <= top
+    axes.plot(x[inside], y[inside], color=optimizer_color(opt), linewidth=0.9, linestyle=":")
