@@ -1,169 +1,122 @@
-// dana_star on float32 for processors with AVX-512: whole vectors of 16, two at a time, no division and no square root.
+// dana_star on float32 for processors with AVX-512: whole vectors of 16.
 //
-// Reciprocals (of the root too) are the processor's 14-bit estimates and one Newton step, good to an ulp. The power
-// T^(1-kappa) is read off tables: 2^((1-kappa) e) for the exponent e of T, c^(1-kappa) for the middle c of the 32nd of
-// its mantissa f, and a polynomial of degree 2 for (f/c)^(1-kappa), whose argument is within 1/64 of 1.
+// Memory is what a step should wait for, so the arithmetic is kept short enough to go on beside it. Multipliers are what
+// it is short of, so work goes where it costs them least. 1/r and the root in r are the processor's 14-bit estimates and
+// one Newton step, good to an ulp, whose factor 1/2 is a subtraction from the exponent; the share |g| / (|g| + r) is left
+// to the divider, which runs beside the multipliers (a second division or a root there would not be done in time on
+// every processor). The power T^(1-kappa) is read off tables: 2^((1-kappa) e) for the exponent e of T, and for the
+// mantissa the coefficients of a parabola, one for each of 32 pieces of [1, 2). The clip is one instruction.
 //
-// Two vectors go side by side, and the step is made in two stages over a block that stays in the first-level cache:
-// the chain of dependent operations from g to p is longer than a processor looks ahead.
+// The step is made in two stages over a block that stays in the first-level cache: the chain of dependent operations
+// from g to p is longer than a processor looks ahead.
 
 // Included by kernels.cpp, whose Scalars it takes.
 
 namespace avx512 {
 
-constexpr int lanes = 16, pair = 2, block = 256;
+constexpr int lanes = 16, block = 256;
 
-// Vectors that go side by side.
-template <int N>
-struct Vectors {
-  __m512 x[N];
-};
+using Vector = __m512;
 
-#define EACH _Pragma("GCC unroll 4") for (int u = 0; u < N; ++u)
 #define INLINE __attribute__((always_inline)) inline
 
-template <int N>
-INLINE Vectors<N> load(const float* from) {
-  Vectors<N> r;
-  EACH r.x[u] = _mm512_loadu_ps(from + lanes * u);
-  return r;
-}
-template <int N>
-INLINE void store(float* to, Vectors<N> a) {
-  EACH _mm512_storeu_ps(to + lanes * u, a.x[u]);
-}
-
-// An operation on vectors, or on vectors and a constant.
-#define BINARY(name, operation)                       \
-  template <int N>                                    \
-  INLINE Vectors<N> name(Vectors<N> a, Vectors<N> b) { \
-    Vectors<N> r;                                     \
-    EACH r.x[u] = operation(a.x[u], b.x[u]);          \
-    return r;                                         \
-  }                                                   \
-  template <int N>                                    \
-  INLINE Vectors<N> name(Vectors<N> a, __m512 b) {    \
-    Vectors<N> r;                                     \
-    EACH r.x[u] = operation(a.x[u], b);               \
-    return r;                                         \
-  }
-BINARY(mul, _mm512_mul_ps)
-BINARY(add, _mm512_add_ps)
-BINARY(sub, _mm512_sub_ps)
-BINARY(larger, _mm512_max_ps)
-BINARY(smaller, _mm512_min_ps)
-BINARY(flip, _mm512_xor_ps)
-
-INLINE __m512 of(__m512 a, int) { return a; }
-template <int N>
-INLINE __m512 of(const Vectors<N>& a, int u) {
-  return a.x[u];
+inline Vector all(double x) { return _mm512_set1_ps(float(x)); }
+INLINE Vector load(const float* from) { return _mm512_loadu_ps(from); }
+INLINE void store(float* to, Vector a) { _mm512_storeu_ps(to, a); }
+INLINE Vector mul(Vector a, Vector b) { return _mm512_mul_ps(a, b); }
+INLINE Vector add(Vector a, Vector b) { return _mm512_add_ps(a, b); }
+INLINE Vector sub(Vector a, Vector b) { return _mm512_sub_ps(a, b); }
+INLINE Vector larger(Vector a, Vector b) { return _mm512_max_ps(a, b); }
+INLINE Vector smaller(Vector a, Vector b) { return _mm512_min_ps(a, b); }
+INLINE Vector flip(Vector a, Vector signs) { return _mm512_xor_ps(a, signs); }
+INLINE Vector mul_add(Vector a, Vector b, Vector c) { return _mm512_fmadd_ps(a, b, c); }    // a b + c
+INLINE Vector mul_sub(Vector a, Vector b, Vector c) { return _mm512_fmsub_ps(a, b, c); }    // a b - c
+INLINE Vector sub_from(Vector a, Vector b, Vector c) { return _mm512_fnmadd_ps(a, b, c); }  // c - a b
+INLINE Vector within(Vector a, Vector bound) { return _mm512_range_ps(a, bound, 2); }       // the smaller size, sign of a
+INLINE Vector halve(Vector a) {  // of a normal number
+  return _mm512_castsi512_ps(_mm512_sub_epi32(_mm512_castps_si512(a), _mm512_set1_epi32(1 << 23)));
 }
 
-// a b + c, c - a b, a b - c; b and c may be constants.
-#define TERNARY(name, operation)                                \
-  template <int N, class B, class C>                            \
-  INLINE Vectors<N> name(Vectors<N> a, B b, C c) {              \
-    Vectors<N> r;                                               \
-    EACH r.x[u] = operation(a.x[u], of(b, u), of(c, u));        \
-    return r;                                                   \
-  }
-TERNARY(mul_add, _mm512_fmadd_ps)
-TERNARY(sub_from, _mm512_fnmadd_ps)
-TERNARY(mul_sub, _mm512_fmsub_ps)
+// A function of five bits, the last ones of `place`.
+struct Table {
+  Vector low, high;
 
-#define UNARY(name, operation)           \
-  template <int N>                       \
-  INLINE Vectors<N> name(Vectors<N> a) { \
-    Vectors<N> r;                        \
-    EACH r.x[u] = operation(a.x[u]);     \
-    return r;                            \
-  }
-UNARY(absolute, _mm512_abs_ps)
-UNARY(near_reciprocal, _mm512_rcp14_ps)
-UNARY(near_reciprocal_root, _mm512_rsqrt14_ps)
+  explicit Table(const float* values) : low(load(values)), high(load(values + lanes)) {}
+  Vector at(__m512i place) const { return _mm512_permutex2var_ps(low, place, high); }
+};
 
-inline __m512 all(double x) { return _mm512_set1_ps(float(x)); }
+// momentum T^k for the effective times T >= 1.
+struct Power {
+  Table whole, constant, linear, square;
+
+  INLINE Vector operator()(Vector time) const {
+    const __m512i bits = _mm512_castps_si512(time), e = _mm512_srli_epi32(bits, 23);
+    const __m512i piece = _mm512_srli_epi32(bits, 18);  // its last five bits: the 32nd of the mantissa
+    const __m512i mantissa = _mm512_set1_epi32(0x007FFFFF), exponent_of_1 = _mm512_set1_epi32(0x3F800000);
+    const Vector f = _mm512_castsi512_ps(_mm512_ternarylogic_epi32(bits, mantissa, exponent_of_1, 0xEA));
+    return mul(mul_add(f, mul_add(f, square.at(piece), linear.at(piece)), constant.at(piece)), whole.at(e));
+  }
+};
+
+inline Power power_of(double k, double momentum) {
+  float whole[32], constant[32], linear[32], square[32];
+  for (int i = 0; i < 32; ++i) {
+    whole[(127 + i) & 31] = float(std::exp2(k * i) * momentum);  // looked up by the exponent's bits: 127 + e
+    // (c + x)^k by its series around the middle c of a piece, with the cubic term spread over the linear one so that
+    // the error is least.
+    const double c = 1 + (i + 0.5) / 32, half_width = 1.0 / 64 / c, value = std::pow(c, k);
+    const double cubic = k * (k - 1) * (k - 2) / 6, slope = (k + 0.75 * half_width * half_width * cubic) * value / c;
+    square[i] = float(k * (k - 1) / 2 * value / (c * c));
+    linear[i] = float(slope - 2 * c * square[i]);
+    constant[i] = float(value - c * (linear[i] + c * square[i]));  // makes up for what the others lost in rounding
+  }
+  return {Table(whole), Table(constant), Table(linear), Table(square)};
+}
 
 // What does not depend on the element.
 struct Constants {
-  __m512 whole[2], middle[2], reciprocal[2], first, second;  // of the power
-  __m512 lr, keep, eps, sign, gain, t, offset, clip, c_min;
+  Power power;
+  Vector rate, keep, eps, sign, gain, t, offset, clip, c_min;
 
   explicit Constants(const Scalars& a)
-      : lr(all(a.lr)), keep(all(a.keep)), eps(all(a.eps)), sign(all(a.sign < 0 ? -0.0 : 0.0)), gain(all(a.gain1)),
-        t(all(a.t)), offset(all(a.offset)), clip(all(a.clip)), c_min(all(1 / (2 + a.t))) {
-    const double k = a.exponent, half_width = 1.0 / 64;
-    alignas(64) float wholes[32], middles[32], reciprocals[32];
-    for (int e = 0; e < 32; ++e) {
-      wholes[(e + 127) & 31] = float(std::exp2(k * e) * a.momentum);  // looked up by the exponent's bits: 127 + e
-      reciprocals[e] = float(1 / (1 + (e + 0.5) / 32));
-      middles[e] = float(std::pow(double(reciprocals[e]), -k));
-    }
-    for (int half = 0; half < 2; ++half) {
-      whole[half] = _mm512_load_ps(wholes + 16 * half);
-      middle[half] = _mm512_load_ps(middles + 16 * half);
-      reciprocal[half] = _mm512_load_ps(reciprocals + 16 * half);
-    }
-    // (1 + d)^k by its series, with the cubic term spread over the linear one so that the error is least.
-    first = all(k + 0.75 * half_width * half_width * k * (k - 1) * (k - 2) / 6);
-    second = all(k * (k - 1) / 2);
-  }
+      : power(power_of(a.exponent, a.momentum)), rate(all(a.lr * a.keep)), keep(all(a.keep)), eps(all(a.eps)),
+        sign(all(a.sign < 0 ? -0.0 : 0.0)), gain(all(a.gain1)), t(all(a.t)), offset(all(a.offset)), clip(all(a.clip)),
+        c_min(all(1 / (2 + a.t))) {}
 };
 
-// Moments of N vectors; r and 1/r are left for the second stage.
-template <int N>
-INLINE void moments(const Constants& k, const float* grad, float* m, float* v, float* tau, float* roots,
-                    float* reciprocals) {
-  const __m512 one = all(1), two = all(2), half = all(0.5), smallest = all(1.2e-38);
-  const Vectors<N> g = flip(load<N>(grad), k.sign), size = absolute(g), m_old = load<N>(m), v_old = load<N>(v);
-  const Vectors<N> v_new = mul_add(mul_sub(g, g, v_old), k.gain, v_old);
+// Moments of a vector; 1/r is left for the second stage.
+INLINE void moments(const Constants& k, const float* grad, float* m, float* v, float* tau, float* reciprocals) {
+  const Vector two = all(2), half = all(0.5), smallest = all(1.2e-38);
+  const Vector g = flip(load(grad), k.sign), size = _mm512_abs_ps(g), m_old = load(m), v_old = load(v);
+  const Vector v_new = mul_add(mul_sub(g, g, v_old), k.gain, v_old);
   store(m, mul_add(sub(g, m_old), k.gain, m_old));
   store(v, v_new);
   // sqrt(v) = v / sqrt(v)
-  const Vectors<N> y = near_reciprocal_root(larger(v_new, smallest)), s = mul(v_new, y);
-  const Vectors<N> r = add(mul_add(mul(s, half), sub_from(s, y, one), s), k.eps);
-  // 1 / ((size + r) r) gives both 1 / (size + r) and 1 / r.
-  const Vectors<N> sum = add(size, r), product = mul(sum, r), z = near_reciprocal(product);
-  const Vectors<N> reciprocal = mul(z, sub_from(product, z, two));
-  const Vectors<N> tau_old = load<N>(tau), share = mul(size, mul(reciprocal, r));
+  const Vector y = _mm512_rsqrt14_ps(larger(v_new, smallest)), s = mul(v_new, y);
+  const Vector r = mul_add(s, sub_from(s, halve(y), half), add(s, k.eps)), z = _mm512_rcp14_ps(r);
+  const Vector tau_old = load(tau), share = _mm512_div_ps(size, add(size, r));
   store(tau, mul_add(sub(share, tau_old), k.gain, tau_old));
-  store(roots, r);
-  store(reciprocals, mul(reciprocal, sum));
+  store(reciprocals, mul(z, sub_from(r, z, two)));
 }
 
-// The step of N vectors from their new moments.
-template <int N, bool CLIP>
-INLINE void step(const Constants& k, float* p, const float* grad, const float* m, const float* tau, const float* roots,
+// The step of a vector from its new moments.
+template <bool CLIP>
+INLINE void step(const Constants& k, float* p, const float* grad, const float* m, const float* tau,
                  const float* reciprocals) {
-  const __m512 one = all(1), half = all(0.5);
-  const __m512i mantissa = _mm512_set1_epi32(0x007FFFFF), exponent_of_1 = _mm512_set1_epi32(0x3F800000);
-  const Vectors<N> tau_new = load<N>(tau), time = larger(mul(tau_new, k.t), one);
-  Vectors<N> d, whole, middle;
-  EACH {
-    const __m512i bits = _mm512_castps_si512(time.x[u]), e = _mm512_srli_epi32(bits, 23);
-    const __m512i place = _mm512_srli_epi32(bits, 18);  // its last five bits: the 32nd of the mantissa
-    const __m512 f = _mm512_castsi512_ps(_mm512_ternarylogic_epi32(bits, mantissa, exponent_of_1, 0xEA));
-    d.x[u] = _mm512_fmsub_ps(f, _mm512_permutex2var_ps(k.reciprocal[0], place, k.reciprocal[1]), one);
-    middle.x[u] = _mm512_permutex2var_ps(k.middle[0], place, k.middle[1]);
-    whole.x[u] = _mm512_permutex2var_ps(k.whole[0], e, k.whole[1]);
-  }
+  const Vector one = all(1), half = all(0.5), tau_new = load(tau);
+  const Vector damping = k.power(larger(mul(tau_new, k.t), one));
   // sqrt(q) = sqrt(c / (1 - c)) = c / sqrt(c (1 - c))
-  const Vectors<N> c = larger(smaller(tau_new, half), k.c_min), x = sub_from(c, c, c), y = near_reciprocal_root(x);
-  const Vectors<N> s = mul(c, y), error = sub_from(mul(x, y), y, one), root_q = mul_add(mul(s, half), error, s);
-  const Vectors<N> power = mul_add(mul_add(d, k.second, k.first), d, one), damping = mul(power, mul(middle, whole));
-  const Vectors<N> m_new = load<N>(m), g = flip(load<N>(grad), k.sign);
-  Vectors<N> direction;
-  if (CLIP) {
-    const Vectors<N> bound = mul(mul(root_q, load<N>(roots)), k.clip), big = mul(damping, m_new);
-    // Both return their second argument where one is NaN, which must pass.
-    const Vectors<N> damped = smaller(bound, larger(flip(bound, all(-0.0)), big));
-    direction = add(mul_add(m_new, k.offset, g), damped);
+  const Vector c = larger(smaller(tau_new, half), k.c_min), x = sub_from(c, c, c), y = _mm512_rsqrt14_ps(x);
+  const Vector s = mul(c, y), root_q = mul_add(s, sub_from(mul(x, halve(y)), y, half), s);
+  const Vector m_new = load(m), g = flip(load(grad), k.sign), inverse = load(reciprocals), kept = mul(load(p), k.keep);
+  if (CLIP) {  // NaN does not pass `within`, but g or m is NaN then, too
+    const Vector damped = within(mul(damping, mul(m_new, inverse)), mul(root_q, k.clip));
+    const Vector direction = mul_add(mul_add(m_new, k.offset, g), inverse, damped);
+    store(p, sub_from(mul(root_q, k.rate), direction, kept));
   } else {
-    direction = mul_add(add(damping, k.offset), m_new, g);
+    const Vector direction = mul_add(add(damping, k.offset), m_new, g);
+    store(p, sub_from(mul(mul(root_q, inverse), k.rate), direction, kept));
   }
-  const Vectors<N> scale = mul(mul(root_q, load<N>(reciprocals)), k.lr);
-  store(p, mul(sub_from(scale, direction, load<N>(p)), k.keep));
 }
 
 // Elements [begin, end) of one parameter, as run_star in kernels.cpp.
@@ -171,14 +124,14 @@ template <bool CLIP>
 void run_star(float* __restrict p, const float* __restrict grad, float* __restrict m, float* __restrict v,
               float* __restrict tau, int64_t begin, int64_t end, const Scalars& a) {
   const Constants k(a);
-  alignas(64) float roots[block], reciprocals[block];
+  alignas(64) float reciprocals[block];
   int64_t i = begin;
   for (; i + block <= end; i += block) {
-    for (int j = 0; j < block; j += pair * lanes) {
-      moments<pair>(k, grad + i + j, m + i + j, v + i + j, tau + i + j, roots + j, reciprocals + j);
+    for (int64_t j = 0; j < block; j += lanes) {
+      moments(k, grad + i + j, m + i + j, v + i + j, tau + i + j, reciprocals + j);
     }
-    for (int j = 0; j < block; j += pair * lanes) {
-      step<pair, CLIP>(k, p + i + j, grad + i + j, m + i + j, tau + i + j, roots + j, reciprocals + j);
+    for (int64_t j = 0; j < block; j += lanes) {
+      step<CLIP>(k, p + i + j, grad + i + j, m + i + j, tau + i + j, reciprocals + j);
     }
   }
   for (; i < end; i += lanes) {  // the rest, in copies that are whole vectors: the same operations, so the same bits
@@ -186,18 +139,14 @@ void run_star(float* __restrict p, const float* __restrict grad, float* __restri
     alignas(64) float copy[5][lanes] = {};
     float* const all_of[5] = {p + i, const_cast<float*>(grad) + i, m + i, v + i, tau + i};
     for (int x = 0; x < 5; ++x) std::memcpy(copy[x], all_of[x], size_t(n) * sizeof(float));
-    moments<1>(k, copy[1], copy[2], copy[3], copy[4], roots, reciprocals);
-    step<1, CLIP>(k, copy[0], copy[1], copy[2], copy[4], roots, reciprocals);
+    moments(k, copy[1], copy[2], copy[3], copy[4], reciprocals);
+    step<CLIP>(k, copy[0], copy[1], copy[2], copy[4], reciprocals);
     for (int x = 0; x < 5; ++x) {
       if (x != 1) std::memcpy(all_of[x], copy[x], size_t(n) * sizeof(float));
     }
   }
 }
 
-#undef EACH
 #undef INLINE
-#undef BINARY
-#undef TERNARY
-#undef UNARY
 
 }  // namespace avx512
