@@ -388,8 +388,8 @@ def test_what_does_not_go_together_is_refused(words, tmp_path, given, message):
 
 def test_going_back_is_refused_and_so_is_another_period(words, tmp_path):
     run_training(settings(words, tmp_path / "run", keep_last=9))
+    back = tmp_path / "run" / "checkpoints" / "step-00000004"
     with pytest.raises(UserError, match="cannot go back together; take another --run-dir"):
-        back = tmp_path / "run" / "checkpoints" / "step-00000004"
         run_training(settings(words, tmp_path / "run", resume_from=back))
     with pytest.raises(UserError, match="--diloco-steps 6 here, 5 there"):
         run_training(settings(words, tmp_path / "run", diloco_steps=6))

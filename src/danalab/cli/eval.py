@@ -20,6 +20,13 @@ class Flags:
     """Sequences at a time, which changes no result; default the run's micro-batch."""
     device: str | None = None
     """cpu, cuda or cuda:N; default cuda where there is one."""
+    lm_eval: str | None = None
+    """Evaluate on tasks of the lm-eval harness in place of a split: TASK,TASK, or paths of YAML files that define
+    one."""
+    num_fewshot: int | None = None
+    """lm-eval: examples in front of each question; default the task's."""
+    limit: int | None = None
+    """lm-eval: only the first documents of each task."""
     json: bool = False
     """Print one JSON object on standard output."""
 
@@ -29,10 +36,17 @@ def run(flags: Flags) -> None:
     import dataclasses
     import json
 
+    from danalab.errors import UserError
     from danalab.train.console import log_to_stderr
     from danalab.train.evaluate_run import evaluate_run
 
     log_to_stderr()
+    if flags.lm_eval is not None:
+        _on_tasks(flags)
+        return
+    for name in ("num_fewshot", "limit"):
+        if (value := getattr(flags, name)) is not None:
+            raise UserError(f"--{name.replace('_', '-')} {value}: only with --lm-eval")
     result = evaluate_run(
         flags.run,
         step=flags.step,
@@ -53,3 +67,36 @@ def run(flags: Flags) -> None:
         print("by position in the window (what more context is worth):")
         for part in result.by_position:
             print(f"  {part.start:>7,} to {part.end - 1:>7,}  {part.loss:.4f}")
+
+
+def _on_tasks(flags: Flags) -> None:
+    import dataclasses
+    import json
+
+    from danalab.errors import UserError
+    from danalab.train.harness import evaluate_tasks
+
+    assert flags.lm_eval is not None
+    if flags.data is not None:
+        raise UserError(f"--data {flags.data}: the tasks of --lm-eval have their own; leave one of the two out")
+    result = evaluate_tasks(
+        flags.run,
+        [task.strip() for task in flags.lm_eval.split(",") if task.strip()],
+        step=flags.step,
+        num_fewshot=flags.num_fewshot,
+        limit=flags.limit,
+        batch_size=flags.batch_size,
+        device=flags.device,
+    )
+    if flags.json:
+        print(json.dumps({"run": str(flags.run), **dataclasses.asdict(result)}))
+        return
+    print(f"{flags.run}, step {result.step}, lm-eval {result.version}")
+    for task, values in result.tasks.items():
+        for metric, value in values.items():
+            name, _, filtered = metric.partition(",")
+            if name.endswith("_stderr") or name == "sample_len":
+                continue
+            error = values.get(f"{name}_stderr" + (f",{filtered}" if filtered else ""))
+            spread = "" if error is None else f" +- {error:.4f}"
+            print(f"  {task:<24} {metric:<20} {value:.4f}{spread}")
