@@ -12,7 +12,6 @@ processor time of all processes, which other work on the machine does not distor
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import shutil
@@ -29,6 +28,7 @@ from danalab.data.sources import Source, StdlibSource
 from danalab.data.tokenizers import BpeTokenizer, Tokenizer, train_bpe
 from danalab.data.workers import available_cores
 from danalab.errors import UserError
+from danalab.files import write_json
 from danalab.train.runtime import tune_malloc
 
 RESULTS = Path(__file__).parent / "results" / "data_cpu.json"
@@ -201,8 +201,7 @@ def main() -> None:
         )
     print(f"stdlib with bpe-4096 from nothing: {results['stdlib_from_nothing']['seconds']:.1f} s")
     if not arguments.no_write:
-        RESULTS.parent.mkdir(parents=True, exist_ok=True)
-        RESULTS.write_text(json.dumps(results, indent=2) + "\n")
+        write_json(RESULTS, results)
         print(f"written to {RESULTS}")
 
 

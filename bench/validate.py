@@ -21,6 +21,8 @@ from pathlib import Path
 
 import numpy as np
 
+from danalab.files import write_json
+
 RESULTS = Path(__file__).parent / "results" / "validate_cpu.json"
 SEQUENCES, LENGTH = 100, 32_768
 WORKER = """
@@ -78,8 +80,7 @@ def main() -> None:
             f"{row['processor_seconds']:.1f} s of a processor, peak {row['peak_gb']:.2f} GB"
         )
     if not arguments.no_write:
-        RESULTS.parent.mkdir(parents=True, exist_ok=True)
-        RESULTS.write_text(json.dumps(results, indent=2) + "\n")
+        write_json(RESULTS, results)
         print(f"written to {RESULTS}")
 
 

@@ -19,6 +19,7 @@ from danalab.errors import UserError
 from danalab.optim import build_optimizer, get_schedule, lr_scheduler, optimizer_spec
 from danalab.optim.spec import OptimizerSpec
 from danalab.scaling.relatives import USUAL
+from danalab.scaling.slow_momentum import slow_momentum
 from danalab.showcase.problems import Problem
 
 SPACING = 4.0
@@ -169,8 +170,7 @@ def settings_for(spec: OptimizerSpec, steps: int, lr: float, omega: float) -> di
     """What depends on the length of the run, by the rules of the ladder: weight decay, and AdEMAMix's slow momentum."""
     found: dict[str, Any] = {}
     if "beta3_warmup" in spec.settings:
-        found |= {"betas": (0.9, 0.999, max(0.0, 1 - 8.0 / steps)), "alpha": steps**0.15}
-        found |= {"alpha_warmup": steps, "beta3_warmup": steps}
+        found |= slow_momentum(steps)
     if omega and "horizon" in spec.settings:
         found |= {"omega": omega, "horizon": steps}
     elif omega and "weight_decay" in spec.settings and spec.decay != "none":

@@ -11,6 +11,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from danalab.errors import UserError
+from danalab.scaling.slow_momentum import slow_momentum
 from danalab.train.config import TrainConfig, flag
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def optimizer_settings(resolved: Resolved, spec: OptimizerSpec) -> dict[str, Any
             settings[name] = value
     further = checked_settings(config)
     if "beta3_warmup" in known:
-        settings |= _mixing(resolved)
+        settings |= slow_momentum(resolved.plan.steps, config.delta, config.kappa)
     settings |= _betas(config, settings.get("betas"), known, further)
     return settings | further
 
@@ -85,15 +86,3 @@ def _betas(config: TrainConfig, ruled: Any, known: Mapping[str, Any], further: M
     if missing:
         raise UserError(f"{flags}: {config.opt} has no constant betas; leave them out")
     return given
-
-
-def _mixing(resolved: Resolved) -> dict[str, Any]:
-    """AdEMAMix's settings by the ladder's rule: a slow momentum as long and as heavy as ADana's, over the whole run."""
-    config, steps = resolved.config, resolved.plan.steps
-    slow = max(0.0, 1 - config.delta / steps)  # runs shorter than delta have no slow momentum to speak of
-    return {
-        "betas": (0.9, 0.999, slow),
-        "alpha": steps ** (1 - config.kappa),
-        "alpha_warmup": steps,
-        "beta3_warmup": steps,
-    }

@@ -1,0 +1,20 @@
+"""AdEMAMix's slow momentum by the ladder's rule: as long and as heavy as ADana's at the end of the run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def slow_momentum(steps: int, delta: float = 8.0, kappa: float = 0.85) -> dict[str, Any]:
+    """Settings `betas`, `alpha`, `alpha_warmup` and `beta3_warmup` of a run of `steps` steps.
+
+    Its window is steps / delta, its weight steps^(1 - kappa); both grow over the whole run.
+
+    Args: delta, kappa: ADana's. Shorter runs than `delta` steps have no slow momentum to speak of.
+    """
+    return {
+        "betas": (0.9, 0.999, max(0.0, 1 - delta / steps)),
+        "alpha": steps ** (1 - kappa),
+        "alpha_warmup": steps,
+        "beta3_warmup": steps,
+    }
