@@ -149,7 +149,10 @@ def test_what_transformers_cannot_compute_is_refused(config: ModelConfig, messag
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model_type": "mistral"}, "model_type 'mistral' cannot be imported; what can: gpt2, llama, qwen3, danalab"),
+        (
+            {"model_type": "mistral"},
+            "model_type 'mistral' cannot be imported; what can: .*, qwen3_next, danalab",
+        ),
         ({"attention_bias": True}, "attention_bias = True"),
         ({"hidden_act": "gelu"}, "hidden_act = 'gelu'"),
         ({"rope_parameters": {"rope_type": "llama3", "rope_theta": 1e4}}, "rope_type = 'llama3'"),

@@ -3,6 +3,7 @@
     gpt                            GPT2LMHeadModel    maps are stored [in, out]; q, k, v are one map
     llama                          LlamaForCausalLM   rotary turns features j and j + H/2, ours 2j and 2j + 1
     qwen3 without attention gate   Qwen3ForCausalLM   likewise; the gains of QK-norm move with their features
+    qwen3next                      Qwen3NextForCausalLM   see `danalab.models.huggingface_next`
 
 Other models with rotary positions take along a class of ours (`danalab.models.huggingface_module`). All ways are
 permutations of numbers, and exact. Needs no transformers. H: head dimension.
@@ -20,12 +21,13 @@ from torch import Tensor
 from danalab.errors import UserError
 from danalab.models.build import build_model
 from danalab.models.config import ModelConfig
-from danalab.models.huggingface_module import ARCHITECTURES, MODEL_TYPE, from_module, module_settings
+from danalab.models.huggingface_module import ARCHITECTURES, MODEL_TYPE, from_module, in_module, module_settings
+from danalab.models.huggingface_next import next_config, next_settings, next_weights, take_next
+from danalab.models.huggingface_parts import Taker, Weights, plain, require, to_halves, to_pairs
 
-Weights = dict[str, Tensor]
-
-_CLASSES = {"gpt": "GPT2LMHeadModel", "llama": "LlamaForCausalLM", "qwen3": "Qwen3ForCausalLM"}
-_MODEL_TYPES = {"gpt2": "gpt", "llama": "llama", "qwen3": "qwen3"}
+_CLASSES = {"gpt": "GPT2LMHeadModel", "llama": "LlamaForCausalLM", "qwen3": "Qwen3ForCausalLM",
+            "qwen3next": "Qwen3NextForCausalLM"}  # fmt: skip
+_MODEL_TYPES = {"gpt2": "gpt", "llama": "llama", "qwen3": "qwen3", "qwen3_next": "qwen3next"}
 
 _LAYER = {
     "attention_norm.weight": "input_layernorm.weight",
@@ -81,6 +83,8 @@ def to_huggingface(config: ModelConfig, weights: Mapping[str, Tensor]) -> tuple[
                  "tie_word_embeddings": config.tied}  # fmt: skip
     if config.arch == "gpt":
         return described | _gpt_settings(config), _gpt_weights(config, weights)
+    if config.arch == "qwen3next":
+        return described | next_settings(config), next_weights(config, weights)
     names = _names(config)
     found = {
         names[ours]: to_halves(tensor, config.head_dim) if ours.endswith(_ROTATED) else tensor
@@ -95,7 +99,8 @@ def require_class(config: ModelConfig) -> None:
     Raises:
         UserError: none does; says what stands in the way.
     """
-    if config.arch not in ARCHITECTURES and (obstacle := _obstacle(config)) is not None:
+    obstacle = _obstacle(config)
+    if obstacle is not None and not in_module(config):
         raise UserError(obstacle)
 
 
@@ -106,7 +111,7 @@ def _obstacle(config: ModelConfig) -> str | None:
         return f"transformers has no class for {config.arch}; what can be exported: {known}"
     structure = config.architecture.structure
     wanted: dict[str, tuple[object, object]] = {
-        "attention_gate": (config.gated, False),
+        "attention_gate": (config.gated, config.arch == "qwen3next"),
         "qk_norm": (config.qk_normed, structure.qk_norm),
         "norm": (config.norm_kind, config.architecture.norm),
         "residual_scale": (config.residual_scale, 1.0),
@@ -116,6 +121,11 @@ def _obstacle(config: ModelConfig) -> str | None:
         wanted["n_heads x head_dim"] = (config.n_heads * config.head_dim, config.d_model)
     if config.arch == "llama":  # its configuration class divides, though it does not need the quotient
         wanted["d_model modulo n_heads"] = (config.d_model % config.n_heads, 0)
+    if config.arch == "qwen3next":
+        wanted["shared_expert_gate"] = (config.sparsity is not None and config.sparsity.shared_gate, True)
+    else:
+        wanted["n_experts"] = (0 if config.sparsity is None else config.sparsity.n_experts, 0)
+        wanted["rotary_dim"] = (config.rotated, config.head_dim)
     for name, (is_, must_be) in wanted.items():
         if is_ != must_be:
             return f"{_CLASSES[config.arch]} has {name} = {must_be} only: a {config.arch} with {is_} cannot be exported"
@@ -182,16 +192,6 @@ def _names(config: ModelConfig) -> dict[str, str]:
     }
 
 
-def to_halves(rows: Tensor, head_dim: int) -> Tensor:
-    """Features of each head from adjacent pairs (2j, 2j + 1) to halves (j, j + H/2); [heads x H] or [heads x H, D]."""
-    return rows.unflatten(0, (-1, head_dim // 2, 2)).transpose(1, 2).flatten(0, 2)
-
-
-def to_pairs(rows: Tensor, head_dim: int) -> Tensor:
-    """The inverse of `to_halves`."""
-    return rows.unflatten(0, (-1, 2, head_dim // 2)).transpose(1, 2).flatten(0, 2)
-
-
 # ---- in ----
 
 
@@ -208,22 +208,22 @@ def from_huggingface(described: Mapping[str, Any], weights: Mapping[str, Tensor]
     if kind not in _MODEL_TYPES:
         raise UserError(f"model_type '{kind}' cannot be imported; what can: {', '.join(_MODEL_TYPES)}, danalab")
     try:
-        config = _gpt_config(described) if kind == "gpt2" else _rotary_config(described, _MODEL_TYPES[kind])
+        config = {"gpt2": _gpt_config, "qwen3_next": next_config}.get(kind, _rotary_config)(described)
     except KeyError as error:
         raise UserError(f"config.json of a {kind} model has no '{error.args[0]}'") from None
     except (TypeError, ZeroDivisionError) as error:
         raise UserError(f"config.json of a {kind} model cannot be used: {error}") from None
-    given = _plain(weights, "transformer." if kind == "gpt2" else "model.")
+    given = plain(weights, "transformer." if kind == "gpt2" else "model.")
     if config.tied:
         given.pop("lm_head.weight", None)
-    take = _Taker(given)
-    found = _take_gpt(config, take) if kind == "gpt2" else _take_rotary(config, take)
+    take = Taker(given)
+    found = {"gpt2": _take_gpt, "qwen3_next": take_next}.get(kind, _take_rotary)(config, take)
     take.finish()
     return config, found
 
 
 def _ours(config: ModelConfig, weights: Mapping[str, Tensor]) -> tuple[ModelConfig, Weights]:
-    take = _Taker(dict(weights))
+    take = Taker(dict(weights))
     wanted = build_model(config, device="meta").state_dict()
     found = {name: take(name, *tensor.shape) for name, tensor in wanted.items()}
     take.finish()
@@ -231,10 +231,10 @@ def _ours(config: ModelConfig, weights: Mapping[str, Tensor]) -> tuple[ModelConf
 
 
 def _gpt_config(described: Mapping[str, Any]) -> ModelConfig:
-    _require(described, "activation_function", ("gelu_new", "gelu_pytorch_tanh"), "gelu_new")
-    _require(described, "scale_attn_weights", (True,), True)
-    _require(described, "scale_attn_by_inverse_layer_idx", (False,), False)
-    _require(described, "add_cross_attention", (False,), False)
+    require(described, "activation_function", ("gelu_new", "gelu_pytorch_tanh"), "gelu_new")
+    require(described, "scale_attn_weights", (True,), True)
+    require(described, "scale_attn_by_inverse_layer_idx", (False,), False)
+    require(described, "add_cross_attention", (False,), False)
     width, heads = described["n_embd"], described["n_head"]
     if width % heads:
         raise UserError(f"config.json has n_head = {heads}, which does not divide n_embd = {width}")
@@ -252,17 +252,17 @@ def _gpt_config(described: Mapping[str, Any]) -> ModelConfig:
     )
 
 
-def _rotary_config(described: Mapping[str, Any], arch: str) -> ModelConfig:
+def _rotary_config(described: Mapping[str, Any]) -> ModelConfig:
     for name in ("attention_bias", "mlp_bias", "use_sliding_window"):
-        _require(described, name, (False,), False)
-    _require(described, "hidden_act", ("silu",), "silu")
+        require(described, name, (False,), False)
+    require(described, "hidden_act", ("silu",), "silu")
     rope = described.get("rope_parameters") or described.get("rope_scaling") or {}
-    _require(rope, "rope_type", ("default",), rope.get("type", "default"))
-    _require(rope, "partial_rotary_factor", (1, 1.0), 1.0)
+    require(rope, "rope_type", ("default",), rope.get("type", "default"))
+    require(rope, "partial_rotary_factor", (1, 1.0), 1.0)
     heads = described["num_attention_heads"]
     keys = described.get("num_key_value_heads")
     return ModelConfig(
-        arch,
+        _MODEL_TYPES[described["model_type"]],
         described["hidden_size"],
         described["num_hidden_layers"],
         heads,
@@ -276,42 +276,6 @@ def _rotary_config(described: Mapping[str, Any], arch: str) -> ModelConfig:
         rope_theta=float(rope.get("rope_theta") or described.get("rope_theta") or 10000.0),
         tied_head=described.get("tie_word_embeddings", False),
     )
-
-
-def _require(described: Mapping[str, Any], name: str, allowed: tuple[Any, ...], default: Any) -> None:
-    if (value := described.get(name, default)) not in allowed:
-        raise UserError(f"config.json has {name} = {value!r}, which our models do not have; only {allowed[0]!r} can be "
-                        "imported")  # fmt: skip
-
-
-def _plain(weights: Mapping[str, Tensor], prefix: str) -> Weights:
-    """Names with the prefix that files of a bare model lack, without tables that follow from the configuration."""
-    tables = re.compile(r"\.attn\.(masked_)?bias$|\.rotary_emb\.inv_freq$")
-    return {
-        name if name.startswith((prefix, "lm_head.")) else prefix + name: tensor
-        for name, tensor in weights.items()
-        if not tables.search(f".{name}")
-    }
-
-
-class _Taker:
-    """Named tensors, each taken once, with the shape that is needed."""
-
-    def __init__(self, weights: Weights):
-        self._left = dict(weights)
-
-    def __call__(self, name: str, *shape: int) -> Tensor:
-        if name not in self._left:
-            raise UserError(f"the files have no weight '{name}', which config.json asks for")
-        tensor = self._left.pop(name)
-        if tuple(tensor.shape) != shape:
-            raise UserError(f"weight '{name}' has shape {list(tensor.shape)}, config.json asks for {list(shape)}")
-        return tensor
-
-    def finish(self) -> None:
-        if self._left:
-            raise UserError(f"the files have {len(self._left)} weights that config.json knows nothing of, "
-                            f"'{next(iter(self._left))}' first")  # fmt: skip
 
 
 def _take_gpt(config: ModelConfig, take: Callable[..., Tensor]) -> Weights:

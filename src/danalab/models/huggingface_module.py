@@ -19,6 +19,12 @@ FILE = Path(__file__).with_name("modeling_danalab.py")
 """The module."""
 
 
+def in_module(config: ModelConfig) -> bool:
+    """Whether the module's class computes this model's function."""
+    plain = config.sparsity is None and config.rotated == config.head_dim and config.norm_kind != "rmsnorm-1p"
+    return config.arch in ARCHITECTURES and plain
+
+
 def module_settings(config: ModelConfig) -> dict[str, Any]:
     """config.json for a model of the module's class; the weights keep their names."""
     return {

@@ -1,0 +1,68 @@
+"""What is needed to read and write the names and layouts of `transformers`, whatever the model. H: head dimension."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from danalab.errors import UserError
+
+Weights = dict[str, Tensor]
+
+
+def to_halves(rows: Tensor, head_dim: int) -> Tensor:
+    """Features of each head from adjacent pairs (2j, 2j + 1) to halves (j, j + H/2); [heads x H] or [heads x H, D]."""
+    return rows.unflatten(0, (-1, head_dim // 2, 2)).transpose(1, 2).flatten(0, 2)
+
+
+def to_pairs(rows: Tensor, head_dim: int) -> Tensor:
+    """The inverse of `to_halves`."""
+    return rows.unflatten(0, (-1, 2, head_dim // 2)).transpose(1, 2).flatten(0, 2)
+
+
+def require(described: Mapping[str, Any], name: str, allowed: tuple[Any, ...], default: Any) -> None:
+    """Find out whether a setting of config.json is one that our models can have.
+
+    Raises:
+        UserError: it is another than the `allowed` ones.
+    """
+    if (value := described.get(name, default)) not in allowed:
+        raise UserError(f"config.json has {name} = {value!r}, which our models do not have; only {allowed[0]!r} can be "
+                        "imported")  # fmt: skip
+
+
+def plain(weights: Mapping[str, Tensor], prefix: str) -> Weights:
+    """Names with the prefix that files of a bare model lack, without tables that follow from the configuration."""
+    tables = re.compile(r"\.attn\.(masked_)?bias$|\.rotary_emb\.inv_freq$|^\.mtp\.")
+    return {
+        name if name.startswith((prefix, "lm_head.")) else prefix + name: tensor
+        for name, tensor in weights.items()
+        if not tables.search(f".{name}")
+    }
+
+
+class Taker:
+    """Named tensors, each taken once, with the shape that is needed."""
+
+    def __init__(self, weights: Weights):
+        self._left = dict(weights)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._left
+
+    def __call__(self, name: str, *shape: int) -> Tensor:
+        if name not in self._left:
+            raise UserError(f"the files have no weight '{name}', which config.json asks for")
+        tensor = self._left.pop(name)
+        if tuple(tensor.shape) != shape:
+            raise UserError(f"weight '{name}' has shape {list(tensor.shape)}, config.json asks for {list(shape)}")
+        return tensor
+
+    def finish(self) -> None:
+        """Raises `UserError` where a tensor was not taken."""
+        if self._left:
+            raise UserError(f"the files have {len(self._left)} weights that config.json knows nothing of, "
+                            f"'{next(iter(self._left))}' first")  # fmt: skip
