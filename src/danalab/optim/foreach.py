@@ -40,36 +40,36 @@ def dana_star_foreach(ps: Tensors, gs: Tensors, ms: Tensors, vs: Tensors, taus: 
     """`functional.dana_star_update` on lists, in place. `ps` are in the dtype of the moments."""
     average(ms, vs, gs, s["gain"], s["gain"])
     roots = roots_of(vs, s["eps"])
-    sizes = torch._foreach_abs(gs)
-    shares = torch._foreach_add(sizes, roots)
-    torch._foreach_div_(sizes, shares)
-    torch._foreach_lerp_(taus, sizes, s["gain"])
-    # q = max(c / (1 - c), 1 / (1 + t)) in `shares`; sizes is scratch.
-    torch._foreach_copy_(shares, taus)
-    torch._foreach_clamp_max_(shares, 0.5)
-    torch._foreach_copy_(sizes, shares)
-    torch._foreach_sub_(sizes, 1.0)
-    torch._foreach_neg_(sizes)
-    torch._foreach_div_(shares, sizes)
-    torch._foreach_clamp_min_(shares, 1 / (1 + s["t"]))
-    # roots becomes 1/n = r / sqrt(q), so that the step is (g + gamma3 (clip + offset m)) / roots.
-    torch._foreach_copy_(sizes, shares)
-    torch._foreach_sqrt_(sizes)
-    torch._foreach_div_(roots, sizes)
-    times = torch._foreach_mul(taus, s["t"])
-    torch._foreach_clamp_min_(times, 1.0)
-    torch._foreach_pow_(times, 1 - s["kappa"])
-    torch._foreach_mul_(times, ms)
-    if s["clipsnr"] is not None:
-        torch._foreach_mul_(shares, roots)
-        torch._foreach_mul_(shares, s["clipsnr"])
-        torch._foreach_minimum_(times, shares)
-        torch._foreach_neg_(shares)
-        torch._foreach_maximum_(times, shares)
-    torch._foreach_add_(times, ms, alpha=s["alpha_offset"])
-    torch._foreach_mul_(times, s["gamma3"])
-    torch._foreach_add_(times, gs)
-    apply(ps, times, roots, s["lr"], s["keep"])
+    scratch = list(torch._foreach_abs(gs))
+    rests = list(torch._foreach_add(scratch, roots))
+    torch._foreach_div_(scratch, rests)
+    torch._foreach_lerp_(taus, scratch, s["gain"])
+    # rests becomes 1 / sqrt(q) = sqrt(1 / c - 1) for c between 1 / (2 + t), where q is 1 / (1 + t), and 1/2.
+    torch._foreach_copy_(rests, taus)
+    torch._foreach_clamp_min_(rests, 1 / (2 + s["t"]))
+    torch._foreach_clamp_max_(rests, 0.5)
+    torch._foreach_reciprocal_(rests)
+    torch._foreach_sub_(rests, 1.0)
+    torch._foreach_sqrt_(rests)
+    # T^(1-kappa) = t^(1-kappa) max(tau, 1/t)^(1-kappa): the first factor is a number, `long`.
+    exponent = 1 - s["kappa"]
+    long = s["t"] ** exponent
+    torch._foreach_copy_(scratch, taus)
+    torch._foreach_clamp_min_(scratch, 1 / s["t"])
+    raise_to(scratch, exponent)
+    if s["clipsnr"] is None:
+        steps = torch._foreach_addcmul(gs, scratch, ms, s["gamma3"] * long)
+    else:
+        # The clipped term, q clip(T^(1-kappa) m n / q), is clip(T^(1-kappa) m / size) size n with size = sqrt(q) r.
+        sizes, bound = torch._foreach_div(roots, rests), s["clipsnr"] / long
+        torch._foreach_mul_(scratch, ms)
+        torch._foreach_div_(scratch, sizes)
+        torch._foreach_clamp_min_(scratch, -bound)
+        torch._foreach_clamp_max_(scratch, bound)
+        steps = torch._foreach_addcmul(gs, scratch, sizes, s["gamma3"] * long)
+    torch._foreach_add_(steps, ms, alpha=s["gamma3"] * s["alpha_offset"])
+    torch._foreach_mul_(roots, rests)  # 1 / n
+    apply(ps, steps, roots, s["lr"], s["keep"])
 
 
 def adamw_decaying_wd_foreach(ps: Tensors, gs: Tensors, ms: Tensors, vs: Tensors, **s: Any) -> None:
@@ -93,6 +93,18 @@ def roots_of(vs: Tensors, eps: float) -> Tensors:
     roots = list(torch._foreach_sqrt(vs))
     torch._foreach_add_(roots, eps)
     return roots
+
+
+def raise_to(xs: Tensors, exponent: float) -> None:
+    """x <- x^exponent, for positive x."""
+    if not xs[0].is_cpu:
+        torch._foreach_pow_(xs, exponent)
+        return
+    # On a CPU a power takes ten times as long as a logarithm and an exponential, and as long as all the rest of a step.
+    torch._foreach_log2_(xs)
+    torch._foreach_mul_(xs, exponent)
+    for x in xs:
+        x.exp2_()
 
 
 def apply(ps: Tensors, numerators: Any, denominators: Tensors, lr: float, keep: float) -> None:
