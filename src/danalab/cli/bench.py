@@ -114,6 +114,76 @@ def checkpoint(flags: CheckpointFlags) -> None:
     finish(found, flags.output, json=flags.json)
 
 
+@dataclass(frozen=True, kw_only=True)
+class ResonanceFlags:
+    device: Literal["cpu", "cuda"] = "cpu"
+    """Where to measure."""
+    d_model: int | None = None
+    """Width of both models; default 64 on a CPU, where mixing would else be lost among the products, 1024 on a GPU."""
+    n_layers: int | None = None
+    """Blocks; default 1 on a CPU, 4 on a GPU."""
+    lengths: tuple[int, ...] = ()
+    """Contexts [tokens]; default 1024 to 32768, doubling."""
+    longest_attention: int | None = None
+    """Longest context of a step of attention [tokens], which takes its time; default all."""
+    rounds: int | None = None
+    """Steps of each model at each length, the fastest of which counts; default 2 on a CPU, 5 on a GPU."""
+    data: str | None = None
+    """Data set that both are trained on, a folder or a source; without it only speed is measured."""
+    seq_len: int | None = None
+    """Context of that training [tokens]; default 512."""
+    steps: int | None = None
+    """Length of that training; default 200 [steps]."""
+    batch_size: int = 8
+    """Sequences of a step of that training."""
+    lr: float = 3e-3
+    """Peak learning rate of that training, for both."""
+    seeds: tuple[int, ...] = (0,)
+    """Seeds of that training, one run of each model for each."""
+    quick: bool = False
+    """Does it all work? Tiny models, short contexts, few steps, in seconds; the numbers mean nothing."""
+    threads: int = 1
+    """CPU threads, each on a core of its own."""
+    output: Path | None = None
+    """JSON file to write; the figure goes beside it, as .svg and .png."""
+    json: bool = False
+    """Print one JSON object on standard output."""
+
+
+def resonance(flags: ResonanceFlags) -> None:
+    """Oscillators against attention of one size: time and memory by length, decoding by position, loss if trained."""
+    given = {name: getattr(flags, name) for name in ("d_model", "n_layers", "lengths", "longest_attention", "rounds",
+                                                     "seq_len", "steps")}  # fmt: skip
+    for name in ("d_model", "n_layers", "longest_attention", "rounds", "seq_len", "steps", "batch_size", "threads"):
+        if (value := getattr(flags, name)) is not None and value < 1:
+            raise UserError(f"--{name.replace('_', '-')} {value}: must be at least 1")
+    if flags.lengths and min(flags.lengths) < 1:
+        raise UserError(f"--lengths {' '.join(map(str, flags.lengths))}: must be at least 1")
+    if not flags.seeds or not flags.lr > 0:
+        raise UserError("--seeds needs at least one, and --lr must be positive")
+    from danalab.benchmarks.timing import pin_threads
+
+    pin_threads(flags.threads)
+    from danalab.benchmarks.resonance import QUICK, Settings, measure
+    from danalab.report.drawing import save_figure
+    from danalab.report.resonance_figure import resonance_figure
+
+    chosen: dict[str, Any] = {"d_model": 64, "n_layers": 1, "rounds": 2} if flags.device == "cpu" else {
+        "d_model": 1024, "n_layers": 4, "rounds": 5}  # fmt: skip
+    chosen |= {"lengths": tuple(2**k for k in range(10, 16)), "seq_len": 512, "steps": 200}
+    chosen |= QUICK if flags.quick else {}
+    chosen |= {name: value for name, value in given.items() if value}
+    chosen.setdefault("longest_attention", max(chosen["lengths"]))
+    settings = Settings(
+        device=flags.device, data=flags.data, batch_size=flags.batch_size, lr=flags.lr, seeds=flags.seeds, **chosen
+    )
+    found = measure(settings, partial(say, json=flags.json))
+    if flags.output is not None:
+        flags.output.parent.mkdir(parents=True, exist_ok=True)
+        save_figure(resonance_figure(found), flags.output.with_suffix(""))
+    finish(found, flags.output, json=flags.json)
+
+
 def say(line: str, *, json: bool) -> None:
     """A line for people as soon as it is known; on standard error where standard output is for a program."""
     print(line, file=sys.stderr if json else sys.stdout, flush=True)
@@ -131,4 +201,9 @@ def finish(found: dict[str, Any], output: Path | None, *, json: bool) -> None:
         print(dumps(found))
 
 
-SUBVERBS = {"optim": (OptimFlags, optim), "train": (TrainFlags, train), "checkpoint": (CheckpointFlags, checkpoint)}
+SUBVERBS = {
+    "optim": (OptimFlags, optim),
+    "train": (TrainFlags, train),
+    "resonance": (ResonanceFlags, resonance),
+    "checkpoint": (CheckpointFlags, checkpoint),
+}

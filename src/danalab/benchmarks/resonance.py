@@ -1,0 +1,303 @@
+"""Oscillators against attention, in models of one size: time, memory, decoding, and what each learns.
+
+Speed is that of random weights on random tokens, and says nothing of quality; a slope is the exponent of the time over
+the length: 1 is linear, 2 quadratic. Learning is both models under one trainer, with one optimizer and the same tokens
+in the same order; losses are compared at equal tokens, and at equal time: when the faster one has finished, where the
+slower one's learning rate has not come down yet.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import json
+import math
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import mean, median
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from danalab.benchmarks.timing import clock_of, machine
+from danalab.models import Decoder, ModelConfig, build_model
+from danalab.models.cache import Cache
+from danalab.scaling.architectures import STRUCTURES
+from danalab.train import TrainConfig, train
+
+VOCAB = 256
+"""Of the models whose speed is measured: small, so that mixing and not the head takes the time."""
+DECODED = 32
+"""Tokens whose decoding is timed at each position."""
+LARGEST_HEAD = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What is measured."""
+
+    d_model: int
+    n_layers: int
+    lengths: tuple[int, ...]
+    """Contexts [tokens]."""
+    longest_attention: int
+    """No step of attention is made on longer ones."""
+    rounds: int
+    """Steps of each model at each length; the fastest counts."""
+    device: str = "cpu"
+    data: str | None = None
+    """What both are trained on; None: speed only."""
+    seq_len: int = 512
+    """Context of that training [tokens]."""
+    steps: int = 200
+    batch_size: int = 8
+    lr: float = 3e-3
+    seeds: tuple[int, ...] = (0,)
+
+
+QUICK = {"d_model": 32, "n_layers": 1, "lengths": (256, 512, 1024), "longest_attention": 1024, "rounds": 1,
+         "seq_len": 64, "steps": 20}  # fmt: skip
+"""What `--quick` takes in place of the defaults: whether everything works, in seconds; its numbers mean nothing."""
+
+
+def measure(settings: Settings, say: Callable[[str], None]) -> dict[str, Any]:
+    """Measure everything; see `danalab bench resonance`.
+
+    Args: say: takes lines for people.
+    """
+    found: dict[str, Any] = {
+        "benchmark": "resonance",
+        "machine": machine(settings.device),
+        "settings": {**vars(settings), "lengths": list(settings.lengths), "seeds": list(settings.seeds)},
+        "speed": {"weights": "random: speed only", **speed(settings, say)},
+    }
+    if settings.data is not None:
+        found["learning"] = learning(settings, say)
+    return found
+
+
+def shapes(d_model: int, n_layers: int, vocab_size: int, seq_len: int) -> dict[str, ModelConfig]:
+    """Both models, of one size within a percent: attention's fourth square matrix is taken off its mlp."""
+    mlp_dim = STRUCTURES.get("resonance").mlp_dim(d_model)
+    groups = math.gcd(8, d_model)
+    head_dim = math.gcd(LARGEST_HEAD, d_model)
+    common: dict[str, Any] = {"d_model": d_model, "n_layers": n_layers, "vocab_size": vocab_size, "seq_len": seq_len}
+    attention_mlp = max(1, mlp_dim - d_model // 3)
+    return {
+        "resonance": ModelConfig(
+            "resonance", n_heads=groups, head_dim=d_model // groups, mlp_dim=mlp_dim, **common
+        ),
+        "attention": ModelConfig(
+            "llama", n_heads=d_model // head_dim, head_dim=head_dim, mlp_dim=attention_mlp, tied_head=True, **common
+        ),
+    }  # fmt: skip
+
+
+# ---- speed ----
+
+
+def speed(settings: Settings, say: Callable[[str], None]) -> dict[str, Any]:
+    """Steps and decoding of both models at each length."""
+    device, lengths = settings.device, sorted(settings.lengths)
+    configs = shapes(settings.d_model, settings.n_layers, VOCAB, lengths[-1] + DECODED)
+    both = {name: build_model(config, device=device) for name, config in configs.items()}
+    tokens = {length: torch.randint(VOCAB, (1, length), device=device) for length in lengths}
+    measured = {name: [n for n in lengths if name == "resonance" or n <= settings.longest_attention] for name in both}
+    clock = clock_of(device)
+    times: dict[tuple[str, int], list[float]] = {(name, n): [] for name in both for n in measured[name]}
+    for model in both.values():
+        train_once(model, tokens[lengths[0]])  # warm
+    for _ in range(settings.rounds):
+        for name, length in times:
+            took = clock(lambda name=name, length=length: train_once(both[name], tokens[length]))
+            times[name, length].append(took)
+    found: dict[str, Any] = {}
+    for name, model in both.items():
+        rows = [
+            {
+                "tokens": length,
+                "step_seconds": min(times[name, length]),
+                "peak_bytes": peak_bytes(lambda m=model, n=length: train_once(m, tokens[n]), device),
+                **decoding(model, tokens[length], clock),
+            }
+            for length in measured[name]
+        ]
+        found[name] = {
+            "params": model.num_parameters(),
+            "rows": rows,
+            "slope": slope([(row["tokens"], row["step_seconds"]) for row in rows]),
+            "slope_from_4096": slope([(row["tokens"], row["step_seconds"]) for row in rows if row["tokens"] >= 4096]),
+            "decoding_last_over_first": rows[-1]["decode_seconds"] / rows[0]["decode_seconds"],
+        }
+        for line in speed_lines(name, found[name]):
+            say(line)
+    common = measured["attention"][-1:]
+    if common:
+        ours, theirs = (next(row for row in found[name]["rows"] if row["tokens"] == common[0]) for name in both)
+        found["faster_at_longest"] = {"tokens": common[0], "ratio": theirs["step_seconds"] / ours["step_seconds"]}
+        say(f"at {common[0]:,} tokens a step of resonance is {found['faster_at_longest']['ratio']:.1f} x as fast")
+    return found
+
+
+def train_once(model: Decoder, tokens: Tensor) -> None:
+    """Forward and backward of the blocks, without the head."""
+    model.zero_grad()
+    model.hidden(tokens).square().mean().backward()
+
+
+@torch.no_grad()
+def decoding(model: Decoder, tokens: Tensor, clock: Callable[[Callable[[], Any]], float]) -> dict[str, float]:
+    """Median seconds of one more token after `tokens`, and the bytes that decoding keeps."""
+    cache = model.new_cache(1, tokens.shape[1] + DECODED)
+    model.hidden(tokens, cache)
+    one = tokens[:, :1]
+    times = [clock(lambda: model.hidden(one, cache)) for _ in range(DECODED)]
+    return {"decode_seconds": median(times), "decode_bytes": kept_bytes(cache)}
+
+
+def kept_bytes(cache: Cache) -> int:
+    """Bytes of all tensors in a decoding state."""
+    return sum(value.nbytes for state in cache.states for value in vars(state).values() if isinstance(value, Tensor))
+
+
+def slope(points: Sequence[tuple[float, float]]) -> float | None:
+    """Exponent of the second over the first: the least-squares line through the logarithms; None of one point."""
+    if len(points) < 2:
+        return None
+    x, y = ([math.log(point[axis]) for point in points] for axis in (0, 1))
+    centre, level = mean(x), mean(y)
+    rise = sum((a - centre) * (b - level) for a, b in zip(x, y, strict=True))
+    return rise / sum((a - centre) ** 2 for a in x)
+
+
+def peak_bytes(work: Callable[[], Any], device: str) -> int | None:
+    """Most memory that `work` holds beyond what is held before it; None where the system does not tell.
+
+    On a CPU it is what the process has resident, of which Linux keeps the highest mark.
+    """
+    if device == "cuda":
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        work()
+        return torch.cuda.max_memory_allocated() - before
+    if sys.platform != "linux":
+        return None
+    gc.collect()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # else freed memory would be taken again unseen
+    if trim is not None:
+        trim(0)
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+        before = _status("VmRSS")
+        work()
+        return max(0, _status("VmHWM") - before)
+    except OSError:
+        return None
+
+
+def _status(name: str) -> int:
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(name))
+    return int(line.split()[1]) * 1024
+
+
+def speed_lines(name: str, found: Mapping[str, Any]) -> list[str]:
+    """A table for people."""
+    lines = [f"{name}, {found['params']:,} parameters (random weights: speed only)"]
+    for row in found["rows"]:
+        peak = "" if row["peak_bytes"] is None else f", peak {row['peak_bytes'] / 2**20:8.1f} MiB"
+        lines.append(
+            f"  {row['tokens']:>7,} tokens: step {row['step_seconds']:8.4f} s{peak}; decoding "
+            f"{1e3 * row['decode_seconds']:.2f} ms a token, {row['decode_bytes'] / 2**20:.3f} MiB"
+        )
+    for key, what in (("slope", "of all lengths"), ("slope_from_4096", "from 4,096 tokens on")):
+        if found[key] is not None:
+            lines.append(f"  time grows with the length to the power {found[key]:.2f} ({what})")
+    return lines
+
+
+# ---- learning ----
+
+
+def learning(settings: Settings, say: Callable[[str], None]) -> dict[str, Any]:
+    """Both models trained alike on `settings.data`."""
+    runs: dict[str, list[dict[str, Any]]] = {"resonance": [], "attention": []}
+    with tempfile.TemporaryDirectory() as scratch:
+        for seed in settings.seeds:
+            for name, results in runs.items():
+                results.append(_trained(name, seed, settings, Path(scratch)))
+    tokens = min(run["curve"][-1]["tokens"] for results in runs.values() for run in results)
+    seconds = min(run["curve"][-1]["time"] for results in runs.values() for run in results)
+    found: dict[str, Any] = {"tokens": tokens, "seconds": seconds, "models": {}}
+    for name, results in runs.items():
+        found["models"][name] = {
+            "runs": results,
+            "loss_at_equal_tokens": mean(loss_at(run["curve"], "tokens", tokens) for run in results),
+            "loss_at_equal_time": mean(loss_at(run["curve"], "time", seconds) for run in results),
+            "tokens_per_second": mean(run["tokens_per_second"] for run in results),
+        }
+        one = found["models"][name]
+        say(
+            f"{name}: validation loss {one['loss_at_equal_tokens']:.4f} after {tokens:,} tokens, "
+            f"{one['loss_at_equal_time']:.4f} after {seconds:.0f} s; {one['tokens_per_second']:,.0f} tokens/s"
+        )
+    return found
+
+
+def _trained(name: str, seed: int, settings: Settings, scratch: Path) -> dict[str, Any]:
+    # The vocabulary is the data's: it changes neither the shape of a block nor which of the two is larger.
+    shape = shapes(settings.d_model, settings.n_layers, VOCAB, settings.seq_len)[name]
+    every = max(1, settings.steps // 10)
+    config = TrainConfig(
+        arch=shape.arch,
+        d_model=shape.d_model,
+        n_layers=shape.n_layers,
+        n_heads=shape.n_heads,
+        head_dim=shape.head_dim,
+        mlp_dim=shape.mlp_dim,
+        tied_head=True,
+        init="karpathy-gpt2",
+        opt="adamw",
+        lr=settings.lr,
+        weight_decay=0.1,
+        scheduler="cos",
+        data=str(settings.data),
+        seq_len=settings.seq_len,
+        batch_size=settings.batch_size,
+        iterations=settings.steps,
+        warmup_steps=settings.steps // 10,
+        eval_interval=every,
+        eval_batches=1,
+        log_interval=every,
+        ckpt_interval=0,
+        seed=seed,
+        data_seed=1337 + seed,
+        device=settings.device,
+        run_dir=scratch / f"{name}-{seed}",
+    )
+    folder = train(replace(config, name=name))
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    summary = json.loads((folder / "summary.json").read_text())
+    curve = [
+        {"tokens": row["tokens"], "time": row["time"], "loss": row["val/loss"]} for row in rows if "val/loss" in row
+    ]
+    return {
+        "seed": seed,
+        "params": summary["params"],
+        "curve": curve,
+        "tokens_per_second": curve[-1]["tokens"] / max(curve[-1]["time"], 1e-9),
+    }
+
+
+def loss_at(curve: Sequence[Mapping[str, float]], axis: str, where: float) -> float:
+    """The loss of a curve at a point of "tokens" or "time", between its points on a straight line."""
+    before = [point for point in curve if point[axis] <= where]
+    after = [point for point in curve if point[axis] >= where]
+    low, high = (before or after)[-1 if before else 0], (after or before)[0 if after else -1]
+    if high[axis] == low[axis]:
+        return high["loss"]
+    share = (where - low[axis]) / (high[axis] - low[axis])
+    return low["loss"] + share * (high["loss"] - low["loss"])
