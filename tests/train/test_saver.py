@@ -56,10 +56,8 @@ def test_what_is_saved_is_the_moment_of_the_call(store):
 def test_a_failed_save_is_told_and_tried_again(store, caplog):
     saver = Saver(store, write=Writer(failures=1), asynchronous=False)
     saver.save(1, {"w": torch.ones(3)}, {})
-    assert store.steps() == []
-    saver.poll()
-    saver.drain()
     assert "No space left" in caplog.text
+    assert "trying again" in caplog.text
     assert store.steps() == [1]
 
 
@@ -71,8 +69,7 @@ def test_a_disk_that_stays_full_costs_a_checkpoint_and_not_the_run(store, caplog
     saver.save(2, {"w": torch.ones(3)}, {})
     for _ in range(3):
         saver.poll()
-        saver._finish_thread()
-    assert "training goes on" in caplog.text
+    assert caplog.text.count("training goes on") == 1
     assert [path.name for path in store.folder.iterdir()] == ["step-00000001"]
     saver.save(3, {"w": torch.ones(3)}, {}, wait=True)
     assert store.steps() == [1, 3]

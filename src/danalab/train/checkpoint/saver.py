@@ -1,9 +1,8 @@
 """Saving beside training: tensors are copied to host memory, and a thread writes and commits the copy.
 
-Training waits for the copy only (and for a previous save that still runs). A save that fails is reported at the next
-step and tried once more from the same copy; it never touches what was committed before. With several ranks a save fails
-or succeeds for all of them; the next checkpoint is then the second try, since ranks learn of a failure at different
-steps.
+Training waits for the copy only (and for a previous save that still runs). A save that a disk refuses is told and tried
+once more from the same copy, at once and by the same thread: with several ranks it fails or succeeds for all of them,
+and their threads meet again. It never touches what was committed before.
 """
 
 from __future__ import annotations
@@ -45,10 +44,10 @@ class Retention:
 class _Job:
     step: int
     meta: dict[str, Any]
-    retried: bool = False
-    reported: bool = False
+    held_up: float
     error: Exception | None = None
-    held_up: float = 0.0
+    """Why it failed for good."""
+    reported: bool = False
 
 
 class Saver:
@@ -90,7 +89,7 @@ class Saver:
             meta: goes to meta.json; rank 0's, but for "random", which is kept of every rank.
             wait: return when it is committed.
         Raises:
-            UserError: with `wait`, the save failed twice.
+            UserError: with `wait`, the save failed.
         """
         start = time.perf_counter()
         if step == self.committed or (self._job is not None and self._job.step == step):
@@ -98,11 +97,11 @@ class Saver:
                 self.drain()
             return time.perf_counter() - start
         self._finish_thread()
-        if self._job is not None and self._job.error is not None and not self._job.reported:
-            self._warn(f"{self._complaint(self._job)}; a newer one is written now")
+        self._report()
         self._copies.take(tensors)
-        self._job = _Job(step, meta, held_up=time.perf_counter() - start)
-        self._start()
+        self._job = job = _Job(step, meta, held_up=time.perf_counter() - start)
+        self._thread = threading.Thread(target=self._run, args=(job,), name="danalab-checkpoint")
+        self._thread.start()
         if wait:
             self.drain()
         elif not self._asynchronous:
@@ -110,56 +109,39 @@ class Saver:
         return time.perf_counter() - start
 
     def poll(self) -> None:
-        """Look after the background save: report a failure and try again. Call once a step; costs nothing."""
-        job = self._job
-        if job is None or self._is_running():
-            return
-        self._finish_thread()
-        if job.error is None:
-            self._job = None
-        elif self._world.size > 1:
-            if not job.reported:
-                job.reported = True
-                self._warn(f"{self._complaint(job)}; training goes on, the next checkpoint will be tried in its turn")
-        elif not job.retried:
-            self._warn(f"{self._complaint(job)}; trying again")
-            self._retry(job)
-        else:
-            self._warn(f"{self._complaint(job)}; training goes on, the next checkpoint will be tried in its turn")
-            self._job = None
+        """Look after the background save: say that it failed. Call once a step; costs nothing."""
+        if not self._is_running():
+            self._finish_thread()
+            self._report()
 
     def drain(self) -> None:
         """Wait until the last save is committed.
 
         Raises:
-            UserError: it failed twice; names the last good checkpoint.
+            UserError: it failed; names the last good checkpoint.
         """
-        while (job := self._job) is not None:
-            self._finish_thread()
-            if job.error is None:
-                self._job = None
-            elif job.retried:
-                self._job = None
-                raise UserError(self._complaint(job)) from job.error
-            else:
-                self._warn(f"{self._complaint(job)}; trying again")
-                self._retry(job)
+        self._finish_thread()
+        job, self._job = self._job, None
+        if job is not None and job.error is not None:
+            raise UserError(self._complaint(job.step, job.error)) from job.error
 
-    def _retry(self, job: _Job) -> None:
-        self._job = _Job(job.step, job.meta, retried=True, held_up=job.held_up)
-        self._start()
-
-    def _start(self) -> None:
+    def _report(self) -> None:
+        # The job stays: ranks hear of its end at different steps, and must do the same when they save or end.
         job = self._job
-        assert job is not None
-        self._thread = threading.Thread(target=self._run, args=(job,), name="danalab-checkpoint")
-        self._thread.start()
+        if job is not None and job.error is not None and not job.reported:
+            job.reported = True
+            complaint = self._complaint(job.step, job.error)
+            self._warn(f"{complaint}; training goes on, the next checkpoint will be tried in its turn")
 
     def _run(self, job: _Job) -> None:
         start = time.perf_counter()
         try:
             meta = self._meta_of_all(job.meta)
-            self.store.write(job.step, meta, lambda folder: self._write(self._copies.tensors, folder), self._world)
+            try:
+                self._commit(job.step, meta)
+            except OSError as error:
+                self._warn(f"{self._complaint(job.step, error)}; trying again")
+                self._commit(job.step, meta)
             self.committed = job.step
             seconds = time.perf_counter() - start
             if self._world.is_main:
@@ -169,6 +151,9 @@ class Saver:
                 self._keep_and_prune(job.step)
         except Exception as error:
             job.error = error
+
+    def _commit(self, step: int, meta: dict[str, Any]) -> None:
+        self.store.write(step, meta, lambda folder: self._write(self._copies.tensors, folder), self._world)
 
     def _meta_of_all(self, meta: dict[str, Any]) -> dict[str, Any]:
         if self._world.size == 1:
@@ -197,8 +182,8 @@ class Saver:
         if self._world.is_main:
             log.warning("%s", text)
 
-    def _complaint(self, job: _Job) -> str:
+    def _complaint(self, step: int, error: Exception) -> str:
         good = (
             f"the last good one is {self.store.path(self.committed)}" if self.committed is not None else "none is safe"
         )
-        return f"checkpoint of step {job.step} in {self.store.folder} could not be written: {job.error}; {good}"
+        return f"checkpoint of step {step} in {self.store.folder} could not be written: {error}; {good}"
