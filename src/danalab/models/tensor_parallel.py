@@ -5,6 +5,7 @@
     residual   columns                        its features          whole: the sum over ranks
     head       rows (token ids)               whole                 whole logits (the loss needs none)
     tied       rows (token ids)              whole                 whole, looked up by the rank that has the row
+    oscillator its groups of channels         its channels          its channels: they do not hear each other
     gain, embedding: whole on every rank; the norms of queries and keys see the rank's heads only
 
 Every parameter becomes a DTensor of the group's mesh, so that norms and sums over all of them are of one kind.
@@ -16,7 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_module
+from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_module, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
 
 from danalab.errors import UserError
@@ -38,8 +39,6 @@ def check_tensor_parallel(config: ModelConfig, ranks: int) -> None:
     Raises:
         UserError: they do not divide the heads or the hidden units.
     """
-    if config.architecture.structure.oscillators:
-        raise UserError(f"--tp-size {ranks}: the products of {config.arch} cannot be shared out; leave it out")
     wanted = {"n_heads": config.n_heads, "n_kv_heads": config.kv_heads, "mlp_dim": config.mlp_dim}
     for name, size in wanted.items():
         if size % ranks:
@@ -85,6 +84,8 @@ def tensor_parallel_plan(model: Decoder) -> dict[str, ParallelStyle]:
             plan[name] = ColwiseParallel(output_layouts=Replicate())
         elif role == "tied":
             plan[name] = RowwiseParallel(input_layouts=Replicate())
+        elif role == "oscillator":
+            plan[name] = _Channels()
         elif role in ("gain", "embedding"):
             plan[name] = _Whole(Shard(HEADS) if id(module) in of_heads else Replicate())
         else:
@@ -104,6 +105,15 @@ class _Whole(ParallelStyle):
         enter: Any = partial(_enter, self._layout)  # torch types both as returning nothing
         leave: Any = partial(_leave, self._layout)
         return distribute_module(module, device_mesh, None, enter, leave)
+
+
+class _Channels(ParallelStyle):
+    """The first dimension of all weights is cut, groups and their channels alike; the module computes with its part."""
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        for name, parameter in list(module.named_parameters(recurse=False)):
+            module.register_parameter(name, nn.Parameter(distribute_tensor(parameter, device_mesh, [Shard(0)])))
+        return module
 
 
 def _enter(layout: Placement, module: nn.Module, inputs: tuple[Any, ...], mesh: DeviceMesh) -> tuple[Any, ...]:

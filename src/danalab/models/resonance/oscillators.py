@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from danalab.models.init import assign
+from danalab.models.layers import own_part
 from danalab.models.resonance.chunks import ringing_convolution
 from danalab.models.resonance.convolution import causal_convolution
 
@@ -51,7 +52,7 @@ class ComplexWeight(nn.Module):
 
     def forward(self, dtype: torch.dtype | None = None) -> Tensor:
         """w, complex [rows, columns], from parameters in `dtype` (default their own)."""
-        return torch.polar(self.a.to(dtype).exp(), self.phi.to(dtype))
+        return torch.polar(own_part(self.a).to(dtype).exp(), own_part(self.phi).to(dtype))
 
 
 class OscBank(nn.Module):
@@ -80,10 +81,10 @@ class OscBank(nn.Module):
         Whatever the parameters, 0 < omega < pi, and gamma is finite, at least 1 / (4 train_len) and at least
         omega / (2 `LARGEST_QUALITY`).
         """
-        omega = math.pi * torch.sigmoid(self.theta.to(dtype))
+        omega = math.pi * torch.sigmoid(own_part(self.theta).to(dtype))
         floor = max(1 / (4 * self.train_len), _LEAST_DAMPING)
         least = (omega / (2 * LARGEST_QUALITY)).clamp(min=floor)
-        return torch.maximum(self.nu.to(dtype).clamp(max=_LARGEST_NU).exp(), least), omega
+        return torch.maximum(own_part(self.nu).to(dtype).clamp(max=_LARGEST_NU).exp(), least), omega
 
     def poles(self, dtype: torch.dtype | None = None) -> Tensor:
         """lambda, complex [G, R], all inside the unit circle."""
@@ -101,7 +102,7 @@ class OscBank(nn.Module):
     def _amplitudes(self, gamma: Tensor) -> Tensor:
         """A beta e^(i phi), complex [G, C, R]."""
         beta = (-torch.expm1(-2 * gamma)).sqrt()
-        return self.weight(gamma.dtype).unflatten(0, (self.groups, -1)) * beta.unsqueeze(1)
+        return self.weight(gamma.dtype).unflatten(0, (gamma.shape[0], -1)) * beta.unsqueeze(1)
 
     # ---- whole sequences ----
 
@@ -110,7 +111,9 @@ class OscBank(nn.Module):
         dtype = self._dtype(u_BTD)
         with _full_precision(u_BTD):
             gamma, omega = self.damping_and_frequency(dtype)
-            return ringing_convolution(u_BTD.to(dtype), self.d.to(dtype), gamma, omega, self._amplitudes(gamma))
+            return ringing_convolution(
+                u_BTD.to(dtype), own_part(self.d).to(dtype), gamma, omega, self._amplitudes(gamma)
+            )
 
     def _dtype(self, u: Tensor) -> torch.dtype:
         return torch.promote_types(torch.promote_types(u.dtype, self.nu.dtype), torch.float32)
@@ -119,18 +122,20 @@ class OscBank(nn.Module):
 
     def new_state(self, batch: int, like: Tensor) -> Tensor:
         """Oscillators at rest: zeros, complex [B, D, R], on the device of `like` and in its precision or better."""
-        return torch.zeros(batch, self.d.shape[0], self.modes, dtype=self._dtype(like).to_complex(), device=like.device)
+        return torch.zeros(
+            batch, own_part(self.d).shape[0], self.modes, dtype=self._dtype(like).to_complex(), device=like.device
+        )
 
     def step(self, u_BD: Tensor, state_BDR: Tensor) -> tuple[Tensor, Tensor]:
         """One token: (y [B, D], the next state [B, D, R]); cost and memory do not depend on how many came before."""
         dtype = self._dtype(u_BD)
         with _full_precision(u_BD):
             gamma, omega = self.damping_and_frequency(dtype)
-            poles = torch.polar((-gamma).exp(), omega).repeat_interleave(self.weight.a.shape[0] // self.groups, 0)
+            poles = torch.polar((-gamma).exp(), omega).repeat_interleave(u_BD.shape[1] // gamma.shape[0], 0)
             u = u_BD.to(dtype)
             state = poles * state_BDR + u.unsqueeze(-1)
             heard = (self._amplitudes(gamma).flatten(0, 1) * state).sum(-1).real
-            return heard + self.d.to(dtype) * u, state
+            return heard + own_part(self.d).to(dtype) * u, state
 
     def prefill(self, u_BTD: Tensor, state_BDR: Tensor, chunk: int = PREFILL_CHUNK) -> tuple[Tensor, Tensor]:
         """T tokens after `state`: (y [B, T, D], the next state), `chunk` tokens at a time, whose memory it takes.
@@ -143,14 +148,16 @@ class OscBank(nn.Module):
         with _full_precision(u_BTD):
             gamma, omega = self.damping_and_frequency(dtype)
             c = self._amplitudes(gamma)
-            state = state_BDR.unflatten(1, (self.groups, -1))
+            state = state_BDR.unflatten(1, (gamma.shape[0], -1))
             for u in u_BTD.to(dtype).split(chunk, dim=1):
                 length = u.shape[1]
                 lags = torch.arange(length + 1, device=u.device, dtype=dtype)
                 powers = torch.polar((-gamma.unsqueeze(-1) * lags).exp(), omega.unsqueeze(-1) * lags)
                 ringing = torch.einsum("bgcr,grt->btgc", c * state, powers[..., 1:]).real.flatten(2)
-                outputs.append(causal_convolution(u, self.kernel(length, dtype)) + self.d.to(dtype) * u + ringing)
-                driven = u.unflatten(2, (self.groups, -1)).to(powers.dtype)
+                outputs.append(
+                    causal_convolution(u, self.kernel(length, dtype)) + own_part(self.d).to(dtype) * u + ringing
+                )
+                driven = u.unflatten(2, (gamma.shape[0], -1)).to(powers.dtype)
                 driven = torch.einsum("btgc,grt->bgcr", driven, powers[..., :-1].flip(-1))
                 state = powers[..., -1].unsqueeze(1) * state + driven
         return torch.cat(outputs, dim=1), state.flatten(1, 2)
