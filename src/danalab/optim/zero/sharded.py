@@ -24,14 +24,13 @@ from danalab.optim.base import RuleOptimizer
 from danalab.optim.named_groups import called, hyper
 from danalab.optim.registry import optimizer_spec
 from danalab.optim.rehearsal import decided, has_zero_rate
-from danalab.optim.sharding import loading
 from danalab.optim.sharding.adapted import Adapted, adapted
 from danalab.optim.spec import OptimizerSpec
 from danalab.optim.state import check_state_dict
 from danalab.optim.stats import collect
 from danalab.optim.zero.arguments import check_outline, check_settings, content, groups_for
-from danalab.optim.zero.canonical import cut_state_dict, gather_states, own_states
 from danalab.optim.zero.layout import Bucket, Piece, plan
+from danalab.optim.zero.state import OwnedState
 from danalab.optim.zero.traffic import BucketTraffic
 
 
@@ -90,6 +89,7 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
         ]
         self._owned = self._cut(buckets)
         self._inner = self._build(spec, groups, lr, settings)
+        self._owned_state = OwnedState(self._inner, self._owned, self._params, process_group, self._rank, self._ranks)
         self._addresses = [p.data_ptr() for p in self._params]
         self._built = False
         outer = []
@@ -303,43 +303,21 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
         for traffic in self._traffic:
             traffic.finish_gather()
 
+    # ---- state ----
+
     def whole_states(self, name: str) -> Iterator[tuple[Tensor, Tensor]]:
         """(parameter, all of its state called `name`) on every rank, in host memory, one after another. Collective.
 
         Parameters without such state are left out. All ranks must take equally many.
         """
-        own = own_states(self._inner, self._owned)
-        shapes = [p.shape for p in self._params]
-        for i, p in enumerate(self._params):
-            pieces = {
-                piece: ({name: state[name]}, False)
-                for piece, (state, _) in own.items()
-                if piece.parameter == i and name in state
-            }
-            found, _ = gather_states(pieces, shapes, self._group, self._rank, self._ranks)
-            if i in found:
-                yield p, found[i][name]
-
-    # ---- checkpoints ----
+        return self._owned_state.named(name)
 
     def state_dict(self) -> dict[str, Any]:
         """The state_dict that the optimizer has without sharding, on every rank, tensors in host memory. Collective."""
-        shapes = [p.shape for p in self._params]
-        own = own_states(self._inner, self._owned)
         for group, inner in zip(self.param_groups, self._inner.param_groups, strict=True):
             for key, value in hyper(inner).items():
                 group.setdefault(key, value)  # settings that a library adds at its first step
-        states, waiting = gather_states(own, shapes, self._group, self._rank, self._ranks)
-        groups, start = [], 0
-        for group in self.param_groups:
-            stop = start + len(group["params"])
-            saved = {**group, "params": list(range(start, stop))}
-            if isinstance(self._inner, Adapted):
-                saved["unstepped"] = [i - start for i in range(start, stop) if i in waiting]
-                saved["made_by"] = self.optimizer_name
-            groups.append(saved)
-            start = stop
-        return {"state": states, "param_groups": groups}
+        return self._owned_state.state_dict(self.param_groups, self.optimizer_name)
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -353,27 +331,9 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
             check_state_dict(self, lambda group: inner.rule_of(group).moments, state_dict)
         else:
             check_outline(self, state_dict, optimizer_spec(self.optimizer_name).elementwise)
-        cut = cut_state_dict(state_dict, inner.param_groups, self._owned, [p.shape for p in self._params])
-        if isinstance(inner, Adapted):
-            self._agree(lambda: loading.check(inner, cut))
-        self._agree(lambda: inner.load_state_dict(cut))
+        self._owned_state.load_state_dict(state_dict)
         for group, own in zip(self.param_groups, inner.param_groups, strict=True):
             group.update(hyper(own))
-
-    def _agree(self, check: Callable[[], Any]) -> None:
-        """Make sure of something on all ranks: each has pieces of its own to check."""
-        complaint = None
-        try:
-            check()
-        except UserError as error:
-            complaint = str(error)
-        complaints: list[Any] = [complaint]
-        if self._ranks > 1:
-            complaints = [None] * self._ranks
-            dist.all_gather_object(complaints, complaint, group=self._group)
-        found = [complaint for complaint in complaints if complaint is not None]
-        if found:
-            raise UserError(found[0])
 
     # ---- helpers ----
 
