@@ -123,6 +123,8 @@ def _obstacle(config: ModelConfig) -> str | None:
         wanted["d_model modulo n_heads"] = (config.d_model % config.n_heads, 0)
     if config.arch == "qwen3next":
         wanted["shared_expert_gate"] = (config.sparsity is not None and config.sparsity.shared_gate, True)
+        linear = config.linear_attention
+        wanted["layers with attention"] = (linear is None or len(linear.layers) < config.n_layers, True)
     else:
         wanted["n_experts"] = (0 if config.sparsity is None else config.sparsity.n_experts, 0)
         wanted["rotary_dim"] = (config.rotated, config.head_dim)
