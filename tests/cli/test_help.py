@@ -14,7 +14,7 @@ from danalab.cli.app import VERBS, main
 
 shown = {}
 for verb in VERBS:
-    below = getattr(importlib.import_module(f"danalab.cli.{verb}"), "SUBVERBS", ())
+    below = getattr(importlib.import_module(f"danalab.cli.{verb.replace('-', '_')}"), "SUBVERBS", ())
     for words in [[verb], *([verb, name] for name in below)]:
         with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.suppress(SystemExit):
             main([*words, "--help"])

@@ -61,6 +61,12 @@ def test_rates_are_predicted_beyond_the_sizes_and_said_to_be_extrapolated(tmp_pa
     assert within.high_is_open
 
 
+def test_rates_that_were_not_tuned_give_no_law(tmp_path):
+    found = analyse(read_ladder(plant(tmp_path, multipliers=(1.0,))), n_bootstrap=0)
+    assert not found.lr_laws
+    assert any("one learning rate was tried at each size" in note for note in found.notes)
+
+
 def test_three_sizes_give_a_law_of_rates_without_an_interval(tmp_path):
     rows = [row for row in read_ladder(plant(tmp_path)) if row["params"] <= 160_000]
     found = analyse(rows, n_bootstrap=5)

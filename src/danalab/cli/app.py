@@ -28,6 +28,7 @@ VERBS = {
     "sweep": "many runs from a grid over flags; resumable",
     "ladder": "optimizers at several sizes, tuned alike, several seeds; resumable",
     "fit": "the laws of a ladder, and the compute that its optimizers save",
+    "import-wandb": "runs of Weights & Biases as a ladder, from exported files or its API",
     "report": "one page about a ladder: compute saved, laws, curves, sensitivity",
     "compare": "runs side by side: table, loss curves, tokens to equal loss",
     "data": "prepare corpora as token shards; look at them",
@@ -91,7 +92,7 @@ def _dispatch(arguments: list[str]) -> int:
     verb, rest = arguments[0], arguments[1:]
     if verb not in VERBS:
         raise UserError(f"unknown verb '{verb}'{nearest(verb, VERBS)}; known: {', '.join(VERBS)}")
-    module = importlib.import_module(f"danalab.cli.{verb}")
+    module = importlib.import_module(f"danalab.cli.{verb.replace('-', '_')}")
     prog = f"danalab {verb}"
     if hasattr(module, "SUBVERBS"):
         prog, flags_type, run, rest = _subverb(module, prog, rest)

@@ -212,7 +212,10 @@ def _rates(
         with _noting(found, f"sensitivity of {opt} to the learning rate"):
             found.shared_curvatures[opt] = fit_shared_curvature(curves)
     with _noting(found, f"learning-rate law of {opt}"):
-        flat = [row for runs in trials for row in runs]
+        # A size where one rate was tried says nothing of the best one.
+        flat = [row for runs in trials for row in runs if len({row["lr"] for row in runs}) > 1]
+        if not flat:
+            raise UserError("one learning rate was tried at each size; its law needs two or more at 3 sizes")
         sizes, lr, loss = ([row[key] for row in flat] for key in ("non_emb_params", "lr", "final_loss"))
         law = fit_lr_law(sizes, lr, loss, n_bootstrap=n_bootstrap, seed=seed)
         found.lr_laws[opt] = law
