@@ -1,0 +1,84 @@
+"""Commands on the pages are ones that the command line takes, and links lead somewhere."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from danalab.cli.app import VERBS
+from danalab.cli.flags import parse
+from danalab.cli.optimizer_flags import FIELD, chosen
+from danalab.optim import optimizer_spec
+from danalab.train.config import TrainConfig
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+EVERYWHERE = {"help", "config", "print_config", "debug", "model_dim", "num_layers"}
+PLACEHOLDER = re.compile(r"\.\.\.|\[|\b[A-Z]+\b")
+
+
+def commands(text: str) -> list[tuple[str, bool]]:
+    """Every `danalab ...`, and whether it can be run as it stands: in blocks of code, without placeholders."""
+    lines = re.findall(r"^(?:    |\$ )?(?:[A-Z_]+=\S+ )*(danalab [^\n]*)", text.replace("\\\n", " "), re.MULTILINE)
+    parts = [part.strip() for line in lines for part in re.split(r"&&|\|\||[;|>]", re.split(r"\s#\s", line)[0])]
+    inline = [" ".join(span.split()) for span in re.findall(r"`(danalab [^`]*)`", text)]
+    whole = [(part, not PLACEHOLDER.search(part)) for part in parts if part.startswith("danalab ")]
+    return [*whole, *((span, False) for span in inline)]
+
+
+CASES = sorted({(page.name, *case) for page in PAGES for case in commands(page.read_text())})
+
+
+@pytest.mark.parametrize(("page", "command", "whole"), CASES, ids=lambda value: str(value))
+def test_a_command_on_a_page_is_understood(page, command, whole):
+    verb, *words = shlex.split(re.sub(r"[\[\]]", " ", command))[1:]
+    if verb in ("VERB", "...") or verb.startswith("-"):
+        return
+    for name in verb.split("|"):
+        assert name in VERBS
+        module = importlib.import_module(f"danalab.cli.{name}")
+        if not hasattr(module, "SUBVERBS"):
+            check_flags(f"danalab {name}", module.Flags, words, whole)
+        elif words and not words[0].startswith(("-", "...")):
+            for subverb in re.split(r"[/|]", words[0]):
+                assert subverb in module.SUBVERBS
+                check_flags(f"danalab {name} {subverb}", module.SUBVERBS[subverb][0], words[1:], whole)
+
+
+def check_flags(prog: str, flags_type: type, words: list[str], whole: bool) -> None:
+    if "--" in words:
+        assert prog == "danalab slurm"
+        place = words.index("--")
+        words, run = words[:place], words[place + 1 :]
+        check_flags("danalab train", TrainConfig, run, whole)
+    if whole and "--help" not in words:
+        parse(flags_type, words, prog=prog, description="")
+        return
+    fields = {field.name.rstrip("_") for field in dataclasses.fields(flags_type)}
+    known = fields | EVERYWHERE
+    if FIELD in fields:
+        opt = chosen(words, {}, "adana")
+        known |= set() if PLACEHOLDER.search(opt) else {"beta1", "beta2", *optimizer_spec(opt).settings}
+    for word in words:
+        if word.startswith("--"):
+            assert word[2:].split("=")[0].removeprefix("no-").replace("-", "_") in known
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page):
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        path, _, anchor = target.partition("#")
+        if re.match(r"[a-z]+:", target):
+            continue
+        file = page.parent / path if path else page
+        assert file.exists(), target
+        if anchor:
+            headings = re.findall(r"^#+ (.*)", file.read_text(), re.MULTILINE)
+            slugs = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+            assert anchor in slugs, target
