@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import io
 import math
+import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -59,6 +61,10 @@ STYLE: dict[str, Any] = {
 }
 
 LOSS = "validation loss [nats a token]"
+_COORDINATES = re.compile(r' (?:d|x|y)="[^"]*"')
+_DECIMALS = re.compile(r"(\.\d\d)\d+")
+"""What an SVG has too many of: a hundredth of a point cannot be seen."""
+PROLOGUE = '<?xml version="1.0" encoding="utf-8" standalone="no"?>\n'
 EDGE = "above, or not finite"
 COMPUTE = "training compute [FLOPs]"
 SIZE = "model parameters"
@@ -183,7 +189,7 @@ def counts(axis: Axis, values: Iterable[float] = ()) -> None:
 def powers(axis: Axis) -> None:
     """Ticks of a logarithmic axis of large or small numbers, as a x 10^b."""
     low, high = axis.get_view_interval()
-    axis.set_major_locator(FixedLocator(round_numbers(low, high, 5)))
+    axis.set_major_locator(FixedLocator(round_numbers(low, high, 4)))
     axis.set_major_formatter(LogFormatterSciNotation(labelOnlyBase=False, minor_thresholds=(99, 99)))
     axis.set_minor_locator(NullLocator())
 
@@ -219,8 +225,8 @@ def round_numbers(low: float, high: float, most: int = 6) -> list[float]:
         found = [round(digit * 10.0**power, 12) for power in decades for digit in digits]
         found = [value for value in found if low <= value <= high]
         if len(found) <= most and apart(found, whole, 0.75 / most):
-            break
-    return found[:: -(-len(found) // most)] if len(found) > most else found
+            return found
+    return found[:: -(-len(found) // (most + 2))]
 
 
 def apart(values: Sequence[float], whole: float, share: float) -> bool:
@@ -246,13 +252,25 @@ def at_the_edge(axes: Axes, x: Sequence[float], color: Any) -> None:
             axes.plot([], [], linestyle="", marker="x", color=SOFT, label=EDGE)
 
 
-def save_figure(figure: Figure, stem: Path) -> list[Path]:
-    """Write `stem`.png and `stem`.svg; returns both paths."""
-    png, svg = stem.with_suffix(".png"), stem.with_suffix(".svg")
-    figure.savefig(png, dpi=160)
+def save_figure(figure: Figure, stem: Path, svg: str | None = None) -> list[Path]:
+    """Write `stem`.png and `stem`.svg; returns both paths.
+
+    Args:
+        svg: its `svg_text`, where that is known already.
+    """
+    files = [stem.with_suffix(".png"), stem.with_suffix(".svg")]
+    figure.savefig(files[0], dpi=160)
+    files[1].write_text(PROLOGUE + (svg or svg_text(figure)), encoding="utf-8")
+    return files
+
+
+def svg_text(figure: Figure) -> str:
+    """A figure as SVG markup without the XML prologue; the same figure always gives the same text."""
+    buffer = io.StringIO()
     with matplotlib.rc_context({"svg.hashsalt": "danalab"}):
-        figure.savefig(svg, metadata={"Date": None})
-    return [png, svg]
+        figure.savefig(buffer, format="svg", metadata={"Date": None})
+    text = buffer.getvalue()
+    return _COORDINATES.sub(lambda match: _DECIMALS.sub(r"\1", match.group()), text[text.index("<svg") :])
 
 
 def save_points(figure: Figure, path: Path) -> None:
@@ -262,7 +280,7 @@ def save_points(figure: Figure, path: Path) -> None:
         writer.writerow(["panel", "label", "x", "y"])
         for axes in figure.axes:
             for line in axes.get_lines():
-                label = str(line.get_label())
+                label = str(line.get_gid() or line.get_label())
                 for x, y in zip(line.get_xdata(), line.get_ydata(), strict=True):  # pyright: ignore[reportArgumentType]
                     writer.writerow([axes.get_title(), "" if label.startswith("_") else label, _short(x), _short(y)])
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 SEEDS = ("seed", "data_seed")
 SHAPE = ("heads", "size", "d_model", "n_layers", "n_heads", "head_dim", "mlp_dim", "n_kv_heads")
+STYLES = ("-", (0, (5, 2)), (0, (2, 1.2)), "-.", (0, (1, 1)))
+"""Of several lines of one optimizer, which share its colour."""
 MOST_WORDS = 3
 """Differences that a line's name tells."""
 
@@ -41,9 +43,10 @@ def loss_figure(curves: Sequence[RunCurve], axis: str = "tokens", baseline: RunC
     """
     label, position = AXES[axis]
     figure, axes = canvas(label, LOSS)
-    groups = _by_settings(curves)
-    for name, runs in groups.items():
-        _draw_group(axes, name, runs, position)
+    drawn: Counter[str] = Counter()
+    for name, runs in _by_settings(curves).items():
+        _draw_group(axes, name, runs, position, STYLES[drawn[runs[0].opt] % len(STYLES)])
+        drawn[runs[0].opt] += 1
     if baseline is not None:
         axes.axhline(
             baseline.final.val_loss, color=optimizer_color(baseline.opt), linestyle=":", linewidth=1,
@@ -80,10 +83,12 @@ def _by_settings(curves: Sequence[RunCurve]) -> dict[str, list[RunCurve]]:
     groups: dict[str, list[RunCurve]] = defaultdict(list)
     for curve in curves:
         groups[json.dumps(_settings(curve), sort_keys=True, default=str)].append(curve)
+    several_sizes = len({curve.config["params"] for curve in curves}) > 1
     named: dict[str, list[RunCurve]] = {}
     for runs in groups.values():
         relatives = [_settings(other[0]) for other in groups.values() if other[0].opt == runs[0].opt]
-        name = ", ".join([runs[0].opt, *_peculiar(_settings(runs[0]), relatives)])
+        size = [f"{short(runs[0].config['params'])} parameters"] if several_sizes else []
+        name = ", ".join([runs[0].opt, *size, *_peculiar(_settings(runs[0]), relatives)])
         name = name if name not in named else f"{name}, {runs[0].name}"
         named[f"{name} ({len(runs)} seeds)" if len(runs) > 1 else name] = runs
     return named
@@ -99,7 +104,7 @@ def _settings(curve: RunCurve) -> dict[str, Any]:
 def _peculiar(settings: dict[str, Any], relatives: Sequence[dict[str, Any]]) -> list[str]:
     """How these settings differ from the relatives', in a few words."""
     differing = [key for key in settings if len({str(other.get(key)) for other in relatives}) > 1]
-    words = [] if "params" not in differing else [f"{short(settings['params'])} parameters"]
+    words: list[str] = []
     # What follows from size or learning rate needs no mention.
     followers = {"params", *SHAPE, "lr_multiplier", "weight_decay", "wd_ts", "warmup_steps"}
     if "params" in differing:
@@ -111,13 +116,13 @@ def _peculiar(settings: dict[str, Any], relatives: Sequence[dict[str, Any]]) -> 
     return words[:MOST_WORDS]
 
 
-def _draw_group(axes: Axes, name: str, runs: list[RunCurve], position: Callable[[Point], float]) -> None:
+def _draw_group(axes: Axes, name: str, runs: list[RunCurve], position: Callable[[Point], float], style: Any) -> None:
     color = optimizer_color(runs[0].opt)
     shared = set.intersection(*({point.step for point in run.points} for run in runs))
     picked = [[point for point in run.points if point.step in shared and point.tokens > 0] for run in runs]
     x = [position(point) for point in picked[0]]
     losses = np.array([[point.val_loss for point in points] for points in picked])
-    axes.plot(x, losses.mean(axis=0), color=color, label=name, marker="o", markersize=2.5, linewidth=1.6)
+    axes.plot(x, losses.mean(axis=0), color=color, label=name, linestyle=style, linewidth=1.6)
     if len(runs) > 1:
         axes.fill_between(x, losses.min(axis=0), losses.max(axis=0), color=color, alpha=0.2, linewidth=0)
 

@@ -103,8 +103,9 @@ def gain_figure(material: Material) -> Figure | Absent:
             [p.baseline_compute for p in inside], [p.saved for p in inside], color=color, label=opt
         )  # fmt: skip
         _band(axes, inside, color)
-        last = base.measured[0][1]
-        beyond = compute_gain(base, found.loss_laws[opt], base(np.geomspace(last, EXTRAPOLATED * last, 12))).points
+        start = max(p.baseline_compute for p in inside)
+        further = base(np.geomspace(start, EXTRAPOLATED * base.measured[0][1], 20))
+        beyond = compute_gain(base, found.loss_laws[opt], further).points
         seen += [p.saved for p in (*inside, *beyond)]
         seen += [bound for p in inside if p.interval for bound in (p.interval.low, p.interval.high) if abs(bound) < 0.6]
         axes.plot(
@@ -332,7 +333,8 @@ def _band(axes: Axes, points: Sequence[GainPoint], color: str) -> None:
 def _limit(axes: Axes, values: Sequence[float], below: float = 0.05) -> None:
     """Vertical limits around these values: an interval that runs away is cut, not the picture squeezed."""
     low, high = max(min(values), -1.0), min(max(values), 1.0)
-    span = max(high - low, 0.1)
+    high = max(high, low + 0.1)
+    span = high - low
     axes.set_ylim(low - below * span / (1 - below), high + 0.05 * span)
 
 

@@ -19,7 +19,7 @@ from danalab.ladder.analysis import analyse
 from danalab.ladder.rows import pack, read_ladder
 from danalab.report.colors import optimizer_color
 from danalab.report.cost import cost_figure
-from danalab.report.drawing import save_figure, save_points, short
+from danalab.report.drawing import save_figure, save_points, short, svg_text
 from danalab.report.headline import headlines, verdict
 from danalab.report.inside_figures import clipping_figure, schedule_figure, tau_figure
 from danalab.report.ladder_figures import (
@@ -203,7 +203,8 @@ def write_report(material: Material, out: Path, *, packed: bool = False) -> Path
             continue
         page.heading(heading, anchor)
         for stem, figure in shown:
-            page.figure(figure, PICTURES[stem].caption, _files(figure, out / stem, packed))
+            svg = svg_text(figure)
+            page.figure(figure, PICTURES[stem].caption, _files(figure, svg, out / stem, packed), svg)
         for name in names:
             _table(page, out, name, tables[name])
     _not_known(page, out, material, absent, address)
@@ -251,9 +252,9 @@ def _tables(material: Material, address: Address) -> dict[str, Table]:
     }
 
 
-def _files(figure: Figure, stem: Path, packed: bool) -> list[tuple[str, str]]:
+def _files(figure: Figure, svg: str, stem: Path, packed: bool) -> list[tuple[str, str]]:
     """Write the figure's files; returns links to them."""
-    files = [] if packed else save_figure(figure, stem)
+    files = [] if packed else save_figure(figure, stem, svg)
     save_points(figure, stem.with_suffix(".csv"))
     return [(file.suffix[1:].upper(), file.name) for file in (*files, stem.with_suffix(".csv"))]
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import html
-import io
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from danalab.report.drawing import INK, LINE, SOFT
+from danalab.report.drawing import INK, LINE, SOFT, svg_text
 from danalab.report.links import Linked
 
 if TYPE_CHECKING:
@@ -115,19 +114,24 @@ class Page:
             f"<b{kind}>{html.escape(answer)}</b>{rest}</div>"
         )
 
-    def figure(self, figure: Figure, caption: str, files: Sequence[tuple[str, str]] = ()) -> None:
+    def figure(
+        self, figure: Figure, caption: str, files: Sequence[tuple[str, str]] = (), svg: str | None = None
+    ) -> None:
         """A figure as inline SVG, described by its caption for those who cannot see it.
 
         Args:
             files: (text, address) of the same figure to take along.
+            svg: its `svg_text`, where that is known already.
         """
         # Narrow figures stay as wide as they are drawn: text keeps one size over the page.
         width = f"max-width: {figure.get_figwidth() * REM_AN_INCH:.1f}rem"
         head = f'<svg role="img" aria-label="{_quoted(caption)}" style="{width}" '
-        svg = _COLOR.sub(lambda match: self._color(match.group()), svg_text(figure).replace("<svg ", head, 1))
+        markup = _COLOR.sub(
+            lambda match: self._color(match.group()), (svg or svg_text(figure)).replace("<svg ", head, 1)
+        )
         links = "".join(f'<a href="{_quoted(url)}">{html.escape(text)}</a>' for text, url in files)
         self._parts.append(
-            f'<figure><div class="scroll" tabindex="0">{svg}</div>'
+            f'<figure><div class="scroll" tabindex="0">{markup}</div>'
             f"<figcaption>{html.escape(caption)}{links}</figcaption></figure>"
         )
 
@@ -240,14 +244,3 @@ def _is_words(cell: str) -> bool:
 
 def _quoted(text: str) -> str:
     return html.escape(text, quote=True)
-
-
-def svg_text(figure: Figure) -> str:
-    """A figure as SVG markup without the XML prologue, on the page's ground; the same figure gives the same text."""
-    import matplotlib
-
-    buffer = io.StringIO()
-    with matplotlib.rc_context({"svg.hashsalt": "danalab"}):
-        figure.savefig(buffer, format="svg", metadata={"Date": None}, transparent=True)
-    text = buffer.getvalue()
-    return text[text.index("<svg") :]

@@ -29,7 +29,6 @@ from danalab.report.drawing import (
     legend,
     look,
     panels,
-    powers,
     short,
     styled,
     widen,
@@ -170,24 +169,29 @@ def _sweep(material: Material, name: str, label: str, log: bool = False) -> Figu
     axes.set_xticks(ticks, [f"{value:g}" for value in ticks])
     axes.set_xticks([], minor=True)
     if bests:
-        _draw_bests(places[1], bests, name)
+        _draw_bests(places[1], bests, r"\gamma_3", ticks)
     legend(figure, *(law_handles() if bests else ()))
     return figure
 
 
-def _draw_bests(axes: Axes, bests: dict[str, list[tuple[float, float]]], name: str) -> None:
-    """The best value against the horizon, with the power law through it."""
+def _draw_bests(axes: Axes, bests: dict[str, list[tuple[float, float]]], symbol: str, tried: Sequence[float]) -> None:
+    """The best value against the horizon, with the power law through it where it moves at all."""
     for opt, points in bests.items():
         steps, values = (np.array(column, float) for column in zip(*points, strict=True))
-        axes.plot(steps, values, linestyle="", label=f"{opt}", **look(opt))
-        slope, level = np.polyfit(np.log(steps), np.log(values), 1)
-        law_lines(
-            axes, optimizer_color(opt), lambda x, a=level, b=slope: np.exp(a + b * np.log(x)), steps.min(), steps.max()
-        )
-        axes.set_title(f"best {name} ~ steps^{slope:.2f}")
-    axes.set(xscale="log", yscale="log", xlabel="optimizer steps", ylabel=f"best {name}")
+        label = opt
+        if np.ptp(values) > 0:
+            slope, level = np.polyfit(np.log(steps), np.log(values), 1)
+            law_lines(
+                axes, optimizer_color(opt), lambda x, a=level, b=slope: np.exp(a + b * np.log(x)),
+                steps.min(), steps.max(),
+            )  # fmt: skip
+            label = f"{opt}: best ${symbol} \\sim T^{{{slope:.2f}}}$"
+        axes.plot(steps, values, linestyle="", label=label, **look(opt))
+    axes.set(xscale="log", yscale="log", xlabel="optimizer steps T", ylabel=f"best ${symbol}$")
+    axes.set_ylim(min(tried) / 1.2, max(tried) * 1.2)
+    axes.set_yticks(tried, [f"{value:g}" for value in tried])
+    axes.set_yticks([], minor=True)
     counts(axes.xaxis)
-    powers(axes.yaxis)
 
 
 def _bests(lines: Sweep) -> dict[str, list[tuple[float, float]]]:
