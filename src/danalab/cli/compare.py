@@ -26,13 +26,16 @@ def run(flags: Flags) -> None:
     from dataclasses import asdict
 
     from danalab.errors import UserError
-    from danalab.report.comparison import COLUMNS, compare, table_cells, write_comparison
+    from danalab.report.comparison import COLUMNS, compare, named_apart, table_cells, write_comparison
     from danalab.report.console import print_table
     from danalab.report.curves import read_curve
 
     if len(flags.runs) < 1:
         raise UserError("name at least one run folder: danalab compare runs/A runs/B")
-    curves = [read_curve(folder) for folder in flags.runs]
+    for folder in flags.runs:
+        if not (folder / "config.json").is_file() and any(folder.glob("*/config.json")):
+            raise UserError(f"{folder}: a folder of runs; name those to compare, all of them as {folder}/*")
+    curves = named_apart([read_curve(folder) for folder in flags.runs], flags.runs)
     rows = compare(curves, flags.baseline)
     baseline = next(curve for curve, row in zip(curves, rows, strict=True) if row.is_baseline)
     if flags.out is not None:

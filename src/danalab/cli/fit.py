@@ -29,8 +29,6 @@ class Flags:
     """Resamples for the intervals of the laws."""
     seed: int = 0
     """Seed of the resampling."""
-    pack: Path | None = None
-    """Folder for a copy of the ladder without its runs: rows and validation points alone, small enough to commit."""
     json: bool = False
     """Print one JSON object on standard output."""
 
@@ -38,11 +36,10 @@ class Flags:
 def run(flags: Flags) -> None:
     """Fit the laws of learning rate and loss to a ladder's rows, and reckon the compute saved, with intervals."""
     import json
-    import sys
 
     from danalab.errors import UserError
     from danalab.ladder.analysis import analyse
-    from danalab.ladder.rows import pack, read_ladder
+    from danalab.ladder.rows import read_ladder
     from danalab.report.console import print_table
     from danalab.report.ladder_tables import law_table, lr_law_table, saved_table, tuned_table
     from danalab.report.rate_tables import predicted_table, shared_curvature_table, tolerance_table
@@ -65,8 +62,6 @@ def run(flags: Flags) -> None:
         n_bootstrap=flags.bootstrap,
         seed=flags.seed,
     )
-    if flags.pack is not None:
-        print(f"packed: {pack(rows, flags.pack)}", file=sys.stderr)
     if flags.json:
         print(json.dumps(found.as_dict(), allow_nan=False))
         return

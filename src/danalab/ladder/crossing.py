@@ -48,7 +48,7 @@ def first_crossing(x: np.ndarray, y: np.ndarray, target: float) -> float | None:
     i = int(below.argmax())
     if not below[i]:
         return None
-    if i == 0 or not math.isfinite(y[i - 1]):
+    if i == 0 or y[i] == target or not math.isfinite(y[i - 1]):
         return float(x[i])
     share = (y[i - 1] - target) / (y[i - 1] - y[i])
     return math.exp((1 - share) * math.log(x[i - 1]) + share * math.log(x[i]))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -90,9 +90,27 @@ def _row(curve: RunCurve, base: RunCurve) -> Row:
     )
 
 
+def named_apart(curves: Sequence[RunCurve], folders: Sequence[Path]) -> list[RunCurve]:
+    """Runs of one name from several places, called by their paths.
+
+    Raises:
+        UserError: a folder is there twice.
+    """
+    places = [folder.resolve() for folder in folders]
+    for i, place in enumerate(places):
+        if place in places[:i]:
+            raise UserError(f"{folders[i]}: named twice")
+    names = [curve.name for curve in curves]
+    return [
+        curve if names.count(curve.name) == 1 else replace(curve, name=str(folder))
+        for curve, folder in zip(curves, folders, strict=True)
+    ]
+
+
 COLUMNS = {
     "run": "run",
     "optimizer": "opt",
+    "parameters": "params",
     "peak lr": "lr",
     "val loss": "val_loss",
     "bits/byte": "val_bpb",
@@ -118,6 +136,7 @@ def _cell(field: str, row: Row) -> str:
         return "not reached" if field in ("tokens_to_baseline", "compute_saved") else "-"
     formats = {
         "lr": "{:.3g}",
+        "params": "{:,.0f}",
         "val_loss": "{:.4f}",
         "val_bpb": "{:.4f}",
         "tokens": "{:,.0f}",
