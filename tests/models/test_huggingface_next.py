@@ -38,7 +38,7 @@ CASES = {
     ),
     "hybrid-small-eps": small(full_attention_interval=4, norm_eps=1e-6),
     "some-dense": small(full_attention_interval=2, decoder_sparse_step=2, mlp_only_layers=(3,), top_k=1),
-    "two-shared": small(2, full_attention_interval=2, n_shared_experts=2, expert_dim=5),
+    "two-shared": small(2, full_attention_interval=2, n_shared_experts=2, expert_dim=12),
 }  # fmt: skip
 
 
