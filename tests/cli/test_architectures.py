@@ -24,6 +24,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("base", ["--no-tied-head"]),
         ("llama", ["--n-kv-heads", "2"]),
         ("qwen3", ["--n-kv-heads", "1", "--no-attention-gate"]),
+        ("moe", ["--n-experts", "4", "--top-k", "2", "--mlp-dim", "24"]),
+        ("gpt", ["--n-experts", "3", "--top-k", "1", "--n-shared-experts", "1", "--expert-dim", "16"]),
     ],
 )
 def test_a_tiny_run_trains_evaluates_and_speaks(capsys, tmp_path, data, arch, more):
@@ -45,3 +47,70 @@ def test_plan_takes_grouped_queries(capsys):
     assert json.loads(capsys.readouterr().out)["n_kv_heads"] == 2
     assert main(["plan", "--arch", "qwen3", "--heads", "4", "--n-kv-heads", "3"]) == 2
     assert "--n-kv-heads 3 does not divide the 4 heads" in capsys.readouterr().err
+
+
+def test_a_run_with_experts_tells_of_their_use_and_goes_on_where_it_was(tmp_path, data):
+    sizes = ["--d-model", "32", "--n-layers", "2", "--n-heads", "4", "--mlp-dim", "24", "--mlp-only-layers", "0"]
+    steps = ["--iterations", "6", "--log-interval", "1", "--eval-batches", "1", "--no-tune-malloc", "--data", str(data)]
+    common = ["train", "--arch", "moe", *sizes, "--seq-len", "32", *steps]
+    assert main([*common, "--batch-size", "8", "--run-dir", str(tmp_path / "whole")]) == 0
+    parts = [*common, "--global-batch", "8", "--batch-size", "2", "--run-dir", str(tmp_path / "parts")]
+    assert main([*parts, "--iterations-to-run", "3"]) == 0
+    assert main(parts) == 0
+    whole, cut = (
+        [json.loads(line) for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()]
+        for name in ("whole", "parts")
+    )
+    assert [row["step"] for row in cut] == [1, 2, 3, 4, 5, 6]
+    for one, other in zip(whole, cut, strict=True):
+        assert 0 <= one["moe/min_load"] <= 1 <= one["moe/max_load"] <= 8
+        for name in ("train/loss", "grad_norm", "moe/load_balance", "moe/router_z", "moe/router_entropy"):
+            assert other[name] == pytest.approx(one[name], rel=2e-5), name
+
+
+def test_plan_counts_experts_and_learns_at_the_size_that_is_active(capsys):
+    plans = {}
+    for arch, more in (("enoki", []), ("moe", []), ("moe", ["--n-experts", "64"]), ("qwen3", ["--n-experts", "8"])):
+        assert main(["plan", "--arch", arch, "--heads", "8", "--json", *more]) == 0
+        plans[(arch, *more)] = json.loads(capsys.readouterr().out)
+    dense, few, many = plans["enoki",], plans["moe",], plans["moe", "--n-experts", "64"]
+    assert (few["n_experts"], few["top_k"], few["expert_dim"]) == (8, 2, dense["mlp_dim"])
+    assert dense["exact_params"] < few["active_params"] < few["exact_params"] < many["exact_params"]
+    assert many["lr"] == pytest.approx(few["lr"], rel=0.01)
+    assert "taken for moe; at the parameters that are active" in few["lr_source"]
+    assert many["steps"] == pytest.approx(few["steps"], rel=0.01)
+    assert plans["qwen3", "--n-experts", "8"]["active_params"] < plans["qwen3", "--n-experts", "8"]["exact_params"]
+    assert main(["plan", "--arch", "moe", "--heads", "8"]) == 0
+    assert "2 of 8, 2048 wide, in 6 layers" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--n-experts", "0"], "--n-experts 0: at least 1"),
+        (["--n-experts", "4", "--top-k", "5"], "--top-k 5: a token can be sent to 1..4 of the 4 experts"),
+        (["--top-k", "0"], "--top-k 0"),
+        (["--mlp-only-layers", "2"], "--mlp-only-layers 2: the model has the layers 0..1"),
+        (["--mlp-only-layers", "0", "1"], "leave none of the 2 layers"),
+        (["--decoder-sparse-step", "0"], "--decoder-sparse-step 0"),
+        (["--expert-dim", "0"], "--expert-dim 0"),
+        (["--n-shared-experts", "-1"], "--n-shared-experts -1"),
+        (["--shared-expert-gate"], "there are no shared experts"),
+        (["--load-balance-loss", "-1"], "load_balance_loss must be"),
+        (["--expert-parallel"], "there is one rank only"),
+        (["--expert-parallel", "--nproc", "2", "--distributed-backend", "ddp"], "only with --distributed-backend fsdp"),
+        (["--expert-parallel", "--nproc", "3", "--global-batch", "3"], "8 experts cannot be divided among 3 ranks"),
+        (["--nproc", "2", "--distributed-backend", "fsdp", "--tp-size", "2"], "experts are not cut like that"),
+        (["--arch", "enoki", "--top-k", "2"], "enoki has no experts here"),
+        (["--arch", "enoki", "--router-z-loss", "0.1"], "--router-z-loss: enoki has no experts here"),
+        (["--arch", "resonance", "--n-experts", "2"], "resonance has no experts"),
+    ],
+    ids=" ".join,
+)
+def test_experts_that_cannot_be_are_refused_in_one_line(capsys, tmp_path, data, more, message):
+    sizes = ["--d-model", "32", "--n-layers", "2", "--n-heads", "4", "--seq-len", "32", "--iterations", "3"]
+    where = ["--data", str(data), "--run-dir", str(tmp_path / "run")]
+    assert main(["train", "--arch", "moe", *sizes, *where, *more]) == 2
+    said = capsys.readouterr().err.strip().splitlines()
+    assert message in said[-1]
+    assert not (tmp_path / "run").exists() or not list((tmp_path / "run").glob("*.json*"))

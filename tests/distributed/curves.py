@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import torch
 
 from danalab.models import ModelConfig
+from danalab.train.expert_balance import ExpertBalance
 from danalab.train.parallel import Layout, World, join
 from danalab.train.parallel.sharing import share
 from danalab.train.step import GradientStep, UpdateNorm
@@ -29,7 +30,8 @@ class Case:
 
 def config(arch: str) -> ModelConfig:
     """Sizes of which some cannot be divided among ranks evenly: the vocabulary of 61."""
-    return ModelConfig(arch, 32, 2, 4, 8, 52, VOCAB + 1, LENGTH, n_kv_heads=2 if arch == "qwen3" else None)
+    experts = {"n_experts": 4, "n_shared_experts": 1, "load_balance_loss": 0.5} if arch == "moe" else {}
+    return ModelConfig(arch, 32, 2, 4, 8, 52, VOCAB + 1, LENGTH, n_kv_heads=2 if arch == "qwen3" else None, **experts)
 
 
 def batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -62,6 +64,7 @@ def curve(case: Case, world: World | None = None, dtype: torch.dtype | None = No
         z_loss=1e-4,
         autocast=contextlib.nullcontext if dtype is None else lambda: torch.autocast("cpu", dtype),
         sharing=sharing,
+        balance=None if model.config.sparsity is None else ExpertBalance(model.config, torch.device("cpu")),
     )
     moved, rows = UpdateNorm(parameters), []
     for number in range(STEPS):

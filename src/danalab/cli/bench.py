@@ -201,9 +201,35 @@ def finish(found: dict[str, Any], output: Path | None, *, json: bool) -> None:
         print(dumps(found))
 
 
+@dataclass(frozen=True, kw_only=True)
+class MoeFlags:
+    rounds: int = 7
+    """Interleaved rounds that count."""
+    threads: int = 2
+    """CPU threads, each on a core of its own."""
+    output: Path | None = None
+    """JSON file to write."""
+    json: bool = False
+    """Print one JSON object on standard output."""
+
+
+def moe(flags: MoeFlags) -> None:
+    """Forward and backward of experts against Python loops over them, on the CPU."""
+    for name in ("rounds", "threads"):
+        if getattr(flags, name) < 1:
+            raise UserError(f"--{name} {getattr(flags, name)}: must be at least 1")
+    from danalab.benchmarks.timing import pin_threads
+
+    pin_threads(flags.threads)
+    from danalab.benchmarks.moe import CASES, measure
+
+    finish(measure(CASES, flags.rounds, partial(say, json=flags.json)), flags.output, json=flags.json)
+
+
 SUBVERBS = {
     "optim": (OptimFlags, optim),
     "train": (TrainFlags, train),
     "resonance": (ResonanceFlags, resonance),
     "checkpoint": (CheckpointFlags, checkpoint),
+    "moe": (MoeFlags, moe),
 }

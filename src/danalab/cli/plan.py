@@ -9,6 +9,7 @@ from typing import Literal
 
 from danalab.errors import UserError
 from danalab.scaling.dimensions import GPT2_VOCAB
+from danalab.scaling.sparsity import EXPERT_SETTINGS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +44,20 @@ class Flags:
     """One matrix for embedding and head; default as the architecture (gpt has)."""
     vocab_size: int = GPT2_VOCAB
     """Vocabulary, padded [tokens]."""
+    n_experts: int | None = None
+    """Experts in place of each mlp; default 8 (moe, qwen3next), the others none."""
+    top_k: int | None = None
+    """Experts that each token is sent to; default 2."""
+    expert_dim: int | None = None
+    """Hidden width of an expert; default mlp_dim (qwen3next: a third of it)."""
+    n_shared_experts: int | None = None
+    """Experts that every token passes as well; default 0 (qwen3next: 1)."""
+    shared_expert_gate: bool | None = None
+    """Gate the shared experts' output; default no (qwen3next: yes)."""
+    decoder_sparse_step: int = 1
+    """Every so many layers one has experts; the others have a dense mlp."""
+    mlp_only_layers: tuple[int, ...] = ()
+    """Layers (from 0) that have a dense mlp all the same."""
     seq_len: int = 2048
     """Context length [tokens]."""
     batch_size: int = 32
@@ -120,6 +135,7 @@ def run(flags: Flags) -> None:
         lr=flags.lr,
         weight_decay=flags.weight_decay,
         wd_ts=flags.wd_ts,
+        settings={name: getattr(flags, name) for name in EXPERT_SETTINGS},
     )
     memory = memory_gib(planned, flags.batch_size)
     hours = accelerator_hours(planned.flops)
@@ -137,9 +153,16 @@ def run(flags: Flags) -> None:
     if planned.num_frequencies is not None:
         modes = planned.num_frequencies // planned.n_heads
         parts = f"{planned.n_heads} groups of {planned.head_dim} channels, {modes} oscillators a channel"
+    experts = []
+    if planned.n_experts is not None:
+        shared = f" and {planned.n_shared_experts} shared" if planned.n_shared_experts else ""
+        which = f"{planned.top_k} of {planned.n_experts}{shared}, {planned.expert_dim} wide"
+        active = f"{planned.active_params:,} parameters active"
+        experts = [("experts", f"{which}, in {planned.sparse_layers} layers; {active}")]
     rows = [
         ("model", f"{planned.arch}, {parts}, {planned.n_layers} layers, "
                   f"d_model {planned.d_model}, mlp {planned.mlp_dim}"),
+        *experts,
         ("parameters", f"{planned.exact_params:,} as built; size law {planned.total_params:,} total, "
                        f"{planned.non_emb_params:,} without embeddings"),
         ("step", f"{planned.global_batch} sequences x {planned.seq_len} = {planned.tokens_per_step:,} tokens"),

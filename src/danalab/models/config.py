@@ -13,6 +13,8 @@ from danalab.scaling.linear_attention import LinearAttention, linear_attention
 from danalab.scaling.sparsity import Sparsity, sparsity
 
 NORMS = ("layernorm", "rmsnorm", "rmsnorm-1p")
+ROUTER_SETTINGS = ("renormalise", "load_balance_loss", "router_z_loss", "router_entropy_loss")
+"""What a router does and is taught, where there are experts."""
 MIXERS = ("oscillators", "none")
 
 

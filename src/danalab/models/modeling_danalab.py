@@ -1,7 +1,8 @@
-"""danalab's rotary decoders (enoki; qwen3 and llama with any of their switches) for transformers, by trust_remote_code.
+"""danalab's rotary decoders (enoki, moe; qwen3 and llama with any of their switches, and experts) for transformers.
 
-Exports carry a copy of this file, so it stands alone: it needs torch and transformers, and nothing of danalab. Weights
-have danalab's own names and layouts. Shapes: B batch, L new positions, S all positions, D model, N heads, H head dim.
+Loaded by trust_remote_code. Exports carry a copy of this file, so it stands alone: it needs torch and transformers, and
+nothing of danalab. Weights have danalab's own names and layouts. Shapes: B batch, L new positions, S all positions, D
+model, N heads, H head dim.
 """
 
 from __future__ import annotations
@@ -44,12 +45,21 @@ class DanalabConfig(PretrainedConfig):
         swiglu: bool = False,
         rope_base: float = 10000.0,
         residual_scale: float = 1.0,
+        n_experts: int = 0,
+        top_k: int = 0,
+        expert_dim: int = 0,
+        shared_dim: int = 0,
+        shared_gate: bool = False,
+        renormalise: bool = True,
+        sparse_layers: tuple[int, ...] = (),
         **more: Any,
     ):
         self.d_model, self.n_layers, self.n_heads, self.n_kv_heads = d_model, n_layers, n_heads, n_kv_heads
         self.head_dim, self.mlp_dim, self.vocab_size, self.seq_len = head_dim, mlp_dim, vocab_size, seq_len
         self.norm, self.norm_eps, self.qk_norm, self.swiglu = norm, norm_eps, qk_norm, swiglu
         self.attention_gate, self.rope_base, self.residual_scale = attention_gate, rope_base, residual_scale
+        self.n_experts, self.top_k, self.expert_dim, self.renormalise = n_experts, top_k, expert_dim, renormalise
+        self.shared_dim, self.shared_gate, self.sparse_layers = shared_dim, shared_gate, list(sparse_layers)
         super().__init__(**more)
 
 
@@ -102,23 +112,71 @@ class Attention(nn.Module):
 class MLP(nn.Module):
     """GELU or SwiGLU."""
 
-    def __init__(self, config: DanalabConfig):
+    def __init__(self, config: DanalabConfig, width: int):
         super().__init__()
-        self.up = nn.Linear(config.d_model, config.mlp_dim, bias=False)
-        self.gate = nn.Linear(config.d_model, config.mlp_dim, bias=False) if config.swiglu else None
-        self.down = nn.Linear(config.mlp_dim, config.d_model, bias=False)
+        self.up = nn.Linear(config.d_model, width, bias=False)
+        self.gate = nn.Linear(config.d_model, width, bias=False) if config.swiglu else None
+        self.down = nn.Linear(width, config.d_model, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.down(F.gelu(self.up(x)) if self.gate is None else F.silu(self.gate(x)) * self.up(x))
 
 
+class Stack(nn.Module):
+    """A matrix for each expert."""
+
+    def __init__(self, experts: int, inputs: int, outputs: int):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(experts, outputs, inputs))
+
+
+class Mixture(nn.Module):
+    """Experts, of which each token passes the `top_k` that the router likes best, and shared ones."""
+
+    def __init__(self, config: DanalabConfig):
+        super().__init__()
+        d, wide, count = config.d_model, config.expert_dim, config.n_experts
+        self.top_k, self.renormalise = config.top_k, config.renormalise
+        self.router = nn.ModuleDict({"map": nn.Linear(d, count, bias=False)})
+        self.experts = nn.ModuleDict({"up": Stack(count, d, wide), "down": Stack(count, wide, d)})
+        if config.swiglu:
+            self.experts["gate"] = Stack(count, d, wide)
+        self.shared = MLP(config, config.shared_dim) if config.shared_dim else None
+        self.shared_gate = nn.Linear(d, 1, bias=False) if config.shared_gate else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = x.flatten(0, -2)
+        logits = F.linear(rows.float(), self.router["map"].weight.float())
+        weights, chosen = logits.softmax(-1).topk(self.top_k, dim=-1)
+        if self.renormalise:
+            weights = weights / weights.sum(-1, keepdim=True)
+        total = torch.zeros_like(rows)
+        for expert in chosen.unique().tolist():
+            token, place = torch.where(chosen == expert)
+            said = self._expert(expert, rows[token]) * weights[token, place, None].to(rows.dtype)
+            total.index_add_(0, token, said)
+        if self.shared is not None:
+            gate = 1.0 if self.shared_gate is None else torch.sigmoid(self.shared_gate(rows))
+            total = total + gate * self.shared(rows)
+        return total.view_as(x)
+
+    def _expert(self, expert: int, rows: Tensor) -> Tensor:
+        up = F.linear(rows, self.experts["up"].weight[expert])
+        if "gate" in self.experts:
+            hidden = F.silu(F.linear(rows, self.experts["gate"].weight[expert])) * up
+        else:
+            hidden = F.gelu(up)
+        return F.linear(hidden, self.experts["down"].weight[expert])
+
+
 class Block(nn.Module):
-    """Pre-norm attention and MLP."""
+    """Pre-norm attention and MLP, or experts."""
 
     def __init__(self, config: DanalabConfig, layer: int):
         super().__init__()
         self.attention_norm, self.attention = Norm(config, config.d_model), Attention(config, layer)
-        self.mlp_norm, self.mlp = Norm(config, config.d_model), MLP(config)
+        self.mlp_norm = Norm(config, config.d_model)
+        self.mlp = Mixture(config) if layer in config.sparse_layers else MLP(config, config.mlp_dim)
         self.scale = config.residual_scale
 
     def forward(self, x: Tensor, *rest: Any) -> Tensor:

@@ -39,6 +39,8 @@ def check_tensor_parallel(config: ModelConfig, ranks: int) -> None:
     Raises:
         UserError: they do not divide the heads or the hidden units.
     """
+    if config.sparsity is not None:
+        raise UserError(f"--tp-size {ranks}: experts are not cut like that; --expert-parallel shares them out whole")
     wanted = {"n_heads": config.n_heads, "n_kv_heads": config.kv_heads, "mlp_dim": config.mlp_dim}
     for name, size in wanted.items():
         if size % ranks:

@@ -19,6 +19,7 @@ from danalab.optim import ways
 from danalab.optim.base import RuleOptimizer
 from danalab.optim.batch import Batch
 from danalab.optim.kinds import DECAYED, KINDS, kind_by_name, parameter_kinds, unwrapped
+from danalab.optim.matrix_step import update_stacks
 from danalab.optim.newton_schulz import coefficients
 from danalab.optim.rules import Rule
 from danalab.optim.settings import check_numbers
@@ -93,7 +94,8 @@ class HybridOptimizer(RuleOptimizer):
         originals = [p for group in self.param_groups for p in group["params"]]
         for batch in batches:
             like = [originals[index] for index in batch.indices]
-            ways.foreach(replace(rule, foreach=partial(rule.foreach, like=like)), [batch])
+            step = update_stacks if batch.group.get("kind") == "experts" else rule.foreach
+            ways.foreach(replace(rule, foreach=partial(step, like=like)), [batch])
 
 
 def model_groups(model: nn.Module) -> list[dict[str, Any]]:

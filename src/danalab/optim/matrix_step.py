@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from danalab.errors import UserError
 from danalab.optim.newton_schulz import coefficients, default_dtype, orthogonalize, orthogonalize_each
 from danalab.optim.rules import Rule
 
@@ -111,6 +112,25 @@ def update_all(
             parts = [direction(i) for i in indices]
             for k, o in matrix_shards.orthogonalize_shards([like[i] for i in indices], parts, chain):
                 apply(indices[k], o)
+
+
+def update_stacks(
+    ps: list[Tensor], gs: list[Tensor], buffers: list[Tensor], *, like: Sequence[Tensor] | None = None, **s: Any
+) -> None:
+    """`update_all` for stacks [matrices, rows, columns], each of whose matrices is one by itself.
+
+    Args:
+        like: the parameters that `ps` are the local parts of. Of one that is sharded, whole matrices are here, which
+            are nobody else's: no rank needs another.
+    Raises:
+        UserError: one is sharded so that its matrices are cut.
+    """
+    for p in like or ():
+        if any(getattr(placement, "dim", 0) != 0 for placement in getattr(p, "placements", ())):
+            raise UserError(f"stacked matrices must be sharded along their first dimension: got {p.placements}")  # pyright: ignore[reportAttributeAccessIssue]
+    each = [[matrix for stack in stacks for matrix in stack.unbind(0)] for stacks in (ps, gs, buffers)]
+    if each[0]:
+        update_all(*each, **s)
 
 
 def _rule(name: str, scalars: Callable[[Mapping[str, Any], Any], dict[str, Any]]) -> Rule:

@@ -40,10 +40,10 @@ class Muon(HybridOptimizer):
     Convolutions count as matrices [out, in * kernel].
 
     Args:
-        params: parameters, named parameters, or groups. A group says `use_muon` (bool) or `kind` ("matrix", "head",
-            "embedding", "vector"); a group that says neither is split in two: matrices are what has two dimensions or
-            more, less than 10,000 rows, and no name of an embedding or a head. `build_optimizer("muon", model)` makes
-            groups by the kinds that the model declares.
+        params: parameters, named parameters, or groups. A group says `use_muon` (bool) or `kind` ("matrix",
+            "experts": stacks of matrices, "router", "head", "embedding", "vector"); a group that says neither is split
+            in two: matrices are what has two dimensions or more, less than 10,000 rows, and no name of an embedding or
+            a head. `build_optimizer("muon", model)` makes groups by the kinds that the model declares.
         lr: peak learning rate of the matrices; schedules scale both learning rates alike.
         momentum: rate of the momentum.
         nesterov: add the momentum to the gradient; without it, the gradient alone is orthogonalised.

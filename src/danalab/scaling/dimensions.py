@@ -13,6 +13,7 @@ from typing import Protocol
 from danalab.errors import UserError
 from danalab.scaling.architectures import STRUCTURES
 from danalab.scaling.linear_attention import LinearShape, linear_attention
+from danalab.scaling.sparsity import SparseShape, mlp_biases, mlp_params, sparsity
 
 GPT2_VOCAB = 50304
 """GPT-2's 50,257 token ids, padded to a multiple of 64: the vocabulary of the paper's ladder."""
@@ -21,7 +22,7 @@ DEFAULT_MODES = 8
 """Oscillators of a channel of the resonance model, where nothing is said of them."""
 
 
-class Shape(LinearShape, Protocol):
+class Shape(LinearShape, SparseShape, Protocol):
     """Whatever knows its own dimensions: `Dimensions` here, `ModelConfig` in danalab.models."""
 
     @property
@@ -89,16 +90,38 @@ class Dimensions:
     """Width of a value head of the delta rule; None = head_dim / 2."""
     conv_size: int | None = None
     """Taps of the delta rule's convolutions; None = 4."""
+    n_experts: int | None = None
+    """Experts in place of the mlp; None = the architecture's default (moe, qwen3next 8, the others none)."""
+    top_k: int | None = None
+    """Experts of a token; None = the architecture's default (2)."""
+    expert_dim: int | None = None
+    """Hidden width of an expert; None = the architecture's default (mlp_dim)."""
+    n_shared_experts: int | None = None
+    """Experts that every token passes; None = the architecture's default (qwen3next 1, the others none)."""
+    shared_expert_gate: bool | None = None
+    """Gated shared experts; None = the architecture's default (qwen3next yes)."""
+    decoder_sparse_step: int = 1
+    """Every so many layers one has experts."""
+    mlp_only_layers: tuple[int, ...] = ()
+    """Layers that have a dense mlp all the same."""
     seq_len: int = 0
     """Positions that have a vector of their own, where positions are learned; they are left out of the count at 0."""
 
     @property
     def non_emb_params(self) -> int:
-        """The size law P that learning rates were fitted against; 12 d_model^2 n_layers at the standard widths."""
+        """The size law P that learning rates were fitted against; 12 d_model^2 n_layers at the standard widths.
+
+        Of experts those count that a token passes through.
+        """
         # The paper's law for qwen3 ignores its third mlp matrix and its gate; the fitted LRs rest on it all the same.
         if STRUCTURES.get(self.arch).size_law:
-            return 12 * self.d_model**2 * self.n_layers
-        return matrix_params(self)
+            law = 12 * self.d_model**2 * self.n_layers
+            if sparsity(self) is None:
+                return law
+            dense = STRUCTURES.get(self.arch).mlp_matrices * self.d_model * self.mlp_dim * self.n_layers
+            used = matrix_params(self, active=True)
+            return law * used // (used - mlp_params(self, active=True) + dense)
+        return matrix_params(self, active=True)
 
     @property
     def total_params(self) -> int:
@@ -221,26 +244,29 @@ def _vector_params(shape: Shape) -> int:
     if not structure.biases:
         return gains
     query, key = shape.n_heads * shape.head_dim, (shape.n_kv_heads or shape.n_heads) * shape.head_dim
-    maps = query + 2 * key + (structure.mlp_matrices - 1) * shape.mlp_dim + 2 * shape.d_model
-    return 2 * gains + layers * maps
+    return 2 * gains + layers * (query + 2 * key + shape.d_model) + mlp_biases(shape)
 
 
-def matrix_params(shape: Shape) -> int:
-    """Weights of all blocks that take part in matrix products: no embeddings, head, gains or biases."""
-    mlp = STRUCTURES.get(shape.arch).mlp_matrices * shape.d_model * shape.mlp_dim
-    count = attention_layers(shape) * _attention_params(shape) + shape.n_layers * mlp
+def matrix_params(shape: Shape, *, active: bool = False) -> int:
+    """Weights of all blocks that take part in matrix products: no embeddings, head, gains or biases.
+
+    Args:
+        active: of experts, only as many as a token passes through.
+    """
+    count = attention_layers(shape) * _attention_params(shape) + mlp_params(shape, active=active)
     if (linear := linear_attention(shape)) is not None:
         count += len(linear.layers) * linear.matrix_params(shape.d_model)
     return count
 
 
-def parameter_count(shape: Shape, *, embeddings: bool = True) -> int:
+def parameter_count(shape: Shape, *, embeddings: bool = True, active: bool = False) -> int:
     """Exact number of parameters of the model as built, gains and biases included.
 
     Args:
         embeddings: count the embeddings of tokens and learned positions, and the head where it is another matrix, too.
+        active: of experts, only as many as a token passes through.
     """
-    count = matrix_params(shape) + _vector_params(shape)
+    count = matrix_params(shape, active=active) + _vector_params(shape)
     if not embeddings:
         return count
     rows = (1 if is_tied(shape) else 2) * shape.vocab_size
@@ -253,13 +279,13 @@ def flops_per_token(shape: Shape, seq_len: int) -> int:
     """FLOPs to train on one token: every matrix product of forward (2 a weight) and backward (4 a weight).
 
     Attention scores and mixing count in full, as torch's counter does: 12 n_layers (n_heads head_dim) seq_len; the
-    delta rule by its products, the same for a token whatever came before. The
+    delta rule by its products, the same for a token whatever came before; of experts those that a token is sent to. The
     Fourier transforms of resonance do not count: they are under 1% of its products, and bound by memory.
 
     Args:
         seq_len: context length [tokens].
     """
-    weights = matrix_params(shape) + shape.vocab_size * shape.d_model
+    weights = matrix_params(shape, active=True) + shape.vocab_size * shape.d_model
     if STRUCTURES.get(shape.arch).oscillators:
         return 6 * weights
     attention = 12 * attention_layers(shape) * shape.n_heads * shape.head_dim * seq_len

@@ -28,7 +28,11 @@ def memory_gib(planned: Plan, micro_batch: int) -> float:
     states = 4 * words * planned.exact_params
     tokens = micro_batch * planned.seq_len
     width = planned.n_heads * planned.head_dim
-    block = 2 * (4 * planned.d_model + 4 * width + 3 * planned.mlp_dim)
+    hidden = planned.mlp_dim
+    if planned.expert_dim is not None:
+        hidden = ((planned.top_k or 0) + (planned.n_shared_experts or 0)) * planned.expert_dim
+        width += (planned.top_k or 0) * planned.d_model  # copies of each token, to and from its experts
+    block = 2 * (4 * planned.d_model + 4 * width + 3 * hidden)
     activations = tokens * (planned.n_layers * block + 8 * planned.d_model)
     return (states + activations) / 2**30
 

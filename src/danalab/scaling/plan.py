@@ -8,6 +8,7 @@ weight decay    = omega / wd_ts, wd_ts = steps / 10     independent: times the s
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -24,6 +25,7 @@ from danalab.scaling.dimensions import (
     parameter_count,
 )
 from danalab.scaling.learning_rate import COUPLED_AND_DECAYING, OPTIMIZERS, decay_lr, lr_law
+from danalab.scaling.sparsity import sparsity
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +53,18 @@ class Plan:
     """Size law with embeddings: what the horizon takes."""
     exact_params: int
     """Parameters of the model as built."""
+    active_params: int
+    """Of these, what a token passes through: all but the experts that it is not sent to."""
+    n_experts: int | None
+    """Experts of a layer that has them; None where there are none, as of the next four."""
+    top_k: int | None
+    """Experts that a token is sent to."""
+    expert_dim: int | None
+    """Hidden width of an expert."""
+    n_shared_experts: int | None
+    """Experts that every token passes."""
+    sparse_layers: int | None
+    """Layers that have experts."""
     global_batch: int
     """Sequences a step, all ranks and micro-batches together."""
     tokens_per_step: int
@@ -103,6 +117,7 @@ def plan(
     weight_decay: float | None = None,
     wd_ts: float | None = None,
     wd_ts_divisor: float = 10.0,
+    settings: Mapping[str, Any] | None = None,
 ) -> Plan:
     """Resolve a run by the scaling rules; whatever is given explicitly wins over its rule.
 
@@ -115,6 +130,7 @@ def plan(
         tokens_per_param, horizon_basis: the horizon, counted on "total" or "non-emb" parameters.
         iterations, warmup_steps, wd_ts: steps.
         wd_ts_divisor: where wd_ts isn't given, it is iterations / wd_ts_divisor.
+        settings: further fields of `Dimensions`, as those of experts (`EXPERT_SETTINGS`).
     Raises:
         UserError: unknown names, an impossible size or horizon, a warm-up as long as the run.
     Source: arXiv 2602.05298, appendix on the scaling ladder; Hoffmann et al. 2022 for the horizon.
@@ -128,7 +144,9 @@ def plan(
         attention_gate=is_gated(shape) if attention_gate is None else attention_gate,
         tied_head=is_tied(shape) if tied_head is None else tied_head,
         seq_len=seq_len,
+        **(settings or {}),
     )
+    sparse = sparsity(shape)
     global_batch = global_batch or batch_size * acc_steps * world_size
     tokens_per_step = global_batch * seq_len
     if tokens_per_step < 1:
@@ -145,6 +163,8 @@ def plan(
     if lr is None:
         law, lr_source = lr_law(shape.arch, opt, kappa, global_batch)
         lr = law(shape.non_emb_params)
+        if sparse is not None:
+            lr_source += "; at the parameters that are active"
     else:
         lr_source = "given"
     rate = decay_lr(shape.arch, opt, lr, shape.non_emb_params, kappa, global_batch)
@@ -168,6 +188,12 @@ def plan(
         non_emb_params=shape.non_emb_params,
         total_params=shape.total_params,
         exact_params=parameter_count(shape),
+        active_params=parameter_count(shape, active=True),
+        n_experts=sparse and sparse.n_experts,
+        top_k=sparse and sparse.top_k,
+        expert_dim=sparse and sparse.expert_dim,
+        n_shared_experts=sparse and sparse.shared_dim // sparse.expert_dim,
+        sparse_layers=sparse and len(sparse.layers),
         global_batch=global_batch,
         tokens_per_step=tokens_per_step,
         steps=iterations,

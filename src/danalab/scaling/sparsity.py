@@ -12,6 +12,12 @@ from typing import Protocol
 from danalab.errors import UserError
 from danalab.scaling.architectures import STRUCTURES
 
+EXPERT_SETTINGS = (
+    "n_experts", "top_k", "expert_dim", "n_shared_experts", "shared_expert_gate", "decoder_sparse_step",
+    "mlp_only_layers",
+)  # fmt: skip
+"""What of a shape says how many experts there are, and where."""
+
 
 class SparseShape(Protocol):
     """What is asked of a shape here; see `ModelConfig` for the meaning of each."""
@@ -88,6 +94,33 @@ def sparsity(shape: SparseShape) -> Sparsity | None:
     return Sparsity(n_experts, top_k, expert_dim, n_shared * expert_dim, gate and n_shared > 0, _layers(shape))
 
 
+def mlp_params(shape: SparseShape, *, active: bool = False) -> int:
+    """Weights of all layers' mlps and experts, routers and gates that take part in matrix products.
+
+    Args:
+        active: only what one token passes through.
+    """
+    matrices = STRUCTURES.get(shape.arch).mlp_matrices
+    sparse = sparsity(shape)
+    if sparse is None:
+        return shape.n_layers * matrices * shape.d_model * shape.mlp_dim
+    experts = sparse.top_k if active else sparse.n_experts
+    hidden = experts * sparse.expert_dim + sparse.shared_dim
+    each = shape.d_model * (matrices * hidden + sparse.n_experts + sparse.shared_gate)
+    dense = (shape.n_layers - len(sparse.layers)) * matrices * shape.d_model * shape.mlp_dim
+    return len(sparse.layers) * each + dense
+
+
+def mlp_biases(shape: SparseShape) -> int:
+    """Biases of all layers' mlps, where the architecture has them; experts have none, shared ones do."""
+    inner = STRUCTURES.get(shape.arch).mlp_matrices - 1
+    sparse = sparsity(shape)
+    if sparse is None:
+        return shape.n_layers * (inner * shape.mlp_dim + shape.d_model)
+    dense = (shape.n_layers - len(sparse.layers)) * (inner * shape.mlp_dim + shape.d_model)
+    return dense + (len(sparse.layers) * (inner * sparse.shared_dim + shape.d_model) if sparse.shared_dim else 0)
+
+
 def _layers(shape: SparseShape) -> tuple[int, ...]:
     step = shape.decoder_sparse_step
     if step < 1:
@@ -104,10 +137,6 @@ def _layers(shape: SparseShape) -> tuple[int, ...]:
 
 
 def _refuse_without_experts(shape: SparseShape) -> None:
-    for name, default in (
-        ("top_k", None), ("expert_dim", None), ("n_shared_experts", None), ("shared_expert_gate", None),
-        ("decoder_sparse_step", 1), ("mlp_only_layers", ()),
-    ):  # fmt: skip
-        value = getattr(shape, name)
-        if value != default and value is not False and value != 0:
+    for name in EXPERT_SETTINGS:
+        if getattr(shape, name) not in (None, False, (), 1 if name == "decoder_sparse_step" else None):
             raise UserError(f"--{name.replace('_', '-')}: {shape.arch} has no experts here; give --n-experts, too")

@@ -50,6 +50,28 @@ class TrainConfig:
     """Gate attention's output elementwise; default as the architecture (qwen3 does)."""
     tied_head: bool | None = None
     """One matrix for embedding and head; default as the architecture (gpt has)."""
+    n_experts: int | None = None
+    """Experts in place of each mlp, of any architecture with attention; default 8 (moe, qwen3next), the others none."""
+    top_k: int | None = None
+    """Experts that each token is sent to; default 2."""
+    expert_dim: int | None = None
+    """Hidden width of an expert; default mlp_dim (qwen3next: a third of it)."""
+    n_shared_experts: int | None = None
+    """Experts that every token passes as well; default 0 (qwen3next: 1)."""
+    shared_expert_gate: bool | None = None
+    """Gate the shared experts' output by sigmoid(w . x); default no (qwen3next: yes)."""
+    decoder_sparse_step: int = 1
+    """Every so many layers one has experts (those whose number from 1 it divides); the others have a dense mlp."""
+    mlp_only_layers: tuple[int, ...] = ()
+    """Layers (from 0) that have a dense mlp all the same: 0 5 11."""
+    renormalise: bool | None = None
+    """Divide the weights of a token's experts by their sum; default yes."""
+    load_balance_loss: float | None = None
+    """Weight of the load-balancing loss, which is 1 where experts are used evenly; default 0.01."""
+    router_z_loss: float | None = None
+    """Weight of mean(logsumexp^2) of the routers' logits; default 0.001."""
+    router_entropy_loss: float | None = None
+    """Weight of minus the entropy of the mean routing distribution [nats]; default 0."""
     vocab_size: int | None = None
     """Vocabulary of the model [tokens]; default the data's, padded."""
     init: str | None = None
@@ -172,6 +194,8 @@ class TrainConfig:
     """diloco: how long workers wait for one that does not come, before they go on without it [s]; default 600."""
     tp_size: int = 1
     """fsdp: ranks that share each matrix product."""
+    expert_parallel: bool = False
+    """fsdp, which it implies: experts are shared out whole among the ranks, and tokens travel to them."""
     replicas: int = 1
     """fsdp: whole copies of the model, each sharded over the other ranks."""
     collective_timeout: float = 600.0
@@ -242,6 +266,7 @@ class TrainConfig:
             if isinstance(value := getattr(self, name), str):
                 object.__setattr__(self, name, Path(value))
         object.__setattr__(self, "data", str(self.data))
+        object.__setattr__(self, "mlp_only_layers", tuple(self.mlp_only_layers))
         # Lists, as JSON has them: a run is compared with what its folder says.
         settings = {
             name.replace("-", "_"): list(value) if isinstance(value, tuple) else value
@@ -290,7 +315,16 @@ class TrainConfig:
                 raise UserError(f"{flag(name)} {value}: must be finite and positive")
         if self.diloco_momentum is not None and not 0 <= self.diloco_momentum < 1:
             raise UserError(f"--diloco-momentum {self.diloco_momentum}: must be in [0, 1)")
+        if self.expert_parallel and self.distributed_backend not in (None, "fsdp"):
+            raise UserError(
+                f"--expert-parallel: only with --distributed-backend fsdp, here it is {self.distributed_backend}; "
+                "leave one of them out"
+            )
         for name in ("tp_size", "replicas"):
+            if self.expert_parallel and getattr(self, name) > 1:
+                raise UserError(
+                    f"{flag(name)} {getattr(self, name)}: not with --expert-parallel; leave one of them out"
+                )
             if getattr(self, name) > 1 and self.distributed_backend != "fsdp":
                 raise UserError(
                     f"{flag(name)} {getattr(self, name)}: only with --distributed-backend fsdp"
@@ -349,7 +383,8 @@ def flag(name: str) -> str:
 MECHANICS = frozenset(
     {
         *("batch_size", "acc_steps", "device", "compile", "activation_checkpointing", "tune_malloc", "gc_interval"),
-        *("nproc", "distributed_backend", "tp_size", "replicas", "collective_timeout", "diloco_patience"),
+        *("nproc", "distributed_backend", "tp_size", "replicas", "expert_parallel", "collective_timeout"),
+        "diloco_patience",
         *("on_nonfinite", "eval_interval", "eval_batches", "log_interval", "json"),
         *("ckpt_interval", "keep_last", "keep_every", "keep_steps", "local_ckpt_dir", "async_checkpoint"),
         *("tensorboard", "wandb", "wandb_project", "wandb_entity", "wandb_group", "wandb_mode"),

@@ -111,7 +111,7 @@ def _launch(config: TrainConfig) -> Outcome:
     layout = layout_of(config, {})
     shape = layout.shape(config.nproc)
     resolved = resolve(config, _open(config), world_size=data_parallel_size(shape))
-    check_sharing(resolved, layout)
+    check_sharing(resolved, layout, config.nproc)
     end = launch(config, config.nproc, runtime.device_type(config.device))
     folder = RunFolder(resolved.run_dir)
     status = {0: "finished", NONFINITE_EXIT_CODE: "nonfinite"}.get(end, "interrupted")
@@ -130,7 +130,7 @@ def _settle(config: TrainConfig, world: World, keep: contextlib.ExitStack) -> Re
     dataset = _open(config)
     resolved = resolve(config, dataset, world_size=world.dp_size)
     dataset.check_vocab(resolved.model.vocab_size)
-    check_sharing(resolved, world.layout)
+    check_sharing(resolved, world.layout, world.size)
     keep.enter_context(folder_of(resolved, world).locked())
     return as_worker(resolved, world) if world.layout.backend == "diloco" else resolved
 

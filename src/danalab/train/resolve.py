@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Protocol
 
 from danalab.errors import UserError
-from danalab.models.config import ModelConfig
+from danalab.models.config import ROUTER_SETTINGS, ModelConfig
 from danalab.optim.schedules import Schedule, get_schedule
 from danalab.scaling import Dimensions, Plan, dimensions, explicit_dimensions, flops_per_token, plan
 from danalab.scaling.architectures import STRUCTURES
 from danalab.scaling.learning_rate import OPTIMIZERS, decay_lr
 from danalab.scaling.resonance import if_resonance
+from danalab.scaling.sparsity import EXPERT_SETTINGS
 from danalab.train.config import TrainConfig, flag
 from danalab.train.optimizer_settings import checked_settings
 from danalab.train.ramps import Pace
@@ -176,7 +177,13 @@ def resolve(config: TrainConfig, dataset: Vocabulary, world_size: int = 1) -> Re
         tied_head=config.tied_head,
         num_frequencies=planned.num_frequencies,
         mixer=config.mixer,
+        **{name: getattr(config, name) for name in EXPERT_SETTINGS},
+        **{name: value for name in ROUTER_SETTINGS if (value := getattr(config, name)) is not None},
     )
+    if model.sparsity is None:
+        for name in ("expert_parallel", *ROUTER_SETTINGS):
+            if getattr(config, name) not in (None, False if name == "expert_parallel" else None):
+                raise UserError(f"{flag(name)}: {config.arch} has no experts here; give --n-experts, too")
     if not pace.is_constant:
         flops = pace.flops(planned.steps, lambda length: flops_per_token(model, length))
         planned = replace(planned, tokens=pace.tokens(planned.steps), flops=flops)
@@ -194,6 +201,10 @@ def resolve(config: TrainConfig, dataset: Vocabulary, world_size: int = 1) -> Re
         head_dim=planned.head_dim,
         mlp_dim=planned.mlp_dim,
         num_frequencies=planned.num_frequencies,
+        n_experts=planned.n_experts,
+        top_k=planned.top_k,
+        expert_dim=planned.expert_dim,
+        n_shared_experts=planned.n_shared_experts,
         init=config.init or model.architecture.init,
         iterations=planned.steps,
         warmup_steps=planned.warmup,
@@ -315,6 +326,7 @@ def _plan(
             weight_decay=config.weight_decay,
             wd_ts=config.wd_ts,
             wd_ts_divisor=config.wd_ts_divisor,
+            settings={name: getattr(config, name) for name in EXPERT_SETTINGS},
         )
 
     planned = make(config.lr)
@@ -356,6 +368,8 @@ def _default_folder() -> Path:
 
 def _name(filled: TrainConfig, dataset: Vocabulary, given: TrainConfig) -> str:
     size = f"h{given.heads}" if given.heads is not None else f"d{filled.d_model}x{filled.n_layers}"
+    if filled.n_experts is not None:
+        size += f"-e{filled.n_experts}k{filled.top_k}"
     batch = f"b{filled.global_batch}x{filled.seq_len}"
     length = f"i{filled.iterations}-lr{filled.lr:.3g}-s{filled.seed}"
     return f"{filled.arch}-{filled.opt}-{size}-{dataset.name}-{batch}-{length}"

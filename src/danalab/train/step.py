@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from danalab.train.expert_balance import ExpertBalance
 from danalab.train.loss_scale import LossScale
 from danalab.train.parallel.norms import whole_norm
 from danalab.train.parallel.sharing import Sharing
@@ -54,6 +55,7 @@ class GradientStep:
         autocast: Callable[[], Any],
         sharing: Sharing | None = None,
         loss_scale: LossScale | None = None,
+        balance: ExpertBalance | None = None,
     ):
         """Args:
         parameters: those of the optimizer, in its order.
@@ -63,8 +65,9 @@ class GradientStep:
         autocast: makes the context manager of forward computations.
         sharing: among which ranks; default one process alone.
         loss_scale: for float16.
+        balance: the router's losses, for a model that has experts.
         """
-        self._model = model
+        self._model: Any = model
         self._micro_batch = micro_batch
         self._seq_len = seq_len
         self._grad_clip = grad_clip
@@ -72,6 +75,7 @@ class GradientStep:
         self._autocast = autocast
         self._device = parameters[0].device
         self._scale = loss_scale
+        self._balance = balance
         self._sharing = sharing or Sharing(World.single())
         self._sharing.attach(parameters)
 
@@ -80,7 +84,7 @@ class GradientStep:
 
         Collective.
         """
-        loss, _ = self._accumulate(inputs, targets, self._z_loss)
+        loss, _ = self._accumulate(inputs, targets, self._z_loss, self._balance)
         return self._look(loss)
 
     def of_labels(self, inputs: Tensor, labels: Tensor) -> float:
@@ -88,12 +92,14 @@ class GradientStep:
 
         What is not finite stays so. Collective.
         """
-        _, counted = self._accumulate(inputs, labels, 0.0)
+        _, counted = self._accumulate(inputs, labels, 0.0, None)
         if self._scale is not None:
             self._sharing.scale_gradients(1 / self._scale.value)
         return counted
 
-    def _accumulate(self, inputs: Tensor, targets: Tensor, z_loss: float) -> tuple[Tensor, float]:
+    def _accumulate(
+        self, inputs: Tensor, targets: Tensor, z_loss: float, balance: ExpertBalance | None
+    ) -> tuple[Tensor, float]:
         """(mean cross-entropy, valid targets) of the global batch, whose gradients are left in the parameters."""
         sharing = self._sharing
         valid, positions = sharing.world.sums([float((targets != IGNORED).sum()), float(targets.numel())])
@@ -109,6 +115,8 @@ class GradientStep:
                 with self._autocast():
                     ce, lse2 = self._model(micro_inputs, micro_targets, z_loss=z_loss, ignore_index=IGNORED, **counts)
                     loss = ce + z_loss * lse2
+                    if balance is not None:
+                        loss = loss + balance.loss(self._model.take_routing(), positions)
                 if sharing.loss_factor != 1:
                     loss = loss * sharing.loss_factor
                 if self._scale is not None:
@@ -116,6 +124,8 @@ class GradientStep:
                 loss.backward()
             total += ce.detach()
         sharing.finish()
+        if balance is not None:
+            balance.finish(sharing.total)
         return sharing.total(total), valid
 
     def _look(self, loss: Tensor) -> StepResult:

@@ -25,6 +25,7 @@ from danalab.train.curvature import Curvature
 from danalab.train.driver import OptimizerDriver
 from danalab.train.dry_run import dry_run
 from danalab.train.evaluation import Evaluation, Evaluator
+from danalab.train.expert_balance import ExpertBalance
 from danalab.train.failures import explained
 from danalab.train.folder import RunFolder
 from danalab.train.guard import FiniteGuard, NonFiniteError
@@ -97,6 +98,7 @@ class Trainer:
         self._first_step = 0
         self._schedule = resolved.schedule()
         self._kept_steps = config.kept_steps()
+        self._balance = None if resolved.model.sparsity is None else ExpertBalance(resolved.model, device)
         self._gradients = GradientStep(
             model,
             driver.parameters,
@@ -107,6 +109,7 @@ class Trainer:
             autocast=autocast,
             sharing=self.sharing,
             loss_scale=loss_scale,
+            balance=self._balance,
         )
         self._loss_scale = loss_scale
         self._curvature = Curvature(
@@ -315,6 +318,7 @@ class Trainer:
             "save_wait": interval["save_wait"],
             "skipped": self.guard.skipped or None,
             "loss_scale": None if result.scale is None else float(result.scale),
+            **({} if self._balance is None else self._balance.scalars()),
             **self.driver.scalars(),
             **self.sharing.scalars(),
         }
@@ -411,6 +415,7 @@ class Trainer:
             "random": random_state(),
             "guard": {"skipped": self.guard.skipped, "in_a_row": self.guard.in_a_row},
             "loss_scale": None if self._loss_scale is None else self._loss_scale.state_dict(),
+            "experts": None if self._balance is None else self._balance.state_dict(),
             "callbacks": {callback.name: callback.state_dict() for callback in self.callbacks},
             "sharing": self.sharing.state_dict(),
             "pending_row": self._pending_row,
@@ -424,6 +429,8 @@ class Trainer:
         self.guard.skipped, self.guard.in_a_row = meta["guard"]["skipped"], meta["guard"]["in_a_row"]
         if self._loss_scale is not None and meta.get("loss_scale") is not None:
             self._loss_scale.load_state_dict(meta["loss_scale"])
+        if self._balance is not None and meta.get("experts") is not None:
+            self._balance.load_state_dict(meta["experts"])
         for callback in self.callbacks:
             if callback.name in meta["callbacks"]:
                 callback.load_state_dict(meta["callbacks"][callback.name])

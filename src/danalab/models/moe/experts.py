@@ -12,9 +12,10 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.nn import functional as F
 
-from danalab.models.moe.grouped import grouped_linear
+from danalab.models.moe.grouped import grouped_linear, product_dtype
 
 Activation = Literal["swiglu", "gelu", "gelu-tanh"]
 
@@ -29,7 +30,9 @@ class StackedLinear(nn.Module):
 
     def forward(self, x_RF: Tensor, counts_E: Tensor) -> Tensor:
         """Each row times the matrix of its expert; `counts` rows for each expert, in order."""
-        return grouped_linear(x_RF, self.weight, counts_E)
+        # Of weights that are shared out among ranks, this rank's experts.
+        weight = self.weight.to_local() if isinstance(self.weight, DTensor) else self.weight
+        return grouped_linear(x_RF, weight, counts_E)
 
 
 class Experts(nn.Module):
@@ -41,6 +44,10 @@ class Experts(nn.Module):
         self.gate = StackedLinear(n_experts, d_model, expert_dim) if activation == "swiglu" else None
         self.up = StackedLinear(n_experts, d_model, expert_dim)
         self.down = StackedLinear(n_experts, expert_dim, d_model, role="expert_residual")
+
+    def dtype_for(self, x: Tensor) -> torch.dtype:
+        """What the products with `x` are computed in."""
+        return product_dtype(x, self.up.weight)
 
     def forward(self, x_RD: Tensor, counts_E: Tensor) -> Tensor:
         """[R, D]: rows sorted by expert.

@@ -1,66 +1,137 @@
 """Rows times the matrix of their group, y[r] = W[g(r)] x[r], where rows of a group lie together.
 
-Shapes: R rows, E groups, M columns of x, N rows of a matrix.
+One operation for the compiler, on whatever sizes groups have: torch's grouped product on GPUs that have one, else a
+product for each contiguous segment. Shapes: R rows, E groups, M columns of x, N rows of a matrix.
 """
 
 from __future__ import annotations
 
+import functools
+import logging
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+from torch.utils.flop_counter import register_flop_formula
+
+log = logging.getLogger(__name__)
 
 LEAST_ROWS = 32
-"""Fewer rows than this are filled up with zeros: for a handful, libraries take other kernels, which round otherwise,
-and what an expert says of a token would depend, in its last bit, on how many others it was sent."""
+"""On a CPU, fewer rows than this are filled up with zeros: for a handful, libraries take other kernels, which round
+otherwise, and what an expert says of a token would depend, in its last bit, on how many others it was sent."""
 
 
 def grouped_linear(x_RM: Tensor, weight_ENM: Tensor, counts_E: Tensor) -> Tensor:
-    """[R, N]; differentiable once.
+    """[R, N], in the dtype that a linear map of the same arguments has; differentiable once.
 
     Args: counts: rows of each group, in order, int64 [E], with the sum R.
     """
-    device = x_RM.device.type
-    if torch.is_autocast_enabled(device):
-        dtype = torch.get_autocast_dtype(device)
-    else:
-        dtype = torch.promote_types(x_RM.dtype, weight_ENM.dtype)
-    return _GroupedLinear.apply(x_RM.to(dtype), weight_ENM.to(dtype), counts_E)  # pyright: ignore[reportReturnType]
+    dtype = product_dtype(x_RM, weight_ENM)
+    return _linear(x_RM.to(dtype), weight_ENM.to(dtype), counts_E)
 
 
-class _GroupedLinear(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, counts: Tensor) -> Tensor:
-        ctx.save_for_backward(x, weight)
-        ctx.counts = counts.tolist()
-        y = x.new_empty(x.shape[0], weight.shape[1])
-        for rows, out, matrix in zip(x.split(ctx.counts), y.split(ctx.counts), weight, strict=True):
-            _product(rows, matrix.T, out)
-        return y
+def product_dtype(x: Tensor, weight: Tensor) -> torch.dtype:
+    """What a product of the two is computed in: autocast's dtype where that is on."""
+    if is_autocast(x.device):
+        return torch.get_autocast_dtype(x.device.type)
+    return torch.promote_types(x.dtype, weight.dtype)
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        x, weight = ctx.saved_tensors
-        g = grads[0].contiguous()
-        grad_x = grad_weight = None
-        if ctx.needs_input_grad[0]:
-            grad_x = torch.empty_like(x)
-            for rows, out, matrix in zip(g.split(ctx.counts), grad_x.split(ctx.counts), weight, strict=True):
-                _product(rows, matrix, out)
-        if ctx.needs_input_grad[1]:
-            grad_weight = torch.empty_like(weight)
-            for rows, seen, out in zip(g.split(ctx.counts), x.split(ctx.counts), grad_weight, strict=True):
-                torch.mm(rows.T, seen, out=out)
-        return grad_x, grad_weight, None
+
+def is_autocast(device: torch.device) -> bool:
+    """Whether autocast is on for a device; the meta device, which it does not know, has none."""
+    return device.type != "meta" and torch.is_autocast_enabled(device.type)
+
+
+@torch.library.custom_op("danalab::grouped_linear", mutates_args=())
+def _linear(x: Tensor, weight: Tensor, counts: Tensor) -> Tensor:
+    if _has_kernel(x, x.shape[1], weight.shape[1]):
+        return _kernel()(x, weight.mT, offs=_ends(counts))
+    sizes = counts.tolist()
+    y = x.new_empty(x.shape[0], weight.shape[1])
+    for rows, out, matrix in zip(x.split(sizes), y.split(sizes), weight, strict=True):
+        _product(rows, matrix.T, out)
+    return y
+
+
+@torch.library.custom_op("danalab::grouped_outer", mutates_args=())
+def _outer(g: Tensor, x: Tensor, counts: Tensor) -> Tensor:
+    """Each group's g^T x: [E, N, M] of g [R, N] and x [R, M]."""
+    if _has_kernel(x, x.shape[1], g.shape[1]):
+        return _kernel()(g.T, x, offs=_ends(counts))
+    sizes = counts.tolist()
+    total = x.new_empty(len(sizes), g.shape[1], x.shape[1])
+    for left, right, out in zip(g.split(sizes), x.split(sizes), total, strict=True):
+        torch.mm(left.T, right, out=out)
+    return total
+
+
+@_linear.register_fake
+def _(x: Tensor, weight: Tensor, counts: Tensor) -> Tensor:
+    return x.new_empty(x.shape[0], weight.shape[1])
+
+
+@_outer.register_fake
+def _(g: Tensor, x: Tensor, counts: Tensor) -> Tensor:
+    return x.new_empty(counts.shape[0], g.shape[1], x.shape[1])
+
+
+def _keep(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs)
+
+
+def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+    x, weight, counts = ctx.saved_tensors
+    grad = grad.contiguous()
+    grad_x = _linear(grad, weight.mT, counts) if ctx.needs_input_grad[0] else None
+    return grad_x, _outer(grad, x, counts) if ctx.needs_input_grad[1] else None, None
+
+
+_linear.register_autograd(_backward, setup_context=_keep)
+
+
+@register_flop_formula(torch.ops.danalab.grouped_linear)
+def _linear_flops(x: Any, weight: Any, counts: Any, *args: Any, out_shape: Any = None, **more: Any) -> int:
+    return 2 * x[0] * weight[1] * weight[2]
+
+
+@register_flop_formula(torch.ops.danalab.grouped_outer)
+def _outer_flops(g: Any, x: Any, counts: Any, *args: Any, out_shape: Any = None, **more: Any) -> int:
+    return 2 * g[0] * g[1] * x[1]
+
+
+# ---- how ----
 
 
 def _product(rows: Tensor, matrix: Tensor, out: Tensor) -> None:
     n = rows.shape[0]
-    if n >= LEAST_ROWS:
+    if n >= LEAST_ROWS or rows.device.type != "cpu":
         torch.mm(rows, matrix, out=out)
     elif n:
         filled = rows.new_zeros(LEAST_ROWS, rows.shape[1])
         filled[:n] = rows
         out.copy_((filled @ matrix)[:n])
+
+
+def _ends(counts: Tensor) -> Tensor:
+    return counts.cumsum(0).to(torch.int32)
+
+
+def _kernel() -> Callable[..., Tensor]:
+    return getattr(F, "grouped_mm", None) or torch._grouped_mm  # the public name is of torch 2.10
+
+
+def _has_kernel(x: Tensor, *widths: int) -> bool:
+    """Whether torch's grouped product takes this: bfloat16 on Hopper and later, rows at multiples of 16 bytes."""
+    if x.device.type != "cuda" or x.dtype != torch.bfloat16 or x.shape[0] == 0:
+        return False
+    return not any(width % 8 for width in widths) and _is_hopper(x.device.index)
+
+
+@functools.cache
+def _is_hopper(device: int | None) -> bool:
+    has = torch.cuda.get_device_capability(device) >= (9, 0)
+    if not has:
+        log.info("experts: this GPU has no grouped product in torch; one product for each expert is slower")
+    return has

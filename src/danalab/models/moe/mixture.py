@@ -7,6 +7,8 @@ Shapes: B batch, L length, T = B L tokens, D model dimension, K experts of a tok
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor, nn
 
@@ -14,7 +16,11 @@ from danalab.models.config import ModelConfig
 from danalab.models.layers import Linear
 from danalab.models.mlp import GeluMLP, SwiGLU
 from danalab.models.moe.experts import Activation, Experts
+from danalab.models.moe.permute import combine, sort_by_expert, spread
 from danalab.models.moe.router import Router, Routing
+
+if TYPE_CHECKING:
+    from danalab.models.moe.parallel import Exchange
 
 
 def feed_forward(config: ModelConfig, layer: int, activation: Activation) -> nn.Module:
@@ -34,6 +40,8 @@ class MixtureOfExperts(nn.Module):
         assert sparsity is not None
         self.router = Router(config.d_model, sparsity.n_experts, sparsity.top_k, renormalise=config.renormalise)
         self.experts = Experts(sparsity.n_experts, config.d_model, sparsity.expert_dim, activation)
+        self.exchange: Exchange | None = None
+        """How rows reach experts of other ranks; None: all are here."""
         self.shared = _mlp(config, activation, sparsity.shared_dim) if sparsity.shared_dim else None
         self.shared_gate = Linear(config.d_model, 1, role="router") if sparsity.shared_gate else None
 
@@ -41,22 +49,17 @@ class MixtureOfExperts(nn.Module):
         """([B, L, D], what the router's losses need)."""
         x_TD = x_BLD.reshape(-1, x_BLD.shape[-1])
         weights, chosen, routing = self.router(x_TD)
-        order, counts = sort_by_expert(chosen, self.router.n_experts)
-        y_RD = self.experts(x_TD[order // self.router.top_k], counts)
-        back = torch.empty_like(order)
-        back[order] = torch.arange(order.numel(), device=order.device)
-        y_TKD = y_RD[back].view(*weights.shape, -1)
-        y_TD = (y_TKD * weights.to(y_TKD.dtype).unsqueeze(-1)).sum(1)
+        order = sort_by_expert(chosen)
+        rows_RD = spread(x_TD.to(self.experts.dtype_for(x_TD)), order)
+        if self.exchange is None:
+            rows_RD = self.experts(rows_RD, routing.counts)
+        else:
+            rows_RD = self.exchange(self.experts, rows_RD, routing.counts)
+        y_TD = combine(rows_RD, weights, order)
         if self.shared is not None:
             shared = self.shared(x_TD)
             y_TD = y_TD + (shared if self.shared_gate is None else torch.sigmoid(self.shared_gate(x_TD)) * shared)
         return y_TD.view(x_BLD.shape), routing
-
-
-def sort_by_expert(chosen_TK: Tensor, n_experts: int) -> tuple[Tensor, Tensor]:
-    """(places t K + k of all choices, sorted by expert and then by token, [T K]; choices of each expert, [E])."""
-    flat = chosen_TK.flatten()
-    return flat.argsort(stable=True), torch.bincount(flat, minlength=n_experts)
 
 
 def _mlp(config: ModelConfig, activation: Activation, width: int) -> nn.Module:

@@ -8,19 +8,21 @@ What its losses need are sums over tokens: so a global batch may be taken in any
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from danalab.models.layers import Linear
+from danalab.models.moe.grouped import is_autocast
 
 
 class Routing(NamedTuple):
-    """What one pass through a router says of the use of its experts, in sums over tokens; float32."""
+    """What one pass through a router says of the use of its experts, in sums over tokens."""
 
     counts: Tensor
-    """Times that each expert was chosen, [E]; no gradient."""
+    """Times that each expert was chosen, int64 [E]."""
     probabilities: Tensor
     """Sum of each expert's probability, [E]."""
     lse2: Tensor
@@ -39,7 +41,7 @@ class Router(nn.Module):
         """(weights [T, K] in float32, indices of experts [T, K] int64, sums for the losses)."""
         # Float32, and outside of autocast: neighbouring probabilities are the same number in bfloat16, and a token
         # would be sent elsewhere by rounding.
-        with torch.autocast(x_TD.device.type, enabled=False):
+        with torch.autocast(x_TD.device.type, enabled=False) if is_autocast(x_TD.device) else nullcontext():
             exact = torch.promote_types(x_TD.dtype, torch.float32)
             logits = nn.functional.linear(x_TD.to(exact), self.map.weight.to(exact))
             lse = logits.logsumexp(-1)
@@ -47,6 +49,7 @@ class Router(nn.Module):
             weights, chosen = probabilities.topk(self.top_k, dim=-1)
             if self.renormalise:
                 weights = weights / weights.sum(-1, keepdim=True)
-            counts = torch.zeros(self.n_experts, dtype=exact, device=x_TD.device)
-            counts = counts.scatter_add(0, chosen.flatten(), torch.ones_like(weights.detach()).flatten())
+            counts = chosen.new_zeros(self.n_experts).scatter_add_(
+                0, chosen.flatten(), torch.ones_like(chosen).flatten()
+            )
             return weights, chosen, Routing(counts, probabilities.sum(0), lse.square().sum())

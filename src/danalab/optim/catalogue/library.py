@@ -84,7 +84,7 @@ def _build(
         if setting in values and values[setting] is None:
             values[setting] = lr
     if by_kind:
-        groups = _with_kinds(name, groups, values["adamw_lr"])
+        groups = _with_kinds(name, groups, values["adamw_lr"], values.get("weight_decay", 0.0))
     return library_classes.find(class_name)(groups, lr=lr, **values)
 
 
@@ -92,12 +92,16 @@ def _tensors(groups: list[Any]) -> list[Any]:
     return [p for group in groups for p in (group["params"] if isinstance(group, dict) else [group])]
 
 
-def _with_kinds(name: str, groups: list[Any], adamw_lr: float) -> list[dict[str, Any]]:
+def _with_kinds(name: str, groups: list[Any], adamw_lr: float, weight_decay: float) -> list[dict[str, Any]]:
     """Groups that say `use_muon`: by themselves, or because they are of matrices only, or of none."""
     if groups and not isinstance(groups[0], dict):
         groups = [{"params": groups}]
     found = []
     for group in groups:
+        if group.get("kind") in ("experts", "router"):
+            # The library takes a stack for the matrix of a convolution, which would orthogonalise experts together; and
+            # it decays what is not orthogonalised only where the group says so.
+            group = {"weight_decay": weight_decay, **group, "use_muon": False}
         if "use_muon" not in group:
             are_matrices = {p.ndim > 1 for p in group["params"]}
             if len(are_matrices) > 1:

@@ -50,7 +50,10 @@ def content(spec: OptimizerSpec, group: Mapping[str, Any], name: str, p: Tensor)
         raise UserError(f"{OWNER}: {called(name, p)} is a DTensor already; use '{spec.name}' itself with FSDP2")
     matrix = bool(group.get("use_muon")) if _is_hybrid(spec) else not spec.elementwise
     # An element costs about as much as 100 multiplications: it is memory that is slow.
-    cost = 100.0 * p.numel() + (5 * flops(*flat(p.shape)) if matrix and p.ndim > 1 else 0.0)
+    cost = 100.0 * p.numel()
+    if matrix and p.ndim > 1:
+        stacked = group.get("kind") == "experts"
+        cost += 5 * (len(p) * flops(*flat(p.shape[1:])) if stacked else flops(*flat(p.shape)))
     return Content(p.numel(), cost, not matrix and p.is_contiguous(), (p.dtype, p.device))
 
 

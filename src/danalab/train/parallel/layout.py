@@ -21,6 +21,8 @@ class Layout:
     """Ranks that share each matrix product."""
     replicas: int = 1
     """fsdp: how many whole copies of the model there are."""
+    expert_parallel: bool = False
+    """fsdp: whether each rank has experts of its own, to which tokens travel."""
 
     def shape(self, size: int) -> dict[str, int]:
         """Ranks along each dimension of the mesh, for `size` ranks in all; empty for a single process.
@@ -87,13 +89,17 @@ def layout_of(config: TrainConfig, environment: Mapping[str, str]) -> Layout:
         raise UserError(
             f"--device {config.device}: {size} ranks would share it; give --device cuda: each takes its own"
         )
-    backend = config.distributed_backend or ("ddp" if size > 1 else "single")
-    return Layout(backend, config.tp_size, config.replicas)
+    usual = "fsdp" if config.expert_parallel else "ddp"
+    backend = config.distributed_backend or (usual if size > 1 else "single")
+    if config.expert_parallel and size == 1:
+        raise UserError("--expert-parallel: there is one rank only; give --nproc, or leave it out")
+    return Layout(backend, config.tp_size, config.replicas, config.expert_parallel)
 
 
-def check_sharing(resolved: Resolved, layout: Layout) -> None:
+def check_sharing(resolved: Resolved, layout: Layout, ranks: int) -> None:
     """Find out whether a run can be shared among ranks in this way, before anything is built.
 
+    Args: ranks: of the job.
     Raises:
         UserError: the optimizer cannot, or the model's sizes do not allow it.
     """
@@ -105,6 +111,10 @@ def check_sharing(resolved: Resolved, layout: Layout) -> None:
     from danalab.optim.sharding.modes import require_supported
 
     require_supported(resolved.config.opt, layout.mode)
+    if layout.expert_parallel:
+        from danalab.models.moe.parallel import check_expert_parallel
+
+        check_expert_parallel(resolved.model, ranks)
     if layout.tp_size > 1:
         from danalab.models.tensor_parallel import check_tensor_parallel
 

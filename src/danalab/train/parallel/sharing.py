@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -212,15 +213,21 @@ class FullySharded(Sharing):
     def __init__(self, world: World):
         super().__init__(world)
         self.loss_factor = float(world.dp_size)  # FSDP averages
+        self._experts: list[nn.Module] = []
+        """Whose weights are shared out whole, and not by FSDP."""
 
     def build_model(self, config: ModelConfig, *, init: str | None, seed: int, device: torch.device) -> Decoder:
         from danalab.models.tensor_parallel import share_products
 
         self._init = (init, seed, device)
         model = build_model(config, device="meta")  # no rank ever holds a whole model
+        assert self.world.mesh is not None
         if self.world.tp_size > 1:
-            assert self.world.mesh is not None
             share_products(model, self.world.mesh["tp"])
+        if self.world.layout.expert_parallel:
+            from danalab.models.moe.parallel import share_experts
+
+            self._experts = share_experts(model, config, self.world.mesh["shard"])
         return model
 
     def wrap(self, model: Decoder, compute_dtype: torch.dtype | None) -> None:
@@ -236,9 +243,9 @@ class FullySharded(Sharing):
             cast_forward_inputs=False,
         )
         inner = mesh[names]
-        for block in model.blocks:
-            fully_shard(block, mesh=inner, mp_policy=policy)
-        fully_shard(model, mesh=inner, mp_policy=policy)
+        shared_out = {p for module in self._experts for p in module.parameters()}
+        for module in (*model.blocks, model):
+            fully_shard(module, mesh=inner, mp_policy=policy, ignored_params=shared_out or None)
         register_fsdp_forward_method(model, "token_losses")
         if compute_dtype is not None:
             # The residual stream is float32 in all modes.
@@ -246,6 +253,10 @@ class FullySharded(Sharing):
         init, seed, device = self._init
         model.to_empty(device=device)
         model.init_weights(torch.Generator().manual_seed(seed), init)
+        for module in self._experts:
+            for p in module.parameters():
+                # Tokens of all ranks were here, so this is the sum already, of losses that were made for a mean.
+                p.register_hook(partial(torch.mul, other=1 / self.loss_factor))
         self._model: Any = model
 
     @contextlib.contextmanager

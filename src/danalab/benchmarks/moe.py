@@ -1,0 +1,158 @@
+"""How fast are experts? Forward and backward of the layer against Python loops over experts, with the same weights.
+
+    stacked loop    weights as ours, [experts, out, in]; for each expert: the tokens that chose it by a mask, its
+                    matrices by indexing, `index_add_` of what it says. So do Mixtral and Qwen3-MoE in transformers
+    module loop     likewise, but each expert has matrices of its own: no indexing of stacks
+
+All compute the same numbers, which is checked. What a loop over stacks loses is mostly the gradient: that of one
+expert's matrices is a stack of zeros with one part set, made and added anew for each expert.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from danalab.benchmarks.timing import interleaved, machine, ratios, spread, wall_clock
+from danalab.models import ModelConfig
+from danalab.models.moe import MixtureOfExperts
+
+
+@dataclass(frozen=True)
+class Case:
+    """A layer and its input."""
+
+    expert_dim: int
+    d_model: int = 512
+    tokens: int = 4096
+    n_experts: int = 16
+    top_k: int = 2
+
+
+CASES = (Case(256), Case(1024))
+
+
+def measure(cases: Sequence[Case], rounds: int, say: Callable[[str], None]) -> dict[str, Any]:
+    """Measure each case on the CPU; see `danalab bench moe`.
+
+    Args:
+        rounds: turns of each contender that count.
+        say: takes lines for people.
+    """
+    found: dict[str, Any] = {"benchmark": "moe", "machine": machine("cpu"), "rounds": rounds, "cases": []}
+    for case in cases:
+        found["cases"].append(_measure(case, rounds))
+        say(_line(found["cases"][-1]))
+    return found
+
+
+def _line(row: dict[str, Any]) -> str:
+    times, over = row["seconds"], row["speed_over"]
+    return (
+        f"{row['top_k']} of {row['n_experts']} experts of {row['expert_dim']}, d_model {row['d_model']},"
+        f" {row['tokens']} tokens: {1e3 * times['grouped']['median']:.0f} ms forward and backward;"
+        + ", ".join(f" {against['median']:.2f} times as fast as the {name}" for name, against in over.items())
+    )
+
+
+def _measure(case: Case, rounds: int) -> dict[str, Any]:
+    config = ModelConfig(
+        "llama", case.d_model, 1, 8, case.d_model // 8, case.expert_dim, 64, 64,
+        n_experts=case.n_experts, top_k=case.top_k,
+    )  # fmt: skip
+    grouped = MixtureOfExperts(config, "swiglu")
+    draw = torch.Generator().manual_seed(0)
+    for parameter in grouped.parameters():
+        nn.init.normal_(parameter, 0.0, 0.02, generator=draw)
+    x = torch.randn(1, case.tokens, case.d_model, generator=draw)
+    upstream = torch.randn(x.shape, generator=draw)
+    layers = {"grouped": grouped, "stacked loop": StackedLoop(grouped), "module loop": ModuleLoop(grouped)}
+    work = {name: _work(layer, x, upstream) for name, layer in layers.items()}
+    results = {name: once() for name, once in work.items()}
+    for name, (y, grad) in results.items():
+        torch.testing.assert_close(y, results["grouped"][0], rtol=1e-4, atol=1e-5, msg=name)
+        torch.testing.assert_close(grad, results["grouped"][1], rtol=1e-4, atol=1e-5, msg=name)
+    times = interleaved(work, rounds, wall_clock)
+    return {
+        **asdict(case),
+        "seconds": {name: spread(seconds) for name, seconds in times.items()},
+        "speed_over": {name: ratios(times[name], times["grouped"]) for name in layers if name != "grouped"},
+    }
+
+
+def _work(layer: nn.Module, x: Tensor, upstream: Tensor) -> Callable[[], tuple[Tensor, Tensor]]:
+    """Forward and backward; (output, gradient of x)."""
+
+    def once() -> tuple[Tensor, Tensor]:
+        layer.zero_grad()
+        leaf = x.detach().requires_grad_()
+        y = layer(leaf)
+        y = y[0] if isinstance(y, tuple) else y
+        y.backward(upstream)
+        assert leaf.grad is not None
+        return y.detach(), leaf.grad
+
+    return once
+
+
+class _Loop(nn.Module):
+    """Expert by expert; subclasses have the matrices."""
+
+    def __init__(self, like: MixtureOfExperts):
+        super().__init__()
+        self.router = nn.Parameter(like.router.map.weight.detach().clone())
+        self.n_experts, self.top_k = like.router.n_experts, like.router.top_k
+
+    def matrices(self, expert: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Gate, up and down of an expert."""
+        raise NotImplementedError
+
+    def forward(self, x: Tensor) -> Tensor:
+        flat = x.flatten(0, -2)
+        weights, chosen = F.linear(flat, self.router).softmax(-1).topk(self.top_k, dim=-1)
+        weights = weights / weights.sum(-1, keepdim=True)
+        mask = F.one_hot(chosen, self.n_experts).permute(2, 1, 0)
+        total = torch.zeros_like(flat)
+        for expert in range(self.n_experts):
+            place, token = torch.where(mask[expert])
+            gate, up, down = self.matrices(expert)
+            rows = flat[token]
+            said = F.linear(F.silu(F.linear(rows, gate)) * F.linear(rows, up), down)
+            total.index_add_(0, token, said * weights[token, place, None])
+        return total.view_as(x)
+
+
+class StackedLoop(_Loop):
+    """Matrices in stacks, gate above up, as transformers has them."""
+
+    def __init__(self, like: MixtureOfExperts):
+        super().__init__(like)
+        assert like.experts.gate is not None
+        self.gate_up = nn.Parameter(torch.cat((like.experts.gate.weight, like.experts.up.weight), dim=1).detach())
+        self.down = nn.Parameter(like.experts.down.weight.detach().clone())
+
+    def matrices(self, expert: int) -> tuple[Tensor, Tensor, Tensor]:
+        gate, up = self.gate_up[expert].chunk(2)
+        return gate, up, self.down[expert]
+
+
+class ModuleLoop(_Loop):
+    """Each expert's matrices by themselves."""
+
+    def __init__(self, like: MixtureOfExperts):
+        super().__init__(like)
+        assert like.experts.gate is not None
+        stacks = (like.experts.gate.weight, like.experts.up.weight, like.experts.down.weight)
+        self.own = nn.ModuleList(
+            nn.ParameterList([nn.Parameter(stack[expert].detach().clone()) for stack in stacks])
+            for expert in range(self.n_experts)
+        )
+
+    def matrices(self, expert: int) -> tuple[Tensor, Tensor, Tensor]:
+        gate, up, down = self.own[expert]  # pyright: ignore[reportGeneralTypeIssues]
+        return gate, up, down
