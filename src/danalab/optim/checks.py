@@ -11,6 +11,7 @@ from torch import Tensor
 
 from danalab.errors import UserError
 from danalab.optim.named_groups import called
+from danalab.optim.settings import is_number, number_of
 from danalab.optim.spec import Setting
 
 
@@ -43,42 +44,25 @@ def check_numbers_of(owner: str, known: Mapping[str, Setting], given: Mapping[st
             continue
         usual = known[name].default if name in known else 1e-3
         if name == "lr":
-            _check_rate(owner, value)
-        elif isinstance(value, (tuple, list)) and isinstance(usual, (tuple, list)):
-            if len(value) != len(usual):
-                raise UserError(f"{owner}: {name} is {value}, must be {len(usual)} numbers")
-            for number, own in zip(value, usual, strict=True):
-                _check_number(owner, name, number, own, value)
+            _check_number(owner, name, value, 1e-3)
         elif isinstance(value, (tuple, list)):
-            for number in value:
-                _check_number(owner, name, number, None, value)
-        else:
-            _check_number(owner, name, value, usual, value)
+            own = usual if isinstance(usual, (tuple, list)) else (None,) * len(value)
+            if len(value) != len(own):
+                raise UserError(f"{owner}: {name} is {value}, must be {len(own)} numbers")
+            for number, of_default in zip(value, own, strict=True):
+                _check_number(owner, name, number, of_default)
+        elif value is not None:
+            _check_number(owner, name, value, usual)
 
 
-def _check_rate(owner: str, lr: Any) -> None:
-    if isinstance(lr, Tensor):
-        if lr.numel() != 1:
-            raise UserError(f"{owner}: lr is a tensor of shape {tuple(lr.shape)}, must be a single number")
-        if lr.device.type != "cpu":
-            return  # reading it would wait for the device
-        lr = lr.item()
-    if isinstance(lr, bool) or not isinstance(lr, (int, float)):
-        raise UserError(f"{owner}: lr is {lr!r}, must be a number")
-    _check_number(owner, "lr", lr, 1e-3, lr)
-
-
-def _check_number(owner: str, name: str, number: Any, usual: Any, whole: Any) -> None:
-    if isinstance(number, Tensor) and number.numel() == 1 and number.device.type == "cpu":
-        number = number.item()
-    is_number = isinstance(number, (int, float)) and not isinstance(number, bool)
-    if not is_number:
-        if isinstance(usual, (int, float)) and not isinstance(usual, bool) and number is not None:
-            raise UserError(f"{owner}: {name} is {whole!r}, must be a number")
+def _check_number(owner: str, name: str, value: Any, usual: Any) -> None:
+    """`value` is a setting or a part of it, `usual` its default: where that is no number, anything may be set."""
+    if not is_number(usual) and not is_number(value) and not isinstance(value, Tensor):
         return
-    may_be_negative = isinstance(usual, (int, float)) and usual < 0
-    if not math.isfinite(number) or (number < 0 and not may_be_negative):
-        raise UserError(f"{owner}: {name} is {whole}, must be finite and not negative")
+    number = number_of(owner, name, value)
+    may_be_negative = is_number(usual) and usual < 0
+    if number is not None and (not math.isfinite(number) or (number < 0 and not may_be_negative)):
+        raise UserError(f"{owner}: {name} is {number}, must be finite and not negative")
 
 
 def check_parameters(owner: str, groups: Iterable[Mapping[str, Any]]) -> None:

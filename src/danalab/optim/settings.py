@@ -61,14 +61,9 @@ def check_numbers(owner: str, group: Mapping[str, Any], rates: int = 2) -> None:
         value = group.get(name)
         if value is None:
             continue
-        if isinstance(value, Tensor):
-            if value.numel() != 1:
-                raise UserError(f"{owner}: {name} is a tensor of shape {tuple(value.shape)}, must be a single number")
-            if value.device.type != "cpu":
-                continue  # reading it would wait for the device
-            value = value.item()
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise UserError(f"{owner}: {name} is {value!r}, must be a number")
+        value = number_of(owner, name, value)
+        if value is None:
+            continue
         limit = "positive" if name in POSITIVE else "not negative"
         if not math.isfinite(value) or value < 0 or (value == 0 and name in POSITIVE):
             raise UserError(f"{owner}: {name} is {value}, must be finite and {limit}")
@@ -79,6 +74,28 @@ def check_numbers(owner: str, group: Mapping[str, Any], rates: int = 2) -> None:
         if len(betas) != rates or not all(0 <= float(beta) < 1 for beta in betas):
             count = {2: "two", 3: "three"}[rates]
             raise UserError(f"{owner}: betas is {betas}, must be {count} numbers in [0, 1)")
+
+
+def is_number(value: Any) -> bool:
+    """An int or a float; True and False are neither."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def number_of(owner: str, name: str, value: Any) -> float | None:
+    """The number that a setting is; None for one on a device, which reading it would wait for.
+
+    Raises:
+        UserError: it is not a number, nor a tensor of one.
+    """
+    if isinstance(value, Tensor):
+        if value.numel() != 1:
+            raise UserError(f"{owner}: {name} is a tensor of shape {tuple(value.shape)}, must be a single number")
+        if value.device.type != "cpu":
+            return None
+        value = value.item()
+    if not is_number(value):
+        raise UserError(f"{owner}: {name} is {value!r}, must be a number")
+    return value
 
 
 def resolve_decay(
