@@ -62,7 +62,7 @@ def load_golden(golden: Path, golden_index: dict[str, Any]) -> Callable[..., Gol
     return load
 
 
-@pytest.fixture(params=["enoki", "qwen3", "qwen3-grouped", "gpt", "llama-grouped"])
+@pytest.fixture(params=["enoki", "qwen3", "qwen3-grouped", "gpt", "llama-grouped", "moe"])
 def tiny(request: pytest.FixtureRequest) -> ModelConfig:
     """A configuration of every kind of attention; the grouped ones have heads wider together than the model."""
     return ModelConfig(
@@ -75,4 +75,5 @@ def tiny(request: pytest.FixtureRequest) -> ModelConfig:
         vocab_size=61,
         seq_len=24,
         n_kv_heads=2 if request.param.endswith("grouped") else None,
+        n_experts=4 if request.param == "moe" else None,
     )

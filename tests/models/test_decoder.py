@@ -1,4 +1,7 @@
-"""What every architecture promises: causality, caching, checkpointing, compilation, and refusal of bad input."""
+"""What decoders with attention promise: caching, checkpointing, compilation, and refusal of bad input.
+
+What holds for each architecture of the registry is in `test_every_architecture.py`.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,16 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from danalab.errors import UserError
 from danalab.models import MODELS, Decoder, ModelConfig, build_model
 from danalab.models.layers import LayerNorm
 from danalab.models.rotary import Rotary, rotate
-from danalab.scaling import dimensions, flops_per_token, parameter_count
+from danalab.scaling import dimensions, parameter_count
 
-ATTENTION = [name for name in MODELS.names() if not MODELS.get(name).structure.oscillators]
+STRUCTURES = {name: MODELS.get(name).structure for name in MODELS.names()}
+ATTENTION = [name for name, made in STRUCTURES.items() if not made.oscillators]
+DENSE = [name for name in ATTENTION if not STRUCTURES[name].n_experts]
 
 
 @pytest.fixture
@@ -26,15 +30,6 @@ def model(tiny: ModelConfig) -> Decoder:
 @pytest.fixture
 def tokens() -> Tensor:
     return torch.randint(0, 61, (3, 24), generator=torch.Generator().manual_seed(0))
-
-
-@pytest.mark.parametrize("position", [1, 11, 23])
-def test_a_token_changes_nothing_before_it_to_the_last_bit(model: Decoder, tokens: Tensor, position: int):
-    changed = tokens.clone()
-    changed[:, position] = (changed[:, position] + 1) % 61
-    before, after = model(tokens), model(changed)
-    assert torch.equal(before[:, :position], after[:, :position])
-    assert not torch.equal(before[:, position:], after[:, position:])
 
 
 @pytest.mark.parametrize("split", [[24], [1] * 24, [10] + [1] * 14, [7, 9, 8]], ids=str)
@@ -191,7 +186,7 @@ def test_norms_have_a_gain_and_no_shift():
     assert [name for name, _ in LayerNorm(4, 1e-5).named_parameters()] == ["weight"]
 
 
-@pytest.mark.parametrize("arch", ATTENTION)
+@pytest.mark.parametrize("arch", DENSE)
 @pytest.mark.parametrize("gate", [False, True])
 def test_parameter_count_is_the_sum_of_its_parts(arch: str, gate: bool):
     d, layers, heads, head_dim, mlp, vocab, kv_heads = 24, 3, 4, 8, 40, 31, 2
@@ -206,17 +201,6 @@ def test_parameter_count_is_the_sum_of_its_parts(arch: str, gate: bool):
     else:
         assert model.num_parameters() == matrices + gains + 2 * vocab * d
     assert model.num_parameters() == parameter_count(model.config)
-
-
-@pytest.mark.parametrize("tied", [False, True])
-@pytest.mark.parametrize("arch", ATTENTION)
-def test_compute_by_formula_is_what_torch_counts(arch: str, tied: bool):
-    config = ModelConfig(arch, 128, 2, 4, 48 if tied else 32, 256, 512, 64, n_kv_heads=2, tied_head=tied)
-    model = build_model(config, device="meta")
-    tokens = torch.zeros(2, 64, dtype=torch.int64, device="meta")
-    with FlopCounterMode(display=False) as counter:
-        model(tokens).sum().backward()
-    assert counter.get_total_flops() == pytest.approx(2 * 64 * flops_per_token(config, 64), rel=0.01)
 
 
 @pytest.mark.parametrize("arch", MODELS.names())

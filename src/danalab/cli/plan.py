@@ -15,7 +15,7 @@ from danalab.scaling.sparsity import EXPERT_SETTINGS
 @dataclass(frozen=True, kw_only=True)
 class Flags:
     arch: str = "enoki"
-    """Architecture: enoki, qwen3, gpt (alias base) or llama."""
+    """Architecture: enoki, qwen3, qwen3next, gpt (alias base), llama, moe or resonance."""
     opt: str = "adana"
     """Optimizer."""
     heads: int | None = None

@@ -23,7 +23,7 @@ class TrainConfig:
     """
 
     arch: str = "enoki"
-    """Architecture: enoki, qwen3, gpt (alias base) or llama."""
+    """Architecture: enoki, qwen3, qwen3next, gpt (alias base), llama, moe or resonance."""
     opt: str = "adana"
     """Optimizer; `danalab optim list` shows them."""
     heads: int | None = None
