@@ -246,7 +246,7 @@ def at_the_edge(axes: Axes, x: Sequence[float], color: Any) -> None:
     if x:
         axes.plot(
             x, [0.985] * len(x), linestyle="", marker="x", color=color, markersize=6, markeredgewidth=1.4,
-            transform=axes.get_xaxis_transform(), clip_on=False,
+            transform=axes.get_xaxis_transform(),
         )  # fmt: skip
         if EDGE not in axes.get_legend_handles_labels()[1]:
             axes.plot([], [], linestyle="", marker="x", color=SOFT, label=EDGE)

@@ -150,15 +150,16 @@ def _sweep(material: Material, name: str, label: str, log: bool = False) -> Figu
     shades = itertools.cycle(("-", "--", "-.", ":"))
     for line, values in lines.items():
         color = optimizer_color(line.opt)
-        best = [(value, losses[0]) for value, losses in sorted(values.items())]
+        best = [(value, losses[0]) for value, losses in sorted(values.items()) if math.isfinite(max(losses[0]))]
         rest = [(value, loss) for value, losses in values.items() for others in losses[1:] for loss in others]
+        rest = [(value, loss) for value, loss in rest if math.isfinite(loss)]
         axes.plot(
             [x for x, _ in rest], [y for _, y in rest], linestyle="", marker="o", markersize=2.4, alpha=0.45,
             color=color, markeredgewidth=0,
         )  # fmt: skip
         group(axes, line.opt, best, line.words, linestyle=next(shades) if len(lines) > 1 else "-", linewidth=1.2)
-    bests_of = {line: {value: float(np.mean(losses[0])) for value, losses in lines[line].items()} for line in lines}
-    top = _ceiling([loss for values in bests_of.values() for loss in values.values()])
+    bests_of = {line: {value: _mean(losses[0]) for value, losses in lines[line].items()} for line in lines}
+    top = _ceiling([loss for values in bests_of.values() for loss in values.values() if math.isfinite(loss)])
     low, high = axes.get_ylim()
     axes.set_ylim(low, min(high, top))
     for line, values in bests_of.items():
@@ -168,14 +169,13 @@ def _sweep(material: Material, name: str, label: str, log: bool = False) -> Figu
     ticks = sorted({value for values in lines.values() for value in values})
     axes.set_xticks(ticks, [f"{value:g}" for value in ticks])
     axes.set_xticks([], minor=True)
-    if bests:
-        _draw_bests(places[1], bests, r"\gamma_3", ticks)
-    legend(figure, *(law_handles() if bests else ()))
+    has_law = bool(bests) and _draw_bests(places[1], bests, r"\gamma_3", ticks)
+    legend(figure, *(law_handles() if has_law else ()))
     return figure
 
 
-def _draw_bests(axes: Axes, bests: dict[str, list[tuple[float, float]]], symbol: str, tried: Sequence[float]) -> None:
-    """The best value against the horizon, with the power law through it where it moves at all."""
+def _draw_bests(axes: Axes, bests: dict[str, list[tuple[float, float]]], symbol: str, tried: Sequence[float]) -> bool:
+    """The best value against the horizon, with the power law through it where it moves at all; whether it does."""
     for opt, points in bests.items():
         steps, values = (np.array(column, float) for column in zip(*points, strict=True))
         label = opt
@@ -192,6 +192,7 @@ def _draw_bests(axes: Axes, bests: dict[str, list[tuple[float, float]]], symbol:
     axes.set_yticks(tried, [f"{value:g}" for value in tried])
     axes.set_yticks([], minor=True)
     counts(axes.xaxis)
+    return any(np.ptp([value for _, value in points]) > 0 for points in bests.values())
 
 
 def _bests(lines: Sweep) -> dict[str, list[tuple[float, float]]]:
@@ -199,7 +200,7 @@ def _bests(lines: Sweep) -> dict[str, list[tuple[float, float]]]:
     found: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for line, values in lines.items():
         if line.steps is not None:
-            found[line.opt].append((line.steps, min(values, key=lambda value: float(np.mean(values[value][0])))))
+            found[line.opt].append((line.steps, min(values, key=lambda value: _mean(values[value][0]))))
     return {opt: points for opt, points in found.items() if len({steps for steps, _ in points}) >= LEAST_VALUES}
 
 
@@ -210,13 +211,13 @@ def _sweep_lines(material: Material, name: str) -> Sweep:
         lambda: defaultdict(lambda: defaultdict(list))
     )
     for row in material.rows:
-        if not is_finished(row) or name not in swept.get(row["opt"], []):
+        if not (is_finished(row) or has_diverged(row)) or name not in swept.get(row["opt"], []):
             continue
         others = [other for other in swept[row["opt"]] if other != name]
         value = _value(row, name)
         if value is not None:
             line = Line(row["opt"], _words(row, others), setting(row, "iterations"))
-            cells[line][value][row["lr"]].append(row["final_loss"])
+            cells[line][value][row["lr"]].append(row["final_loss"] if is_finished(row) else math.inf)
     return {
         line: {value: _best_first(list(rates.values())) for value, rates in values.items()}
         for line, values in cells.items()
@@ -246,8 +247,12 @@ def _words(row: Row, others: Sequence[str]) -> str:
 def _best_first(rates: list[list[float]]) -> list[list[float]]:
     """Losses of several learning rates; the best is one of those with the most seeds."""
     most = max(map(len, rates))
-    best = min((losses for losses in rates if len(losses) == most), key=lambda losses: float(np.mean(losses)))
+    best = min((losses for losses in rates if len(losses) == most), key=_mean)
     return [best, *(losses for losses in rates if losses is not best)]
+
+
+def _mean(losses: Sequence[float]) -> float:
+    return float(np.mean(losses)) if math.isfinite(max(losses)) else math.inf
 
 
 def _ceiling(losses: Sequence[float]) -> float:
