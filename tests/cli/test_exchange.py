@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from danalab.cli.app import main
+from danalab.models.generation import generate
 from danalab.train.run import open_run
 from text_data import prepare_texts
 
@@ -20,6 +21,7 @@ ARCHITECTURES = {
     "qwen3": ["--arch", "qwen3", "--no-attention-gate"],
     "gated": ["--arch", "qwen3", "--n-kv-heads", "1"],
     "enoki": [],
+    "resonance": ["--arch", "resonance", "--num-frequencies", "8"],
 }
 TINY = ["--d-model", "32", "--n-layers", "2", "--n-heads", "4", "--seq-len", "32", "--batch-size", "4",
         "--eval-batches", "1", "--no-tune-malloc", "--lr", "0.01"]  # fmt: skip
@@ -43,7 +45,7 @@ def runs(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_transformers_loads_an_export_and_danalab_takes_it_back(capsys, monkeypatch, tmp_path, runs, data, arch):
     monkeypatch.setattr(transformers.dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
-    trust = {"trust_remote_code": True} if arch in ("gated", "enoki") else {}
+    trust = {"trust_remote_code": True} if arch in ("gated", "enoki", "resonance") else {}
     out, back = tmp_path / "hf", tmp_path / "back"
     assert main(["export", str(runs / arch), "--out", str(out)]) == 0
     model, info = transformers.AutoModelForCausalLM.from_pretrained(out, output_loading_info=True, **trust)
@@ -71,6 +73,23 @@ def test_transformers_loads_an_export_and_danalab_takes_it_back(capsys, monkeypa
         assert main(["eval", "--run", *more, "--json"]) == 0
         losses.append(json.loads(capsys.readouterr().out)["loss"])
     assert losses[0] == pytest.approx(losses[1], rel=1e-6)
+
+
+def test_transformers_generates_from_a_state_what_danalab_does_also_with_beams_and_padding(monkeypatch, tmp_path, runs):
+    monkeypatch.setattr(transformers.dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
+    assert main(["export", str(runs / "resonance"), "--out", str(tmp_path / "hf")]) == 0
+    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "hf", trust_remote_code=True)
+    ours = open_run(runs / "resonance").load_model().model
+    rows = torch.randint(0, 256, (2, 6), generator=torch.Generator().manual_seed(0))
+    settings = {"max_new_tokens": 12, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    expected = [list(generate(ours, row.tolist(), max_tokens=12, temperature=0)) for row in rows]
+    assert model.generate(rows, **settings)[:, 6:].tolist() == expected
+    assert model.generate(rows, use_cache=False, **settings)[:, 6:].tolist() == expected
+    padded = torch.cat((torch.zeros(2, 3, dtype=torch.int64), rows), 1)
+    mask = (torch.arange(9) >= 3).int().expand(2, 9)
+    assert model.generate(padded, attention_mask=mask, **settings)[:, 9:].tolist() == expected
+    beams = [model.generate(rows, num_beams=3, use_cache=kept, **settings).tolist() for kept in (True, False)]
+    assert beams[0] == beams[1]
 
 
 def test_an_imported_model_is_trained_on(capsys, tmp_path, runs, data):

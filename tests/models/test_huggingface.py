@@ -118,6 +118,38 @@ def test_our_class_for_transformers_computes_what_the_model_does(config: ModelCo
         torch.testing.assert_close(found, logits[:, :9], rtol=1e-5, atol=1e-5)
 
 
+OSCILLATING = {
+    "resonance": ModelConfig("resonance", *SIZES),
+    "resonance-other": ModelConfig("resonance", *SIZES, num_frequencies=8, tied_head=False, residual_scale=0.5),
+    "no-mixer": ModelConfig("resonance", *SIZES, mixer="none"),
+}
+
+
+@pytest.mark.parametrize("config", OSCILLATING.values(), ids=OSCILLATING)
+def test_our_resonance_class_computes_what_the_model_does_whole_in_parts_and_padded(config: ModelConfig):
+    from danalab.models import modeling_danalab_resonance as module
+
+    ours = random_model(config)
+    described, weights = to_huggingface(config, ours.state_dict())
+    assert from_huggingface(described, weights)[0] == config
+    model = module.DanalabResonanceForCausalLM(module.DanalabResonanceConfig(**described)).eval()
+    missing, unexpected = model.load_state_dict(weights, strict=False)
+    assert not unexpected
+    assert set(missing) <= ({"output_head.weight"} if config.tied else set())
+    model.tie_weights()
+    with torch.no_grad():
+        logits = ours(TOKENS)
+        torch.testing.assert_close(model(TOKENS, labels=TOKENS).logits, logits, rtol=1e-5, atol=2e-5)
+        first = model(TOKENS[:, :17], use_cache=True)
+        middle = model(TOKENS[:, 17:23], past_key_values=first.past_key_values)
+        last = model(TOKENS[:, 23:], past_key_values=middle.past_key_values).logits
+        torch.testing.assert_close(torch.cat((middle.logits, last), 1), logits[:, 17:], rtol=1e-5, atol=2e-5)
+        padded = torch.cat((torch.zeros(2, 3, dtype=torch.int64), TOKENS[:, :9]), dim=1)
+        mask = (torch.arange(12) >= 3).int().expand(2, 12)
+        found = model(padded, attention_mask=mask).logits[:, 3:]
+        torch.testing.assert_close(found, logits[:, :9], rtol=1e-5, atol=2e-5)
+
+
 def test_files_of_a_bare_model_with_its_tables_are_read():
     config = CASES["gpt"]
     described, weights = to_huggingface(config, random_model(config).state_dict())

@@ -1,6 +1,7 @@
 """Models that `transformers` has no class for, with a class of ours that travels with their weights.
 
-An export holds `modeling_danalab.py` beside the weights; `from_pretrained(FOLDER, trust_remote_code=True)` runs it.
+An export holds a file of ours, `modeling_*.py`, beside the weights; `from_pretrained(FOLDER, trust_remote_code=True)`
+runs it.
 """
 
 from __future__ import annotations
@@ -13,10 +14,14 @@ from danalab.errors import UserError
 from danalab.models.config import ModelConfig
 
 MODEL_TYPE = "danalab"
-ARCHITECTURES = ("enoki", "qwen3", "llama")
-"""Those whose function the module computes, with any of their switches."""
-FILE = Path(__file__).with_name("modeling_danalab.py")
-"""The module."""
+ARCHITECTURES = ("enoki", "moe", "qwen3", "llama", "resonance")
+"""Those whose function a module of ours computes, with any of their switches."""
+
+
+def module_file(config: ModelConfig) -> Path:
+    """The module with this model's class."""
+    name = "modeling_danalab_resonance.py" if config.arch == "resonance" else "modeling_danalab.py"
+    return Path(__file__).with_name(name)
 
 
 def in_module(config: ModelConfig) -> bool:
@@ -27,31 +32,63 @@ def in_module(config: ModelConfig) -> bool:
 
 def module_settings(config: ModelConfig) -> dict[str, Any]:
     """config.json for a model of the module's class; the weights keep their names."""
+    stem, name = module_file(config).stem, "DanalabResonance" if config.arch == "resonance" else "Danalab"
     return {
-        "architectures": ["DanalabForCausalLM"],
+        "architectures": [f"{name}ForCausalLM"],
         "model_type": MODEL_TYPE,
-        "auto_map": {
-            "AutoConfig": f"{FILE.stem}.DanalabConfig",
-            "AutoModelForCausalLM": f"{FILE.stem}.DanalabForCausalLM",
-        },
+        "auto_map": {"AutoConfig": f"{stem}.{name}Config", "AutoModelForCausalLM": f"{stem}.{name}ForCausalLM"},
         "d_model": config.d_model,
         "n_layers": config.n_layers,
-        "n_heads": config.n_heads,
-        "n_kv_heads": config.kv_heads,
-        "head_dim": config.head_dim,
         "mlp_dim": config.mlp_dim,
         "vocab_size": config.vocab_size,
         "seq_len": config.seq_len,
         "norm": config.norm_kind,
         "norm_eps": config.norm_eps,
-        "attention_gate": config.gated,
-        "qk_norm": config.qk_normed,
-        "swiglu": config.architecture.structure.mlp_matrices == 3,
-        "rope_base": config.rope_theta,
         "residual_scale": config.residual_scale,
         "tie_word_embeddings": config.tied,
         "use_cache": True,
         "danalab_model": config.as_dict(),
+        **(_of_oscillators(config) if config.arch == "resonance" else _of_attention(config)),
+    }
+
+
+def _of_attention(config: ModelConfig) -> dict[str, Any]:
+    return {
+        "n_heads": config.n_heads,
+        "n_kv_heads": config.kv_heads,
+        "head_dim": config.head_dim,
+        "attention_gate": config.gated,
+        "qk_norm": config.qk_normed,
+        "swiglu": config.architecture.structure.mlp_matrices == 3,
+        "rope_base": config.rope_theta,
+        **_of_experts(config),
+    }
+
+
+def _of_experts(config: ModelConfig) -> dict[str, Any]:
+    sparsity = config.sparsity
+    if sparsity is None:
+        return {}
+    return {
+        "n_experts": sparsity.n_experts,
+        "top_k": sparsity.top_k,
+        "expert_dim": sparsity.expert_dim,
+        "shared_dim": sparsity.shared_dim,
+        "shared_gate": sparsity.shared_gate,
+        "renormalise": config.renormalise,
+        "sparse_layers": list(sparsity.layers),
+    }
+
+
+def _of_oscillators(config: ModelConfig) -> dict[str, Any]:
+    from danalab.models.resonance import oscillators
+
+    return {
+        "groups": config.n_heads,
+        "modes": config.modes,
+        "largest_quality": oscillators.LARGEST_QUALITY,
+        "largest_nu": oscillators.LARGEST_NU,
+        "least_damping": oscillators.LEAST_DAMPING,
     }
 
 

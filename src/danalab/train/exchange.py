@@ -16,8 +16,9 @@ from torch import Tensor
 
 from danalab.errors import UserError
 from danalab.files import fsync_folder, read_json, write_atomically, write_json
-from danalab.models import build_model, huggingface_module
+from danalab.models import build_model
 from danalab.models.huggingface import from_huggingface, require_class, to_huggingface
+from danalab.models.huggingface_module import module_file
 from danalab.train.checkpoint import tensors
 from danalab.train.config import TrainConfig
 from danalab.train.folder import RunFolder
@@ -73,7 +74,8 @@ def export_run(source: str | Path, out: str | Path, *, step: int | None = None, 
     stored = {name: tensor.detach().to(DTYPES[dtype]).contiguous() for name, tensor in weights.items()}
     write_atomically(folder / WEIGHTS, save(stored, metadata={"format": "pt"}))
     if "auto_map" in described:
-        write_atomically(folder / huggingface_module.FILE.name, huggingface_module.FILE.read_bytes())
+        module = module_file(run.model_config)
+        write_atomically(folder / module.name, module.read_bytes())
     if tokenizer is not None:
         tokenizer.save(folder)
     write_atomically(folder / "README.md", model_card(run, loaded.step, described["architectures"][0]))
@@ -128,7 +130,7 @@ def import_folder(source: str | Path, out: str | Path) -> Exchanged:
 
 _SHAPE = (
     "arch", "d_model", "n_layers", "n_heads", "head_dim", "mlp_dim", "vocab_size", "seq_len", "n_kv_heads",
-    "attention_gate", "tied_head",
+    "attention_gate", "tied_head", "num_frequencies", "mixer",
 )  # fmt: skip
 
 

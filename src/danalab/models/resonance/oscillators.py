@@ -27,8 +27,10 @@ from danalab.models.resonance.convolution import causal_convolution
 LARGEST_QUALITY = 32.0
 """Bound of omega / (2 gamma): oscillations that ring for longer have gradients that grow with the lag, and phases
 omega tau that float32 cannot tell while they still sound."""
-_LEAST_DAMPING = 1e-6  # |lambda| < 1 in float32
-_LARGEST_NU = 4.0  # nothing is left after one step; e^nu of any nu would overflow
+LEAST_DAMPING = 1e-6
+"""|lambda| < 1 in float32."""
+LARGEST_NU = 4.0
+"""Nothing is left after one step; e^nu of any nu would overflow."""
 _CYCLES = (0.05, 0.25, 0.5, 1.0, 2.0, 4.0)
 _SHORTEST_TIME = 1.5
 _JITTER = 0.3
@@ -82,9 +84,9 @@ class OscBank(nn.Module):
         omega / (2 `LARGEST_QUALITY`).
         """
         omega = math.pi * torch.sigmoid(own_part(self.theta).to(dtype))
-        floor = max(1 / (4 * self.train_len), _LEAST_DAMPING)
+        floor = max(1 / (4 * self.train_len), LEAST_DAMPING)
         least = (omega / (2 * LARGEST_QUALITY)).clamp(min=floor)
-        return torch.maximum(own_part(self.nu).to(dtype).clamp(max=_LARGEST_NU).exp(), least), omega
+        return torch.maximum(own_part(self.nu).to(dtype).clamp(max=LARGEST_NU).exp(), least), omega
 
     def poles(self, dtype: torch.dtype | None = None) -> Tensor:
         """lambda, complex [G, R], all inside the unit circle."""

@@ -1,0 +1,258 @@
+"""The causal language model of the danalab folder beside this file: gated banks of damped oscillators, no attention.
+
+Loaded by `transformers` with `trust_remote_code=True`; needs nothing but torch and transformers. Weight names are
+danalab's own, so a checkpoint of danalab is read without any change. Generation keeps a state of one size.
+
+    gamma = e^nu, omega = pi sigmoid(theta), lambda = e^(-gamma + i omega), C = e^a sqrt(1 - e^(-2 gamma)) e^(i phi)
+    y(t) = d u(t) + sum_{tau=0}^{t} Re[C lambda^tau] u(t - tau)
+
+Shapes: B batch, L length, D model dimension, G groups, R modes of a channel.
+"""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import GenerationMixin, PretrainedConfig, PreTrainedModel
+from transformers.modeling_outputs import CausalLMOutputWithPast
+
+
+class DanalabResonanceConfig(PretrainedConfig):
+    """danalab's ModelConfig of a resonance model with nothing left to choose."""
+
+    model_type = "danalab"
+    attribute_map = {  # noqa: RUF012 - transformers reads it so
+        "hidden_size": "d_model",
+        "num_hidden_layers": "n_layers",
+        "num_attention_heads": "groups",
+        "max_position_embeddings": "seq_len",
+    }
+
+    def __init__(
+        self,
+        d_model: int = 64,
+        n_layers: int = 1,
+        groups: int = 8,
+        modes: int = 8,
+        mlp_dim: int = 192,
+        vocab_size: int = 64,
+        seq_len: int = 64,
+        norm: str = "rmsnorm",
+        norm_eps: float = 1e-5,
+        residual_scale: float = 1.0,
+        largest_quality: float = 32.0,
+        largest_nu: float = 4.0,
+        least_damping: float = 1e-6,
+        **more: Any,
+    ):
+        self.d_model, self.n_layers, self.groups, self.modes = d_model, n_layers, groups, modes
+        self.mlp_dim, self.vocab_size, self.seq_len = mlp_dim, vocab_size, seq_len
+        self.norm, self.norm_eps, self.residual_scale = norm, norm_eps, residual_scale
+        self.largest_quality, self.largest_nu, self.least_damping = largest_quality, largest_nu, least_damping
+        super().__init__(**more)
+
+
+class Ringing:
+    """What each layer's oscillators still do, and how many tokens have been read."""
+
+    is_compileable = False
+
+    def __init__(self, n_layers: int):
+        self.states: list[Tensor | None] = [None] * n_layers
+        self.length = 0
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Tokens that have been read, padding included."""
+        return self.length
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        """Keep the states of these rows (beam search)."""
+        self.states = [None if state is None else state[beam_idx.to(state.device)] for state in self.states]
+
+
+class Norm(nn.Module):
+    """RMSNorm or LayerNorm with a gain."""
+
+    def __init__(self, config: DanalabResonanceConfig):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(config.d_model))
+        self.eps, self.centred = config.norm_eps, config.norm == "layernorm"
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.centred:
+            return F.layer_norm(x, self.weight.shape, self.weight, None, self.eps)
+        return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
+
+
+class MagnitudeAndPhase(nn.Module):
+    """Logarithm of the magnitude, and phase, of each mode of each channel."""
+
+    def __init__(self, config: DanalabResonanceConfig):
+        super().__init__()
+        self.a = nn.Parameter(torch.zeros(config.d_model, config.modes))
+        self.phi = nn.Parameter(torch.zeros(config.d_model, config.modes))
+
+
+class OscBank(nn.Module):
+    """The oscillators of one layer, in float32 whatever the model's dtype."""
+
+    def __init__(self, config: DanalabResonanceConfig):
+        super().__init__()
+        self.nu = nn.Parameter(torch.zeros(config.groups, config.modes))
+        self.theta = nn.Parameter(torch.zeros(config.groups, config.modes))
+        self.weight = MagnitudeAndPhase(config)
+        self.d = nn.Parameter(torch.ones(config.d_model))
+        self.config = config
+
+    def filter(self) -> tuple[Tensor, Tensor, Tensor]:
+        """(gamma, omega) [G, R] and C, complex [D, R]."""
+        config = self.config
+        omega = math.pi * torch.sigmoid(self.theta.float())
+        floor = max(1 / (4 * config.seq_len), config.least_damping)
+        least = (omega / (2 * config.largest_quality)).clamp(min=floor)
+        gamma = torch.maximum(self.nu.float().clamp(max=config.largest_nu).exp(), least)
+        beta = (-torch.expm1(-2 * gamma)).sqrt().repeat_interleave(config.d_model // config.groups, 0)
+        return gamma, omega, torch.polar(self.weight.a.float().exp() * beta, self.weight.phi.float())
+
+    def forward(self, u: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
+        """y [B, L, D] and the state after it [B, D, R], from the state before (None: at rest)."""
+        u, length = u.float(), u.shape[1]
+        gamma, omega, c = self.filter()
+        lags = torch.arange(length + 1, device=u.device, dtype=torch.float32)
+        powers = torch.polar((-gamma.unsqueeze(-1) * lags).exp(), omega.unsqueeze(-1) * lags)  # [G, R, L + 1]
+        in_groups = c.unflatten(0, (powers.shape[0], -1))
+        driven = torch.einsum(
+            "blgc,grl->bgcr", u.unflatten(2, (powers.shape[0], -1)).to(powers.dtype), powers[..., :-1].flip(-1)
+        )
+        y = self.d.float() * u
+        if length == 1:
+            y = y + (in_groups * driven).sum(-1).real.flatten(1).unsqueeze(1)
+        else:
+            kernel = (in_groups @ powers[..., :-1]).real.flatten(0, 1)
+            size = 2 * length  # room for a linear convolution: nothing comes round
+            spectrum = torch.fft.rfft(u.transpose(1, 2), size) * torch.fft.rfft(kernel, size)
+            y = y + torch.fft.irfft(spectrum, size)[..., :length].transpose(1, 2)
+        if state is not None:
+            before = state.unflatten(1, (powers.shape[0], -1))
+            y = y + torch.einsum("bgcr,grl->blgc", in_groups * before, powers[..., 1:]).real.flatten(2)
+            driven = driven + powers[..., -1].unsqueeze(1) * before
+        return y, driven.flatten(1, 2)
+
+
+class Resonator(nn.Module):
+    """out(silu(g(x)) * bank(v(x))); without modes there is no bank."""
+
+    def __init__(self, config: DanalabResonanceConfig):
+        super().__init__()
+        self.v = nn.Linear(config.d_model, config.d_model, bias=False)
+        self.g = nn.Linear(config.d_model, config.d_model, bias=False)
+        self.bank = OscBank(config) if config.modes else None
+        self.out = nn.Linear(config.d_model, config.d_model, bias=False)
+
+    def forward(self, x: Tensor, heard: Tensor | None, ringing: Ringing | None, layer: int) -> Tensor:
+        y = v = self.v(x)
+        if self.bank is not None:
+            # What is padding strikes nothing, as if it were not there.
+            y, after = self.bank(v if heard is None else v * heard, None if ringing is None else ringing.states[layer])
+            if ringing is not None:
+                ringing.states[layer] = after
+        return self.out(F.silu(self.g(x)) * y.to(x.dtype))
+
+
+class MLP(nn.Module):
+    """SwiGLU."""
+
+    def __init__(self, config: DanalabResonanceConfig):
+        super().__init__()
+        self.gate = nn.Linear(config.d_model, config.mlp_dim, bias=False)
+        self.up = nn.Linear(config.d_model, config.mlp_dim, bias=False)
+        self.down = nn.Linear(config.mlp_dim, config.d_model, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(F.silu(self.gate(x)) * self.up(x))
+
+
+class Block(nn.Module):
+    """Pre-norm resonator and MLP."""
+
+    def __init__(self, config: DanalabResonanceConfig, layer: int):
+        super().__init__()
+        self.attention_norm, self.attention = Norm(config), Resonator(config)
+        self.mlp_norm, self.mlp = Norm(config), MLP(config)
+        self.layer, self.scale = layer, config.residual_scale
+
+    def forward(self, x: Tensor, heard: Tensor | None, ringing: Ringing | None) -> Tensor:
+        x = x + self.scale * self.attention(self.attention_norm(x), heard, ringing, self.layer)
+        return x + self.scale * self.mlp(self.mlp_norm(x))
+
+
+class DanalabResonanceForCausalLM(PreTrainedModel, GenerationMixin):
+    """The decoder with its head."""
+
+    config_class = DanalabResonanceConfig
+    _no_split_modules = ["Block"]  # noqa: RUF012 - transformers reads it so
+    _tied_weights_keys = {"output_head.weight": "token_embedding.weight"}  # noqa: RUF012
+    _is_stateful = True
+
+    def __init__(self, config: DanalabResonanceConfig):
+        super().__init__(config)
+        self.token_embedding = nn.Embedding(config.vocab_size, config.d_model)
+        self.blocks = nn.ModuleList(Block(config, layer) for layer in range(config.n_layers))
+        self.final_norm = Norm(config)
+        self.output_head = nn.Linear(config.d_model, config.vocab_size, bias=False)
+        self.post_init()
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.token_embedding
+
+    def get_output_embeddings(self) -> nn.Module:
+        return self.output_head
+
+    @classmethod
+    def _supports_default_dynamic_cache(cls) -> bool:
+        return False  # keys and values are not what is kept here
+
+    def prepare_inputs_for_generation(  # pyright: ignore[reportIncompatibleMethodOverride] - versions differ in it
+        self,
+        input_ids: Tensor,
+        next_sequence_length: int | None = None,
+        past_key_values: Any = None,
+        attention_mask: Tensor | None = None,
+        **more: Any,
+    ) -> dict[str, Any]:
+        """Only the tokens that the state has not read."""
+        read = 0 if past_key_values is None else past_key_values.get_seq_length()
+        return {
+            "input_ids": input_ids[:, read:],
+            "past_key_values": past_key_values,
+            "attention_mask": attention_mask,
+            "use_cache": more.get("use_cache", True),
+        }
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        past_key_values: Any = None,
+        labels: Tensor | None = None,
+        use_cache: bool | None = None,
+        **unused: Any,
+    ) -> CausalLMOutputWithPast:
+        """Logits [B, L, V] of `input_ids` [B, L], after what `past_key_values` has read; with labels a loss, too."""
+        if use_cache and past_key_values is None:
+            past_key_values = Ringing(self.config.n_layers)
+        x = self.token_embedding(input_ids)
+        heard = None
+        if attention_mask is not None:
+            heard = attention_mask[:, -input_ids.shape[1] :, None].to(x.dtype)
+        for block in self.blocks:
+            x = block(x, heard, past_key_values)
+        if past_key_values is not None:
+            past_key_values.length += input_ids.shape[1]
+        logits = self.output_head(self.final_norm(x))
+        loss = None
+        if labels is not None:
+            loss = F.cross_entropy(logits[:, :-1].flatten(0, 1).float(), labels[:, 1:].flatten())
+        return CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=past_key_values)
