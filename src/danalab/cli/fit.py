@@ -13,8 +13,8 @@ from tyro.conf import Positional
 class Flags:
     ladder: Positional[Path]
     """Folder of a ladder or a sweep, or its ladder.jsonl."""
-    baseline: str = "adamw"
-    """Optimizer that the others are measured against."""
+    baseline: str | None = None
+    """Optimizer that the others are measured against; default adamw, or the first where none of it finished."""
     law: Literal["saturated", "broken", "chinchilla"] = "saturated"
     """Loss law: E + A C^-alpha; broken: with a second term; chinchilla: E + A N^-alpha + B D^-beta."""
     joint: bool = True

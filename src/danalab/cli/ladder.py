@@ -75,7 +75,7 @@ def run(flags: Flags) -> int:
     found = run_ladder(folder, plan, executor=flags.executor, jobs=flags.jobs, cluster=cluster)
     if flags.json:
         told = {
-            "folder": str(folder), "rows": with_costs(found.rows, flags.price),
+            "folder": str(folder), "rows": with_costs(found.rows, flags.dollars_per_hour),
             "tuned": [each.__dict__ for each in found.tuned], "untuned": found.untuned, "queued": found.queued,
             "failures": [{"name": each.job.folder.name, "reason": each.reason} for each in found.failures],
         }  # fmt: skip

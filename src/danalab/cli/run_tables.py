@@ -24,8 +24,8 @@ class CostFlags:
     """With --dry-run: hours on this accelerator (h100, a100, ...); default by the runs that are finished, if any."""
     mfu: float = 0.4
     """With --gpu: share of its peak that training reaches."""
-    price: float | None = None
-    """Price of a device, for a column of costs [an hour, in any currency]."""
+    dollars_per_hour: float | None = None
+    """Price of a device, for a column of costs [$ an hour]."""
 
     def rate(self, folder: Path) -> tuple[Rate | None, str]:
         """(FLOP/s of a device, where they are from)."""
@@ -55,12 +55,12 @@ def show_plan(flags: Any, folder: Path, cells: Sequence[Cell], names: Sequence[s
     from danalab.ladder.sweep import write_scripts
 
     rate, source = flags.rate(folder)
-    estimates = estimate(cells, folder, rate, flags.price)
+    estimates = estimate(cells, folder, rate, flags.dollars_per_hour)
     scripts = [] if flags.executor != "slurm" else list(map(str, write_scripts(folder, cells, flags.cluster())))
     if flags.json:
         print(json.dumps({**estimates_as_json(estimates, source), "scripts": scripts}))
         return 0
-    print_estimates(estimates, source, names, price=flags.price is not None)
+    print_estimates(estimates, source, names, price=flags.dollars_per_hour is not None)
     if more:
         print(more)
     for script in scripts:
@@ -77,10 +77,15 @@ def show_rows(flags: Any, folder: Path, rows: Sequence[dict[str, Any]], found: S
     queued = [] if found is None else found.queued
     if flags.json:
         reasons = [{"name": failure.job.folder.name, "reason": failure.reason} for failure in failures]
-        told = {"folder": str(folder), "rows": with_costs(rows, flags.price), "failures": reasons, "queued": queued}
+        told = {
+            "folder": str(folder),
+            "rows": with_costs(rows, flags.dollars_per_hour),
+            "failures": reasons,
+            "queued": queued,
+        }
         print(json.dumps(told))
     else:
-        print_rows(rows, flags.price)
+        print_rows(rows, flags.dollars_per_hour)
     show_open_ends(failures, queued)
     print(f"{len(rows)} rows in {folder / 'ladder.jsonl'}", file=sys.stderr)
     return 1 if failures else 0
@@ -124,7 +129,7 @@ def print_estimates(estimates: Sequence[Estimate], source: str, names: Sequence[
     ]
     count = [] if len(groups) == len(estimates) else ["runs"]
     headings = ["run", *count, "parameters", "steps", "peak lr", "tokens each", "FLOPs", "device-hours"]
-    print_table([*headings, *(["cost"] if price else [])], lines)
+    print_table([*headings, *(["cost [$]"] if price else [])], lines)
     print(f"{summary(estimates)} ({source}); nothing was trained (--dry-run)")
 
 
@@ -155,7 +160,7 @@ def print_rows(rows: Sequence[dict[str, Any]], price: float | None = None) -> No
     """A line a run."""
     from danalab.report.console import print_table
 
-    priced = [] if price is None else ["cost"]
+    priced = [] if price is None else ["cost [$]"]
     print_table(
         ["run", "status", "parameters", "tokens", "val loss", "device-hours", *priced],
         [
@@ -188,8 +193,8 @@ def require_plan_flags(flags: CostFlags, dry_run: bool) -> None:
         raise UserError(f"--gpu {flags.gpu}: gives hours to --dry-run; finished runs say their own")
     if flags.mfu != CostFlags.mfu and flags.gpu is None:
         raise UserError(f"--mfu {flags.mfu:g}: is for --gpu NAME")
-    if flags.price is not None and not flags.price > 0:
-        raise UserError(f"--price {flags.price:g}: must be positive [a device-hour]")
+    if flags.dollars_per_hour is not None and not flags.dollars_per_hour > 0:
+        raise UserError(f"--dollars-per-hour {flags.dollars_per_hour:g}: must be positive [$ an hour]")
 
 
 def _cost(row: dict[str, Any], price: float) -> float | None:

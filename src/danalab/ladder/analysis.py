@@ -133,7 +133,7 @@ def _plain(value: Any) -> Any:
 def analyse(
     rows: Sequence[Row],
     *,
-    baseline: str = "adamw",
+    baseline: str | None = None,
     law: str = "saturated",
     convention: str = "exact",
     joint: bool = True,
@@ -146,6 +146,7 @@ def analyse(
 
     Args:
         rows: of `read_ladder`.
+        baseline: optimizer that the others are measured against; None: adamw, or where none of it finished the first.
         law: kind of the loss law, saturated, broken or chinchilla.
         convention: of compute; see `danalab.ladder.compute`.
         joint: one E for all optimizers; otherwise each law has its own.
@@ -158,19 +159,20 @@ def analyse(
     usable = [row for row in rows if is_usable(row)]
     excluded = [row["name"] for row in rows if not is_usable(row)]
     opts = list(dict.fromkeys(row["opt"] for row in usable))
-    if baseline not in opts:
+    base = baseline or ("adamw" if "adamw" in opts or not opts else opts[0])
+    if base not in opts:
         have = ", ".join(opts) or "none"
-        raise UserError(f"--baseline {baseline}{nearest(baseline, opts)}: no finished run of it; there are: {have}")
-    found = Analysis(baseline, convention, tune(usable, convention), excluded)
+        raise UserError(f"--baseline {base}{nearest(base, opts)}: no finished run of it; there are: {have}")
+    found = Analysis(base, convention, tune(usable, convention), excluded)
     for opt in found.opts:
         _rates(found, opt, usable, predict, within, n_bootstrap, seed)
     with _noting(found, "loss laws"):
         found.loss_laws.update(_loss_laws(found, law, joint, n_bootstrap, seed))
     for opt in found.opts[1:]:
         found.saved[opt] = _saved(found, opt, seed)
-        if law != "chinchilla" and opt in found.loss_laws and baseline in found.loss_laws:
+        if law != "chinchilla" and opt in found.loss_laws and base in found.loss_laws:
             with _noting(found, f"compute saved by the laws of {opt}"):
-                found.gains[opt] = compute_gain(found.loss_laws[baseline], found.loss_laws[opt])
+                found.gains[opt] = compute_gain(found.loss_laws[base], found.loss_laws[opt])
     return found
 
 

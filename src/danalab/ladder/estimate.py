@@ -84,13 +84,11 @@ def estimate(
         folder: of the sweep.
         price: of a device [an hour].
     Raises:
-        UserError: a setting that cannot be meant, or a price that isn't positive.
+        UserError: a setting that cannot be meant.
     """
     from danalab.data import open_data
     from danalab.train.resolve import resolve
 
-    if price is not None and not price > 0:
-        raise UserError(f"--price {price:g}: must be positive [a device-hour]")
     opened = cache(open_data)
     found = []
     for cell in cells:

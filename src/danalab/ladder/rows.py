@@ -60,7 +60,7 @@ def row_of(run: Path, base: Path) -> dict[str, Any]:
         "total_params": plan["total_params"],
         "tokens": summary.get("tokens"),
         "flops": summary.get("flops"),
-        "final_loss": summary.get("val/loss") if summary.get("status") == "finished" else None,
+        "final_loss": _finite(summary.get("val/loss")) if summary.get("status") == "finished" else None,
         "best_loss": min(losses, default=None),
         "evaluations": len(losses),
         "seconds": summary.get("time"),
@@ -71,6 +71,11 @@ def row_of(run: Path, base: Path) -> dict[str, Any]:
         "curve": os.path.relpath(folder.metrics_file, base),
         "settings": portable_settings(config),
     }
+
+
+def _finite(loss: float | None) -> float | None:
+    """A loss, or None where it isn't a number: JSON has no word for it."""
+    return loss if loss is not None and math.isfinite(loss) else None
 
 
 def device_hours(seconds: float | None, world_size: int) -> float | None:
