@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from danalab.optim import AdamWDecayingWD, ADana, DanaMK4, DanaStar, DanaStarMK4
+from danalab.optim import AdamWDecayingWD, ADana, DanaMK4, DanaStar, DanaStarMK4, ways
 
 WAYS = {"eager": {"fused": False}, "foreach": {"foreach": True}, "fused": {"fused": True}}
 FAMILY = {"adana": ADana, "dana-mk4": DanaMK4, "dana-star": DanaStar, "dana-star-mk4": DanaStarMK4}
@@ -144,3 +144,22 @@ def test_maximize_is_descent_on_the_negative(name, flags):
             optimizer.step()
         finished.append(p.detach())
     torch.testing.assert_close(*finished, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", FAMILY)
+def test_blocks_of_the_foreach_way_are_the_whole(name, monkeypatch):
+    """Large tensors are taken in blocks, small ones many at a time, others as they lie in memory."""
+    monkeypatch.setattr(ways, "CACHE_BLOCK", 64)
+    shapes = [(5,), (9, 50), (), (7,), (64,), (65,), *[(8,)] * 12]
+    finished = []
+    for flags in ({"fused": False}, {"foreach": True}):
+        generator = torch.Generator().manual_seed(0)
+        params = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes]
+        params.append(torch.randn(30, 20, generator=generator, dtype=torch.float64).t())
+        optimizer = FAMILY[name]([p.requires_grad_() for p in params], lr=0.1, **flags)
+        for _ in range(3):
+            for p in params:
+                p.grad = torch.randn(p.shape, generator=generator, dtype=torch.float64)
+            optimizer.step()
+        finished.append(torch.cat([p.detach().flatten() for p in params]))
+    torch.testing.assert_close(*finished, rtol=1e-12, atol=1e-12)

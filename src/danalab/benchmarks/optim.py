@@ -39,7 +39,7 @@ ELEMENTWISE = (
     *(REFERENCE, "adamw:foreach"),
     *("adana:fused", "dana-mk4:fused", "adamw-decaying-wd:fused", "dana-star:fused", "dana-star-mk4:fused"),
     *("ademamix:fused", "auto-dana:fused", "sign-dana:fused"),
-    *("adana:foreach", "dana-star-mk4:foreach", "adana:eager"),
+    *("adana:foreach", "dana-star:foreach", "dana-star-mk4:foreach", "adana:eager"),
     *("po.Lion", "po.ADOPT", "po.MARS"),
 )
 GRAPHS = ("adamw:graph", "adana:graph", "dana-mk4:graph", "dana-star-mk4:graph")

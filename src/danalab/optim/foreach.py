@@ -40,13 +40,12 @@ def dana_star_foreach(ps: Tensors, gs: Tensors, ms: Tensors, vs: Tensors, taus: 
     """`functional.dana_star_update` on lists, in place. `ps` are in the dtype of the moments."""
     average(ms, vs, gs, s["gain"], s["gain"])
     roots = roots_of(vs, s["eps"])
-    scratch = list(torch._foreach_abs(gs))
-    rests = list(torch._foreach_add(scratch, roots))
-    torch._foreach_div_(scratch, rests)
-    torch._foreach_lerp_(taus, scratch, s["gain"])
-    # rests becomes 1 / sqrt(q) = sqrt(1 / c - 1) for c between 1 / (2 + t), where q is 1 / (1 + t), and 1/2.
-    torch._foreach_copy_(rests, taus)
-    torch._foreach_clamp_min_(rests, 1 / (2 + s["t"]))
+    shares = list(torch._foreach_abs(gs))
+    torch._foreach_div_(shares, torch._foreach_add(shares, roots))
+    torch._foreach_lerp_(taus, shares, s["gain"])
+    del shares  # its memory serves the next list
+    # 1 / sqrt(q) = sqrt(1 / c - 1) for c between 1 / (2 + t), where q is 1 / (1 + t), and 1/2.
+    rests = list(torch._foreach_clamp_min(taus, 1 / (2 + s["t"])))
     torch._foreach_clamp_max_(rests, 0.5)
     torch._foreach_reciprocal_(rests)
     torch._foreach_sub_(rests, 1.0)
@@ -54,19 +53,17 @@ def dana_star_foreach(ps: Tensors, gs: Tensors, ms: Tensors, vs: Tensors, taus: 
     # T^(1-kappa) = t^(1-kappa) max(tau, 1/t)^(1-kappa): the first factor is a number, `long`.
     exponent = 1 - s["kappa"]
     long = s["t"] ** exponent
-    torch._foreach_copy_(scratch, taus)
-    torch._foreach_clamp_min_(scratch, 1 / s["t"])
-    raise_to(scratch, exponent)
+    steps = list(torch._foreach_clamp_min(taus, 1 / s["t"]))
+    raise_to(steps, exponent)
     if s["clipsnr"] is None:
-        steps = torch._foreach_addcmul(gs, scratch, ms, s["gamma3"] * long)
+        steps = torch._foreach_addcmul(gs, steps, ms, s["gamma3"] * long)
     else:
         # The clipped term, q clip(T^(1-kappa) m n / q), is clip(T^(1-kappa) m / size) size n with size = sqrt(q) r.
         sizes, bound = torch._foreach_div(roots, rests), s["clipsnr"] / long
-        torch._foreach_mul_(scratch, ms)
-        torch._foreach_div_(scratch, sizes)
-        torch._foreach_clamp_min_(scratch, -bound)
-        torch._foreach_clamp_max_(scratch, bound)
-        steps = torch._foreach_addcmul(gs, scratch, sizes, s["gamma3"] * long)
+        torch._foreach_mul_(steps, ms)
+        torch._foreach_div_(steps, sizes)
+        clamp(steps, bound)
+        steps = torch._foreach_addcmul(gs, steps, sizes, s["gamma3"] * long)
     torch._foreach_add_(steps, ms, alpha=s["gamma3"] * s["alpha_offset"])
     torch._foreach_mul_(roots, rests)  # 1 / n
     apply(ps, steps, roots, s["lr"], s["keep"])
@@ -93,6 +90,16 @@ def roots_of(vs: Tensors, eps: float) -> Tensors:
     roots = list(torch._foreach_sqrt(vs))
     torch._foreach_add_(roots, eps)
     return roots
+
+
+def clamp(xs: Tensors, bound: float) -> None:
+    """x <- x, held between -bound and bound."""
+    if xs[0].is_cpu:
+        for x in xs:
+            x.clamp_(-bound, bound)
+    else:
+        torch._foreach_clamp_min_(xs, -bound)
+        torch._foreach_clamp_max_(xs, bound)
 
 
 def raise_to(xs: Tensors, exponent: float) -> None:

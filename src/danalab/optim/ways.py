@@ -25,9 +25,9 @@ WORTH_COMPILING = 1 << 20
 """Elements from which on an optimizer on a CPU with `fused=None` uses the compiled kernels: for fewer, compiling them,
 if only once per machine, is not worth the time it saves."""
 
-
-CACHE_BLOCK = 1 << 17
-"""Elements of a block of the foreach way on a CPU: half a mebibyte in float32."""
+CACHE_BLOCK = 1 << 18
+"""Elements of a block of the foreach way on a CPU, 1 MiB in float32: larger ones leave the cache, and with smaller ones
+the threads' starting and stopping at each of two dozen operations takes more of the time."""
 
 
 def eager(rule: Rule, batches: list[Batch]) -> None:
@@ -58,17 +58,31 @@ def foreach(rule: Rule, batches: list[Batch]) -> None:
 
 def _portions(lists: list[list[Tensor]], scalars: Mapping[str, Any]) -> Iterator[list[list[Tensor]]]:
     """Views of parallel lists of tensors that are worked on together: everything at once on a GPU, where launches cost;
-    on a CPU blocks whose temporaries stay in the cache, where fresh memory costs more than the arithmetic.
+    on a CPU blocks whose temporaries stay in the cache, where fresh memory costs more than the arithmetic, and small
+    tensors many at a time.
     """
     if not lists[0][0].is_cpu or any(isinstance(value, Tensor) for value in scalars.values()):
         yield lists
         return
+    small: list[list[Tensor]] = [[] for _ in lists]
+    together = 0  # elements of the small ones
     for tensors in zip(*lists, strict=True):
-        if all(tensor.is_contiguous() for tensor in tensors):
-            for blocks in zip(*(tensor.view(-1).split(CACHE_BLOCK) for tensor in tensors), strict=True):
+        numel = tensors[0].numel()
+        if numel * 8 <= CACHE_BLOCK:
+            if together + numel > CACHE_BLOCK:
+                yield small
+                small, together = [[] for _ in lists], 0
+            together += numel
+            for part, tensor in zip(small, tensors, strict=True):
+                part.append(tensor)
+        elif all(tensor.is_contiguous() for tensor in tensors):
+            count = -(-numel // CACHE_BLOCK)  # of blocks alike, so that none is too small for all threads
+            for blocks in zip(*(tensor.view(-1).chunk(count) for tensor in tensors), strict=True):
                 yield [[block] for block in blocks]
         else:
             yield [[tensor] for tensor in tensors]
+    if together:
+        yield small
 
 
 def choose(flags: Mapping[str, Any], device: str, numel: int) -> Way:
