@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # From a folder of pre-tokenised arrays to a trained resonance model: validate, split, train.
 #
-#   bash scripts/quick_train.sh PATH {small,medium,large,xlarge} [flags of danalab train ...]
+#   bash scripts/quick_train.sh PATH {small,medium,large,xlarge} [--dry-run] [flags of danalab train ...]
 #
+# --dry-run validates and splits, prints the configuration that the training would have, and trains nothing.
 # The split is made beside the data, in PATH-split, once: a second call uses the same one. OUTPUT_PATH names another place.
 # Exit codes: 1 invalid data, 2 anything else that is wrong, else that of the training.
 set -euo pipefail
@@ -13,6 +14,11 @@ fail() { echo "quick_train.sh: error: $*" >&2; exit 2; }
 (($# >= 2)) || fail "usage: quick_train.sh PATH {small,medium,large,xlarge} [flags of danalab train ...]"
 data=${1%/} size=$2
 shift 2
+dry=()
+if [[ ${1-} == --dry-run ]]; then
+    dry=(--print-config)
+    shift
+fi
 # sequences of a micro-batch, micro-batches a step
 case $size in
     small | medium) batch=4 accumulation=8 ;;
@@ -43,4 +49,4 @@ echo "3/3 training the resonance model, size $size" >&2
 [[ $("$danalab" train --help) == *--size* ]] || fail \
     "this build has no resonance architecture (danalab train knows no --size); the data in $split are ready for others"
 exec "$danalab" train --arch resonance --size "$size" --data "$split" \
-    --batch-size "$batch" --acc-steps "$accumulation" "$@"
+    --batch-size "$batch" --acc-steps "$accumulation" "$@" ${dry[@]+"${dry[@]}"}

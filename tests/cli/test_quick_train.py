@@ -55,6 +55,12 @@ def test_it_validates_splits_and_trains(run, tmp_path, size, batch):
     ]
 
 
+def test_a_dry_run_prints_the_configuration_in_place_of_training(run, tmp_path):
+    code, calls, _ = run(tmp_path / "data", "small", "--dry-run", "--lr", "1e-3", HELP="--size")
+    assert code == 0
+    assert calls[-1].endswith("--batch-size 4 --acc-steps 8 --lr 1e-3 --print-config")
+
+
 def test_a_second_call_takes_the_split_that_is_there(run, tmp_path):
     run(tmp_path / "data", "small", HELP="--size")
     code, calls, _ = run(tmp_path / "data", "small", HELP="--size")
