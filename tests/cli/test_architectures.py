@@ -24,6 +24,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("base", ["--no-tied-head"]),
         ("llama", ["--n-kv-heads", "2"]),
         ("qwen3", ["--n-kv-heads", "1", "--no-attention-gate"]),
+        ("qwen3next", ["--mlp-only-layers", "0", "--n-layers", "2", "--n-experts", "4"]),
+        ("qwen3next", ["--full-attention-interval", "2", "--n-layers", "2", "--n-kv-heads", "2", "--document-mask"]),
         ("moe", ["--n-experts", "4", "--top-k", "2", "--mlp-dim", "24"]),
         ("gpt", ["--n-experts", "3", "--top-k", "1", "--n-shared-experts", "1", "--expert-dim", "16"]),
     ],
@@ -114,3 +116,22 @@ def test_experts_that_cannot_be_are_refused_in_one_line(capsys, tmp_path, data, 
     said = capsys.readouterr().err.strip().splitlines()
     assert message in said[-1]
     assert not (tmp_path / "run").exists() or not list((tmp_path / "run").glob("*.json*"))
+
+
+def test_plan_says_which_layers_of_qwen3next_have_the_delta_rule(capsys):
+    assert main(["plan", "--arch", "qwen3next", "--heads", "4", "--full-attention-interval", "4"]) == 0
+    said = capsys.readouterr().out
+    assert "4 heads of 128 in 2 layers and the delta rule in 6" in said
+    assert "fitted for adana on qwen3" in said
+    assert main(["plan", "--arch", "enoki", "--heads", "4", "--full-attention-interval", "4"]) == 2
+    assert "enoki has attention in every layer; qwen3next can have" in capsys.readouterr().err
+
+
+def test_qwen3next_has_the_active_size_of_qwen3_and_its_learning_rate(capsys):
+    plans = {}
+    for arch in ("qwen3", "qwen3next"):
+        assert main(["plan", "--arch", arch, "--heads", "4", "--json"]) == 0
+        plans[arch] = json.loads(capsys.readouterr().out)
+    assert plans["qwen3next"]["active_params"] == pytest.approx(plans["qwen3"]["exact_params"], rel=0.001)
+    assert plans["qwen3next"]["lr"] == pytest.approx(plans["qwen3"]["lr"], rel=0.01)
+    assert plans["qwen3next"]["exact_params"] > 1.3 * plans["qwen3"]["exact_params"]

@@ -58,6 +58,8 @@ class Flags:
     """Every so many layers one has experts; the others have a dense mlp."""
     mlp_only_layers: tuple[int, ...] = ()
     """Layers (from 0) that have a dense mlp all the same."""
+    full_attention_interval: int | None = None
+    """qwen3next: every so many layers one has attention, the others the gated delta rule; 4 as published, default 1."""
     seq_len: int = 2048
     """Context length [tokens]."""
     batch_size: int = 32
@@ -135,7 +137,7 @@ def run(flags: Flags) -> None:
         lr=flags.lr,
         weight_decay=flags.weight_decay,
         wd_ts=flags.wd_ts,
-        settings={name: getattr(flags, name) for name in EXPERT_SETTINGS},
+        settings={name: getattr(flags, name) for name in (*EXPERT_SETTINGS, "full_attention_interval")},
     )
     memory = memory_gib(planned, flags.batch_size)
     hours = accelerator_hours(planned.flops)
@@ -159,6 +161,8 @@ def run(flags: Flags) -> None:
         which = f"{planned.top_k} of {planned.n_experts}{shared}, {planned.expert_dim} wide"
         active = f"{planned.active_params:,} parameters active"
         experts = [("experts", f"{which}, in {planned.sparse_layers} layers; {active}")]
+    if planned.delta_layers:
+        parts += f" in {planned.n_layers - planned.delta_layers} layers and the delta rule in {planned.delta_layers}"
     rows = [
         ("model", f"{planned.arch}, {parts}, {planned.n_layers} layers, "
                   f"d_model {planned.d_model}, mlp {planned.mlp_dim}"),

@@ -71,6 +71,9 @@ _TABLES: dict[tuple[str, int], _Rows] = {
     ("qwen3", 512): {},
 }
 
+_NEAREST = {"qwen3next": "qwen3"}
+"""Architecture without a table -> the one whose blocks it has; the others: enoki."""
+
 OPTIMIZERS: Registry[str] = Registry("optimizer")
 """Optimizers that the scaling rules know -> how their weight decay is applied."""
 for _name in (
@@ -95,8 +98,9 @@ def lr_law(arch: str, opt: str, kappa: float = 0.85, global_batch: int = 32) -> 
     """The law that applies, and a sentence on where it comes from.
 
     Batches other than 512 take the batch-32 table; a kappa without a row takes the nearest one that has; an
-    architecture without a table takes enoki's (resonance: relative to AdamW's, which has a usual rate there); an
-    optimizer without a row takes a share of a relative's, or what is usual (`danalab.scaling.relatives`).
+    architecture without a table takes the nearest one's, mostly enoki's (resonance: relative to AdamW's, which has a
+    usual rate there); an optimizer without a row takes a share of a relative's, or what is usual
+    (`danalab.scaling.relatives`).
 
     Raises:
         UserError: unknown optimizer.
@@ -109,7 +113,7 @@ def lr_law(arch: str, opt: str, kappa: float = 0.85, global_batch: int = 32) -> 
         told = "usual for adamw on resonance: 6e-4, from 0.8B parameters on 3e-4"
         share = "" if opt == "adamw" else f"; times {opt}'s share of it on enoki at batch 32"
         return ResonanceLaw(law.a, law.b, law.d, law.kappa), told + share
-    known = arch if (arch, 32) in _TABLES else "enoki"
+    known = arch if (arch, 32) in _TABLES else _NEAREST.get(arch, "enoki")
     for batch in (512, 32) if global_batch == 512 else (32,):
         rows = _TABLES[known, batch].get(opt)
         if rows:

@@ -17,6 +17,7 @@ from danalab.scaling.architectures import STRUCTURES
 from danalab.scaling.dimensions import (
     GPT2_VOCAB,
     Dimensions,
+    attention_layers,
     dimensions,
     flops_per_token,
     is_gated,
@@ -65,6 +66,8 @@ class Plan:
     """Experts that every token passes."""
     sparse_layers: int | None
     """Layers that have experts."""
+    delta_layers: int
+    """Layers that have the gated delta rule in place of attention."""
     global_batch: int
     """Sequences a step, all ranks and micro-batches together."""
     tokens_per_step: int
@@ -194,6 +197,7 @@ def plan(
         expert_dim=sparse and sparse.expert_dim,
         n_shared_experts=sparse and sparse.shared_dim // sparse.expert_dim,
         sparse_layers=sparse and len(sparse.layers),
+        delta_layers=shape.n_layers - attention_layers(shape),
         global_batch=global_batch,
         tokens_per_step=tokens_per_step,
         steps=iterations,

@@ -72,6 +72,8 @@ class TrainConfig:
     """Weight of mean(logsumexp^2) of the routers' logits; default 0.001."""
     router_entropy_loss: float | None = None
     """Weight of minus the entropy of the mean routing distribution [nats]; default 0."""
+    full_attention_interval: int | None = None
+    """qwen3next: every so many layers one has attention, the others the gated delta rule; 4 as published, default 1."""
     vocab_size: int | None = None
     """Vocabulary of the model [tokens]; default the data's, padded."""
     init: str | None = None

@@ -177,6 +177,7 @@ def resolve(config: TrainConfig, dataset: Vocabulary, world_size: int = 1) -> Re
         tied_head=config.tied_head,
         num_frequencies=planned.num_frequencies,
         mixer=config.mixer,
+        full_attention_interval=config.full_attention_interval,
         **{name: getattr(config, name) for name in EXPERT_SETTINGS},
         **{name: value for name in ROUTER_SETTINGS if (value := getattr(config, name)) is not None},
     )
@@ -326,7 +327,7 @@ def _plan(
             weight_decay=config.weight_decay,
             wd_ts=config.wd_ts,
             wd_ts_divisor=config.wd_ts_divisor,
-            settings={name: getattr(config, name) for name in EXPERT_SETTINGS},
+            settings={name: getattr(config, name) for name in (*EXPERT_SETTINGS, "full_attention_interval")},
         )
 
     planned = make(config.lr)
@@ -370,6 +371,8 @@ def _name(filled: TrainConfig, dataset: Vocabulary, given: TrainConfig) -> str:
     size = f"h{given.heads}" if given.heads is not None else f"d{filled.d_model}x{filled.n_layers}"
     if filled.n_experts is not None:
         size += f"-e{filled.n_experts}k{filled.top_k}"
+    if (filled.full_attention_interval or 1) > 1:
+        size += f"-a{filled.full_attention_interval}"
     batch = f"b{filled.global_batch}x{filled.seq_len}"
     length = f"i{filled.iterations}-lr{filled.lr:.3g}-s{filled.seed}"
     return f"{filled.arch}-{filled.opt}-{size}-{dataset.name}-{batch}-{length}"
