@@ -152,9 +152,15 @@ def test_a_packed_report_stands_alone_is_small_and_says_nothing_of_the_machine(t
     shutil.rmtree(folder)
     files = [file for file in out.rglob("*") if file.is_file()]
     assert sum(file.stat().st_size for file in files) < PACKED_LIMIT
-    assert {"report.html", "headline.png", "headline.svg", "ladder.jsonl", "analysis.json", "table-saved.md"} <= {
-        file.name for file in files
-    }
+    assert {
+        "report.html",
+        "headline.png",
+        "headline.svg",
+        "table-headline.md",
+        "ladder.jsonl",
+        "analysis.json",
+        "table-saved.md",
+    } <= {file.name for file in files}
     assert not any(str(tmp_path).encode() in file.read_bytes() for file in files)
     linked = [address for address in Tags((out / "report.html").read_text()).addresses if address[0] != "#"]
     assert all((out / address).exists() for address in linked)

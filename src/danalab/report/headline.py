@@ -21,8 +21,19 @@ class Headline:
     opt: str
     answer: str
     """A share with its sign, or "not reached"."""
-    lines: tuple[str, ...]
-    """At which scale, with what interval, after how many trials."""
+    params: int
+    """Scale at which this was measured."""
+    known: str
+    """Its interval, or why there is none."""
+    seeds: str
+    """Of each side."""
+    trials: str
+    """Learning rates that each side was given."""
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """All of it in words."""
+        return f"at {short(self.params)} parameters", self.known, f"{self.seeds}; {self.trials}"
 
 
 def headlines(material: Material) -> list[Headline]:
@@ -35,10 +46,10 @@ def headlines(material: Material) -> list[Headline]:
         if mine is None or saved is None:
             continue
         base = next(each for each in found.at(found.baseline) if each.params == mine.params)
-        lines = (f"at {short(mine.params)} parameters", known(saved), f"{_seeds(saved)}; {_trials(mine, base)}")
-        ranked.append((saved.saved if saved.saved is not None else -2 + (saved.behind or 0), opt, saved, lines))
-    ranked.sort(key=lambda each: -each[0])
-    return [Headline(opt, share(saved), lines) for _, opt, saved, lines in ranked]
+        rank = saved.saved if saved.saved is not None else -2 + (saved.behind or 0)
+        answer = Headline(opt, share(saved), mine.params, known(saved), _seeds(saved), _trials(mine, base))
+        ranked.append((rank, answer))
+    return [answer for _, answer in sorted(ranked, key=lambda each: -each[0])]
 
 
 def verdict(found: Analysis) -> list[str]:

@@ -39,6 +39,7 @@ from danalab.report.ladder_tables import (
     as_markdown,
     cost_table,
     failed_table,
+    headline_table,
     law_table,
     lr_law_table,
     runs_table,
@@ -210,6 +211,7 @@ def write_report(material: Material, out: Path, *, packed: bool = False) -> Path
     _not_known(page, out, material, absent, address)
     _runs(page, material, address)
     save_figure(headline_figure(material), out / "headline")
+    write_atomically(out / "table-headline.md", as_markdown(headline_table(material)))
     write_json(out / "analysis.json", material.found.as_dict())
     write_atomically(out / PAGE, page.render())
     return out / PAGE

@@ -8,13 +8,23 @@ from collections.abc import Callable, Sequence
 
 from danalab.ladder.analysis import Analysis
 from danalab.report.cost import hours_of, relative_time, spent
-from danalab.report.headline import interval_of, interval_words, share
+from danalab.report.headline import headlines, interval_of, interval_words, share
 from danalab.report.links import Linked
 from danalab.report.material import Material, Row, is_finished
 
 Table = tuple[list[str], list[list[str]]]
 Address = Callable[[Row], str]
 """Where a run's folder is, from where the table is read."""
+
+
+def headline_table(material: Material) -> Table:
+    """A line for each contender at the largest size that the baseline ran too."""
+    lines = [
+        [each.opt, each.answer, each.known.replace("95% interval ", ""), f"{each.params:,}", each.seeds, each.trials]
+        for each in headlines(material)
+    ]
+    against = f"compute saved against {material.found.baseline}"
+    return ["optimizer", against, "95% interval", "parameters", "seeds", "learning rates"], lines
 
 
 def tuned_table(found: Analysis, rows: Sequence[Row] = (), address: Address | None = None) -> Table:
