@@ -42,6 +42,7 @@ from danalab.train.runtime import (
     restore_random_state,
 )
 from danalab.train.step import GradientStep, StepResult, UpdateNorm
+from danalab.train.stopwatch import Stopwatch
 
 log = logging.getLogger(__name__)
 
@@ -90,8 +91,7 @@ class Trainer:
         self.sharing = sharing or Sharing(World.single())
         self.world = self.sharing.world
         self.step = 0
-        self.seconds = 0.0
-        """Training time so far, evaluation and restarts apart [s]."""
+        self.time = Stopwatch()
         self.latest: dict[str, Any] = {}
         """Last known losses."""
         self._pending_row: dict[str, Any] | None = None
@@ -129,8 +129,6 @@ class Trainer:
         )
         self._update_norm = UpdateNorm(driver.parameters)
         self._peak_flops = _peak_flops(config.peak_tflops, device)
-        self._interval = {"seconds": 0.0, "steps": 0.0, "data_wait": 0.0, "save_wait": 0.0}
-        self._clock, self._excluded = time.perf_counter(), 0.0
         self._evaluated_at: int | None = None
 
     # ---- the loop ----
@@ -156,11 +154,11 @@ class Trainer:
                 if self.device.type == "cuda" and self.step < self.resolved.iterations:
                     self._try_memory()
                 self._finish_pending_row()
-                self._clock, self._excluded = time.perf_counter(), 0.0
+                self.time.start()
                 while (status := self._why_end()) is None:
                     start = time.perf_counter()
                     inputs, targets = next(batches)
-                    self._interval["data_wait"] += time.perf_counter() - start
+                    self.time.interval.data_wait += time.perf_counter() - start
                     logged = self._is_logged(self.step + 1)
                     result, lr = self._make_step(inputs, targets, logged)
                     if self.step == self._first_step + 1:
@@ -171,7 +169,7 @@ class Trainer:
                     if ahead != self.step:
                         batches = self._jump(batches, ahead)
                     if self._is_saved(self.step):
-                        self._interval["save_wait"] += self.save()
+                        self.time.interval.save_wait += self.save()
                     self.saver.poll()
                     garbage.after_step(self.step)
                 return self._end(status)
@@ -234,7 +232,7 @@ class Trainer:
                 callback.after_update(self.step + 1, measured)
         self.driver.zero_grad()
         self.step += 1
-        self._interval["steps"] += 1
+        self.time.interval.steps += 1
         return result, lr
 
     def _start_callbacks(self) -> None:
@@ -283,46 +281,37 @@ class Trainer:
         every = self.config.ckpt_interval
         return bool(every and step % every == 0) or step in self._kept_steps
 
-    def _tick(self) -> None:
-        """Add the time since the last tick to the training time, but for evaluation."""
-        now = time.perf_counter()
-        passed = now - self._clock - self._excluded
-        self._clock, self._excluded = now, 0.0
-        self.seconds += passed
-        self._interval["seconds"] += passed
-
     def _record(self, result: StepResult, lr: float) -> None:
         """Write the row of the step that was just made, evaluated where it is time."""
-        interval, pace = self._interval, self.resolved.pace
-        before = self.step - int(interval["steps"])
+        pace = self.resolved.pace
         tokens, flops = pace.tokens(self.step), self.resolved.flops(self.step)
         update_norm = self._update_norm.after()
         loss, grad_norm = float(result.loss), float(result.grad_norm)  # here a GPU is waited for
-        self._tick()
-        seconds = max(interval["seconds"], 1e-9)
+        interval = self.time.take_interval()
+        before = self.step - interval.steps
+        seconds = max(interval.seconds, 1e-9)
         flops_rate = (flops - self.resolved.flops(before)) / seconds
         row = {
             "step": self.step,
             "tokens": tokens,
             "flops": float(flops),
-            "time": self.seconds,
+            "time": self.time.seconds,
             "train/loss": loss,
             "lr": lr,
             "grad_norm": grad_norm,
             "update_norm": None if update_norm is None else float(update_norm),
             "tokens_per_second": (tokens - pace.tokens(before)) / seconds,
-            "seconds_per_step": interval["seconds"] / interval["steps"],
+            "seconds_per_step": interval.seconds / interval.steps,
             "mfu": flops_rate / (self._peak_flops * self.world.processes) if self._peak_flops else None,
             "memory_gib": peak_memory_gib(self.device),
-            "data_wait": interval["data_wait"],
-            "save_wait": interval["save_wait"],
+            "data_wait": interval.data_wait,
+            "save_wait": interval.save_wait,
             "skipped": self.guard.skipped or None,
             "loss_scale": None if result.scale is None else float(result.scale),
             **({} if self._balance is None else self._balance.scalars()),
             **self.driver.scalars(),
             **self.sharing.scalars(),
         }
-        self._interval = dict.fromkeys(interval, 0.0)
         if self._is_evaluated(self.step):
             self._pending_row = row
             self._finish_pending_row()
@@ -342,10 +331,8 @@ class Trainer:
             self._write_row({**row, "val/loss": evaluation.loss, "val/bpb": evaluation.bpb})
 
     def _evaluate(self, how: Callable[..., Evaluation | None]) -> Evaluation | None:
-        start = time.perf_counter()
-        with self.driver.evaluating(), self.sharing.evaluating():
+        with self.time.leaving_out(), self.driver.evaluating(), self.sharing.evaluating():
             evaluation = how(self.model, self._is_stopped)
-        self._excluded += time.perf_counter() - start
         if evaluation is not None:
             self._evaluated_at = self.step
             self.latest |= {"val/loss": evaluation.loss, "val/bpb": evaluation.bpb, "val/tokens": evaluation.tokens}
@@ -373,8 +360,8 @@ class Trainer:
             "tokens": tokens,
             "params": self.resolved.plan.exact_params,
             "flops": float(self.resolved.flops(self.step)),
-            "time": self.seconds,
-            "tokens_per_second": tokens / self.seconds if self.seconds else None,
+            "time": self.time.seconds,
+            "tokens_per_second": tokens / self.time.seconds if self.time.seconds else None,
             "memory_gib": peak_memory_gib(self.device),
             "skipped": self.guard.skipped,
         }
@@ -398,7 +385,7 @@ class Trainer:
         self.guard.settle()
         if self.metrics is not None:
             self.metrics.sync()
-        self._tick()
+        self.time.tick()
         with self.driver.evaluating():
             values, optimizer = tensors.collect(self.model, self.driver.optimizer)
             values = self.sharing.stored(values)
@@ -409,7 +396,7 @@ class Trainer:
             "step": self.step,
             "tokens": self.resolved.pace.tokens(self.step),
             "sequences": self.resolved.pace.sequences(self.step),
-            "seconds": self.seconds,
+            "seconds": self.time.seconds,
             "config": self.config.as_dict(),
             "model": self.resolved.model.as_dict(),
             "random": random_state(),
@@ -424,7 +411,7 @@ class Trainer:
 
     def restore(self, meta: dict[str, Any]) -> None:
         """Take up the place of a checkpoint, whose tensors have been loaded."""
-        self.step, self.seconds = meta["step"], meta["seconds"]
+        self.step, self.time.seconds = meta["step"], meta["seconds"]
         self.latest, self._pending_row = meta["latest"], meta["pending_row"]
         self.guard.skipped, self.guard.in_a_row = meta["guard"]["skipped"], meta["guard"]["in_a_row"]
         if self._loss_scale is not None and meta.get("loss_scale") is not None:
