@@ -20,6 +20,7 @@ ARCHITECTURES = {
     "llama": ["--arch", "llama", "--n-kv-heads", "2"],
     "qwen3": ["--arch", "qwen3", "--no-attention-gate"],
     "gated": ["--arch", "qwen3", "--n-kv-heads", "1"],
+    "qwen3next": ["--arch", "qwen3next", "--full-attention-interval", "2", "--n-kv-heads", "2"],
     "enoki": [],
     "resonance": ["--arch", "resonance", "--num-frequencies", "8"],
 }
