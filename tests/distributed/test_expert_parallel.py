@@ -58,12 +58,11 @@ def test_outputs_and_gradients_are_those_of_one_process_and_every_expert_learns(
             assert (results[0][1][name].flatten(1).norm(dim=1) > 0).all(), name
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_ranks_with_experts_of_their_own_make_the_curve_of_one(ranks):
-    cases = [Case("moe", opt, PARALLEL) for opt in ("adana", "adamw", "muon")]
-    cases += [Case("moe", "adana", PARALLEL, micro_batch=1, checkpointing="full")]
+@pytest.mark.parametrize(("ranks", "opts"), [(2, ("adamw", "muon")), (4, ("adana",))])
+def test_ranks_with_experts_of_their_own_make_the_curve_of_one(ranks, opts):
+    cases = [Case("moe", opt, PARALLEL, micro_batch=2, checkpointing="full") for opt in opts]
     results = run_ranks(curves, ranks, cases, seconds=240.0)
-    expected = {opt: curve(Case("moe", opt)) for opt in ("adana", "adamw", "muon")}
+    expected = {opt: curve(Case("moe", opt)) for opt in opts}
     for case, found in zip(cases, results[0], strict=True):
         error = ((found - expected[case.opt]) / expected[case.opt]).abs()
         assert error[:, 0].max() < 1e-5, f"loss: {case}"

@@ -153,7 +153,8 @@ def test_autocast_stays_near_float32_and_keeps_the_loss_in_float32(model: Decode
         ce, _ = model(tokens, tokens)
     ce.backward()
     assert (logits.dtype, ce.dtype, model.head_weight.grad.dtype) == (torch.bfloat16, torch.float32, torch.float32)
-    torch.testing.assert_close(logits.float(), exact, rtol=0, atol=0.15)
+    far = ((logits.float() - exact).abs() > 0.15).float().mean()
+    assert far <= (0.02 if model.config.sparsity else 0.0)  # rounding may send a token to another expert
 
 
 @pytest.mark.parametrize("tiny", ["enoki"], indirect=True)

@@ -4,6 +4,7 @@
     llama                          LlamaForCausalLM   rotary turns features j and j + H/2, ours 2j and 2j + 1
     qwen3 without attention gate   Qwen3ForCausalLM   likewise; the gains of QK-norm move with their features
     qwen3next                      Qwen3NextForCausalLM   see `danalab.models.huggingface_next`
+    llama, qwen3 with experts      MixtralForCausalLM, Qwen3MoeForCausalLM: `danalab.models.huggingface_experts`
 
 Other models with rotary positions take along a class of ours (`danalab.models.huggingface_module`). All ways are
 permutations of numbers, and exact. Needs no transformers. H: head dimension.
@@ -21,13 +22,22 @@ from torch import Tensor
 from danalab.errors import UserError
 from danalab.models.build import build_model
 from danalab.models.config import ModelConfig
+from danalab.models.huggingface_experts import ARCHITECTURES as OF_EXPERTS
+from danalab.models.huggingface_experts import (
+    NAMINGS,
+    experts_config,
+    experts_obstacle,
+    experts_out,
+    experts_settings,
+    take_experts,
+)
 from danalab.models.huggingface_module import ARCHITECTURES, MODEL_TYPE, from_module, in_module, module_settings
 from danalab.models.huggingface_next import next_config, next_settings, next_weights, take_next
 from danalab.models.huggingface_parts import Taker, Weights, plain, require, to_halves, to_pairs
 
 _CLASSES = {"gpt": "GPT2LMHeadModel", "llama": "LlamaForCausalLM", "qwen3": "Qwen3ForCausalLM",
             "qwen3next": "Qwen3NextForCausalLM"}  # fmt: skip
-_MODEL_TYPES = {"gpt2": "gpt", "llama": "llama", "qwen3": "qwen3", "qwen3_next": "qwen3next"}
+_MODEL_TYPES = {"gpt2": "gpt", "llama": "llama", "qwen3": "qwen3", "qwen3_next": "qwen3next", **OF_EXPERTS}
 
 _LAYER = {
     "attention_norm.weight": "input_layernorm.weight",
@@ -89,8 +99,14 @@ def to_huggingface(config: ModelConfig, weights: Mapping[str, Tensor]) -> tuple[
     found = {
         names[ours]: to_halves(tensor, config.head_dim) if ours.endswith(_ROTATED) else tensor
         for ours, tensor in weights.items()
+        if ours in names
     }
-    return described | _rotary_settings(config), {name: tensor.contiguous() for name, tensor in found.items()}
+    settings = _rotary_settings(config)
+    if config.sparsity is not None:
+        described["architectures"] = [NAMINGS[config.arch].cls]
+        settings |= experts_settings(config)
+        found |= experts_out(config, weights)
+    return described | settings, {name: tensor.contiguous() for name, tensor in found.items()}
 
 
 def require_class(config: ModelConfig) -> None:
@@ -126,7 +142,8 @@ def _obstacle(config: ModelConfig) -> str | None:
         linear = config.linear_attention
         wanted["layers with attention"] = (linear is None or len(linear.layers) < config.n_layers, True)
     else:
-        wanted["n_experts"] = (0 if config.sparsity is None else config.sparsity.n_experts, 0)
+        if config.sparsity is not None and (obstacle := experts_obstacle(config)) is not None:
+            return obstacle
         wanted["rotary_dim"] = (config.rotated, config.head_dim)
     for name, (is_, must_be) in wanted.items():
         if is_ != must_be:
@@ -186,11 +203,13 @@ def _gpt_weights(config: ModelConfig, weights: Mapping[str, Tensor]) -> Weights:
 def _names(config: ModelConfig) -> dict[str, str]:
     """Llama's and Qwen3's name of every weight, by ours."""
     outside = {ours: theirs for ours, theirs in _OUTSIDE.items() if ours != "output_head.weight" or not config.tied}
+    sparse = () if config.sparsity is None else config.sparsity.layers
     return outside | {
         f"blocks.{layer}.{ours}": f"model.layers.{layer}.{theirs}"
         for layer in range(config.n_layers)
         for ours, theirs in _LAYER.items()
         if config.qk_normed or not ours.endswith(("q_norm.weight", "k_norm.weight"))
+        if layer not in sparse or not ours.startswith("mlp.")
     }
 
 
@@ -277,6 +296,7 @@ def _rotary_config(described: Mapping[str, Any]) -> ModelConfig:
         n_kv_heads=None if keys == heads else keys,
         rope_theta=float(rope.get("rope_theta") or described.get("rope_theta") or 10000.0),
         tied_head=described.get("tie_word_embeddings", False),
+        **(experts_config(described) if described["model_type"] in OF_EXPERTS else {}),
     )
 
 
@@ -306,7 +326,7 @@ def _take_gpt(config: ModelConfig, take: Callable[..., Tensor]) -> Weights:
     return found
 
 
-def _take_rotary(config: ModelConfig, take: Callable[..., Tensor]) -> Weights:
+def _take_rotary(config: ModelConfig, take: Taker) -> Weights:
     d, wide, dim = config.d_model, config.mlp_dim, config.head_dim
     queries, keys = config.n_heads * dim, config.kv_heads * dim
     shapes: dict[str, tuple[int, ...]] = {
@@ -323,4 +343,4 @@ def _take_rotary(config: ModelConfig, take: Callable[..., Tensor]) -> Weights:
     for ours, theirs in _names(config).items():
         tensor = take(theirs, *shapes[re.sub(r"^blocks\.\d+\.", "", ours).removesuffix(".weight")])
         found[ours] = to_pairs(tensor, dim) if ours.endswith(_ROTATED) else tensor
-    return found
+    return found if config.sparsity is None else found | take_experts(config, take)

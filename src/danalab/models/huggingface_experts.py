@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from danalab.models.config import ModelConfig
-from danalab.models.huggingface_parts import Taker, Weights
+from danalab.models.huggingface_parts import Taker, Weights, require
 
 
 class Naming(NamedTuple):
@@ -37,7 +37,6 @@ NAMINGS = {
 """By our architecture."""
 ARCHITECTURES = {naming.model_type: arch for arch, naming in NAMINGS.items()}
 """By model_type."""
-EXPERT_PART = ".mlp.experts."
 
 
 def experts_obstacle(config: ModelConfig) -> str | None:
@@ -87,6 +86,7 @@ def experts_config(described: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of `ModelConfig` that config.json's experts make.
 
     Raises:
+        UserError: a setting that ours cannot have.
         KeyError: a setting is missing.
     """
     common = {
@@ -94,6 +94,7 @@ def experts_config(described: Mapping[str, Any]) -> dict[str, Any]:
         "load_balance_loss": described.get("router_aux_loss_coef", 0.001),
     }
     if described["model_type"] == "mixtral":
+        require(described, "sliding_window", (None,), None)
         return {**common, "n_experts": described["num_local_experts"]}
     return {
         **common,

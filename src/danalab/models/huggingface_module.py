@@ -26,7 +26,7 @@ def module_file(config: ModelConfig) -> Path:
 
 def in_module(config: ModelConfig) -> bool:
     """Whether the module's class computes this model's function."""
-    plain = config.sparsity is None and config.rotated == config.head_dim and config.norm_kind != "rmsnorm-1p"
+    plain = config.rotated == config.head_dim and config.norm_kind != "rmsnorm-1p"
     return config.arch in ARCHITECTURES and plain
 
 
