@@ -42,6 +42,18 @@ def test_no_logit_depends_on_a_later_token(length):
         assert (prefix - logits[:, : place + 1]).abs().max() <= 1e-9
 
 
+@pytest.mark.parametrize("length", [40, 1100])
+def test_no_gradient_of_a_logit_reaches_a_later_token_also_over_several_chunks(length):
+    model = build_model(config(d_model=16, seq_len=1200), dtype=torch.float64)
+    kept = []
+    model.token_embedding.register_forward_hook(lambda module, inputs, output: kept.append(output))
+    logits = model(random_tokens(1, length))
+    for place in (0, length // 2, length - 2):
+        (gradient,) = torch.autograd.grad(logits[0, place].sum(), kept[0], retain_graph=True)
+        assert gradient[0, place + 1 :].abs().max() <= 1e-9
+        assert gradient[0, : place + 1].abs().sum(-1).min() > 0
+
+
 def train(model, batches, lr=3e-3):
     optimizer = torch.optim.AdamW(model.parameters(), lr, betas=(0.9, 0.95), weight_decay=0.0)
     loss = torch.tensor(0.0)

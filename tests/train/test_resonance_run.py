@@ -1,0 +1,52 @@
+"""A resonance model under the trainer: it resumes, accumulates and is evaluated as every other."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+import torch
+
+from danalab.models import ModelConfig, build_model
+from danalab.train import train
+from danalab.train.job import run_training
+from danalab.train.run import open_run
+from danalab.train.step import GradientStep
+
+RESONANCE = {"arch": "resonance", "n_heads": 4, "num_frequencies": 8, "opt": "adamw"}
+
+
+def weights(folder):
+    model = open_run(folder).load_model().model
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+
+def test_a_run_in_parts_is_bitwise_the_run_in_one(tiny, tmp_path):
+    whole = train(tiny(**RESONANCE, run_dir=tmp_path / "whole", iterations=8))
+    parts = tiny(**RESONANCE, run_dir=tmp_path / "parts", iterations=8, iterations_to_run=3)
+    assert [run_training(parts).status for _ in range(3)] == ["stopped", "stopped", "finished"]
+    assert torch.equal(weights(tmp_path / "parts"), weights(whole))
+
+
+@pytest.mark.parametrize("micro_batch", [1, 4])
+def test_accumulation_changes_no_gradient_in_float64(micro_batch):
+    def gradients(size: int) -> torch.Tensor:
+        model = build_model(ModelConfig("resonance", 32, 2, 4, 8, 64, 64, 16), dtype=torch.float64)
+        tokens = torch.randint(0, 64, (6, 17), generator=torch.Generator().manual_seed(1))
+        targets = tokens[:, 1:].clone()
+        targets[0, 3:] = -1
+        parameters = list(model.parameters())
+        step = GradientStep(
+            model, parameters, micro_batch=size, grad_clip=0.0, z_loss=0.0, autocast=contextlib.nullcontext
+        )
+        step(tokens[:, :-1], targets)
+        return torch.cat([p.grad.flatten() for p in parameters])
+
+    assert (gradients(micro_batch) - gradients(6)).abs().max() <= 1e-10
+
+
+def test_a_resumed_run_does_not_change_its_mixer(tiny, tmp_path):
+    train(tiny(**RESONANCE, iterations=2))
+    given = {key: value for key, value in RESONANCE.items() if key != "num_frequencies"}
+    with pytest.raises(ValueError, match=r"mixer|num_frequencies"):
+        train(tiny(**given, mixer="none", iterations=2, extend_to=4))
