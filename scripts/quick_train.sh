@@ -3,6 +3,7 @@
 #
 #   bash scripts/quick_train.sh PATH {small,medium,large,xlarge} [--dry-run] [flags of danalab train ...]
 #
+# The arrays hold GPT-2's token ids, as the check makes sure; the model's vocabulary is theirs, whichever of them occur.
 # --dry-run validates and splits, prints the configuration that the training would have, and trains nothing.
 # The split is made beside the data, in PATH-split, once: a second call uses the same one. OUTPUT_PATH names another place.
 # Exit codes: 1 invalid data, 2 anything else that is wrong, else that of the training.
@@ -49,4 +50,4 @@ echo "3/3 training the resonance model, size $size" >&2
 [[ $("$danalab" train --help) == *--size* ]] || fail \
     "this build has no resonance architecture (danalab train knows no --size); the data in $split are ready for others"
 exec "$danalab" train --arch resonance --size "$size" --data "$split" \
-    --batch-size "$batch" --acc-steps "$accumulation" "$@" ${dry[@]+"${dry[@]}"}
+    --vocab-size 50304 --batch-size "$batch" --acc-steps "$accumulation" "$@" ${dry[@]+"${dry[@]}"}

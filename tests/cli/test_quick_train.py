@@ -50,7 +50,7 @@ def test_it_validates_splits_and_trains(run, tmp_path, size, batch):
         f"data validate {tmp_path}/data",
         f"data split {tmp_path}/data --output-path {tmp_path}/data-split --val-ratio 0.01",
         "train --help",
-        f"train --arch resonance --size {size} --data {tmp_path}/data-split --batch-size {micro} "
+        f"train --arch resonance --size {size} --data {tmp_path}/data-split --vocab-size 50304 --batch-size {micro} "
         f"--acc-steps {accumulation} --iterations 5",
     ]
 

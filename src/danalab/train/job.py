@@ -286,8 +286,10 @@ def _announce(resolved: Resolved, dataset: Dataset, trainer: Trainer) -> None:
     log.info("run %s on %s", resolved.run_dir, trainer.device)
     log.info("data %s: %s tokens, %s", dataset.path, f"{dataset.n_tokens:,}", dataset.tokenizer_name)
     log.info(
-        "model %s: %d layers, d_model %d, %d heads; %s parameters",
-        planned.arch, planned.n_layers, planned.d_model, planned.n_heads, f"{planned.exact_params:,}",
+        "model %s: %d layers, d_model %d, %d %s; %s parameters",
+        planned.arch, planned.n_layers, planned.d_model, planned.n_heads,
+        "heads" if planned.num_frequencies is None else f"groups, {planned.num_frequencies} frequencies",
+        f"{planned.exact_params:,}",
     )  # fmt: skip
     log.info(
         "global batch %d = batch %d x %d rank%s x %d accumulation; %s tokens a step",
