@@ -91,6 +91,18 @@ def test_a_run_on_two_ranks_writes_what_a_run_on_one_writes(words, tmp_path, bac
     assert record["parallel"]["backend"] == backend
 
 
+@pytest.mark.parametrize(
+    "parallel", [{"distributed_backend": "ddp"}, {"distributed_backend": "fsdp", "tp_size": 2}], ids=["ddp", "tp"]
+)
+def test_oscillators_on_two_ranks_learn_what_they_learn_on_one(words, tmp_path, parallel):
+    chosen = {"arch": "resonance", "n_heads": 4, "num_frequencies": 8, "opt": "adamw", "iterations": 6}
+    run_training(settings(words, tmp_path / "one", **chosen))
+    run_ranks(train, 2, settings(words, tmp_path / "two", **chosen, **parallel))
+    one, two = (read_rows(tmp_path / name / "metrics.jsonl")[-1] for name in ("one", "two"))
+    for key in ("train/loss", "val/loss", "grad_norm"):
+        assert two[key] == pytest.approx(one[key], rel=1e-5), key
+
+
 def test_validation_is_the_same_for_any_batch_and_number_of_ranks(words):
     windows = open_dataset(words, "val").sequential(16)
     lengths = torch.ones(256, dtype=torch.int64).numpy()
