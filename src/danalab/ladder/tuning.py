@@ -6,7 +6,7 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from danalab.errors import UserError
 from danalab.ladder.compute import training_flops
 from danalab.ladder.rows import ONE_JOBS_OWN
 from danalab.models.config import ModelConfig
-from danalab.train.config import MECHANICS
+from danalab.train.config import MECHANICS, TrainConfig
 
 Row = Mapping[str, Any]
 
@@ -25,6 +25,7 @@ _SHAPE = (
 )  # fmt: skip
 _FOLLOW_THE_RATE = ("lr", "weight_decay", "wd_ts")
 """Settings that differ between the trials of a learning rate; decay is given as a share of it."""
+_DEFAULTS = {field.name: field.default for field in fields(TrainConfig)}
 _SAME_RUN = frozenset({"seed", "data_seed", *ONE_JOBS_OWN, *MECHANICS} - {"data", "tokenizer"})
 
 
@@ -125,5 +126,10 @@ def flops_of(row: Row, tokens: float, convention: str) -> float:
 def _trial(row: Row, without: Sequence[str] = ()) -> str:
     """What makes runs repeats of each other: equal where only seeds differ."""
     settings = {"lr": row["lr"], "kappa": row.get("kappa"), **row["settings"]}
-    kept = {key: value for key, value in settings.items() if key not in _SAME_RUN and key not in without}
+    kept = {
+        key: value
+        for key, value in settings.items()
+        # A row written before a setting existed ran at what is its default now.
+        if key not in _SAME_RUN and key not in without and value is not None and value != _DEFAULTS.get(key)
+    }
     return json.dumps(kept, sort_keys=True, default=str)

@@ -97,7 +97,7 @@ def _by_settings(curves: Sequence[RunCurve]) -> dict[str, list[RunCurve]]:
 def _settings(curve: RunCurve) -> dict[str, Any]:
     """What was run: the configuration without seeds and mechanics, and the size."""
     left_out = {*ONE_JOBS_OWN, *MECHANICS, *SEEDS} - {"data", "tokenizer"}
-    kept = {key: value for key, value in curve.config["config"].items() if key not in left_out}
+    kept = {key: value for key, value in curve.config["config"].items() if key not in left_out and value is not None}
     return {**kept, "params": curve.config["params"]}
 
 
