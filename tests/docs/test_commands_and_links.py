@@ -41,7 +41,7 @@ def test_a_command_on_a_page_is_understood(page, command, whole):
         return
     for name in verb.split("|"):
         assert name in VERBS
-        module = importlib.import_module(f"danalab.cli.{name}")
+        module = importlib.import_module(f"danalab.cli.{name.replace('-', '_')}")
         if not hasattr(module, "SUBVERBS"):
             check_flags(f"danalab {name}", module.Flags, words, whole)
         elif words and not words[0].startswith(("-", "...")):

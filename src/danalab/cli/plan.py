@@ -5,61 +5,19 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import dataclass
-from typing import Literal
 
 from danalab.errors import UserError
 from danalab.scaling.dimensions import GPT2_VOCAB
 from danalab.scaling.sparsity import EXPERT_SETTINGS
+from danalab.train.model_flags import ModelFlags
 
 
 @dataclass(frozen=True, kw_only=True)
-class Flags:
-    arch: str = "enoki"
-    """Architecture: enoki, qwen3, qwen3next, gpt (alias base), llama, moe or resonance."""
+class Flags(ModelFlags):
     opt: str = "adana"
     """Optimizer."""
-    heads: int | None = None
-    """Attention heads; everything else follows from them by the architecture's rule."""
-    size: str | None = None
-    """Size of a resonance model, which has no heads: small, medium, large or xlarge; what is explicit wins."""
-    d_model: int | None = None
-    """Explicit width, with --n-layers and --n-heads, in place of --heads; also --model-dim."""
-    n_layers: int | None = None
-    """Explicit depth [blocks]; also --num-layers."""
-    n_heads: int | None = None
-    """Explicit number of attention heads; resonance: of groups that share frequencies, default 8."""
-    num_frequencies: int | None = None
-    """resonance: damped oscillators of all groups; default 8 a group."""
-    mixer: Literal["oscillators", "none"] | None = None
-    """resonance: none leaves the oscillators out, a control that hears no earlier token; default oscillators."""
-    head_dim: int | None = None
-    """Explicit width of a head; default d_model / n_heads."""
-    mlp_dim: int | None = None
-    """Explicit hidden width of the mlp; default 4 d_model (enoki, gpt), 3 d_model (qwen3), 8/3 d_model (llama)."""
-    n_kv_heads: int | None = None
-    """Key and value heads, each shared by n_heads / n_kv_heads query heads; default as many as query heads."""
-    attention_gate: bool | None = None
-    """Gate attention's output elementwise; default as the architecture (qwen3 does)."""
-    tied_head: bool | None = None
-    """One matrix for embedding and head; default as the architecture (gpt has)."""
     vocab_size: int = GPT2_VOCAB
     """Vocabulary, padded [tokens]."""
-    n_experts: int | None = None
-    """Experts in place of each mlp; default 8 (moe, qwen3next), the others none."""
-    top_k: int | None = None
-    """Experts that each token is sent to; default 2."""
-    expert_dim: int | None = None
-    """Hidden width of an expert; default mlp_dim (qwen3next: a third of it)."""
-    n_shared_experts: int | None = None
-    """Experts that every token passes as well; default 0 (qwen3next: 1)."""
-    shared_expert_gate: bool | None = None
-    """Gate the shared experts' output; default no (qwen3next: yes)."""
-    decoder_sparse_step: int = 1
-    """Every so many layers one has experts; the others have a dense mlp."""
-    mlp_only_layers: tuple[int, ...] = ()
-    """Layers (from 0) that have a dense mlp all the same."""
-    full_attention_interval: int | None = None
-    """qwen3next: every so many layers one has attention, the others the gated delta rule; 4 as published, default 1."""
     seq_len: int = 2048
     """Context length [tokens]."""
     batch_size: int = 32
