@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import json
 
+import numpy as np
 import pytest
 import torch
 
+from danalab.cli.app import main
 from danalab.models import ModelConfig, build_model
 from danalab.train import train
 from danalab.train.job import run_training
@@ -50,3 +53,30 @@ def test_a_resumed_run_does_not_change_its_mixer(tiny, tmp_path):
     given = {key: value for key, value in RESONANCE.items() if key != "num_frequencies"}
     with pytest.raises(ValueError, match=r"mixer|num_frequencies"):
         train(tiny(**given, mixer="none", iterations=2, extend_to=4))
+
+
+def test_a_run_on_bare_token_ids_generates_with_the_tokenizer_that_is_named(capsys, tmp_path):
+    draw = np.random.default_rng(0)
+    for split in ("train", "val"):
+        (tmp_path / "data" / split).mkdir(parents=True)
+        np.save(tmp_path / "data" / split / "ids.npy", draw.integers(0, 256, (20, 17)).astype(np.uint16))
+    where = ["--data", str(tmp_path / "data"), "--run-dir", str(tmp_path / "run")]
+    shape = [
+        "--arch",
+        "resonance",
+        "--model-dim",
+        "16",
+        "--num-layers",
+        "1",
+        "--batch-size",
+        "2",
+        "--eval-batches",
+        "1",
+    ]
+    assert main(["train", *shape, *where, "--iterations", "1", "--no-tune-malloc"]) == 0
+    capsys.readouterr()
+    ask = ["generate", "--run", str(tmp_path / "run"), "--prompt", "abc", "--max-tokens", "5", "--json"]
+    assert main(ask) == 2
+    assert "--tokenizer gpt2, or a path" in capsys.readouterr().err
+    assert main([*ask, "--tokenizer", "bytes"]) == 0
+    assert json.loads(capsys.readouterr().out)["samples"][0]["tokens"] <= 5

@@ -14,6 +14,8 @@ class Flags:
     """Text to continue; empty: start a new document."""
     step: int | None = None
     """Checkpoint [steps]; default the newest that verifies."""
+    tokenizer: str | None = None
+    """Name (gpt2, bytes) or path of the tokenizer that made the run's data; default the one that the run kept."""
     max_tokens: int | None = None
     """How many tokens to add at most; default 128, or what the model's context leaves room for."""
     temperature: float = 0.8
@@ -38,7 +40,7 @@ def run(flags: Flags) -> None:
 
     from danalab.train.sampling import Sampler
 
-    sampler = Sampler.open(flags.run, flags.step)
+    sampler = Sampler.open(flags.run, flags.step, flags.tokenizer)
     settings = {"temperature": flags.temperature, "top_k": flags.top_k, "top_p": flags.top_p}
     if flags.json:
         samples = [

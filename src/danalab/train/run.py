@@ -66,7 +66,10 @@ class Run:
         from danalab.data.tokenizers import load_tokenizer
 
         if not self.folder.tokenizer_folder.is_dir():
-            raise UserError(f"{self.path}: the run has no tokenizer; its data came as bare token ids")
+            raise UserError(
+                f"{self.path}: the run has no tokenizer; its data came as bare token ids. "
+                "danalab generate takes the one that made them: --tokenizer gpt2, or a path"
+            )
         return load_tokenizer(self.folder.tokenizer_folder)
 
     def load_model(self, step: int | None = None, device: torch.device | str = "cpu") -> LoadedModel:

@@ -45,15 +45,19 @@ class Sampler:
     """The checkpoint's step."""
 
     @classmethod
-    def open(cls, folder: str | Path, step: int | None = None) -> Sampler:
+    def open(cls, folder: str | Path, step: int | None = None, tokenizer: str | None = None) -> Sampler:
         """The model of a run folder at `step`, or at its newest checkpoint that verifies.
 
+        Args: tokenizer: name or path of the one that made the run's data; default what the run kept.
         Raises:
-            UserError: no run there, or no such checkpoint.
+            UserError: no run there, no such checkpoint, or no tokenizer.
         """
+        from danalab.data.tokenizers import load_tokenizer
+
         run = open_run(folder)
+        chosen = run.tokenizer if tokenizer is None else load_tokenizer(tokenizer)
         loaded = run.load_model(step)
-        return cls(loaded.model.eval(), run.tokenizer, loaded.step)
+        return cls(loaded.model.eval(), chosen, loaded.step)
 
     def stream(self, prompt: str, max_tokens: int | None = None, *, seed: int, **settings: Any) -> Iterator[str]:
         """Pieces of the continuation as they are sampled; stops at the end of the document.
@@ -86,6 +90,6 @@ class Sampler:
             ids,
             max_tokens=max_tokens,
             stop_ids=(self.tokenizer.eos_id,),
-            n_valid=self.tokenizer.n_tokens,
+            n_valid=min(self.tokenizer.n_tokens, self.model.config.vocab_size),
             **settings,
         )
