@@ -3,6 +3,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -10,11 +11,13 @@ import yaml
 
 from danalab.errors import UserError
 from danalab.ladder.grid import expand
+from danalab.ladder.pool import Job, run_jobs
 from danalab.ladder.rows import read_ladder
 from danalab.ladder.sweep import run_sweep
+from danalab.train.folder import RunFolder
 from danalab.train.metrics import read_rows
 
-TIMES = ("seconds", "tokens_per_second")
+TIMES = ("seconds", "tokens_per_second", "device_hours")
 
 
 def without_times(rows):
@@ -84,3 +87,43 @@ def test_a_sweep_of_24_runs_killed_five_times_ends_with_the_rows_of_an_undisturb
 
 def read_ladder_relative(file):
     return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def begun(folder, status, **config):
+    """A run folder as the trainer leaves it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    record = {"config": {"opt": "adana", "optimizer_settings": {"momentum": 0.9}, **config}}
+    (folder / "config.json").write_text(json.dumps(record))
+    (folder / "summary.json").write_text(json.dumps({"status": status}))
+    return folder
+
+
+def test_a_run_that_diverged_is_listed_and_not_made_again(tmp_path):
+    job = Job(begun(tmp_path / "run", "nonfinite", lr=3.0), {"opt": "adana", "lr": 3})
+    (failure,) = run_jobs([job], title="one", keep_going=True)
+    assert failure.reason.startswith("diverged")
+    assert not (job.folder / "log.txt").exists()
+    assert Job(job.folder, {"opt": "adana", "lr": 2}).has_diverged() is False, "other settings are another run"
+
+
+def test_a_run_is_known_by_its_settings_however_they_were_said(tmp_path):
+    folder = begun(tmp_path / "run", "finished", lr_multiplier=1.0, compile=False, warmup_steps=17)
+    said = {"opt": "adana", "lr_multiplier": 1, "compile": False, "warmup_steps": None, "momentum": 0.9}
+    assert Job(folder, said).is_finished()
+    assert not Job(folder, {**said, "momentum": 0.8}).is_finished()
+
+
+def test_a_run_that_another_process_is_making_is_waited_for(tmp_path):
+    folder, ended = tmp_path / "run", []
+    job = Job(folder, {"opt": "adana"})
+
+    def other():
+        begun(folder, "finished")
+        owned.__exit__(None, None, None)
+
+    owned = RunFolder(folder).locked()
+    owned.__enter__()
+    threading.Timer(0.3, other).start()
+    assert run_jobs([job], title="one", on_end=ended.append) == []
+    assert ended == [job]
+    assert not (folder / "log.txt").exists(), "no process was started"
