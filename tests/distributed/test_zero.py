@@ -273,6 +273,22 @@ def test_state_is_shared_out():
     assert max(parts) < 0.5 * everything
 
 
+@pytest.mark.parametrize(("name", "in_parts"), [("adana", True), ("adamw", True), ("sgd", True), ("lion", False)])
+def test_buckets_are_updated_one_by_one_where_no_clock_is_common(name, in_parts, monkeypatch):
+    if name == "lion":
+        pytest.importorskip("pytorch_optimizer")
+    model = tiny()
+    optimizer = DistributedMuonAdamW(model, lr=0.02, optimizer=name, bucket_mib=BUCKET)
+    inner, calls = optimizer._inner, []
+    step = inner.step
+    monkeypatch.setattr(inner, "step", lambda: (calls.append(None), step()))
+    give_gradients(model, 1)
+    optimizer.step()
+    buckets = len(optimizer._traffic)
+    assert buckets > 1
+    assert len(calls) == (buckets if in_parts else 1)
+
+
 def test_schedules_act_on_the_groups():
     model = tiny()
     optimizer = sharded("muon", model)

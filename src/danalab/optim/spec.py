@@ -43,6 +43,8 @@ class OptimizerSpec:
     """Each parameter is updated by itself; False: a statistic over all of them couples them."""
     sums_over_ranks: bool = False
     """These statistics are sums over coordinates, and its class completes them over ranks (`sum_over`)."""
+    in_parts: bool = False
+    """A step may be made in several calls, each with the gradients of other parameters: it has no clock of its own."""
     train_eval: bool = False
     """Has `train()` and `eval()` that must be called around evaluation."""
     own_weights: bool = False

@@ -38,6 +38,7 @@ def _entry(
         build=partial(_build, optimizer, defaults),
         settings=settings,
         decay="coupled",
+        in_parts=True,
         **capabilities,
     )
 
@@ -65,6 +66,7 @@ SPECS = (
         build=_adamw,
         settings=settings_of(torch.optim.AdamW, HELP, weight_decay=0.0),
         decay="coupled",
+        in_parts=True,
     ),
     _entry(
         "sgd",

@@ -195,11 +195,11 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
         self._check_addresses()
         self._launch_reduces()
         with self._settings_shared(), decided(self._rehearses()):
-            if isinstance(self._inner, RuleOptimizer):
+            if self.spec.in_parts or isinstance(self._inner, RuleOptimizer):
                 for traffic in self._traffic:
                     self._step([traffic])
             else:
-                self._step(self._traffic)  # libraries count steps by group, so all of a step must be one call
+                self._step(self._traffic)  # many libraries count steps by group: all of a step must be one call
         for traffic in self._traffic:
             traffic.finish_gather()
         return loss
