@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from danalab.cli.optim_list import ListFlags, list_optimizers
+from danalab.train.scheduler_flags import SchedulerFlags
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +50,7 @@ def compare(flags: CompareFlags) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SchedulesFlags:
+class SchedulesFlags(SchedulerFlags):
     steps: int = 10_000
     """Length of the run [steps]."""
     lr: float = 1e-3
@@ -66,30 +67,8 @@ class SchedulesFlags:
     """Weight decay at the start, in place of --omega."""
     wd_ts: float | None = None
     """Time scale of its decay [steps]; with --weight-decay, none: constant."""
-    scheduler: str = "cos_inf"
-    """Learning-rate schedule: cos, linear, cos_inf, wsd, powerlaw or none."""
     warmup_steps: int | None = None
     """Warm-up [steps]; default steps / 50."""
-    div_factor: float | None = None
-    """Warm-up starts at peak / div_factor; default 100."""
-    final_div_factor: float | None = None
-    """The end is at peak / (div_factor final_div_factor): cos, linear (default 1) and cos_inf (default 0.1)."""
-    cos_inf_steps: int | None = None
-    """cos_inf: constant tail [steps]; default 0."""
-    final_lr_scale: float | None = None
-    """wsd: learning rate at the end, as a share of the peak; default 0."""
-    fract_decay: float | None = None
-    """wsd: share of the run that decays; default 0.1."""
-    decay_type: str | None = None
-    """wsd: linear (default), cosine, exp, mirror_cosine, square or sqrt."""
-    power: float | None = None
-    """powerlaw: exponent; default -0.5."""
-    time_scale: float | None = None
-    """powerlaw: time scale [steps]; default 1."""
-    init_value: float | None = None
-    """powerlaw: factor at the end of the warm-up; default 1."""
-    saturation_value: float | None = None
-    """powerlaw: bound of the factor; default 0 from below (power < 0) or 1 from above."""
     out: Path = Path("schedules")
     """Folder for schedules.png, .svg and .csv (a row a step)."""
     json: bool = False
@@ -104,7 +83,6 @@ def schedules(flags: SchedulesFlags) -> None:
     from danalab.report.figures import save_figure
     from danalab.report.log_time import RunSchedules, schedule_figure, schedule_table
 
-    given = {name: value for name in _SCHEDULER_FLAGS if (value := getattr(flags, name)) is not None}
     omega = 4.0 if flags.omega is None and flags.weight_decay is None else flags.omega
     run = RunSchedules(
         steps=flags.steps,
@@ -117,7 +95,7 @@ def schedules(flags: SchedulesFlags) -> None:
         wd_ts=flags.wd_ts,
         scheduler=flags.scheduler,
         warmup=flags.warmup_steps,
-        scheduler_settings=given,
+        scheduler_settings=flags.scheduler_settings(),
     )
     table = schedule_table(run)
     flags.out.mkdir(parents=True, exist_ok=True)
@@ -133,12 +111,6 @@ def schedules(flags: SchedulesFlags) -> None:
     for row in rows:
         print("  ".join(f"{value:{max(10, len(name))}.4g}" for name, value in row.items()))
     print(f"\nwritten: {', '.join(map(str, files))}")
-
-
-_SCHEDULER_FLAGS = (
-    *("div_factor", "final_div_factor", "cos_inf_steps", "final_lr_scale", "fract_decay", "decay_type"),
-    *("power", "time_scale", "init_value", "saturation_value"),
-)
 
 
 SUBVERBS = {

@@ -12,10 +12,11 @@ from typing import Any, Literal
 
 from danalab.errors import UserError
 from danalab.train.model_flags import ModelFlags
+from danalab.train.scheduler_flags import SchedulerFlags
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainConfig(ModelFlags):
+class TrainConfig(SchedulerFlags, ModelFlags):
     """Settings of `danalab train`.
 
     Raises:
@@ -96,29 +97,6 @@ class TrainConfig(ModelFlags):
 
     optimizer_settings: dict[str, Any] = field(default_factory=dict)
     """Further settings of the optimizer, by name; on the command line each is a flag of its own."""
-
-    scheduler: str = "cos_inf"
-    """Learning-rate schedule: cos, linear, cos_inf, wsd, powerlaw or none."""
-    div_factor: float | None = None
-    """Warm-up starts at peak / div_factor; default 100."""
-    final_div_factor: float | None = None
-    """The end is at peak / (div_factor final_div_factor): cos, linear (default 1) and cos_inf (default 0.1)."""
-    cos_inf_steps: int | None = None
-    """cos_inf: constant tail [steps]; default 0."""
-    final_lr_scale: float | None = None
-    """wsd: learning rate at the end, as a share of the peak; default 0."""
-    fract_decay: float | None = None
-    """wsd: share of the run that decays; default 0.1."""
-    decay_type: str | None = None
-    """wsd: linear (default), cosine, exp, mirror_cosine, square or sqrt."""
-    power: float | None = None
-    """powerlaw: exponent; default -0.5."""
-    time_scale: float | None = None
-    """powerlaw: time scale [steps]; default 1."""
-    init_value: float | None = None
-    """powerlaw: factor at the end of the warm-up; default 1."""
-    saturation_value: float | None = None
-    """powerlaw: bound of the factor; default 0 from below (power < 0) or 1 from above."""
 
     grad_clip: float = 0.5
     """Largest Euclidean norm of the gradient; 0: no clipping."""

@@ -36,11 +36,6 @@ _OLD_NAME = (
     "--distributed-backend diloco"
 )
 
-_SCHEDULE_FIELDS = (
-    "div_factor", "final_div_factor", "cos_inf_steps", "final_lr_scale", "fract_decay", "decay_type", "power",
-    "time_scale", "init_value", "saturation_value",
-)  # fmt: skip
-
 
 class Vocabulary(Protocol):
     """What is asked of a data set here."""
@@ -112,7 +107,7 @@ class Resolved:
         schedules are drawn anew over all steps.
         """
         config = self.config
-        given = {name: getattr(config, name) for name in _SCHEDULE_FIELDS if getattr(config, name) is not None}
+        given = config.scheduler_settings()
         if config.scheduler.replace("-", "_") == "cos_inf" and self.iterations > self.plan.steps:
             given["cos_inf_steps"] = given.get("cos_inf_steps", 0) + self.iterations - self.plan.steps
         return get_schedule(config.scheduler, self.iterations, self.plan.warmup, **given)

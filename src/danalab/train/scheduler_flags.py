@@ -1,0 +1,39 @@
+"""What a person says about a learning-rate schedule, to train by it or to draw it. None means automatic."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class SchedulerFlags:
+    """A schedule's name and settings; the docstring below each field is its help on the command line."""
+
+    scheduler: str = "cos_inf"
+    """Learning-rate schedule: cos, linear, cos_inf, wsd, powerlaw or none."""
+    div_factor: float | None = None
+    """Warm-up starts at peak / div_factor; default 100."""
+    final_div_factor: float | None = None
+    """The end is at peak / (div_factor final_div_factor): cos, linear (default 1) and cos_inf (default 0.1)."""
+    cos_inf_steps: int | None = None
+    """cos_inf: constant tail [steps]; default 0."""
+    final_lr_scale: float | None = None
+    """wsd: learning rate at the end, as a share of the peak; default 0."""
+    fract_decay: float | None = None
+    """wsd: share of the run that decays; default 0.1."""
+    decay_type: str | None = None
+    """wsd: linear (default), cosine, exp, mirror_cosine, square or sqrt."""
+    power: float | None = None
+    """powerlaw: exponent; default -0.5."""
+    time_scale: float | None = None
+    """powerlaw: time scale [steps]; default 1."""
+    init_value: float | None = None
+    """powerlaw: factor at the end of the warm-up; default 1."""
+    saturation_value: float | None = None
+    """powerlaw: bound of the factor; default 0 from below (power < 0) or 1 from above."""
+
+    def scheduler_settings(self) -> dict[str, Any]:
+        """What was said of them, for `danalab.optim.get_schedule`."""
+        names = [field.name for field in fields(SchedulerFlags) if field.name != "scheduler"]
+        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
