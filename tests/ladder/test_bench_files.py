@@ -1,0 +1,37 @@
+"""The sweeps and ladders that come with the benchmarks are ones that the engine takes."""
+
+from pathlib import Path
+
+import pytest
+
+from danalab.ladder.grid import expand, read_grid
+from danalab.ladder.ladder import LadderPlan
+from danalab.ladder.sweep import run_sweep
+
+BENCH = Path(__file__).parents[2] / "bench"
+SWEEPS = sorted(BENCH.glob("*_sweep.yaml"))
+
+
+@pytest.mark.parametrize("file", SWEEPS, ids=lambda file: file.stem)
+def test_a_sweep_file_is_one_that_runs(file, fixed, tmp_path):
+    settings, grid, runs = read_grid(file)
+    for cell in expand(grid, settings, runs):
+        cell.config(tmp_path)
+    varied = [key for key in ("kappa", "clipsnr", "gamma3") if key in grid]
+    assert varied
+    # Its first and last corners for real, on a model and data of nothing.
+    tiny = {**fixed, "iterations": 4, "eval_interval": 2}
+    corners = [{"opt": grid["opt"][0], **{key: grid[key][end] for key in varied}} for end in (0, -1)]
+    found = run_sweep(tmp_path / "sweep", expand({}, tiny, corners), executor="inline")
+    assert not found.failures
+    assert [[row["settings"][key] for key in varied] for row in found.rows] == [
+        [corner[key] for key in varied] for corner in corners
+    ]
+    assert len({row["final_loss"] for row in found.rows}) == 2
+
+
+@pytest.mark.parametrize("file", sorted(BENCH.glob("ladder_*.yaml")), ids=lambda file: file.stem)
+def test_a_ladder_file_is_one_that_runs(file, tmp_path):
+    plan = LadderPlan.read(file)
+    for cell in [*plan.trials(), *plan.repeats()]:
+        cell.config(tmp_path)
