@@ -8,7 +8,7 @@ from danalab.ladder.analysis import Analysis, Tuned
 from danalab.ladder.saved import Saved
 from danalab.ladder.statistics import Interval
 from danalab.report.drawing import short
-from danalab.report.material import LEAST_SEEDS, Material
+from danalab.report.material import LEAST_SEEDS, Material, is_at_edge
 
 NOT_KNOWN = "noise not known"
 NOT_REACHED = "not reached"
@@ -82,6 +82,19 @@ def verdict(found: Analysis) -> list[str]:
         + "."
     )
     return sentences
+
+
+def caveat(material: Material) -> str | None:
+    """Where the best learning rate was the outermost one tried, or None."""
+    tuned = [each for each in material.found.tuned if each.trials > 1]
+    edges = [each for each in tuned if is_at_edge(each, material.rows)]
+    if not edges:
+        return None
+    whose = ", ".join(dict.fromkeys(each.opt for each in edges))
+    return (
+        f"At {len(edges)} of {len(tuned)} tuned points ({whose}) the best learning rate is the outermost one that was "
+        "tried: a better one may lie beyond."
+    )
 
 
 def share(saved: Saved) -> str:

@@ -20,7 +20,7 @@ from danalab.ladder.rows import pack, read_ladder
 from danalab.report.colors import optimizer_color
 from danalab.report.cost import cost_figure
 from danalab.report.drawing import save_figure, save_points, short, svg_text
-from danalab.report.headline import headlines, verdict
+from danalab.report.headline import caveat, headlines, verdict
 from danalab.report.inside_figures import clipping_figure, schedule_figure, tau_figure
 from danalab.report.ladder_figures import (
     curves_figure,
@@ -52,6 +52,8 @@ from danalab.report.rate_tables import predicted_table, shared_curvature_table, 
 from danalab.report.tuning_figures import curvature_figure, gamma3_figure, kappa_figure, sensitivity_figure
 
 PAGE = "report.html"
+FOLDED = ("tolerance", "predicted")
+"""Tables that few readers want at once."""
 MANY = 40
 """Rows above which a table is folded away."""
 
@@ -95,7 +97,8 @@ PICTURES = {
     "lr-curvature": Picture(
         curvature_figure,
         "Curvature k of the final loss around the best learning rate: a factor f off costs k log(f)^2. Points: sizes "
-        "with five learning rates or more; lines: one curvature for all sizes, with its 95% interval.",
+        "with five learning rates or more; lines: one curvature for all sizes, with its 95% interval, dotted where "
+        "that reaches 0.",
     ),
     "lr-law": Picture(
         lr_law_figure,
@@ -191,8 +194,9 @@ def write_report(material: Material, out: Path, *, packed: bool = False) -> Path
         pack(material.rows, out)
     page = Page("How much compute does it save?", _lead(material))
     page.cards([(each.opt, each.answer, each.lines, optimizer_color(each.opt)) for each in headlines(material)])
-    for sentence in verdict(material.found):
-        page.paragraph(sentence)
+    for sentence in (*verdict(material.found), caveat(material)):
+        if sentence is not None:
+            page.paragraph(sentence)
     address = _address(out, packed)
     tables = _tables(material, address)
     absent = []
@@ -266,7 +270,10 @@ def _table(page: Page, out: Path, name: str, table: Table) -> None:
         return
     if TITLES[name]:
         page.subheading(TITLES[name])
+    end = page.fold(f"{len(table[1])} lines") if name in FOLDED else None
     page.table(*table, mark=optimizer_color)
+    if end is not None:
+        end()
     for suffix, render in ((".md", as_markdown), (".tex", as_latex), (".csv", as_csv)):
         write_atomically(out / f"table-{name}{suffix}", render(table))
 

@@ -10,7 +10,7 @@ from danalab.ladder.analysis import Analysis
 from danalab.report.cost import hours_of, relative_time, spent
 from danalab.report.headline import headlines, interval_of, interval_words, share
 from danalab.report.links import Linked
-from danalab.report.material import Material, Row, is_finished
+from danalab.report.material import Material, Row, is_at_edge, is_finished
 
 Table = tuple[list[str], list[list[str]]]
 Address = Callable[[Row], str]
@@ -36,8 +36,7 @@ def tuned_table(found: Analysis, rows: Sequence[Row] = (), address: Address | No
     lines = []
     for opt in found.opts:
         for each in found.at(opt):
-            tried = {row["lr"] for row in rows if row["opt"] == opt and row["params"] == each.params}
-            edge = " (edge)" if len(tried) > 1 and each.lr in (min(tried), max(tried)) else ""
+            edge = " (edge)" if is_at_edge(each, rows) else ""
             lines.append([
                 opt,
                 f"{each.params:,}",

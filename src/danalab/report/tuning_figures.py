@@ -105,14 +105,19 @@ def curvature_figure(material: Material) -> Figure | Absent:
         color, shared = optimizer_color(opt), found.shared_curvatures.get(opt)
         if shared is not None:
             low, high = max(shared.interval.low, 0.0), shared.interval.high
-            axes.hlines(shared.curvature, sizes[0], sizes[-1], color=color, linewidth=1.2)
-            axes.fill_between([sizes[0], sizes[-1]], low, high, color=color, alpha=0.1, linewidth=0)
+            style = "-" if shared.is_known else ":"
+            axes.hlines(shared.curvature, sizes[0], sizes[-1], color=color, linewidth=1.2, linestyle=style)
+            if shared.is_known:
+                axes.fill_between([sizes[0], sizes[-1]], low, high, color=color, alpha=0.1, linewidth=0)
         own = found.curvatures.get(opt, {})
         if own or shared is not None:
             axes.plot(list(own), [each.curvature for each in own.values()], label=opt, linewidth=0, **look(opt))
     axes.set_xscale("log")
     highest = [each.curvature for own in found.curvatures.values() for each in own.values()]
-    highest += [min(each.interval.high, 2 * each.curvature) for each in found.shared_curvatures.values()]
+    highest += [
+        min(each.interval.high, 2 * each.curvature) if each.is_known else each.curvature
+        for each in found.shared_curvatures.values()
+    ]
     axes.set_ylim(0, 1.15 * max(highest))
     widen(axes.xaxis, sizes)
     counts(axes.xaxis, sizes)
