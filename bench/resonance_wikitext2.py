@@ -5,8 +5,9 @@ r"""Does the resonance mixer learn language? Resonance, resonance without its mi
     python bench/resonance_wikitext2.py --data DATA --runs FOLDER [--seeds 0 1] [--steps 400]
 
 Three models of one size (within 1%) see the same tokens in the same order under the same optimizer: what differs is how
-tokens are mixed. The result, bench/results/resonance_wikitext2.json, holds numbers only. Runs that are finished are
-taken as they are, so that a second call goes on where a first one ended.
+tokens are mixed, and the initialisation, which is each architecture's own. The result,
+bench/results/resonance_wikitext2.json, holds numbers only. Runs that are finished are taken as they are: a second call
+goes on where a first one ended.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from danalab.files import write_json
 
 RESULT = Path(__file__).parent / "results" / "resonance_wikitext2.json"
 
-SHAPE = ["--d-model", "128", "--n-layers", "4", "--init", "karpathy-gpt2"]
+SHAPE = ["--d-model", "128", "--n-layers", "4"]
 MODELS = {
     "resonance": ["--arch", "resonance", "--mlp-dim", "320"],
     "no mixer": ["--arch", "resonance", "--mlp-dim", "320", "--mixer", "none"],
