@@ -5,9 +5,9 @@ r"""Does the resonance mixer learn language? Resonance, resonance without its mi
     python bench/resonance_wikitext2.py --data DATA --runs FOLDER [--seeds 0 1] [--steps 400]
 
 Three models of one size (within 1%) see the same tokens in the same order under the same optimizer: what differs is how
-tokens are mixed, and the initialisation, which is each architecture's own. The result,
-bench/results/resonance_wikitext2.json, holds numbers only. Runs that are finished are taken as they are: a second call
-goes on where a first one ended.
+tokens are mixed. The loss is that of 64 windows of the validation split, the same for all; --full adds the whole split,
+by position in the window. The result, bench/results/resonance_wikitext2.json, holds numbers only. Runs that reached their
+last step are taken as they are: a second call goes on where a first one ended.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from danalab.files import write_json
 RESULT = Path(__file__).parent / "results" / "resonance_wikitext2.json"
 
 SHAPE = ["--d-model", "128", "--n-layers", "4"]
+WINDOWS = 64
 MODELS = {
     "resonance": ["--arch", "resonance", "--mlp-dim", "320"],
     "no mixer": ["--arch", "resonance", "--mlp-dim", "320", "--mixer", "none"],
@@ -46,25 +47,37 @@ def danalab(*words: str) -> dict[str, Any]:
     return json.loads(done.stdout)
 
 
+def last_rows(run: Path) -> list[dict[str, Any]]:
+    """The rows with a validation loss, of a run that may not have begun."""
+    file = run / "metrics.jsonl"
+    rows = [json.loads(line) for line in file.read_text().splitlines()] if file.is_file() else []
+    return [row for row in rows if "val/loss" in row]
+
+
 def measured(name: str, seed: int, arguments: argparse.Namespace) -> dict[str, Any]:
-    """One model trained with one seed, and evaluated on the whole validation split."""
+    """One model trained with one seed."""
     run = arguments.runs / f"{name.replace(' ', '-')}-lr{arguments.lr:g}-i{arguments.steps}-s{seed}"
-    trained = danalab(
-        "train", *MODELS[name], *SHAPE, *SETTINGS, "--data", str(arguments.data), "--run-dir", str(run),
-        "--seed", str(seed), "--data-seed", str(1337 + seed), "--lr", str(arguments.lr),
-        "--iterations", str(arguments.steps), "--warmup-steps", str(arguments.steps // 10),
-    )  # fmt: skip
-    evaluated = danalab("eval", "--run", str(run), "--batch-size", "16")
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return {
+    init = arguments.attention_init if name == "attention" else "karpathy-gpt2"
+    if not any(row["step"] == arguments.steps for row in last_rows(run)):
+        danalab(
+            "train", *MODELS[name], *SHAPE, *SETTINGS, "--init", init, "--data", str(arguments.data),
+            "--run-dir", str(run), "--seed", str(seed), "--data-seed", str(1337 + seed), "--lr", str(arguments.lr),
+            "--iterations", str(arguments.steps), "--warmup-steps", str(arguments.steps // 10),
+        )  # fmt: skip
+    rows = last_rows(run)
+    record = json.loads((run / "config.json").read_text())
+    found = {
         "seed": seed,
-        "params": trained["params"],
-        "tokens": trained["tokens"],
-        "val_loss": evaluated["loss"],
-        "val_perplexity": evaluated["perplexity"],
-        "val_by_position": evaluated["by_position"],
-        "curve": [[row["tokens"], row["val/loss"]] for row in rows if "val/loss" in row],
+        "init": record["config"]["init"],
+        "params": record["params"],
+        "tokens": rows[-1]["tokens"],
+        "val_loss": rows[-1]["val/loss"],
+        "curve": [[row["tokens"], row["val/loss"]] for row in rows],
     }
+    if arguments.full:
+        whole = danalab("eval", "--run", str(run), "--batch-size", "16")
+        found |= {"whole_split": whole["loss"], "by_position": whole["by_position"]}
+    return found
 
 
 def main() -> None:
@@ -75,6 +88,8 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
     parser.add_argument("--steps", type=int, default=400, help="steps of 8 x 512 tokens")
     parser.add_argument("--lr", type=float, default=3e-3)
+    parser.add_argument("--attention-init", default="karpathy-gpt2", help="resonance's is karpathy-gpt2")
+    parser.add_argument("--full", action="store_true", help="evaluate on the whole validation split, too")
     parser.add_argument("--output", type=Path, default=RESULT)
     arguments = parser.parse_args()
     models: dict[str, list[dict[str, Any]]] = {name: [] for name in MODELS}
@@ -87,6 +102,7 @@ def main() -> None:
         "benchmark": "resonance_wikitext2",
         "machine": machine("cpu"),
         "data": "WikiText-2, byte-level BPE of 4096 ids trained on its training split",
+        "val_windows": WINDOWS,
         "settings": {"common": SHAPE + SETTINGS, "models": MODELS, "lr": arguments.lr, "steps": arguments.steps},
         "models": models,
         "mean_val_loss": means,

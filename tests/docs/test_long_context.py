@@ -1,0 +1,32 @@
+"""The numbers of the page on long contexts are those of the files with results."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "long-context.md").read_text()
+
+
+def results(name: str):
+    return json.loads((ROOT / "bench" / "results" / f"{name}.json").read_text())
+
+
+def test_the_table_of_costs_is_the_measured_one():
+    speed = results("resonance_cpu")["speed"]
+    for ours, theirs in zip(speed["resonance"]["rows"], speed["attention"]["rows"], strict=True):
+        start = f"| {ours['tokens']:,} | {ours['step_seconds']:.3f} | {theirs['step_seconds']:.3f} |"
+        decoded = f"| {1e3 * ours['decode_seconds']:.2f} / {1e3 * theirs['decode_seconds']:.2f} |"
+        row = next(line for line in PAGE.splitlines() if line.startswith(start))
+        assert decoded in row
+    slopes = [f"{speed[name]['slope_from_4096']:.2f}" for name in ("resonance", "attention")]
+    assert f"| exponent, 4,096 to 32,768 | {slopes[0]} | {slopes[1]} |" in PAGE
+    assert f"a step is {speed['faster_at_longest']['ratio']:.1f} times as fast" in PAGE
+
+
+def test_the_losses_on_wikitext_are_the_measured_ones():
+    found = results("resonance_wikitext2")
+    for name, label in (("resonance", "resonance"), ("no mixer", "without its mixer"), ("attention", "attention")):
+        row = next(line for line in PAGE.splitlines() if line.startswith(f"| {label}") and "4." in line)
+        assert f"| {found['models'][name][0]['params']:,} | {found['mean_val_loss'][name]:.3f} |" in row
