@@ -6,8 +6,8 @@ r"""Does the resonance mixer learn language? Resonance, resonance without its mi
 
 Three models of one size (within 1%) see the same tokens in the same order under the same optimizer: what differs is how
 tokens are mixed. The loss is that of 64 windows of the validation split, the same for all; --full adds the whole split,
-by position in the window. The result, bench/results/resonance_wikitext2.json, holds numbers only. Runs that reached their
-last step are taken as they are: a second call goes on where a first one ended.
+by position in the window. The result, bench/results/resonance_wikitext2.json, holds numbers only. Runs that reached
+their last step are taken as they are: a second call goes on where a first one ended.
 """
 
 from __future__ import annotations
