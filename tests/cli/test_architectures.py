@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from danalab.cli.app import main
+from danalab.models import MODELS
 from text_data import prepare_texts
 
 
@@ -20,7 +21,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("arch", "more"),
     [
-        ("gpt", []),
+        *((arch, []) for arch in MODELS.names()),
         ("base", ["--no-tied-head"]),
         ("llama", ["--n-kv-heads", "2"]),
         ("qwen3", ["--n-kv-heads", "1", "--no-attention-gate"]),
@@ -135,3 +136,37 @@ def test_qwen3next_has_the_active_size_of_qwen3_and_its_learning_rate(capsys):
     assert plans["qwen3next"]["active_params"] == pytest.approx(plans["qwen3"]["exact_params"], rel=0.001)
     assert plans["qwen3next"]["lr"] == pytest.approx(plans["qwen3"]["lr"], rel=0.01)
     assert plans["qwen3next"]["exact_params"] > 1.3 * plans["qwen3"]["exact_params"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--arch", "enokki", "--heads", "3"], "unknown architecture 'enokki' (did you mean 'enoki'?)"),
+        (["--arch", "llama", "--d-model", "32", "--n-layers", "1", "--n-heads", "3"], "--n-heads 3 does not divide"),
+        (
+            ["--arch", "llama", "--d-model", "32", "--n-layers", "1", "--n-heads", "2", "--head-dim", "7"],
+            "must be even",
+        ),
+        (["--arch", "resonance", "--size", "huge"], "unknown --size 'huge'"),
+        (["--arch", "gpt", "--size", "small"], "--size small: only with --arch resonance"),
+        (["--arch", "gpt", "--d-model", "32"], "give a size"),
+    ],
+)
+def test_a_shape_that_cannot_be_is_refused_in_one_line(capsys, tmp_path, data, words, message):
+    assert main(["train", *words, "--data", str(data), "--run-dir", str(tmp_path / "run")]) == 2
+    said = capsys.readouterr().err.strip()
+    assert message in said
+    assert len(said.splitlines()) == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_prompt_that_leaves_no_room_is_refused_in_one_line(capsys, tmp_path, data):
+    run = str(tmp_path / "run")
+    sizes = ["--d-model", "16", "--n-layers", "1", "--n-heads", "1", "--seq-len", "16", "--batch-size", "4"]
+    steps = ["--iterations", "1", "--warmup-steps", "0", "--eval-batches", "1", "--no-tune-malloc"]
+    assert main(["train", *sizes, *steps, "--data", str(data), "--run-dir", run]) == 0
+    capsys.readouterr()
+    assert main(["generate", "--run", run, "--prompt", "the quick brown fox", "--json"]) == 2
+    assert "seq_len 16" in capsys.readouterr().err
+    assert main(["generate", "--run", str(tmp_path / "none"), "--prompt", "x"]) == 2
+    assert "not a run folder" in capsys.readouterr().err
