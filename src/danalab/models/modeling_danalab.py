@@ -130,43 +130,56 @@ class Stack(nn.Module):
         self.weight = nn.Parameter(torch.zeros(experts, outputs, inputs))
 
 
-class Mixture(nn.Module):
-    """Experts, of which each token passes the `top_k` that the router likes best, and shared ones."""
+class Experts(nn.Module):
+    """MLPs in stacks."""
 
     def __init__(self, config: DanalabConfig):
         super().__init__()
         d, wide, count = config.d_model, config.expert_dim, config.n_experts
+        self.up, self.down = Stack(count, d, wide), Stack(count, wide, d)
+        self.gate = Stack(count, d, wide) if config.swiglu else None
+
+    def forward(self, rows: Tensor, expert: int) -> Tensor:
+        up = F.linear(rows, self.up.weight[expert])
+        hidden = F.gelu(up) if self.gate is None else F.silu(F.linear(rows, self.gate.weight[expert])) * up
+        return F.linear(hidden, self.down.weight[expert])
+
+
+class Router(nn.Module):
+    """Weights and numbers of each token's experts."""
+
+    def __init__(self, config: DanalabConfig):
+        super().__init__()
+        self.map = nn.Linear(config.d_model, config.n_experts, bias=False)
         self.top_k, self.renormalise = config.top_k, config.renormalise
-        self.router = nn.ModuleDict({"map": nn.Linear(d, count, bias=False)})
-        self.experts = nn.ModuleDict({"up": Stack(count, d, wide), "down": Stack(count, wide, d)})
-        if config.swiglu:
-            self.experts["gate"] = Stack(count, d, wide)
+
+    def forward(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        logits = F.linear(rows.float(), self.map.weight.float())
+        weights, chosen = logits.softmax(-1).topk(self.top_k, dim=-1)
+        return weights / weights.sum(-1, keepdim=True) if self.renormalise else weights, chosen
+
+
+class Mixture(nn.Module):
+    """Experts, of which each token passes those that the router likes best, and shared ones."""
+
+    def __init__(self, config: DanalabConfig):
+        super().__init__()
+        self.router, self.experts = Router(config), Experts(config)
         self.shared = MLP(config, config.shared_dim) if config.shared_dim else None
-        self.shared_gate = nn.Linear(d, 1, bias=False) if config.shared_gate else None
+        self.shared_gate = nn.Linear(config.d_model, 1, bias=False) if config.shared_gate else None
 
     def forward(self, x: Tensor) -> Tensor:
         rows = x.flatten(0, -2)
-        logits = F.linear(rows.float(), self.router["map"].weight.float())
-        weights, chosen = logits.softmax(-1).topk(self.top_k, dim=-1)
-        if self.renormalise:
-            weights = weights / weights.sum(-1, keepdim=True)
+        weights, chosen = self.router(rows)
         total = torch.zeros_like(rows)
         for expert in chosen.unique().tolist():
             token, place = torch.where(chosen == expert)
-            said = self._expert(expert, rows[token]) * weights[token, place, None].to(rows.dtype)
-            total.index_add_(0, token, said)
+            said = self.experts(rows[token], expert)
+            total.index_add_(0, token, said * weights[token, place, None].to(said.dtype))
         if self.shared is not None:
             gate = 1.0 if self.shared_gate is None else torch.sigmoid(self.shared_gate(rows))
             total = total + gate * self.shared(rows)
         return total.view_as(x)
-
-    def _expert(self, expert: int, rows: Tensor) -> Tensor:
-        up = F.linear(rows, self.experts["up"].weight[expert])
-        if "gate" in self.experts:
-            hidden = F.silu(F.linear(rows, self.experts["gate"].weight[expert])) * up
-        else:
-            hidden = F.gelu(up)
-        return F.linear(hidden, self.experts["down"].weight[expert])
 
 
 class Block(nn.Module):

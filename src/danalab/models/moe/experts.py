@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.nn import functional as F
 
+from danalab.models.moe.fused import gated_hidden
 from danalab.models.moe.grouped import grouped_linear, product_dtype
 
 Activation = Literal["swiglu", "gelu", "gelu-tanh"]
@@ -30,9 +31,11 @@ class StackedLinear(nn.Module):
 
     def forward(self, x_RF: Tensor, counts_E: Tensor) -> Tensor:
         """Each row times the matrix of its expert; `counts` rows for each expert, in order."""
-        # Of weights that are shared out among ranks, this rank's experts.
-        weight = self.weight.to_local() if isinstance(self.weight, DTensor) else self.weight
-        return grouped_linear(x_RF, weight, counts_E)
+        return grouped_linear(x_RF, self.here(), counts_E)
+
+    def here(self) -> Tensor:
+        """The weight; of one that is shared out among ranks, this rank's experts."""
+        return self.weight.to_local() if isinstance(self.weight, DTensor) else self.weight
 
 
 class Experts(nn.Module):
@@ -54,9 +57,13 @@ class Experts(nn.Module):
 
         Args: counts: rows of each expert, int64 [E], with the sum R.
         """
-        up = self.up(x_RD, counts_E)
-        if self.gate is not None:
-            hidden = F.silu(self.gate(x_RD, counts_E)) * up
-        else:
+        if self.gate is None:
+            up = self.up(x_RD, counts_E)
             hidden = F.gelu(up, approximate="tanh" if self.activation == "gelu-tanh" else "none")
+        elif x_RD.device.type == "cpu":
+            dtype = self.dtype_for(x_RD)
+            gate, up = (stack.here().to(dtype) for stack in (self.gate, self.up))
+            hidden = gated_hidden(x_RD.to(dtype), gate, up, counts_E)
+        else:
+            hidden = F.silu(self.gate(x_RD, counts_E)) * self.up(x_RD, counts_E)
         return self.down(hidden, counts_E)

@@ -51,7 +51,7 @@ def _linear(x: Tensor, weight: Tensor, counts: Tensor) -> Tensor:
     sizes = counts.tolist()
     y = x.new_empty(x.shape[0], weight.shape[1])
     for rows, out, matrix in zip(x.split(sizes), y.split(sizes), weight, strict=True):
-        _product(rows, matrix.T, out)
+        product(rows, matrix.T, out)
     return y
 
 
@@ -104,7 +104,8 @@ def _outer_flops(g: Any, x: Any, counts: Any, *args: Any, out_shape: Any = None,
 # ---- how ----
 
 
-def _product(rows: Tensor, matrix: Tensor, out: Tensor) -> None:
+def product(rows: Tensor, matrix: Tensor, out: Tensor) -> None:
+    """out = rows matrix, whose rows do not depend on how many there are."""
     n = rows.shape[0]
     if n >= LEAST_ROWS or rows.device.type != "cpu":
         torch.mm(rows, matrix, out=out)

@@ -8,6 +8,7 @@ gradients go the same ways in reverse. Shapes: R rows of this rank, A rows that 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -73,20 +74,24 @@ class Exchange:
 
     def __init__(self, group: ProcessGroup, ranks: int):
         self._group, self._ranks = group, ranks
+        # What travels depends on the data, and so do all sizes: nothing that a compiler could know beforehand.
+        self._go = cast("Callable[..., Tensor]", torch.compiler.disable(self._there_and_back))
 
-    @torch.compiler.disable  # what travels depends on the data, and so do all sizes from here on
     def __call__(self, experts: Experts, rows_RD: Tensor, counts_E: Tensor) -> Tensor:
         """What all ranks' experts say of `rows`, which are sorted by expert, `counts` for each. Collective."""
+        return self._go(experts, rows_RD, counts_E)
+
+    def _there_and_back(self, experts: Experts, rows_RD: Tensor, counts_E: Tensor) -> Tensor:
         leaving = counts_E.view(self._ranks, -1)
         arriving = torch.empty_like(leaving)  # [rank that they come from, expert of this rank]
         dist.all_to_all_single(arriving, leaving.contiguous(), group=self._group)
-        ways = leaving.sum(1).tolist(), arriving.sum(1).tolist()
-        arrived_AD = _all_to_all(rows_RD, *ways, self._group)
+        out, back = leaving.sum(1).tolist(), arriving.sum(1).tolist()
+        arrived_AD = _all_to_all(rows_RD, out, back, self._group)
         of_expert = torch.arange(arriving.shape[1], device=rows_RD.device).expand_as(arriving)
         order = sort_by_expert(of_expert.flatten().repeat_interleave(arriving.flatten()).unsqueeze(1))
         said = experts(spread(arrived_AD, order), arriving.sum(0))
         as_arrived = Order(order.rows_of_token.squeeze(1), order.token_of_row.unsqueeze(1))
-        return _all_to_all(spread(said, as_arrived), *reversed(ways), self._group)
+        return _all_to_all(spread(said, as_arrived), back, out, self._group)
 
 
 def _all_to_all(x: Tensor, leaving: list[int], arriving: list[int], group: ProcessGroup) -> Tensor:
