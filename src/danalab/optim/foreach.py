@@ -44,12 +44,12 @@ def dana_star_foreach(ps: Tensors, gs: Tensors, ms: Tensors, vs: Tensors, taus: 
     torch._foreach_div_(shares, torch._foreach_add(shares, roots))
     torch._foreach_lerp_(taus, shares, s["gain"])
     del shares  # its memory serves the next list
-    # 1 / sqrt(q) = sqrt(1 / c - 1) for c between 1 / (2 + t), where q is 1 / (1 + t), and 1/2.
-    rests = list(torch._foreach_clamp_min(taus, 1 / (2 + s["t"])))
-    torch._foreach_clamp_max_(rests, 0.5)
-    torch._foreach_reciprocal_(rests)
-    torch._foreach_sub_(rests, 1.0)
-    torch._foreach_sqrt_(rests)
+    # sqrt(q) = 1 / sqrt(1 / c - 1) for c between 1 / (2 + t), where q is 1 / (1 + t), and 1/2.
+    roots_q = list(torch._foreach_clamp_min(taus, 1 / (2 + s["t"])))
+    torch._foreach_clamp_max_(roots_q, 0.5)
+    torch._foreach_reciprocal_(roots_q)
+    torch._foreach_sub_(roots_q, 1.0)
+    torch._foreach_rsqrt_(roots_q)
     # T^(1-kappa) = t^(1-kappa) max(tau, 1/t)^(1-kappa): the first factor is a number, `long`.
     exponent = 1 - s["kappa"]
     long = s["t"] ** exponent
@@ -59,13 +59,13 @@ def dana_star_foreach(ps: Tensors, gs: Tensors, ms: Tensors, vs: Tensors, taus: 
         steps = torch._foreach_addcmul(gs, steps, ms, s["gamma3"] * long)
     else:
         # The clipped term, q clip(T^(1-kappa) m n / q), is clip(T^(1-kappa) m / size) size n with size = sqrt(q) r.
-        sizes, bound = torch._foreach_div(roots, rests), s["clipsnr"] / long
+        sizes, bound = torch._foreach_mul(roots, roots_q), s["clipsnr"] / long
         torch._foreach_mul_(steps, ms)
         torch._foreach_div_(steps, sizes)
         clamp(steps, bound)
         steps = torch._foreach_addcmul(gs, steps, sizes, s["gamma3"] * long)
     torch._foreach_add_(steps, ms, alpha=s["gamma3"] * s["alpha_offset"])
-    torch._foreach_mul_(roots, rests)  # 1 / n
+    torch._foreach_div_(roots, roots_q)  # 1 / n
     apply(ps, steps, roots, s["lr"], s["keep"])
 
 

@@ -1,11 +1,11 @@
 // dana_star on float32 for processors with AVX-512: whole vectors of 16.
 //
-// Memory is what a step should wait for, so the arithmetic is kept short enough to go on beside it. Multipliers are what
-// it is short of, so work goes where it costs them least. 1/r and the root in r are the processor's 14-bit estimates and
-// one Newton step, good to an ulp, whose factor 1/2 is a subtraction from the exponent; the share |g| / (|g| + r) is left
-// to the divider, which runs beside the multipliers (a second division or a root there would not be done in time on
-// every processor). The power T^(1-kappa) is read off tables: 2^((1-kappa) e) for the exponent e of T, and for the
-// mantissa the coefficients of a parabola, one for each of 32 pieces of [1, 2). The clip is one instruction.
+// Memory is what a step should wait for, so the arithmetic is kept short enough to go on beside it. Multipliers are
+// what it is short of, so work goes where it costs them least. The share |g| / (|g| + r) and sqrt(q) are left to the
+// divider, which runs beside the multipliers; 1/r and the root in r, which it would not have done in time, are the
+// processor's 14-bit estimates and one Newton step, good to an ulp, whose factor 1/2 is taken off the exponent.
+// The power T^(1-kappa) is read off tables: 2^((1-kappa) e) for the exponent e of T, and for the mantissa the
+// coefficients of a parabola, one for each of 32 pieces of [1, 2). The clip is one instruction.
 //
 // The step is made in two stages over a block that stays in the first-level cache: the chain of dependent operations
 // from g to p is longer than a processor looks ahead.
@@ -32,7 +32,7 @@ INLINE Vector flip(Vector a, Vector signs) { return _mm512_xor_ps(a, signs); }
 INLINE Vector mul_add(Vector a, Vector b, Vector c) { return _mm512_fmadd_ps(a, b, c); }    // a b + c
 INLINE Vector mul_sub(Vector a, Vector b, Vector c) { return _mm512_fmsub_ps(a, b, c); }    // a b - c
 INLINE Vector sub_from(Vector a, Vector b, Vector c) { return _mm512_fnmadd_ps(a, b, c); }  // c - a b
-INLINE Vector within(Vector a, Vector bound) { return _mm512_range_ps(a, bound, 2); }       // the smaller size, sign of a
+INLINE Vector within(Vector a, Vector bound) { return _mm512_range_ps(a, bound, 2); }  // smaller size, sign of a
 INLINE Vector halve(Vector a) {  // of a normal number
   return _mm512_castsi512_ps(_mm512_sub_epi32(_mm512_castps_si512(a), _mm512_set1_epi32(1 << 23)));
 }
@@ -105,9 +105,7 @@ INLINE void step(const Constants& k, float* p, const float* grad, const float* m
                  const float* reciprocals) {
   const Vector one = all(1), half = all(0.5), tau_new = load(tau);
   const Vector damping = k.power(larger(mul(tau_new, k.t), one));
-  // sqrt(q) = sqrt(c / (1 - c)) = c / sqrt(c (1 - c))
-  const Vector c = larger(smaller(tau_new, half), k.c_min), x = sub_from(c, c, c), y = _mm512_rsqrt14_ps(x);
-  const Vector s = mul(c, y), root_q = mul_add(s, sub_from(mul(x, halve(y)), y, half), s);
+  const Vector c = larger(smaller(tau_new, half), k.c_min), root_q = _mm512_sqrt_ps(_mm512_div_ps(c, sub(one, c)));
   const Vector m_new = load(m), g = flip(load(grad), k.sign), inverse = load(reciprocals), kept = mul(load(p), k.keep);
   if (CLIP) {  // NaN does not pass `within`, but g or m is NaN then, too
     const Vector damped = within(mul(damping, mul(m_new, inverse)), mul(root_q, k.clip));

@@ -25,9 +25,9 @@ WORTH_COMPILING = 1 << 20
 """Elements from which on an optimizer on a CPU with `fused=None` uses the compiled kernels: for fewer, compiling them,
 if only once per machine, is not worth the time it saves."""
 
-CACHE_BLOCK = 1 << 18
-"""Elements of a block of the foreach way on a CPU, 1 MiB in float32: larger ones leave the cache, and with smaller ones
-the threads' starting and stopping at each of two dozen operations takes more of the time."""
+CACHE_BLOCK = 1 << 17
+"""Elements of a block of the foreach way on a CPU, half a mebibyte in float32: larger ones leave the cache, and with
+smaller ones the threads' starting and stopping at each of two dozen operations takes more of the time."""
 
 
 def eager(rule: Rule, batches: list[Batch]) -> None:
