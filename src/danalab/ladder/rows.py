@@ -149,8 +149,12 @@ def pack(rows: Sequence[Mapping[str, Any]], folder: Path) -> Path:
             for point in read_rows(row["curve"])
             if "val/loss" in point
         ]
+        for point in points:
+            if "time" in point:
+                point["time"] = round(point["time"], 2)
         curve = save_curve(folder, row["name"], points)
-        packed.append({**row, "run": curve, "curve": curve})
+        settings = {key: value for key, value in row["settings"].items() if value is not None}
+        packed.append({**row, "run": curve, "curve": curve, "settings": settings})
     return save_rows(folder, packed)
 
 
