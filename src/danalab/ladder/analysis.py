@@ -42,7 +42,8 @@ class PredictedRate:
     extrapolated: bool
     """The size lies beyond those measured."""
     loss_increase: float | None
-    """What the farther end of the interval costs [nats a token], by the shared curvature where that is known."""
+    """What the farther end of the interval costs [nats a token], by the shared curvature where that is known and no
+    farther than rates were tried."""
 
 
 @dataclass(frozen=True)
@@ -241,8 +242,9 @@ def _predicted(law: LRLaw, size: float, measured: Sequence[float], curvature: Sh
     lr = float(law(size))
     interval = law.interval(size) if law.samples else None
     cost = None
-    if interval is not None and curvature is not None and curvature.is_known and math.isfinite(interval.high):
-        cost = max(curvature.loss_increase(interval.high / lr), curvature.loss_increase(interval.low / lr))
+    if interval is not None and curvature is not None and curvature.is_known:
+        farther = max(interval.high / lr, lr / interval.low) if interval.low > 0 else math.inf
+        cost = curvature.loss_increase(farther) if farther <= curvature.span else None
     return PredictedRate(size, lr, interval, not min(measured) <= size <= max(measured), cost)
 
 

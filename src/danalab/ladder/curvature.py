@@ -72,6 +72,8 @@ class SharedCurvature:
     """Student's, by the scatter around the parabolas."""
     n_sizes: int
     n_rates: int
+    span: float
+    """Largest over least rate of the size where they lie farthest apart: a parabola says nothing of larger errors."""
 
     @property
     def is_known(self) -> bool:
@@ -91,7 +93,7 @@ def fit_shared_curvature(trials: Sequence[tuple[ArrayLike, ArrayLike]], level: f
     Raises:
         UserError: too few rates for a curvature and a spread around it, or no minimum.
     """
-    bends, bent, n_sizes, freedom = [], [], 0, -1
+    bends, bent, n_sizes, freedom, span = [], [], 0, -1, 1.0
     for lr, loss in trials:
         x, y = np.log(np.asarray(lr, float)), np.asarray(loss, float)
         x, y = x[np.isfinite(y)], y[np.isfinite(y)]
@@ -102,7 +104,7 @@ def fit_shared_curvature(trials: Sequence[tuple[ArrayLike, ArrayLike]], level: f
         project = np.eye(len(x)) - line @ np.linalg.pinv(line)
         bends.append(project @ (x - x.mean()) ** 2)
         bent.append(project @ y)
-        n_sizes, freedom = n_sizes + 1, freedom + len(x) - 2
+        n_sizes, freedom, span = n_sizes + 1, freedom + len(x) - 2, max(span, math.exp(float(np.ptp(x))))
     if freedom < 1:
         raise UserError(
             f"a shared curvature needs {LEAST_SHARED} learning rates at 2 sizes or more, there are {n_sizes} such sizes"
@@ -112,7 +114,7 @@ def fit_shared_curvature(trials: Sequence[tuple[ArrayLike, ArrayLike]], level: f
     if k <= 0:
         raise UserError("the losses have no minimum over these learning rates; add rates beyond the best ones")
     error = math.sqrt(float(np.sum((w - k * z) ** 2)) / freedom / float(z @ z))
-    return SharedCurvature(k, student_interval(k, error, freedom, level), n_sizes, len(z))
+    return SharedCurvature(k, student_interval(k, error, freedom, level), n_sizes, len(z), span)
 
 
 @dataclass(frozen=True)
