@@ -25,6 +25,8 @@ _aten = torch.ops.aten
 # Costly to compute again, and small beside what lies between them: the products, and attention's output.
 _SAVED_OPS = [
     _aten.mm.default,
+    torch.ops.danalab.grouped_linear.default,
+    torch.ops.danalab.gated_hidden.default,
     _aten._scaled_dot_product_flash_attention.default,
     _aten._scaled_dot_product_efficient_attention.default,
     _aten._scaled_dot_product_cudnn_attention.default,
