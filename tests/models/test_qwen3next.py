@@ -226,6 +226,22 @@ def test_checkpointing_changes_no_gradient(mode):
         torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.slow
+def test_a_traced_delta_layer_computes_what_the_eager_one_does():
+    # Traced and differentiated as for the compiler, without its code generator: the scan is one operation to it.
+    found = []
+    for traced in (False, True):
+        torch.compiler.reset()
+        model, tokens = build_model(config(2, 70, full_attention_interval=2), seed=3), random_tokens(2, 70)
+        if traced:
+            model.blocks[0].attention.compile(backend="aot_eager", fullgraph=True)
+        loss = model(tokens, tokens.roll(-1, 1))[0]
+        loss.backward()
+        found.append([loss.detach(), *(parameter.grad for parameter in model.parameters())])
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
 def test_bfloat16_autocast_and_weights_stay_near_float32():
     model, tokens = build_model(config(n_experts=1, top_k=1)), random_tokens(2, 200)
     exact = model(tokens)
