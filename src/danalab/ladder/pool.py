@@ -6,10 +6,13 @@ A run is its folder, so the pool keeps no state: what is finished is skipped, wh
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -115,6 +118,7 @@ def run_jobs(
     Raises:
         UserError: a run failed, without `keep_going`; names it and gives its last words. Runs beside it are stopped,
             and resume when the pool is started again.
+        SystemExit: SIGTERM came; the runs were stopped at a checkpoint.
 
     A run that another process is making (a pool that was killed leaves its children, or a second pool works on the same
     folder) is waited for, not begun beside it. One that ended by a loss that is not finite is not made again: it would
@@ -131,7 +135,7 @@ def run_jobs(
     parallel = max(1, min(parallel or cores, len(waiting)))
     threads = max(1, cores // parallel)
     running: dict[int, subprocess.Popen[str]] = {}
-    with _Display(title, jobs) as display:
+    with _Display(title, jobs) as display, _sigterm_ends():
         try:
             while waiting or running:
                 if not running and all(map(is_taken, (jobs[i] for i in waiting))):
@@ -159,6 +163,23 @@ def run_jobs(
             for process in running.values():
                 process.wait()
     return failures
+
+
+@contextmanager
+def _sigterm_ends() -> Iterator[None]:
+    """SIGTERM leaves by an exception, so that the runs are told to stop: Python alone would leave them behind."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # signals are the main thread's to handle
+        return
+
+    def leave(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def is_taken(job: Job) -> bool:
