@@ -314,9 +314,6 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
 
     def state_dict(self) -> dict[str, Any]:
         """The state_dict that the optimizer has without sharding, on every rank, tensors in host memory. Collective."""
-        for group, inner in zip(self.param_groups, self._inner.param_groups, strict=True):
-            for key, value in hyper(inner).items():
-                group.setdefault(key, value)  # settings that a library adds at its first step
         return self._owned_state.state_dict(self.param_groups, self.optimizer_name)
 
     @torch.no_grad()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor
 
 from danalab.errors import UserError
+from danalab.optim.named_groups import hyper
 from danalab.optim.sharding import loading
 from danalab.optim.sharding.adapted import Adapted
 from danalab.optim.zero.canonical import cut_state_dict, gather_states, own_states
@@ -43,12 +44,15 @@ class OwnedState:
             if i in found:
                 yield p, found[i][name]
 
-    def state_dict(self, groups: Sequence[Mapping[str, Any]], optimizer_name: str) -> dict[str, Any]:
+    def state_dict(self, groups: Sequence[MutableMapping[str, Any]], optimizer_name: str) -> dict[str, Any]:
         """The state_dict without sharding, on every rank, tensors in host memory.
 
-        Args: groups: of the whole optimizer, with all settings.
+        Args: groups: of the whole optimizer; they get the settings that a library adds at its first step.
         """
-        own = own_states(self._inner, self._owned)
+        own = own_states(self._inner, self._owned)  # first: it may rehearse that first step, to complete the state
+        for group, inner in zip(groups, self._inner.param_groups, strict=True):
+            for key, value in hyper(inner).items():
+                group.setdefault(key, value)
         states, waiting = gather_states(own, self._shapes, self._group, self._rank, self._ranks)
         saved_groups, start = [], 0
         for group in groups:
