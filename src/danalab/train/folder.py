@@ -95,7 +95,6 @@ class RunFolder:
         finally:
             os.close(descriptor)
 
-
     def is_locked(self) -> bool:
         """Whether a process owns the folder now."""
         file = self.path / ".lock"
