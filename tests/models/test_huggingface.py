@@ -122,6 +122,8 @@ OSCILLATING = {
     "resonance": ModelConfig("resonance", *SIZES),
     "resonance-other": ModelConfig("resonance", *SIZES, num_frequencies=8, tied_head=False, residual_scale=0.5),
     "no-mixer": ModelConfig("resonance", *SIZES, mixer="none"),
+    "resonance-with-table": ModelConfig("resonance", *SIZES, learned_positions=True, conv_width=4),
+    "resonance-wide-convolution": ModelConfig("resonance", *SIZES, conv_width=9),
 }
 
 
@@ -183,7 +185,7 @@ def test_what_transformers_cannot_compute_is_refused(config: ModelConfig, messag
     [
         (
             {"model_type": "mistral"},
-            "model_type 'mistral' cannot be imported; what can: .*, qwen3_next, danalab",
+            "model_type 'mistral' cannot be imported; what can: .*qwen3_next.*, danalab",
         ),
         ({"attention_bias": True}, "attention_bias = True"),
         ({"hidden_act": "gelu"}, "hidden_act = 'gelu'"),

@@ -56,7 +56,7 @@ def run(flags: Flags) -> None:
     """What a run would be: dimensions, parameters, tokens, steps, LR, weight decay, FLOPs; trains nothing."""
     from danalab.scaling import explicit_dimensions, plan
     from danalab.scaling.estimates import accelerator_hours, memory_gib
-    from danalab.scaling.resonance import if_resonance
+    from danalab.scaling.resonance import RESONANCE_SETTINGS, if_resonance
 
     dims = None
     if flags.heads is not None and flags.size is not None:
@@ -95,7 +95,9 @@ def run(flags: Flags) -> None:
         lr=flags.lr,
         weight_decay=flags.weight_decay,
         wd_ts=flags.wd_ts,
-        settings={name: getattr(flags, name) for name in (*EXPERT_SETTINGS, "full_attention_interval")},
+        settings={
+            name: getattr(flags, name) for name in (*EXPERT_SETTINGS, *RESONANCE_SETTINGS, "full_attention_interval")
+        },
     )
     memory = memory_gib(planned, flags.batch_size)
     hours = accelerator_hours(planned.flops)
@@ -113,6 +115,10 @@ def run(flags: Flags) -> None:
     if planned.num_frequencies is not None:
         modes = planned.num_frequencies // planned.n_heads
         parts = f"{planned.n_heads} groups of {planned.head_dim} channels, {modes} oscillators a channel"
+    if flags.conv_width:
+        parts += f" behind convolutions of {flags.conv_width} tokens"
+    if flags.learned_positions:
+        parts += ", learned positions"
     experts = []
     if planned.n_experts is not None:
         shared = f" and {planned.n_shared_experts} shared" if planned.n_shared_experts else ""

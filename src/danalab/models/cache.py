@@ -29,22 +29,11 @@ class KeyValues:
         return self._keys[:, :, :end], self._values[:, :, :end]
 
 
-class Ringing:
-    """The state of one bank of oscillators (`danalab.models.resonance`), of one size at any length."""
+class LastInputs:
+    """What short convolutions (`danalab.models.delta_rule.convolution`) have to know of earlier tokens."""
 
     def __init__(self, batch: int):
         self.batch = batch
-        self.values: Tensor | None = None
-        """Complex [B, D, R]; None before the first token."""
-
-
-class Memory:
-    """The state of one layer with the delta rule (`danalab.models.delta_rule`), of one size at any length."""
-
-    def __init__(self, batch: int):
-        self.batch = batch
-        self.matrices: Tensor | None = None
-        """What each head remembers, [B, H, K, V]; None before the first token."""
         self.last: tuple[Tensor, ...] | None = None
         """The last vectors that the short convolutions have heard, [B, size - 1, C] each."""
 
@@ -54,6 +43,24 @@ class Memory:
         joined = (torch.cat((old, x.detach()), dim=1) for old, x in zip(before, inputs, strict=True))
         self.last = tuple(x[:, x.shape[1] - count :].clone() for x in joined)
         return before
+
+
+class Ringing(LastInputs):
+    """The state of one bank of oscillators (`danalab.models.resonance`), of one size at any length."""
+
+    def __init__(self, batch: int):
+        super().__init__(batch)
+        self.values: Tensor | None = None
+        """Complex [B, D, R]; None before the first token."""
+
+
+class Memory(LastInputs):
+    """The state of one layer with the delta rule (`danalab.models.delta_rule`), of one size at any length."""
+
+    def __init__(self, batch: int):
+        super().__init__(batch)
+        self.matrices: Tensor | None = None
+        """What each head remembers, [B, H, K, V]; None before the first token."""
 
 
 State = KeyValues | Ringing | Memory

@@ -8,8 +8,9 @@ from typing import Any
 
 from danalab.errors import UserError, nearest
 from danalab.models.registry import MODELS, Architecture
-from danalab.scaling.dimensions import modes_of
+from danalab.scaling.dimensions import learns_positions, modes_of
 from danalab.scaling.linear_attention import LinearAttention, linear_attention
+from danalab.scaling.resonance import check_resonance
 from danalab.scaling.sparsity import Sparsity, sparsity
 
 NORMS = ("layernorm", "rmsnorm", "rmsnorm-1p")
@@ -64,6 +65,11 @@ class ModelConfig:
     """The head is the token embedding; None: as the architecture does."""
     mixer: str | None = None
     """What mixes the tokens of a resonance model: "oscillators" (as None), or "none", a control that hears nothing."""
+    learned_positions: bool | None = None
+    """Add a learned vector for each of the seq_len positions to the embeddings (resonance; gpt always does); None: as
+    the architecture does."""
+    conv_width: int = 0
+    """Taps of the causal convolution of each channel before the oscillators (resonance) [tokens]; 0: none."""
     n_experts: int | None = None
     """Experts in place of the MLP of each sparse layer; None: as the architecture does (most: none)."""
     top_k: int | None = None
@@ -152,6 +158,7 @@ class ModelConfig:
                 raise UserError(f"{name} must be finite and not negative: got {getattr(self, name)}")
         sparsity(self)  # refuses what does not fit
         linear_attention(self)
+        check_resonance(self)
         if self.rotary_dim is not None:
             _require_positive_integer("rotary_dim", self.rotary_dim)
             if not self.architecture.structure.rotary:
@@ -193,6 +200,11 @@ class ModelConfig:
     def modes(self) -> int:
         """Oscillators of one channel (resonance)."""
         return modes_of(self)
+
+    @property
+    def learns_positions(self) -> bool:
+        """Whether there is a vector for each position: `learned_positions`, or the architecture's way."""
+        return learns_positions(self)
 
     @property
     def sparsity(self) -> Sparsity | None:

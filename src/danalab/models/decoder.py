@@ -41,9 +41,9 @@ class Decoder(nn.Module):
         """Id at which a new document begins in a row, whose attention and positions then start anew; None: a row is one
         document. A matter of training and evaluation: a text that is decoded from a cache is one document."""
         self.token_embedding = Embedding(config.vocab_size, config.d_model, "tied" if config.tied else "embedding")
-        structure = config.architecture.structure
-        self.position_embedding = Embedding(config.seq_len, config.d_model) if structure.learned_positions else None
-        self.rotary = Rotary(config.seq_len, config.rotated, config.rope_theta) if structure.rotary else None
+        self.position_embedding = Embedding(config.seq_len, config.d_model) if config.learns_positions else None
+        rotary = config.architecture.structure.rotary
+        self.rotary = Rotary(config.seq_len, config.rotated, config.rope_theta) if rotary else None
         self.blocks = nn.ModuleList(self.make_block(config, layer) for layer in range(config.n_layers))
         self.final_norm = make_norm(config, config.d_model)
         self.output_head = None if config.tied else Linear(config.d_model, config.vocab_size, role="head")

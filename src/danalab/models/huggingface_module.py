@@ -86,6 +86,8 @@ def _of_oscillators(config: ModelConfig) -> dict[str, Any]:
     return {
         "groups": config.n_heads,
         "modes": config.modes,
+        "conv_width": config.conv_width,
+        "learned_positions": config.learns_positions,
         "largest_quality": oscillators.LARGEST_QUALITY,
         "largest_nu": oscillators.LARGEST_NU,
         "least_damping": oscillators.LEAST_DAMPING,

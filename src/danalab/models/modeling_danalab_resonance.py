@@ -45,22 +45,26 @@ class DanalabResonanceConfig(PretrainedConfig):
         largest_quality: float = 32.0,
         largest_nu: float = 4.0,
         least_damping: float = 1e-6,
+        conv_width: int = 0,
+        learned_positions: bool = False,
         **more: Any,
     ):
         self.d_model, self.n_layers, self.groups, self.modes = d_model, n_layers, groups, modes
         self.mlp_dim, self.vocab_size, self.seq_len = mlp_dim, vocab_size, seq_len
         self.norm, self.norm_eps, self.residual_scale = norm, norm_eps, residual_scale
         self.largest_quality, self.largest_nu, self.least_damping = largest_quality, largest_nu, least_damping
+        self.conv_width, self.learned_positions = conv_width, learned_positions
         super().__init__(**more)
 
 
 class Ringing:
-    """What each layer's oscillators still do, and how many tokens have been read."""
+    """What each layer's oscillators still do, what its convolution has to know, and how many tokens have been read."""
 
     is_compileable = False
 
     def __init__(self, n_layers: int):
         self.states: list[Tensor | None] = [None] * n_layers
+        self.last: list[Tensor | None] = [None] * n_layers
         self.length = 0
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
@@ -69,7 +73,10 @@ class Ringing:
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         """Keep the states of these rows (beam search)."""
-        self.states = [None if state is None else state[beam_idx.to(state.device)] for state in self.states]
+        self.states, self.last = (
+            [None if kept is None else kept[beam_idx.to(kept.device)] for kept in each]
+            for each in (self.states, self.last)
+        )
 
 
 class Norm(nn.Module):
@@ -141,13 +148,29 @@ class OscBank(nn.Module):
         return y, driven.flatten(1, 2)
 
 
+class Convolution(nn.Module):
+    """Each channel over its last few tokens, the present one by the last tap."""
+
+    def __init__(self, config: DanalabResonanceConfig):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(config.d_model, config.conv_width))
+
+    def forward(self, x: Tensor, before: Tensor | None) -> tuple[Tensor, Tensor]:
+        """y [B, L, D] and the last inputs, from those before x (None: zeros)."""
+        count = self.weight.shape[1] - 1
+        x = torch.cat((x.new_zeros(x.shape[0], count, x.shape[2]) if before is None else before, x), 1)
+        y = F.conv1d(x.transpose(1, 2), self.weight.unsqueeze(1), groups=x.shape[2]).transpose(1, 2)
+        return y, x[:, x.shape[1] - count :]
+
+
 class Resonator(nn.Module):
-    """out(silu(g(x)) * bank(v(x))); without modes there is no bank."""
+    """out(silu(g(x)) * bank(conv(v(x)))); without modes there is no bank, without a width no convolution."""
 
     def __init__(self, config: DanalabResonanceConfig):
         super().__init__()
         self.v = nn.Linear(config.d_model, config.d_model, bias=False)
         self.g = nn.Linear(config.d_model, config.d_model, bias=False)
+        self.conv = Convolution(config) if config.conv_width else None
         self.bank = OscBank(config) if config.modes else None
         self.out = nn.Linear(config.d_model, config.d_model, bias=False)
 
@@ -155,7 +178,12 @@ class Resonator(nn.Module):
         y = v = self.v(x)
         if self.bank is not None:
             # What is padding strikes nothing, as if it were not there.
-            y, after = self.bank(v if heard is None else v * heard, None if ringing is None else ringing.states[layer])
+            v = v if heard is None else v * heard
+            if self.conv is not None:
+                v, last = self.conv(v, None if ringing is None else ringing.last[layer])
+                if ringing is not None:
+                    ringing.last[layer] = last
+            y, after = self.bank(v, None if ringing is None else ringing.states[layer])
             if ringing is not None:
                 ringing.states[layer] = after
         return self.out(F.silu(self.g(x)) * y.to(x.dtype))
@@ -199,6 +227,7 @@ class DanalabResonanceForCausalLM(PreTrainedModel, GenerationMixin):
     def __init__(self, config: DanalabResonanceConfig):
         super().__init__(config)
         self.token_embedding = nn.Embedding(config.vocab_size, config.d_model)
+        self.position_embedding = nn.Embedding(config.seq_len, config.d_model) if config.learned_positions else None
         self.blocks = nn.ModuleList(Block(config, layer) for layer in range(config.n_layers))
         self.final_norm = Norm(config)
         self.output_head = nn.Linear(config.d_model, config.vocab_size, bias=False)
@@ -231,6 +260,26 @@ class DanalabResonanceForCausalLM(PreTrainedModel, GenerationMixin):
             "use_cache": more.get("use_cache", True),
         }
 
+    def positions(self, input_ids: Tensor, attention_mask: Tensor | None, past_key_values: Any) -> Tensor:
+        """Places of the tokens [B or 1, L] in their texts, without the padding that the mask of all so far shows.
+
+        Raises:
+            ValueError: a mask of another length, or texts longer than the table.
+        """
+        read = 0 if past_key_values is None else past_key_values.get_seq_length()
+        length = input_ids.shape[1]
+        if attention_mask is None:
+            places = torch.arange(read, read + length, device=input_ids.device).unsqueeze(0)
+        elif attention_mask.shape[1] != read + length:
+            raise ValueError(f"attention_mask is of {attention_mask.shape[1]} tokens, but {read} + {length} are there")
+        else:
+            places = (attention_mask.long().cumsum(1) - 1).clamp(min=0)[:, read:]
+        if int(places.max()) >= self.config.seq_len:
+            raise ValueError(
+                f"{int(places.max()) + 1} tokens are more than the model's {self.config.seq_len} positions"
+            )
+        return places
+
     def forward(
         self,
         input_ids: Tensor,
@@ -244,6 +293,8 @@ class DanalabResonanceForCausalLM(PreTrainedModel, GenerationMixin):
         if use_cache and past_key_values is None:
             past_key_values = Ringing(self.config.n_layers)
         x = self.token_embedding(input_ids)
+        if self.position_embedding is not None:
+            x = x + self.position_embedding(self.positions(input_ids, attention_mask, past_key_values))
         heard = None
         if attention_mask is not None:
             heard = attention_mask[:, -input_ids.shape[1] :, None].to(x.dtype)

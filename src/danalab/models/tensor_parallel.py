@@ -6,6 +6,7 @@
     head       rows (token ids)               whole                 whole logits (the loss needs none)
     tied       rows (token ids)              whole                 whole, looked up by the rank that has the row
     oscillator its groups of channels         its channels          its channels: they do not hear each other
+    convolution its channels               its channels          its channels
     gain, embedding: whole on every rank; the norms of queries and keys see the rank's heads only
 
 Every parameter becomes a DTensor of the group's mesh, so that norms and sums over all of them are of one kind.
@@ -86,7 +87,7 @@ def tensor_parallel_plan(model: Decoder) -> dict[str, ParallelStyle]:
             plan[name] = ColwiseParallel(output_layouts=Replicate())
         elif role == "tied":
             plan[name] = RowwiseParallel(input_layouts=Replicate())
-        elif role == "oscillator":
+        elif role in ("oscillator", "convolution"):
             plan[name] = _Channels()
         elif role in ("gain", "embedding"):
             plan[name] = _Whole(Shard(HEADS) if id(module) in of_heads else Replicate())

@@ -53,6 +53,10 @@ class Shape(LinearShape, SparseShape, Protocol):
     def num_frequencies(self) -> int | None: ...
     @property
     def mixer(self) -> str | None: ...
+    @property
+    def learned_positions(self) -> bool | None: ...
+    @property
+    def conv_width(self) -> int: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +82,10 @@ class Dimensions:
     """Oscillators of all groups (resonance, whose groups are its n_heads); None = 8 a group."""
     mixer: str | None = None
     """"none": a resonance model without its oscillators; None = with them."""
+    learned_positions: bool | None = None
+    """A vector for each position; None = the architecture's default (gpt yes, the others no)."""
+    conv_width: int = 0
+    """Taps of the convolutions before the oscillators (resonance); 0 = none."""
     full_attention_interval: int | None = None
     """Every so many layers one has attention, the others the gated delta rule (qwen3next); None = attention in all."""
     linear_key_heads: int | None = None
@@ -206,6 +214,12 @@ def is_tied(shape: Shape) -> bool:
     return STRUCTURES.get(shape.arch).tied_head if shape.tied_head is None else shape.tied_head
 
 
+def learns_positions(shape: Shape) -> bool:
+    """Whether each position has a vector, with the architecture's default where the shape leaves it open."""
+    own = STRUCTURES.get(shape.arch).learned_positions
+    return own if shape.learned_positions is None else shape.learned_positions
+
+
 def modes_of(shape: Shape) -> int:
     """Oscillators of one channel (resonance); 0 where its mixer is "none"."""
     if shape.mixer == "none":
@@ -236,11 +250,11 @@ def _vector_params(shape: Shape) -> int:
     gains = (2 * layers + 1) * shape.d_model + (2 * attention_layers(shape) * shape.head_dim if qk_norm else 0)
     if (linear := linear_attention(shape)) is not None:
         return gains + len(linear.layers) * linear.vector_params
-    if structure.oscillators:  # poles by group; magnitude, phase and the share that passes at once by channel
+    if structure.oscillators:  # poles by group; magnitude, phase, the share that passes at once and taps by channel
         modes = modes_of(shape)
         if not modes:
             return gains
-        return gains + layers * (2 * shape.n_heads * modes + (2 * modes + 1) * shape.d_model)
+        return gains + layers * (2 * shape.n_heads * modes + (2 * modes + 1 + shape.conv_width) * shape.d_model)
     if not structure.biases:
         return gains
     query, key = shape.n_heads * shape.head_dim, (shape.n_kv_heads or shape.n_heads) * shape.head_dim
@@ -270,7 +284,7 @@ def parameter_count(shape: Shape, *, embeddings: bool = True, active: bool = Fal
     if not embeddings:
         return count
     rows = (1 if is_tied(shape) else 2) * shape.vocab_size
-    if STRUCTURES.get(shape.arch).learned_positions:
+    if learns_positions(shape):
         rows += shape.seq_len
     return count + rows * shape.d_model
 
@@ -280,7 +294,8 @@ def flops_per_token(shape: Shape, seq_len: int) -> int:
 
     Attention scores and mixing count in full, as torch's counter does: 12 n_layers (n_heads head_dim) seq_len; the
     delta rule by its products, the same for a token whatever came before; of experts those that a token is sent to. The
-    Fourier transforms of resonance do not count: they are under 1% of its products, and bound by memory.
+    Fourier transforms and short convolutions of resonance do not count: they are under 1% of its products, and bound by
+    memory.
 
     Args:
         seq_len: context length [tokens].

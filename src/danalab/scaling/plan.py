@@ -26,6 +26,7 @@ from danalab.scaling.dimensions import (
     parameter_count,
 )
 from danalab.scaling.learning_rate import COUPLED_AND_DECAYING, OPTIMIZERS, decay_lr, lr_law
+from danalab.scaling.resonance import check_resonance
 from danalab.scaling.sparsity import sparsity
 
 
@@ -149,6 +150,7 @@ def plan(
         seq_len=seq_len,
         **(settings or {}),
     )
+    check_resonance(shape)
     sparse = sparsity(shape)
     global_batch = global_batch or batch_size * acc_steps * world_size
     tokens_per_step = global_batch * seq_len

@@ -16,9 +16,13 @@ from dataclasses import dataclass, replace
 
 from danalab.errors import UserError, nearest
 from danalab.scaling.architectures import STRUCTURES
-from danalab.scaling.dimensions import GPT2_VOCAB, Dimensions, explicit_dimensions
+from danalab.scaling.dimensions import GPT2_VOCAB, Dimensions, Shape, explicit_dimensions
 
 GROUPS = 8
+LONGEST_TABLE = 32768
+"""Rows of a table of learned positions, at most."""
+RESONANCE_SETTINGS = ("learned_positions", "conv_width")
+"""What of a shape is off unless asked for, and only here."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +83,31 @@ def resonance_dimensions(
             raise UserError(f"{flag} {number} is not divisible by the {groups} groups (--n-heads)")
     dims = explicit_dimensions("resonance", d_model, n_layers, groups, head_dim, mlp_dim, vocab_size)
     return replace(dims, num_frequencies=num_frequencies)
+
+
+def check_resonance(shape: Shape) -> None:
+    """Find out whether a shape's learned positions and convolutions can be meant.
+
+    Raises:
+        UserError: another architecture cannot have them; a table that is too long; a width that is none; convolutions
+            without oscillators.
+    """
+    structure, width = STRUCTURES.get(shape.arch), shape.conv_width
+    if isinstance(width, bool) or not isinstance(width, int) or width < 0 or width == 1:
+        raise UserError(f"--conv-width {width!r}: 0 (none), or how many tokens it hears, at least 2 (4 is usual)")
+    if not structure.oscillators:
+        if width:
+            raise UserError(f"--conv-width {width}: only with --arch resonance (here it is {shape.arch})")
+        if shape.learned_positions not in (None, structure.learned_positions):
+            raise UserError(f"--learned-positions: only resonance lets it be chosen (here it is {shape.arch})")
+        return
+    if width and shape.mixer == "none":
+        raise UserError(f"--conv-width {width}: --mixer none is to hear no earlier token; leave one out")
+    if shape.learned_positions and shape.seq_len > LONGEST_TABLE:
+        raise UserError(
+            f"--learned-positions: the table has at most {LONGEST_TABLE} rows, but the context length is "
+            f"{shape.seq_len}; shorten it, or leave the table out (oscillators need none)"
+        )
 
 
 def if_resonance(

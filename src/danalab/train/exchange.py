@@ -19,6 +19,7 @@ from danalab.files import fsync_folder, read_json, write_atomically, write_json
 from danalab.models import build_model
 from danalab.models.huggingface import from_huggingface, require_class, to_huggingface
 from danalab.models.huggingface_module import module_file
+from danalab.scaling.resonance import RESONANCE_SETTINGS
 from danalab.scaling.sparsity import EXPERT_SETTINGS
 from danalab.train.checkpoint import tensors
 from danalab.train.config import TrainConfig
@@ -132,6 +133,7 @@ def import_folder(source: str | Path, out: str | Path) -> Exchanged:
 _SHAPE = (
     "arch", "d_model", "n_layers", "n_heads", "head_dim", "mlp_dim", "vocab_size", "seq_len", "n_kv_heads",
     "attention_gate", "tied_head", "num_frequencies", "mixer", "full_attention_interval", *EXPERT_SETTINGS,
+    *RESONANCE_SETTINGS,
 )  # fmt: skip
 
 

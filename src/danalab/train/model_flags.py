@@ -26,6 +26,10 @@ class ModelFlags:
     """resonance: damped oscillators of all groups; default 8 a group."""
     mixer: Literal["oscillators", "none"] | None = None
     """resonance: none leaves the oscillators out, a control that hears no earlier token; default oscillators."""
+    learned_positions: bool | None = None
+    """resonance: add a learned vector for each position, 32768 at most; default no (gpt has them always)."""
+    conv_width: int = 0
+    """resonance: causal convolution of each channel over so many tokens before the oscillators; 4 is usual, 0 none."""
     head_dim: int | None = None
     """Explicit width of a head; default d_model / n_heads."""
     mlp_dim: int | None = None

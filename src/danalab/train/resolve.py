@@ -16,7 +16,7 @@ from danalab.optim.schedules import Schedule, get_schedule
 from danalab.scaling import Dimensions, Plan, dimensions, explicit_dimensions, flops_per_token, plan
 from danalab.scaling.architectures import STRUCTURES
 from danalab.scaling.learning_rate import OPTIMIZERS, decay_lr
-from danalab.scaling.resonance import if_resonance
+from danalab.scaling.resonance import RESONANCE_SETTINGS, if_resonance
 from danalab.scaling.sparsity import EXPERT_SETTINGS
 from danalab.train.config import TrainConfig, flag
 from danalab.train.optimizer_settings import checked_settings
@@ -173,7 +173,7 @@ def resolve(config: TrainConfig, dataset: Vocabulary, world_size: int = 1) -> Re
         num_frequencies=planned.num_frequencies,
         mixer=config.mixer,
         full_attention_interval=config.full_attention_interval,
-        **{name: getattr(config, name) for name in EXPERT_SETTINGS},
+        **{name: getattr(config, name) for name in (*EXPERT_SETTINGS, *RESONANCE_SETTINGS)},
         **{name: value for name in ROUTER_SETTINGS if (value := getattr(config, name)) is not None},
     )
     if model.sparsity is None:
@@ -322,7 +322,10 @@ def _plan(
             weight_decay=config.weight_decay,
             wd_ts=config.wd_ts,
             wd_ts_divisor=config.wd_ts_divisor,
-            settings={name: getattr(config, name) for name in (*EXPERT_SETTINGS, "full_attention_interval")},
+            settings={
+                name: getattr(config, name)
+                for name in (*EXPERT_SETTINGS, *RESONANCE_SETTINGS, "full_attention_interval")
+            },
         )
 
     planned = make(config.lr)
@@ -368,6 +371,10 @@ def _name(filled: TrainConfig, dataset: Vocabulary, given: TrainConfig) -> str:
         size += f"-e{filled.n_experts}k{filled.top_k}"
     if (filled.full_attention_interval or 1) > 1:
         size += f"-a{filled.full_attention_interval}"
+    if filled.learned_positions is not None:
+        size += "-positions" if filled.learned_positions else "-nopositions"
+    if filled.conv_width:
+        size += f"-conv{filled.conv_width}"
     batch = f"b{filled.global_batch}x{filled.seq_len}"
     length = f"i{filled.iterations}-lr{filled.lr:.3g}-s{filled.seed}"
     return f"{filled.arch}-{filled.opt}-{size}-{dataset.name}-{batch}-{length}"

@@ -2,6 +2,8 @@
 
     v = W_v h,  g = W_g h;   y = W_out [ SiLU(g) * bank(v) ]
 
+Where conv_width says so, v first passes a short causal convolution of each channel, over its last few tokens.
+
 The bank is linear and the same at all times; the gate makes what passes depend on the content (and, as a product of two
 oscillations, hears their sum and difference frequencies). With the mixer "none" there is no bank, and y = v: a control
 that hears no token but the present one.
@@ -16,6 +18,7 @@ from torch.nn import functional as F
 
 from danalab.models.cache import Ringing
 from danalab.models.config import ModelConfig
+from danalab.models.delta_rule.convolution import ShortConvolution
 from danalab.models.layers import Linear
 from danalab.models.resonance.oscillators import OscBank
 
@@ -28,6 +31,7 @@ class Resonator(nn.Module):
         d = config.d_model
         self.v = Linear(d, d)
         self.g = Linear(d, d)
+        self.conv = ShortConvolution(d, config.conv_width) if config.conv_width else None
         self.bank = OscBank(d, config.n_heads, config.modes, config.seq_len) if config.modes else None
         self.out = Linear(d, d, role="residual")
 
@@ -40,6 +44,8 @@ class Resonator(nn.Module):
         state: what earlier calls left, or None.
         """
         v = self.v(x_BLD)
+        if self.conv is not None:
+            v = self.conv(v, None if state is None else state.past((v,), self.conv.size - 1)[0])
         if self.bank is None:
             y = v
         else:

@@ -1,7 +1,7 @@
 """The resonance model: gated banks of damped oscillators in place of attention, SwiGLU, RMSNorm, tied head.
 
-It needs no positions, since oscillators know how long ago they were struck; trains in O(L log L) and decodes with a
-state of one size, whatever has been read.
+It needs no positions, since oscillators know how long ago they were struck (`learned_positions` adds a table all the
+same); trains in O(L log L) and decodes with a state of one size, whatever has been read.
 """
 
 from __future__ import annotations
