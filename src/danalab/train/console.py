@@ -18,8 +18,14 @@ class ConsoleProgress(Callback):
 
     name = "console"
 
-    def __init__(self, iterations: int, start_step: int, console: Console | None = None):
+    def __init__(
+        self, iterations: int, start_step: int, console: Console | None = None, sample_tokens: int | None = None
+    ):
+        """Args:
+        sample_tokens: tokens of each sequence of the data, where they come in sequences: these are counted, too.
+        """
         self._iterations = iterations
+        self._sample_tokens = sample_tokens
         self._console = console or Console(stderr=True)
         self._val = ""
         self._progress: Progress | None = None
@@ -43,6 +49,8 @@ class ConsoleProgress(Callback):
         words = f"loss {row['train/loss']:.4f}" if row.get("train/loss") is not None else "skipped"
         words += self._val if self._progress or "val/loss" in row else ""
         words += f"  lr {row['lr']:.3g}  {row['tokens_per_second']:,.0f} tok/s"
+        if self._sample_tokens is not None:
+            words += f"  {row['tokens_per_second'] / self._sample_tokens:,.3g} samples/s"
         if row.get("mfu") is not None:
             words += f"  MFU {row['mfu']:.1%}"
         if self._progress:

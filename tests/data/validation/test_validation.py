@@ -275,6 +275,23 @@ def test_advice_names_commands_that_the_parser_takes(tmp_path):
         assert (flags.heads, flags.data, flags.seq_len) == (size.heads, "some folder-split", 32767)
 
 
+@pytest.mark.parametrize(
+    ("layout", "tokens", "named"), [("arrays", 3 * 10**8, 2), ("arrays", 10**10, 1), ("shards", 3 * 10**8, 0)]
+)
+def test_advice_on_few_arrays_names_the_smallest_resonance_model_too(layout, tokens, named):
+    from danalab.data.validation.advice import advise
+    from danalab.data.validation.result import Validation
+
+    result = Validation("folder", layout, ".npy", 9, 50257, sequences=[1], sequence_length=2049)
+    result.total_tokens = tokens
+    advice = advise(result, divided=True)
+    text = advice.as_text()
+    assert advice.fits
+    assert (advice.smallest_resonance is not None) == (named == 2)
+    assert ("resonance --size small" in text) == (named > 0)
+    assert ("would see these data more than once" in text) == (named == 2)
+
+
 def test_missing_paths_are_refused(tmp_path):
     with pytest.raises(UserError, match="no such file or folder"):
         validate(tmp_path / "x")

@@ -51,6 +51,8 @@ class Advice:
     sizes: list[Size]
     """Models that fit, smallest first, resonance before enoki; or the smallest there is, when none does."""
     fits: bool
+    smallest_resonance: Size | None = None
+    """Of arrays, which are what long contexts are trained on, where no resonance model is among `sizes`."""
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -64,14 +66,25 @@ class Advice:
         lines = [f"RECOMMENDATIONS (estimates: {TOKENS_PER_PARAM:g} tokens a parameter, {MFU:.0%} of peak, one GPU)"]
         if not self.fits:
             lines.append("No size fits these data; the smallest would see them more than once:")
-        for size in self.sizes:
-            hours = ", ".join(f"{name} {_duration(value)}" for name, value in size.hours.items())
-            lines.append(
-                f"  {size.model}: {size.parameters / 1e6:,.1f}M parameters, "
-                f"{size.tokens / 1e9:,.2f}B tokens ({size.epochs:.2f} epochs): {hours}"
-            )
-        lines += ["Commands:", *(f"  {command}" for command in [*self.prepare, self.sizes[-1].command])]
+        lines += map(_line, self.sizes)
+        commands = [*self.prepare, self.sizes[-1].command]
+        if self.smallest_resonance is not None:
+            lines += [
+                "For long contexts: the smallest named resonance model would see these data more than once "
+                "(--model-dim and --num-layers make smaller ones):",
+                _line(self.smallest_resonance),
+            ]
+            commands.append(f"{self.smallest_resonance.command}    # or this")
+        lines += ["Commands:", *(f"  {command}" for command in commands)]
         return "\n".join(lines)
+
+
+def _line(size: Size) -> str:
+    hours = ", ".join(f"{name} {_duration(value)}" for name, value in size.hours.items())
+    return (
+        f"  {size.model}: {size.parameters / 1e6:,.1f}M parameters, "
+        f"{size.tokens / 1e9:,.2f}B tokens ({size.epochs:.2f} epochs): {hours}"
+    )
 
 
 def advise(result: Validation, *, divided: bool) -> Advice:
@@ -91,7 +104,11 @@ def advise(result: Validation, *, divided: bool) -> Advice:
         for size in [s for s in family if s is not None and s.epochs <= 1][-_SHOWN:]
     ]
     smallest = sorted(sizes, key=lambda size: size.tokens)[:1]
-    return Advice(prepare, fitting or smallest, bool(fitting))
+    shown = fitting or smallest
+    least = next((size for size in resonance if size is not None), None)
+    if result.layout != "arrays" or any(size in shown for size in resonance):
+        least = None
+    return Advice(prepare, shown, bool(fitting), least)
 
 
 def _enoki(result: Validation, heads: int, seq_len: int, data: str) -> Size | None:
