@@ -27,6 +27,16 @@ def unwrapped(model: nn.Module) -> nn.Module:
         model = inner
 
 
+def learning_rate_factors(model: nn.Module) -> dict[str, float]:
+    """Parameter name -> what its learning rate is multiplied by, of those that are not to have everyone's.
+
+    A model says so in a method `learning_rate_factors()`.
+    """
+    own: Any = getattr(unwrapped(model), "learning_rate_factors", None)
+    found = cast("dict[str, float]", own()) if callable(own) else {}
+    return {name: factor for name, factor in found.items() if factor != 1}
+
+
 def kind_by_name(name: str, ndim: int) -> str:
     """Kind of a parameter of which only the name ("" if none) and the number of dimensions are known."""
     words = name.lower().split(".")[-2:]

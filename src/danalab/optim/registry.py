@@ -15,7 +15,7 @@ from torch import nn
 
 from danalab.errors import UserError, nearest
 from danalab.optim.catalogue import entries
-from danalab.optim.kinds import DECAYED, parameter_kinds, unwrapped
+from danalab.optim.kinds import DECAYED, learning_rate_factors, parameter_kinds, unwrapped
 from danalab.optim.named_groups import named_groups, require_some
 from danalab.optim.spec import OptimizerSpec, Setting
 from danalab.registry import Registry
@@ -49,7 +49,8 @@ def build_optimizer(
     Args:
         name: see `list_optimizers`; underscores, hyphens and aliases are understood.
         model_or_params: a model is split into two groups, decayed (matrices, heads) and not (embeddings, vectors),
-            each with `param_names`; parameters, named parameters or groups are taken as they are.
+            each with `param_names`, and further ones for what it wants at another learning rate; parameters, named
+            parameters or groups are taken as they are.
         lr: peak learning rate.
         settings: hyper-parameters; see `optimizer_spec(name).settings`.
     Returns:
@@ -88,8 +89,20 @@ def list_optimizers() -> list[str]:
 
 
 def groups_of(spec: OptimizerSpec, model: nn.Module) -> list[dict[str, Any]]:
-    """The groups in which an optimizer takes a model's parameters."""
-    return (spec.groups or parameter_groups)(model)
+    """The groups in which an optimizer takes a model's parameters.
+
+    Those whose learning rate the model wants multiplied by something stand apart, with that as their `lr_factor`.
+    """
+    groups, factors = (spec.groups or parameter_groups)(model), learning_rate_factors(model)
+    if not factors:
+        return groups
+    found = []
+    for group in groups:
+        parts: dict[float, list[Any]] = {}
+        for name, parameter in group["params"]:
+            parts.setdefault(factors.get(name, 1.0), []).append((name, parameter))
+        found += [{**group, "params": parts[factor], "lr_factor": factor} for factor in sorted(parts, reverse=True)]
+    return found
 
 
 def parameter_groups(model: nn.Module) -> list[dict[str, Any]]:

@@ -45,6 +45,8 @@ class OptimizerSpec:
     """These statistics are sums over coordinates, and its class completes them over ranks (`sum_over`)."""
     in_parts: bool = False
     """A step may be made in several calls, each with the gradients of other parameters: it has no clock of its own."""
+    one_rate: bool = False
+    """All groups are updated at the learning rate of the first one."""
     train_eval: bool = False
     """Has `train()` and `eval()` that must be called around evaluation."""
     own_weights: bool = False

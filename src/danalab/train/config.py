@@ -74,6 +74,8 @@ class TrainConfig(SchedulerFlags, ModelFlags):
     """Peak learning rate; default by the fitted law, times --lr-multiplier."""
     lr_multiplier: float = 1.0
     """Factor on the fitted law's learning rate; an explicit --lr is taken as it is."""
+    phase_lr_factor: float = 1.0
+    """resonance: factor on the learning rate of the oscillators' phases."""
     kappa: float = 0.85
     """The Dana family's damping exponent."""
     delta: float = 8.0

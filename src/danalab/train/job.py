@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from danalab.data import Dataset, open_data
 from danalab.data.loader import Batches
 from danalab.errors import UserError
+from danalab.models.resonance.model import Resonance
 from danalab.train import runtime
 from danalab.train.checkpoint.local_disk import local_folder
 from danalab.train.checkpoint.saver import Retention, Saver
@@ -159,7 +160,8 @@ def _run(
         folder.nonfinite_file.unlink(missing_ok=True)
         _announce(resolved, dataset, trainer)
         if world.speaks:
-            trainer.callbacks.append(ConsoleProgress(resolved.iterations, trainer.step))
+            sample = None if dataset.sequence_length is None else resolved.seq_len
+            trainer.callbacks.append(ConsoleProgress(resolved.iterations, trainer.step, sample_tokens=sample))
     try:
         status = trainer.fit()
     except NonFiniteError:
@@ -195,6 +197,8 @@ def build_trainer(
     model = sharing.build_model(resolved.model, init=config.init, seed=config.seed, device=device)
     model.set_activation_checkpointing(config.activation_checkpointing)
     model.document_token = dataset.eos_id if config.document_mask else None
+    if isinstance(model, Resonance):
+        model.phase_lr_factor = config.phase_lr_factor
     # The compiler makes no code for the complex numbers of oscillators, and warns that it may be slower than eager.
     usual = device.type == "cuda" and not resolved.model.architecture.structure.oscillators
     if usual if config.compile is None else config.compile:

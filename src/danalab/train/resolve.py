@@ -147,6 +147,7 @@ def resolve(config: TrainConfig, dataset: Vocabulary, world_size: int = 1) -> Re
         raise UserError(f"--document-mask: it is not known which id ends a document of {dataset.name}; leave it out")
     if config.document_mask and STRUCTURES.get(config.arch).oscillators:
         raise UserError(f"--document-mask: {config.arch} hears a whole row; leave it out")
+    _check_phases(config)
     batch_size, acc_steps, global_batch = _batch(config, world_size)
     vocab_size = _vocab_size(config, dataset)
     planned = _plan(config, vocab_size, batch_size, acc_steps, global_batch, world_size)
@@ -215,6 +216,15 @@ def resolve(config: TrainConfig, dataset: Vocabulary, world_size: int = 1) -> Re
     if (jump := resolved.jump()) is not None:
         resolved = replace(resolved, notes=(*resolved.notes, jump))
     return resolved
+
+
+def _check_phases(config: TrainConfig) -> None:
+    factor = config.phase_lr_factor
+    if not 0 < factor < float("inf"):
+        raise UserError(f"--phase-lr-factor {factor}: must be finite and positive")
+    if factor != 1 and (not STRUCTURES.get(config.arch).oscillators or config.mixer == "none"):
+        what = "--mixer none" if config.mixer == "none" else f"--arch {config.arch}"
+        raise UserError(f"--phase-lr-factor {factor}: {what} has no phases; leave it out")
 
 
 def _batch(config: TrainConfig, world_size: int) -> tuple[int, int, int]:
@@ -375,6 +385,8 @@ def _name(filled: TrainConfig, dataset: Vocabulary, given: TrainConfig) -> str:
         size += "-positions" if filled.learned_positions else "-nopositions"
     if filled.conv_width:
         size += f"-conv{filled.conv_width}"
+    if filled.phase_lr_factor != 1:
+        size += f"-phase{filled.phase_lr_factor:g}"
     batch = f"b{filled.global_batch}x{filled.seq_len}"
     length = f"i{filled.iterations}-lr{filled.lr:.3g}-s{filled.seed}"
     return f"{filled.arch}-{filled.opt}-{size}-{dataset.name}-{batch}-{length}"

@@ -155,6 +155,7 @@ SPECS = (
         ("weight_decouple",),
         per_parameter=False,
         clocks=("step", "d", "d_max"),
+        one_rate=True,
         sums_over_ranks=True,
         elementwise=False,
         advice="lr 1 is meant: the schedule's factor multiplies the estimated distance; tune d_coef",

@@ -364,10 +364,30 @@ class Adapted(torch.optim.Optimizer):
 def adapted(spec: OptimizerSpec, params: Iterable[Any], lr: Any, settings: dict[str, Any]) -> torch.optim.Optimizer:
     """The optimizer of an entry, in an `Adapted` unless its class can do without.
 
+    A group's `lr_factor` multiplies the learning rate that it would have.
+
     Raises:
-        UserError: see `Adapted`.
+        UserError: see `Adapted`; or a factor for an optimizer that has one rate for all groups.
     """
     groups = named_groups(spec.name, params)
+    factors = [group.pop("lr_factor", 1.0) for group in groups]
+    if spec.one_rate and len(set(factors)) > 1:
+        raise UserError(
+            f"{spec.name}: updates all parameters at one learning rate, so that none can have a factor on it; "
+            "leave the factor out, or take another optimizer"
+        )
+    optimizer = _built(spec, groups, lr, settings)
+    if any(factor != 1 for factor in factors):
+        for group, factor in zip(optimizer.param_groups, factors, strict=True):
+            for rate in ("lr", "peak_lr"):  # the second is what weight decay compares the first with
+                if rate in group:
+                    group[rate] = group[rate] * factor
+    return optimizer
+
+
+def _built(
+    spec: OptimizerSpec, groups: list[dict[str, Any]], lr: Any, settings: dict[str, Any]
+) -> torch.optim.Optimizer:
     check_parameters(spec.name, groups)
     for given in ({"lr": lr, **settings}, *groups):
         check_numbers_of(spec.name, spec.settings, given)
