@@ -22,38 +22,42 @@ MODES = {
         "distributed_backend": "diloco", "diloco_steps": 1, "diloco_lr": 1.0, "diloco_momentum": 0.0,
     },
 }  # fmt: skip
-REFUSED = {"moe": {"fsdp+tp"}, "qwen3next": {"fsdp+tp"}}
+CASES = {
+    **{arch: {"arch": arch} for arch in MODELS.names()},
+    "qwen3next-delta": {"arch": "qwen3next", "full_attention_interval": 2, "n_layers": 2},
+}
+REFUSED = {"moe": {"fsdp+tp"}, "qwen3next": {"fsdp+tp"}, "qwen3next-delta": {"fsdp+tp"}}
 """What a mode cannot do; experts are shared out whole, not cut."""
 
 
-def config(words: Path, run_dir: Path, arch: str, **given: object) -> TrainConfig:
+def config(words: Path, run_dir: Path, **given: object) -> TrainConfig:
     """Three steps with an optimizer that treats matrices, tables and vectors apart."""
     values: dict[str, object] = {
-        "arch": arch, "opt": "d-muon", "data": str(words), "d_model": 16, "n_layers": 1, "n_heads": 2, "mlp_dim": 32,
+        "opt": "d-muon", "data": str(words), "d_model": 16, "n_layers": 1, "n_heads": 2, "mlp_dim": 32,
         "seq_len": 16, "global_batch": 4, "iterations": 3, "lr": 1e-3, "weight_decay": 0.1, "log_interval": 1,
         "eval_batches": 1, "ckpt_interval": 0, "run_dir": run_dir, "tune_malloc": False,
     }  # fmt: skip
     return TrainConfig(**{**values, **given})  # type: ignore[arg-type]
 
 
-def train_in_all_modes(rank: int, size: int, words: Path, folder: Path, arch: str) -> dict[str, str]:
+def train_in_all_modes(rank: int, size: int, words: Path, folder: Path, case: str) -> dict[str, str]:
     """Mode -> how it ended, or why it did not begin."""
     found = {}
     for mode, given in MODES.items():
         try:
-            found[mode] = run_training(config(words, folder / mode, arch, **given)).status
+            found[mode] = run_training(config(words, folder / mode, **CASES[case], **given)).status
         except UserError as error:
             found[mode] = str(error)
     return found
 
 
-@pytest.mark.parametrize("arch", MODELS.names())
-def test_every_mode_trains_it_or_says_why_not(words, tmp_path, arch):
-    run_training(config(words, tmp_path / "one", arch))
+@pytest.mark.parametrize("case", CASES)
+def test_every_mode_trains_it_or_says_why_not(words, tmp_path, case):
+    run_training(config(words, tmp_path / "one", **CASES[case]))
     alone = [row["train/loss"] for row in read_rows(tmp_path / "one" / "metrics.jsonl")]
-    for outcomes in run_ranks(train_in_all_modes, 2, words, tmp_path, arch, seconds=240):
+    for outcomes in run_ranks(train_in_all_modes, 2, words, tmp_path, case, seconds=240):
         for mode, said in outcomes.items():
-            if mode in REFUSED.get(arch, ()):
+            if mode in REFUSED.get(case, ()):
                 assert said.startswith("--")
                 assert "\n" not in said
                 continue
