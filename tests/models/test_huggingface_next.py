@@ -141,7 +141,6 @@ def test_weights_for_predicting_several_tokens_are_left_out():
         (small(shared_expert_gate=False), "shared_expert_gate = True only"),
         (small(2, full_attention_interval=3), "layers with attention = True only"),
         (small(residual_scale=0.5), "residual_scale = 1.0 only"),
-        (ModelConfig("qwen3", 32, 2, 4, 8, 48, 61, 24, n_experts=2), "n_experts = 0 only|attention_gate = False only"),
         (ModelConfig("llama", 32, 2, 4, 8, 48, 61, 24, rotary_dim=4), "rotary_dim = 8 only"),
     ],
 )
