@@ -33,7 +33,7 @@ from danalab.models.huggingface_experts import (
 )
 from danalab.models.huggingface_module import ARCHITECTURES, MODEL_TYPE, from_module, in_module, module_settings
 from danalab.models.huggingface_next import next_config, next_settings, next_weights, take_next
-from danalab.models.huggingface_parts import Taker, Weights, plain, require, to_halves, to_pairs
+from danalab.models.huggingface_parts import Taker, Weights, plain, require, rotary_settings, to_halves, to_pairs
 
 _CLASSES = {"gpt": "GPT2LMHeadModel", "llama": "LlamaForCausalLM", "qwen3": "Qwen3ForCausalLM",
             "qwen3next": "Qwen3NextForCausalLM"}  # fmt: skip
@@ -168,23 +168,7 @@ def _gpt_settings(config: ModelConfig) -> dict[str, Any]:
 
 
 def _rotary_settings(config: ModelConfig) -> dict[str, Any]:
-    settings: dict[str, Any] = {
-        "model_type": config.arch,
-        "hidden_size": config.d_model,
-        "intermediate_size": config.mlp_dim,
-        "num_hidden_layers": config.n_layers,
-        "num_attention_heads": config.n_heads,
-        "num_key_value_heads": config.kv_heads,
-        "head_dim": config.head_dim,
-        "hidden_act": "silu",
-        "max_position_embeddings": config.seq_len,
-        "rms_norm_eps": config.norm_eps,
-        # Before version 5 transformers reads the first, from then on the second.
-        "rope_theta": config.rope_theta,
-        "rope_parameters": {"rope_type": "default", "rope_theta": config.rope_theta},
-        "attention_bias": False,
-        "attention_dropout": 0.0,
-    }
+    settings = {"model_type": config.arch, **rotary_settings(config)}
     return settings | ({"mlp_bias": False} if config.arch == "llama" else {"use_sliding_window": False})
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from danalab.errors import UserError
 from danalab.models.config import ModelConfig
-from danalab.models.huggingface_parts import Taker, Weights, require, to_halves, to_pairs
+from danalab.models.huggingface_parts import Taker, Weights, require, rotary_settings, to_halves, to_pairs
 from danalab.scaling.linear_attention import LinearAttention
 from danalab.scaling.sparsity import Sparsity
 
@@ -38,27 +38,13 @@ def next_settings(config: ModelConfig) -> dict[str, Any]:
     factor = config.rotated / config.head_dim
     if int(config.head_dim * factor) < config.rotated:  # as transformers reckons; rounding may have taken the last
         factor = (config.rotated + 0.5) / config.head_dim
+    rotary = rotary_settings(config)
     settings: dict[str, Any] = {
         "model_type": "qwen3_next",
-        "hidden_size": config.d_model,
-        "intermediate_size": config.mlp_dim,
-        "num_hidden_layers": config.n_layers,
-        "num_attention_heads": config.n_heads,
-        "num_key_value_heads": config.kv_heads,
-        "head_dim": config.head_dim,
-        "hidden_act": "silu",
-        "max_position_embeddings": config.seq_len,
-        "rms_norm_eps": config.norm_eps,
-        # Before version 5 transformers reads the first two, from then on the third.
-        "rope_theta": config.rope_theta,
+        **rotary,
+        # As with rope_theta: before version 5 transformers reads the first, from then on the second.
         "partial_rotary_factor": factor,
-        "rope_parameters": {
-            "rope_type": "default",
-            "rope_theta": config.rope_theta,
-            "partial_rotary_factor": factor,
-        },
-        "attention_bias": False,
-        "attention_dropout": 0.0,
+        "rope_parameters": {**rotary["rope_parameters"], "partial_rotary_factor": factor},
         "layer_types": [
             "linear_attention" if linear is not None and layer in linear.layers else "full_attention"
             for layer in range(config.n_layers)

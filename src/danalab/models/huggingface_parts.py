@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from danalab.errors import UserError
+from danalab.models.config import ModelConfig
 
 Weights = dict[str, Tensor]
 
@@ -21,6 +22,26 @@ def to_halves(rows: Tensor, head_dim: int) -> Tensor:
 def to_pairs(rows: Tensor, head_dim: int) -> Tensor:
     """The inverse of `to_halves`."""
     return rows.unflatten(0, (-1, 2, head_dim // 2)).transpose(1, 2).flatten(0, 2)
+
+
+def rotary_settings(config: ModelConfig) -> dict[str, Any]:
+    """What config.json says of every model with rotary embeddings and a gated mlp."""
+    return {
+        "hidden_size": config.d_model,
+        "intermediate_size": config.mlp_dim,
+        "num_hidden_layers": config.n_layers,
+        "num_attention_heads": config.n_heads,
+        "num_key_value_heads": config.kv_heads,
+        "head_dim": config.head_dim,
+        "hidden_act": "silu",
+        "max_position_embeddings": config.seq_len,
+        "rms_norm_eps": config.norm_eps,
+        # Before version 5 transformers reads the first, from then on the second.
+        "rope_theta": config.rope_theta,
+        "rope_parameters": {"rope_type": "default", "rope_theta": config.rope_theta},
+        "attention_bias": False,
+        "attention_dropout": 0.0,
+    }
 
 
 def require(described: Mapping[str, Any], name: str, allowed: tuple[Any, ...], default: Any) -> None:

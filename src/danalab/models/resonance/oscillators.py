@@ -14,13 +14,13 @@ Shapes: B batch, T tokens, D channels, G groups of C = D / G channels, R modes o
 from __future__ import annotations
 
 import math
-from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor, nn
 
 from danalab.models.init import assign
 from danalab.models.layers import own_part
+from danalab.models.precision import full_precision
 from danalab.models.resonance.chunks import ringing_convolution
 from danalab.models.resonance.convolution import causal_convolution
 
@@ -111,7 +111,7 @@ class OscBank(nn.Module):
     def forward(self, u_BTD: Tensor) -> Tensor:
         """y [B, T, D], at least in float32 also under autocast: half-precision transforms lose what they add up."""
         dtype = self._dtype(u_BTD)
-        with _full_precision(u_BTD):
+        with full_precision(u_BTD):
             gamma, omega = self.damping_and_frequency(dtype)
             return ringing_convolution(
                 u_BTD.to(dtype), own_part(self.d).to(dtype), gamma, omega, self._amplitudes(gamma)
@@ -131,7 +131,7 @@ class OscBank(nn.Module):
     def step(self, u_BD: Tensor, state_BDR: Tensor) -> tuple[Tensor, Tensor]:
         """One token: (y [B, D], the next state [B, D, R]); cost and memory do not depend on how many came before."""
         dtype = self._dtype(u_BD)
-        with _full_precision(u_BD):
+        with full_precision(u_BD):
             gamma, omega = self.damping_and_frequency(dtype)
             poles = torch.polar((-gamma).exp(), omega).repeat_interleave(u_BD.shape[1] // gamma.shape[0], 0)
             u = u_BD.to(dtype)
@@ -147,7 +147,7 @@ class OscBank(nn.Module):
         """
         dtype = self._dtype(u_BTD)
         outputs = []
-        with _full_precision(u_BTD):
+        with full_precision(u_BTD):
             gamma, omega = self.damping_and_frequency(dtype)
             c = self._amplitudes(gamma)
             state = state_BDR.unflatten(1, (gamma.shape[0], -1))
@@ -193,7 +193,3 @@ class OscBank(nn.Module):
         with torch.no_grad():
             for parameter, value in values.items():
                 assign(parameter, value)
-
-
-def _full_precision(x: Tensor) -> AbstractContextManager[object]:
-    return nullcontext() if x.is_meta else torch.autocast(x.device.type, enabled=False)  # meta knows no autocast
