@@ -13,7 +13,7 @@ from danalab.errors import UserError
 from danalab.ladder.grid import expand
 from danalab.ladder.pool import Job, run_jobs
 from danalab.ladder.rows import read_ladder
-from danalab.ladder.sweep import run_sweep
+from danalab.ladder.sweep import collect, run_sweep
 from danalab.train.folder import RunFolder
 from danalab.train.metrics import read_rows
 
@@ -36,6 +36,13 @@ def test_a_sweep_makes_a_row_a_run_and_a_second_call_makes_none_anew(fixed, tmp_
     assert (tmp_path / "sweep" / "runs" / "adamw-s0" / "summary.json").stat().st_mtime_ns == written
     rows = read_ladder(tmp_path / "sweep")
     assert read_rows(rows[0]["curve"])[0]["step"] == 1
+
+
+def test_rows_of_runs_that_a_later_call_does_not_ask_for_stay(fixed, tmp_path):
+    run_sweep(tmp_path, expand({"opt": ["adamw"], "seed": [0, 1]}, fixed), executor="inline")
+    found = run_sweep(tmp_path, expand({"opt": ["adamw"], "seed": [1, 2]}, fixed), executor="inline")
+    assert [row["name"] for row in found.rows] == ["adamw-s0", "adamw-s1", "adamw-s2"]
+    assert [row["name"] for row in read_ladder(tmp_path)] == [row["name"] for row in collect(tmp_path)]
 
 
 def test_a_run_that_fails_is_listed_and_does_not_stop_the_rest(fixed, tmp_path):

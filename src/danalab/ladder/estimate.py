@@ -86,14 +86,14 @@ def estimate(
     Raises:
         UserError: a setting that cannot be meant.
     """
-    from danalab.data import open_data
+    from danalab.data import vocabulary_of
     from danalab.train.resolve import resolve
 
-    opened = cache(open_data)
+    known = cache(vocabulary_of)
     found = []
     for cell in cells:
         config = cell.config(folder / "runs" / cell.name)
-        planned = resolve(config, opened(config.data, config.tokenizer)).plan
+        planned = resolve(config, known(config.data, config.tokenizer)).plan
         hours = None if rate is None else planned.flops / rate(planned.opt, planned.exact_params) / 3600
         found.append(
             Estimate(

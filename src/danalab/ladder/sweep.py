@@ -1,6 +1,6 @@
 """Many runs, whatever happens: finished ones are skipped, broken ones resumed, failures listed at the end.
 
-    FOLDER/sweep.json          what was asked for
+    FOLDER/sweep.json          what has been asked for, in all calls: a grid that grew or shrank loses no rows
     FOLDER/runs/NAME/          an ordinary run folder each
     FOLDER/ladder.jsonl        a row a run, rewritten as runs end
     FOLDER/slurm/              scripts and logs, where SLURM makes the runs
@@ -27,6 +27,7 @@ from danalab.train.config import TrainConfig
 
 log = logging.getLogger(__name__)
 
+RECORD = "sweep.json"
 EXECUTORS = ("pool", "inline", "slurm")
 """pool: processes side by side. inline: one after the other in this process, without the start of one each.
 slurm: array jobs, a run a task."""
@@ -67,7 +68,7 @@ def run_sweep(
     finished: dict[str, Any] = {}
 
     def gather(_: Job | None = None) -> list[dict[str, Any]]:
-        return write_rows(folder, [job.folder for job in wanted], finished)
+        return write_rows(folder, _folders(folder), finished)
 
     queued: list[Job] = []
     if executor == "inline":
@@ -98,19 +99,29 @@ def collect(folder: Path) -> list[dict[str, Any]]:
     Raises:
         UserError: there is none in the folder.
     """
-    file = folder / "sweep.json"
-    if not file.is_file():
-        raise UserError(f"{folder}: no sweep there (no sweep.json); --out names its folder")
-    return write_rows(folder, [folder / "runs" / name for name in read_json(file)["runs"]])
+    if not (folder / RECORD).is_file():
+        raise UserError(f"{folder}: no sweep there (no {RECORD}); --out names its folder")
+    return write_rows(folder, _folders(folder))
 
 
 def _prepare(folder: Path, cells: Sequence[Cell]) -> tuple[list[Job], dict[Path, TrainConfig]]:
-    """Jobs and their configurations, checked; then the folder, with what was asked for."""
+    """Jobs and their configurations, checked; then the folder, with what has been asked for."""
     wanted = [Job(folder / "runs" / cell.name, cell.settings) for cell in cells]
     configs = {job.folder: cell.config(job.folder) for cell, job in zip(cells, wanted, strict=True)}
     folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / "sweep.json", {"runs": {cell.name: portable_settings(cell.settings) for cell in cells}})
+    asked = {cell.name: portable_settings(cell.settings) for cell in cells}
+    write_json(folder / RECORD, {"runs": {**_record(folder), **asked}})
     return wanted, configs
+
+
+def _record(folder: Path) -> dict[str, Any]:
+    """Settings of all runs that the folder has been asked for, by name."""
+    file = folder / RECORD
+    return read_json(file)["runs"] if file.is_file() else {}
+
+
+def _folders(folder: Path) -> list[Path]:
+    return [folder / "runs" / name for name in _record(folder)]
 
 
 def _on_cluster(
