@@ -29,12 +29,12 @@ def run(flags: Flags) -> int:
 
 def resolved_config(flags: Flags) -> dict[str, Any]:
     """The configuration with nothing left automatic, for --print-config."""
-    from danalab.data import open_data
+    from danalab.data import vocabulary_of
     from danalab.train.parallel.layout import data_parallel_ranks
     from danalab.train.resolve import resolve
 
     ranks = data_parallel_ranks(flags, os.environ)
-    return resolve(flags, open_data(flags.data, flags.tokenizer), world_size=ranks).config.as_dict()
+    return resolve(flags, vocabulary_of(flags.data, flags.tokenizer), world_size=ranks).config.as_dict()
 
 
 def _tell(summary: dict[str, Any], folder: str, file: Any) -> None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from danalab.data.resolve import resolve_dataset
     from danalab.data.sources import SOURCES, Source
     from danalab.data.tokenizers import Tokenizer, load_tokenizer, train_bpe
+    from danalab.data.vocabulary import Vocabulary, vocabulary_of
 
 _HOMES = {
     "Dataset": "dataset",
@@ -33,6 +34,8 @@ _HOMES = {
     "Tokenizer": "tokenizers",
     "load_tokenizer": "tokenizers",
     "train_bpe": "tokenizers",
+    "Vocabulary": "vocabulary",
+    "vocabulary_of": "vocabulary",
 }
 
 __all__ = [
@@ -42,12 +45,14 @@ __all__ = [
     "Sequential",
     "Source",
     "Tokenizer",
+    "Vocabulary",
     "load_tokenizer",
     "open_data",
     "open_dataset",
     "prepare",
     "resolve_dataset",
     "train_bpe",
+    "vocabulary_of",
 ]
 
 

@@ -22,6 +22,7 @@ from danalab.data.permutation import Permutation
 from danalab.data.rows import Batch, Rows, Sequences, Span
 from danalab.data.store import TokenStore
 from danalab.data.tokenizers import Tokenizer
+from danalab.data.vocabulary import of_mixture
 from danalab.errors import UserError
 
 BLOCK = 10_000
@@ -135,14 +136,8 @@ class MixedDataset(Dataset):
 
     def __init__(self, parts: Sequence[Dataset], weights: Sequence[float]):
         """Raises UserError where the parts were not written with one tokenizer."""
-        first = parts[0]
-        for part in parts[1:]:
-            if (part.tokenizer_name, part.eos_id) != (first.tokenizer_name, first.eos_id):
-                raise UserError(
-                    f"{part.path}: written with {part.tokenizer_name}, but {first.path} with {first.tokenizer_name}; "
-                    "a mixture needs one tokenizer"
-                )
         self.parts, self.weights = list(parts), [float(weight) for weight in weights]
+        self._words = of_mixture(parts)
         self._counts = block_counts(self.weights)
         shares = " + ".join(
             f"{part.path.name}:{count / BLOCK:g}" for part, count in zip(parts, self._counts, strict=True)
@@ -150,22 +145,21 @@ class MixedDataset(Dataset):
         identity = "\n".join(f"{part.fingerprint} {count}" for part, count in zip(parts, self._counts, strict=True))
         super().__init__(
             Path(shares),
-            first.split,
-            TokenStore([], f"{shares} ({first.split})"),
-            vocab_size=max(part.vocab_size for part in parts),
-            eos_id=first.eos_id,
+            parts[0].split,
+            TokenStore([], f"{shares} ({parts[0].split})"),
+            vocab_size=self._words.vocab_size,
+            eos_id=self._words.eos_id,
             fingerprint=hashlib.sha256(f"mixture 1\n{identity}".encode()).hexdigest(),
             max_ids=[part.max_id for part in parts],
-            tokenizer_name=first.tokenizer_name,
+            tokenizer_name=self._words.tokenizer_name,
         )
         self.n_tokens = sum(part.n_tokens for part in parts)
-        lengths = [part.sequence_length for part in parts if part.sequence_length is not None]
-        self.sequence_length = min(lengths, default=None)
+        self.sequence_length = self._words.sequence_length
 
     @property
     def name(self) -> str:
         """What runs on it are called by."""
-        return "+".join(part.name for part in self.parts)
+        return self._words.name
 
     @property
     def location(self) -> str:
@@ -175,7 +169,7 @@ class MixedDataset(Dataset):
     @property
     def least_vocab_size(self) -> int:
         """Rows that an embedding must have at the least."""
-        return max(part.least_vocab_size for part in self.parts)
+        return self._words.least_vocab_size
 
     @property
     def n_files(self) -> int:

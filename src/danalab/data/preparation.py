@@ -30,7 +30,7 @@ from danalab.data.progress import Estimate, Progress
 from danalab.data.resolve import dataset_folder
 from danalab.data.sources import TRAIN, Place, Source, make_source
 from danalab.data.split import Labelled, Rule, draw, labelled
-from danalab.data.tokenizers import load_tokenizer, train_bpe
+from danalab.data.tokenizers import load_tokenizer, requested_size, train_bpe
 from danalab.data.workers import Chunk, available_cores, encode_in_order
 from danalab.data.writing import Writing
 from danalab.errors import UserError
@@ -90,7 +90,7 @@ def prepare(
     if max_tokens is not None and max_tokens < 1:
         raise UserError(f"--max-tokens {max_tokens}: at least 1 is needed")
     tokenizer = str(tokenizer or source.default_tokenizer)
-    merges = _bpe_size(tokenizer)
+    merges = requested_size(tokenizer)
     chosen = None if merges else load_tokenizer(tokenizer)
     folder = Path(out) if out else dataset_folder(source.name, tokenizer, chosen)
     request = _request(source, chosen.fingerprint if chosen else tokenizer, rule, max_tokens, shard_tokens)
@@ -136,12 +136,6 @@ def prepare(
         seconds = time.perf_counter() - begun
         print(f"prepared {_summary(made)} in {seconds:.1f} s: {folder}", file=sys.stderr)
     return folder
-
-
-def _bpe_size(tokenizer: str) -> int:
-    """N of `bpe-N`, else 0."""
-    number = tokenizer[4:]
-    return int(number) if tokenizer.startswith("bpe-") and number.isdigit() and not Path(tokenizer).exists() else 0
 
 
 def _request(source: Source, tokenizer: str, rule: Rule, max_tokens: int | None, shard_tokens: int) -> str:

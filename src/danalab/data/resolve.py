@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
 from danalab.data import manifest as manifests
@@ -30,15 +31,37 @@ def dataset_folder(
     return Path(datasets_dir or datasets_folder()) / f"{source}-{tokenizer}"
 
 
+@dataclass(frozen=True)
+class Unprepared:
+    """A data set that is made when a run first needs it: from a source that needs neither network nor input files."""
+
+    source: str
+    tokenizer: str
+    folder: Path
+
+
 def resolve_dataset(
     data: str | Path, tokenizer: str | Path | None = None, datasets_dir: str | Path | None = None
 ) -> Path:
-    """The folder of a data set.
+    """The folder of a data set; one that is `Unprepared` is prepared now. Arguments and errors as of `find_dataset`."""
+    found = find_dataset(data, tokenizer, datasets_dir)
+    if isinstance(found, Path):
+        return found
+    from danalab.data.preparation import prepare
+
+    _log.info("%s: preparing it now from the source %s with %s", found.folder, found.source, found.tokenizer)
+    return prepare(found.source, found.tokenizer, found.folder)
+
+
+def find_dataset(
+    data: str | Path, tokenizer: str | Path | None = None, datasets_dir: str | Path | None = None
+) -> Path | Unprepared:
+    """The folder of a data set, or what would be made; writes nothing.
 
     Args:
         data: a folder (as it is, or below `datasets_dir`), or the name of a source, which means
             `datasets_dir`/NAME-TOKENIZER, or for GPT-2's tokens the folder that the literature's scripts write (e.g.
-            fineweb-10BT); prepared now if it is absent and needs neither network nor input files.
+            fineweb-10BT).
         tokenizer: `bytes`, `gpt2`, `bpe-N` or a path; by default the source's. For a folder it must be the folder's.
         datasets_dir: by default `$DATASETS_DIR`, else ./datasets.
 
@@ -75,10 +98,7 @@ def resolve_dataset(
             f"{folder}: not prepared yet; run danalab data prepare {source.name}{more} "
             f"--tokenizer {wanted} --out {folder}"
         )
-    from danalab.data.preparation import prepare
-
-    _log.info("%s: preparing it now from the source %s with %s", folder, source.name, wanted)
-    return prepare(source.name, wanted, folder)
+    return Unprepared(source.name, wanted, folder)
 
 
 def _check_tokenizer(folder: Path, tokenizer: str | Path | None) -> None:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
 
+from danalab.data.vocabulary import Vocabulary
 from danalab.errors import UserError
 from danalab.models.config import ROUTER_SETTINGS, ModelConfig
 from danalab.optim.schedules import Schedule, get_schedule
@@ -35,21 +35,6 @@ _OLD_NAME = (
     "--arch diloco is an old name of enoki, and this is an enoki; DiLoCo's way to train, of any architecture, is "
     "--distributed-backend diloco"
 )
-
-
-class Vocabulary(Protocol):
-    """What is asked of a data set here."""
-
-    @property
-    def vocab_size(self) -> int: ...
-    @property
-    def least_vocab_size(self) -> int: ...
-    @property
-    def sequence_length(self) -> int | None: ...
-    @property
-    def name(self) -> str: ...
-    @property
-    def eos_id(self) -> int | None: ...
 
 
 @dataclass(frozen=True)

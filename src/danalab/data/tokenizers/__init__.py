@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from danalab.data.tokenizers.base import CHAT_SPECIALS, EOS, Tokenizer
-from danalab.data.tokenizers.bpe import BpeTokenizer, train_bpe
+from danalab.data.tokenizers.bpe import BpeTokenizer, eos_of_size, requested_size, train_bpe
 from danalab.data.tokenizers.byte_level import ByteTokenizer
 from danalab.data.tokenizers.characters import CharacterTokenizer
 from danalab.data.tokenizers.gpt2 import Gpt2Tokenizer
@@ -27,7 +27,9 @@ __all__ = [
     "CharacterTokenizer",
     "Gpt2Tokenizer",
     "Tokenizer",
+    "eos_of_size",
     "load_tokenizer",
+    "requested_size",
     "train_bpe",
 ]
 

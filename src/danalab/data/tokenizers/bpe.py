@@ -89,6 +89,30 @@ def _bytes_of(token: str, origin: str) -> bytes:
         ) from None
 
 
+def requested_size(tokenizer: str) -> int:
+    """N of `bpe-N`, an encoding that is trained on the corpus; 0 for any other name, and for a path.
+
+    Raises:
+        UserError: fewer than the 256 bytes and the specials.
+    """
+    number = tokenizer.removeprefix("bpe-")
+    if number == tokenizer or not number.isdigit() or Path(tokenizer).exists():
+        return 0
+    return _checked_size(int(number))
+
+
+def eos_of_size(vocab_size: int) -> int:
+    """Id of `<|endoftext|>` in an encoding that `train_bpe` makes: specials come last, this one first of them."""
+    return vocab_size - len(SPECIALS)
+
+
+def _checked_size(vocab_size: int) -> int:
+    least = 256 + len(SPECIALS)
+    if vocab_size < least:
+        raise UserError(f"--vocab-size {vocab_size}: at least {least} are needed (256 bytes, {len(SPECIALS)} specials)")
+    return vocab_size
+
+
 def train_bpe(texts: Iterable[str], vocab_size: int, name: str | None = None) -> BpeTokenizer:
     """Train a byte-level BPE of exactly `vocab_size` ids, specials included; the same texts give the same tokenizer.
 
@@ -98,9 +122,7 @@ def train_bpe(texts: Iterable[str], vocab_size: int, name: str | None = None) ->
     from tokenizers import Tokenizer as Engine
     from tokenizers import decoders, models, pre_tokenizers, trainers
 
-    least = 256 + len(SPECIALS)
-    if vocab_size < least:
-        raise UserError(f"--vocab-size {vocab_size}: at least {least} are needed (256 bytes, {len(SPECIALS)} specials)")
+    _checked_size(vocab_size)
     engine = Engine(models.BPE())
     engine.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)  # pyright: ignore
     engine.decoder = decoders.ByteLevel()  # pyright: ignore

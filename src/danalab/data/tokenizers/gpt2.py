@@ -73,6 +73,8 @@ class Gpt2Tokenizer(Tokenizer):
     """GPT-2's byte-pair encoding."""
 
     name = "gpt2"
+    n_tokens = _N_MERGEABLE + 1
+    specials = {EOS: _N_MERGEABLE} | {s: _N_MERGEABLE + 1 + n for n, s in enumerate(CHAT_SPECIALS)}
 
     def __init__(self, ranks: dict[bytes, int], merges: Sequence[Sequence[str]] = ()):
         """`ranks`: token -> id of the 50,256 mergeable tokens. `merges`: their pairs, spelled, if known."""
@@ -83,8 +85,6 @@ class Gpt2Tokenizer(Tokenizer):
         self._engine = tiktoken.Encoding(
             "gpt2", pat_str=_PATTERN, mergeable_ranks=ranks, special_tokens={EOS: _N_MERGEABLE}
         )
-        self.n_tokens = _N_MERGEABLE + 1
-        self.specials = {EOS: _N_MERGEABLE} | {s: self.n_tokens + n for n, s in enumerate(CHAT_SPECIALS)}
 
     @classmethod
     def from_cache(cls) -> Gpt2Tokenizer:
