@@ -21,7 +21,7 @@ SCONTROL = """
 [[ $1 == requeue ]] || exit 1
 [[ ${REQUEUE_REFUSED:-} != yes ]] || exit 1
 echo "requeue $2" >>"$QUEUE"
-echo "$2" >>requeued
+echo "$2" >>"$QUEUE.requeued"
 """
 SRUN = """
 while [[ $1 == --* ]]; do shift; done

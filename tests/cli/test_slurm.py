@@ -134,7 +134,7 @@ def test_each_task_of_an_array_makes_its_own_run_and_is_queued_again_as_itself(c
     jobs, code, _ = cluster.run(["bash", str(job.write())], **task)
     assert (jobs, code) == (3, 0)
     assert "--heads 6 --name with space --json" in (cluster.folder / "arguments").read_text()
-    assert (cluster.folder / "requeued").read_text().split() == ["7_1", "7_1"]
+    assert (cluster.folder / "queue.requeued").read_text().split() == ["7_1", "7_1"]
 
 
 def test_lines_that_are_the_same_run_are_refused(capsys, tmp_path):
