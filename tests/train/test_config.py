@@ -45,6 +45,14 @@ def test_lr_multiplier_scales_the_law_and_not_an_explicit_lr():
     assert resolve(TrainConfig(heads=4, lr_multiplier=2.0, lr=0.1), Words()).peak_lr == 0.1
 
 
+def test_runs_of_two_mixers_have_two_names():
+    shapes = [{}, {"mixer": "oscillators"}, {"mixer": "none"}]
+    runs = [resolve(TrainConfig(arch="resonance", opt="adamw", size="small", **shape), Words()) for shape in shapes]
+    names = [run.run_dir.name for run in runs]
+    assert len(set(names)) == 3
+    assert "-nomixer-" in names[2]
+
+
 @pytest.mark.parametrize(
     ("given", "world", "expected"),
     [

@@ -6,7 +6,6 @@ import json
 import sys
 from dataclasses import dataclass
 
-from danalab.errors import UserError
 from danalab.scaling.dimensions import GPT2_VOCAB
 from danalab.scaling.sparsity import EXPERT_SETTINGS
 from danalab.train.model_flags import ModelFlags
@@ -54,28 +53,16 @@ class Flags(ModelFlags):
 
 def run(flags: Flags) -> None:
     """What a run would be: dimensions, parameters, tokens, steps, LR, weight decay, FLOPs; trains nothing."""
-    from danalab.scaling import explicit_dimensions, plan
+    from danalab.scaling import plan
     from danalab.scaling.estimates import accelerator_hours, memory_gib
-    from danalab.scaling.resonance import RESONANCE_SETTINGS, if_resonance
+    from danalab.scaling.resonance import RESONANCE_SETTINGS
+    from danalab.train.given_size import given_dimensions
 
-    dims = None
-    if flags.heads is not None and flags.size is not None:
-        raise UserError(f"give either --heads {flags.heads} or --size {flags.size}, not both")
-    if flags.heads is None:
-        given = {name: getattr(flags, name) for name in ("d_model", "n_layers", "n_heads", "head_dim", "mlp_dim")}
-        dims = if_resonance(flags.arch, flags.size, flags.num_frequencies, flags.vocab_size, flags.mixer, **given)
-    if flags.heads is None and dims is None and flags.d_model is not None:
-        if flags.n_layers is None or flags.n_heads is None:
-            raise UserError("--d-model needs --n-layers and --n-heads beside it")
-        dims = explicit_dimensions(
-            flags.arch, flags.d_model, flags.n_layers, flags.n_heads, flags.head_dim, flags.mlp_dim, flags.vocab_size,
-            flags.n_kv_heads,
-        )  # fmt: skip
     planned = plan(
         flags.arch,
         flags.opt,
         flags.heads,
-        dims=dims,
+        dims=given_dimensions(flags, flags.vocab_size),
         seq_len=flags.seq_len,
         batch_size=flags.batch_size,
         acc_steps=flags.acc_steps,

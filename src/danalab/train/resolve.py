@@ -13,12 +13,13 @@ from danalab.data.vocabulary import Vocabulary
 from danalab.errors import UserError
 from danalab.models.config import ROUTER_SETTINGS, ModelConfig
 from danalab.optim.schedules import Schedule, get_schedule
-from danalab.scaling import Dimensions, Plan, dimensions, explicit_dimensions, flops_per_token, plan
+from danalab.scaling import Plan, flops_per_token, plan
 from danalab.scaling.architectures import STRUCTURES
 from danalab.scaling.learning_rate import OPTIMIZERS, decay_lr
-from danalab.scaling.resonance import RESONANCE_SETTINGS, if_resonance
+from danalab.scaling.resonance import RESONANCE_SETTINGS
 from danalab.scaling.sparsity import EXPERT_SETTINGS
 from danalab.train.config import TrainConfig, flag
+from danalab.train.given_size import given_dimensions
 from danalab.train.optimizer_settings import checked_settings
 from danalab.train.ramps import Pace
 
@@ -258,38 +259,10 @@ def _vocab_size(config: TrainConfig, dataset: Vocabulary) -> int:
     return config.vocab_size
 
 
-def _dimensions(config: TrainConfig, vocab_size: int) -> Dimensions | None:
-    """Explicit dimensions, or None where --heads decides."""
-    given = {name: getattr(config, name) for name in ("d_model", "n_layers", "n_heads", "head_dim", "mlp_dim")}
-    if config.heads is None:
-        dims = if_resonance(config.arch, config.size, config.num_frequencies, vocab_size, config.mixer, **given)
-        if dims is not None:
-            return dims
-    else:
-        for name in ("size", "num_frequencies", "mixer"):
-            if getattr(config, name) is not None:
-                raise UserError(f"{flag(name)} {getattr(config, name)}: not with --heads; leave one of the two out")
-        by_rule = dimensions(config.arch, config.heads, vocab_size)
-        for name in ("d_model", "n_layers", "n_heads", "head_dim", "mlp_dim"):
-            # A configuration that was printed resolved has both, in agreement.
-            if getattr(config, name) not in (None, getattr(by_rule, name)):
-                raise UserError(
-                    f"--heads {config.heads} decides all dimensions, {flag(name)} {getattr(by_rule, name)} among them, "
-                    f"but it was given as {getattr(config, name)}; leave one of the two out"
-                )
-        return None
-    if config.d_model is None or config.n_layers is None or config.n_heads is None:
-        raise UserError("give a size: --heads N, or --d-model, --n-layers and --n-heads")
-    return explicit_dimensions(
-        config.arch, config.d_model, config.n_layers, config.n_heads, config.head_dim, config.mlp_dim, vocab_size,
-        config.n_kv_heads,
-    )  # fmt: skip
-
-
 def _plan(
     config: TrainConfig, vocab_size: int, batch_size: int, acc_steps: int, global_batch: int, world_size: int
 ) -> Plan:
-    dims = _dimensions(config, vocab_size)
+    dims = given_dimensions(config, vocab_size)
 
     def make(lr: float | None) -> Plan:
         return plan(
@@ -366,6 +339,8 @@ def _name(filled: TrainConfig, dataset: Vocabulary, given: TrainConfig) -> str:
         size += f"-e{filled.n_experts}k{filled.top_k}"
     if (filled.full_attention_interval or 1) > 1:
         size += f"-a{filled.full_attention_interval}"
+    if filled.mixer is not None:
+        size += "-nomixer" if filled.mixer == "none" else f"-{filled.mixer}"
     if filled.learned_positions is not None:
         size += "-positions" if filled.learned_positions else "-nopositions"
     if filled.conv_width:
