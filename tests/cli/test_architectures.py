@@ -103,7 +103,10 @@ def test_plan_counts_experts_and_learns_at_the_size_that_is_active(capsys):
         (["--expert-parallel"], "there is one rank only"),
         (["--expert-parallel", "--nproc", "2", "--distributed-backend", "ddp"], "only with --distributed-backend fsdp"),
         (["--expert-parallel", "--nproc", "3", "--global-batch", "3"], "8 experts cannot be divided among 3 ranks"),
-        (["--nproc", "2", "--distributed-backend", "fsdp", "--tp-size", "2"], "experts are not cut like that"),
+        (
+            ["--expert-dim", "25", "--nproc", "2", "--distributed-backend", "fsdp", "--tp-size", "2"],
+            "--tp-size 2 does not divide the model's expert_dim 25",
+        ),
         (["--arch", "enoki", "--top-k", "2"], "enoki has no experts here"),
         (["--arch", "enoki", "--router-z-loss", "0.1"], "--router-z-loss: enoki has no experts here"),
         (["--arch", "resonance", "--n-experts", "2"], "resonance has no experts"),

@@ -1,9 +1,10 @@
-"""Twenty steps of a tiny model on this rank's part of fixed batches with masked targets: a run's loss curve."""
+"""Some steps of a tiny model on this rank's part of fixed batches with masked targets: a run's loss curve."""
 
 from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -26,12 +27,17 @@ class Case:
     micro_batch: int = ROWS
     checkpointing: str = "none"
     compiled: bool = False
+    steps: int = STEPS
 
 
 def config(arch: str) -> ModelConfig:
     """Sizes of which some cannot be divided among ranks evenly: the vocabulary of 61."""
-    experts = {"n_experts": 4, "n_shared_experts": 1, "load_balance_loss": 0.5} if arch == "moe" else {}
-    return ModelConfig(arch, 32, 2, 4, 8, 52, VOCAB + 1, LENGTH, n_kv_heads=2 if arch == "qwen3" else None, **experts)
+    more: dict[str, Any] = {"n_kv_heads": 2} if arch == "qwen3" else {}
+    if arch in ("moe", "qwen3next"):
+        more = {"n_experts": 4, "n_shared_experts": 1, "load_balance_loss": 0.5}
+    if arch == "qwen3next":
+        more |= {"expert_dim": 22, "full_attention_interval": 2}
+    return ModelConfig(arch, 32, 2, 4, 8, 52, VOCAB + 1, LENGTH, **more)
 
 
 def batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -67,7 +73,7 @@ def curve(case: Case, world: World | None = None, dtype: torch.dtype | None = No
         balance=None if model.config.sparsity is None else ExpertBalance(model.config, torch.device("cpu")),
     )
     moved, rows = UpdateNorm(parameters), []
-    for number in range(STEPS):
+    for number in range(case.steps):
         inputs, targets = batch(number)
         share_of = ROWS // world.dp_size
         own = slice(world.dp_rank * share_of, (world.dp_rank + 1) * share_of)

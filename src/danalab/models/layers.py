@@ -111,7 +111,7 @@ def make_norm(config: ModelConfig, dim: int) -> LayerNorm | RMSNorm | RMSNorm1p:
 
 
 def own_part(weight: Tensor) -> Tensor:
-    """This rank's rows of a weight that tensor parallelism has cut; any other weight as it is."""
+    """This rank's part of a weight that is shared out among ranks; any other weight as it is."""
     return weight.to_local() if isinstance(weight, DTensor) else weight
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
+from danalab.errors import UserError
 from danalab.optim.balance import owners
 from danalab.optim.matrix_step import flat
 from danalab.optim.newton_schulz import Coefficients, flops, orthogonalize_each
@@ -31,6 +32,29 @@ def orthogonalize_shards(
         yield from _by_owners(like, local, chain)
     else:
         yield from _by_all(like, local, chain)
+
+
+def matrices_of(stack: Any) -> list[Tensor]:
+    """The matrices of a DTensor [matrices, rows, columns] that are here: whole ones as tensors, of others this rank's
+    part as a DTensor among the ranks that share it.
+
+    Raises:
+        UserError: these ranks have no name in the mesh.
+    """
+    mesh, local = stack.device_mesh, stack.detach().to_local()
+    cutting = [d for d, placement in enumerate(stack.placements) if getattr(placement, "dim", 0) != 0]
+    if not cutting:
+        return list(local.unbind(0))
+    if mesh.ndim > 1:
+        if mesh.mesh_dim_names is None:
+            raise UserError(f"matrices of a stack are cut as {stack.placements}; their mesh needs names of dimensions")
+        mesh = mesh[tuple(mesh.mesh_dim_names[d] for d in cutting)]
+    placements = [Shard(stack.placements[d].dim - 1) for d in cutting]
+    shape = stack.shape[1:]
+    return [
+        DTensor.from_local(part, mesh, placements, run_check=False, shape=shape, stride=(shape[1], 1))
+        for part in local.unbind(0)
+    ]
 
 
 def _by_owners(

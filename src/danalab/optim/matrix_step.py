@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from danalab.errors import UserError
 from danalab.optim.newton_schulz import coefficients, default_dtype, orthogonalize, orthogonalize_each
 from danalab.optim.rules import Rule
 
@@ -120,17 +119,24 @@ def update_stacks(
     """`update_all` for stacks [matrices, rows, columns], each of whose matrices is one by itself.
 
     Args:
-        like: the parameters that `ps` are the local parts of. Of one that is sharded, whole matrices are here, which
-            are nobody else's: no rank needs another.
+        like: the parameters that `ps` are the local parts of. Where ranks share a stack by whole matrices, those that
+            are here are nobody else's business; where they share each matrix, they work on it together.
     Raises:
-        UserError: one is sharded so that its matrices are cut.
+        UserError: matrices are cut along several dimensions of a mesh that have no names.
     """
-    for p in like or ():
-        if any(getattr(placement, "dim", 0) != 0 for placement in getattr(p, "placements", ())):
-            raise UserError(f"stacked matrices must be sharded along their first dimension: got {p.placements}")  # pyright: ignore[reportAttributeAccessIssue]
+    of_each = None if like is None else [matrix for stack in like for matrix in _matrices_of(stack)]
     each = [[matrix for stack in stacks for matrix in stack.unbind(0)] for stacks in (ps, gs, buffers)]
     if each[0]:
-        update_all(*each, **s)
+        update_all(*each, like=of_each, **s)
+
+
+def _matrices_of(stack: Tensor) -> Sequence[Tensor]:
+    """The matrices of a stack that are here, of which each rank may have a part."""
+    if getattr(stack, "device_mesh", None) is None:
+        return stack.unbind(0)
+    from danalab.optim import matrix_shards
+
+    return matrix_shards.matrices_of(stack)
 
 
 def _rule(name: str, scalars: Callable[[Mapping[str, Any], Any], dict[str, Any]]) -> Rule:

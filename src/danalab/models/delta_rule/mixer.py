@@ -23,7 +23,7 @@ from danalab.models.config import ModelConfig
 from danalab.models.delta_rule.convolution import ShortConvolution
 from danalab.models.delta_rule.rule import delta_step, gated_delta_rule
 from danalab.models.init import assign
-from danalab.models.layers import Linear, RMSNorm
+from danalab.models.layers import Linear, RMSNorm, own_part
 from danalab.models.precision import full_precision
 
 _LEAST_SQUARE = 1e-6
@@ -45,7 +45,8 @@ class Forgetting(nn.Module):
     def forward(self, a_BTH: Tensor) -> Tensor:
         """g [B, T, H], at least in float32."""
         a = a_BTH.to(torch.promote_types(a_BTH.dtype, torch.float32))
-        return -self.A_log.to(a.dtype).exp() * F.softplus(a + self.dt_bias.to(a.dtype))
+        rate, dt = (own_part(weight).to(a.dtype) for weight in (self.A_log, self.dt_bias))
+        return -rate.exp() * F.softplus(a + dt)
 
     def draw(self, generator: torch.Generator) -> None:
         """In place: A uniform in (0, 16], softplus(dt) log-uniform in [0.001, 0.1]; half of the memories last for more

@@ -12,9 +12,9 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 from torch.nn import functional as F
 
+from danalab.models.layers import own_part
 from danalab.models.moe.fused import gated_hidden
 from danalab.models.moe.grouped import grouped_linear, product_dtype
 
@@ -34,8 +34,8 @@ class StackedLinear(nn.Module):
         return grouped_linear(x_RF, self.here(), counts_E)
 
     def here(self) -> Tensor:
-        """The weight; of one that is shared out among ranks, this rank's experts."""
-        return self.weight.to_local() if isinstance(self.weight, DTensor) else self.weight
+        """The weight; of one that is shared out among ranks, this rank's experts or this rank's features of all."""
+        return own_part(self.weight)
 
 
 class Experts(nn.Module):

@@ -7,6 +7,7 @@ Shapes: B batch, L length, T = B L tokens, D model dimension, K experts of a tok
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
@@ -42,6 +43,10 @@ class MixtureOfExperts(nn.Module):
         self.experts = Experts(sparsity.n_experts, config.d_model, sparsity.expert_dim, activation)
         self.exchange: Exchange | None = None
         """How rows reach experts of other ranks; None: all are here."""
+        # Where each rank has some features of every expert, gradients of what enters are summed over ranks, and so is
+        # what leaves (`danalab.models.tensor_parallel`).
+        self.enter: Callable[[Tensor], Tensor] = _unchanged
+        self.leave: Callable[[Tensor], Tensor] = _unchanged
         self.shared = _mlp(config, activation, sparsity.shared_dim) if sparsity.shared_dim else None
         self.shared_gate = Linear(config.d_model, 1, role="router") if sparsity.shared_gate else None
 
@@ -50,16 +55,20 @@ class MixtureOfExperts(nn.Module):
         x_TD = x_BLD.reshape(-1, x_BLD.shape[-1])
         weights, chosen, routing = self.router(x_TD)
         order = sort_by_expert(chosen)
-        rows_RD = spread(x_TD.to(self.experts.dtype_for(x_TD)), order)
+        rows_RD = spread(self.enter(x_TD).to(self.experts.dtype_for(x_TD)), order)
         if self.exchange is None:
             rows_RD = self.experts(rows_RD, routing.counts)
         else:
             rows_RD = self.exchange(self.experts, rows_RD, routing.counts)
-        y_TD = combine(rows_RD, weights, order)
+        y_TD = self.leave(combine(rows_RD, self.enter(weights), order))
         if self.shared is not None:
             shared = self.shared(x_TD)
             y_TD = y_TD + (shared if self.shared_gate is None else torch.sigmoid(self.shared_gate(x_TD)) * shared)
         return y_TD.view(x_BLD.shape), routing
+
+
+def _unchanged(x: Tensor) -> Tensor:
+    return x
 
 
 def _mlp(config: ModelConfig, activation: Activation, width: int) -> nn.Module:

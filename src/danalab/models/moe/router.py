@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from danalab.models.layers import Linear
+from danalab.models.layers import Linear, own_part
 from danalab.models.moe.grouped import is_autocast
 
 
@@ -43,7 +43,7 @@ class Router(nn.Module):
         # would be sent elsewhere by rounding.
         with torch.autocast(x_TD.device.type, enabled=False) if is_autocast(x_TD.device) else nullcontext():
             exact = torch.promote_types(x_TD.dtype, torch.float32)
-            logits = nn.functional.linear(x_TD.to(exact), self.map.weight.to(exact))
+            logits = nn.functional.linear(x_TD.to(exact), own_part(self.map.weight).to(exact))
             lse = logits.logsumexp(-1)
             probabilities = (logits - lse.unsqueeze(-1)).exp()
             weights, chosen = probabilities.topk(self.top_k, dim=-1)
