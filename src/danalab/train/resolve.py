@@ -131,8 +131,10 @@ def resolve(config: TrainConfig, dataset: Vocabulary, world_size: int = 1) -> Re
     config = replace(config, seq_len=config.seq_len or _seq_len(dataset))
     if config.document_mask and dataset.eos_id is None:
         raise UserError(f"--document-mask: it is not known which id ends a document of {dataset.name}; leave it out")
-    if config.document_mask and STRUCTURES.get(config.arch).oscillators:
-        raise UserError(f"--document-mask: {config.arch} hears a whole row; leave it out")
+    if config.document_mask and config.compile and STRUCTURES.get(config.arch).oscillators:
+        raise UserError(
+            f"--compile: not with --document-mask for {config.arch}, which sorts documents by their lengths"
+        )
     _check_phases(config)
     batch_size, acc_steps, global_batch = _batch(config, world_size)
     vocab_size = _vocab_size(config, dataset)

@@ -212,10 +212,6 @@ def test_what_has_no_meaning_here_is_refused():
         resonance_dimensions("medum")
     with pytest.raises(UserError, match="--num-frequencies 12 is not divisible by the 8 groups"):
         resonance_dimensions("small", num_frequencies=12)
-    model = build_model(config())
-    model.document_token = 0
-    with pytest.raises(UserError, match="leave --document-mask out"):
-        model(random_tokens(1, 9))
 
 
 def test_without_its_mixer_a_model_hears_the_present_token_only_and_is_counted_and_decoded_all_the_same():

@@ -40,16 +40,17 @@ class Resonator(nn.Module):
     ) -> Tensor:
         """Args:
         x: [B, L, D].
-        rotary, starts: None; a bank has no rotations, and hears a whole row.
+        rotary: not looked at; oscillators need no positions.
         state: what earlier calls left, or None.
+        starts: place in the row of the first token of each token's document, or None; not with a state.
         """
         v = self.v(x_BLD)
         if self.conv is not None:
-            v = self.conv(v, None if state is None else state.past((v,), self.conv.size - 1)[0])
+            v = self.conv(v, None if state is None else state.past((v,), self.conv.size - 1)[0], starts)
         if self.bank is None:
             y = v
         else:
-            y = self.bank(v) if state is None else self._continue(self.bank, v, state)
+            y = self.bank(v, starts) if state is None else self._continue(self.bank, v, state)
         g = self.g(x_BLD)
         return self.out(F.silu(g) * y.to(g.dtype))
 

@@ -6,11 +6,7 @@ same); trains in O(L log L) and decodes with a state of one size, whatever has b
 
 from __future__ import annotations
 
-from torch import Tensor
-
-from danalab.errors import UserError
 from danalab.models.block import Block
-from danalab.models.cache import Cache
 from danalab.models.config import ModelConfig
 from danalab.models.decoder import Decoder
 from danalab.models.mlp import SwiGLU
@@ -31,15 +27,3 @@ class Resonance(Decoder):
 
     def make_block(self, config: ModelConfig, layer: int) -> Block:
         return Block(config, Resonator(config), SwiGLU(config))
-
-    def hidden(self, tokens: Tensor, cache: Cache | None = None) -> Tensor:
-        """See `Decoder.hidden`.
-
-        Raises:
-            UserError: also where `document_token` is set.
-        """
-        if self.document_token is not None:
-            raise UserError(
-                "resonance hears a whole row, and cannot keep its documents apart: leave --document-mask out"
-            )
-        return super().hidden(tokens, cache)

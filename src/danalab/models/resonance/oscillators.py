@@ -23,6 +23,7 @@ from danalab.models.layers import own_part
 from danalab.models.precision import full_precision
 from danalab.models.resonance.chunks import ringing_convolution
 from danalab.models.resonance.convolution import causal_convolution
+from danalab.models.resonance.documents import convolve_apart, document_lengths
 
 LARGEST_QUALITY = 32.0
 """Bound of omega / (2 gamma): oscillations that ring for longer have gradients that grow with the lag, and phases
@@ -108,14 +109,19 @@ class OscBank(nn.Module):
 
     # ---- whole sequences ----
 
-    def forward(self, u_BTD: Tensor) -> Tensor:
-        """y [B, T, D], at least in float32 also under autocast: half-precision transforms lose what they add up."""
+    def forward(self, u_BTD: Tensor, starts_BT: Tensor | None = None) -> Tensor:
+        """y [B, T, D], at least in float32 also under autocast: half-precision transforms lose what they add up.
+
+        Args: starts: place in the row of the first token of each token's document, [B, T]; None: a row is one.
+        """
         dtype = self._dtype(u_BTD)
         with full_precision(u_BTD):
             gamma, omega = self.damping_and_frequency(dtype)
-            return ringing_convolution(
-                u_BTD.to(dtype), own_part(self.d).to(dtype), gamma, omega, self._amplitudes(gamma)
-            )
+            bank = own_part(self.d).to(dtype), gamma, omega, self._amplitudes(gamma)
+            if starts_BT is None:
+                return ringing_convolution(u_BTD.to(dtype), *bank)
+            lengths = document_lengths(starts_BT)
+            return convolve_apart(u_BTD.to(dtype), lengths, lambda u: ringing_convolution(u, *bank))
 
     def _dtype(self, u: Tensor) -> torch.dtype:
         return torch.promote_types(torch.promote_types(u.dtype, self.nu.dtype), torch.float32)
