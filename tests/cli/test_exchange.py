@@ -63,10 +63,10 @@ def test_transformers_loads_an_export_and_danalab_takes_it_back(capsys, monkeypa
     torch.testing.assert_close(again.state_dict(), first.state_dict(), rtol=0, atol=0)
     capsys.readouterr()
     texts = []
-    for folder in (runs / arch, back):
-        assert main(["generate", "--run", str(folder), "--prompt", "the", "--max-tokens", "8", "--json"]) == 0
+    for source in (["--run", str(runs / arch)], ["--run", str(back)], ["--from", str(out)]):
+        assert main(["generate", *source, "--prompt", "the", "--max-tokens", "8", "--json"]) == 0
         texts.append(json.loads(capsys.readouterr().out)["samples"][0]["text"])
-    assert texts[0] == texts[1]
+    assert texts[0] == texts[1] == texts[2]
     assert main(["eval", "--run", str(back)]) == 2
     assert "give --data" in capsys.readouterr().err
     losses = []
@@ -74,6 +74,35 @@ def test_transformers_loads_an_export_and_danalab_takes_it_back(capsys, monkeypa
         assert main(["eval", "--run", *more, "--json"]) == 0
         losses.append(json.loads(capsys.readouterr().out)["loss"])
     assert losses[0] == pytest.approx(losses[1], rel=1e-6)
+
+
+def test_what_cannot_be_sampled_from_is_refused_in_one_line(capsys, tmp_path, runs):
+    out = tmp_path / "hf"
+    assert main(["export", str(runs / "gpt"), "--out", str(out)]) == 0
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "config.json").write_text('{"model_type": "t5"}')
+    (other / "model.safetensors").write_bytes((out / "model.safetensors").read_bytes())
+    silent = tmp_path / "silent"
+    silent.mkdir()
+    for name in ("config.json", "model.safetensors"):
+        (silent / name).write_bytes((out / name).read_bytes())
+    capsys.readouterr()
+    for words, message in (
+        ([], "give either --run (a run folder) or --from"),
+        (["--run", str(runs / "gpt"), "--from", str(out)], "give either --run (a run folder) or --from"),
+        (["--from", str(out), "--step", "3"], "--step 3: --from has one model"),
+        (["--from", str(tmp_path / "nowhere")], "not a model in Hugging Face format (no config.json)"),
+        (["--from", str(runs / "gpt")], "a run folder, not a model in Hugging Face format"),
+        (["--run", str(out)], "not a run folder but a model in Hugging Face format"),
+        (["--from", str(other)], "model_type 't5' cannot be imported"),
+        (["--from", str(silent)], "--tokenizer names the one that the model was trained with"),
+    ):
+        assert main(["generate", *words]) == 2
+        said = capsys.readouterr().err.strip()
+        assert message in said
+        assert len(said.splitlines()) == 1
+    assert main(["generate", "--from", str(silent), "--tokenizer", str(out), "--max-tokens", "3"]) == 0
 
 
 def test_transformers_generates_from_a_state_what_danalab_does_also_with_beams_and_padding(monkeypatch, tmp_path, runs):

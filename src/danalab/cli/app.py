@@ -22,7 +22,7 @@ VERBS = {
     "plan": "what a run would be: parameters, tokens, steps, LR, weight decay, FLOPs; trains nothing",
     "train": "train a model; resumes by itself",
     "eval": "evaluate a run on its validation split",
-    "generate": "sample text from a run",
+    "generate": "sample text from a run, or from a model in Hugging Face format",
     "export": "write a run's model in Hugging Face format",
     "import": "make a run folder of a model in Hugging Face format",
     "sweep": "many runs from a grid over flags; resumable",

@@ -1,21 +1,28 @@
-"""Sample text from a run."""
+"""Sample text from a run, or from a model in Hugging Face format."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
+
+from tyro.conf import arg
+
+from danalab.errors import UserError
 
 
 @dataclass(frozen=True, kw_only=True)
 class Flags:
-    run: Path
+    run: Path | None = None
     """Run folder; an unfinished run will do."""
+    from_: Annotated[Path | None, arg(name="from")] = None
+    """Folder in Hugging Face format, in place of --run: what danalab export wrote, or another that import takes."""
     prompt: str = ""
     """Text to continue; empty: start a new document."""
     step: int | None = None
     """Checkpoint [steps]; default the newest that verifies."""
     tokenizer: str | None = None
-    """Name (gpt2, bytes) or path of the tokenizer that made the run's data; default the one that the run kept."""
+    """Name (gpt2, bytes) or path of the tokenizer that made the run's data; default the one that the folder keeps."""
     max_tokens: int | None = None
     """How many tokens to add at most; default 128, or what the model's context leaves room for."""
     temperature: float = 0.8
@@ -35,19 +42,18 @@ class Flags:
 
 
 def run(flags: Flags) -> None:
-    """Sample text from a run: the prompt and its continuation, streamed to standard output."""
+    """Sample text from a run or an exported model: the prompt and its continuation, streamed to standard output."""
     import json
 
-    from danalab.train.sampling import Sampler
-
-    sampler = Sampler.open(flags.run, flags.step, flags.tokenizer)
+    sampler = _sampler(flags)
     settings = {"temperature": flags.temperature, "top_k": flags.top_k, "top_p": flags.top_p}
     if flags.json:
         samples = [
             sampler.sample(flags.prompt, flags.max_tokens, seed=flags.seed + i, **settings).as_dict()
             for i in range(flags.samples)
         ]
-        print(json.dumps({"run": str(flags.run), "step": sampler.step, "prompt": flags.prompt, "samples": samples}))
+        where = {"run": str(flags.run), "step": sampler.step} if flags.run is not None else {"from": str(flags.from_)}
+        print(json.dumps({**where, "prompt": flags.prompt, "samples": samples}))
         return
     for prompt in _prompts(flags):
         for i in range(flags.samples):
@@ -55,6 +61,18 @@ def run(flags: Flags) -> None:
             for piece in sampler.stream(prompt, flags.max_tokens, seed=flags.seed + i, **settings):
                 print(piece, end="", flush=True)
             print("\n" if flags.samples > 1 else "")
+
+
+def _sampler(flags: Flags):
+    from danalab.train.sampling import Sampler
+
+    if flags.from_ is None and flags.run is not None:
+        return Sampler.open(flags.run, flags.step, flags.tokenizer)
+    if flags.from_ is None or flags.run is not None:
+        raise UserError("give either --run (a run folder) or --from (a folder in Hugging Face format)")
+    if flags.step is not None:
+        raise UserError(f"--step {flags.step}: --from has one model and no checkpoints; leave it out")
+    return Sampler.open_huggingface(flags.from_, flags.tokenizer)
 
 
 def _prompts(flags: Flags):

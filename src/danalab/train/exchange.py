@@ -30,6 +30,7 @@ from danalab.train.runtime import versions
 
 if TYPE_CHECKING:
     from danalab.data.tokenizers import Tokenizer
+    from danalab.models.decoder import Decoder
 
 log = logging.getLogger(__name__)
 
@@ -98,14 +99,8 @@ def import_folder(source: str | Path, out: str | Path) -> Exchanged:
     from danalab.data.tokenizers import load_tokenizer
 
     source, target = Path(source), RunFolder(_new_folder(out))
-    if not (source / "config.json").is_file():
-        raise UserError(f"{source}: not a model in Hugging Face format (no config.json)")
-    described = read_json(source / "config.json")
-    if not isinstance(described, dict):
-        raise UserError(f"{source / 'config.json'}: malformed: an object is expected")
-    config, weights = from_huggingface(described, _read_weights(source))
-    model = build_model(config, device="meta")
-    model.load_state_dict({name: tensor.float() for name, tensor in weights.items()}, assign=True)
+    described, model = _read_folder(source)
+    config = model.config
     try:
         tokenizer = load_tokenizer(source)
     except UserError as error:
@@ -128,6 +123,30 @@ def import_folder(source: str | Path, out: str | Path) -> Exchanged:
         target.store.write(0, {"step": 0, "imported": True}, lambda folder: tensors.write(values, folder))
         target.write_config(record)
     return Exchanged(target.path, config.arch, model.num_parameters(), 0, None if tokenizer is None else tokenizer.name)
+
+
+def read_model(source: str | Path) -> Decoder:
+    """The model of a folder in Hugging Face format, in float32 on the CPU; nothing is written.
+
+    Raises:
+        UserError: no such folder, a model that we do not have, or damaged files.
+    """
+    return _read_folder(Path(source))[1]
+
+
+def _read_folder(source: Path) -> tuple[dict[str, Any], Decoder]:
+    """(config.json, the model)."""
+    if not (source / "config.json").is_file():
+        raise UserError(f"{source}: not a model in Hugging Face format (no config.json)")
+    described = read_json(source / "config.json")
+    if not isinstance(described, dict):
+        raise UserError(f"{source / 'config.json'}: malformed: an object is expected")
+    if "model_type" not in described and "model" in described:
+        raise UserError(f"{source}: a run folder, not a model in Hugging Face format; danalab export makes one of it")
+    config, weights = from_huggingface(described, _read_weights(source))
+    model = build_model(config, device="meta").to_empty(device="cpu")  # draws nothing, but makes the rotary table
+    model.load_state_dict({name: tensor.float() for name, tensor in weights.items()}, assign=True)
+    return described, model
 
 
 _SHAPE = (

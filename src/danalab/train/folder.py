@@ -63,7 +63,13 @@ class RunFolder:
         """
         if not self.config_file.is_file():
             raise UserError(f"{self.path}: not a run folder (no config.json)")
-        return read_json(self.config_file)
+        found = read_json(self.config_file)
+        if "model_type" in found and "config" not in found:
+            raise UserError(
+                f"{self.path}: not a run folder but a model in Hugging Face format; danalab generate --from reads it, "
+                "and danalab import makes a run of it"
+            )
+        return found
 
     def read_summary(self) -> dict[str, Any] | None:
         """What summary.json says, or None while there is none."""

@@ -1,4 +1,4 @@
-"""Text from a run: the checkpoint's model, the run's tokenizer, and bytes turned into text as they come."""
+"""Text from a run or a model in Hugging Face format: model, tokenizer, and bytes turned into text as they come."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from danalab.errors import UserError
 from danalab.models.generation import generate
 from danalab.train.run import open_run
 
@@ -41,8 +42,8 @@ class Sampler:
 
     model: Decoder
     tokenizer: Tokenizer
-    step: int
-    """The checkpoint's step."""
+    step: int | None
+    """The checkpoint's step; None of a model that does not come from a run."""
 
     @classmethod
     def open(cls, folder: str | Path, step: int | None = None, tokenizer: str | None = None) -> Sampler:
@@ -58,6 +59,27 @@ class Sampler:
         chosen = run.tokenizer if tokenizer is None else load_tokenizer(tokenizer)
         loaded = run.load_model(step)
         return cls(loaded.model.eval(), chosen, loaded.step)
+
+    @classmethod
+    def open_huggingface(cls, folder: str | Path, tokenizer: str | None = None) -> Sampler:
+        """The model of a folder in Hugging Face format, read where it is: what `danalab export` wrote, or another
+        that `danalab import` takes.
+
+        Args: tokenizer: name or path of the model's; default the folder's.
+        Raises:
+            UserError: no such folder, a model that we do not have, damaged files, or no tokenizer.
+        """
+        from danalab.data.tokenizers import load_tokenizer
+        from danalab.train.exchange import read_model
+
+        model = read_model(folder)
+        try:
+            chosen = load_tokenizer(folder if tokenizer is None else tokenizer)
+        except UserError as error:
+            if tokenizer is not None:
+                raise
+            raise UserError(f"{error}; --tokenizer names the one that the model was trained with") from None
+        return cls(model.eval(), chosen, None)
 
     def stream(self, prompt: str, max_tokens: int | None = None, *, seed: int, **settings: Any) -> Iterator[str]:
         """Pieces of the continuation as they are sampled; stops at the end of the document.
