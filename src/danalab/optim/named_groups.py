@@ -56,6 +56,12 @@ def hyper(group: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in group.items() if key not in OWN_KEYS}
 
 
+def as_given(pairs: Iterable[tuple[str, Tensor]]) -> list[Any]:
+    """(name, parameter) pairs as torch takes them: with names where all have one, else without."""
+    pairs = list(pairs)
+    return pairs if all(name for name, _ in pairs) else [p for _, p in pairs]
+
+
 def _pair(owner: str, entry: Any) -> tuple[str, Tensor]:
     name, p = entry if isinstance(entry, tuple) and len(entry) == 2 else ("", entry)
     if not isinstance(p, Tensor):

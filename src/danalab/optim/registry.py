@@ -67,7 +67,7 @@ def build_optimizer(
             hint = nearest(setting, spec.settings)
             raise UserError(f"optimizer '{spec.name}' has no setting '{setting}'{hint}; it has: {have}")
     groups: Any = groups_of(spec, model_or_params) if isinstance(model_or_params, nn.Module) else model_or_params
-    from danalab.optim.sharding.adapted import adapted  # which imports this module when it has something to refuse
+    from danalab.optim.sharding.build import adapted  # which imports this module when it has something to refuse
 
     groups = named_groups(spec.name, groups)
     require_some(spec.name, groups)

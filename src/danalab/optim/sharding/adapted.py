@@ -12,14 +12,13 @@ import torch
 from torch import Tensor
 
 from danalab.errors import UserError
-from danalab.optim.balance import owners
 from danalab.optim.checks import check_gradients, check_numbers_of, check_parameters, in_one_line
-from danalab.optim.named_groups import hyper, named_groups
+from danalab.optim.named_groups import as_given, hyper, named_groups
 from danalab.optim.rehearsal import is_rehearsal
-from danalab.optim.sharding import loading
-from danalab.optim.sharding.modes import require_supported
-from danalab.optim.sharding.nested import as_floats, as_tensors, map_leaves, outline_of
+from danalab.optim.sharding import loading, states
+from danalab.optim.sharding.nested import as_floats, map_leaves
 from danalab.optim.sharding.places import Itself, LocalPart, Owned, bring_rows, take_rows_back
+from danalab.optim.sharding.placing import by_rows, places_for
 from danalab.optim.spec import OptimizerSpec
 from danalab.optim.state import replaced_too_late
 
@@ -61,7 +60,7 @@ class Adapted(torch.optim.Optimizer):
         self._release()
         self._complete_sums()
         outer = [
-            {**hyper(inner), "params": _as_given(group["params"])}
+            {**hyper(inner), "params": as_given(group["params"])}
             for group, inner in zip(groups, self.inner.param_groups, strict=True)
         ]
         super().__init__(outer, self.inner.defaults)
@@ -117,11 +116,11 @@ class Adapted(torch.optim.Optimizer):
         in_one_line(self.spec.name, lambda: self.inner.add_param_group(inner_group))
         self._release()
         self._complete_sums()
-        super().add_param_group({**hyper(self.inner.param_groups[-1]), "params": _as_given(group["params"])})
+        super().add_param_group({**hyper(self.inner.param_groups[-1]), "params": as_given(group["params"])})
 
     def _placed(self, groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """The groups of the inner optimizer, after a place was found for each parameter."""
-        places = _places(self.spec, [p for group in groups for _, p in group["params"]])
+        places = places_for(self.spec, [p for group in groups for _, p in group["params"]])
         self._places += places
         self._names += [name for group in groups for name, _ in group["params"]]
         each = iter(places)
@@ -215,14 +214,14 @@ class Adapted(torch.optim.Optimizer):
         places = self._places if indices is None else [self._places[i] for i in indices]
         for inner, outer in zip(self.inner.param_groups, self.param_groups, strict=True):
             inner.update(hyper(outer))
-        by_rows, others = _by_rows(places)
+        in_rows, others = by_rows(places)
         for place in others:
             place.bring()
-        ways = [bring_rows(alike) for alike in by_rows]
+        ways = [bring_rows(alike) for alike in in_rows]
         try:
             yield
         finally:
-            for alike, way in zip(by_rows, ways, strict=True):
+            for alike, way in zip(in_rows, ways, strict=True):
                 take_rows_back(alike, way)
             for place in others:
                 place.take_back()
@@ -240,18 +239,13 @@ class Adapted(torch.optim.Optimizer):
         found: dict[Tensor, Any] = defaultdict(dict)
         if self._awake:
             for place in self._places:
-                own = self._own_state(place)
+                own = states.own_state(self.inner, place)
                 found[place.p] = own if isinstance(place, Owned) else map_leaves(own, place.outward)
         return found
 
     @state.setter
     def state(self, _: Any) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Set by torch's constructor, which finds nothing to keep."""
-
-    def _own_state(self, place: Itself) -> dict[str, Any]:
-        if place.stand_in is None or place.stand_in not in self.inner.state:
-            return {}
-        return dict(self.inner.state[place.stand_in])
 
     def _forget(self, i: int) -> None:
         stand_in = self._places[i].stand_in
@@ -274,7 +268,7 @@ class Adapted(torch.optim.Optimizer):
         self._follow_replaced()
         self._awake = True
         self._complete()
-        states = self._outward()
+        found = states.outward(self.inner, self._places)
         groups, start = [], 0
         for group in self.param_groups:
             stop = start + len(group["params"])
@@ -283,49 +277,10 @@ class Adapted(torch.optim.Optimizer):
                 {**group, "params": list(range(start, stop)), "unstepped": waiting, "made_by": self.spec.name}
             )
             start = stop
-        saved = {"state": states, "param_groups": groups}
+        saved = {"state": found, "param_groups": groups}
         for hook in self._optimizer_state_dict_post_hooks.values():
             saved = hook(self, saved) or saved
         return saved
-
-    def _outward(self) -> dict[int, Any]:
-        found: dict[int, Any] = {}
-        outlines = self._outlines()
-        for i, place in enumerate(self._places):
-            state = as_tensors(self._own_state(place))
-            if isinstance(place, Owned) and not place.is_mine:
-                state = outlines[i]
-            state = map_leaves(state, place.outward)
-            if state:
-                found[i] = state
-        return found
-
-    def _outlines(self) -> dict[int, Any]:
-        """Forms of the states of owned parameters, from their owners. Collective."""
-        meshes = {place.mesh: None for place in self._places if isinstance(place, Owned)}
-        found: dict[int, Any] = {}
-        for mesh in meshes:
-            from danalab.optim.sharding.layout import gather_objects
-
-            mine = {
-                i: outline_of(as_tensors(self._own_state(place)))
-                for i, place in enumerate(self._places)
-                if isinstance(place, Owned) and place.mesh == mesh and place.is_mine
-            }
-            for part in gather_objects(mine, mesh):
-                found.update(part)
-        return found
-
-    def _forms(self) -> list[Any]:
-        """Outline of each parameter's state in a state_dict. Collective where parameters are owned."""
-        owned = self._outlines()
-        found = []
-        for i, place in enumerate(self._places):
-            if isinstance(place, Owned):
-                found.append(owned[i])
-            else:
-                found.append(outline_of(map_leaves(as_tensors(self._own_state(place)), place.outward)))
-        return found
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -338,7 +293,7 @@ class Adapted(torch.optim.Optimizer):
         for hook in self._optimizer_load_state_dict_pre_hooks.values():
             state_dict = hook(self, state_dict) or state_dict
         saved = loading.check(self, state_dict)
-        states = [saved["state"].get(key, {}) for group in saved["param_groups"] for key in group["params"]]
+        loaded = [saved["state"].get(key, {}) for group in saved["param_groups"] for key in group["params"]]
         stepped: set[int] = set()
         start = 0
         for group, saved_group in zip(self.param_groups, saved["param_groups"], strict=True):
@@ -349,8 +304,8 @@ class Adapted(torch.optim.Optimizer):
             start += len(group["params"])
         for inner, outer in zip(self.inner.param_groups, self.param_groups, strict=True):
             inner.update(hyper(outer))
-        for i, (place, state) in enumerate(zip(self._places, states, strict=True)):
-            new = as_floats(map_leaves(dict(state), place.inward), self._own_state(place))
+        for i, (place, state) in enumerate(zip(self._places, loaded, strict=True)):
+            new = as_floats(map_leaves(dict(state), place.inward), states.own_state(self.inner, place))
             if place.stand_in is not None and i in stepped and new:
                 self.inner.state[place.stand_in] = new
             else:
@@ -359,89 +314,3 @@ class Adapted(torch.optim.Optimizer):
         self._awake = self._awake or bool(stepped)
         for hook in self._optimizer_load_state_dict_post_hooks.values():
             hook(self)
-
-
-def adapted(spec: OptimizerSpec, params: Iterable[Any], lr: Any, settings: dict[str, Any]) -> torch.optim.Optimizer:
-    """The optimizer of an entry, in an `Adapted` unless its class can do without.
-
-    A group's `lr_factor` multiplies the learning rate that it would have.
-
-    Raises:
-        UserError: see `Adapted`; or a factor for an optimizer that has one rate for all groups.
-    """
-    groups = named_groups(spec.name, params)
-    factors = [group.pop("lr_factor", 1.0) for group in groups]
-    if spec.one_rate and len(set(factors)) > 1:
-        raise UserError(
-            f"{spec.name}: updates all parameters at one learning rate, so that none can have a factor on it; "
-            "leave the factor out, or take another optimizer"
-        )
-    optimizer = _built(spec, groups, lr, settings)
-    if any(factor != 1 for factor in factors):
-        for group, factor in zip(optimizer.param_groups, factors, strict=True):
-            for rate in ("lr", "peak_lr"):  # the second is what weight decay compares the first with
-                if rate in group:
-                    group[rate] = group[rate] * factor
-    return optimizer
-
-
-def _built(
-    spec: OptimizerSpec, groups: list[dict[str, Any]], lr: Any, settings: dict[str, Any]
-) -> torch.optim.Optimizer:
-    check_parameters(spec.name, groups)
-    for given in ({"lr": lr, **settings}, *groups):
-        check_numbers_of(spec.name, spec.settings, given)
-    native = [{**group, "params": _as_given(group["params"])} for group in groups]
-    if getattr(spec.build, "takes_dtensors", False):
-        return in_one_line(spec.name, lambda: spec.build(native, lr=lr, **settings))
-    optimizer = Adapted(spec, groups, lr, settings)
-    if getattr(optimizer.inner, "takes_dtensors", False):  # a function that builds a class of ours
-        return in_one_line(spec.name, lambda: spec.build(native, lr=lr, **settings))
-    return optimizer
-
-
-def _places(spec: OptimizerSpec, params: list[Any]) -> list[Itself]:
-    """A place for each parameter; ownership is balanced over the ranks of each mesh."""
-    found: list[Itself | None] = [None] * len(params)
-    owned: dict[Any, list[int]] = {}
-    for i, p in enumerate(params):
-        if getattr(p, "device_mesh", None) is None:
-            found[i] = Itself(p)
-            continue
-        from danalab.optim.sharding.layout import is_whole
-
-        require_supported(spec, "fsdp" if p.device_mesh.ndim == 1 else "fsdp+tp")
-        if spec.elementwise or spec.sums_over_ranks or is_whole(p):
-            found[i] = LocalPart(p)
-        else:
-            owned.setdefault(p.device_mesh, []).append(i)
-    for mesh, indices in owned.items():
-        costs = [_cost(params[i].shape) for i in indices]
-        for i, owner in zip(indices, owners(costs, mesh.size()), strict=True):
-            found[i] = Owned(params[i], owner)
-    return [place for place in found if place is not None]
-
-
-def _by_rows(places: Sequence[Itself]) -> tuple[list[list[Owned]], list[Itself]]:
-    """Owned parameters that can travel together, in lists; and all other places."""
-    alike: dict[Any, list[Owned]] = {}
-    others: list[Itself] = []
-    for place in places:
-        if isinstance(place, Owned) and place.is_cut_by_rows:
-            g = place.p.grad
-            alike.setdefault((place.mesh, place.p.dtype, None if g is None else g.dtype), []).append(place)
-        else:
-            others.append(place)
-    return list(alike.values()), others
-
-
-def _cost(shape: Sequence[int]) -> float:
-    """About what updating a whole parameter costs: memory, and products of a matrix with preconditioners."""
-    numel = 1.0
-    for length in shape:
-        numel *= length
-    return numel * (100 + (sum(shape) if len(shape) > 1 else 0))
-
-
-def _as_given(pairs: list[tuple[str, Tensor]]) -> list[Any]:
-    return list(pairs) if all(name for name, _ in pairs) else [p for _, p in pairs]

@@ -12,6 +12,7 @@ from danalab.errors import UserError
 from danalab.optim.named_groups import called, hyper
 from danalab.optim.sharding.nested import leaves, map_leaves
 from danalab.optim.sharding.places import Itself
+from danalab.optim.sharding.states import forms
 from danalab.optim.state import FOREIGN
 
 HOW = ("foreach", "fused", "capturable", "differentiable")
@@ -101,14 +102,14 @@ def check(optimizer: Any, saved: Any) -> Mapping[str, Any]:
                 f" {' and '.join(filter(None, (lacks, has)))}); load it into the one that saved it"
             )
     optimizer._complete()
-    forms = optimizer._forms()
+    expected = forms(optimizer.inner, optimizer._places)
     may_be = getattr(optimizer.inner, "optional_state", ())
     positions = [(group, k) for group in saved_groups for k in range(len(group["params"]))]
     for i, (group, k) in enumerate(positions):
         if not waits(saved, group, k):
             p = optimizer._places[i].p
             entry = saved["state"].get(group["params"][k], {})
-            _check_entry(owner, called(optimizer._names[i], p), p, entry, forms[i], may_be)
+            _check_entry(owner, called(optimizer._names[i], p), p, entry, expected[i], may_be)
     return saved
 
 

@@ -21,15 +21,15 @@ from torch import Tensor
 
 from danalab.errors import UserError
 from danalab.optim.base import RuleOptimizer
-from danalab.optim.named_groups import called, hyper
+from danalab.optim.named_groups import as_given, called, hyper
 from danalab.optim.registry import optimizer_spec
 from danalab.optim.rehearsal import decided, has_zero_rate
-from danalab.optim.sharding.adapted import Adapted, adapted
-from danalab.optim.spec import OptimizerSpec
 from danalab.optim.state import check_state_dict
 from danalab.optim.stats import collect
 from danalab.optim.zero.arguments import check_outline, check_settings, content, groups_for
-from danalab.optim.zero.layout import Bucket, Piece, plan
+from danalab.optim.zero.gradients import SharedGradients
+from danalab.optim.zero.layout import plan
+from danalab.optim.zero.own import optimizer_of, own_pieces
 from danalab.optim.zero.state import OwnedState
 from danalab.optim.zero.traffic import BucketTraffic
 
@@ -87,28 +87,21 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
         self._traffic = [
             BucketTraffic(bucket, self._params, names, process_group, self._rank, self._ranks) for bucket in buckets
         ]
-        self._owned = self._cut(buckets)
-        self._inner = self._build(spec, groups, lr, settings)
+        self._owned = own_pieces(buckets, self._params, self._rank)
+        self._inner = optimizer_of(self._owned, self._params, spec, groups, lr, settings)
         self._owned_state = OwnedState(self._inner, self._owned, self._params, process_group, self._rank, self._ranks)
+        self._gradients = SharedGradients(self._traffic, self._params, process_group, self._ranks, overlap)
         self._addresses = [p.data_ptr() for p in self._params]
         self._built = False
-        outer = []
-        for group, inner in zip(groups, self._inner.param_groups, strict=True):
-            named = all(name for name, _ in group["params"])
-            params = group["params"] if named else [p for _, p in group["params"]]
-            outer.append({**hyper(inner), "params": params})
+        outer = [
+            {**hyper(inner), "params": as_given(group["params"])}
+            for group, inner in zip(groups, self._inner.param_groups, strict=True)
+        ]
         known = self._inner.param_groups[0]  # torch would give every group the defaults that it lacks
         super().__init__(outer, {key: value for key, value in self._inner.defaults.items() if key in known})
         self._built = True
         for p in self._params:
             self.state[p] = {}  # not empty as a whole: checkpoint helpers make no rehearsal step, which is collective
-        self._holding = False
-        self._next = 0  # bucket that is sent next during a backward pass
-        if overlap:
-            for traffic in self._traffic:
-                for i in traffic.bucket.parameters:
-                    if self._params[i].requires_grad:
-                        self._params[i].register_post_accumulate_grad_hook(partial(self._on_gradient, traffic, i))
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Only at construction: who owns what is settled then.
@@ -125,31 +118,18 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
     @contextmanager
     def no_sync(self) -> Iterator[None]:
         """Within, backward passes add to `p.grad` and send nothing; only matters with `overlap`."""
-        self._holding = True
-        try:
+        with self._gradients.held():
             yield
-        finally:
-            self._holding = False
 
     def sync_gradients(self) -> None:
         """Average all gradients over ranks, now; `p.grad` is None afterwards. `step` does it where it wasn't done."""
-        self._launch_reduces()
-        for traffic in self._traffic:
-            traffic.finish_reduce()
+        self._gradients.launch()
+        self._gradients.finish()
 
     def gradient_norms(self) -> Tensor:
         """Euclidean norm of each parameter's averaged gradient, [parameters], the same on all ranks. Collective."""
         self.sync_gradients()
-        squares = torch.zeros(len(self._params), dtype=torch.float64, device=self._device)
-        owned = list(self._owned_grads())
-        if owned:
-            parameters = torch.tensor([piece.parameter for piece, _ in owned], device=self._device)
-            # float64: in float32 squares would overflow where norms do not
-            norms = torch.stack([n.double() for n in torch._foreach_norm([g for _, g in owned])])
-            squares.index_add_(0, parameters, norms.square())
-        if self._ranks > 1:
-            dist.all_reduce(squares, group=self._group)
-        return squares.sqrt().float()
+        return self._gradients.norms()
 
     def grad_norm(self) -> Tensor:
         """Euclidean norm of the averaged gradient over all parameters, 0-dim float32, the same on all ranks."""
@@ -157,8 +137,7 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
 
     def scale_gradients(self, factor: Tensor) -> None:
         """Multiply the averaged gradient by a 0-dim tensor."""
-        for _, g in self._owned_grads():
-            g.mul_(factor.to(g.dtype))
+        self._gradients.scale(factor)
 
     def clip_grad_norm_(self, max_norm: float) -> Tensor:
         """Scale the averaged gradient down to `max_norm` where it is longer; returns its norm before."""
@@ -169,9 +148,7 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop all gradients, averaged ones too."""
         super().zero_grad(set_to_none)
-        for traffic in self._traffic:
-            traffic.forget()
-        self._next = 0
+        self._gradients.forget()
 
     # ---- the step ----
 
@@ -193,7 +170,7 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         self._check_addresses()
-        self._launch_reduces()
+        self._gradients.launch()
         with self._settings_shared(), decided(self._rehearses()):
             if self.spec.in_parts or isinstance(self._inner, RuleOptimizer):
                 for traffic in self._traffic:
@@ -220,16 +197,7 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
 
     def _rehearses(self) -> bool:
         """Whether this is the step of checkpoint helpers. Where all rates are zero it takes all ranks to tell."""
-        if not has_zero_rate(self.param_groups):
-            return False
-        for traffic in self._traffic:
-            traffic.finish_reduce()
-        found = torch.zeros((), device=self._device)
-        for _, g in self._owned_grads():
-            found += (g != 0).any()
-        if self._ranks > 1:
-            dist.all_reduce(found, group=self._group)
-        return not bool(found)
+        return has_zero_rate(self.param_groups) and self._gradients.are_zero()
 
     @contextmanager
     def _settings_shared(self) -> Iterator[None]:
@@ -263,8 +231,7 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
             self._inner.update_hessian(n_labels)
         for tensor in self._owned.values():
             tensor.grad = None
-        for traffic in self._traffic:
-            traffic.forget()
+        self._gradients.forget()
 
     def __getattr__(self, name: str) -> Any:
         """What some inner optimizers have besides a step."""
@@ -331,66 +298,6 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
         self._owned_state.load_state_dict(state_dict)
         for group, own in zip(self.param_groups, inner.param_groups, strict=True):
             group.update(hyper(own))
-
-    # ---- helpers ----
-
-    @property
-    def _device(self) -> torch.device:
-        return self._params[0].device
-
-    def _cut(self, buckets: list[Bucket]) -> dict[Piece, Tensor]:
-        """This rank's pieces, each a view of its parameter."""
-        found = {}
-        for piece in (piece for bucket in buckets for piece in bucket.pieces if piece.owner == self._rank):
-            p = self._params[piece.parameter].detach()
-            found[piece] = p if piece.numel == p.numel() else p.view(-1)[piece.start : piece.stop]
-        return found
-
-    def _build(self, spec: OptimizerSpec, groups: list[dict[str, Any]], lr: float, settings: dict[str, Any]) -> Any:
-        """The optimizer proper, on what this rank owns."""
-        place = {id(p): i for i, p in enumerate(self._params)}
-        pieces: dict[int, list[Tensor]] = {}
-        for piece, tensor in sorted(self._owned.items(), key=lambda item: (item[0].parameter, item[0].start)):
-            pieces.setdefault(piece.parameter, []).append(tensor)
-        own, names = [], []
-        for group in groups:
-            pairs = [(name, tensor) for name, p in group["params"] for tensor in pieces.get(place[id(p)], [])]
-            own.append({**group, "params": [tensor for _, tensor in pairs]})
-            names += [name for name, _ in pairs]
-        inner = adapted(spec, own, lr, settings)
-        if isinstance(inner, Adapted):
-            inner.name_parameters(names)
-        if isinstance(inner, RuleOptimizer):
-            # Ways to compute differ in the last bit, so the size that chooses one is that of the whole.
-            inner._numel = sum(p.numel() for p in self._params)
-        return inner
-
-    def _launch_reduces(self) -> None:
-        """Send what has not been sent, in the order of buckets, which all ranks share."""
-        for traffic in self._traffic[self._next :]:
-            if traffic.has_gradients or (traffic.grads is None and not traffic.is_reducing):
-                traffic.launch_reduce()
-        for traffic in self._traffic[: self._next]:
-            if traffic.has_gradients:
-                traffic.launch_reduce()
-        self._next = 0
-
-    def _on_gradient(self, traffic: BucketTraffic, parameter: int, _: Tensor) -> None:
-        if self._holding:
-            return
-        traffic.arrived(parameter)
-        with torch.no_grad():
-            while self._next < len(self._traffic) and self._traffic[self._next].complete:
-                self._traffic[self._next].launch_reduce()
-                self._next += 1
-            if self._next == len(self._traffic):
-                self._next = 0  # another backward pass may follow
-
-    def _owned_grads(self) -> Iterator[tuple[Piece, Tensor]]:
-        for traffic in self._traffic:
-            for piece, g in (traffic.grads or {}).items():
-                if g is not None:
-                    yield piece, g
 
     def _check_addresses(self) -> None:
         for p, address in zip(self._params, self._addresses, strict=True):
