@@ -15,11 +15,15 @@ from danalab.models.moe.losses import router_losses, weighted
 from danalab.models.moe.parallel import check_expert_parallel, share_experts
 from danalab.optim import build_optimizer
 from danalab.train.checkpoint import tensors
+from danalab.train.config import TrainConfig
+from danalab.train.job import run_training
+from danalab.train.metrics import read_rows
 from danalab.train.parallel import Layout
 from distributed.curves import Case, curve, curves
 from distributed.ranks import run_ranks
 
 PARALLEL = Layout("fsdp", expert_parallel=True)
+REPLICATED = Layout("ddp", expert_parallel=True)
 CONFIG = ModelConfig("moe", 16, 2, 2, 8, 24, 31, 12, n_experts=8, top_k=3, n_shared_experts=1)
 TOKENS = torch.randint(0, 31, (4, 12), generator=torch.Generator().manual_seed(1))
 
@@ -58,15 +62,17 @@ def test_outputs_and_gradients_are_those_of_one_process_and_every_expert_learns(
             assert (results[0][1][name].flatten(1).norm(dim=1) > 0).all(), name
 
 
+@pytest.mark.parametrize("layout", [PARALLEL, REPLICATED], ids=["fsdp", "ddp"])
 @pytest.mark.parametrize(("ranks", "opts"), [(2, ("adamw", "muon")), (4, ("adana",))])
-def test_ranks_with_experts_of_their_own_make_the_curve_of_one(ranks, opts):
-    cases = [Case("moe", opt, PARALLEL, micro_batch=2, checkpointing="full") for opt in opts]
+def test_ranks_with_experts_of_their_own_make_the_curve_of_one(ranks, opts, layout):
+    cases = [Case("moe", opt, layout, micro_batch=2, checkpointing="full", steps=8) for opt in opts]
     results = run_ranks(curves, ranks, cases, seconds=240.0)
-    expected = {opt: curve(Case("moe", opt)) for opt in opts}
+    expected = {opt: curve(Case("moe", opt, steps=8)) for opt in opts}
     for case, found in zip(cases, results[0], strict=True):
         error = ((found - expected[case.opt]) / expected[case.opt]).abs()
         assert error[:, 0].max() < 1e-5, f"loss: {case}"
         assert error[:, 1].max() < 5e-5, f"gradient norm: {case}"
+        assert error[:, 2].max() < 2e-4, f"update norm: {case}"
 
 
 @pytest.mark.parametrize("layout", [Layout("ddp"), Layout("zero"), Layout("fsdp")], ids=["ddp", "zero", "fsdp"])
@@ -121,6 +127,33 @@ def world(rank: int, size: int):
     from danalab.train.parallel import World
 
     return World(rank=rank, size=size, control=torch.distributed.new_group(backend="gloo"))  # pyright: ignore
+
+
+def config(words: Path, run_dir: Path, **given: object) -> TrainConfig:
+    values: dict[str, object] = {
+        "arch": "qwen3next", "full_attention_interval": 2, "opt": "d-muon", "data": str(words), "d_model": 16,
+        "n_layers": 2, "n_heads": 2, "mlp_dim": 36, "n_experts": 4, "seq_len": 16, "global_batch": 4, "iterations": 8,
+        "lr": 1e-3, "log_interval": 1, "eval_batches": 1, "run_dir": run_dir, "tune_malloc": False,
+    }  # fmt: skip
+    return TrainConfig(**{**values, **given})  # type: ignore[arg-type]
+
+
+def run(rank: int, size: int, *settings: TrainConfig) -> list[int]:
+    return [run_training(each).exit_code for each in settings]
+
+
+def test_a_run_goes_on_with_experts_shared_out_in_any_way_with_the_same_losses(words, tmp_path):
+    run(0, 1, config(words, tmp_path / "whole"))
+    ways = [{"distributed_backend": "ddp", "expert_parallel": True}, {"distributed_backend": "fsdp", "tp_size": 2}]
+    ways += [{"expert_parallel": True}]
+    parts = [config(words, tmp_path / "parts", iterations_to_run=2, **way) for way in ways]
+    assert run_ranks(run, 2, *parts, seconds=240.0) == [[0] * 3] * 2
+    assert run(0, 1, config(words, tmp_path / "parts")) == [0]
+    found, expected = (read_rows(tmp_path / name / "metrics.jsonl") for name in ("parts", "whole"))
+    assert [row["step"] for row in found] == [row["step"] for row in expected] == list(range(1, 9))
+    for ours, theirs in zip(found, expected, strict=True):
+        assert ours["train/loss"] == pytest.approx(theirs["train/loss"], rel=1e-5)
+        assert ours["moe/max_load"] == pytest.approx(theirs["moe/max_load"])
 
 
 @pytest.mark.parametrize(

@@ -136,7 +136,7 @@ class TrainConfig(SchedulerFlags, ModelFlags):
     tp_size: int = 1
     """fsdp: ranks that share each matrix product."""
     expert_parallel: bool = False
-    """fsdp, which it implies: experts are shared out whole among the ranks, and tokens travel to them."""
+    """fsdp (unless said otherwise) and ddp: experts are shared out whole among the ranks, and tokens travel to them."""
     replicas: int = 1
     """fsdp: whole copies of the model, each sharded over the other ranks."""
     collective_timeout: float = 600.0
@@ -256,10 +256,10 @@ class TrainConfig(SchedulerFlags, ModelFlags):
                 raise UserError(f"{flag(name)} {value}: must be finite and positive")
         if self.diloco_momentum is not None and not 0 <= self.diloco_momentum < 1:
             raise UserError(f"--diloco-momentum {self.diloco_momentum}: must be in [0, 1)")
-        if self.expert_parallel and self.distributed_backend not in (None, "fsdp"):
+        if self.expert_parallel and self.distributed_backend not in (None, "ddp", "fsdp"):
             raise UserError(
-                f"--expert-parallel: only with --distributed-backend fsdp, here it is {self.distributed_backend}; "
-                "leave one of them out"
+                f"--expert-parallel: only with --distributed-backend fsdp or ddp, here it is "
+                f"{self.distributed_backend}; leave one of them out"
             )
         for name in ("tp_size", "replicas"):
             if self.expert_parallel and getattr(self, name) > 1:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from danalab.optim.state import local
 from danalab.train.expert_balance import ExpertBalance
 from danalab.train.loss_scale import LossScale
 from danalab.train.parallel.norms import whole_norm
@@ -162,5 +163,5 @@ class UpdateNorm:
         if self._before is None:
             return None
         before, self._before = self._before, None
-        torch._foreach_sub_(before, [p.detach() for p in self._parameters])
+        torch._foreach_sub_([local(p) for p in before], [local(p.detach()) for p in self._parameters])
         return whole_norm(before)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from danalab.errors import UserError
 from danalab.train.config import TrainConfig
 from danalab.train.parallel.environment import find_place
-from danalab.train.resolve import Resolved
+from danalab.train.resolved import Resolved
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Layout:
     replicas: int = 1
     """fsdp: how many whole copies of the model there are."""
     expert_parallel: bool = False
-    """fsdp: whether each rank has experts of its own, to which tokens travel."""
+    """ddp, fsdp: whether each rank has experts of its own, to which tokens travel."""
 
     def shape(self, size: int) -> dict[str, int]:
         """Ranks along each dimension of the mesh, for `size` ranks in all; empty for a single process.
@@ -53,6 +53,8 @@ class Layout:
     @property
     def mode(self) -> str:
         """What an optimizer must be able to do: "single", "ddp", "zero", "fsdp" or "fsdp+tp"."""
+        if self.expert_parallel:
+            return "fsdp"  # of experts, under ddp too, each rank has a part
         return "fsdp+tp" if self.tp_size > 1 else self.backend
 
 

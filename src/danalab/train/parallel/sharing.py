@@ -159,11 +159,25 @@ class Sharing:
 
 
 class Replicas(Sharing):
-    """ddp."""
+    """ddp; experts may be shared out whole, while all else is on every rank."""
+
+    def build_model(self, config: ModelConfig, *, init: str | None, seed: int, device: torch.device) -> Decoder:
+        if not self.world.layout.expert_parallel:
+            return super().build_model(config, init=init, seed=seed, device=device)
+        from danalab.models.moe.parallel import share_experts
+
+        assert self.world.mesh is not None
+        model = build_model(config, device="meta")  # no rank ever holds all experts
+        share_experts(model, config, self.world.mesh["replicate"])
+        model.to_empty(device=device)
+        model.init_weights(torch.Generator().manual_seed(seed), init)
+        return model
 
     def wrap(self, model: Decoder, compute_dtype: torch.dtype | None) -> None:
         assert self.world.mesh is not None
-        self._buckets = GradientBuckets(list(model.parameters()), self.world.mesh.get_group("replicate"))
+        # Experts of this rank have seen the tokens of all: their gradients are the sum already.
+        replicated = [p for p in model.parameters() if not isinstance(p, DTensor)]
+        self._buckets = GradientBuckets(replicated, self.world.mesh.get_group("replicate"))
 
     @contextlib.contextmanager
     def micro_batch(self, last: bool) -> Iterator[None]:
