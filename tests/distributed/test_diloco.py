@@ -21,9 +21,10 @@ from danalab.models.loss import chunked_cross_entropy
 from danalab.optim import build_optimizer
 from danalab.optim.registry import optimizer_spec
 from danalab.train import job as job_module
+from danalab.train.build import build_trainer
 from danalab.train.config import TrainConfig
 from danalab.train.diloco import Exchange, OuterStep
-from danalab.train.job import build_trainer, run_training
+from danalab.train.job import run_training
 from danalab.train.metrics import read_rows
 from danalab.train.optimizer_settings import optimizer_settings
 from danalab.train.resolve import resolve

@@ -17,9 +17,10 @@ from danalab.errors import FirstRankError, LostRankError, UserError
 from danalab.models import ModelConfig, build_model
 from danalab.train import failures
 from danalab.train import job as job_module
+from danalab.train.build import build_trainer
 from danalab.train.config import TrainConfig
 from danalab.train.evaluation import Evaluator
-from danalab.train.job import build_trainer, run_training
+from danalab.train.job import run_training
 from danalab.train.metrics import read_rows
 from danalab.train.parallel import Layout, World, join
 from danalab.train.watch.tau import read_tau_statistics

@@ -13,10 +13,10 @@ from danalab.data import open_dataset
 from danalab.errors import UserError
 from danalab.models import ModelConfig, build_model
 from danalab.optim import build_optimizer, optimizer_spec
+from danalab.train.build import build_trainer
 from danalab.train.curvature import Curvature
 from danalab.train.driver import OptimizerDriver
 from danalab.train.folder import RunFolder
-from danalab.train.job import build_trainer
 from danalab.train.parallel.sharing import Sharing
 from danalab.train.parallel.world import World
 from danalab.train.resolve import resolve

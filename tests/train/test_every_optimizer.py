@@ -10,8 +10,9 @@ import torch
 from danalab.data import open_dataset
 from danalab.errors import UserError
 from danalab.optim import list_optimizers
+from danalab.train.build import build_trainer
 from danalab.train.folder import RunFolder
-from danalab.train.job import build_trainer, train
+from danalab.train.job import train
 from danalab.train.resolve import resolve
 from danalab.train.resume import choose_source, run_record
 from danalab.train.run import open_run

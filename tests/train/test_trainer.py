@@ -13,11 +13,12 @@ import torch
 from danalab.data import open_dataset
 from danalab.errors import UserError
 from danalab.train import job as job_module
+from danalab.train.build import build_trainer
 from danalab.train.checkpoint import store as store_module
 from danalab.train.evaluate_run import evaluate_run
 from danalab.train.folder import RunFolder
 from danalab.train.guard import NonFiniteError
-from danalab.train.job import build_trainer, run_training, train
+from danalab.train.job import run_training, train
 from danalab.train.resolve import resolve
 from danalab.train.run import open_run
 

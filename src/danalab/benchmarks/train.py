@@ -26,9 +26,9 @@ from danalab.benchmarks.timing import WARM_UP, machine, ratios, spread
 from danalab.data import open_dataset
 from danalab.scaling import dimensions
 from danalab.scaling.hardware import peak_flops
+from danalab.train.build import build_trainer
 from danalab.train.config import TrainConfig
 from danalab.train.folder import RunFolder
-from danalab.train.job import build_trainer
 from danalab.train.resolve import resolve
 from danalab.train.trainer import BatchSource, Trainer
 

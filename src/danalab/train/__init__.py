@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from danalab.train.config import TrainConfig
     from danalab.train.job import Outcome, run_training, train
-    from danalab.train.resolve import Resolved, resolve
+    from danalab.train.resolve import resolve
+    from danalab.train.resolved import Resolved
     from danalab.train.run import Run, open_run
     from danalab.train.trainer import Trainer
 
@@ -22,7 +23,7 @@ _HOMES = {
     "Outcome": "job",
     "run_training": "job",
     "train": "job",
-    "Resolved": "resolve",
+    "Resolved": "resolved",
     "resolve": "resolve",
     "Run": "run",
     "open_run": "run",

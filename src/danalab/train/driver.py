@@ -17,7 +17,7 @@ from danalab.errors import UserError
 from danalab.optim import OptimizerSpec, build_optimizer, optimizer_spec
 from danalab.optim.base import DecayingOptimizer
 from danalab.train.optimizer_settings import optimizer_settings
-from danalab.train.resolve import Resolved
+from danalab.train.resolved import Resolved
 
 
 class OptimizerDriver:

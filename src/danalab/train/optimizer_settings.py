@@ -16,7 +16,7 @@ from danalab.train.config import TrainConfig, flag
 
 if TYPE_CHECKING:
     from danalab.optim.spec import OptimizerSpec
-    from danalab.train.resolve import Resolved
+    from danalab.train.resolved import Resolved
 
 DECIDED = {"horizon": "the run's length is --iterations"}
 """Settings that the run decides."""

@@ -20,7 +20,7 @@ from danalab.train.config import MECHANICS, TrainConfig, flag
 from danalab.train.folder import RunFolder
 from danalab.train.metrics import read_rows
 from danalab.train.parallel.world import World
-from danalab.train.resolve import Resolved
+from danalab.train.resolved import Resolved
 from danalab.train.runtime import random_state, versions
 
 if TYPE_CHECKING:

@@ -9,7 +9,6 @@ The step of a trainer is the number of steps that were made: batch k (from 0) is
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any, Protocol
@@ -17,7 +16,6 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from danalab.scaling.hardware import peak_flops
 from danalab.train.callbacks import Callback
 from danalab.train.checkpoint import tensors
 from danalab.train.checkpoint.saver import Saver
@@ -29,18 +27,12 @@ from danalab.train.expert_balance import ExpertBalance
 from danalab.train.failures import explained
 from danalab.train.folder import RunFolder
 from danalab.train.guard import FiniteGuard, NonFiniteError
+from danalab.train.logbook import Logbook
 from danalab.train.loss_scale import LossScale
-from danalab.train.metrics import MetricsFile
 from danalab.train.parallel.sharing import Sharing
 from danalab.train.parallel.world import World
-from danalab.train.resolve import Resolved
-from danalab.train.runtime import (
-    GarbageCollector,
-    StopRequest,
-    peak_memory_gib,
-    random_state,
-    restore_random_state,
-)
+from danalab.train.resolved import Resolved
+from danalab.train.runtime import GarbageCollector, StopRequest, random_state, restore_random_state
 from danalab.train.step import GradientStep, StepResult, UpdateNorm
 from danalab.train.stopwatch import Stopwatch
 
@@ -92,9 +84,7 @@ class Trainer:
         self.world = self.sharing.world
         self.step = 0
         self.time = Stopwatch()
-        self.latest: dict[str, Any] = {}
-        """Last known losses."""
-        self._pending_row: dict[str, Any] | None = None
+        self.logbook = Logbook(resolved, folder, self.time, self.callbacks, device, self.world)
         self._first_step = 0
         self._schedule = resolved.schedule()
         self._kept_steps = config.kept_steps()
@@ -128,7 +118,6 @@ class Trainer:
             config.on_nonfinite, folder.nonfinite_file, self._describe_batch, names, writes=self.world.is_main
         )
         self._update_norm = UpdateNorm(driver.parameters)
-        self._peak_flops = _peak_flops(config.peak_tflops, device)
         self._evaluated_at: int | None = None
 
     # ---- the loop ----
@@ -142,9 +131,7 @@ class Trainer:
         config = self.config
         self._go_to(self.sharing.begin(self.step))
         self._first_step = self.step
-        self.metrics = (
-            MetricsFile(self.folder.metrics_file, self.step - bool(self._pending_row)) if self.world.is_main else None
-        )
+        self.logbook.open(self.step)
         self.model.train()
         self.driver.train()
         batches = self.batches.iterate(self.step)
@@ -178,11 +165,10 @@ class Trainer:
                     log.error("%s", error)
                 self.driver.zero_grad()
                 self.saver.drain()
-                self._write_summary("nonfinite")
+                self.logbook.write_summary(self.step, "nonfinite", self.guard.skipped)
                 raise
             finally:
-                if self.metrics is not None:
-                    self.metrics.close()
+                self.logbook.close()
                 for callback in self.callbacks:
                     callback.close()
                 if isinstance(batches, Generator):
@@ -191,7 +177,7 @@ class Trainer:
     def _go_to(self, step: int) -> None:
         """Be at another step, which others have reached."""
         if step != self.step:
-            self.step, self._pending_row = step, None
+            self.step, self.logbook.pending = step, None
 
     def _jump(self, batches: Iterator[tuple[Tensor, Tensor]], step: int) -> Iterator[tuple[Tensor, Tensor]]:
         """The batches from another step on."""
@@ -265,7 +251,7 @@ class Trainer:
             done = self.evaluator.covers_all and self._evaluated_at == self.step
             if not done and self._evaluate(self.evaluator.full) is None:
                 status = "interrupted"  # the next job makes up for it
-        self._write_summary(status)
+        self.logbook.write_summary(self.step, status, self.guard.skipped)
         return status
 
     # ---- rows ----
@@ -283,91 +269,36 @@ class Trainer:
 
     def _record(self, result: StepResult, lr: float) -> None:
         """Write the row of the step that was just made, evaluated where it is time."""
-        pace = self.resolved.pace
-        tokens, flops = pace.tokens(self.step), self.resolved.flops(self.step)
         update_norm = self._update_norm.after()
-        loss, grad_norm = float(result.loss), float(result.grad_norm)  # here a GPU is waited for
-        interval = self.time.take_interval()
-        before = self.step - interval.steps
-        seconds = max(interval.seconds, 1e-9)
-        flops_rate = (flops - self.resolved.flops(before)) / seconds
         row = {
-            "step": self.step,
-            "tokens": tokens,
-            "flops": float(flops),
-            "time": self.time.seconds,
-            "train/loss": loss,
-            "lr": lr,
-            "grad_norm": grad_norm,
-            "update_norm": None if update_norm is None else float(update_norm),
-            "tokens_per_second": (tokens - pace.tokens(before)) / seconds,
-            "seconds_per_step": interval.seconds / interval.steps,
-            "mfu": flops_rate / (self._peak_flops * self.world.processes) if self._peak_flops else None,
-            "memory_gib": peak_memory_gib(self.device),
-            "data_wait": interval.data_wait,
-            "save_wait": interval.save_wait,
-            "skipped": self.guard.skipped or None,
-            "loss_scale": None if result.scale is None else float(result.scale),
+            **self.logbook.row(self.step, result, lr, update_norm, self.guard.skipped),
             **({} if self._balance is None else self._balance.scalars()),
             **self.driver.scalars(),
             **self.sharing.scalars(),
         }
         if self._is_evaluated(self.step):
-            self._pending_row = row
+            self.logbook.pending = row
             self._finish_pending_row()
         else:
-            self._write_row(row)
+            self.logbook.write(row)
 
     def _finish_pending_row(self) -> None:
         """Evaluate and write the row that waits for it; a stop on the way leaves it to the next job."""
-        row = self._pending_row
-        if row is None:
+        if self.logbook.pending is None:
             return
         evaluation = self._evaluate(self.evaluator.fixed)
         if evaluation is not None:
-            self._pending_row = None
             for callback in self.callbacks:
                 callback.on_evaluated(self.step)
-            self._write_row({**row, "val/loss": evaluation.loss, "val/bpb": evaluation.bpb})
+            self.logbook.write_pending(evaluation)
 
     def _evaluate(self, how: Callable[..., Evaluation | None]) -> Evaluation | None:
         with self.time.leaving_out(), self.driver.evaluating(), self.sharing.evaluating():
             evaluation = how(self.model, self._is_stopped)
         if evaluation is not None:
             self._evaluated_at = self.step
-            self.latest |= {"val/loss": evaluation.loss, "val/bpb": evaluation.bpb, "val/tokens": evaluation.tokens}
+            self.logbook.evaluated(evaluation)
         return evaluation
-
-    def _write_row(self, row: dict[str, Any]) -> None:
-        if math.isfinite(row["train/loss"]):
-            self.latest["train/loss"] = row["train/loss"]
-        if self.metrics is None:
-            return
-        self.metrics.write(row)
-        for callback in self.callbacks:
-            callback.on_row(row)
-
-    def _write_summary(self, status: str) -> None:
-        if not self.world.is_main:
-            return
-        tokens = self.resolved.pace.tokens(self.step)
-        summary: dict[str, Any] = {
-            "status": status,
-            "run": str(self.folder.path),
-            "step": self.step,
-            "iterations": self.resolved.iterations,
-            **self.latest,
-            "tokens": tokens,
-            "params": self.resolved.plan.exact_params,
-            "flops": float(self.resolved.flops(self.step)),
-            "time": self.time.seconds,
-            "tokens_per_second": tokens / self.time.seconds if self.time.seconds else None,
-            "memory_gib": peak_memory_gib(self.device),
-            "skipped": self.guard.skipped,
-        }
-        for callback in self.callbacks:
-            callback.on_end(summary)
-        self.folder.write_summary(summary)
 
     def _describe_batch(self, step: int) -> dict[str, Any]:
         windows = getattr(self.batches, "windows", None)
@@ -383,8 +314,7 @@ class Trainer:
     def save(self, *, wait: bool = False) -> float:
         """Checkpoint this step; returns the seconds that training was held up."""
         self.guard.settle()
-        if self.metrics is not None:
-            self.metrics.sync()
+        self.logbook.sync()
         self.time.tick()
         with self.driver.evaluating():
             values, optimizer = tensors.collect(self.model, self.driver.optimizer)
@@ -396,7 +326,6 @@ class Trainer:
             "step": self.step,
             "tokens": self.resolved.pace.tokens(self.step),
             "sequences": self.resolved.pace.sequences(self.step),
-            "seconds": self.time.seconds,
             "config": self.config.as_dict(),
             "model": self.resolved.model.as_dict(),
             "random": random_state(),
@@ -405,14 +334,13 @@ class Trainer:
             "experts": None if self._balance is None else self._balance.state_dict(),
             "callbacks": {callback.name: callback.state_dict() for callback in self.callbacks},
             "sharing": self.sharing.state_dict(),
-            "pending_row": self._pending_row,
-            "latest": self.latest,
+            **self.logbook.state_dict(),
         }
 
     def restore(self, meta: dict[str, Any]) -> None:
         """Take up the place of a checkpoint, whose tensors have been loaded."""
-        self.step, self.time.seconds = meta["step"], meta["seconds"]
-        self.latest, self._pending_row = meta["latest"], meta["pending_row"]
+        self.step = meta["step"]
+        self.logbook.load_state_dict(meta)
         self.guard.skipped, self.guard.in_a_row = meta["guard"]["skipped"], meta["guard"]["in_a_row"]
         if self._loss_scale is not None and meta.get("loss_scale") is not None:
             self._loss_scale.load_state_dict(meta["loss_scale"])
@@ -422,11 +350,3 @@ class Trainer:
             if callback.name in meta["callbacks"]:
                 callback.load_state_dict(meta["callbacks"][callback.name])
         restore_random_state(meta["random"])
-
-
-def _peak_flops(stated: float | None, device: torch.device) -> float | None:
-    """Peak FLOP/s of one device, for the MFU: as stated [TFLOP/s], else by its name; None where neither is known."""
-    if stated is not None:
-        return stated * 1e12
-    known = peak_flops(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
-    return known[0] if known else None

@@ -10,7 +10,7 @@ from danalab.train.diloco.outer import OuterStep
 from danalab.train.diloco.worker import Worker
 from danalab.train.folder import RunFolder
 from danalab.train.parallel.world import World
-from danalab.train.resolve import Resolved
+from danalab.train.resolved import Resolved
 from danalab.train.runtime import StopRequest
 
 

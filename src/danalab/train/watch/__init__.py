@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from danalab.train.folder import RunFolder
     from danalab.train.parallel.sharing import Sharing
-    from danalab.train.resolve import Resolved
+    from danalab.train.resolved import Resolved
 
 
 def watchers(
