@@ -3,7 +3,7 @@
 Speed is that of random weights on random tokens, and says nothing of quality; a slope is the exponent of the time over
 the length: 1 is linear, 2 quadratic. Learning is both models under one trainer, with one optimizer and the same tokens
 in the same order; losses are compared at equal tokens, and at equal time: when the faster one has finished, where the
-slower one's learning rate has not come down yet.
+slower one's learning rate has not come down yet. Each begins with the weights that its architecture draws by default.
 """
 
 from __future__ import annotations
@@ -259,7 +259,6 @@ def _trained(name: str, seed: int, settings: Settings, scratch: Path) -> dict[st
         head_dim=shape.head_dim,
         mlp_dim=shape.mlp_dim,
         tied_head=True,
-        init="karpathy-gpt2",
         opt="adamw",
         lr=settings.lr,
         weight_decay=0.1,
