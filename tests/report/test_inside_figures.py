@@ -12,7 +12,7 @@ from danalab.ladder.analysis import analyse
 from danalab.ladder.rows import read_ladder
 from danalab.report.inside_figures import clipping_figure, distribution, kind_of, merged_distribution, tau_figure
 from danalab.report.material import Absent, Material
-from danalab.report.tuning_figures import gamma3_figure, kappa_figure
+from danalab.report.sweep_figures import gamma3_figure, kappa_figure
 from danalab.train.watch.tau import order_statistics
 from ladder.planted import plant
 

@@ -10,8 +10,9 @@ from html.parser import HTMLParser
 import pytest
 
 from danalab.cli.app import main
+from danalab.report.contents import PICTURES
 from danalab.report.headline import headlines, verdict
-from danalab.report.ladder_report import PICTURES, read_material, write_report
+from danalab.report.ladder_report import read_material, write_report
 from danalab.report.ladder_tables import as_latex, as_markdown, saved_table
 from ladder.planted import plant
 

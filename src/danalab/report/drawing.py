@@ -68,6 +68,10 @@ PROLOGUE = '<?xml version="1.0" encoding="utf-8" standalone="no"?>\n'
 EDGE = "above, or not finite"
 COMPUTE = "training compute [FLOPs]"
 SIZE = "model parameters"
+EXTRAPOLATED = 4.0
+"""Laws are drawn, dashed, to this many times the largest x that was measured."""
+TALLEST = 5.0
+"""A panel of losses shows this many times the median excess; what lies above is drawn at its edge."""
 
 styled = matplotlib.rc_context(STYLE)  # pyright: ignore[reportArgumentType]
 """Decorator of functions that draw."""
@@ -121,8 +125,13 @@ def hollow(axes: Axes, x: Sequence[float], y: Sequence[float], color: str, marke
         axes.plot(x, y, linestyle="", marker=marker, color=color, markerfacecolor="#ffffff", zorder=3)
 
 
+def aside(position: int, count: int) -> float:
+    """A small factor, beside each other, where intervals would hide one another."""
+    return 1.025 ** (position - (count - 1) / 2)
+
+
 def law_lines(
-    axes: Axes, color: str, law: Callable[[np.ndarray], Any], low: float, high: float, beyond: float = 4.0
+    axes: Axes, color: str, law: Callable[[np.ndarray], Any], low: float, high: float, beyond: float = EXTRAPOLATED
 ) -> None:
     """A law over what was measured, and dashed to `beyond` times that."""
     inside, outside = np.geomspace(low, high, 60), np.geomspace(high, beyond * high, 20)

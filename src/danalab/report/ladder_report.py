@@ -6,8 +6,7 @@ What the runs did not record is not drawn; the page says what is absent and how 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +17,11 @@ from danalab.files import write_atomically, write_json
 from danalab.ladder.analysis import analyse
 from danalab.ladder.rows import pack, read_ladder
 from danalab.report.colors import optimizer_color
-from danalab.report.cost import cost_figure
+from danalab.report.contents import FOLDED, PICTURES, SECTIONS, TITLES
 from danalab.report.drawing import save_figure, save_points, short, svg_text
 from danalab.report.headline import caveat, headlines, verdict
-from danalab.report.inside_figures import clipping_figure, schedule_figure, tau_figure
 from danalab.report.ladder_figures import (
-    curves_figure,
-    gain_figure,
     headline_figure,
-    law_figure,
-    lr_law_figure,
-    residual_figure,
-    saved_figure,
 )
 from danalab.report.ladder_tables import (
     Address,
@@ -49,117 +41,10 @@ from danalab.report.ladder_tables import (
 from danalab.report.material import Absent, Material, Row, has_diverged, is_finished
 from danalab.report.page import Page
 from danalab.report.rate_tables import predicted_table, shared_curvature_table, tolerance_table
-from danalab.report.tuning_figures import curvature_figure, gamma3_figure, kappa_figure, sensitivity_figure
 
 PAGE = "report.html"
-FOLDED = ("tolerance", "predicted")
-"""Tables that few readers want at once."""
 MANY = 40
 """Rows above which a table is folded away."""
-
-
-@dataclass(frozen=True)
-class Picture:
-    """A figure of the report."""
-
-    draw: Callable[[Material], Figure | Absent]
-    caption: str
-
-
-PICTURES = {
-    "compute-saved": Picture(
-        saved_figure,
-        "How much sooner than at its end the baseline's final loss was reached, at each size. Bars are 95% intervals "
-        "over seeds; hollow points have fewer than three seeds, and their noise is not known.",
-    ),
-    "compute-saved-laws": Picture(
-        gain_figure,
-        "Compute saved at equal loss, read off the fitted laws over the losses that both measured; bands are 95% "
-        "intervals over resampled runs. Dashed: the laws beyond what was measured.",
-    ),
-    "loss-compute": Picture(
-        law_figure,
-        "Final loss against compute, a point a size (mean over seeds, bars from lowest to highest; hollow: one seed), "
-        "with the fitted laws and their 95% bands; right: the distance from the baseline at the same size.",
-    ),
-    "residuals": Picture(residual_figure, "Distance of each run from its law; above zero the run was worse."),
-    "loss-curves": Picture(
-        curves_figure,
-        "Validation loss over training at each size, at the best learning rate: mean over seeds, band from lowest to "
-        "highest. The first fall is left out.",
-    ),
-    "lr-sensitivity": Picture(
-        sensitivity_figure,
-        "What a wrong learning rate costs: final loss above the optimizer's best, against the multiplier of its "
-        "learning-rate law. Crosses at the upper edge lie above it, or their loss was not finite. Dotted: the parabola "
-        "of the curvature, where there are learning rates enough.",
-    ),
-    "lr-curvature": Picture(
-        curvature_figure,
-        "Curvature k of the final loss around the best learning rate: a factor f off costs k log(f)^2. Points: sizes "
-        "with five learning rates or more; lines: one curvature for all sizes, with its 95% interval, dotted where "
-        "that reaches 0.",
-    ),
-    "lr-law": Picture(
-        lr_law_figure,
-        "Best learning rate of each size (large points), those whose loss lies within 1% of its loss (wide bars), all "
-        "that were tried (small points), and the law through the best few with the 95% band of resampled sizes. "
-        "Of few rates the law weighs all: it is then drawn towards the middle of those tried.",
-    ),
-    "schedules": Picture(
-        schedule_figure, "What the optimizers did over their largest tuned run, as the runs recorded it."
-    ),
-    "kappa": Picture(
-        kappa_figure,
-        "Final loss against kappa, each value at its best learning rate (bars over seeds; hollow: one seed); small "
-        "points are the other learning rates.",
-    ),
-    "gamma3": Picture(
-        gamma3_figure,
-        "Final loss against gamma3, each value at its best learning rate (bars over seeds; hollow: one seed); small "
-        "points are the other learning rates.",
-    ),
-    "tau": Picture(
-        tau_figure,
-        "Distribution of tau over the coordinates of each kind of matrix, from both tails of its order statistics.",
-    ),
-    "snr-clipping": Picture(
-        clipping_figure,
-        "Share of coordinates whose damped momentum is held to clipsnr, by kind of matrix and layer; one run.",
-    ),
-    "cost": Picture(
-        cost_figure,
-        "Device-hours by what they were spent on; right: time of a token against the baseline's at the largest common "
-        "size, of each optimizer's fastest run by its median step. By the clock: other jobs on the machine are in it.",
-    ),
-}
-"""Figures by file name."""
-
-SECTIONS: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...]], ...] = (
-    ("saved", "Compute saved", ("compute-saved", "compute-saved-laws"), ("saved",)),
-    ("laws", "Loss against compute", ("loss-compute", "residuals"), ("laws",)),
-    ("curves", "Loss curves", ("loss-curves",), ()),
-    (
-        "tuning",
-        "Tuning",
-        ("lr-sensitivity", "lr-curvature", "lr-law"),
-        ("tuned", "tolerance", "shared-curvature", "lr-laws", "predicted"),
-    ),
-    ("inside", "Inside the optimizers", ("schedules", "kappa", "gamma3", "tau", "snr-clipping"), ()),
-    ("cost", "Cost", ("cost",), ("cost",)),
-)
-"""Anchor, heading, figures, tables."""
-
-TITLES = {
-    "saved": "",
-    "tuned": "Tuned runs",
-    "laws": "Laws of the final loss, E + A C^-alpha (+ B C^-beta), with 95% intervals",
-    "lr-laws": "Laws of the best learning rate, a (b + P)^d",
-    "shared-curvature": "One curvature for all sizes",
-    "tolerance": "Learning rates that lose little",
-    "predicted": "Learning rates by these laws",
-    "cost": "What the runs took",
-}
 
 
 def read_material(
