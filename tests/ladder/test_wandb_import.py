@@ -12,7 +12,8 @@ from danalab.errors import UserError
 from danalab.ladder.analysis import analyse
 from danalab.ladder.rows import read_ladder
 from danalab.ladder.wandb_files import read_api, read_exports
-from danalab.ladder.wandb_rows import Keys, import_runs
+from danalab.ladder.wandb_keys import Keys
+from danalab.ladder.wandb_rows import import_runs
 from danalab.scaling import explicit_dimensions, flops_per_token, parameter_count
 
 EXPORTS = Path(__file__).parents[1] / "data" / "wandb"

@@ -39,7 +39,8 @@ def run(flags: Flags) -> None:
     from danalab.cli.run_tables import print_rows
     from danalab.ladder.grid import parse_assignments
     from danalab.ladder.wandb_files import read_api, read_exports
-    from danalab.ladder.wandb_rows import Keys, import_runs
+    from danalab.ladder.wandb_keys import Keys
+    from danalab.ladder.wandb_rows import import_runs
 
     if bool(flags.files) == (flags.api is not None):
         raise UserError("give either exported files (or folders of them), or --api ENTITY/PROJECT")
