@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from danalab.ladder.gain import compute_gain
-    from danalab.ladder.loss_law import fit_joint_laws, fit_loss_law
+    from danalab.ladder.loss_fit import fit_joint_laws, fit_loss_law
     from danalab.ladder.lr_law import fit_lr_law
     from danalab.ladder.saved import compute_saved
 
 _WHERE = {
     "compute_gain": "gain",
     "compute_saved": "saved",
-    "fit_joint_laws": "loss_law",
-    "fit_loss_law": "loss_law",
+    "fit_joint_laws": "loss_fit",
+    "fit_loss_law": "loss_fit",
     "fit_lr_law": "lr_law",
 }
 

@@ -21,7 +21,8 @@ from danalab.ladder.curvature import (
     fit_tolerance,
 )
 from danalab.ladder.gain import Gain, compute_gain
-from danalab.ladder.loss_law import LossLaw, check_points, fit_joint_laws, fit_loss_law
+from danalab.ladder.loss_fit import check_points, fit_joint_laws, fit_loss_law
+from danalab.ladder.loss_law import LossLaw
 from danalab.ladder.lr_law import LEAST_SIZES, LRLaw, fit_lr_law
 from danalab.ladder.saved import Saved, compute_saved
 from danalab.ladder.statistics import Interval
