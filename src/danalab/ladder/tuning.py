@@ -6,7 +6,7 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,8 @@ _SHAPE = (
 )  # fmt: skip
 _FOLLOW_THE_RATE = ("lr", "weight_decay", "wd_ts")
 """Settings that differ between the trials of a learning rate; decay is given as a share of it."""
-_DEFAULTS = {field.name: field.default for field in fields(TrainConfig)}
+_DEFAULTS = json.loads(json.dumps(asdict(TrainConfig())))
+"""As rows have them: lists where the configuration has tuples."""
 _SAME_RUN = frozenset({"seed", "data_seed", *ONE_JOBS_OWN, *MECHANICS} - {"data", "tokenizer"})
 
 
