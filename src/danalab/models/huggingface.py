@@ -13,10 +13,9 @@ permutations of numbers, and exact. Needs no transformers. H: head dimension.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from danalab.errors import UserError
@@ -31,6 +30,7 @@ from danalab.models.huggingface_experts import (
     experts_settings,
     take_experts,
 )
+from danalab.models.huggingface_gpt import gpt_config, gpt_settings, gpt_weights, take_gpt
 from danalab.models.huggingface_module import ARCHITECTURES, MODEL_TYPE, from_module, in_module, module_settings
 from danalab.models.huggingface_next import next_config, next_settings, next_weights, take_next
 from danalab.models.huggingface_parts import Taker, Weights, plain, require, rotary_settings, to_halves, to_pairs
@@ -60,22 +60,6 @@ _OUTSIDE = {
 }
 _ROTATED = ("attention.q.weight", "attention.k.weight", "attention.q_norm.weight", "attention.k_norm.weight")
 
-_GPT_MODULES = {
-    "attention_norm": "ln_1",
-    "attention.qkv": "attn.c_attn",
-    "attention.out": "attn.c_proj",
-    "mlp_norm": "ln_2",
-    "mlp.up": "mlp.c_fc",
-    "mlp.down": "mlp.c_proj",
-}
-_GPT_OUTSIDE = {
-    "token_embedding.weight": "transformer.wte.weight",
-    "position_embedding.weight": "transformer.wpe.weight",
-    "final_norm.weight": "transformer.ln_f.weight",
-    "final_norm.bias": "transformer.ln_f.bias",
-    "output_head.weight": "lm_head.weight",
-}
-
 
 # ---- out ----
 
@@ -92,7 +76,7 @@ def to_huggingface(config: ModelConfig, weights: Mapping[str, Tensor]) -> tuple[
     described = {"architectures": [_CLASSES[config.arch]], "vocab_size": config.vocab_size, "use_cache": True,
                  "tie_word_embeddings": config.tied}  # fmt: skip
     if config.arch == "gpt":
-        return described | _gpt_settings(config), _gpt_weights(config, weights)
+        return described | gpt_settings(config), gpt_weights(config, weights)
     if config.arch == "qwen3next":
         return described | next_settings(config), next_weights(config, weights)
     names = _names(config)
@@ -151,37 +135,9 @@ def _obstacle(config: ModelConfig) -> str | None:
     return None
 
 
-def _gpt_settings(config: ModelConfig) -> dict[str, Any]:
-    return {
-        "model_type": "gpt2",
-        "n_positions": config.seq_len,
-        "n_embd": config.d_model,
-        "n_layer": config.n_layers,
-        "n_head": config.n_heads,
-        "n_inner": config.mlp_dim,
-        "activation_function": "gelu_new",
-        "layer_norm_epsilon": config.norm_eps,
-        "attn_pdrop": 0.0,
-        "embd_pdrop": 0.0,
-        "resid_pdrop": 0.0,
-    }
-
-
 def _rotary_settings(config: ModelConfig) -> dict[str, Any]:
     settings = {"model_type": config.arch, **rotary_settings(config)}
     return settings | ({"mlp_bias": False} if config.arch == "llama" else {"use_sliding_window": False})
-
-
-def _gpt_weights(config: ModelConfig, weights: Mapping[str, Tensor]) -> Weights:
-    found = {theirs: weights[ours] for ours, theirs in _GPT_OUTSIDE.items() if ours in weights}
-    for layer in range(config.n_layers):
-        for ours, theirs in _GPT_MODULES.items():
-            for kind in ("weight", "bias"):
-                name = f"blocks.{layer}.{ours}.{kind}"
-                parts = [name.replace("qkv", part) for part in "qkv"] if "qkv" in ours else [name]
-                tensor = torch.cat([weights[part] for part in parts])
-                found[f"transformer.h.{layer}.{theirs}.{kind}"] = tensor.T.contiguous() if tensor.ndim > 1 else tensor
-    return found
 
 
 def _names(config: ModelConfig) -> dict[str, str]:
@@ -213,7 +169,7 @@ def from_huggingface(described: Mapping[str, Any], weights: Mapping[str, Tensor]
     if kind not in _MODEL_TYPES:
         raise UserError(f"model_type '{kind}' cannot be imported; what can: {', '.join(_MODEL_TYPES)}, danalab")
     try:
-        config = {"gpt2": _gpt_config, "qwen3_next": next_config}.get(kind, _rotary_config)(described)
+        config = {"gpt2": gpt_config, "qwen3_next": next_config}.get(kind, _rotary_config)(described)
     except KeyError as error:
         raise UserError(f"config.json of a {kind} model has no '{error.args[0]}'") from None
     except (TypeError, ZeroDivisionError) as error:
@@ -222,7 +178,7 @@ def from_huggingface(described: Mapping[str, Any], weights: Mapping[str, Tensor]
     if config.tied:
         given.pop("lm_head.weight", None)
     take = Taker(given)
-    found = {"gpt2": _take_gpt, "qwen3_next": take_next}.get(kind, _take_rotary)(config, take)
+    found = {"gpt2": take_gpt, "qwen3_next": take_next}.get(kind, _take_rotary)(config, take)
     take.finish()
     return config, found
 
@@ -233,28 +189,6 @@ def _ours(config: ModelConfig, weights: Mapping[str, Tensor]) -> tuple[ModelConf
     found = {name: take(name, *tensor.shape) for name, tensor in wanted.items()}
     take.finish()
     return config, found
-
-
-def _gpt_config(described: Mapping[str, Any]) -> ModelConfig:
-    require(described, "activation_function", ("gelu_new", "gelu_pytorch_tanh"), "gelu_new")
-    require(described, "scale_attn_weights", (True,), True)
-    require(described, "scale_attn_by_inverse_layer_idx", (False,), False)
-    require(described, "add_cross_attention", (False,), False)
-    width, heads = described["n_embd"], described["n_head"]
-    if width % heads:
-        raise UserError(f"config.json has n_head = {heads}, which does not divide n_embd = {width}")
-    return ModelConfig(
-        "gpt",
-        width,
-        described["n_layer"],
-        heads,
-        width // heads,
-        described.get("n_inner") or 4 * width,
-        described["vocab_size"],
-        described["n_positions"],
-        norm_eps=described.get("layer_norm_epsilon", 1e-5),
-        tied_head=described.get("tie_word_embeddings", True),
-    )
 
 
 def _rotary_config(described: Mapping[str, Any]) -> ModelConfig:
@@ -282,32 +216,6 @@ def _rotary_config(described: Mapping[str, Any]) -> ModelConfig:
         tied_head=described.get("tie_word_embeddings", False),
         **(experts_config(described) if described["model_type"] in OF_EXPERTS else {}),
     )
-
-
-def _take_gpt(config: ModelConfig, take: Callable[..., Tensor]) -> Weights:
-    d, wide = config.d_model, config.mlp_dim
-    rows = {"token_embedding.weight": config.vocab_size, "position_embedding.weight": config.seq_len,
-            "output_head.weight": config.vocab_size}  # fmt: skip
-    found = {
-        ours: take(theirs, *((rows[ours], d) if ours in rows else (d,)))
-        for ours, theirs in _GPT_OUTSIDE.items()
-        if ours != "output_head.weight" or not config.tied
-    }
-    sizes = {"attention.qkv": (d, 3 * d), "attention.out": (d, d), "mlp.up": (d, wide), "mlp.down": (wide, d)}
-    for layer in range(config.n_layers):
-        for ours, theirs in _GPT_MODULES.items():
-            for kind in ("weight", "bias"):
-                shape = sizes.get(ours, (d,))
-                tensor = take(f"transformer.h.{layer}.{theirs}.{kind}", *(shape if kind == "weight" else shape[-1:]))
-                tensor = tensor.T if tensor.ndim > 1 else tensor
-                name = f"blocks.{layer}.{ours}.{kind}"
-                if "qkv" in ours:
-                    found |= {
-                        name.replace("qkv", part): rows for part, rows in zip("qkv", tensor.split(d), strict=True)
-                    }
-                else:
-                    found[name] = tensor
-    return found
 
 
 def _take_rotary(config: ModelConfig, take: Taker) -> Weights:
