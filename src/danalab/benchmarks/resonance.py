@@ -69,10 +69,11 @@ def measure(settings: Settings, say: Callable[[str], None]) -> dict[str, Any]:
 
     Args: say: takes lines for people.
     """
+    shown = {**vars(settings), "lengths": list(settings.lengths), "seeds": list(settings.seeds)}
     found: dict[str, Any] = {
         "benchmark": "resonance",
         "machine": machine(settings.device),
-        "settings": {**vars(settings), "lengths": list(settings.lengths), "seeds": list(settings.seeds)},
+        "settings": {**shown, "data": settings.data and Path(settings.data).name},  # not where it lies on this machine
         "speed": {"weights": "random: speed only", **speed(settings, say)},
     }
     if settings.data is not None:

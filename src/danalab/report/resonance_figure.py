@@ -71,9 +71,16 @@ def _line(axes: Axes, rows: list[dict[str, Any]], key: str, name: str, label: st
 
 
 def _finish(axes: Axes, title: str, x: str, y: str, *, log: bool = False) -> None:
+    from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, NullLocator
+
     if log:
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axes.yaxis.set_minor_locator(NullLocator())
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    elif "tokens" in x:
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.set_title(title, fontsize=10)
     axes.set_xlabel(x)
     axes.set_ylabel(y)
