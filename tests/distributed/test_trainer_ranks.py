@@ -104,6 +104,21 @@ def test_oscillators_on_two_ranks_learn_what_they_learn_on_one(words, tmp_path, 
         assert two[key] == pytest.approx(one[key], rel=1e-5), key
 
 
+@pytest.mark.parametrize(
+    "parallel",
+    [{"distributed_backend": "zero"}, {"distributed_backend": "fsdp"}, {"distributed_backend": "fsdp", "tp_size": 2}],
+    ids=["zero", "fsdp", "tp"],
+)
+def test_the_hoyer_penalty_is_the_same_on_two_ranks(words, tmp_path, parallel):
+    chosen = {"hoyer_loss": 0.5, "iterations": 6}
+    run_training(settings(words, tmp_path / "one", **chosen))
+    run_ranks(train, 2, settings(words, tmp_path / "two", **chosen, **parallel))
+    one, two = (read_rows(tmp_path / name / "metrics.jsonl") for name in ("one", "two"))
+    assert one[-1]["train/hoyer"] < one[0]["train/hoyer"]
+    for key in ("train/loss", "train/hoyer", "val/loss", "grad_norm"):
+        assert two[-1][key] == pytest.approx(one[-1][key], rel=1e-5), key
+
+
 def test_validation_is_the_same_for_any_batch_and_number_of_ranks(words):
     windows = open_dataset(words, "val").sequential(16)
     lengths = torch.ones(256, dtype=torch.int64).numpy()

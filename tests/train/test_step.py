@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from danalab.models import ModelConfig, build_model
+from danalab.models.loss import hoyer_penalty
 from danalab.train.step import GradientStep, UpdateNorm
 
 
@@ -67,3 +68,21 @@ def test_update_norm_is_the_length_of_the_way():
     weights[0] += 1
     weights[1] += 0.5
     assert float(measure.after()) == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize("micro_batch", [2, 6])
+def test_the_hoyer_penalty_pulls_at_the_embedding_and_is_no_part_of_the_loss(micro_batch):
+    _, plain, model, tokens, targets = gradients(micro_batch)
+    parameters = list(model.parameters())
+    model.zero_grad()
+    step = GradientStep(
+        model, parameters, micro_batch=micro_batch, grad_clip=0, z_loss=1e-4, hoyer_loss=0.3,
+        autocast=contextlib.nullcontext,
+    )  # fmt: skip
+    result = step(tokens[:, :-1], targets)
+    found = torch.cat([p.grad.flatten() for p in parameters]) - plain
+    penalty = hoyer_penalty(model.token_embedding(tokens[:, :-1]))
+    expected = torch.autograd.grad(0.3 * penalty, parameters, materialize_grads=True)
+    torch.testing.assert_close(found, torch.cat([g.flatten() for g in expected]), rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(result.hoyer, penalty.detach())
+    torch.testing.assert_close(result.loss, model(tokens[:, :-1], targets)[0].detach())

@@ -24,7 +24,7 @@ from danalab.models.config import ModelConfig
 from danalab.models.documents import document_positions, document_starts
 from danalab.models.init import initialise
 from danalab.models.layers import KIND_OF_ROLE, Embedding, Linear, make_norm
-from danalab.models.loss import chunked_cross_entropy, token_cross_entropy
+from danalab.models.loss import chunked_cross_entropy, hoyer_penalty, token_cross_entropy
 from danalab.models.moe.losses import router_losses, stacked, weighted
 from danalab.models.moe.router import Routing
 from danalab.models.rotary import Rotary
@@ -40,6 +40,8 @@ class Decoder(nn.Module):
         self.document_token: int | None = None
         """Id at which a new document begins in a row, whose attention and positions then start anew; None: a row is one
         document. A matter of training and evaluation: a text that is decoded from a cache is one document."""
+        self.measures_hoyer = False
+        """Whether passes that have gradients compute the Hoyer penalty of the embedded tokens, for `take_hoyer`."""
         self.token_embedding = Embedding(config.vocab_size, config.d_model, "tied" if config.tied else "embedding")
         self.position_embedding = Embedding(config.seq_len, config.d_model) if config.learns_positions else None
         rotary = config.architecture.structure.rotary
@@ -48,6 +50,7 @@ class Decoder(nn.Module):
         self.final_norm = make_norm(config, config.d_model)
         self.output_head = None if config.tied else Linear(config.d_model, config.vocab_size, role="head")
         self._routing: list[Routing] = []
+        self._hoyer: Tensor | None = None
 
     def make_block(self, config: ModelConfig, layer: int) -> Block:
         """The block of index `layer`, counted from 0."""
@@ -119,6 +122,8 @@ class Decoder(nn.Module):
     def _embed(self, tokens: Tensor, start: int, position: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """(vectors of the tokens, rotations for the blocks); `position` [B, L], or None: from `start` on."""
         x, length = self.token_embedding(tokens), tokens.shape[1]
+        if self.measures_hoyer and torch.is_grad_enabled():
+            self._hoyer = hoyer_penalty(x)
         if self.rotary is not None:
             return x, self.rotary(start, length) if position is None else self.rotary.at(position)
         if self.position_embedding is None:
@@ -126,6 +131,11 @@ class Decoder(nn.Module):
         if position is None:
             position = torch.arange(start, start + length, device=tokens.device)
         return x + self.position_embedding(position), None
+
+    def take_hoyer(self) -> Tensor | None:
+        """The Hoyer penalty of the last pass's tokens, once, with its gradient; None where it was not measured."""
+        found, self._hoyer = self._hoyer, None
+        return found
 
     def take_routing(self) -> Routing | None:
         """How experts were used in the last pass that had gradients, in sums [layers with experts, ...]; once.

@@ -81,7 +81,8 @@ def hoyer_penalty(embeddings: Tensor, eps: float = 1e-8) -> Tensor:
 
     Args: embeddings: [..., D]. Source: Hoyer 2004, JMLR 5, without the affine rescaling.
     """
-    return (embeddings.abs().sum(-1) / (torch.linalg.vector_norm(embeddings, dim=-1) + eps)).mean()
+    exact = _at_least_float32(embeddings)
+    return (exact.abs().sum(-1) / (torch.linalg.vector_norm(exact, dim=-1) + eps)).mean()
 
 
 class _Problem(NamedTuple):

@@ -104,6 +104,8 @@ class TrainConfig(SchedulerFlags, ModelFlags):
     """Largest Euclidean norm of the gradient; 0: no clipping."""
     z_loss: float = 1e-4
     """Weight of mean(logsumexp^2) in what is minimised; never part of a reported loss."""
+    hoyer_loss: float = 0.0
+    """Weight of the mean of |e|_1 / |e|_2 over embedded tokens, to make them sparse; never part of a reported loss."""
     seed: int = 0
     """Seed of the initial weights."""
     data_seed: int = 1337
@@ -219,7 +221,8 @@ class TrainConfig(SchedulerFlags, ModelFlags):
                 value = getattr(self, name)
                 if value is not None and not value >= low:
                     raise UserError(f"{flag(name)} {value}: must be {what}")
-        for name in ("grad_clip", "z_loss", "omega", "tokens_per_param", "lr_multiplier", "array_cache_gib"):
+        losses = ("z_loss", "hoyer_loss")
+        for name in ("grad_clip", *losses, "omega", "tokens_per_param", "lr_multiplier", "array_cache_gib"):
             value = getattr(self, name)
             if not 0 <= value < float("inf"):
                 raise UserError(f"{flag(name)} {value}: must be finite and not negative")

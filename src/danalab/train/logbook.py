@@ -81,6 +81,7 @@ class Logbook:
             "flops": float(flops),
             "time": self._time.seconds,
             "train/loss": loss,
+            "train/hoyer": None if result.hoyer is None else float(result.hoyer),
             "lr": lr,
             "grad_norm": grad_norm,
             "update_norm": None if update_norm is None else float(update_norm),

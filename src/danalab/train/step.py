@@ -37,6 +37,8 @@ class StepResult:
     """Whether loss and gradient norm are finite (bool)."""
     norms: Tensor
     """Norm of each parameter's gradient [parameters], to find the culprits."""
+    hoyer: Tensor | None = None
+    """Mean over positions of the Hoyer penalty of the embedded tokens; None where it has no weight."""
     scale: Tensor | None = None
     """What the loss was multiplied by; None outside float16."""
 
@@ -53,6 +55,7 @@ class GradientStep:
         seq_len: int | None = None,
         grad_clip: float,
         z_loss: float,
+        hoyer_loss: float = 0.0,
         autocast: Callable[[], Any],
         sharing: Sharing | None = None,
         loss_scale: LossScale | None = None,
@@ -63,6 +66,7 @@ class GradientStep:
         micro_batch: sequences at a time on this rank.
         seq_len: their length; of shorter ones as many more are taken at a time. None: whatever the length.
         grad_clip: 0 does not clip.
+        z_loss, hoyer_loss: weights of the two regularisers.
         autocast: makes the context manager of forward computations.
         sharing: among which ranks; default one process alone.
         loss_scale: for float16.
@@ -72,7 +76,7 @@ class GradientStep:
         self._micro_batch = micro_batch
         self._seq_len = seq_len
         self._grad_clip = grad_clip
-        self._z_loss = z_loss
+        self._z_loss, self._hoyer_loss = z_loss, hoyer_loss
         self._autocast = autocast
         self._device = parameters[0].device
         self._scale = loss_scale
@@ -85,27 +89,32 @@ class GradientStep:
 
         Collective.
         """
-        loss, _ = self._accumulate(inputs, targets, self._z_loss, self._balance)
-        return self._look(loss)
+        loss, hoyer, _ = self._accumulate(inputs, targets, self._z_loss, self._hoyer_loss, self._balance)
+        return self._look(loss, hoyer if self._hoyer_loss else None)
 
     def of_labels(self, inputs: Tensor, labels: Tensor) -> float:
         """Gradients of the plain mean cross-entropy of `labels`, not clipped nor regularised; how many labels count.
 
         What is not finite stays so. Collective.
         """
-        _, counted = self._accumulate(inputs, labels, 0.0, None)
+        _, _, counted = self._accumulate(inputs, labels, 0.0, 0.0, None)
         if self._scale is not None:
             self._sharing.scale_gradients(1 / self._scale.value)
         return counted
 
     def _accumulate(
-        self, inputs: Tensor, targets: Tensor, z_loss: float, balance: ExpertBalance | None
-    ) -> tuple[Tensor, float]:
-        """(mean cross-entropy, valid targets) of the global batch, whose gradients are left in the parameters."""
+        self, inputs: Tensor, targets: Tensor, z_loss: float, hoyer_loss: float, balance: ExpertBalance | None
+    ) -> tuple[Tensor, Tensor, float]:
+        """(mean cross-entropy, mean Hoyer penalty, valid targets) of the global batch.
+
+        Gradients are left in the parameters.
+        """
         sharing = self._sharing
         valid, positions = sharing.world.sums([float((targets != IGNORED).sum()), float(targets.numel())])
         counts = {"valid_count": valid, "position_count": positions}
         total = torch.zeros((), device=self._device)
+        hoyer = torch.zeros_like(total)
+        self._model.measures_hoyer = bool(hoyer_loss)
         longer = 1 if self._seq_len is None else max(1, self._seq_len // inputs.shape[1])
         starts = range(0, inputs.shape[0], self._micro_batch * longer)
         for start in starts:
@@ -118,6 +127,10 @@ class GradientStep:
                     loss = ce + z_loss * lse2
                     if balance is not None:
                         loss = loss + balance.loss(self._model.take_routing(), positions)
+                    if hoyer_loss:
+                        penalty = self._model.take_hoyer() * (micro_targets.numel() / positions)
+                        loss = loss + hoyer_loss * penalty
+                        hoyer += penalty.detach()
                 if sharing.loss_factor != 1:
                     loss = loss * sharing.loss_factor
                 if self._scale is not None:
@@ -127,9 +140,9 @@ class GradientStep:
         sharing.finish()
         if balance is not None:
             balance.finish(sharing.total)
-        return sharing.total(total), valid
+        return sharing.total(total), sharing.total(hoyer) if hoyer_loss else hoyer, valid
 
-    def _look(self, loss: Tensor) -> StepResult:
+    def _look(self, loss: Tensor, hoyer: Tensor | None) -> StepResult:
         """Norms and the finite check of what was computed; clips."""
         scale = None if self._scale is None else self._scale.value
         norms = self._sharing.gradient_norms()
@@ -144,7 +157,7 @@ class GradientStep:
             self._sharing.scale_gradients(factor)
         if self._scale is not None:
             self._scale.update(finite)
-        return StepResult(loss, norm, finite, norms, scale)
+        return StepResult(loss, norm, finite, norms, hoyer, scale)
 
 
 class UpdateNorm:

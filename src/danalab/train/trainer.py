@@ -96,6 +96,7 @@ class Trainer:
             seq_len=resolved.seq_len,
             grad_clip=config.grad_clip,
             z_loss=config.z_loss,
+            hoyer_loss=config.hoyer_loss,
             autocast=autocast,
             sharing=self.sharing,
             loss_scale=loss_scale,
