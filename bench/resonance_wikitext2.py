@@ -34,7 +34,7 @@ RESULT = Path(__file__).parent / "results" / "resonance_wikitext2.json"
 
 COMMON = {
     "d_model": 128, "n_layers": 4, "seq_len": 512, "batch_size": 8, "opt": "adamw", "beta1": 0.9, "beta2": 0.95,
-    "weight_decay": 0.1, "grad_clip": 1.0, "z_loss": 0.0, "scheduler": "cos", "eval_interval": 100, "eval_batches": 8,
+    "weight_decay": 0.1, "grad_clip": 1.0, "z_loss": 0.0, "scheduler": "cos", "eval_interval": 200, "eval_batches": 2,
     "log_interval": 50, "ckpt_interval": 200, "device": "cpu", "dtype": "bfloat16",
 }  # fmt: skip
 RESONANCE = {"arch": "resonance", "mlp_dim": 320}
