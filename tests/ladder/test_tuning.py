@@ -11,7 +11,10 @@ from ladder.planted import plant
 
 def test_rows_from_before_a_setting_existed_are_repeats_of_those_after(tmp_path):
     now = json.loads(json.dumps(asdict(TrainConfig(arch="enoki"))))
-    rows = [{**row, "settings": {"arch": "enoki"} if row["seed"] == 0 else now} for row in read_ladder(plant(tmp_path))]
+    rows = [
+        {**row, "settings": {"arch": "enoki"} if row["seed"] == 0 else {**now, "lr": row["lr"]}}
+        for row in read_ladder(plant(tmp_path))
+    ]
     assert all(len(each.runs) == 3 and each.trials == 3 for each in tune(rows, "exact"))
 
 
