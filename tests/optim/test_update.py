@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from danalab.optim import AdamWDecayingWD, ADana, DanaMK4, DanaStar, DanaStarMK4, ways
+from danalab.optim import AdamWDecayingWD, ADana, DanaMK4, DanaStar, DanaStarMK4, blocks
 
 WAYS = {"eager": {"fused": False}, "foreach": {"foreach": True}, "fused": {"fused": True}}
 FAMILY = {"adana": ADana, "dana-mk4": DanaMK4, "dana-star": DanaStar, "dana-star-mk4": DanaStarMK4}
@@ -149,7 +149,7 @@ def test_maximize_is_descent_on_the_negative(name, flags):
 @pytest.mark.parametrize("name", FAMILY)
 def test_blocks_of_the_foreach_way_are_the_whole(name, monkeypatch):
     """Large tensors are taken in blocks, small ones many at a time, others as they lie in memory."""
-    monkeypatch.setattr(ways, "CACHE_BLOCK", 64)
+    monkeypatch.setattr(blocks, "CACHE_BLOCK", 64)
     shapes = [(5,), (9, 50), (), (7,), (64,), (65,), *[(8,)] * 12]
     finished = []
     for flags in ({"fused": False}, {"foreach": True}):

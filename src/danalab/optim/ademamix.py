@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from danalab.optim.base import DecayingOptimizer, ElementwiseOptimizer
-from danalab.optim.foreach import Tensors, average, roots_of
+from danalab.optim.foreach import New, Tensors, average, roots_of
 from danalab.optim.functional import Scalar, adam_scalars, keep_factor
 from danalab.optim.rules import Rule
 from danalab.optim.settings import check_coupled_decay, check_numbers, check_settings
@@ -79,12 +79,12 @@ def ademamix_direction(
     return (m / correction1 + weight * slow) / (v.sqrt() / correction2**0.5 + eps)
 
 
-def ademamix_foreach(ps: Tensors, gs: Tensors, ms: Tensors, vs: Tensors, slows: Tensors, **s: Any) -> None:
+def ademamix_foreach(new: New, ps: Tensors, gs: Tensors, ms: Tensors, vs: Tensors, slows: Tensors, **s: Any) -> None:
     """`ademamix_update` on lists, in place. `ps` are in the dtype of the averages."""
     average(ms, vs, gs, s["gain1"], s["gain2"])
     torch._foreach_lerp_(slows, gs, s["gain3"])
-    roots = roots_of(vs, s["eps"] * s["correction2"] ** 0.5)
-    steps = torch._foreach_mul(ms, 1 / s["correction1"])
+    roots = roots_of(new, vs, s["eps"] * s["correction2"] ** 0.5)
+    steps = new("mul", ms, 1 / s["correction1"])
     torch._foreach_add_(steps, slows, alpha=s["weight"])
     if s["keep"] != 1:
         torch._foreach_mul_(ps, s["keep"])

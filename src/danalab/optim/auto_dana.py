@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from danalab.errors import UserError
-from danalab.optim.foreach import Tensors, average, roots_of
+from danalab.optim.foreach import New, Tensors, average, roots_of, two_to
 from danalab.optim.functional import Scalar, keep_factor
 from danalab.optim.log_time import LogTimeOptimizer
 from danalab.optim.rules import Rule
@@ -95,20 +95,18 @@ def auto_dana_direction(
     return g / r + gamma3 * (alpha * growth + alpha_offset) * u
 
 
-def auto_dana_foreach(ps: Tensors, gs: Tensors, ms: Tensors, vs: Tensors, **s: Any) -> None:
+def auto_dana_foreach(new: New, ps: Tensors, gs: Tensors, ms: Tensors, vs: Tensors, **s: Any) -> None:
     """`auto_dana_update` on lists, in place. `ps` are in the dtype of the moments."""
     average(ms, vs, gs, s["gain"], s["gain"])
-    roots = roots_of(vs, s["eps"])
-    ratios = torch._foreach_div(ms, roots)
+    roots = roots_of(new, vs, s["eps"])
+    ratios = new("div", ms, roots)
     # 1 - floor / u^2, held at 0 from below; a u of 0 gives minus infinity there, and floor / 0 no NaN as floor > 0.
-    shares = torch._foreach_mul(ratios, ratios)
+    shares = new("mul", ratios, ratios)
     torch._foreach_reciprocal_(shares)
     torch._foreach_mul_(shares, -s["floor"])
     torch._foreach_add_(shares, 1.0)
     torch._foreach_clamp_min_(shares, 0.0)
-    # 2^(log2(1+t) span w), as exp
-    torch._foreach_mul_(shares, s["log2_time"] * s["span"] * 0.6931471805599453)
-    torch._foreach_exp_(shares)
+    two_to(new, shares, s["log2_time"] * s["span"])
     torch._foreach_mul_(shares, s["gamma3"] * s["alpha"])
     torch._foreach_add_(shares, s["gamma3"] * s["alpha_offset"])
     torch._foreach_mul_(shares, ratios)

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from danalab.optim.foreach import Tensors
+from danalab.optim.foreach import New, Tensors
 from danalab.optim.functional import Scalar, log_time_scalars
 from danalab.optim.log_time import LogTimeOptimizer
 from danalab.optim.rules import Rule
@@ -58,11 +58,10 @@ def sign_dana_direction(g: Tensor, m: Tensor, *, weight: Scalar) -> Tensor:
     return g.sign() + weight * m.sign()
 
 
-def _foreach(ps: Tensors, gs: Tensors, ms: Tensors, *, signs: bool, **s: Any) -> None:
+def _foreach(new: New, ps: Tensors, gs: Tensors, ms: Tensors, *, signs: bool, **s: Any) -> None:
     torch._foreach_lerp_(ms, gs, s["gain"])
-    steps = list(torch._foreach_sign(ms)) if signs else ms
-    fresh = list(torch._foreach_sign(gs)) if signs else gs
-    steps = torch._foreach_add(fresh, steps, alpha=s["weight"])
+    steps = new("sign", ms) if signs else ms
+    steps = new("add", new("sign", gs) if signs else gs, steps, alpha=s["weight"])
     torch._foreach_add_(ps, steps, alpha=-s["lr"])
     if s["keep"] != 1:
         torch._foreach_mul_(ps, s["keep"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -13,6 +13,8 @@ from torch import Tensor
 from danalab.errors import UserError
 from danalab.optim import compiled, native
 from danalab.optim.batch import Batch
+from danalab.optim.blocks import SameMemory, in_blocks
+from danalab.optim.foreach import fresh
 from danalab.optim.rules import Rule
 from danalab.optim.state import moment_dtype
 from danalab.optim.store import store_rounded
@@ -24,10 +26,6 @@ Way = Callable[[Rule, list[Batch]], None]
 WORTH_COMPILING = 1 << 20
 """Elements from which on an optimizer on a CPU with `fused=None` uses the compiled kernels: for fewer, compiling them,
 if only once per machine, is not worth the time it saves."""
-
-CACHE_BLOCK = 1 << 17
-"""Elements of a block of the foreach way on a CPU, half a mebibyte in float32: larger ones leave the cache, and with
-smaller ones the threads' starting and stopping at each of two dozen operations takes more of the time."""
 
 
 def eager(rule: Rule, batches: list[Batch]) -> None:
@@ -49,40 +47,19 @@ def foreach(rule: Rule, batches: list[Batch]) -> None:
         grads = [g.to(dtype) for g in batch.signed_grads()]
         scalars = batch.scalars(rule)
         lists = [wide, grads, *map(list, zip(*batch.moments, strict=True))]
-        for portion in _portions(lists, scalars) if rule.elementwise else [lists]:
-            rule.foreach(*portion, **scalars)
+        if not rule.elementwise:
+            rule.foreach(*lists, **scalars)
+        elif not wide[0].is_cpu:
+            rule.foreach(fresh, *lists, **scalars)  # everything at once: it is launches that cost
+        else:
+            memory = SameMemory()
+            each = any(isinstance(value, Tensor) for value in scalars.values())  # a number for each parameter
+            for block in [lists] if each else in_blocks(lists):
+                memory.start_block()
+                rule.foreach(memory, *block, **scalars)
         for i, (p, new_p) in enumerate(zip(batch.params, wide, strict=True)):
             if new_p is not p:
                 store_rounded(p, new_p, batch, i)
-
-
-def _portions(lists: list[list[Tensor]], scalars: Mapping[str, Any]) -> Iterator[list[list[Tensor]]]:
-    """Views of parallel lists of tensors that are worked on together: everything at once on a GPU, where launches cost;
-    on a CPU blocks whose temporaries stay in the cache, where fresh memory costs more than the arithmetic, and small
-    tensors many at a time.
-    """
-    if not lists[0][0].is_cpu or any(isinstance(value, Tensor) for value in scalars.values()):
-        yield lists
-        return
-    small: list[list[Tensor]] = [[] for _ in lists]
-    together = 0  # elements of the small ones
-    for tensors in zip(*lists, strict=True):
-        numel = tensors[0].numel()
-        if numel * 8 <= CACHE_BLOCK:
-            if together + numel > CACHE_BLOCK:
-                yield small
-                small, together = [[] for _ in lists], 0
-            together += numel
-            for part, tensor in zip(small, tensors, strict=True):
-                part.append(tensor)
-        elif all(tensor.is_contiguous() for tensor in tensors):
-            count = -(-numel // CACHE_BLOCK)  # of blocks alike, so that none is too small for all threads
-            for blocks in zip(*(tensor.view(-1).chunk(count) for tensor in tensors), strict=True):
-                yield [[block] for block in blocks]
-        else:
-            yield [[tensor] for tensor in tensors]
-    if together:
-        yield small
 
 
 def choose(flags: Mapping[str, Any], device: str, numel: int) -> Way:
