@@ -71,6 +71,7 @@ def _keep(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor, Te
     x, gate, up, counts = inputs
     _, g, u = output
     ctx.mark_non_differentiable(g, u)
+    ctx.set_materialize_grads(False)  # else two more tensors of zeros are made for gradients that nobody has
     ctx.save_for_backward(x, gate, up, g, u, counts)
 
 
