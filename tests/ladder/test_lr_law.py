@@ -50,3 +50,11 @@ def test_two_sizes_are_refused_with_the_number_that_is_needed():
 
 def test_the_same_trials_give_the_same_law():
     assert fit_lr_law(*trials(), n_bootstrap=5).samples == fit_lr_law(*trials(), n_bootstrap=5).samples
+
+
+def test_a_rate_that_falls_faster_than_any_power_leaves_b_among_the_sizes():
+    sizes = np.geomspace(1e4, 2e5, 5)
+    params, lr = np.repeat(sizes, 3), (0.05 * np.exp(-sizes / 1e5)[:, None] * [0.5, 1, 2]).ravel()
+    law = fit_lr_law(params, lr, np.tile([3.1, 3.0, 3.1], 5), n_bootstrap=0)
+    assert law.b <= 1.01 * sizes.max()
+    assert law.d > -5

@@ -145,8 +145,9 @@ def _fit(points: Sequence[_Point]) -> tuple[float, float, float]:
         d = (away * (y - my)) @ w / (away**2 @ w)
         return (y - my - d[:, None] * away) ** 2 @ w, my - d * mx, d
 
-    # b from far below the smallest size, where it has no effect, to some times the largest, where the law is a line.
-    low, high = math.log(P.min()) - 12, math.log(P.max()) + 2
+    # b from far below the smallest size, where it has no effect, to the largest: beyond it the law is an exponential
+    # over what was measured, whose d means nothing.
+    low, high = math.log(P.min()) - 12, math.log(P.max())
     grid = np.linspace(low, high, 120)
     for _ in range(6):  # closer and closer around the best
         i = int(np.argmin(lines(grid)[0]))

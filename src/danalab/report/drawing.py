@@ -185,13 +185,19 @@ def short(number: float) -> str:
     return f"{number:.3g}"
 
 
-def counts(axis: Axis, values: Iterable[float] = ()) -> None:
+def fraction(number: float) -> str:
+    """A factor for people: 4, 1, 1/16; 0.3 where it is no such fraction."""
+    parts = round(1 / number)
+    return f"1/{parts}" if parts > 1 and math.isclose(number * parts, 1) else short(number)
+
+
+def counts(axis: Axis, values: Iterable[float] = (), words: Callable[[float], str] = short) -> None:
     """Ticks of a logarithmic axis of counts: at `values` where they stand apart, else at 1, 2 and 5."""
     at = sorted(set(values))
     low, high = axis.get_view_interval()
     fits = bool(at) and apart(at, math.log(high / low), 0.08)
     axis.set_major_locator(FixedLocator(at if fits else round_numbers(low, high)))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: words(value)))
     axis.set_minor_locator(NullLocator())
 
 

@@ -36,6 +36,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.lines import Line2D
 
+STRIP = 0.09
+"""Height of the strip of losses that were not reached, as a share of the axes."""
+
 
 @styled
 def saved_figure(material: Material) -> Figure | Absent:
@@ -106,17 +109,26 @@ def draw_saved(axes: Axes, found: Analysis, named: str | None = None) -> None:
         values += [*y, *bounds]
         if len(reached) < len(sizes):
             missed = True
+            absent = [p * factor for p, s in sizes if s.saved is None]
             axes.plot(
-                [p * factor for p, s in sizes if s.saved is None], [0.045] * (len(sizes) - len(reached)), linestyle="",
+                absent, [STRIP / 2] * len(absent), linestyle="",
                 marker=kind["marker"], markerfacecolor="#ffffff", color=kind["color"],
                 transform=axes.get_xaxis_transform(), label=f"_{opt}: not reached", gid=f"{opt}: not reached",
             )  # fmt: skip
     _limit(axes, values, below=0.14 if missed else 0.05)
     if missed:
-        strip = Rectangle((0, 0), 1, 0.09, transform=axes.transAxes, color=LINE, alpha=0.45, linewidth=0, zorder=0)
+        strip = Rectangle((0, 0), 1, STRIP, transform=axes.transAxes, color=LINE, alpha=0.45, linewidth=0, zorder=0)
         axes.add_patch(strip)
+        low, high = axes.get_ylim()
+        axes.set_yticks([tick for tick in axes.get_yticks() if low + STRIP * (high - low) < tick < high])
         axes.annotate(
-            "not reached", (-0.012, 0.045), xycoords="axes fraction", ha="right", va="center", fontsize=8.5, color=SOFT
+            "not reached",
+            (-0.012, STRIP / 2),
+            xycoords="axes fraction",
+            ha="right",
+            va="center",
+            fontsize=8.5,
+            color=SOFT,
         )
     axes.set(xscale="log", xlabel=SIZE, ylabel=f"compute saved against {found.baseline}")
     every = [params for sizes in found.saved.values() for params in sizes]

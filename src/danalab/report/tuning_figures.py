@@ -20,6 +20,7 @@ from danalab.report.drawing import (
     at_the_edge,
     canvas,
     counts,
+    fraction,
     group,
     is_leftmost,
     legend,
@@ -60,7 +61,7 @@ def sensitivity_figure(material: Material) -> Figure | Absent:
         shown = [x for line in lines.values() for x, losses in line if min(losses) <= top]
         near = {x for line in lines.values() for x, _ in line if min(shown) / 4 <= x <= 4 * max(shown)}
         widen(axes.xaxis, sorted(near))
-        counts(axes.xaxis, near)
+        counts(axes.xaxis, near, words=fraction)
         if is_leftmost(axes):
             axes.set_ylabel("loss above best trial [nats a token]")
     legend(figure)
