@@ -319,8 +319,8 @@ class Trainer:
         self.time.tick()
         with self.driver.evaluating():
             values, optimizer = tensors.collect(self.model, self.driver.optimizer)
-            values = self.sharing.stored(values)
-            return self.saver.save(self.step, values, {**self._meta(), "optimizer": optimizer}, wait=wait)
+            stored = self.sharing.stored(values)
+            return self.saver.save(self.step, stored, {**self._meta(), "optimizer": optimizer}, wait=wait)
 
     def _meta(self) -> dict[str, Any]:
         return {

@@ -1,8 +1,9 @@
-"""State as it is without sharding: one entry a parameter, whole. What ranks own is gathered into it and cut from it."""
+"""State as it is without sharding: one entry a parameter. What ranks own is gathered into it, or its part, and cut
+from it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from danalab.optim.named_groups import hyper
 from danalab.optim.sharding.adapted import Adapted
 from danalab.optim.sharding.nested import Outline, leaves, map_leaves
 from danalab.optim.zero.layout import Piece
+from danalab.optim.zero.part import Part
 
 States = Mapping[Piece, tuple[Mapping[str, Any], bool]]
 
@@ -46,11 +48,53 @@ def gather_states(
     Returns:
         parameter index -> state, tensors in host memory; and the parameters that wait for their first step.
     """
+
+    def whole(value: Tensor | None, form: Outline, owner: int) -> Tensor:
+        return _from_owner(value, (form.shape, form.dtype), owner, group, rank, ranks)
+
+    def put(into: dict[str, Any], key: str, value: Tensor, piece: Piece) -> None:
+        if key not in into:
+            into[key] = torch.empty(shapes[piece.parameter], dtype=value.dtype)
+        into[key].view(-1)[piece.start : piece.stop] = value
+
+    return _put_together(own, shapes, group, rank, ranks, whole, put)
+
+
+def part_states(
+    own: States, shapes: Sequence[torch.Size], group: Any, rank: int, ranks: int
+) -> tuple[dict[int, dict[str, Any]], set[int]]:
+    """As `gather_states`, with a `Part` for each tensor of one dimension or more: no rank gets what it doesn't own."""
+
+    def part(value: Tensor | None, form: Outline, _: int) -> Part:
+        return Part(form.shape, form.dtype, 0, value)
+
+    def put(into: dict[str, Any], key: str, found: Part, piece: Piece) -> None:
+        if found.values is not None or key not in into:
+            into[key] = Part(tuple(shapes[piece.parameter]), found.dtype, piece.start, found.values)
+
+    return _put_together(own, shapes, group, rank, ranks, part, put)
+
+
+def _put_together(
+    own: States,
+    shapes: Sequence[torch.Size],
+    group: Any,
+    rank: int,
+    ranks: int,
+    arrive: Callable[[Tensor | None, Outline, int], Any],
+    put: Callable[[dict[str, Any], str, Any, Piece], None],
+) -> tuple[dict[int, dict[str, Any]], set[int]]:
+    """(parameter index -> state, parameters that wait for their first step), from the outlines of all ranks' pieces.
+
+    Args:
+        arrive: (the owner's tensor, None elsewhere; its form; the owner) -> what stands in its place.
+        put: (state of a parameter, key, what came of a slice, its piece): add it.
+    """
     outline = [
         (piece, map_leaves(dict(state), lambda leaf: Outline(leaf) if _is_large(leaf) else _on_host(leaf)), waits)
         for piece, (state, waits) in own.items()
     ]
-    tensors = iter([leaf for state, _ in own.values() for _, leaf in leaves(dict(state)) if _is_large(leaf)])
+    tensors = iter([leaf.detach() for state, _ in own.values() for _, leaf in leaves(dict(state)) if _is_large(leaf)])
     outlines: list[Any] = [outline]
     if ranks > 1:
         outlines = [None] * ranks
@@ -63,22 +107,18 @@ def gather_states(
             if waits:
                 waiting.add(piece.parameter)
 
-            def arrive(leaf: Any, owner: int = owner, mine: Iterator[Tensor] | None = mine) -> Any:
+            def come(leaf: Any, owner: int = owner, mine: Iterator[Tensor] | None = mine) -> Any:
                 if not isinstance(leaf, Outline):
                     return leaf  # a clock, say: alike for all pieces of a parameter
-                value = None if mine is None else next(mine).detach()
-                return _from_owner(value, (leaf.shape, leaf.dtype), owner, group, rank, ranks)
+                return arrive(None if mine is None else next(mine), leaf, owner)
 
-            whole = shapes[piece.parameter]
             into = found.setdefault(piece.parameter, {})
-            for key, value in map_leaves(state, arrive).items():
-                is_slice = isinstance(value, Tensor) and value.shape == (piece.numel,) and piece.numel != whole.numel()
-                if not is_slice:
-                    into[key] = value
+            is_cut = piece.numel != shapes[piece.parameter].numel()
+            for key, value in map_leaves(state, come).items():
+                if is_cut and getattr(value, "shape", None) == (piece.numel,):
+                    put(into, key, value, piece)
                 else:
-                    if key not in into:
-                        into[key] = torch.empty(whole, dtype=value.dtype)
-                    into[key].view(-1)[piece.start : piece.stop] = value
+                    into[key] = value
     return {i: state for i, state in sorted(found.items()) if state}, waiting
 
 

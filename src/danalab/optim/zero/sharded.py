@@ -283,6 +283,13 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
         """The state_dict that the optimizer has without sharding, on every rank, tensors in host memory. Collective."""
         return self._owned_state.state_dict(self.param_groups, self.optimizer_name)
 
+    def part_state_dict(self) -> dict[str, Any]:
+        """As `state_dict`, with a `Part` in place of each tensor but numbers: for checkpoints of ranks together.
+
+        Nothing is copied, and no rank gets what it doesn't own. Collective.
+        """
+        return self._owned_state.state_dict(self.param_groups, self.optimizer_name, in_parts=True)
+
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore from a `state_dict` of any number of ranks, or of the optimizer without sharding. Collective.

@@ -12,7 +12,7 @@ from danalab.errors import UserError
 from danalab.optim.named_groups import hyper
 from danalab.optim.sharding import loading
 from danalab.optim.sharding.adapted import Adapted
-from danalab.optim.zero.canonical import cut_state_dict, gather_states, own_states
+from danalab.optim.zero.canonical import cut_state_dict, gather_states, own_states, part_states
 from danalab.optim.zero.layout import Piece
 
 
@@ -44,16 +44,21 @@ class OwnedState:
             if i in found:
                 yield p, found[i][name]
 
-    def state_dict(self, groups: Sequence[MutableMapping[str, Any]], optimizer_name: str) -> dict[str, Any]:
+    def state_dict(
+        self, groups: Sequence[MutableMapping[str, Any]], optimizer_name: str, *, in_parts: bool = False
+    ) -> dict[str, Any]:
         """The state_dict without sharding, on every rank, tensors in host memory.
 
-        Args: groups: of the whole optimizer; they get the settings that a library adds at its first step.
+        Args:
+            groups: of the whole optimizer; they get the settings that a library adds at its first step.
+            in_parts: with a `Part` in place of each tensor but numbers, of this rank's own state.
         """
         own = own_states(self._inner, self._owned)  # first: it may rehearse that first step, to complete the state
         for group, inner in zip(groups, self._inner.param_groups, strict=True):
             for key, value in hyper(inner).items():
                 group.setdefault(key, value)
-        states, waiting = gather_states(own, self._shapes, self._group, self._rank, self._ranks)
+        gather = part_states if in_parts else gather_states
+        states, waiting = gather(own, self._shapes, self._group, self._rank, self._ranks)
         saved_groups, start = [], 0
         for group in groups:
             stop = start + len(group["params"])

@@ -7,12 +7,14 @@ twice, however many replicas there are.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from danalab.optim.balance import owners
+from danalab.optim.zero.part import Part
 from danalab.train.parallel.world import World
 
 
@@ -24,16 +26,18 @@ class HostCopies:
         # Kept from save to save: fresh memory of this size would be paged in anew each time.
         self._copies: dict[str, Tensor] = {}
         self._specs: dict[str, Any] = {}
+        self._parts: dict[str, Part] = {}
 
-    def take(self, tensors: Mapping[str, Tensor]) -> None:
+    def take(self, tensors: Mapping[str, Tensor | Part]) -> None:
         """Copy this rank's share of `tensors` as they are now; returns when they are copied."""
         share: dict[str, Any] = share_of(tensors, self._world)
         self._copies = {name: self._copies[name] for name in share if name in self._copies}
         self._specs = {name: value._spec for name, value in share.items() if _is_sharded(value)}
+        self._parts = {name: replace(value, values=None) for name, value in share.items() if isinstance(value, Part)}
         on_gpu = False
         with torch.no_grad():
             for name, value in share.items():
-                source: Tensor = value.to_local() if _is_sharded(value) else value
+                source: Tensor = value.to_local() if _is_sharded(value) else _values(value)
                 copy = self._copies.get(name)
                 if copy is None or copy.shape != source.shape or copy.dtype != source.dtype:
                     copy = torch.empty(source.shape, dtype=source.dtype, device="cpu", pin_memory=source.is_cuda)
@@ -44,33 +48,36 @@ class HostCopies:
             torch.cuda.current_stream().synchronize()
 
     @property
-    def tensors(self) -> dict[str, Tensor]:
+    def tensors(self) -> dict[str, Tensor | Part]:
         """The copies, sharded as the originals are."""
+        found: dict[str, Tensor | Part] = {
+            name: replace(self._parts[name], values=copy) if name in self._parts else copy
+            for name, copy in self._copies.items()
+        }
         if not self._specs:
-            return dict(self._copies)
+            return found
         from torch.distributed.tensor import DTensor
 
         # Not DTensor.from_local, which would move the copy back to where its mesh computes.
-        return {
-            name: DTensor(copy, self._specs[name], requires_grad=False) if name in self._specs else copy
-            for name, copy in self._copies.items()
-        }
+        sharded = {name: DTensor(self._copies[name], spec, requires_grad=False) for name, spec in self._specs.items()}
+        return found | sharded
 
 
-def share_of(tensors: Mapping[str, Tensor], world: World) -> dict[str, Tensor]:
-    """Those of `tensors` that this rank writes: its shards, and an even part of what is replicated.
+def share_of(tensors: Mapping[str, Tensor | Part], world: World) -> dict[str, Tensor | Part]:
+    """Those of `tensors` that this rank writes: its shards and parts, and an even part of what is replicated.
 
     All ranks call it with the same names and shapes, and together they have everything once.
     """
     if world.size == 1:
         return dict(tensors)
     alike: dict[int, list[tuple[str, int]]] = {}
-    for name, value in tensors.items():
+    mine = {name for name, value in tensors.items() if isinstance(value, Part) and value.values is not None}
+    others = {name: value for name, value in tensors.items() if isinstance(value, Tensor)}
+    for name, value in others.items():
         copies, place = _copies(value, world)
         alike.setdefault(copies, []).append((name, place))
-    mine = set()
     for copies, entries in alike.items():
-        costs = [float(tensors[name].numel() * tensors[name].element_size()) for name, _ in entries]
+        costs = [float(others[name].numel() * others[name].element_size()) for name, _ in entries]
         for (name, place), owner in zip(entries, owners(costs, copies), strict=True):
             if owner == place:
                 mine.add(name)
@@ -93,5 +100,12 @@ def _copies(value: Tensor, world: World) -> tuple[int, int]:
     return copies, place
 
 
-def _is_sharded(value: Tensor) -> bool:
+def _values(value: Tensor | Part) -> Tensor:
+    if isinstance(value, Tensor):
+        return value
+    assert value.values is not None
+    return value.values
+
+
+def _is_sharded(value: Any) -> bool:
     return getattr(value, "device_mesh", None) is not None

@@ -19,12 +19,13 @@ from torch import Tensor
 
 from danalab.errors import UserError
 from danalab.files import sha256
+from danalab.optim.zero.part import Part
 from danalab.train.checkpoint.together import together
 from danalab.train.parallel.world import World
 
 log = logging.getLogger(__name__)
 
-Writer = Callable[[Mapping[str, Tensor], Path], None]
+Writer = Callable[[Mapping[str, Tensor | Part], Path], None]
 
 
 def local_folder(given: Path | None, run: Path, rank: int) -> Path | None:
@@ -58,7 +59,7 @@ class LocalDisk:
         self._in_use = True
         shutil.rmtree(folder, ignore_errors=True)  # of a process that was killed
 
-    def __call__(self, tensors: Mapping[str, Tensor], target: Path) -> None:
+    def __call__(self, tensors: Mapping[str, Tensor | Part], target: Path) -> None:
         """Write `tensors` into `target`. Collective.
 
         Raises:
@@ -82,7 +83,7 @@ class LocalDisk:
                 return
         self._write(tensors, target)
 
-    def _stage(self, tensors: Mapping[str, Tensor]) -> Path:
+    def _stage(self, tensors: Mapping[str, Tensor | Part]) -> Path:
         def make() -> Path:
             self.folder.mkdir(parents=True, exist_ok=True)
             return Path(tempfile.mkdtemp(dir=self.folder))

@@ -13,26 +13,27 @@ from typing import Any
 from torch import Tensor
 
 from danalab.errors import UserError
+from danalab.optim.zero.part import Part
 
 OPTIM, EXTRA = "optim.", "optim_extra."
 _TENSOR, _TUPLE, _PAIRS = "__tensor__", "__tuple__", "__pairs__"
 
 
-def flatten(state_dict: Mapping[str, Any], names: Sequence[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """(tensors by flat name, everything else).
+def flatten(state_dict: Mapping[str, Any], names: Sequence[str]) -> tuple[dict[str, Tensor | Part], dict[str, Any]]:
+    """(tensors, or parts of them, by flat name; everything else).
 
     Args:
         names: of the parameters, in the order of the groups.
     Raises:
         UserError: a value that is neither a tensor nor plain; names it.
     """
-    tensors: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor | Part] = {}
     plain: dict[str, dict[str, Any]] = {}
     keys = [key for group in state_dict["param_groups"] for key in group["params"]]
     for name, key in zip(names, keys, strict=True):
         for what, value in state_dict["state"].get(key, {}).items():
-            if isinstance(value, Tensor):
-                tensors[f"{OPTIM}{name}.{what}"] = value.detach()
+            if isinstance(value, (Tensor, Part)):
+                tensors[f"{OPTIM}{name}.{what}"] = _detached(value)
             else:
                 plain.setdefault(name, {})[what] = _encode(value, f"{OPTIM}{name}.{what}", tensors)
     groups = [
@@ -97,12 +98,12 @@ def _encode_setting(value: Any, name: str) -> Any:
     return list(value) if isinstance(value, tuple) else _encode(value, name, None)
 
 
-def _encode(value: Any, flat: str, tensors: dict[str, Tensor] | None) -> Any:
+def _encode(value: Any, flat: str, tensors: dict[str, Tensor | Part] | None) -> Any:
     """`value` for JSON; tensors in it go to `tensors`."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
-    if isinstance(value, Tensor) and tensors is not None:
-        tensors[flat] = value.detach()
+    if isinstance(value, (Tensor, Part)) and tensors is not None:
+        tensors[flat] = _detached(value)
         return {_TENSOR: flat}
     if isinstance(value, (list, tuple)):
         encoded = [_encode(item, f"{flat}.{n}", tensors) for n, item in enumerate(value)]
@@ -110,6 +111,10 @@ def _encode(value: Any, flat: str, tensors: dict[str, Tensor] | None) -> Any:
     if isinstance(value, Mapping):
         return {_PAIRS: [[key, _encode(item, f"{flat}.{key}", tensors)] for key, item in _plain_keys(value, flat)]}
     raise UserError(f"optimizer state {flat} is a {type(value).__name__}, which a checkpoint cannot hold")
+
+
+def _detached(value: Tensor | Part) -> Tensor | Part:
+    return value.detach() if isinstance(value, Tensor) else value
 
 
 def _plain_keys(value: Mapping[Any, Any], flat: str) -> Iterator[tuple[Any, Any]]:

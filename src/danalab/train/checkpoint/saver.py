@@ -19,6 +19,7 @@ from typing import Any
 from torch import Tensor
 
 from danalab.errors import UserError
+from danalab.optim.zero.part import Part
 from danalab.train.checkpoint import tensors as flat
 from danalab.train.checkpoint.host_copies import HostCopies
 from danalab.train.checkpoint.local_disk import LocalDisk
@@ -61,7 +62,7 @@ class Saver:
         asynchronous: bool = True,
         world: World = World.single(),  # noqa: B008 - frozen
         local_folder: Path | None = None,
-        write: Callable[[Mapping[str, Tensor], Path], None] | None = None,
+        write: Callable[[Mapping[str, Tensor | Part], Path], None] | None = None,
     ):
         """Args:
         world: all ranks make a saver, and call it at the same steps.
@@ -82,7 +83,9 @@ class Saver:
         self._thread: threading.Thread | None = None
         self._job: _Job | None = None
 
-    def save(self, step: int, tensors: Mapping[str, Tensor], meta: dict[str, Any], *, wait: bool = False) -> float:
+    def save(
+        self, step: int, tensors: Mapping[str, Tensor | Part], meta: dict[str, Any], *, wait: bool = False
+    ) -> float:
         """Save `tensors` as they are now; returns the seconds that the caller was held up.
 
         Args:

@@ -22,7 +22,10 @@ from torch import Tensor, nn
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
+from danalab.optim.zero import DistributedMuonAdamW
+from danalab.optim.zero.part import Part
 from danalab.train.checkpoint.optimizer_state import flatten, unflatten
+from danalab.train.checkpoint.parts import PartPlanner, StoredPart
 from danalab.train.checkpoint.store import DamagedCheckpointError
 from danalab.train.parallel.world import World
 
@@ -35,17 +38,18 @@ def parameter_names(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[
     return [names[id(p)] for group in optimizer.param_groups for p in group["params"]]
 
 
-def collect(model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def collect(model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor | Part], dict[str, Any]]:
     """(flat tensors, aliasing what training changes; plain values for meta.json).
 
-    Collective for an optimizer whose state is scattered over ranks (`DistributedMuonAdamW`): its state_dict gathers it.
+    Collective for an optimizer whose state is scattered over ranks (`DistributedMuonAdamW`): each gives its parts.
     """
-    tensors = {MODEL + name: value.detach() for name, value in model.state_dict().items()}
-    state, plain = flatten(optimizer.state_dict(), parameter_names(model, optimizer))
+    tensors: dict[str, Tensor | Part] = {MODEL + name: value.detach() for name, value in model.state_dict().items()}
+    saved = optimizer.part_state_dict() if isinstance(optimizer, DistributedMuonAdamW) else optimizer.state_dict()
+    state, plain = flatten(saved, parameter_names(model, optimizer))
     return tensors | state, plain
 
 
-def write(tensors: Mapping[str, Tensor], folder: Path, world: World = World.single()) -> None:  # noqa: B008 - frozen
+def write(tensors: Mapping[str, Tensor | Part], folder: Path, world: World = World.single()) -> None:  # noqa: B008 - frozen
     """Write host tensors into `folder`; with several ranks, each those that it is given. Collective.
 
     Args:
@@ -58,8 +62,9 @@ def write(tensors: Mapping[str, Tensor], folder: Path, world: World = World.sing
     try:
         with _quietly():
             dcp.save(
-                dict(tensors),
+                {name: StoredPart(value) if isinstance(value, Part) else value for name, value in tensors.items()},
                 storage_writer=writer,
+                planner=PartPlanner(),
                 no_dist=alone,
                 process_group=None if alone else world.control,
             )

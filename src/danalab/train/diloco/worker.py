@@ -18,6 +18,7 @@ from torch import Tensor
 
 from danalab.errors import UserError
 from danalab.models.decoder import Decoder
+from danalab.optim.zero.part import Part
 from danalab.train.checkpoint import tensors
 from danalab.train.checkpoint.store import CheckpointStore
 from danalab.train.diloco.exchange import Exchange
@@ -230,7 +231,7 @@ class Worker(Sharing):
             MOMENTUM + name: value for name, value in self._momentum.items()
         }
 
-    def stored(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def stored(self, values: Mapping[str, Tensor | Part]) -> Mapping[str, Tensor | Part]:
         inner = {INNER + name: p.detach() for name, p in self._named.items()}
         return {**values, **self._stored_outer(), **inner}
 

@@ -27,6 +27,7 @@ from danalab.models.decoder import Decoder
 from danalab.optim import build_optimizer
 from danalab.optim.sharding.layout import whole_of
 from danalab.optim.zero import DistributedMuonAdamW
+from danalab.optim.zero.part import Part
 from danalab.train.parallel.buckets import GradientBuckets
 from danalab.train.parallel.norms import whole_norms
 from danalab.train.parallel.world import World
@@ -140,7 +141,7 @@ class Sharing:
         """What a row of metrics should say of it."""
         return {}
 
-    def stored(self, values: dict[str, Tensor]) -> dict[str, Tensor]:
+    def stored(self, values: Mapping[str, Tensor | Part]) -> Mapping[str, Tensor | Part]:
         """The tensors of a checkpoint, for those that model and optimizer have."""
         return values
 
