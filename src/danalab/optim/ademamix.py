@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from danalab.optim.base import DecayingOptimizer, ElementwiseOptimizer
-from danalab.optim.foreach import New, Tensors, average, roots_of
+from danalab.optim.foreach import New, Values, average, root_of
 from danalab.optim.functional import Scalar, adam_scalars, keep_factor
 from danalab.optim.rules import Rule
 from danalab.optim.settings import check_coupled_decay, check_numbers, check_settings
@@ -79,16 +79,15 @@ def ademamix_direction(
     return (m / correction1 + weight * slow) / (v.sqrt() / correction2**0.5 + eps)
 
 
-def ademamix_foreach(new: New, ps: Tensors, gs: Tensors, ms: Tensors, vs: Tensors, slows: Tensors, **s: Any) -> None:
-    """`ademamix_update` on lists, in place. `ps` are in the dtype of the averages."""
-    average(ms, vs, gs, s["gain1"], s["gain2"])
-    torch._foreach_lerp_(slows, gs, s["gain3"])
-    roots = roots_of(new, vs, s["eps"] * s["correction2"] ** 0.5)
-    steps = new("mul", ms, 1 / s["correction1"])
-    torch._foreach_add_(steps, slows, alpha=s["weight"])
+def ademamix_foreach(new: New, p: Values, g: Values, m: Values, v: Values, slow: Values, **s: Any) -> None:
+    """`ademamix_update` in place. `p` is in the dtype of the averages."""
+    average(m, v, g, s["gain1"], s["gain2"])
+    slow.lerp_(g, s["gain3"])
+    root = root_of(new, v, s["eps"] * s["correction2"] ** 0.5)
+    step = new("mul", m, 1 / s["correction1"]).add_(slow, alpha=s["weight"])
     if s["keep"] != 1:
-        torch._foreach_mul_(ps, s["keep"])
-    torch._foreach_addcdiv_(ps, steps, roots, -s["lr"] * s["correction2"] ** 0.5)
+        p.mul_(s["keep"])
+    p.addcdiv_(step, root, value=-s["lr"] * s["correction2"] ** 0.5)
 
 
 def mixing_weight(group: Mapping[str, Any], t: Scalar) -> Scalar:

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from danalab.errors import UserError
-from danalab.optim.foreach import New, Tensors, average, roots_of, two_to
+from danalab.optim.foreach import New, Values, average, root_of, two_to
 from danalab.optim.functional import Scalar, keep_factor
 from danalab.optim.log_time import LogTimeOptimizer
 from danalab.optim.rules import Rule
@@ -95,25 +95,18 @@ def auto_dana_direction(
     return g / r + gamma3 * (alpha * growth + alpha_offset) * u
 
 
-def auto_dana_foreach(new: New, ps: Tensors, gs: Tensors, ms: Tensors, vs: Tensors, **s: Any) -> None:
-    """`auto_dana_update` on lists, in place. `ps` are in the dtype of the moments."""
-    average(ms, vs, gs, s["gain"], s["gain"])
-    roots = roots_of(new, vs, s["eps"])
-    ratios = new("div", ms, roots)
+def auto_dana_foreach(new: New, p: Values, g: Values, m: Values, v: Values, **s: Any) -> None:
+    """`auto_dana_update` in place. `p` is in the dtype of the moments."""
+    average(m, v, g, s["gain"], s["gain"])
+    root = root_of(new, v, s["eps"])
+    ratio = new("div", m, root)
     # 1 - floor / u^2, held at 0 from below; a u of 0 gives minus infinity there, and floor / 0 no NaN as floor > 0.
-    shares = new("mul", ratios, ratios)
-    torch._foreach_reciprocal_(shares)
-    torch._foreach_mul_(shares, -s["floor"])
-    torch._foreach_add_(shares, 1.0)
-    torch._foreach_clamp_min_(shares, 0.0)
-    two_to(new, shares, s["log2_time"] * s["span"])
-    torch._foreach_mul_(shares, s["gamma3"] * s["alpha"])
-    torch._foreach_add_(shares, s["gamma3"] * s["alpha_offset"])
-    torch._foreach_mul_(shares, ratios)
-    torch._foreach_addcdiv_(shares, gs, roots)
-    torch._foreach_add_(ps, shares, alpha=-s["lr"])
+    share = new("mul", ratio, ratio).reciprocal_().mul_(-s["floor"]).add_(1.0).clamp_min_(0.0)
+    two_to(share, s["log2_time"] * s["span"])
+    share.mul_(s["gamma3"] * s["alpha"]).add_(s["gamma3"] * s["alpha_offset"]).mul_(ratio)
+    p.add_(share.addcdiv_(g, root), alpha=-s["lr"])
     if s["keep"] != 1:
-        torch._foreach_mul_(ps, s["keep"])
+        p.mul_(s["keep"])
 
 
 def _scalars(group: Mapping[str, Any], t: Scalar) -> dict[str, Scalar]:

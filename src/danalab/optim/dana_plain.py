@@ -13,10 +13,9 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from danalab.optim.foreach import New, Tensors
+from danalab.optim.foreach import New, Values
 from danalab.optim.functional import Scalar, log_time_scalars
 from danalab.optim.log_time import LogTimeOptimizer
 from danalab.optim.rules import Rule
@@ -58,13 +57,15 @@ def sign_dana_direction(g: Tensor, m: Tensor, *, weight: Scalar) -> Tensor:
     return g.sign() + weight * m.sign()
 
 
-def _foreach(new: New, ps: Tensors, gs: Tensors, ms: Tensors, *, signs: bool, **s: Any) -> None:
-    torch._foreach_lerp_(ms, gs, s["gain"])
-    steps = new("sign", ms) if signs else ms
-    steps = new("add", new("sign", gs) if signs else gs, steps, alpha=s["weight"])
-    torch._foreach_add_(ps, steps, alpha=-s["lr"])
+def _foreach(new: New, p: Values, g: Values, m: Values, *, signs: bool, **s: Any) -> None:
+    m.lerp_(g, s["gain"])
+    if signs:
+        step = new("sign", g).add_(new("sign", m), alpha=s["weight"])
+    else:
+        step = new("add", g, m, alpha=s["weight"])
+    p.add_(step, alpha=-s["lr"])
     if s["keep"] != 1:
-        torch._foreach_mul_(ps, s["keep"])
+        p.mul_(s["keep"])
 
 
 def _scalars(group: Mapping[str, Any], t: Scalar) -> dict[str, Scalar]:

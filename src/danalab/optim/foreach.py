@@ -1,8 +1,8 @@
-"""The same updates on lists of tensors, in place, with torch's `_foreach_*` functions: few kernel launches on a GPU.
+"""The same updates in place, written once: for tensors, and for lists of them that take the same scalars.
 
-Parameters, gradients and state of one call share dtype, device and step, so every scalar is one number. Temporaries
-are made by `new`: `fresh` on a GPU, `danalab.optim.blocks.SameMemory` on a CPU; a list is overwritten as soon as what
-it held is no longer needed.
+On a GPU a rule gets lists, as `Many`: few kernel launches. On a CPU it gets one block of each tensor after another
+(`danalab.optim.blocks`). Temporaries are made by `new`: `fresh`, or `danalab.optim.blocks.SameMemory`; they are
+overwritten as soon as what they held is no longer needed.
 """
 
 from __future__ import annotations
@@ -14,133 +14,125 @@ from typing import Any
 import torch
 from torch import Tensor
 
-Tensors = list[Tensor]
-New = Callable[..., Tensors]
+Values = Any
+"""A Tensor or a Many."""
+New = Callable[..., Values]
 
 
-def fresh(name: str, xs: Tensors, *others: Any, over: Tensors | None = None, **settings: Any) -> Tensors:
-    """The results of a function on lists of tensors, in new memory.
+class Many:
+    """A list of tensors with the methods of one, each of which is a call of torch's `_foreach_` function."""
+
+    def __init__(self, tensors: list[Tensor]):
+        self.tensors = tensors
+
+    def __getattr__(self, name: str) -> Callable[..., Many]:
+        function = getattr(torch, f"_foreach_{name}")
+
+        def method(*others: Any, **settings: Any) -> Many:
+            lists = [other.tensors if isinstance(other, Many) else other for other in others]
+            made = function(self.tensors, *lists, **settings)
+            return self if name.endswith("_") else Many(list(made))
+
+        return method
+
+    def clamp(self, low: float, high: float) -> Many:
+        return self.clamp_min(low).clamp_max_(high)
+
+    def clamp_(self, low: float, high: float) -> Many:
+        return self.clamp_min_(low).clamp_max_(high)
+
+
+def fresh(name: str, x: Values, *others: Any, over: Many | None = None, **settings: Any) -> Values:
+    """The result of a method of `x` in new memory.
 
     Args:
-        name: of the function of torch; here it is that of `_foreach_` with this name.
-        xs, others, settings: its arguments.
-        over: temporaries that are no longer needed, `xs` perhaps: they become the result.
+        over: a temporary that is no longer needed, one of the arguments perhaps: it becomes the result.
     """
-    made = list(getattr(torch, f"_foreach_{name}")(xs, *others, **settings))
+    made = getattr(x, name)(*others, **settings)
     if over is None:
         return made
-    over[:] = made
+    over.tensors = made.tensors
     return over
 
 
-def adana_foreach(new: New, ps: Tensors, gs: Tensors, ms: Tensors, vs: Tensors, **s: Any) -> None:
-    """`functional.adana_update` on lists, in place. `ps` are in the dtype of the moments."""
-    average(ms, vs, gs, s["gain"], s["gain"])
-    roots = roots_of(new, vs, s["eps"])
+def adana_foreach(new: New, p: Values, g: Values, m: Values, v: Values, **s: Any) -> None:
+    """`functional.adana_update` in place. `p` is in the dtype of the moments."""
+    average(m, v, g, s["gain"], s["gain"])
+    root = root_of(new, v, s["eps"])
     gamma3, offset, clip = s["gamma3"], s["alpha_offset"], s["clipsnr"]
     if clip is None:
-        # Two divisions in place of a list for g + c m: on a CPU its fresh memory costs more than the arithmetic.
-        apply(ps, gs, roots, s["lr"], 1.0)
-        apply(ps, ms, roots, s["lr"] * gamma3 * (s["alpha"] + offset), s["keep"])
+        # Two divisions in place of memory for g + c m.
+        apply(p, g, root, s["lr"], 1.0)
+        apply(p, m, root, s["lr"] * gamma3 * (s["alpha"] + offset), s["keep"])
     else:
-        # clip(alpha m/r) = clip(alpha m, bounds +- clip r) / r: one division at the end serves all three terms.
-        bounds = new("mul", roots, clip)
-        steps = new("mul", ms, s["alpha"])
-        torch._foreach_minimum_(steps, bounds)
-        torch._foreach_neg_(bounds)
-        torch._foreach_maximum_(steps, bounds)
-        torch._foreach_mul_(steps, gamma3)
-        torch._foreach_add_(steps, ms, alpha=gamma3 * offset)
-        torch._foreach_add_(steps, gs)
-        apply(ps, steps, roots, s["lr"], s["keep"])
+        # clip(alpha m/r) = clip(alpha m, bound +- clip r) / r: one division at the end serves all three terms.
+        bound = new("mul", root, clip)
+        step = new("mul", m, s["alpha"]).clamp_max_(bound)
+        step.clamp_min_(bound.neg_()).mul_(gamma3).add_(m, alpha=gamma3 * offset).add_(g)
+        apply(p, step, root, s["lr"], s["keep"])
 
 
-def dana_star_foreach(new: New, ps: Tensors, gs: Tensors, ms: Tensors, vs: Tensors, taus: Tensors, **s: Any) -> None:
-    """`functional.dana_star_update` on lists, in place. `ps` are in the dtype of the moments."""
-    average(ms, vs, gs, s["gain"], s["gain"])
-    roots = roots_of(new, vs, s["eps"])
-    shares = new("abs", gs)
-    sums = new("add", shares, roots)
-    torch._foreach_div_(shares, sums)
-    torch._foreach_lerp_(taus, shares, s["gain"])
+def dana_star_foreach(new: New, p: Values, g: Values, m: Values, v: Values, tau: Values, **s: Any) -> None:
+    """`functional.dana_star_update` in place. `p` is in the dtype of the moments."""
+    average(m, v, g, s["gain"], s["gain"])
+    root = root_of(new, v, s["eps"])
+    share = new("abs", g)
+    total = new("add", share, root)
+    tau.lerp_(share.div_(total), s["gain"])
     # sqrt(q) = 1 / sqrt(1 / c - 1) for c between 1 / (2 + t), where q is 1 / (1 + t), and 1/2.
-    roots_q = between(new, taus, 1 / (2 + s["t"]), 0.5, over=shares)
-    torch._foreach_reciprocal_(roots_q)
-    torch._foreach_sub_(roots_q, 1.0)
-    torch._foreach_rsqrt_(roots_q)
+    root_q = new("clamp", tau, 1 / (2 + s["t"]), 0.5, over=share).reciprocal_().sub_(1.0).rsqrt_()
     # T^(1-kappa) = t^(1-kappa) max(tau, 1/t)^(1-kappa): the first factor is a number, `long`.
     exponent = 1 - s["kappa"]
     long = s["t"] ** exponent
-    steps = new("clamp_min", taus, 1 / s["t"], over=sums)
-    raise_to(new, steps, exponent)
+    step = new("clamp_min", tau, 1 / s["t"], over=total)
+    raise_to(step, exponent)
     if s["clipsnr"] is None:
-        steps = new("addcmul", gs, steps, ms, value=s["gamma3"] * long, over=steps)
+        step = new("addcmul", g, step, m, value=s["gamma3"] * long, over=step)
     else:
         # The clipped term, q clip(T^(1-kappa) m n / q), is clip(T^(1-kappa) m / size) size n with size = sqrt(q) r.
-        sizes, bound = new("mul", roots, roots_q), s["clipsnr"] / long
-        torch._foreach_mul_(steps, ms)
-        torch._foreach_div_(steps, sizes)
-        between(new, steps, -bound, bound, over=steps)
-        steps = new("addcmul", gs, steps, sizes, value=s["gamma3"] * long, over=steps)
-    torch._foreach_add_(steps, ms, alpha=s["gamma3"] * s["alpha_offset"])
-    torch._foreach_div_(roots, roots_q)  # 1 / n
-    apply(ps, steps, roots, s["lr"], s["keep"])
+        size, bound = new("mul", root, root_q), s["clipsnr"] / long
+        step.mul_(m).div_(size).clamp_(-bound, bound)
+        step = new("addcmul", g, step, size, value=s["gamma3"] * long, over=step)
+    step.add_(m, alpha=s["gamma3"] * s["alpha_offset"])
+    apply(p, step, root.div_(root_q), s["lr"], s["keep"])  # sqrt(v) / sqrt(q) is 1 / n
 
 
-def adamw_decaying_wd_foreach(new: New, ps: Tensors, gs: Tensors, ms: Tensors, vs: Tensors, **s: Any) -> None:
-    """`functional.adamw_decaying_wd_update` on lists, in place. `ps` are in the dtype of the moments."""
-    average(ms, vs, gs, s["gain1"], s["gain2"])
-    roots = new("sqrt", vs)
-    torch._foreach_div_(roots, s["correction2"] ** 0.5)
-    torch._foreach_add_(roots, s["eps"])
-    apply(ps, ms, roots, s["lr"] / s["correction1"], s["keep"])
+def adamw_decaying_wd_foreach(new: New, p: Values, g: Values, m: Values, v: Values, **s: Any) -> None:
+    """`functional.adamw_decaying_wd_update` in place. `p` is in the dtype of the moments."""
+    average(m, v, g, s["gain1"], s["gain2"])
+    root = new("sqrt", v).div_(s["correction2"] ** 0.5).add_(s["eps"])
+    apply(p, m, root, s["lr"] / s["correction1"], s["keep"])
 
 
-def average(ms: Tensors, vs: Tensors, gs: Tensors, gain1: float, gain2: float) -> None:
+def average(m: Values, v: Values, g: Values, gain1: float, gain2: float) -> None:
     """m <- m + gain1 (g - m), v <- v + gain2 (g^2 - v)."""
-    torch._foreach_lerp_(ms, gs, gain1)
-    torch._foreach_mul_(vs, 1 - gain2)
-    torch._foreach_addcmul_(vs, gs, gs, gain2)
+    m.lerp_(g, gain1)
+    v.mul_(1 - gain2).addcmul_(g, g, value=gain2)
 
 
-def roots_of(new: New, vs: Tensors, eps: float) -> Tensors:
+def root_of(new: New, v: Values, eps: float) -> Values:
     """sqrt(v) + eps."""
-    roots = new("sqrt", vs)
-    torch._foreach_add_(roots, eps)
-    return roots
+    return new("sqrt", v).add_(eps)
 
 
-def between(new: New, xs: Tensors, low: float, high: float, over: Tensors) -> Tensors:
-    """x, held between two numbers."""
-    if xs[0].is_cpu:
-        return new("clamp", xs, low, high, over=over)
-    held = new("clamp_min", xs, low, over=over)
-    torch._foreach_clamp_max_(held, high)
-    return held
-
-
-def raise_to(new: New, xs: Tensors, exponent: float) -> None:
+def raise_to(x: Values, exponent: float) -> None:
     """x <- x^exponent, for positive x."""
-    if not xs[0].is_cpu:
-        torch._foreach_pow_(xs, exponent)
-        return
-    # On a CPU a power takes twice as long as a logarithm and an exponential.
-    torch._foreach_log2_(xs)
-    two_to(new, xs, exponent)
+    if isinstance(x, Many):
+        x.pow_(exponent)
+    else:  # on a CPU a power takes twice as long as a logarithm and an exponential
+        two_to(x.log2_(), exponent)
 
 
-def two_to(new: New, xs: Tensors, factor: float) -> None:
+def two_to(x: Values, factor: float) -> None:
     """x <- 2^(factor x)."""
-    if xs[0].is_cpu:  # where the exponential to base e takes more than twice as long
-        torch._foreach_mul_(xs, factor)
-        new("exp2", xs, over=xs)
-    else:
-        torch._foreach_mul_(xs, factor * math.log(2))
-        torch._foreach_exp_(xs)
+    if isinstance(x, Many):
+        x.mul_(factor * math.log(2)).exp_()
+    else:  # on a CPU the exponential to base e takes more than twice as long as that to base 2
+        x.mul_(factor).exp2_()
 
 
-def apply(ps: Tensors, numerators: Any, denominators: Tensors, lr: float, keep: float) -> None:
+def apply(p: Values, numerator: Values, denominator: Values, lr: float, keep: float) -> None:
     """p <- keep (p - lr numerator / denominator)."""
-    torch._foreach_addcdiv_(ps, numerators, denominators, -lr)
+    p.addcdiv_(numerator, denominator, value=-lr)
     if keep != 1:
-        torch._foreach_mul_(ps, keep)
+        p.mul_(keep)

@@ -13,9 +13,9 @@ from danalab.optim import foreach, functional
 class Rule:
     """An update rule: what it keeps, and what it does to one parameter.
 
-    `update` is the pure function (reference and compiled graph), `foreach` the same on lists in place, which is told
-    first how to make temporaries if the rule is element-wise; `name` is that of the same loop in kernels.cpp. All take
-    the scalars that `scalars(group, t)` returns.
+    `update` is the pure function (reference and compiled graph), `foreach` the same in place, on lists, or on `Values`
+    after a `New` if the rule is element-wise (`danalab.optim.foreach`); `name` is that of the same loop in kernels.cpp.
+    All take the scalars that `scalars(group, t)` returns.
     """
 
     name: str

@@ -8,13 +8,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from danalab.errors import UserError
 from danalab.optim import compiled, native
 from danalab.optim.batch import Batch
 from danalab.optim.blocks import SameMemory, in_blocks
-from danalab.optim.foreach import fresh
+from danalab.optim.foreach import Many, fresh
 from danalab.optim.rules import Rule
 from danalab.optim.state import moment_dtype
 from danalab.optim.store import store_rounded
@@ -40,7 +39,7 @@ def eager(rule: Rule, batches: list[Batch]) -> None:
 
 
 def foreach(rule: Rule, batches: list[Batch]) -> None:
-    """The update on lists: a few kernels for all parameters of a batch."""
+    """The update in place: on a GPU a few kernels for all parameters of a batch, on a CPU block after block."""
     for batch in batches:
         dtype = moment_dtype(batch.params[0])
         wide = [p.to(dtype) for p in batch.params]  # the parameters themselves where they are wide enough
@@ -49,14 +48,13 @@ def foreach(rule: Rule, batches: list[Batch]) -> None:
         lists = [wide, grads, *map(list, zip(*batch.moments, strict=True))]
         if not rule.elementwise:
             rule.foreach(*lists, **scalars)
-        elif not wide[0].is_cpu:
-            rule.foreach(fresh, *lists, **scalars)  # everything at once: it is launches that cost
-        else:
+        elif wide[0].is_cpu:
             memory = SameMemory()
-            each = any(isinstance(value, Tensor) for value in scalars.values())  # a number for each parameter
-            for block in [lists] if each else in_blocks(lists):
+            for block in in_blocks(lists):
                 memory.start_block()
                 rule.foreach(memory, *block, **scalars)
+        else:
+            rule.foreach(fresh, *map(Many, lists), **scalars)
         for i, (p, new_p) in enumerate(zip(batch.params, wide, strict=True)):
             if new_p is not p:
                 store_rounded(p, new_p, batch, i)
