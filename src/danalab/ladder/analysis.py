@@ -206,13 +206,13 @@ def _rates(
             found.curvatures[opt][each.params] = fit_curvature(lr, loss)
         with contextlib.suppress(UserError):  # nothing was tuned at this size
             found.tolerances[opt][each.params] = fit_tolerance(lr, loss, within)
-    edges = [each.params for each, (lr, _) in zip(tuned, curves, strict=True) if _is_outermost(each.lr, lr)]
+    edges = [each.params for each in tuned if each.at_edge]
     if edges:
         found.notes.append(
             f"{opt}: the best learning rate is an outermost one tried at {len(edges)} of {len(tuned)} sizes "
             f"({', '.join(f'{params:,}' for params in edges)} parameters): a better one may lie beyond"
         )
-    if any(each.trials > 1 for each in tuned):
+    if any(len(each.rates) > 1 for each in tuned):
         with _noting(found, f"sensitivity of {opt} to the learning rate"):
             found.shared_curvatures[opt] = fit_shared_curvature(curves)
     with _noting(found, f"learning-rate law of {opt}"):
@@ -233,10 +233,6 @@ def _rates(
             _predicted(law, size, measured, found.shared_curvatures.get(opt))
             for size in predict or [factor * max(measured) for factor in PREDICTED]
         ]
-
-
-def _is_outermost(lr: float, rates: Sequence[float]) -> bool:
-    return len(set(rates)) > 1 and lr in (min(rates), max(rates))
 
 
 def _predicted(law: LRLaw, size: float, measured: Sequence[float], curvature: SharedCurvature | None) -> PredictedRate:

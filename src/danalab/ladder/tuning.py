@@ -44,12 +44,19 @@ class Tuned:
     """One a seed."""
     trials: int
     """Settings that were tried here: learning rates, and whatever else varied."""
+    rates: tuple[float, ...]
+    """Learning rates that were tried with all else as in these runs, ascending."""
     flops: float
 
     @property
     def tokens(self) -> int:
         """Tokens that each run saw."""
         return self.runs[0]["tokens"]
+
+    @property
+    def at_edge(self) -> bool:
+        """Whether the best learning rate is an outermost one of several: a better one may lie beyond."""
+        return len(self.rates) > 1 and self.lr in (self.rates[0], self.rates[-1])
 
     @property
     def loss(self) -> float:
@@ -89,9 +96,12 @@ def tune(rows: Sequence[Row], convention: str) -> list[Tuned]:
             key=lambda runs: float(np.mean([row["final_loss"] for row in runs])),
         )
         one, flops = runs[0], flops_of(runs[0], tokens, convention)
+        like = _trial(one, _FOLLOW_THE_RATE)
+        rates = {each[0]["lr"] for each in trials.values() if _trial(each[0], _FOLLOW_THE_RATE) == like}
         tuned.append(
             Tuned(
-                opt, params, one["non_emb_params"], one["lr"], one["lr_multiplier"], tuple(runs), len(trials), flops
+                opt, params, one["non_emb_params"], one["lr"], one["lr_multiplier"], tuple(runs), len(trials),
+                tuple(sorted(rates)), flops,
             )
         )  # fmt: skip
     return tuned

@@ -8,7 +8,7 @@ from danalab.ladder.analysis import Analysis, Tuned
 from danalab.ladder.saved import Saved
 from danalab.ladder.statistics import Interval
 from danalab.report.drawing import short
-from danalab.report.material import LEAST_SEEDS, Material, is_at_edge
+from danalab.report.material import LEAST_SEEDS, Material
 
 NOT_KNOWN = "noise not known"
 NOT_REACHED = "not reached"
@@ -76,8 +76,9 @@ def verdict(found: Analysis) -> list[str]:
             f"Some sizes have {fewest} seed{'s' * (fewest > 1)}: with fewer than {LEAST_SEEDS} the noise is not known."
         )
     trials = {opt: sorted({each.trials for each in found.at(opt)}) for opt in found.opts}
+    what = "Learning-rate trials" if all(map(_is_about_rates, found.tuned)) else "Settings tried"
     sentences.append(
-        "Learning-rate trials at each size: "
+        f"{what} at each size: "
         + "; ".join(f"{opt} {' or '.join(map(str, counts))}" for opt, counts in trials.items())
         + "."
     )
@@ -86,8 +87,8 @@ def verdict(found: Analysis) -> list[str]:
 
 def caveat(material: Material) -> str | None:
     """Where the best learning rate was the outermost one tried, or None."""
-    tuned = [each for each in material.found.tuned if each.trials > 1]
-    edges = [each for each in tuned if is_at_edge(each, material.rows)]
+    tuned = [each for each in material.found.tuned if len(each.rates) > 1]
+    edges = [each for each in tuned if each.at_edge]
     if not edges:
         return None
     whose = ", ".join(dict.fromkeys(each.opt for each in edges))
@@ -131,6 +132,11 @@ def _seeds(saved: Saved) -> str:
 
 
 def _trials(mine: Tuned, base: Tuned) -> str:
-    if mine.trials == base.trials:
-        return f"{mine.trials} learning rate{'s' * (mine.trials != 1)} tried by each"
-    return f"{mine.trials} learning rates tried, by the baseline {base.trials}"
+    what = "learning rate" if _is_about_rates(mine) and _is_about_rates(base) else "setting"
+    tried = f"{mine.trials} {what}{'s' * (mine.trials != 1)} tried"
+    return f"{tried} by each" if mine.trials == base.trials else f"{tried}, by the baseline {base.trials}"
+
+
+def _is_about_rates(tuned: Tuned) -> bool:
+    """Whether its trials differ in learning rates and in nothing else."""
+    return tuned.trials == len(tuned.rates)

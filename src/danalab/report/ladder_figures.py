@@ -101,9 +101,11 @@ def curves_figure(material: Material) -> Figure:
 
 
 @styled
-def lr_law_figure(material: Material) -> Figure:
+def lr_law_figure(material: Material) -> Figure | Absent:
     """The best learning rate of each size, those within a share of its loss, all that were tried, and the law."""
     found = material.found
+    if not any(len(each.rates) > 1 for each in found.tuned):
+        return Absent("several learning rates at three sizes or more: danalab ladder with multipliers")
     figure, axes = canvas("non-embedding parameters", "peak learning rate")
     for opt in found.opts:
         points, color = found.at(opt), optimizer_color(opt)

@@ -133,7 +133,7 @@ def _tables(material: Material, address: Address) -> dict[str, Table]:
     found = material.found
     return {
         "saved": saved_table(found, address),
-        "tuned": tuned_table(found, material.rows, address),
+        "tuned": tuned_table(found, address),
         "laws": law_table(found),
         "lr-laws": lr_law_table(found),
         "shared-curvature": shared_curvature_table(found),

@@ -10,7 +10,7 @@ from danalab.ladder.analysis import Analysis
 from danalab.report.cost import hours_of, relative_time, spent
 from danalab.report.headline import headlines, interval_of, interval_words, share
 from danalab.report.links import Linked
-from danalab.report.material import Material, Row, is_at_edge, is_finished
+from danalab.report.material import Material, Row, is_finished
 
 Table = tuple[list[str], list[list[str]]]
 Address = Callable[[Row], str]
@@ -27,16 +27,13 @@ def headline_table(material: Material) -> Table:
     return ["optimizer", against, "95% interval", "parameters", "seeds", "learning rates"], lines
 
 
-def tuned_table(found: Analysis, rows: Sequence[Row] = (), address: Address | None = None) -> Table:
-    """A line for each optimizer and size: its best learning rate, how many were tried, its loss over seeds.
-
-    Args:
-        rows: of the ladder; with them an outermost learning rate is marked: the best one may lie beyond.
-    """
+def tuned_table(found: Analysis, address: Address | None = None) -> Table:
+    """A line for each optimizer and size: its best learning rate (an outermost one is marked: the best may lie beyond),
+    how many settings were tried, its loss over seeds."""
     lines = []
     for opt in found.opts:
         for each in found.at(opt):
-            edge = " (edge)" if is_at_edge(each, rows) else ""
+            edge = " (edge)" if each.at_edge else ""
             lines.append([
                 opt,
                 f"{each.params:,}",

@@ -64,12 +64,6 @@ class Material:
         return chosen
 
 
-def is_at_edge(tuned: Tuned, rows: Sequence[Row]) -> bool:
-    """Whether the best learning rate is the outermost one that was tried at its size: a better one may lie beyond."""
-    tried = {row["lr"] for row in rows if (row["opt"], row["params"]) == (tuned.opt, tuned.params) and is_finished(row)}
-    return len(tried) > 1 and tuned.lr in (min(tried), max(tried))
-
-
 def setting(row: Row, name: str) -> Any:
     """A setting of a run, wherever its row has it."""
     return row[name] if row.get(name) is not None else row.get("settings", {}).get(name)

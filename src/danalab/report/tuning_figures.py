@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 def sensitivity_figure(material: Material) -> Figure | Absent:
     """Final loss above the best trial against the multiplier of the learning-rate law, a panel a size."""
     found = material.found
-    sizes = sorted({each.params for each in found.tuned if each.trials > 1})
+    sizes = sorted({each.params for each in found.tuned if len(each.rates) > 1})
     if not sizes:
         return Absent(
             "several learning rates at a size: danalab ladder with multipliers, or danalab sweep --grid lr=..."
