@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 
 import pytest
@@ -10,18 +9,13 @@ import pytest
 from danalab.train.folder import RunFolder
 from danalab.train.job import run_training
 from e2e.disturbed import config
-from text_data import prepare_texts
+from text_data import prepare_lines
 
 
 @pytest.fixture(scope="session")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("data")
-    draw = random.Random(0)
-
-    def lines(count: int) -> str:
-        return "\n".join(" ".join(draw.choices(["one", "two", "three", "four"], k=9)) for _ in range(count))
-
-    return prepare_texts(folder, lines(800), lines(60))
+    return prepare_lines(folder, 800, 60, words=["one", "two", "three", "four"], per_line=9)
 
 
 @pytest.fixture(scope="session")

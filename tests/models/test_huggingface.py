@@ -9,7 +9,9 @@ import torch
 
 from danalab.errors import UserError
 from danalab.models import ModelConfig, build_model
+from danalab.models.decoder import Decoder
 from danalab.models.huggingface import from_huggingface, require_class, to_halves, to_huggingface, to_pairs
+from models.weights import random_model
 
 transformers = pytest.importorskip("transformers")
 
@@ -25,16 +27,6 @@ CASES = {
     "llama-narrow-heads": ModelConfig("llama", 32, 2, 2, 8, 48, 61, 24),
 }
 TOKENS = torch.randint(0, 61, (2, 24), generator=torch.Generator().manual_seed(0))
-
-
-def random_model(config: ModelConfig):
-    """Weights of all kinds random: fresh gains and biases would hide a wrong order."""
-    model = build_model(config)
-    draw = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.3 * torch.randn(parameter.shape, generator=draw))
-    return model
 
 
 def theirs(config: dict[str, Any]):
@@ -94,28 +86,38 @@ OURS = {
 }
 
 
+def of_our_class(model_class: Any, config_class: Any, ours: Decoder) -> Any:
+    """The model in a class of ours that travels with exported weights; what is exported can be imported again."""
+    described, weights = to_huggingface(ours.config, ours.state_dict())
+    assert from_huggingface(described, weights)[0] == ours.config
+    model = model_class(config_class(**described)).eval()
+    missing, unexpected = model.load_state_dict(weights, strict=False)
+    assert not unexpected
+    assert set(missing) <= ({"output_head.weight"} if ours.config.tied else set())
+    model.tie_weights()
+    return model
+
+
+def behind_padding(model: Any) -> torch.Tensor:
+    """Logits of the first 9 tokens, with three of padding before them."""
+    padded = torch.cat((torch.zeros(2, 3, dtype=torch.int64), TOKENS[:, :9]), dim=1)
+    mask = (torch.arange(12) >= 3).int().expand(2, 12)
+    return model(padded, attention_mask=mask).logits[:, 3:]
+
+
 @pytest.mark.parametrize("config", OURS.values(), ids=OURS)
 def test_our_class_for_transformers_computes_what_the_model_does(config: ModelConfig):
     from danalab.models import modeling_danalab
 
     ours = random_model(config)
-    described, weights = to_huggingface(config, ours.state_dict())
-    assert from_huggingface(described, weights)[0] == config
-    model = modeling_danalab.DanalabForCausalLM(modeling_danalab.DanalabConfig(**described)).eval()
-    missing, unexpected = model.load_state_dict(weights, strict=False)
-    assert not unexpected
-    assert set(missing) <= ({"output_head.weight"} if config.tied else set())
-    model.tie_weights()
+    model = of_our_class(modeling_danalab.DanalabForCausalLM, modeling_danalab.DanalabConfig, ours)
     with torch.no_grad():
         logits = ours(TOKENS)
         torch.testing.assert_close(model(TOKENS, labels=TOKENS).logits, logits, rtol=1e-5, atol=1e-5)
         first = model(TOKENS[:, :20], use_cache=True)
         rest = model(TOKENS[:, 20:], past_key_values=first.past_key_values).logits
         torch.testing.assert_close(rest, logits[:, 20:], rtol=1e-5, atol=1e-5)
-        padded = torch.cat((torch.zeros(2, 3, dtype=torch.int64), TOKENS[:, :9]), dim=1)
-        mask = (torch.arange(12) >= 3).int().expand(2, 12)
-        found = model(padded, attention_mask=mask).logits[:, 3:]
-        torch.testing.assert_close(found, logits[:, :9], rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(behind_padding(model), logits[:, :9], rtol=1e-5, atol=1e-5)
 
 
 OSCILLATING = {
@@ -132,13 +134,7 @@ def test_our_resonance_class_computes_what_the_model_does_whole_in_parts_and_pad
     from danalab.models import modeling_danalab_resonance as module
 
     ours = random_model(config)
-    described, weights = to_huggingface(config, ours.state_dict())
-    assert from_huggingface(described, weights)[0] == config
-    model = module.DanalabResonanceForCausalLM(module.DanalabResonanceConfig(**described)).eval()
-    missing, unexpected = model.load_state_dict(weights, strict=False)
-    assert not unexpected
-    assert set(missing) <= ({"output_head.weight"} if config.tied else set())
-    model.tie_weights()
+    model = of_our_class(module.DanalabResonanceForCausalLM, module.DanalabResonanceConfig, ours)
     with torch.no_grad():
         logits = ours(TOKENS)
         torch.testing.assert_close(model(TOKENS, labels=TOKENS).logits, logits, rtol=1e-5, atol=2e-5)
@@ -146,10 +142,7 @@ def test_our_resonance_class_computes_what_the_model_does_whole_in_parts_and_pad
         middle = model(TOKENS[:, 17:23], past_key_values=first.past_key_values)
         last = model(TOKENS[:, 23:], past_key_values=middle.past_key_values).logits
         torch.testing.assert_close(torch.cat((middle.logits, last), 1), logits[:, 17:], rtol=1e-5, atol=2e-5)
-        padded = torch.cat((torch.zeros(2, 3, dtype=torch.int64), TOKENS[:, :9]), dim=1)
-        mask = (torch.arange(12) >= 3).int().expand(2, 12)
-        found = model(padded, attention_mask=mask).logits[:, 3:]
-        torch.testing.assert_close(found, logits[:, :9], rtol=1e-5, atol=2e-5)
+        torch.testing.assert_close(behind_padding(model), logits[:, :9], rtol=1e-5, atol=2e-5)
 
 
 def test_files_of_a_bare_model_with_its_tables_are_read():

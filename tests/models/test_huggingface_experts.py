@@ -11,8 +11,9 @@ import torch
 from safetensors.torch import save_file
 
 from danalab.errors import UserError
-from danalab.models import ModelConfig, build_model, modeling_danalab
+from danalab.models import ModelConfig, modeling_danalab
 from danalab.models.huggingface import from_huggingface, require_class, to_huggingface
+from models.weights import random_model
 
 transformers = pytest.importorskip("transformers")
 
@@ -39,19 +40,9 @@ OURS = {
 TOKENS = torch.randint(0, 61, (2, 24), generator=torch.Generator().manual_seed(0))
 
 
-def random_model(config: ModelConfig):
-    """Weights of all kinds random: fresh gains would hide a wrong order."""
-    model = build_model(config)
-    draw = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.2 * torch.randn(parameter.shape, generator=draw))
-    return model
-
-
 @pytest.mark.parametrize("config", EXACT.values(), ids=EXACT)
 def test_an_exported_folder_has_our_logits_in_transformers(tmp_path: Path, config: ModelConfig):
-    ours = random_model(config)
+    ours = random_model(config, 0.2)
     described, weights = to_huggingface(config, ours.state_dict())
     (tmp_path / "config.json").write_text(json.dumps(described))
     save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
@@ -65,7 +56,7 @@ def test_an_exported_folder_has_our_logits_in_transformers(tmp_path: Path, confi
 
 @pytest.mark.parametrize("config", [*EXACT.values(), *OURS.values()], ids=[*EXACT, *OURS])
 def test_there_and_back_changes_no_bit(config: ModelConfig):
-    weights = random_model(config).state_dict()
+    weights = random_model(config, 0.2).state_dict()
     again, found = from_huggingface(*to_huggingface(config, weights))
     assert again.sparsity == config.sparsity
     assert again.renormalise == config.renormalise
@@ -75,7 +66,7 @@ def test_there_and_back_changes_no_bit(config: ModelConfig):
 
 @pytest.mark.parametrize("config", OURS.values(), ids=OURS)
 def test_our_class_for_transformers_computes_what_the_model_does(config: ModelConfig):
-    ours = random_model(config)
+    ours = random_model(config, 0.2)
     described, weights = to_huggingface(config, ours.state_dict())
     model = modeling_danalab.DanalabForCausalLM(modeling_danalab.DanalabConfig(**described)).eval()
     model.load_state_dict(weights)
@@ -89,6 +80,6 @@ def test_our_class_for_transformers_computes_what_the_model_does(config: ModelCo
 def test_what_no_class_computes_is_refused():
     with pytest.raises(UserError, match="no class for gpt with experts"):
         require_class(ModelConfig("gpt", *SIZES, n_experts=4))
-    described, weights = to_huggingface(EXACT["mixtral"], random_model(EXACT["mixtral"]).state_dict())
+    described, weights = to_huggingface(EXACT["mixtral"], random_model(EXACT["mixtral"], 0.2).state_dict())
     with pytest.raises(UserError, match="sliding_window = 4096"):
         from_huggingface({**described, "sliding_window": 4096}, weights)

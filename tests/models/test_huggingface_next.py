@@ -14,6 +14,7 @@ import torch
 from danalab.errors import UserError
 from danalab.models import ModelConfig, build_model
 from danalab.models.huggingface import from_huggingface, require_class, to_huggingface
+from models.weights import random_model
 
 transformers = pytest.importorskip("transformers")
 
@@ -42,16 +43,6 @@ CASES = {
 }  # fmt: skip
 
 
-def random_model(config: ModelConfig):
-    """Weights of all kinds random: fresh gains would hide a wrong order."""
-    model = build_model(config)
-    draw = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.1 * torch.randn(parameter.shape, generator=draw))
-    return model
-
-
 def assert_alike(found: torch.Tensor, wanted: torch.Tensor):
     """To 1e-5 of the largest logit."""
     assert (found - wanted).abs().max() <= 1e-5 * wanted.abs().max()
@@ -66,7 +57,7 @@ def theirs(described: dict[str, Any]):
 def test_logits_are_those_of_transformers_from_its_own_files(config: ModelConfig, tmp_path):
     from safetensors.torch import save_file
 
-    ours = random_model(config)
+    ours = random_model(config, 0.1)
     described, weights = to_huggingface(config, ours.state_dict())
     transformers.Qwen3NextConfig(**described).save_pretrained(tmp_path)
     save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
@@ -78,7 +69,7 @@ def test_logits_are_those_of_transformers_from_its_own_files(config: ModelConfig
 
 @pytest.mark.parametrize("config", CASES.values(), ids=CASES)
 def test_there_and_back_changes_no_bit(config: ModelConfig):
-    weights = random_model(config).state_dict()
+    weights = random_model(config, 0.1).state_dict()
     again, found = from_huggingface(*to_huggingface(config, weights))
     assert build_model(again, device="meta").state_dict().keys() == found.keys()
     torch.testing.assert_close(found, dict(weights), rtol=0, atol=0)
@@ -108,7 +99,7 @@ def test_a_random_model_of_transformers_is_ours_too(seed: int):
 @torch.no_grad()
 def test_both_decode_alike():
     config = CASES["hybrid"]
-    ours = random_model(config)
+    ours = random_model(config, 0.1)
     described, weights = to_huggingface(config, ours.state_dict())
     model = theirs(described)
     for layer in range(config.n_layers):  # the class holds stacks, files single experts
@@ -127,7 +118,7 @@ def test_both_decode_alike():
 
 def test_weights_for_predicting_several_tokens_are_left_out():
     config = CASES["attention"]
-    described, weights = to_huggingface(config, random_model(config).state_dict())
+    described, weights = to_huggingface(config, random_model(config, 0.1).state_dict())
     more = {**weights, "mtp.fc.weight": torch.ones(2, 2)}
     assert from_huggingface(described, more)[1].keys() == from_huggingface(described, weights)[1].keys()
 
@@ -163,6 +154,6 @@ def test_what_transformers_cannot_compute_is_refused(config: ModelConfig, messag
     ],
 )
 def test_files_that_do_not_fit_are_refused_by_name(changes: dict[str, Any], message: str):
-    described, weights = to_huggingface(CASES["hybrid"], random_model(CASES["hybrid"]).state_dict())
+    described, weights = to_huggingface(CASES["hybrid"], random_model(CASES["hybrid"], 0.1).state_dict())
     with pytest.raises(UserError, match=message):
         from_huggingface({**described, **changes}, weights)

@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from danalab.train.config import TrainConfig
-from text_data import prepare_texts
-
-WORDS = ["the", "cat", "sat", "on", "a", "mat", "dog", "ran", "to", "red", "house", "and", "then", "it", "was", "blue"]
+from text_data import prepare_lines
 
 
 @pytest.fixture(scope="session")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("data")
-    draw = random.Random(0)
-
-    def sentences(count: int) -> str:
-        return "\n".join(" ".join(draw.choices(WORDS, k=8)) + "." for _ in range(count))
-
-    return prepare_texts(folder, sentences(400), sentences(40))
+    return prepare_lines(folder, 400, 40, end=".")
 
 
 @pytest.fixture

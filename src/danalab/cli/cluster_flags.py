@@ -49,17 +49,8 @@ class ResourceFlags:
 
         if self.at_once is not None and self.at_once < 1:
             raise UserError(f"--at-once {self.at_once}: must be at least 1")
-        return Resources(
-            account=self.account,
-            partition=self.partition,
-            time=self.time,
-            nodes=self.nodes,
-            gpus=self.gpus,
-            cpus=self.cpus,
-            mem=self.mem,
-            grace_seconds=self.grace_seconds,
-            sbatch=tuple("--" + option.removeprefix("--") for option in self.sbatch),
-        )
+        given = {field.name: getattr(self, field.name) for field in fields(Resources)}
+        return Resources(**{**given, "sbatch": tuple("--" + option.removeprefix("--") for option in self.sbatch)})
 
 
 @dataclass(frozen=True, kw_only=True)

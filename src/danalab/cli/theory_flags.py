@@ -15,6 +15,28 @@ class Output:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PowerLawFlags(Output):
+    alpha: float = 1.0
+    """Data exponent."""
+    beta: float = 0.3
+    """Target exponent."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExpertFlags(PowerLawFlags):
+    v: int = 200
+    """Hidden dimension, at least d."""
+    d: int = 50
+    """Parameters of each expert."""
+    experts: int = 32
+    """Experts."""
+    zeta: float = 1.5
+    """Expert probabilities are proportional to i^-zeta."""
+    batch: int = 8
+    """Samples a step."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class PLRFFlags(Output):
     alpha: float = 1.0
     """Data exponent: eigenvalues fall like j^(-2 alpha)."""
@@ -51,11 +73,7 @@ class PhaseFlags(Output):
 
 
 @dataclass(frozen=True, kw_only=True)
-class HummingbirdFlags(Output):
-    alpha: float = 1.0
-    """Data exponent."""
-    beta: float = 0.3
-    """Target exponent."""
+class HummingbirdFlags(PowerLawFlags):
     v: int = 800
     """Hidden dimension, at least d."""
     d: int = 200
@@ -83,21 +101,7 @@ class HummingbirdFlags(Output):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MoEFlags(Output):
-    alpha: float = 1.0
-    """Data exponent."""
-    beta: float = 0.3
-    """Target exponent."""
-    v: int = 200
-    """Hidden dimension, at least d."""
-    d: int = 50
-    """Parameters of each expert."""
-    experts: int = 32
-    """Experts."""
-    zeta: float = 1.5
-    """Expert probabilities are proportional to i^-zeta."""
-    batch: int = 8
-    """Samples a step."""
+class MoEFlags(ExpertFlags):
     steps: int = 10_000
     """Horizon [steps]."""
     kappas: tuple[float, ...] = (0.5, 0.75, 1.0)
@@ -113,21 +117,7 @@ class MoEFlags(Output):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TauFlags(Output):
-    alpha: float = 1.0
-    """Data exponent."""
-    beta: float = 0.3
-    """Target exponent."""
-    v: int = 200
-    """Hidden dimension, at least d."""
-    d: int = 50
-    """Parameters of each expert."""
-    experts: int = 32
-    """Experts."""
-    zeta: float = 1.5
-    """Expert probabilities are proportional to i^-zeta."""
-    batch: int = 8
-    """Samples a step."""
+class TauFlags(ExpertFlags):
     steps: int = 16_000
     """Horizon [steps]; tau is read at this time and at its halves."""
     kappa: float = 0.75
@@ -139,11 +129,7 @@ class TauFlags(Output):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScheduleFlags(Output):
-    alpha: float = 1.0
-    """Data exponent."""
-    beta: float = 0.3
-    """Target exponent."""
+class ScheduleFlags(PowerLawFlags):
     v: int = 4000
     """Hidden dimension, at least d."""
     d: int = 1000
