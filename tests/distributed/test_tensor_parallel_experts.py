@@ -92,11 +92,11 @@ def test_ranks_that_share_products_make_the_curve_of_one(ranks, case):
 
 
 @pytest.mark.slow
-def test_compiled_blocks_make_the_curve_of_one():
-    for arch in ("moe", "qwen3next"):
-        found = run_ranks(curves, 2, [Case(arch, "adana", TENSOR, compiled=True, steps=4)], seconds=240.0)[0][0]
-        expected = curve(Case(arch, "adana", steps=4))
-        assert (((found - expected) / expected).abs()[:, 0] < 1e-5).all(), arch
+@pytest.mark.parametrize("arch", ["moe", "qwen3next"])
+def test_compiled_blocks_make_the_curve_of_one(arch):
+    found = run_ranks(curves, 2, [Case(arch, "adana", TENSOR, compiled=True, steps=2)], seconds=290.0)[0][0]
+    expected = curve(Case(arch, "adana", steps=2))
+    assert (((found - expected) / expected).abs()[:, 0] < 1e-5).all()
 
 
 @pytest.mark.parametrize("dim", [0, 1, 2])
