@@ -11,9 +11,11 @@ import pytest
 import torch
 
 from danalab.errors import UserError
+from danalab.train import runtime
 from danalab.train.failures import explained
 from danalab.train.runtime import (
     StopRequest,
+    autocast_dtype,
     choose_device,
     random_state,
     require_compiler,
@@ -32,6 +34,17 @@ def test_compiling_without_a_compiler_is_refused_with_advice(monkeypatch):
 def test_an_unknown_device_is_refused():
     with pytest.raises(UserError, match="--device abacus"):
         choose_device("abacus")
+
+
+@pytest.mark.parametrize(("flags", "warns"), [("fma avx2 avx512f", True), ("avx512_bf16 avx512f", False), (None, True)])
+def test_bfloat16_on_a_cpu_is_warned_of_only_where_it_is_slow(monkeypatch, caplog, tmp_path, flags, warns):
+    cpuinfo = tmp_path / "cpuinfo"
+    if flags is not None:
+        cpuinfo.write_text(f"model name : abacus\nflags : {flags}\n")
+    has = runtime._multiplies_bfloat16(cpuinfo)
+    monkeypatch.setattr(runtime, "_multiplies_bfloat16", lambda: has)
+    assert autocast_dtype("bfloat16", torch.device("cpu")) == torch.bfloat16
+    assert ("slower than float32" in caplog.text) == warns
 
 
 def test_running_out_of_memory_gives_advice():

@@ -72,9 +72,18 @@ def autocast_dtype(name: str | None, device: torch.device) -> torch.dtype | None
         return torch.float16
     if device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
         raise UserError(f"bfloat16: {torch.cuda.get_device_name(device)} does not have it; give --dtype float32")
-    if device.type == "cpu":
-        log.warning("bfloat16 on a CPU without matrix units for it is several times slower than float32")
+    if device.type == "cpu" and not _multiplies_bfloat16():
+        log.warning("bfloat16 is slower than float32 on a CPU that has no instructions for its products")
     return torch.bfloat16
+
+
+def _multiplies_bfloat16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
+    """Whether the CPU has instructions for products in bfloat16, as Linux tells; elsewhere it is not known."""
+    try:
+        words = cpuinfo.read_text().split()
+    except OSError:
+        return False
+    return not {"avx512_bf16", "amx_bf16", "bf16"}.isdisjoint(words)
 
 
 def set_numerics(deterministic: bool) -> None:
