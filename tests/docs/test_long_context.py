@@ -27,6 +27,24 @@ def test_the_table_of_costs_is_the_measured_one():
 
 def test_the_losses_on_wikitext_are_the_measured_ones():
     found = results("resonance_wikitext2")
-    for name, label in (("resonance", "resonance"), ("no mixer", "without its mixer"), ("attention", "attention")):
-        row = next(line for line in PAGE.splitlines() if line.startswith(f"| {label}") and "4." in line)
-        assert f"| {found['models'][name][0]['params']:,} | {found['mean_val_loss'][name]:.3f} |" in row
+    labels = {"resonance": "resonance", "no mixer": "without its mixer", "attention": "attention"}
+    for name, label in labels.items():
+        model, tried = found["models"][name], found["trials"][name]
+        row = next(
+            line for line in PAGE.splitlines() if line.startswith(f"| {label}") and f"{model['params']:,}" in line
+        )
+        trials = " / ".join(f"{loss:.3f}" for loss in tried.values())
+        assert f"| {trials} | {model['lr']:g} | {model['mean']:.3f} | {model['sd']:.3f} |" in row
+        if name != "resonance":
+            over = found["resonance_minus"][name]
+            assert f"| {over['mean']:+.3f} ({over['interval'][0]:+.3f} to {over['interval'][1]:+.3f}) |" in row
+    assert f"{found['tokens'] / 1e6:.2f} M tokens" in PAGE
+    assert {len(model["runs"]) for model in found["models"].values()} == {3}
+
+
+def test_the_losses_at_equal_tokens_and_time_are_the_measured_ones():
+    learned = results("resonance_learning_cpu")["learning"]
+    assert f"| model | after {learned['tokens']:,} tokens | after {learned['seconds']:.0f} s |" in PAGE
+    for name, one in learned["models"].items():
+        losses = f"{one['loss_at_equal_tokens']:.3f} | {one['loss_at_equal_time']:.3f}"
+        assert f"| {name} | {losses} | {one['tokens_per_second']:,.0f} |" in PAGE
