@@ -119,10 +119,14 @@ def group(axes: Axes, opt: str, groups: Iterable[tuple[float, Sequence[float]]],
         axes.vlines(at, low, high, color=kind["color"], linewidth=1.2)
 
 
+_OVER = "_hollow"
+"""Label of marks over points that another line has."""
+
+
 def hollow(axes: Axes, x: Sequence[float], y: Sequence[float], color: str, marker: str) -> None:
     """Mark points whose noise is not known."""
     if len(x):
-        axes.plot(x, y, linestyle="", marker=marker, color=color, markerfacecolor="#ffffff", zorder=3)
+        axes.plot(x, y, linestyle="", marker=marker, color=color, markerfacecolor="#ffffff", zorder=3, label=_OVER)
 
 
 def aside(position: int, count: int) -> float:
@@ -296,6 +300,8 @@ def save_points(figure: Figure, path: Path) -> None:
         for axes in figure.axes:
             for line in axes.get_lines():
                 label = str(line.get_gid() or line.get_label())
+                if label == _OVER:
+                    continue
                 for x, y in zip(line.get_xdata(), line.get_ydata(), strict=True):  # pyright: ignore[reportArgumentType]
                     writer.writerow([axes.get_title(), "" if label.startswith("_") else label, _short(x), _short(y)])
 
