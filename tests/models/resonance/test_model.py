@@ -72,7 +72,7 @@ class SeesEverything(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.randn(length // 2 + 1, dim, dtype=torch.complex64) * 0.5)
 
-    def forward(self, u):
+    def forward(self, u, starts=None):
         return torch.fft.irfft(torch.fft.rfft(u, dim=1) * self.weight, u.shape[1], dim=1)
 
 
