@@ -15,7 +15,6 @@ from danalab.models import ModelConfig, build_model, canonical_arrays, load_cano
 from danalab.models.delta_rule.convolution import ShortConvolution
 from danalab.models.delta_rule.mixer import Forgetting, GatedDeltaNet
 from danalab.models.generation import generate
-from danalab.models.tensor_parallel import check_tensor_parallel
 from danalab.scaling import flops_per_token, parameter_count
 
 
@@ -303,8 +302,3 @@ def test_only_qwen3next_has_delta_layers(arch):
 def test_models_without_rotations_have_none_to_take_a_part_of():
     with pytest.raises(UserError, match="rotary_dim 4: gpt has no rotary positions"):
         ModelConfig("gpt", 32, 4, 2, 16, 48, 61, 32, rotary_dim=4)
-
-
-def test_tensor_parallelism_is_refused():
-    with pytest.raises(UserError, match="--tp-size 2"):
-        check_tensor_parallel(config(), 2)
