@@ -39,6 +39,12 @@ def test_muon_is_measured_against_torchs_muon(found):
     assert row["ratio_to_peer"]["median"] > 0
 
 
+def test_foreach_is_measured_against_torchs_foreach():
+    assert contender("dana-star:foreach", "cpu").peer == "adamw:foreach"
+    assert contender("adamw:foreach", "cpu").peer is None
+    assert contender("ademamix:fused", "cpu").peer == "po.AdEMAMix"
+
+
 def test_the_command_prints_one_json_object_and_writes_it(tmp_path, capsys):
     file = tmp_path / "new" / "result.json"
     arguments = ["bench", "optim", "--sizes", "1", "--rounds", "1", "--threads", "1", "--opts", "adamw:fused"]

@@ -31,6 +31,7 @@ WAYS: dict[str, dict[str, bool]] = {
 }
 REFERENCE = "adamw:fused"
 MATRIX_PEER = "torch.Muon"
+FOREACH_PEER = "adamw:foreach"
 PEERS = {"ademamix": "po.AdEMAMix"}
 """The library's own of optimizers that we have as well."""
 LR = 1e-6
@@ -100,6 +101,8 @@ def contender(name: str, device: str) -> Contender:
 
     if "ns_steps" in spec.settings:
         peer = MATRIX_PEER
+    elif way == "foreach" and name != FOREACH_PEER:
+        peer = FOREACH_PEER
     else:
         peer = PEERS.get(spec.name)
     return Contender(f"{spec.name}:{way}" if way else spec.name, build, peer, way == "graph")
