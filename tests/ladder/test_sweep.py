@@ -70,8 +70,9 @@ def start(tmp_path, fixed, opts, seeds):
     config.write_text(yaml.safe_dump({"fixed": fixed, "grid": {"opt": opts, "seed": seeds}}))
     command = [sys.executable, "-m", "danalab", "sweep", str(config), "--out", str(tmp_path / "sweep")]
     return subprocess.Popen(
-        [*command, "--executor", "inline"], start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+        [*command, "--executor", "inline"], start_new_session=True, stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": "1"},  # sums are those of as many threads
+    )  # fmt: skip
 
 
 @pytest.mark.slow
