@@ -21,7 +21,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from danalab.benchmarks.contenders import MATRIX_PEER, REFERENCE, TARGETS, Contender, contender, is_matrix_contender
+from danalab.benchmarks.contenders import (
+    FOREACH_PEER,
+    MATRIX_PEER,
+    REFERENCE,
+    TARGETS,
+    Contender,
+    contender,
+    is_matrix_contender,
+)
 from danalab.benchmarks.timing import clock_of, interleaved, machine, memory_bytes, ratios, spread
 from danalab.errors import UserError
 
@@ -36,7 +44,7 @@ SIZES: dict[int, tuple[int, int, int]] = {
 DEFAULT_SIZES = {"cpu": (20, 88), "cuda": (20, 88, 600)}
 
 ELEMENTWISE = (
-    *(REFERENCE, "adamw:foreach"),
+    *(REFERENCE, FOREACH_PEER),
     *("adana:fused", "dana-mk4:fused", "adamw-decaying-wd:fused", "dana-star:fused", "dana-star-mk4:fused"),
     *("ademamix:fused", "auto-dana:fused", "sign-dana:fused"),
     *("adana:foreach", "dana-star:foreach", "dana-star-mk4:foreach", "adana:eager"),
