@@ -40,6 +40,27 @@ def test_a_rule_does_to_a_list_what_it_does_to_each_tensor(name):
         torch.testing.assert_close(mine, theirs, rtol=1e-13, atol=1e-13)
 
 
+@pytest.mark.parametrize("name", [*NAMES, "sign-dana"])
+def test_small_tensors_go_together_and_get_the_same_bits(name, monkeypatch):
+    def step(small: int) -> tuple[list[torch.Tensor], int]:
+        monkeypatch.setattr("danalab.optim.ways.SMALL", small)
+        generator = torch.Generator().manual_seed(0)
+        params = [torch.randn(s, generator=generator, requires_grad=True) for s in ((33, 5), (), (40, 9), (7,))]
+        optimizer = build_optimizer(name, params, lr=0.1, foreach=True)
+        lists: list[int] = []
+        monkeypatch.setattr("danalab.optim.ways.Many", lambda tensors: lists.append(len(tensors)) or Many(tensors))
+        for _ in range(3):
+            for p in params:
+                p.grad = torch.randn(p.shape, generator=generator)
+            optimizer.step()
+        return [p.detach() for p in params], max(lists, default=0)
+
+    alone, none = step(0)
+    together, longest = step(200)
+    assert (none, longest) == (0, 3)
+    assert all(map(torch.equal, alone, together))
+
+
 def test_temporaries_of_all_blocks_lie_in_the_same_memory():
     memory = SameMemory()
     places = []

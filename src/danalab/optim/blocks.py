@@ -18,13 +18,18 @@ CACHE_BLOCK = 1 << 18
 """Elements of a block, a mebibyte in float32: a dozen of them stay in the last cache, while with smaller ones the
 threads' starting and stopping at each operation takes more of the time."""
 
+SMALL = 1 << 13
+"""Elements up to which a tensor takes less time in a list with others than as a block: what an operation costs beyond
+its arithmetic is a third in a list, whose temporaries are as small."""
+
 
 def in_blocks(lists: Sequence[Sequence[Tensor]]) -> Iterator[tuple[Tensor, ...]]:
     """Views of what lies at the same place in parallel lists, flat where that is possible."""
     for tensors in zip(*lists, strict=True):
         if all(tensor.is_contiguous() for tensor in tensors):
-            count = -(-tensors[0].numel() // CACHE_BLOCK)  # of blocks alike, so that none is too small for all threads
-            yield from zip(*(tensor.view(-1).chunk(max(count, 1)) for tensor in tensors), strict=True)
+            flat = [tensor.view(-1) for tensor in tensors]
+            count = -(-flat[0].numel() // CACHE_BLOCK)  # of blocks alike, so that none is too small for all threads
+            yield from zip(*(tensor.chunk(count) for tensor in flat), strict=True) if count > 1 else [tuple(flat)]
         else:
             yield tensors
 

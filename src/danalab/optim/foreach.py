@@ -1,8 +1,8 @@
 """The same updates in place, written once: for tensors, and for lists of them that take the same scalars.
 
-On a GPU a rule gets lists, as `Many`: few kernel launches. On a CPU it gets one block of each tensor after another
-(`danalab.optim.blocks`). Temporaries are made by `new`: `fresh`, or `danalab.optim.blocks.SameMemory`; they are
-overwritten as soon as what they held is no longer needed.
+On a GPU a rule gets lists, as `Many`: few kernel launches. On a CPU it gets small tensors as lists too, and of each of
+the others one block after another (`danalab.optim.blocks`). Temporaries are made by `new`: `fresh`, or
+`danalab.optim.blocks.SameMemory`; they are overwritten as soon as what they held is no longer needed.
 """
 
 from __future__ import annotations
@@ -24,6 +24,10 @@ class Many:
 
     def __init__(self, tensors: list[Tensor]):
         self.tensors = tensors
+
+    @property
+    def is_cpu(self) -> bool:
+        return self.tensors[0].is_cpu
 
     def __getattr__(self, name: str) -> Callable[..., Many]:
         function = getattr(torch, f"_foreach_{name}")
@@ -117,18 +121,20 @@ def root_of(new: New, v: Values, eps: float) -> Values:
 
 def raise_to(x: Values, exponent: float) -> None:
     """x <- x^exponent, for positive x."""
-    if isinstance(x, Many):
-        x.pow_(exponent)
-    else:  # on a CPU a power takes twice as long as a logarithm and an exponential
+    if x.is_cpu:  # where a power takes twice as long as a logarithm and an exponential
         two_to(x.log2_(), exponent)
+    else:
+        x.pow_(exponent)
 
 
 def two_to(x: Values, factor: float) -> None:
     """x <- 2^(factor x)."""
-    if isinstance(x, Many):
-        x.mul_(factor * math.log(2)).exp_()
-    else:  # on a CPU the exponential to base e takes more than twice as long as that to base 2
-        x.mul_(factor).exp2_()
+    x.mul_(factor)
+    if x.is_cpu:  # where the exponential to base e takes more than twice as long as that to base 2
+        for each in x.tensors if isinstance(x, Many) else [x]:  # torch has no such function of lists
+            each.exp2_()
+    else:
+        x.mul_(math.log(2)).exp_()
 
 
 def apply(p: Values, numerator: Values, denominator: Values, lr: float, keep: float) -> None:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Mapping
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from itertools import compress
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from danalab.errors import UserError
 from danalab.optim import compiled, native
 from danalab.optim.batch import Batch
-from danalab.optim.blocks import SameMemory, in_blocks
+from danalab.optim.blocks import SMALL, SameMemory, in_blocks
 from danalab.optim.foreach import Many, fresh
 from danalab.optim.rules import Rule
 from danalab.optim.state import moment_dtype
@@ -49,15 +52,23 @@ def foreach(rule: Rule, batches: list[Batch]) -> None:
         if not rule.elementwise:
             rule.foreach(*lists, **scalars)
         elif wide[0].is_cpu:
-            memory = SameMemory()
-            for block in in_blocks(lists):
-                memory.start_block()
-                rule.foreach(memory, *block, **scalars)
+            _foreach_on_cpu(rule, lists, scalars)
         else:
             rule.foreach(fresh, *map(Many, lists), **scalars)
         for i, (p, new_p) in enumerate(zip(batch.params, wide, strict=True)):
             if new_p is not p:
                 store_rounded(p, new_p, batch, i)
+
+
+def _foreach_on_cpu(rule: Rule, lists: Sequence[Sequence[Tensor]], scalars: Mapping[str, Any]) -> None:
+    """Small tensors together, blocks of the large ones one after another."""
+    small = [p.numel() <= SMALL for p in lists[0]]
+    if any(small):
+        rule.foreach(fresh, *(Many(list(compress(tensors, small))) for tensors in lists), **scalars)
+    memory = SameMemory()
+    for block in in_blocks([list(compress(tensors, map(operator.not_, small))) for tensors in lists]):
+        memory.start_block()
+        rule.foreach(memory, *block, **scalars)
 
 
 def choose(flags: Mapping[str, Any], device: str, numel: int) -> Way:
