@@ -169,6 +169,8 @@ def _lines_of_json(blocks: Iterable[bytes], name: str, field: str) -> Iterator[s
             raise UserError(f"{name}, line {number}: not valid JSON: {error.msg} (column {error.colno})") from None
         except RecursionError:
             raise UserError(f"{name}, line {number}: JSON nested too deeply") from None
+        except ValueError:  # Python's bound on the digits of an integer
+            raise UserError(f"{name}, line {number}: not valid JSON: a number with thousands of digits") from None
         content = document.get(field) if isinstance(document, dict) else None
         if not isinstance(content, str):
             raise UserError(f'{name}, line {number}: an object with the field "{field}" (a string) is expected')
