@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import io
 import math
+import pickle
 from typing import Any
 
 import pytest
@@ -51,6 +53,13 @@ def train(model: nn.Module, optimizer: Any, steps: range) -> None:
         gradients(model, step)
         optimizer.step()
         optimizer.zero_grad()
+
+
+def _gradients_in(model: nn.Module, step: int) -> None:
+    """`gradients` in the dtype of the model, small numbers of few bits."""
+    for p in model.parameters():
+        noise = torch.randn(p.shape, generator=torch.Generator().manual_seed(100 * step + p.numel()))
+        p.grad = noise.bfloat16().to(p.dtype)
 
 
 def weights(model: nn.Module) -> list[Tensor]:
@@ -276,6 +285,61 @@ def test_groups_can_be_added_later(name):
     before = [p.detach().clone() for _, p in new]
     train(model, optimizer, range(3))
     assert not any(torch.equal(p, old) for (_, p), old in zip(new, before, strict=True))
+
+
+@pytest.mark.parametrize("way", ["copied", "pickled"])
+@pytest.mark.parametrize("name", NAMES)
+def test_it_can_be_copied_and_pickled_with_its_model_and_goes_on_alike(name, way):
+    model = tiny()
+    optimizer = build(name, model)
+    torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)  # which puts a step of its own over the optimizer's
+    train(model, optimizer, range(3))
+    both = (model, optimizer)
+    twin, its = copy.deepcopy(both) if way == "copied" else pickle.loads(pickle.dumps(both))
+    train(model, optimizer, range(3, 6))
+    train(twin, its, range(3, 6))
+    assert same(weights(model), weights(twin))
+
+
+def test_a_copy_of_muon_still_knows_what_groups_added_later_get():
+    twin = copy.deepcopy(build("muon", tiny().up, adamw_lr=0.003))
+    twin.add_param_group({"params": [("gain", nn.Parameter(torch.ones(3)))]})
+    assert twin.param_groups[-1]["lr"] == 0.003
+
+
+def test_an_estimate_of_the_curvature_that_no_step_has_taken_yet_is_copied_too():
+    model = tiny()
+    optimizer = build("sophia", model)
+    gradients(model, 0)
+    optimizer.update_hessian(7.0)
+    twin, its = copy.deepcopy((model, optimizer))
+    train(model, optimizer, range(1, 2))
+    train(twin, its, range(1, 2))
+    assert same(weights(model), weights(twin))
+
+
+@pytest.mark.parametrize("dtypes", [(torch.float32, torch.bfloat16), (torch.bfloat16, torch.float32)], ids=str)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_model_may_go_on_in_another_dtype(name, dtypes):
+    first, second = dtypes
+    model = tiny().to(first)
+    optimizer = build(name, model)
+    for step in range(3):
+        _gradients_in(model, step)
+        optimizer.step()
+    file = io.BytesIO()
+    torch.save(optimizer.state_dict(), file)
+    file.seek(0)
+    other = copy.deepcopy(model).to(second)
+    resumed = build(name, other)
+    resumed.load_state_dict(torch.load(file, weights_only=True))
+    for step in range(3, 6):
+        for each, its in ((model, optimizer), (other, resumed)):
+            _gradients_in(each, step)
+            its.step()
+    for p, q in zip(model.parameters(), other.parameters(), strict=True):
+        assert torch.isfinite(q).all()
+        assert torch.allclose(p.float(), q.float(), atol=0.02, rtol=0.02)
 
 
 def test_what_a_library_has_besides_a_step_is_still_there():

@@ -102,6 +102,9 @@ class Muon(HybridOptimizer):
         self._rest = {"lr": adamw_lr, "weight_decay": adamw_weight_decay}
         super().__init__(params, settings, foreach=foreach, fused=fused)
 
+    def __getstate__(self) -> dict[str, Any]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return {**super().__getstate__(), "_rest": self._rest}
+
     def other_settings(self, lr: float) -> dict[str, Any]:
         given = {key: value for key, value in self._rest.items() if value is not None}
         return {"lr": ADAMW_LR_SHARE * lr, **given}

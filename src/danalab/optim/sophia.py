@@ -71,6 +71,9 @@ class SophiaG(torch.optim.Optimizer):
         )
         self._estimates: dict[Tensor, Tensor] = {}
 
+    def __getstate__(self) -> dict[str, Any]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return {**super().__getstate__(), "_estimates": self._estimates}
+
     def hessian_is_due(self) -> bool:
         """Whether the coming step wants an estimate: the first, and every `hessian_interval` after it."""
         steps = [int(state["step"]) for state in self.state.values() if "step" in state]

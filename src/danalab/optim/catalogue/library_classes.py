@@ -1,10 +1,12 @@
-"""Classes of pytorch-optimizer, with what keeps some of them from going on exactly where they were stopped put right.
+"""Classes of pytorch-optimizer, with what keeps some from being copied, or from going on exactly where they were
+stopped, put right.
 
 Imports the library; `danalab.optim.catalogue.library` imports this when one of its optimizers is built.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -93,7 +95,19 @@ class Prodigy(pytorch_optimizer.Prodigy):
                 total.add_(more)
 
 
+class ADOPT(pytorch_optimizer.ADOPT):
+    """The library's, with a bound of the normalised gradient that can be pickled: t^(1/4) too."""
+
+    def __init__(self, params: Any, **settings: Any):
+        super().__init__(params, clip_lambda=_fourth_root, **settings)
+
+
+def _fourth_root(step: float) -> float:
+    return math.pow(step, 0.25)
+
+
 _EXACT: dict[str, type] = {
+    "ADOPT": ADOPT,
     "ScheduleFreeAdamW": ScheduleFreeAdamW,
     "ScheduleFreeSGD": ScheduleFreeSGD,
     "Prodigy": Prodigy,

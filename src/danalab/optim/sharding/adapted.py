@@ -16,7 +16,7 @@ from danalab.optim.checks import check_gradients, check_numbers_of, check_parame
 from danalab.optim.named_groups import as_given, hyper, named_groups
 from danalab.optim.rehearsal import is_rehearsal
 from danalab.optim.sharding import loading, states
-from danalab.optim.sharding.nested import as_floats, map_leaves
+from danalab.optim.sharding.nested import as_kept, map_leaves
 from danalab.optim.sharding.places import Itself, LocalPart, Owned, bring_rows, take_rows_back
 from danalab.optim.sharding.placing import by_rows, places_for
 from danalab.optim.spec import OptimizerSpec
@@ -85,11 +85,17 @@ class Adapted(torch.optim.Optimizer):
         return touching
 
     def __getstate__(self) -> dict[str, Any]:
-        return {key: value for key, value in self.__dict__.items() if key != "step"}
+        # All that the inner one has: torch's way to copy leaves out what libraries keep beside groups and state.
+        inner = (type(self.inner), _without_patches(self.inner))
+        return {**_without_patches(self), "inner": inner}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._patch_step_function()
+        cls, attributes = state["inner"]
+        inner = cls.__new__(cls)
+        inner.__dict__.update(attributes)
+        self.__dict__.update({**state, "inner": inner})
+        for optimizer in (inner, self):
+            optimizer._patch_step_function()
 
     def __repr__(self) -> str:
         return f"Adapted({self.inner!r})"
@@ -305,7 +311,7 @@ class Adapted(torch.optim.Optimizer):
         for inner, outer in zip(self.inner.param_groups, self.param_groups, strict=True):
             inner.update(hyper(outer))
         for i, (place, state) in enumerate(zip(self._places, loaded, strict=True)):
-            new = as_floats(map_leaves(dict(state), place.inward), states.own_state(self.inner, place))
+            new = as_kept(map_leaves(dict(state), place.inward), states.own_state(self.inner, place))
             if place.stand_in is not None and i in stepped and new:
                 self.inner.state[place.stand_in] = new
             else:
@@ -314,3 +320,8 @@ class Adapted(torch.optim.Optimizer):
         self._awake = self._awake or bool(stepped)
         for hook in self._optimizer_load_state_dict_post_hooks.values():
             hook(self)
+
+
+def _without_patches(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """An optimizer's attributes, without the step that schedulers put over its own."""
+    return {key: value for key, value in vars(optimizer).items() if key != "step"}

@@ -33,17 +33,24 @@ def as_tensors(value: Any) -> Any:
     return map_leaves(value, lambda leaf: torch.tensor(leaf, dtype=torch.float64) if type(leaf) is float else leaf)
 
 
-def as_floats(value: Any, example: Any) -> Any:
-    """`value` with 0-dim tensors as floats where `example`, of the same structure, has floats."""
+def as_kept(value: Any, example: Any) -> Any:
+    """`value` in the dtypes of `example`, of the same structure: the state of a run may have been kept in others.
+
+    0-dim tensors become floats where the example has floats, and are left as they are otherwise: they are clocks.
+    """
     if isinstance(value, dict):
         known = example if isinstance(example, dict) else {}
-        return {key: as_floats(item, known.get(key)) for key, item in value.items()}
+        return {key: as_kept(item, known.get(key)) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         alike = isinstance(example, (list, tuple)) and len(example) == len(value)
         known = example if alike else [None] * len(value)
-        return type(value)(as_floats(item, other) for item, other in zip(value, known, strict=True))
-    is_number = isinstance(value, Tensor) and value.ndim == 0
-    return value.item() if is_number and isinstance(example, float) else value
+        return type(value)(as_kept(item, other) for item, other in zip(value, known, strict=True))
+    if not isinstance(value, Tensor):
+        return value
+    if value.ndim == 0:
+        return value.item() if isinstance(example, float) else value
+    is_moment = isinstance(example, Tensor) and value.is_floating_point() and example.is_floating_point()
+    return value.to(example.dtype) if is_moment else value
 
 
 def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
