@@ -45,6 +45,30 @@ def test_its_interval_covers_the_truth_in_nine_simulated_ladders_of_ten():
     assert covered >= 180
 
 
+def test_seeds_that_may_not_reach_the_loss_leave_the_interval_open_below_and_it_still_covers_the_truth():
+    found, n = [], 60
+    for trial in range(n):
+        rng = np.random.default_rng(trial)
+        sides = [
+            ([X] * 3, [law(X / scale) * np.exp(3e-3 * rng.standard_normal()) for _ in range(3)]) for scale in (1, 0.9)
+        ]
+        found.append(compute_saved(*sides[0], *sides[1], n_bootstrap=60))
+    reached = [each for each in found if each.saved is not None]
+    assert all(each.interval is not None for each in reached)
+    doubtful = [each for each in reached if each.reached_share < 1]
+    assert len(doubtful) > 2
+    assert all(each.interval.low == -math.inf for each in doubtful)
+    assert sum(0.1 in each.interval for each in reached) >= 0.9 * len(reached)
+
+
+def test_runs_that_were_evaluated_elsewhere_are_averaged_all_the_same():
+    other = np.geomspace(0.9e16, 1e17, 31)
+    found = compute_saved(X, law(X), [X, other], [law(X / 0.6) * 1.002, law(other / 0.6) / 1.002])
+    assert found.saved == pytest.approx(0.40, abs=0.005)
+    with pytest.raises(UserError, match="nothing in common"):
+        compute_saved(X, law(X), [X, 100 * X], [law(X), law(100 * X)])
+
+
 def test_a_curve_that_never_crosses_is_not_a_number():
     found = compute_saved(X, law(X), X, law(X * 0.9))
     assert found.saved is None

@@ -2,18 +2,23 @@
 
 import csv
 import json
+import math
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
+from matplotlib.figure import Figure
 
 from danalab.cli.app import main
+from danalab.ladder.statistics import Interval
 from danalab.report.contents import PICTURES
-from danalab.report.headline import headlines, verdict
+from danalab.report.headline import headlines, known, verdict
 from danalab.report.ladder_report import read_material, write_report
 from danalab.report.ladder_tables import as_latex, as_markdown, saved_table
+from danalab.report.saved_figures import draw_saved
 from ladder.planted import plant
 
 PACKED_LIMIT = 2_000_000
@@ -128,6 +133,18 @@ def test_fewer_than_three_seeds_are_said_to_leave_the_noise_unknown(tmp_path):
     assert "noise not known" in headlines(material)[0].lines
     assert any("the noise is not known" in sentence for sentence in verdict(material.found))
     assert {line[3] for line in saved_table(material.found)[1] if "laws" not in line[1]} == {"noise not known"}
+
+
+def test_an_interval_that_is_open_below_says_so_and_is_drawn_down_to_the_strip(report):
+    found = report[0].found
+    sizes = {
+        params: replace(each, interval=Interval(-math.inf, 0.5, 0.95)) for params, each in found.saved["adana"].items()
+    }
+    assert known(sizes[10_000]) == "95% interval not reached to +50.0%"
+    axes = Figure().add_subplot()
+    draw_saved(axes, replace(found, saved={"adana": sizes}))
+    assert -1 <= axes.get_ylim()[0] < 0
+    assert "not reached" in [text.get_text() for text in axes.texts]
 
 
 def test_a_contender_that_never_gets_there_is_said_to_be_not_reached_and_drawn_so(sad):

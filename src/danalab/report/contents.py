@@ -36,7 +36,8 @@ PICTURES = {
     "compute-saved": Picture(
         saved_figure,
         "How much sooner than at its end the baseline's final loss was reached, at each size. Bars are 95% intervals "
-        "over seeds; hollow points have fewer than three seeds, and their noise is not known.",
+        "over seeds; one that goes down into the strip does not exclude that the loss is never reached. Hollow points "
+        "have fewer than three seeds, and their noise is not known.",
     ),
     "compute-saved-laws": Picture(
         gain_figure,

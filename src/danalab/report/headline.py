@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from danalab.ladder.analysis import Analysis, Tuned
@@ -105,7 +106,10 @@ def share(saved: Saved) -> str:
 
 def interval_words(interval: Interval | None) -> str:
     """An interval of shares for people."""
-    return NOT_KNOWN if interval is None else f"{interval.low:+.1%} to {interval.high:+.1%}"
+    if interval is None:
+        return NOT_KNOWN
+    low = f"{interval.low:+.1%}" if math.isfinite(interval.low) else NOT_REACHED
+    return f"{low} to {interval.high:+.1%}"
 
 
 def interval_of(saved: Saved) -> Interval | None:

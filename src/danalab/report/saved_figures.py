@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 STRIP = 0.09
 """Height of the strip of losses that were not reached, as a share of the axes."""
+_FAR_BELOW = -1e3
+"""Where an interval ends whose low end was not reached: it is drawn to the bottom, through the strip."""
 
 
 @styled
@@ -104,9 +106,11 @@ def draw_saved(axes: Axes, found: Analysis, named: str | None = None) -> None:
         unknown = [i for i, (_, s) in enumerate(reached) if min(s.n_baseline, s.n_contender) < LEAST_SEEDS]
         hollow(axes, [x[i] for i in unknown], [y[i] for i in unknown], kind["color"], kind["marker"])
         known = [(p, s.interval) for i, (p, s) in enumerate(reached) if s.interval is not None and i not in unknown]
-        bounds = [bound for _, interval in known for bound in (interval.low, interval.high)]
-        axes.vlines([p for p, _ in known], bounds[::2], bounds[1::2], color=kind["color"], linewidth=1.2, alpha=0.8)
-        values += [*y, *bounds]
+        ends = [(max(interval.low, _FAR_BELOW), interval.high) for _, interval in known]
+        lows, highs = [low for low, _ in ends], [high for _, high in ends]
+        axes.vlines([p for p, _ in known], lows, highs, color=kind["color"], linewidth=1.2, alpha=0.8)
+        values += [*y, *highs, *(low for low in lows if low > _FAR_BELOW)]
+        missed = missed or _FAR_BELOW in lows
         if len(reached) < len(sizes):
             missed = True
             absent = [p * factor for p, s in sizes if s.saved is None]
