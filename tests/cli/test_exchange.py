@@ -132,6 +132,27 @@ def test_an_imported_model_is_trained_on(capsys, tmp_path, runs, data):
     torch.testing.assert_close(trained, open_run(runs / "llama").load_model().model.state_dict(), rtol=1e-6, atol=1e-6)
 
 
+def test_an_imported_model_keeps_the_function_that_no_flag_can_ask_for_while_it_is_trained_on(tmp_path, data):
+    shape = {"vocab_size": 320, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "head_dim": 8,
+             "num_key_value_heads": 2, "intermediate_size": 256, "max_position_embeddings": 16}  # fmt: skip
+    rope = {"rope_type": "default", "rope_theta": 10.0}
+    torch.manual_seed(0)
+    theirs = transformers.LlamaForCausalLM(transformers.LlamaConfig(**shape, rms_norm_eps=0.01, rope_parameters=rope))
+    theirs.eval().save_pretrained(tmp_path / "hf")
+    assert main(["import", str(tmp_path / "hf"), "--out", str(tmp_path / "back")]) == 0
+    flags = ["--arch", "llama", "--d-model", "16", "--n-layers", "1", "--n-heads", "2", "--head-dim", "8",
+             "--mlp-dim", "256", "--vocab-size", "320", "--seq-len", "16", "--batch-size", "2", "--lr", "1e-30",
+             "--weight-decay", "0", "--dtype", "float32", "--data", str(data),
+             "--run-dir", str(tmp_path / "more"), "--iterations", "2", "--warmup-steps", "0"]  # fmt: skip
+    ids = torch.randint(0, 320, (2, 16))
+    first = ["--resume-from", str(tmp_path / "back"), "--iterations-to-run", "1"]
+    for words in (first, []):  # from the import, then from its own checkpoint
+        assert main(["train", *flags, *words]) == 0
+        with torch.no_grad():
+            ours = open_run(tmp_path / "more").load_model().model(ids)
+            torch.testing.assert_close(ours, theirs(ids).logits, rtol=1e-5, atol=1e-5)
+
+
 QWEN3_06B = {
     "architectures": ["Qwen3ForCausalLM"], "attention_bias": False, "attention_dropout": 0.0, "bos_token_id": 151643,
     "eos_token_id": 151645, "head_dim": 128, "hidden_act": "silu", "hidden_size": 1024, "initializer_range": 0.02,

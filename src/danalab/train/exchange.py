@@ -120,7 +120,8 @@ def import_folder(source: str | Path, out: str | Path) -> Exchanged:
         if tokenizer is not None:
             tokenizer.save(target.tokenizer_folder)
         values = {tensors.MODEL + name: tensor.detach() for name, tensor in model.state_dict().items()}
-        target.store.write(0, {"step": 0, "imported": True}, lambda folder: tensors.write(values, folder))
+        meta = {"step": 0, "imported": True, "model": record["model"]}
+        target.store.write(0, meta, lambda folder: tensors.write(values, folder))
         target.write_config(record)
     return Exchanged(target.path, config.arch, model.num_parameters(), 0, None if tokenizer is None else tokenizer.name)
 

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+WITHOUT_FLAG = ("norm", "norm_eps", "rope_theta", "rotary_dim", "residual_scale")
+"""What decides a model's function, shows in no weight's name or shape, and cannot be asked for by a flag."""
+
 
 @dataclass
 class Source:
@@ -134,11 +137,29 @@ def agree_on_source(
 
 
 def choose_source(resolved: Resolved, dataset: Dataset, folder: RunFolder) -> tuple[Resolved, Source | None]:
-    """Decide what to go on from; the folder is locked. Also takes up an earlier job's extension of the run.
+    """Decide what to go on from; the folder is locked. Also takes up an earlier job's extension of the run, and what no
+    flag says of the model.
 
     Raises:
         UserError: the folder holds another run, or checkpoints that `--no-auto-resume` protects, or nothing usable.
     """
+    resolved, source = _choose(resolved, dataset, folder)
+    return (resolved if source is None else _with_function_of(source, resolved)), source
+
+
+def _with_function_of(source: Source, resolved: Resolved) -> Resolved:
+    """The run with the settings of the checkpoint's model that no flag has: imported ones may have other than ours."""
+    ours, theirs = resolved.model.as_dict(), read_json(source.checkpoints[0] / META).get("model") or {}
+    if theirs.get("arch") != ours["arch"]:
+        return resolved  # the weights will not fit, and say so
+    taken = {name: theirs[name] for name in WITHOUT_FLAG if name in theirs and theirs[name] != ours[name]}
+    if not taken:
+        return resolved
+    log.info("%s: as in %s", ", ".join(f"{name} {value}" for name, value in taken.items()), source.checkpoints[0])
+    return replace(resolved, model=replace(resolved.model, **taken))
+
+
+def _choose(resolved: Resolved, dataset: Dataset, folder: RunFolder) -> tuple[Resolved, Source | None]:
     config = resolved.config
     folder.store.require_writable()
     named = None if config.resume_from is None else _named(config.resume_from)
