@@ -85,6 +85,16 @@ def test_stochastic_rounding_is_the_same_in_every_way_to_compute(dtype):
         torch.testing.assert_close(other, found[0], rtol=2e-2, atol=2e-2)
 
 
+def test_a_parameter_without_dimensions_is_rounded_at_random_with_a_clock_on_the_device_too():
+    def step(**flags):
+        p = torch.tensor(1.0, dtype=torch.bfloat16, requires_grad=True)
+        p.grad = torch.tensor(0.3, dtype=torch.bfloat16)
+        ADana([p], lr=0.02, stochastic_rounding=True, **flags).step()
+        return p.item()
+
+    assert step(capturable=True) == step(fused=False)
+
+
 @pytest.mark.parametrize("flags", FLAGS, ids=WAYS)
 def test_small_updates_are_lost_to_the_nearest_and_kept_by_stochastic_rounding(flags):
     moved = {}
