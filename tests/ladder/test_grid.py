@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from danalab.errors import UserError
-from danalab.ladder.grid import LONGEST_NAME, expand, name_of, parse_assignments, read_grid
+from danalab.ladder.grid import LONGEST_NAME, expand, name_of, parse_assignments, parse_fixed, read_grid
 
 
 def test_a_grid_is_every_combination_with_readable_names():
@@ -21,6 +21,16 @@ def test_values_are_read_as_what_they_are():
         "data": ["a/b"],
         "warmup_steps": [None],
     }
+
+
+def test_what_is_fixed_has_one_value_and_loses_nothing_of_it():
+    said = parse_fixed(["seq-len=256", "data=a:0.7,b:0.3", "mlp-only-layers=0,2", "compile=true"])
+    assert said == {"seq_len": 256, "data": "a:0.7,b:0.3", "mlp_only_layers": [0, 2], "compile": True}
+    for words, what in ((["seq-len="], "no value"), (["lr=1", "lr=2"], "twice"), (["lr"], "KEY=VALUE")):
+        with pytest.raises(UserError, match=what):
+            parse_fixed(words)
+    with pytest.raises(UserError, match="--seq-len 64,128: a number is expected"):
+        expand({"opt": ["adamw"]}, parse_fixed(["seq-len=64,128"]))
 
 
 def test_a_file_has_a_grid_a_list_and_what_is_common(tmp_path):
@@ -48,6 +58,9 @@ def test_a_long_name_is_cut_and_stays_one_runs_own():
         ({"seed": [0, 0]}, {}, "run s0 is there twice"),
         ({"seed": [0]}, {"seed": 1}, "--seed is both fixed and in the grid"),
         ({"run_dir": ["a"]}, {}, "unknown key 'run_dir'"),
+        ({"heads": [2, "three"]}, {}, "--heads three: a number is expected"),
+        ({"opt": ["adamw"]}, {"compile": "maybe"}, "--compile maybe: true or false is expected"),
+        ({"lr_multiplier": [1, 2]}, {"lr": 1e-3}, "both --lr and --lr-multiplier"),
     ],
 )
 def test_a_grid_that_cannot_be_meant_is_refused(grid, fixed, what):
@@ -62,7 +75,7 @@ def test_an_assignment_that_cannot_be_meant_is_refused(word):
 
 
 def test_a_setting_out_of_range_or_of_the_wrong_type_is_refused_before_anything_runs():
-    for settings, what in (({"heads": 0}, "--heads 0"), ({"heads": "three"}, "wrong type")):
+    for settings, what in (({"heads": 0}, "--heads 0"), ({"heads": [3]}, "wrong type")):
         (cell,) = expand({}, {}, [settings])
         with pytest.raises(UserError, match=what):
             cell.config(Path("run"))

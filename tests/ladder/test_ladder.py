@@ -36,10 +36,10 @@ def test_the_next_multiplier_lies_beyond_the_edge_that_was_best():
 
 def test_a_file_names_heads_or_sizes(tmp_path):
     file = tmp_path / "ladder.yaml"
-    file.write_text(yaml.safe_dump({"opts": ["adamw"], "heads": [2, 3], "fixed": {"seq-len": 64, "lr": "1e-3"}}))
+    file.write_text(yaml.safe_dump({"opts": ["adamw"], "heads": [2, 3], "fixed": {"seq-len": 64, "omega": "4e0"}}))
     read = LadderPlan.read(file)
     assert read.sizes == ({"heads": 2}, {"heads": 3})
-    assert read.fixed == {"seq_len": 64, "lr": 1e-3}
+    assert read.fixed == {"seq_len": 64, "omega": 4.0}
     assert read.cell("adamw", {"heads": 2}, 0.5, 1).name == "adamw-h2-lrx0.5-s1"
 
 
@@ -51,7 +51,19 @@ def test_a_file_names_heads_or_sizes(tmp_path):
         ({"opts": ["adamw"], "heads": [2], "seed": [0]}, "unknown key 'seed'.*did you mean 'seeds'"),
         ({"opts": ["adamw", "adamw"], "heads": [2]}, "twice"),
         ({"opts": ["adamw"], "heads": [2], "multipliers": [0.0]}, "finite and positive"),
-        ({"opts": ["adamw"]}, "sizes"),
+        ({"opts": ["adamw"]}, "no sizes, such as"),
+        ({"opts": "adamw", "heads": [2]}, r"opts is 'adamw'; expected is something like opts: \["),
+        ({"opts": ["adamw"], "heads": 2}, "heads is 2; expected"),
+        ({"opts": ["adamw"], "heads": ["two"]}, "heads is"),
+        ({"opts": ["adamw"], "sizes": [3]}, "sizes is"),
+        ({"opts": ["adamw"], "heads": [2], "multipliers": 1}, "multipliers is 1"),
+        ({"opts": ["adamw"], "heads": [2], "multipliers": ["a"]}, "multipliers is"),
+        ({"opts": ["adamw"], "heads": [2], "seeds": ["x"]}, "seeds is"),
+        ({"opts": ["adamw"], "heads": [2], "extensions": "two"}, "extensions is 'two'"),
+        ({"opts": ["adamw"], "heads": [2], "fixed": [1]}, "fixed is"),
+        ({"opts": ["adamw"], "heads": [2], "fixed": {"lr": 1e-3}}, "fixed has --lr, which a ladder sets itself"),
+        ({"opts": ["adamw"], "heads": [2], "fixed": {"seed": 1}}, "fixed has --seed"),
+        ({"opts": ["adamw", "AdamW"], "heads": [2]}, "twice: AdamW is adamw"),
     ],
 )
 def test_a_ladder_that_cannot_be_meant_is_refused(tmp_path, content, what):

@@ -37,7 +37,7 @@ def run(flags: Flags) -> None:
     import json
 
     from danalab.cli.run_tables import print_rows
-    from danalab.ladder.grid import parse_assignments
+    from danalab.ladder.grid import parse_fixed
     from danalab.ladder.wandb_files import read_api, read_exports
     from danalab.ladder.wandb_keys import Keys
     from danalab.ladder.wandb_rows import import_runs
@@ -48,8 +48,7 @@ def run(flags: Flags) -> None:
         raise UserError("--filter is for --api; of files, name those that you want")
     filters = _assignments(flags.filter, "--filter")
     mapped = {key.replace("-", "_"): value for key, value in _assignments(flags.map, "--map").items()}
-    fixed = {key: values[0] for key, values in parse_assignments(flags.fixed, "--fixed").items() if values}
-    keys = Keys.of(mapped, fixed)
+    keys = Keys.of(mapped, parse_fixed(flags.fixed))
     exports = read_api(flags.api, filters) if flags.api is not None else read_exports(flags.files)
     rows = import_runs(exports, flags.out, keys)
     if flags.json:

@@ -37,7 +37,7 @@ class Flags(CostFlags, ClusterFlags):
 
 def run(flags: Flags) -> int:
     """Make every run of a grid that isn't finished yet; failures are listed at the end and don't stop the rest."""
-    from danalab.ladder.grid import expand, parse_assignments, read_grid
+    from danalab.ladder.grid import expand, parse_assignments, parse_fixed, read_grid
     from danalab.ladder.sweep import collect, run_sweep
     from danalab.train.console import log_to_stderr
 
@@ -46,8 +46,7 @@ def run(flags: Flags) -> int:
     if flags.collect:
         return show_rows(flags, flags.out, collect(flags.out))
     fixed, grid, runs = read_grid(flags.file) if flags.file is not None else ({}, {}, [])
-    said = {key: values[0] for key, values in parse_assignments(flags.fixed, "--fixed").items() if values}
-    cells = expand({**grid, **parse_assignments(flags.grid)}, {**fixed, **said}, runs)
+    cells = expand({**grid, **parse_assignments(flags.grid)}, {**fixed, **parse_fixed(flags.fixed)}, runs)
     if flags.jobs is not None and (flags.jobs < 1 or flags.executor != "pool"):
         raise UserError(f"--jobs {flags.jobs}: at least 1, and for --executor pool (slurm has --at-once)")
     log_to_stderr()

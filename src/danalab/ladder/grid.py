@@ -70,6 +70,23 @@ def parse_assignments(words: Sequence[str], what: str = "--grid") -> dict[str, l
     return found
 
 
+def parse_fixed(words: Sequence[str]) -> dict[str, Any]:
+    """`["seq-len=256", "data=a:0.7,b:0.3"]` as a mapping of fields to one value each; commas are part of a value.
+
+    Raises:
+        UserError: a word without "=", without a value, or named twice.
+    """
+    found: dict[str, Any] = {}
+    for word in words:
+        ((key, values),) = parse_assignments([word], "--fixed").items()
+        if not values:
+            raise UserError(f"--fixed {word}: no value for {flag(key)}")
+        if key in found:
+            raise UserError(f"--fixed {word}: {flag(key)} is there twice")
+        found[key] = values if _kind(key).startswith("tuple") else plain_value(word.partition("=")[2])
+    return found
+
+
 def plain_value(word: str) -> Any:
     """A word as a number, a truth value, nothing or text, in this order of preference."""
     word = word.strip()
@@ -139,9 +156,9 @@ def expand(
     Raises:
         UserError: an unknown key, a key both fixed and varied, no run at all, or the same run twice.
     """
-    for settings in (fixed, grid, *runs):
-        for key in settings:
-            _require_field(key)
+    for settings in (fixed, *runs, *({key: value} for key, values in grid.items() for value in values or [None])):
+        for key, value in settings.items():
+            _require_field(key, value)
     for key in fixed:
         if key in grid:
             raise UserError(f"{flag(key)} is both fixed and in the grid")
@@ -156,7 +173,12 @@ def expand(
     seen: set[str] = set()
     for varied in wanted:
         settings = {**fixed, **varied}
-        same = json.dumps(settings, sort_keys=True)
+        if settings.get("lr") is not None and settings.get("lr_multiplier") is not None:
+            raise UserError(
+                f"the run {name_of(varied)} has both --lr and --lr-multiplier, a factor on the law's own rate: "
+                "leave one of them out"
+            )
+        same = json.dumps(settings, sort_keys=True, default=str)
         if same in seen:
             raise UserError(f"the run {name_of(varied)} is there twice")
         seen.add(same)
@@ -167,13 +189,21 @@ def expand(
     ]
 
 
-def _require_field(key: str) -> None:
+def _require_field(key: str, value: Any) -> None:
     known = [field.name for field in fields(TrainConfig) if field.name not in OWN]
     if key not in known and not any(key in optimizer_spec(name).settings for name in list_optimizers()):
         hint = nearest(key, known)
         raise UserError(
             f"the grid has the unknown key '{key}'{hint}; keys are flags of danalab train, with --opt's own"
         )
+    kind = _kind(key)
+    if isinstance(value, str) and kind and not any(text in kind for text in ("str", "Path", "Literal")):
+        raise UserError(f"{flag(key)} {value}: {'true or false' if 'bool' in kind else 'a number'} is expected")
+
+
+def _kind(key: str) -> str:
+    """The type of a field of `TrainConfig`, as it is written there; empty where an optimizer alone knows the key."""
+    return next((str(field.type) for field in fields(TrainConfig) if field.name == key), "")
 
 
 def name_of(varied: Mapping[str, Any]) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,37 @@ from danalab.ladder.arrays import Cluster
 from danalab.ladder.grid import Cell, expand, name_of, parse_plan
 from danalab.ladder.pool import Failure
 from danalab.ladder.sweep import run_sweep
+from danalab.scaling.learning_rate import OPTIMIZERS
+from danalab.train.config import flag
+
+_FORMS = {
+    "opts": "opts: [adamw, adana]",
+    "heads": "heads: [2, 3]",
+    "sizes": "sizes: [{d_model: 64, n_layers: 2, n_heads: 2}], or heads: [2, 3]",
+    "multipliers": "multipliers: [0.5, 1, 2]",
+    "extensions": "extensions: 2",
+    "seeds": "seeds: [0, 1, 2]",
+    "fixed": "fixed: {data: stdlib, seq_len: 256}",
+}
+"""What the keys of a file look like."""
+_ITS_OWN = {
+    "opt": "opts",
+    "seed": "seeds",
+    "data_seed": "seeds",
+    "lr": "multipliers, which are factors on the law's rate",
+    "lr_multiplier": "multipliers",
+}
+"""Settings that a ladder varies -> what says them."""
+
+
+def _has_form(key: str, value: Any) -> bool:
+    """Whether the value of a file's key is of the right type."""
+    if key == "extensions":
+        return isinstance(value, int)
+    if key == "fixed":
+        return isinstance(value, dict)
+    one = {"opts": str, "sizes": dict, "multipliers": (int, float)}.get(key, int)
+    return isinstance(value, list) and all(isinstance(each, one) for each in value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +59,7 @@ class LadderPlan:
     """What a ladder consists of."""
 
     opts: tuple[str, ...]
-    """Optimizers; the first is the baseline."""
+    """Optimizers; adamw is the baseline, or where it is not there the first."""
     sizes: tuple[dict[str, Any], ...]
     """Settings that make a size: {"heads": 3}, or d_model, n_layers and n_heads."""
     multipliers: tuple[float, ...] = (0.5, 1.0, 2.0)
@@ -47,6 +78,13 @@ class LadderPlan:
                 raise UserError(f"the ladder has no {name}: no run is left")
             if any(value in values[:i] for i, value in enumerate(values)):
                 raise UserError(f"the ladder has one of its {name} twice: {values}")
+        names = [OPTIMIZERS.canonical(opt) for opt in self.opts]
+        for i, opt in enumerate(self.opts):
+            if names[i] in names[:i]:
+                raise UserError(f"the ladder has one of its opts twice: {opt} is {names[i]}")
+        for key in _ITS_OWN:
+            if key in self.fixed:
+                raise UserError(f"fixed has {flag(key)}, which a ladder sets itself; leave it out ({_ITS_OWN[key]})")
         if any(not 0 < float(m) < math.inf for m in self.multipliers):
             raise UserError(f"multipliers {self.multipliers}: must be finite and positive")
         if self.extensions < 0:
@@ -59,20 +97,19 @@ class LadderPlan:
         Raises:
             UserError: not readable, or a key that is not one of them.
         """
-        loaded = parse_plan(path)
+        loaded = {key: value for key, value in parse_plan(path).items() if value is not None}
+        for key, value in loaded.items():
+            if key not in _FORMS:
+                raise UserError(f"{path}: unknown key '{key}'{nearest(key, _FORMS)}")
+            if not _has_form(key, value):
+                raise UserError(f"{path}: {key} is {value!r}; expected is something like {_FORMS[key]}")
         if "heads" in loaded:
             loaded["sizes"] = [*loaded.get("sizes", []), *({"heads": heads} for heads in loaded.pop("heads"))]
-        known = [each.name for each in fields(cls)]
-        for key in loaded:
-            if key not in known:
-                raise UserError(f"{path}: unknown key '{key}'{nearest(key, [*known, 'heads'])}")
-        for key in ("opts", "sizes", "multipliers", "seeds"):
-            if key in loaded:
-                loaded[key] = tuple(loaded[key])
-        try:
-            return cls(**{"fixed": {}, **loaded})
-        except TypeError as error:
-            raise UserError(f"{path}: {error}") from error
+        for key in ("opts", "sizes"):
+            if key not in loaded:
+                raise UserError(f"{path}: no {key}, such as {_FORMS[key]}")
+        given = {key: tuple(value) if isinstance(value, list) else value for key, value in loaded.items()}
+        return cls(**{"fixed": {}, **given})
 
     def trials(self) -> list[Cell]:
         """The learning-rate trials, the smallest sizes first: what is wrong shows early."""
