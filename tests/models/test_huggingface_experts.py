@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from danalab.errors import UserError
 from danalab.models import ModelConfig, modeling_danalab
@@ -54,6 +54,19 @@ def test_an_exported_folder_has_our_logits_in_transformers(tmp_path: Path, confi
         torch.testing.assert_close(model.eval()(TOKENS).logits, ours(TOKENS), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("config", EXACT.values(), ids=EXACT)
+def test_what_transformers_saves_of_an_exported_model_is_that_model(tmp_path: Path, config: ModelConfig):
+    ours = random_model(config, 0.2)
+    described, weights = to_huggingface(config, ours.state_dict())
+    (tmp_path / "config.json").write_text(json.dumps(described))
+    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    transformers.AutoModelForCausalLM.from_pretrained(tmp_path).save_pretrained(tmp_path / "saved")
+    saved = json.loads((tmp_path / "saved" / "config.json").read_text())
+    again, found = from_huggingface(saved, load_file(tmp_path / "saved" / "model.safetensors"))
+    assert again.sparsity == config.sparsity
+    assert all(torch.equal(found[name], tensor) for name, tensor in ours.state_dict().items())
+
+
 @pytest.mark.parametrize("config", [*EXACT.values(), *OURS.values()], ids=[*EXACT, *OURS])
 def test_there_and_back_changes_no_bit(config: ModelConfig):
     weights = random_model(config, 0.2).state_dict()
@@ -75,6 +88,19 @@ def test_our_class_for_transformers_computes_what_the_model_does(config: ModelCo
         first = model(TOKENS[:, :17], use_cache=True)
         rest = model(TOKENS[:, 17:], past_key_values=first.past_key_values).logits
         torch.testing.assert_close(rest, ours(TOKENS)[:, 17:], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("config", OURS.values(), ids=OURS)
+def test_transformers_saves_our_class_and_danalab_reads_what_it_saved(config: ModelConfig, tmp_path):
+    described, weights = to_huggingface(config, random_model(config, 0.2).state_dict())
+    model = modeling_danalab.DanalabForCausalLM(modeling_danalab.DanalabConfig(**described)).eval()
+    model.load_state_dict(weights)
+    model.save_pretrained(tmp_path)
+    assert model.generation_config.top_k in (None, 50)  # experts of a token are nothing that sampling should know of
+    saved = json.loads((tmp_path / "config.json").read_text())
+    again, found = from_huggingface(saved, load_file(tmp_path / "model.safetensors"))
+    assert again == config
+    assert all(torch.equal(found[name], tensor) for name, tensor in weights.items())
 
 
 def test_what_no_class_computes_is_refused():

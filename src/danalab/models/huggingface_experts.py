@@ -98,7 +98,8 @@ def experts_config(described: Mapping[str, Any]) -> dict[str, Any]:
         return {**common, "n_experts": described["num_local_experts"]}
     return {
         **common,
-        "n_experts": described["num_experts"],
+        # The second name is what version 5 saves it under.
+        "n_experts": described["num_experts" if "num_experts" in described else "num_local_experts"],
         "expert_dim": described["moe_intermediate_size"],
         "renormalise": described.get("norm_topk_prob", False),
         "decoder_sparse_step": described.get("decoder_sparse_step", 1),

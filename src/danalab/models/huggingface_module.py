@@ -71,7 +71,7 @@ def _of_experts(config: ModelConfig) -> dict[str, Any]:
         return {}
     return {
         "n_experts": sparsity.n_experts,
-        "top_k": sparsity.top_k,
+        "experts_per_token": sparsity.top_k,
         "expert_dim": sparsity.expert_dim,
         "shared_dim": sparsity.shared_dim,
         "shared_gate": sparsity.shared_gate,

@@ -46,7 +46,7 @@ class DanalabConfig(PretrainedConfig):
         rope_base: float = 10000.0,
         residual_scale: float = 1.0,
         n_experts: int = 0,
-        top_k: int = 0,
+        experts_per_token: int = 0,
         expert_dim: int = 0,
         shared_dim: int = 0,
         shared_gate: bool = False,
@@ -58,7 +58,8 @@ class DanalabConfig(PretrainedConfig):
         self.head_dim, self.mlp_dim, self.vocab_size, self.seq_len = head_dim, mlp_dim, vocab_size, seq_len
         self.norm, self.norm_eps, self.qk_norm, self.swiglu = norm, norm_eps, qk_norm, swiglu
         self.attention_gate, self.rope_base, self.residual_scale = attention_gate, rope_base, residual_scale
-        self.n_experts, self.top_k, self.expert_dim, self.renormalise = n_experts, top_k, expert_dim, renormalise
+        self.n_experts, self.expert_dim, self.renormalise = n_experts, expert_dim, renormalise
+        self.experts_per_token = experts_per_token  # not top_k, which transformers takes for a setting of generation
         self.shared_dim, self.shared_gate, self.sparse_layers = shared_dim, shared_gate, list(sparse_layers)
         super().__init__(**more)
 
@@ -151,7 +152,7 @@ class Router(nn.Module):
     def __init__(self, config: DanalabConfig):
         super().__init__()
         self.map = nn.Linear(config.d_model, config.n_experts, bias=False)
-        self.top_k, self.renormalise = config.top_k, config.renormalise
+        self.top_k, self.renormalise = config.experts_per_token, config.renormalise
 
     def forward(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         logits = F.linear(rows.float(), self.map.weight.float())
