@@ -45,6 +45,20 @@ def test_rows_of_runs_that_a_later_call_does_not_ask_for_stay(fixed, tmp_path):
     assert [row["name"] for row in read_ladder(tmp_path)] == [row["name"] for row in collect(tmp_path)]
 
 
+def test_runs_of_other_settings_are_not_taken_for_those_asked_for(fixed, tmp_path):
+    cells = expand({"opt": ["adamw"], "seed": [0, 1]}, fixed)
+    run_sweep(tmp_path, cells, executor="inline")
+    record = (tmp_path / "sweep.json").read_text()
+    longer = expand({"opt": ["adamw"], "seed": [0, 1]}, {**fixed, "iterations": 20})
+    with pytest.raises(
+        UserError, match=r"adamw-s0 \(and 1 more\) .*--iterations 10 there, 20 here; take another --out"
+    ):
+        run_sweep(tmp_path, longer, executor="inline")
+    assert (tmp_path / "sweep.json").read_text() == record
+    other_logs = expand({"opt": ["adamw"], "seed": [0, 1]}, {**fixed, "log_interval": 5})
+    assert not run_sweep(tmp_path, other_logs, executor="inline").failures, "how it is carried out makes no other run"
+
+
 def test_a_run_that_fails_is_listed_and_does_not_stop_the_rest(fixed, tmp_path):
     runs = [{"opt": "adamw", "vocab_size": 7}, {"opt": "adamw"}]
     found = run_sweep(tmp_path, expand({}, fixed, runs), executor="inline")

@@ -20,11 +20,13 @@ from typing import Any
 from danalab.errors import UserError
 from danalab.scaling.architectures import STRUCTURES
 from danalab.scaling.learning_rate import OPTIMIZERS
-from danalab.train.config import flag
+from danalab.train.config import MECHANICS, flag
 from danalab.train.folder import RunFolder
 from danalab.train.metrics import last_rows
 
 POLL_SECONDS = 0.25
+_SHAPES_THE_RUN = ("heads", "size", "tokens_per_param", "lr_multiplier")
+"""Settings that count among the mechanics of a job, because others follow from them."""
 DIVERGED = "diverged: a loss was not finite (nonfinite.json); it is not tried again unless its folder is deleted"
 
 
@@ -60,9 +62,30 @@ class Job:
 
     def is_same(self) -> bool:
         """Whether what was begun in the folder is this very run."""
-        made = RunFolder(self.folder).read_config()["config"]
-        made = {**made, **(made.get("optimizer_settings") or {})}
+        made = self._made()
         return all(_same(name, made.get(name), value) for name, value in self.settings.items())
+
+    def differences(self) -> list[str]:
+        """How the run that was made in the folder differs from this one: what cannot be gone on with; mostly nothing.
+
+        How a run is carried out is no difference, nor is where its data lie, nor what the run did not know.
+        """
+        folder = RunFolder(self.folder)
+        if not folder.config_file.is_file() or not folder.metrics_file.is_file():
+            return []
+        made = self._made()
+        return [
+            f"{flag(name)} {made[name]} there, {value} here"
+            for name, value in self.settings.items()
+            if name in made
+            and (name not in MECHANICS or name in _SHAPES_THE_RUN)
+            and not _same(name, made[name], value)
+        ]
+
+    def _made(self) -> dict[str, Any]:
+        """The settings of what was begun in the folder."""
+        made = RunFolder(self.folder).read_config()["config"]
+        return {**made, **(made.get("optimizer_settings") or {})}
 
     def has_diverged(self) -> bool:
         """Whether the folder holds this very run, ended by a loss that is not finite: again, it would end so again."""

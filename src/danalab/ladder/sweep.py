@@ -60,7 +60,8 @@ def run_sweep(
         cluster: what the arrays of the executor slurm ask for. Unless it waits, runs are submitted and the result
             says which are queued; called again, it goes on from what has been made by then.
     Raises:
-        UserError: a setting that cannot be meant (before anything runs), or an unknown executor.
+        UserError: a setting that cannot be meant, or a run that was made with other settings (before anything runs);
+            an unknown executor.
     """
     if executor not in EXECUTORS:
         raise UserError(f"--executor {executor}: known are {', '.join(EXECUTORS)}")
@@ -108,6 +109,14 @@ def _prepare(folder: Path, cells: Sequence[Cell]) -> tuple[list[Job], dict[Path,
     """Jobs and their configurations, checked; then the folder, with what has been asked for."""
     wanted = [Job(folder / "runs" / cell.name, cell.settings) for cell in cells]
     configs = {job.folder: cell.config(job.folder) for cell, job in zip(cells, wanted, strict=True)}
+    clashes = {job.folder: found for job in wanted if (found := job.differences())}
+    if clashes:
+        # Gone on with, the rows of the old runs would stand for the new ones, and a ladder be tuned by them.
+        first, found = next(iter(clashes.items()))
+        more = f" (and {len(clashes) - 1} more)" if len(clashes) > 1 else ""
+        raise UserError(
+            f"{first}{more} was made with other settings: {'; '.join(found)}; take another --out, or delete its folder"
+        )
     folder.mkdir(parents=True, exist_ok=True)
     asked = {cell.name: portable_settings(cell.settings) for cell in cells}
     write_json(folder / RECORD, {"runs": {**_record(folder), **asked}})
