@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from dataclasses import dataclass
+from typing import Literal
 
 import pytest
 
@@ -24,6 +25,12 @@ class Flags:
     """Compile."""
     shuffle: bool = True
     """Shuffle."""
+    kind: Literal["a", "b"] | None = None
+    """Kind."""
+    layers: tuple[int, ...] = ()
+    """Layers."""
+    steps: tuple[str, ...] = ()
+    """Steps."""
 
 
 def flags(*arguments: str) -> Flags:
@@ -95,6 +102,12 @@ def test_bad_flags_are_one_line(arguments, message):
         ("batch_size: true", "is not of type int"),
         ("- 3", "a mapping of flags is expected"),
         ("a: [", "not valid YAML"),
+        ("lr: 2026-13-45", "not valid YAML"),
+        ("0", "a mapping of flags is expected, not int"),
+        ("batch-size: 3\nbatch_size: 4", "batch_size is given 2 times"),
+        ("lr: 3\nlr: 4", "lr is given 2 times"),
+        ("kind: c", "kind: 'c' is not one of a, b"),
+        ("layers: [1, x]", "layers: 'x' is not of type int"),
     ],
 )
 def test_a_bad_file_is_named_with_its_key(tmp_path, text, message):
@@ -102,6 +115,21 @@ def test_a_bad_file_is_named_with_its_key(tmp_path, text, message):
     file.write_text(text)
     with pytest.raises(UserError, match=message):
         flags("--config", str(file))
+
+
+def test_lists_of_a_file_are_read_as_what_they_hold(tmp_path):
+    file = tmp_path / "run.yaml"
+    file.write_text("layers: [1, 2]\nsteps: [3, 4=name]\nkind: b")
+    assert flags("--config", str(file)) == Flags(layers=(1, 2), steps=("3", "4=name"), kind="b")
+
+
+def test_a_file_that_is_no_text_is_refused_and_an_empty_name_is_no_file(tmp_path):
+    file = tmp_path / "run.yaml"
+    file.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(UserError, match="not a text file in UTF-8"):
+        flags("--config", str(file))
+    with pytest.raises(UserError, match="--config : Is a directory"):
+        flags("--config", "")
 
 
 def test_bad_input_ends_with_exit_code_2_and_one_line(capsys):

@@ -64,6 +64,9 @@ def test_files_hold_settings_beside_the_flags_or_by_themselves_and_flags_win(tmp
     file.write_text("opt: sophia\nrho: 0.1\nhessian-interval: 5\nlr: 1e-3\n")
     assert settings("--config", str(file)) == {"hessian_interval": 5, "rho": 0.1}
     assert settings("--config", str(file), "--rho", "0.2") == {"hessian_interval": 5, "rho": 0.2}
+    file.write_text("opt: sophia\noptimizer_settings: 3\n")
+    with pytest.raises(UserError, match="settings by their names are expected, not 3"):
+        settings("--config", str(file))
     file.write_text("opt: sophia\noptimizer_settings: {rho: 0.3}\n")
     assert settings("--config", str(file)) == {"rho": 0.3}
     file.write_text("opt: sophia\nroh: 0.3\n")

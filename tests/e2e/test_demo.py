@@ -95,6 +95,13 @@ def test_a_prompt_that_does_not_fit_is_refused(made, capsys):
     assert "seq_len 128" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("flag", "value"), [("--samples", "0"), ("--samples", "-2"), ("--seed", str(2**70))])
+def test_what_no_sample_can_be_made_of_is_refused(made, capsys, flag, value):
+    config, _ = made
+    assert main(["generate", "--run", str(config.out / "runs" / "adana-lr0.002"), flag, value]) == 2
+    assert f"{flag} {value}" in capsys.readouterr().err
+
+
 def test_a_run_that_fails_is_named_with_its_last_words(tmp_path):
     job = Job(tmp_path / "bad", {"opt": "adanna", "heads": 2, "iterations": 3})
     with pytest.raises(UserError, match=r"bad ended with exit code 2: .*did you mean 'adana'"):

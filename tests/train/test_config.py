@@ -97,7 +97,9 @@ def test_what_was_resolved_resolves_to_itself(given):
     assert resolve(TrainConfig(**once.as_dict()), Words()).config == once
 
 
-@pytest.mark.parametrize("given", [{"keep_last": 1}, {"lr": 0.0}, {"batch_size": 0}, {"lr": float("nan")}])
+@pytest.mark.parametrize(
+    "given", [{"keep_last": 1}, {"lr": 0.0}, {"batch_size": 0}, {"lr": float("nan")}, {"seed": 2**64}]
+)
 def test_settings_out_of_range_are_refused_at_once(given):
     with pytest.raises(UserError):
         TrainConfig(heads=4, **given)

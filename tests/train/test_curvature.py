@@ -48,6 +48,12 @@ def parts(seed: int = 0, micro_batch: int = 4, sharing: Sharing | None = None, g
     return Parts(model=model, curvature=curvature, driver=driver, gradients=gradients)
 
 
+def test_every_seed_that_a_run_may_have_draws_labels():
+    run = parts(seed=2**64 - 1)
+    run.curvature.before_step(1, *data())
+    assert estimate(run)
+
+
 def data(sequences: int = 4):
     draw = torch.Generator().manual_seed(5)
     tokens = torch.randint(0, 12, (sequences, 9), generator=draw)

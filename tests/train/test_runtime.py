@@ -31,9 +31,10 @@ def test_compiling_without_a_compiler_is_refused_with_advice(monkeypatch):
         require_compiler(torch.device("cpu"))
 
 
-def test_an_unknown_device_is_refused():
-    with pytest.raises(UserError, match="--device abacus"):
-        choose_device("abacus")
+@pytest.mark.parametrize("name", ["abacus", "meta", "mps", "cpu:x", ""])
+def test_a_device_that_cannot_train_is_refused(name):
+    with pytest.raises(UserError, match=f"--device {name}: "):
+        choose_device(name)
 
 
 @pytest.mark.parametrize(("flags", "warns"), [("fma avx2 avx512f", True), ("avx512_bf16 avx512f", False), (None, True)])

@@ -92,6 +92,13 @@ def test_evaluating_a_run_gives_its_final_loss_at_any_batch_size(tiny):
         assert result.bpb == pytest.approx(summary["val/bpb"], rel=1e-6)
 
 
+@pytest.mark.parametrize("batch_size", [0, -1])
+def test_evaluating_in_batches_of_nothing_is_refused(tiny, batch_size):
+    folder = train(tiny(iterations_to_run=1))
+    with pytest.raises(UserError, match=f"--batch-size {batch_size}: must be at least 1"):
+        evaluate_run(folder, batch_size=batch_size)
+
+
 def test_a_finished_run_is_left_alone(tiny):
     folder = train(tiny())
     before = (folder / "metrics.jsonl").read_bytes(), (folder / "summary.json").read_bytes()
@@ -321,6 +328,17 @@ def test_resume_from_another_model_is_refused(tiny, tmp_path):
     with pytest.raises(UserError, match=r"another model|other parameters"):
         train(tiny(run_dir=tmp_path / "second", n_layers=1, resume_from=first))
     assert not (tmp_path / "second" / "metrics.jsonl").exists()
+
+
+def test_resume_from_another_optimizer_is_refused_in_one_sentence(tiny, tmp_path):
+    first = train(tiny(run_dir=tmp_path / "first", iterations_to_run=2))
+    with pytest.raises(UserError, match=r"step-00000002: does not fit: adamw: the state_dict belongs to another"):
+        train(tiny(run_dir=tmp_path / "second", opt="adamw", resume_from=first))
+
+
+def test_resume_from_a_step_that_is_not_there_says_so(tiny, tmp_path):
+    with pytest.raises(UserError, match="neither a checkpoint nor a run folder with one"):
+        train(tiny(resume_from=tmp_path / "other" / "step-00000099"))
 
 
 def test_a_place_where_no_checkpoint_can_be_written_is_refused_before_anything_is_trained(tiny, tmp_path):

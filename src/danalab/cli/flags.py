@@ -57,7 +57,7 @@ def parse(flags_type: type, arguments: list[str], *, prog: str, description: str
     hints = typing.get_type_hints(flags_type, include_extras=True)
     fields = {f.name: f for f in dataclasses.fields(flags_type) if f.init}
     names = [name for name in fields if name != optimizer_flags.FIELD]
-    loaded = _yaml_values(config_file) if config_file else {}
+    loaded = {} if config_file is None else _yaml_values(config_file)
     settings: dict[str, Any] = {}
     opt = ""
     if optimizer_flags.FIELD in fields:
@@ -69,7 +69,7 @@ def parse(flags_type: type, arguments: list[str], *, prog: str, description: str
     positional = {n for n in names if "Positional" in str(hints[n])}
     _refuse_unknown(arguments, [n for n in names if n not in positional], prog)
 
-    default = _from_yaml(flags_type, names, loaded, config_file) if config_file else None
+    default = None if config_file is None else _from_yaml(flags_type, names, loaded, config_file)
     complaint = io.StringIO()
     try:
         with contextlib.redirect_stderr(complaint):
@@ -167,13 +167,22 @@ def _yaml_values(file: str) -> dict[str, Any]:
     import yaml
 
     try:
-        loaded = yaml.safe_load(Path(file).read_text(encoding="utf-8")) or {}
+        text = Path(file).read_text(encoding="utf-8")
+        node, loaded = yaml.compose(text, Loader=yaml.SafeLoader), yaml.safe_load(text)
     except OSError as error:
         raise UserError(f"--config {file}: {error.strerror}") from error
-    except yaml.YAMLError as error:
+    except UnicodeDecodeError as error:
+        raise UserError(f"--config {file}: not a text file in UTF-8") from error
+    except (yaml.YAMLError, ValueError) as error:  # a value such as 2026-13-45 is no date, and so a ValueError
         raise UserError(f"--config {file}: not valid YAML: {error}") from error
+    if loaded is None:
+        return {}
     if not isinstance(loaded, dict):
         raise UserError(f"--config {file}: a mapping of flags is expected, not {type(loaded).__name__}")
+    keys = [str(key.value).replace("-", "_") for key, _ in node.value]
+    for key in keys:
+        if keys.count(key) > 1:  # of which YAML would keep the last
+            raise UserError(f"--config {file}: {key} is given {keys.count(key)} times; leave one")
     return {str(key).replace("-", "_"): value for key, value in loaded.items()}
 
 
@@ -199,14 +208,14 @@ def _coerced(value: Any, hint: Any, where: str) -> Any:
     options = _options(hint)
     if value is None and type(None) in options:
         return None
-    if typing.get_origin(hint) is typing.Literal:
-        if value not in typing.get_args(hint):
-            raise UserError(f"{where}: {value!r} is not one of {', '.join(map(str, typing.get_args(hint)))}")
-        return value
     for kind in options:
         origin = typing.get_origin(kind) or kind
+        if origin is typing.Literal:
+            if value not in typing.get_args(kind):
+                raise UserError(f"{where}: {value!r} is not one of {', '.join(map(str, typing.get_args(kind)))}")
+            return value
         if origin is tuple and isinstance(value, list):
-            return tuple(value)
+            return tuple(_item(item, typing.get_args(kind)[0], where) for item in value)
         if not isinstance(origin, type) or origin is type(None):
             continue
         if isinstance(value, origin) and not (isinstance(value, bool) and origin is not bool):
@@ -218,6 +227,12 @@ def _coerced(value: Any, hint: Any, where: str) -> Any:
             return Path(value)
     names = " or ".join(getattr(kind, "__name__", str(kind)) for kind in options if kind is not type(None))
     raise UserError(f"{where}: {value!r} is not of type {names}")
+
+
+def _item(value: Any, kind: Any, where: str) -> Any:
+    """An entry of a list; words may look like numbers, as steps do."""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return str(value) if kind is str and is_number else _coerced(value, kind, where)
 
 
 def _one_line(box: str) -> str:

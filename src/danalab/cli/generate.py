@@ -45,6 +45,10 @@ def run(flags: Flags) -> None:
     """Sample text from a run or an exported model: the prompt and its continuation, streamed to standard output."""
     import json
 
+    if flags.samples < 1:
+        raise UserError(f"--samples {flags.samples}: must be at least 1")
+    if not abs(flags.seed) + flags.samples < 2**63:
+        raise UserError(f"--seed {flags.seed}: must be below 2^63")
     sampler = _sampler(flags)
     settings = {"temperature": flags.temperature, "top_k": flags.top_k, "top_p": flags.top_p}
     if flags.json:

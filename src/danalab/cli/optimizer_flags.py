@@ -76,7 +76,10 @@ def from_file(values: dict[str, Any], names: Iterable[str], opt: str, where: str
     from danalab.optim.given import read_settings
 
     known = set(names)
-    given = dict(values.pop(FIELD, None) or {})
+    given = values.pop(FIELD, None)
+    if not isinstance(given, (Mapping, type(None))):
+        raise UserError(f"{where}: {FIELD}: settings by their names are expected, not {given!r}")
+    given = dict(given or {})
     for key in [key for key in values if key not in known]:
         spec = _spec(opt)
         if key not in spec.settings:

@@ -232,6 +232,8 @@ class TrainConfig(SchedulerFlags, ModelFlags):
             value = getattr(self, name)
             if value is not None and not 0 < value < float("inf"):
                 raise UserError(f"{flag(name)} {value}: must be finite and positive")
+        if self.seed >= 2**64:
+            raise UserError(f"--seed {self.seed}: must be below 2^64, which is what generators take")
         if self.keep_last < 2:
             raise UserError(f"--keep-last {self.keep_last}: at least 2, as one may be damaged when it is needed")
         object.__setattr__(self, "keep_steps", tuple(str(word) for word in self.keep_steps))
@@ -327,6 +329,7 @@ def flag(name: str) -> str:
 MECHANICS = frozenset(
     {
         *("batch_size", "acc_steps", "device", "compile", "activation_checkpointing", "tune_malloc", "gc_interval"),
+        "deterministic",
         *("nproc", "distributed_backend", "tp_size", "replicas", "expert_parallel", "collective_timeout"),
         "diloco_patience",
         *("on_nonfinite", "eval_interval", "eval_batches", "log_interval", "json"),

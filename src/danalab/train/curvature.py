@@ -64,7 +64,7 @@ class Curvature:
         """Labels [sequences, length] from the model's own distribution; -1 where there is no target."""
         generator = torch.Generator(self._device)
         # Ranks of one tensor-parallel group see the same data and must draw the same labels.
-        generator.manual_seed((self._seed * 1_000_003 + step) * 65_537 + self._sharing.world.dp_rank)
+        generator.manual_seed(((self._seed * 1_000_003 + step) * 65_537 + self._sharing.world.dp_rank) % 2**64)
         sequences = max(1, self._rows // inputs.shape[1])
         labels = []
         with self._sharing.evaluating():

@@ -45,8 +45,10 @@ def evaluate_run(
     """Evaluate a checkpoint on a whole split, in the number format that it was trained in.
 
     Raises:
-        UserError: no such run, checkpoint, data or split; or the data's tokens are not the model's.
+        UserError: no such run, checkpoint, data or split; or the data's tokens are not the model's; no batch.
     """
+    if batch_size is not None and batch_size < 1:
+        raise UserError(f"--batch-size {batch_size}: must be at least 1")
     run = open_run(folder)
     config = run.config["config"]
     where = data or run.config.get("dataset", {}).get("path")

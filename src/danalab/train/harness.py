@@ -59,9 +59,9 @@ def evaluate_tasks(
     """
     if find_spec("lm_eval") is None:
         raise MissingExtra("lm-eval", "hf", "--lm-eval")
-    for flag, value in (("--num-fewshot", num_fewshot), ("--limit", limit)):
-        if value is not None and value < (1 if flag == "--limit" else 0):
-            raise UserError(f"{flag} {value}: must be {'at least 1' if flag == '--limit' else '0 or more'}")
+    for flag, value, low in (("--num-fewshot", num_fewshot, 0), ("--limit", limit, 1), ("--batch-size", batch_size, 1)):
+        if value is not None and value < low:
+            raise UserError(f"{flag} {value}: must be {'at least 1' if low else '0 or more'}")
     run = open_run(folder)
     tokenizer = run.tokenizer
     names, manager = _find(tasks)

@@ -211,7 +211,7 @@ def _newest(store: CheckpointStore, own: bool) -> Source:
 
 def _named(path: Path) -> Path:
     """The step folder that --resume-from means."""
-    if (path / COMMIT).is_file() or path.name.startswith("step-"):
+    if (path / COMMIT).is_file() or (path.name.startswith("step-") and path.is_dir()):
         return path
     for folder in (path / "checkpoints", path):
         store = CheckpointStore(folder)

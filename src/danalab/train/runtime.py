@@ -42,10 +42,12 @@ def choose_device(name: str | None) -> torch.device:
     """The device called `name`, or a GPU where there is one, or the CPU.
 
     Raises:
-        UserError: it is not there.
+        UserError: it is not there, or of another kind than these.
     """
     if name is None:
         return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
+    if device_type(name) not in ("cpu", "cuda"):
+        raise UserError(f"--device {name}: cpu, cuda or cuda:N is expected")
     try:
         device = torch.device(name)
         if device.type == "cuda" and device.index is None:

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
+from danalab.errors import UserError
 from danalab.optim.zero import DistributedMuonAdamW
 from danalab.optim.zero.part import Part
 from danalab.train.checkpoint.optimizer_state import flatten, unflatten
@@ -99,6 +100,8 @@ def read(
         _load(target, folder)
     except DamagedCheckpointError:
         raise
+    except UserError as error:  # what the optimizer says of state that isn't its own
+        raise DamagedCheckpointError(f"{folder}: does not fit: {error}") from error
     except CheckpointException as error:
         raise DamagedCheckpointError(f"{folder}: its tensors cannot be read: {_cause(error)}") from error
     except Exception as error:  # unpickling .metadata can fail with anything
