@@ -2,6 +2,8 @@ import pytest
 
 from danalab.errors import UserError
 from danalab.ladder.compute import UNITS, in_unit, training_flops
+from danalab.ladder.tuning import flops_of
+from danalab.models import ModelConfig
 from danalab.scaling import dimensions, flops_per_token
 
 ENOKI = dimensions("enoki", 12)
@@ -34,3 +36,23 @@ def test_units_and_unknown_names():
         in_unit(1.0, "pfhh")
     with pytest.raises(UserError, match="did you mean 'exact'"):
         training_flops(ENOKI, 1.0, T, "exakt")
+
+
+def test_experts_count_as_far_as_a_token_passes_through_them_and_oscillators_have_no_scores():
+    common = {
+        "d_model": 64,
+        "n_layers": 4,
+        "n_heads": 4,
+        "head_dim": 16,
+        "mlp_dim": 128,
+        "vocab_size": 512,
+        "seq_len": 128,
+    }
+    few = {"arch": "enoki", **common, "n_experts": 16, "top_k": 2, "expert_dim": 32}
+    row = {"name": "few", "flops": 1.0, "tokens": 1.0, "settings": few}
+    exact = flops_per_token(ModelConfig(**few), 128)
+    attention = 12 * 4 * 64 * 128
+    assert flops_of(row, 1.0, "6nd") + attention == exact
+    assert flops_of(row, 1.0, "deepseek") - flops_of(row, 1.0, "kaplan") == attention
+    waves = ModelConfig(arch="resonance", **common)
+    assert training_flops(waves, 1.0, 128, "deepseek") == training_flops(waves, 1.0, 128, "kaplan")

@@ -1,6 +1,7 @@
 """What is called compute: conventions of counting FLOPs, and units.
 
-With N the parameters of the blocks' matrices (12 d^2 L for enoki), V the vocabulary, d the width, L the depth:
+With N the parameters of the blocks' matrices (12 d^2 L for enoki; of experts, those that a token passes through), V
+the vocabulary, d the width, L the layers with attention:
 
     6nd         6 (N + V d) a token: matrices and head
     6nd-total   6 (N + 2 V d): embedding too
@@ -12,7 +13,8 @@ With N the parameters of the blocks' matrices (12 d^2 L for enoki), V the vocabu
 from __future__ import annotations
 
 from danalab.errors import UserError, nearest
-from danalab.scaling.dimensions import Shape, flops_per_token, matrix_params
+from danalab.scaling.architectures import STRUCTURES
+from danalab.scaling.dimensions import Shape, attention_layers, flops_per_token, matrix_params
 
 CONVENTIONS = ("6nd", "6nd-total", "kaplan", "deepseek", "exact")
 UNITS = {"flops": 1.0, "pfh": 3600e15, "pfd": 86400e15}
@@ -31,13 +33,14 @@ def training_flops(shape: Shape, tokens: float, seq_len: int, convention: str = 
     """
     if convention == "exact":
         return float(flops_per_token(shape, seq_len)) * tokens
-    matrices = matrix_params(shape)
+    matrices = matrix_params(shape, active=True)
+    attends = not STRUCTURES.get(shape.arch).oscillators
     embedding = shape.vocab_size * shape.d_model
     per_token = {
         "6nd": 6 * (matrices + embedding),
         "6nd-total": 6 * (matrices + 2 * embedding),
         "kaplan": 6 * matrices,
-        "deepseek": 6 * matrices + 12 * shape.n_layers * shape.n_heads * shape.head_dim * seq_len,
+        "deepseek": 6 * matrices + 12 * attends * attention_layers(shape) * shape.n_heads * shape.head_dim * seq_len,
     }
     if convention not in per_token:
         hint = nearest(convention, CONVENTIONS)

@@ -6,7 +6,7 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -19,10 +19,8 @@ from danalab.train.config import MECHANICS, TrainConfig
 
 Row = Mapping[str, Any]
 
-_SHAPE = (
-    "arch", "d_model", "n_layers", "n_heads", "head_dim", "mlp_dim", "vocab_size", "seq_len", "n_kv_heads",
-    "attention_gate", "tied_head", "num_frequencies",
-)  # fmt: skip
+_SHAPE = ("arch", "d_model", "n_layers", "n_heads", "head_dim", "mlp_dim", "vocab_size", "seq_len")
+"""Settings that every model's FLOPs follow from."""
 _FOLLOW_THE_RATE = ("lr", "weight_decay", "wd_ts")
 """Settings that differ between the trials of a learning rate; decay is given as a share of it."""
 _DEFAULTS = json.loads(json.dumps(asdict(TrainConfig())))
@@ -127,10 +125,12 @@ def flops_of(row: Row, tokens: float, convention: str) -> float:
     if convention == "exact":
         return row["flops"] * tokens / row["tokens"]
     settings = row["settings"]
-    missing = [key for key in _SHAPE[:8] if settings.get(key) is None]
+    missing = [key for key in _SHAPE if settings.get(key) is None]
     if missing:
         raise UserError(f"run {row['name']} does not say {', '.join(missing)}: --convention exact takes its own FLOPs")
-    shape = ModelConfig(**{key: settings[key] for key in _SHAPE if key in settings})
+    shape = ModelConfig(**{
+        each.name: settings[each.name] for each in fields(ModelConfig) if settings.get(each.name) is not None
+    })  # fmt: skip
     return training_flops(shape, tokens, settings["seq_len"], convention)
 
 
