@@ -171,8 +171,8 @@ def info(flags: InfoFlags) -> None:
     rows = [("path", facts["path"]), ("layout", facts["layout"])]
     if facts["source"]:
         rows.append(("source", f"{facts['source']['name']} (licence: {facts['source']['licence']})"))
-    rows.append(("tokenizer", f"{facts['tokenizer']}, vocabulary {facts['vocab_size']:,}, documents end with id "
-                              f"{facts['eos_id']}"))  # fmt: skip
+    ends = "" if facts["eos_id"] is None else f", documents end with id {facts['eos_id']}"
+    rows.append(("tokenizer", f"{facts['tokenizer']}, vocabulary {facts['vocab_size']:,}{ends}"))
     for split, part in facts["splits"].items():
         line = f"{part['tokens']:,} tokens in {part['shards']} shard(s), ids up to {part['max_id']}"
         if part["documents"] is not None:

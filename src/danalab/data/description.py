@@ -64,6 +64,6 @@ def verify(path: str | Path) -> list[Fault]:
 def _layout(folder: Path) -> Layout:
     layout = layout_of(folder)
     if layout is None:
-        what = "not a data set (neither manifest.json nor train.bin)" if folder.is_dir() else "no such folder"
+        what = "not a data set (no manifest.json, no train.bin, no arrays)" if folder.is_dir() else "no such folder"
         raise UserError(f"{folder}: {what}")
     return layout

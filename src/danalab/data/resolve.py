@@ -76,7 +76,7 @@ def find_dataset(
     name = str(data)
     if name not in SOURCES:
         if Path(data).is_dir():
-            raise UserError(f"{data}: no data set in this folder (neither {manifests.NAME} nor train.bin)")
+            raise UserError(f"{data}: no data set in this folder (no {manifests.NAME}, no train.bin, no arrays)")
         known = SOURCES.names()
         raise UserError(
             f"no data set '{name}'{nearest(name, known)}: give a folder made by danalab data prepare, "

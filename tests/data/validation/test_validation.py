@@ -135,7 +135,7 @@ def test_other_pt_contents_are_refused(folder):
     torch.save(torch.ones(2, 33, dtype=torch.bfloat16), folder / "y.pt")
     assert [finding.reason for finding in validate(folder).errors] == [
         "holds a dict, not a tensor",
-        "float32, not integers",
+        "bfloat16, not integers",
     ]
 
 
@@ -290,6 +290,16 @@ def test_advice_on_few_arrays_names_the_smallest_resonance_model_too(layout, tok
     assert (advice.smallest_resonance is not None) == (named == 2)
     assert ("resonance --size small" in text) == (named > 0)
     assert ("would see these data more than once" in text) == (named == 2)
+
+
+@pytest.mark.parametrize("layout", ["arrays", "shards"])
+def test_no_command_is_advised_whose_batch_the_data_do_not_fill(layout):
+    from danalab.data.validation.advice import advise
+    from danalab.data.validation.result import Validation
+
+    result = Validation("folder", layout, ".npy", 9, 50257, sequences=[14], sequence_length=64)
+    result.total_tokens = 14 * 64
+    assert advise(result, divided=True).as_text() == "RECOMMENDATIONS: too few tokens for one step of any model"
 
 
 def test_missing_paths_are_refused(tmp_path):

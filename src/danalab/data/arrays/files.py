@@ -139,8 +139,8 @@ def _read_pt(path: Path) -> np.ndarray:
         raise BadArrayError(path, f"holds a {type(tensor).__name__}, not a tensor")
     if tensor.layout != torch.strided or tensor.is_quantized:
         raise BadArrayError(path, "not a plain (strided) tensor")
-    if tensor.dtype == torch.bfloat16:
-        tensor = tensor.float()
+    if tensor.dtype == torch.bfloat16:  # which numpy does not know
+        raise BadArrayError(path, "bfloat16, not integers")
     return tensor.detach().resolve_conj().numpy()
 
 

@@ -136,6 +136,8 @@ def _size(
         planned = make()
     except UserError:
         return None  # its horizon is shorter than a step
+    if 2 * planned.tokens_per_step > result.total_tokens:
+        return None  # the data, of which a part validates, may not fill one batch: the command would be refused
     hours = accelerator_hours(float(planned.flops), MFU)
     command = (
         f"danalab train --arch {model} --opt {_OPT} --data {shlex.quote(data)} "
