@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 import numpy as np
 import pytest
@@ -114,6 +115,30 @@ def test_a_ladder_is_compared_in_compute(tmp_path):
     assert rows["adana"].ratio == pytest.approx(1.2, abs=0.05)
     assert rows["adana"].predicted == pytest.approx(1.2)
     assert report.axis == "FLOPs"
+
+
+def test_of_a_ladder_the_best_rates_count_over_their_seeds_and_what_failed_does_not(tmp_path):
+    lines = []
+    for opt, exponent in (("adamw", 0.1), ("adana", 0.12)):
+        for size in (1e6, 2e6, 4e6, 8e6, 16e6):
+            flops = 120 * size**2
+            for lr, off, seeds in ((1e-3, 0.0, (-0.01, 0.0, 0.01)), (4e-3, 0.6, (0.0,)), (9.0, math.nan, (0.0,))):
+                for seed, luck in enumerate(seeds):
+                    loss = 1.5 + 30 * flops**-exponent + off + luck
+                    name = f"{opt}-{size:g}-{lr:g}-{seed}.jsonl"
+                    point = {"step": 9, "tokens": 20 * size, "flops": flops, "val/loss": loss if loss == loss else None}
+                    (tmp_path / name).write_text(json.dumps(point))
+                    row = {"opt": opt, "params": size, "tokens": 20 * size, "lr": lr, "flops": flops, "curve": name}
+                    row |= {"settings": {"seed": seed, "data_seed": seed}}
+                    lines.append(json.dumps({**row, "final_loss": point["val/loss"]}))
+    (tmp_path / "ladder.jsonl").write_text("\n".join(lines))
+    measured = read_measured(tmp_path)
+    assert len(measured) == 10
+    rows = {row.opt: row for row in compare_ladder(measured, {"sgd": 0.5, "dana-decaying": 0.6}).rows}
+    assert rows["adana"].ratio == pytest.approx(1.2, abs=0.05)
+    (tmp_path / "ladder.jsonl").write_text(lines[-1])
+    with pytest.raises(UserError, match="no row has a finite final_loss"):
+        read_measured(tmp_path)
 
 
 def test_curves_without_a_baseline_are_refused(tmp_path):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,8 @@ from danalab.files import read_json
 
 BASELINES = ("adamw", "adamw-decaying-wd", "sgd")
 """Optimizers that the others are compared with, the first one found."""
+TRIED = ("lr", "kappa", "delta", "gamma3", "clipsnr", "omega", "weight_decay", "wd_ts", "scheduler", "global_batch")
+"""Settings of a ladder's rows by which its trials differ, and the optimizer's own."""
 
 
 @dataclass(frozen=True)
@@ -40,12 +43,15 @@ class Measured:
 def read_measured(path: str | Path) -> list[Measured]:
     """Curves of a run folder (metrics.jsonl), of a folder of run folders, or of a ladder.jsonl.
 
+    Of a ladder one curve for each optimizer and size: at its best settings, the mean over their seeds. Trials of other
+    learning rates and runs without a final loss say nothing of how an optimizer's best loss falls.
+
     Raises:
         UserError: none of these; a broken line; no validation losses.
     """
     path = Path(path)
     if path.is_file():
-        return [_ladder_row(row, path) for row in _rows(path)]
+        return _ladder(_rows(path), path)
     if (path / "metrics.jsonl").is_file():
         return [_run(path)]
     if (path / "ladder.jsonl").is_file():
@@ -74,11 +80,15 @@ def _points(rows: Iterable[dict[str, Any]], where: str) -> tuple[np.ndarray, ...
     points = [
         (row["tokens"], row.get("flops", math.nan), row["val/loss"])
         for row in rows
-        if row.get("tokens", 0) > 0 and math.isfinite(row.get("val/loss", math.nan))
+        if _is_number(row.get("tokens")) and row["tokens"] > 0 and _is_number(row.get("val/loss"))
     ]
     if not points:
         raise UserError(f"{where}: no validation losses (rows with tokens and val/loss)")
     return tuple(np.asarray(points, float).T)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and math.isfinite(value)
 
 
 def _run(folder: Path) -> Measured:
@@ -89,20 +99,64 @@ def _run(folder: Path) -> Measured:
     return Measured(folder.name, opt, float(size or 0), *_points(_rows(folder / "metrics.jsonl"), str(folder)))
 
 
-def _ladder_row(row: dict[str, Any], path: Path) -> Measured:
-    settings = row.get("settings", {})
-    opt = str(settings.get("opt", row.get("opt", "?")))
-    size = float(row.get("params", 0) or 0)
-    name = f"{opt}, {size:.3g} parameters"
+def _ladder(rows: Sequence[Mapping[str, Any]], path: Path) -> list[Measured]:
+    """The best settings of each optimizer and size over their longest horizon: those of least mean loss among the ones
+    with the most seeds."""
+    sizes: dict[tuple[str, float], list[Mapping[str, Any]]] = defaultdict(list)
+    for row in rows:
+        if _is_number(row.get("final_loss")):
+            sizes[_opt(row), float(row.get("params") or 0)].append(row)
+    if not sizes:
+        raise UserError(f"{path}: no row has a finite final_loss")
+    found = []
+    for (opt, size), members in sizes.items():
+        longest = max(row.get("tokens") or 0 for row in members)
+        trials: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+        for row in members:
+            if (row.get("tokens") or 0) == longest:
+                trials[_trial(row)].append(row)
+        seeds = max(map(len, trials.values()))
+        best = min(
+            (runs for runs in trials.values() if len(runs) == seeds),
+            key=lambda runs: float(np.mean([row["final_loss"] for row in runs])),
+        )
+        found.append(Measured(f"{opt}, {size:.3g} parameters", opt, size, *_mean([_row(row, path) for row in best])))
+    return found
+
+
+def _opt(row: Mapping[str, Any]) -> str:
+    return str(row.get("settings", {}).get("opt", row.get("opt", "?")))
+
+
+def _trial(row: Mapping[str, Any]) -> str:
+    """What the repeats of a trial have in common."""
+    settings = {**row.get("settings", {}), **{key: row[key] for key in TRIED if row.get(key) is not None}}
+    return json.dumps([settings.get(key) for key in (*TRIED, "optimizer_settings")], default=str)
+
+
+def _row(row: Mapping[str, Any], path: Path) -> tuple[np.ndarray, ...]:
+    """(tokens, FLOPs, loss) of a row's curve, or of its end where it has none."""
     curve = row.get("curve")
     if isinstance(curve, str):
         file = Path(curve) if Path(curve).is_absolute() else path.parent / curve
-        return Measured(name, opt, size, *_points(_rows(file), str(file)))
+        if not file.is_file():
+            raise UserError(f"{path}: a row has the curve {curve}, which is not there")
+        return _points(_rows(file), str(file))
     try:
         final = (float(row["tokens"]), float(row["flops"]), float(row["final_loss"]))
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"{path}: a row has neither a curve file nor tokens, flops and final_loss ({error})") from error
-    return Measured(name, opt, size, *(np.asarray([x]) for x in final))
+    return tuple(np.asarray([x]) for x in final)
+
+
+def _mean(curves: Sequence[tuple[np.ndarray, ...]]) -> tuple[np.ndarray, ...]:
+    """The mean over seeds where all were evaluated; tokens and FLOPs are the first's."""
+    tokens, flops, _ = curves[0]
+    shared = [i for i, at in enumerate(tokens) if all(np.any(other == at) for other, _, _ in curves)]
+    if not shared:
+        return curves[0]
+    losses = [[loss[other == tokens[i]][0] for i in shared] for other, _, loss in curves]
+    return tokens[shared], flops[shared], np.mean(losses, axis=0)
 
 
 @dataclass(frozen=True)
