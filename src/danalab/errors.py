@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import errno
 from collections.abc import Iterable
 
 
@@ -35,6 +36,15 @@ class LostRankError(RuntimeError):
 
 class FirstRankError(UserError):
     """What rank 0 found wrong, raised on another rank, which has nothing to add to it."""
+
+
+def told_by_system(error: OSError) -> str | None:
+    """What the system refused, in one line, where a person can do something about it; None for anything else."""
+    if error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    # Of a file that is open already the system says no name.
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    return f"a file could not be written: {error.strerror}" if full else None
 
 
 def nearest(name: str, choices: Iterable[str]) -> str:

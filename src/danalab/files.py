@@ -25,6 +25,9 @@ def write_atomically(path: str | os.PathLike[str], data: bytes | str) -> None:
     """Write `data` so that a reader sees the old file or the whole new one, whatever happens in between.
 
     Temporary file in the same folder, fsync, rename, fsync of the folder. The temporary file is removed on failure.
+
+    Raises:
+        OSError: the disk is full, or the folder cannot be written; names a file.
     """
     path = Path(path)
     payload = data.encode() if isinstance(data, str) else data
@@ -37,8 +40,10 @@ def write_atomically(path: str | os.PathLike[str], data: bytes | str) -> None:
         # mkstemp makes files private; a run folder is shared like any other file of its owner.
         os.chmod(temporary, 0o666 & ~_umask())
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
         Path(temporary).unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename is None:  # the system doesn't name a file that was open
+            raise OSError(error.errno, error.strerror, str(path)) from error
         raise
     fsync_folder(path.parent)
 

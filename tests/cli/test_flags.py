@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import subprocess
 import sys
@@ -136,6 +137,15 @@ def test_bad_input_ends_with_exit_code_2_and_one_line(capsys):
     assert main(["plan", "--heads", "1"]) == 2
     error = capsys.readouterr().err
     assert error == "danalab: error: --heads 1 gives enoki zero layers; the smallest size is --heads 2\n"
+
+
+def test_a_full_disk_is_one_line(monkeypatch, capsys):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("danalab.cli.app._dispatch", full)
+    assert main(["plan"]) == 2
+    assert capsys.readouterr().err == "danalab: error: a file could not be written: No space left on device\n"
 
 
 def test_a_reader_that_stops_early_is_no_error():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -347,6 +348,59 @@ def test_a_place_where_no_checkpoint_can_be_written_is_refused_before_anything_i
     with pytest.raises(UserError, match=r"checkpoints: checkpoints cannot be written here: File exists"):
         train(tiny())
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
+def test_a_disk_that_is_full_for_a_while_costs_neither_the_run_nor_a_row(tiny, tmp_path, monkeypatch, caplog):
+    whole = train(tiny(run_dir=tmp_path / "whole"))
+    original = job_module.build_trainer
+
+    class Full:
+        def write(self, data):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    def build(*args, **kwargs):
+        trainer = original(*args, **kwargs)
+        schedule, files = trainer._schedule, []
+
+        def filling(step):
+            metrics = trainer.logbook._metrics
+            if step == 7:
+                files.append(metrics._file)
+                metrics._file = Full()
+            if step == 12:
+                trainer.saver._finish_thread()
+                assert trainer.saver.committed == 5  # not without its rows
+                metrics._file = files.pop()
+            return schedule(step)
+
+        trainer._schedule = filling
+        return trainer
+
+    monkeypatch.setattr(job_module, "build_trainer", build)
+    folder = train(tiny())
+    assert "checkpoint of step 10" in caplog.text
+    assert rows(folder) == rows(whole)
+    assert torch.equal(weights(folder), weights(whole))
+
+
+def test_what_a_checkpoint_says_is_not_changed_by_training_that_goes_on(tiny, tmp_path, monkeypatch):
+    original = job_module.build_trainer
+
+    def build(*args, **kwargs):
+        trainer = original(*args, **kwargs)
+        write = trainer.saver._write
+
+        def late(tensors, folder):
+            trainer.logbook.latest["train/loss"] = "from the future"
+            write(tensors, folder)
+
+        trainer.saver._write = late
+        return trainer
+
+    monkeypatch.setattr(job_module, "build_trainer", build)
+    folder = train(tiny(iterations_to_run=10))
+    meta = json.loads((RunFolder(folder).store.path(10) / "meta.json").read_text())
+    assert meta["latest"]["train/loss"] == rows(folder)[-1]["train/loss"]
 
 
 def test_only_the_checkpoint_that_is_gone_on_from_is_verified(tiny, monkeypatch):

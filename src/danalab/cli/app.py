@@ -15,7 +15,7 @@ from typing import Any
 
 from danalab import __version__
 from danalab.cli.flags import Parsed, parse
-from danalab.errors import FirstRankError, LostRankError, UserError, nearest
+from danalab.errors import FirstRankError, LostRankError, UserError, nearest, told_by_system
 
 VERBS = {
     "demo": "AdamW and ADana side by side on real text, in minutes on a laptop CPU",
@@ -70,9 +70,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
-        if debug or error.filename is None:
+        reason = told_by_system(error)
+        if debug or reason is None:
             raise
-        return _fail(f"{error.filename}: {error.strerror}")
+        return _fail(reason)
     except KeyboardInterrupt:
         return _fail("interrupted", code=130)
 

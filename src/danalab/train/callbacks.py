@@ -36,6 +36,13 @@ class Callback:
     def on_end(self, summary: dict[str, Any]) -> None:
         """The run ended or was stopped; entries may be added to the summary."""
 
+    def sync(self) -> None:
+        """Make durable what was written so far; a checkpoint is committed after it. Called beside training.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+
     def close(self) -> None:
         """Let go of files and connections, whatever happened."""
 

@@ -52,7 +52,11 @@ class Logbook:
             self._metrics = MetricsFile(self._folder.metrics_file, step - bool(self.pending))
 
     def sync(self) -> None:
-        """Make the rows so far durable."""
+        """Make the rows so far durable.
+
+        Raises:
+            OSError: they cannot be written.
+        """
         if self._metrics is not None:
             self._metrics.sync()
 
@@ -140,7 +144,8 @@ class Logbook:
 
     def state_dict(self) -> dict[str, Any]:
         """Plain values to be checkpointed."""
-        return {"seconds": self._time.seconds, "pending_row": self.pending, "latest": self.latest}
+        # A copy: it is written beside training, which goes on changing `latest`.
+        return {"seconds": self._time.seconds, "pending_row": self.pending, "latest": dict(self.latest)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take back what `state_dict` gave; other keys may be among them."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import os
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,28 +14,69 @@ from typing import Any
 from danalab.errors import UserError
 from danalab.files import write_atomically
 
+log = logging.getLogger(__name__)
+
 
 class MetricsFile:
-    """Appends rows, each flushed at once, so that a kill costs at most the line that was being written."""
+    """Appends rows, each at once, so that a kill costs at most the line that was being written.
+
+    Where the disk is full, rows are kept in memory and tried again with the next one: training goes on.
+    """
 
     def __init__(self, path: str | os.PathLike[str], last_step: int):
         """Open for appending, without the rows past `last_step` (the step that training goes on from)."""
         self.path = Path(path)
         truncate(self.path, last_step)
-        self._file = open(self.path, "a", encoding="utf-8")  # noqa: SIM115 - closed by `close`
+        self._file = open(self.path, "ab", buffering=0)  # noqa: SIM115 - closed by `close`
+        self._waiting = b""
+        self._is_refused = False
+        self._lock = threading.Lock()
+        """`sync` may be called beside training."""
 
     def write(self, row: Mapping[str, Any]) -> None:
         """Append a row; values that are None or not finite are left out, as JSON has no word for them."""
-        self._file.write(json.dumps({key: value for key, value in row.items() if _is_sayable(value)}) + "\n")
-        self._file.flush()
+        line = json.dumps({key: value for key, value in row.items() if _is_sayable(value)}) + "\n"
+        with self._lock:
+            self._waiting += line.encode()
+            try:
+                self._empty()
+            except OSError as error:
+                if not self._is_refused:
+                    log.warning("%s cannot be written: %s; its rows are kept and tried again", self.path, error)
+                self._is_refused = True
 
     def sync(self) -> None:
-        """Make the rows so far durable: a checkpoint of their step may be committed after this."""
-        os.fsync(self._file.fileno())
+        """Make the rows so far durable: a checkpoint of their step may be committed after this.
+
+        Raises:
+            OSError: they cannot be written.
+        """
+        with self._lock:
+            try:
+                self._empty()
+            except OSError as error:
+                raise OSError(error.errno, error.strerror, str(self.path)) from error
+        descriptor = os.open(self.path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
     def close(self) -> None:
         """Close the file."""
-        self._file.close()
+        with self._lock:
+            try:
+                self._empty()
+            except OSError as error:
+                lost = self._waiting.count(b"\n")
+                log.error("%s: its last %d rows could not be written: %s", self.path, lost, error)
+            self._file.close()
+
+    def _empty(self) -> None:
+        while self._waiting:  # a disk that fills up takes the beginning of a line
+            written = self._file.write(self._waiting)
+            self._waiting = self._waiting[written:]
+        self._is_refused = False
 
 
 def _is_sayable(value: Any) -> bool:

@@ -315,12 +315,18 @@ class Trainer:
     def save(self, *, wait: bool = False) -> float:
         """Checkpoint this step; returns the seconds that training was held up."""
         self.guard.settle()
-        self.logbook.sync()
         self.time.tick()
         with self.driver.evaluating():
             values, optimizer = tensors.collect(self.model, self.driver.optimizer)
             stored = self.sharing.stored(values)
-            return self.saver.save(self.step, stored, {**self._meta(), "optimizer": optimizer}, wait=wait)
+            meta = {**self._meta(), "optimizer": optimizer}
+            return self.saver.save(self.step, stored, meta, before=self._sync_rows, wait=wait)
+
+    def _sync_rows(self) -> None:
+        """Rows up to a checkpoint are on the disk before it is: whoever goes on from it writes the later ones only."""
+        self.logbook.sync()
+        for callback in self.callbacks:
+            callback.sync()
 
     def _meta(self) -> dict[str, Any]:
         return {

@@ -24,6 +24,7 @@ from danalab.train.checkpoint import tensors as flat
 from danalab.train.checkpoint.host_copies import HostCopies
 from danalab.train.checkpoint.local_disk import LocalDisk
 from danalab.train.checkpoint.store import CheckpointStore
+from danalab.train.checkpoint.together import together
 from danalab.train.parallel.world import World
 
 log = logging.getLogger(__name__)
@@ -45,6 +46,7 @@ class Retention:
 class _Job:
     step: int
     meta: dict[str, Any]
+    before: Callable[[], None]
     held_up: float
     error: Exception | None = None
     """Why it failed for good."""
@@ -84,12 +86,20 @@ class Saver:
         self._job: _Job | None = None
 
     def save(
-        self, step: int, tensors: Mapping[str, Tensor | Part], meta: dict[str, Any], *, wait: bool = False
+        self,
+        step: int,
+        tensors: Mapping[str, Tensor | Part],
+        meta: dict[str, Any],
+        *,
+        before: Callable[[], None] = lambda: None,
+        wait: bool = False,
     ) -> float:
         """Save `tensors` as they are now; returns the seconds that the caller was held up.
 
         Args:
-            meta: goes to meta.json; rank 0's, but for "random", which is kept of every rank.
+            meta: goes to meta.json; rank 0's, but for "random", which is kept of every rank. Not to be changed.
+            before: what has to be on the disk before this is committed; an OSError of it fails the save. Called beside
+                training.
             wait: return when it is committed.
         Raises:
             UserError: with `wait`, the save failed.
@@ -102,7 +112,7 @@ class Saver:
         self._finish_thread()
         self._report()
         self._copies.take(tensors)
-        self._job = job = _Job(step, meta, held_up=time.perf_counter() - start)
+        self._job = job = _Job(step, meta, before, held_up=time.perf_counter() - start)
         self._thread = threading.Thread(target=self._run, args=(job,), name="danalab-checkpoint")
         self._thread.start()
         if wait:
@@ -141,10 +151,10 @@ class Saver:
         try:
             meta = self._meta_of_all(job.meta)
             try:
-                self._commit(job.step, meta)
+                self._commit(job, meta)
             except OSError as error:
                 self._warn(f"{self._complaint(job.step, error)}; trying again")
-                self._commit(job.step, meta)
+                self._commit(job, meta)
             self.committed = job.step
             seconds = time.perf_counter() - start
             if self._world.is_main:
@@ -155,8 +165,9 @@ class Saver:
         except Exception as error:
             job.error = error
 
-    def _commit(self, step: int, meta: dict[str, Any]) -> None:
-        self.store.write(step, meta, lambda folder: self._write(self._copies.tensors, folder), self._world)
+    def _commit(self, job: _Job, meta: dict[str, Any]) -> None:
+        together(self._world, job.before)
+        self.store.write(job.step, meta, lambda folder: self._write(self._copies.tensors, folder), self._world)
 
     def _meta_of_all(self, meta: dict[str, Any]) -> dict[str, Any]:
         if self._world.size == 1:

@@ -10,7 +10,7 @@ import signal
 import sys
 from pathlib import Path
 
-from danalab.errors import FirstRankError, LostRankError, UserError
+from danalab.errors import FirstRankError, LostRankError, UserError, told_by_system
 from danalab.train.config import TrainConfig
 from danalab.train.parallel.launcher import LOST_CODE
 
@@ -29,12 +29,21 @@ def main(arguments: list[str]) -> int:
     except FirstRankError:
         return 2
     except UserError as error:
-        print("danalab: error: " + " ".join(str(error).split()), file=sys.stderr)
-        return 2
+        return _complain(str(error))
+    except OSError as error:
+        reason = told_by_system(error)
+        if reason is None:
+            raise
+        return _complain(reason)
     except LostRankError:
         return LOST_CODE  # the launcher knows better who it was
     except KeyboardInterrupt:
         return 130
+
+
+def _complain(reason: str) -> int:
+    print("danalab: error: " + " ".join(reason.split()), file=sys.stderr)
+    return 2
 
 
 def _end_with(parent: int) -> None:

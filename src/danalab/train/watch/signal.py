@@ -79,6 +79,11 @@ class Signal(Callback):
         if self._file is not None:
             self._file.write({"step": step, **dict(sorted(row.items()))})
 
+    def sync(self) -> None:
+        """Make the rows so far durable."""
+        if self._file is not None:
+            self._file.sync()
+
     def close(self) -> None:
         """Close the file."""
         if self._file is not None:
