@@ -332,3 +332,25 @@ def test_optimizers_copy_and_pickle():
     q.grad = p.grad.clone()
     optimizer.step(), twin.step()
     assert torch.equal(p, q)
+
+
+@pytest.mark.parametrize("flags", [*FLAGS, {}], ids=[*WAYS, "chosen"])
+def test_a_training_step_compiled_as_a_whole_is_the_same_step(flags):
+    trained = []
+    for compiled in (False, True):
+        p = param(5, 7)
+        optimizer = DanaStar([p], lr=0.1, omega=1.0, horizon=100, **flags)
+
+        def step(p=p, optimizer=optimizer):
+            (p * torch.arange(7)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+        if compiled:
+            torch._dynamo.reset()
+            step = torch.compile(step, backend="eager")
+        for i in range(4):
+            optimizer.param_groups[0]["lr"] = 0.1 / (1 + i)
+            step()
+        trained.append(p.detach())
+    assert torch.equal(*trained)

@@ -111,6 +111,9 @@ class RuleOptimizer(torch.optim.Optimizer):
         self._apply(skip)
         return loss
 
+    # Where a whole training step is compiled, this stays outside of its graphs: traced, clocks would become constants,
+    # and passes over memory be taken apart. By this name, as in torch.optim, it costs no import before it is needed.
+    @torch._disable_dynamo
     def _apply(self, skip: Tensor | None) -> None:
         """Apply all gradients, each group's by its rule."""
         work: dict[str, tuple[Rule, list[Batch]]] = {}
