@@ -15,6 +15,8 @@ from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 
 from danalab.errors import UserError
 from danalab.optim import build_optimizer, list_optimizers, optimizer_spec
+from danalab.optim.given import kind_of
+from danalab.optim.settings import MAY_BE_NONE
 from danalab.optim.sharding.adapted import Adapted
 
 pytest.importorskip("pytorch_optimizer")
@@ -125,6 +127,31 @@ def test_numbers_that_mean_nothing_are_refused_by_name(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_numbers_of_a_group_are_checked_too(name):
     refusal(lambda: build(name, [{"params": list(tiny().up.parameters()), "lr": -1.0}]), "lr")
+
+
+WRONG = {"number": "x", "integer": 1.5, "switch": "yes", "word": 3, "numbers": 0.9}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_values_of_another_type_are_refused_by_name(name):
+    for setting, what in optimizer_spec(name).settings.items():
+        wrong = [WRONG[kind_of(what)]]
+        if what.default is not None and setting not in MAY_BE_NONE:
+            wrong.append(None)
+        for value in wrong:
+            refusal(lambda setting=setting, value=value: build(name, tiny(), **{setting: value}), setting)
+
+
+def test_a_setting_that_a_library_has_once_for_all_groups_is_refused_in_one():
+    group = {"params": list(tiny().up.parameters()), "maximize": True}
+    refusal(lambda: build("lion", [group]), "maximize", "all groups")
+    optimizer = build("lion", tiny().norm.parameters())
+    refusal(lambda: optimizer.add_param_group(group), "maximize")
+
+
+def test_numbers_of_torch_optimizers_are_numbers_though_their_defaults_are_whole():
+    for name, setting in (("sgd", "dampening"), ("sgd", "weight_decay"), ("radam", "weight_decay")):
+        assert kind_of(optimizer_spec(name).settings[setting]) == "number"
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from danalab.errors import UserError
+from danalab.optim.given import WANTED, kind_of
 from danalab.optim.named_groups import called
-from danalab.optim.settings import is_number, number_of
+from danalab.optim.settings import MAY_BE_NONE, is_number, number_of
 from danalab.optim.spec import Setting
 
 
@@ -31,7 +32,7 @@ def in_one_line(owner: str, build: Callable[[], Any]) -> Any:
 
 
 def check_numbers_of(owner: str, known: Mapping[str, Setting], given: Mapping[str, Any]) -> None:
-    """Refuse numbers that no run can mean: not finite, or negative where the default is not.
+    """Refuse settings that no run can mean: of another type, not finite, or negative where the default is not.
 
     Args:
         known: settings of the optimizer; `lr` is one always.
@@ -40,25 +41,33 @@ def check_numbers_of(owner: str, known: Mapping[str, Setting], given: Mapping[st
         UserError: names the setting.
     """
     for name, value in given.items():
-        if name != "lr" and name not in known:
-            continue
-        usual = known[name].default if name in known else 1e-3
         if name == "lr":
             _check_number(owner, name, value, 1e-3)
-        elif isinstance(value, (tuple, list)):
-            own = usual if isinstance(usual, (tuple, list)) else (None,) * len(value)
-            if len(value) != len(own):
-                raise UserError(f"{owner}: {name} is {value}, must be {len(own)} numbers")
-            for number, of_default in zip(value, own, strict=True):
+        elif name in known and not (value is None and (known[name].default is None or name in MAY_BE_NONE)):
+            _check_value(owner, name, value, known[name])
+
+
+def _check_value(owner: str, name: str, value: Any, setting: Setting) -> None:
+    kind = kind_of(setting)
+    if kind == "numbers":
+        own = setting.default if isinstance(setting.default, (tuple, list)) else None
+        if not isinstance(value, (tuple, list)) or (own is not None and len(value) != len(own)):
+            raise UserError(f"{owner}: {name} is {value!r}, must be {len(own) if own else 'a tuple of'} numbers")
+        for number, of_default in zip(value, own or (None,) * len(value), strict=True):
+            if number is not None or of_default is not None:
                 _check_number(owner, name, number, of_default)
-        elif value is not None:
-            _check_number(owner, name, value, usual)
+        return
+    if kind in ("number", "integer"):
+        _check_number(owner, name, value, setting.default)
+    if not isinstance(value, _TYPES[kind]):
+        raise UserError(f"{owner}: {name} is {value!r}, must be {WANTED[kind]}")
+
+
+_TYPES: dict[str, Any] = {"number": object, "integer": (int, Tensor), "switch": bool, "word": (str, torch.dtype)}
 
 
 def _check_number(owner: str, name: str, value: Any, usual: Any) -> None:
-    """`value` is a setting or a part of it, `usual` its default: where that is no number, anything may be set."""
-    if not is_number(usual) and not is_number(value) and not isinstance(value, Tensor):
-        return
+    """`value` is a setting or a part of it, `usual` its default."""
     number = number_of(owner, name, value)
     may_be_negative = is_number(usual) and usual < 0
     if number is not None and (not math.isfinite(number) or (number < 0 and not may_be_negative)):

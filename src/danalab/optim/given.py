@@ -10,7 +10,7 @@ from danalab.errors import UserError, nearest
 from danalab.optim.spec import OptimizerSpec, Setting
 
 _WORDS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
-_WANTED = {
+WANTED = {
     "number": "a number",
     "integer": "an integer",
     "switch": "true or false",
@@ -56,11 +56,11 @@ def read_value(where: str, setting: Setting, value: Any) -> Any:
     if value is None or (isinstance(value, str) and value.strip().lower() == "none"):
         if setting.default is None:
             return None
-        raise UserError(f"{where} is {value}, must be {_WANTED[kind]}")
+        raise UserError(f"{where} is {value}, must be {WANTED[kind]}")
     try:
         return _READERS[kind](value, setting)
     except (TypeError, ValueError) as error:
-        wanted = _WANTED[kind]
+        wanted = WANTED[kind]
         if kind == "numbers" and setting.default is not None:
             wanted = f"{len(setting.default)} numbers, as in {written(setting.default)}"
         raise UserError(f"{where} is {value!r}, must be {wanted}") from error

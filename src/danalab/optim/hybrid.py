@@ -22,7 +22,7 @@ from danalab.optim.kinds import DECAYED, KINDS, kind_by_name, parameter_kinds, u
 from danalab.optim.matrix_step import update_stacks
 from danalab.optim.newton_schulz import coefficients
 from danalab.optim.rules import Rule
-from danalab.optim.settings import check_numbers
+from danalab.optim.settings import check_numbers, number_of
 
 ORTHOGONALISED = ("matrix", "experts")
 """Kinds whose momentum is orthogonalised: of stacked experts, each matrix by itself."""
@@ -61,7 +61,8 @@ class HybridOptimizer(RuleOptimizer):
 
     def check_group(self, group: Mapping[str, Any]) -> None:
         check_numbers(self.name, group)
-        if not 0 <= group["momentum"] < 1:
+        momentum = number_of(self.name, "momentum", group["momentum"])
+        if momentum is not None and not 0 <= momentum < 1:
             raise UserError(f"{self.name}: momentum is {group['momentum']}, must be in [0, 1)")
         coefficients(group["ns_method"], group["ns_steps"])
         dtype_name(self.name, group["ns_dtype"])

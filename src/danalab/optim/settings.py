@@ -13,8 +13,9 @@ from danalab.errors import UserError
 POSITIVE = ("delta", "wd_ts", "alpha_warmup", "beta3_warmup", "significance")
 NOT_NEGATIVE = (
     *("lr", "peak_lr", "kappa", "kappa_min", "kappa_max", "eps", "gamma3", "alpha", "alpha_offset"),
-    *("clipsnr", "weight_decay"),
+    *("clipsnr", "weight_decay", "matched_rms"),
 )
+MAY_BE_NONE = ("wd_ts", "alpha_warmup", "beta3_warmup", "clipsnr")
 
 
 def check_settings(owner: str, group: Mapping[str, Any], rates: int = 2) -> None:
@@ -58,10 +59,9 @@ def check_numbers(owner: str, group: Mapping[str, Any], rates: int = 2) -> None:
         UserError: negative or not finite, or a momentum rate outside [0, 1).
     """
     for name in (*POSITIVE, *NOT_NEGATIVE):
-        value = group.get(name)
-        if value is None:
+        if name not in group or (group[name] is None and name in MAY_BE_NONE):
             continue
-        value = number_of(owner, name, value)
+        value = number_of(owner, name, group[name])
         if value is None:
             continue
         limit = "positive" if name in POSITIVE else "not negative"
@@ -71,7 +71,8 @@ def check_numbers(owner: str, group: Mapping[str, Any], rates: int = 2) -> None:
         raise UserError(f"{owner}: kappa is {group['kappa']}, must be between 0 (undamped momentum) and 6")
     if "betas" in group:
         betas = group["betas"]
-        if len(betas) != rates or not all(0 <= float(beta) < 1 for beta in betas):
+        are_numbers = isinstance(betas, (tuple, list)) and all(is_number(b) or isinstance(b, Tensor) for b in betas)
+        if not are_numbers or len(betas) != rates or not all(0 <= float(beta) < 1 for beta in betas):
             count = {2: "two", 3: "three"}[rates]
             raise UserError(f"{owner}: betas is {betas}, must be {count} numbers in [0, 1)")
 
@@ -121,6 +122,8 @@ def resolve_decay(
     if weight_decay:
         raise UserError(f"{owner}: omega and weight_decay are two forms of one thing; give one of them")
     for name, value in (("omega", omega), ("horizon", horizon), ("wd_ts", wd_ts)):
+        if value is not None and not is_number(value):
+            raise UserError(f"{owner}: {name} is {value!r}, must be a number")
         if value is not None and not (math.isfinite(value) and (value > 0 or (name == "omega" and value == 0))):
             raise UserError(f"{owner}: {name} is {value}, must be finite and positive")
     if (horizon is None) == (wd_ts is None):

@@ -75,6 +75,8 @@ def settings_of(optimizer: Callable[..., Any], help_texts: Mapping[str, str], **
     for name, parameter in inspect.signature(optimizer).parameters.items():
         if name not in ("params", "lr"):
             default = defaults.get(name, parameter.default)
+            if type(default) is int and "float" in str(parameter.annotation):
+                default = float(default)
             found[name] = Setting(default, help_texts[name], _kind(parameter.annotation) if default is None else "")
     return found
 

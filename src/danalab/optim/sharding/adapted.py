@@ -57,6 +57,8 @@ class Adapted(torch.optim.Optimizer):
         groups = named_groups(spec.name, params)
         inner_groups = self._placed(groups)
         self.inner: torch.optim.Optimizer = in_one_line(spec.name, lambda: spec.build(inner_groups, lr=lr, **settings))
+        for group in groups:
+            self._refuse_settings_of_all(group)
         self._release()
         self._complete_sums()
         outer = [
@@ -118,11 +120,20 @@ class Adapted(torch.optim.Optimizer):
         check_numbers_of(self.spec.name, self.spec.settings, group)
         if "param_names" in self.param_groups[0] and not all(name for name, _ in group["params"]):
             raise UserError(f"{self.spec.name}: the other groups have named parameters; name these too")
+        self._refuse_settings_of_all(group)
         [inner_group] = self._placed([group])
         in_one_line(self.spec.name, lambda: self.inner.add_param_group(inner_group))
         self._release()
         self._complete_sums()
         super().add_param_group({**hyper(self.inner.param_groups[-1]), "params": as_given(group["params"])})
+
+    def _refuse_settings_of_all(self, group: dict[str, Any]) -> None:
+        """Some settings libraries keep beside their groups, and would not look for them in one."""
+        if self.spec.groups is not None:  # these have other defaults for each kind of group
+            return
+        for key in group:
+            if key in self.spec.settings and key not in self.inner.defaults:
+                raise UserError(f"{self.spec.name}: {key} is one for all groups; give it to the optimizer itself")
 
     def _placed(self, groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """The groups of the inner optimizer, after a place was found for each parameter."""

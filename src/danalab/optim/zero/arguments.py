@@ -18,6 +18,7 @@ from danalab.optim.sharding import require_supported
 from danalab.optim.spec import OptimizerSpec
 from danalab.optim.state import parameter_name
 from danalab.optim.zero.layout import Content
+from danalab.optim.zero.part import Part
 
 OWNER = "DistributedMuonAdamW"
 
@@ -94,7 +95,7 @@ def check_outline(optimizer: torch.optim.Optimizer, saved: Any, elementwise: boo
     for group, saved_group in zip(optimizer.param_groups, saved["param_groups"], strict=True):
         for index, (p, key) in enumerate(zip(group["params"], saved_group["params"], strict=True)):
             for name, value in saved["state"].get(key, {}).items():
-                if isinstance(value, Tensor) and value.ndim and value.shape != p.shape:
+                if isinstance(value, (Tensor, Part)) and value.shape and tuple(value.shape) != tuple(p.shape):
                     raise UserError(
                         f"{OWNER}: {name} of {parameter_name(group, index)} has shape {tuple(value.shape)} in the"
                         f" state_dict, the parameter {tuple(p.shape)}: it was saved from another model"

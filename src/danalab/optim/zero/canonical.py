@@ -131,7 +131,7 @@ def cut_state_dict(
     """The part of a whole state_dict that concerns the pieces of this rank.
 
     Args:
-        saved: of the optimizer without sharding.
+        saved: of the optimizer without sharding; a `Part` in place of a tensor is this rank's own.
         groups: those of the optimizer of the pieces.
         shapes: of the parameters.
     """
@@ -161,7 +161,8 @@ def cut_state_dict(
 
 
 def cut_state(state: Mapping[str, Any], piece: Piece, shape: torch.Size) -> dict[str, Any]:
-    """A piece's state, from that of its whole parameter."""
+    """A piece's state, from that of its whole parameter; a `Part` is the piece's already."""
+    state = map_leaves(dict(state), lambda leaf: leaf.values if isinstance(leaf, Part) else leaf)
     if piece.numel == shape.numel():
         return dict(state)
     return {

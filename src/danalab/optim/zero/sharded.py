@@ -30,6 +30,7 @@ from danalab.optim.zero.arguments import check_outline, check_settings, content,
 from danalab.optim.zero.gradients import SharedGradients
 from danalab.optim.zero.layout import plan
 from danalab.optim.zero.own import optimizer_of, own_pieces
+from danalab.optim.zero.part import Part
 from danalab.optim.zero.state import OwnedState
 from danalab.optim.zero.traffic import BucketTraffic
 
@@ -290,9 +291,20 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
         """
         return self._owned_state.state_dict(self.param_groups, self.optimizer_name, in_parts=True)
 
+    def room(self, parameter: int, shape: Sequence[int], dtype: torch.dtype) -> Part:
+        """Zeros for this rank's part of a tensor of the state of a parameter, to be filled in and given back.
+
+        Args:
+            parameter: its number, in the order of the groups.
+            shape: of the whole tensor.
+        """
+        return self._owned_state.room(parameter, shape, dtype)
+
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore from a `state_dict` of any number of ranks, or of the optimizer without sharding. Collective.
+
+        In place of tensors there may be this rank's parts of them, made by `room`.
 
         Raises:
             UserError: saved by another optimizer or from another model; nothing has changed then.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 
@@ -14,6 +15,7 @@ from danalab.optim.sharding import loading
 from danalab.optim.sharding.adapted import Adapted
 from danalab.optim.zero.canonical import cut_state_dict, gather_states, own_states, part_states
 from danalab.optim.zero.layout import Piece
+from danalab.optim.zero.part import Part
 
 
 class OwnedState:
@@ -81,6 +83,21 @@ class OwnedState:
         if isinstance(inner, Adapted):
             self._agree(lambda: loading.check(inner, cut))
         self._agree(lambda: inner.load_state_dict(cut))
+
+    def room(self, parameter: int, shape: Sequence[int], dtype: torch.dtype) -> Part:
+        """Room for what this rank has of a tensor of a parameter's state; of a parameter that it doesn't own, nothing.
+
+        Args:
+            parameter: its number.
+            shape: of the whole tensor; one shaped like the parameter is cut as that is.
+        """
+        piece = next((piece for piece in self._owned if piece.parameter == parameter), None)
+        if piece is None:
+            return Part(tuple(shape), dtype)
+        whole = self._shapes[parameter]
+        is_cut = tuple(shape) == tuple(whole) and piece.numel < whole.numel()
+        start, size = (piece.start, (piece.numel,)) if is_cut else (0, tuple(shape))
+        return Part(tuple(shape), dtype, start, torch.zeros(size, dtype=dtype, device=self._params[parameter].device))
 
     @property
     def _shapes(self) -> list[Any]:
