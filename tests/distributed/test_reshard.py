@@ -17,6 +17,7 @@ from danalab.optim import DistributedMuonAdamW, build_optimizer
 from danalab.optim.zero.part import Part
 from danalab.train.checkpoint import tensors as flat
 from danalab.train.checkpoint.optimizer_state import flatten
+from danalab.train.checkpoint.parts import StoredPart
 from danalab.train.checkpoint.saver import Saver
 from danalab.train.checkpoint.store import META, CheckpointStore, verify
 from danalab.train.parallel.world import Layout, World, join
@@ -174,3 +175,53 @@ def test_every_arrangement_reads_every_other_bit_by_bit(tmp_path: Path, optimize
         meta = json.loads((folder / "step-00000002" / META).read_text())
         assert meta.get("random_by_rank", [meta["random"]]) == [f"of rank {rank}" for rank in range(ranks)]
     assert everywhere(compare) == [[] if size == 1 else [[]] * size for size in modes]
+
+
+class Wide(nn.Module):
+    """Large enough that ZeRO cuts its matrix, and not where a row ends."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.matrix = nn.Linear(70, 100)
+        self.head = nn.Linear(100, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.tanh(self.matrix(x)))
+
+
+def read_own(rank: int, size: int, first: str, optimizer: str) -> tuple[bool, int]:
+    """Whether what a rank goes on with is what one process saved, and how many elements of state it read."""
+    model = Wide()
+    opt = DistributedMuonAdamW(model, lr=1e-2, optimizer=optimizer)
+    read, load = [], flat._load
+
+    def watched(target: Any, folder: Path) -> None:
+        read.extend(
+            block.numel()
+            for value in target.values()
+            for block in (value._blocks.values() if isinstance(value, StoredPart) else [])
+        )
+        load(target, folder)
+
+    flat._load = watched
+    meta = json.loads((Path(first) / META).read_text())
+    flat.read(Path(first), model, opt, meta["optimizer"])
+    return same(whole(model, opt), torch.load(Path(first) / "whole.pt")), sum(read)
+
+
+@pytest.mark.parametrize("optimizer", ["adana", "d-muon", "soap", "adamw"])
+def test_ranks_of_zero_read_the_state_that_they_own_and_no_more(tmp_path: Path, optimizer: str):
+    model = Wide()
+    opt: Any = build_optimizer(optimizer, model, lr=1e-2)
+    model(torch.linspace(-1, 1, 280).view(4, 70)).square().mean().backward()
+    opt.step()
+    values, plain = flat.collect(model, opt)
+    saver = Saver(CheckpointStore(tmp_path / "first"))
+    saver.save(2, values, {"step": 2, "optimizer": plain}, wait=True)
+    torch.save(whole(model, opt), saver.store.path(2) / "whole.pt")
+    state = sum(v.numel() for k, v in values.items() if k.startswith("optim.") and isinstance(v, Tensor) and v.ndim)
+    found = run_ranks(read_own, 3, str(saver.store.path(2)), optimizer)
+    assert all(ok for ok, _ in found)
+    assert sum(read for _, read in found) == state
+    assert max(read for _, read in found) < state

@@ -62,14 +62,14 @@ def unflatten(
     meta: Mapping[str, Any],
     stored: Sequence[str],
     groups: Sequence[Mapping[str, Any]],
-    tensor: Callable[[str, str | None], Tensor],
+    tensor: Callable[[str, str | None], Tensor | Part],
 ) -> dict[str, Any]:
     """A state_dict again.
 
     Args:
         stored: flat names of all tensors of the checkpoint.
         groups: `param_groups` of the optimizer that is to load it.
-        tensor: (flat name, name of the parameter or None) -> the tensor.
+        tensor: (flat name, name of the parameter or None) -> the tensor, or this rank's part of it.
     """
     place = {name: index for index, name in enumerate(meta["names"])}
     state: dict[int, dict[str, Any]] = {}
@@ -124,7 +124,7 @@ def _plain_keys(value: Mapping[Any, Any], flat: str) -> Iterator[tuple[Any, Any]
         yield key, item
 
 
-def _decode(value: Any, tensor: Callable[[str], Tensor]) -> Any:
+def _decode(value: Any, tensor: Callable[[str], Tensor | Part]) -> Any:
     if isinstance(value, list):
         return [_decode(item, tensor) for item in value]
     if not isinstance(value, dict):

@@ -26,7 +26,7 @@ from danalab.errors import UserError
 from danalab.optim.zero import DistributedMuonAdamW
 from danalab.optim.zero.part import Part
 from danalab.train.checkpoint.optimizer_state import flatten, unflatten
-from danalab.train.checkpoint.parts import PartPlanner, StoredPart
+from danalab.train.checkpoint.parts import PartPlanner, PartReader, StoredPart
 from danalab.train.checkpoint.store import DamagedCheckpointError
 from danalab.train.parallel.world import World
 
@@ -154,17 +154,25 @@ def _read_optimizer(
     if names != saved_names or [len(group["params"]) for group in optimizer.param_groups] != meta["counts"]:
         raise DamagedCheckpointError(f"{folder}: its optimizer has other parameters or groups than this one")
     parameters = dict(zip(names, [p for group in optimizer.param_groups for p in group["params"]], strict=True))
-    target: dict[str, Tensor] = {}
+    numbers = {name: number for number, name in enumerate(names)}
+    target: dict[str, Tensor | StoredPart] = {}
 
-    def place(flat: str, name: str | None) -> Tensor:
+    def place(flat: str, name: str | None) -> Tensor | Part:
         entry = stored[flat]
         if not isinstance(entry, TensorStorageMetadata):
             raise DamagedCheckpointError(f"{folder}: {flat} is no tensor")
+        dtype = entry.properties.dtype
+        if name is not None and entry.size and isinstance(optimizer, DistributedMuonAdamW):
+            part = optimizer.room(numbers[name], entry.size, dtype)
+            if part.values is not None:
+                target[flat] = StoredPart(part)
+            return part
         if name is not None and tuple(entry.size) == tuple(parameters[name].shape):
-            target[flat] = torch.zeros_like(parameters[name], dtype=entry.properties.dtype)  # sharded alike
+            found = torch.zeros_like(parameters[name], dtype=dtype)  # sharded alike
         else:
-            target[flat] = torch.zeros(entry.size, dtype=entry.properties.dtype)
-        return target[flat]
+            found = torch.zeros(entry.size, dtype=dtype)
+        target[flat] = found
+        return found
 
     state = unflatten(meta, list(stored), optimizer.param_groups, place)
     spec = getattr(optimizer, "spec", None)
@@ -177,9 +185,9 @@ def _read_optimizer(
     optimizer.load_state_dict(state)
 
 
-def _load(target: dict[str, Tensor], folder: Path) -> None:
+def _load(target: Mapping[str, Tensor | StoredPart], folder: Path) -> None:
     with _quietly():
-        dcp.load(target, storage_reader=dcp.FileSystemReader(folder), no_dist=True)
+        dcp.load(dict(target), storage_reader=dcp.FileSystemReader(folder), planner=PartReader(), no_dist=True)
 
 
 @contextlib.contextmanager
