@@ -176,11 +176,34 @@ def test_moments_of_bfloat16_parameters_are_float32():
 
 
 @pytest.mark.parametrize(
-    "settings", [{"kappa": 1.5}, {"delta": 0.0}, {"weight_decay": -1.0}, {"wd_ts": 0.0}, {"eps": -1.0}]
+    "settings",
+    [
+        *({"kappa": 1.5}, {"delta": 0.0}, {"weight_decay": -1.0}, {"wd_ts": 0.0}, {"eps": -1.0}, {"gamma3": -1.0}),
+        *({"weight_decay": 5.0}, {"delta": float("inf")}, {"gamma3": float("nan")}, {"peak_lr": 0.0}, {"delta": "8"}),
+    ],
 )
 def test_settings_out_of_range_are_refused(settings):
     with pytest.raises(UserError, match=next(iter(settings))):
         adana(0.1, **settings)
+
+
+@pytest.mark.parametrize("rate", [-0.1, float("nan"), float("inf")])
+def test_a_learning_rate_that_means_nothing_is_refused(rate):
+    with pytest.raises(UserError, match="learning_rate"):
+        adana(rate)
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "int32"])
+def test_parameters_that_are_no_real_numbers_are_refused_by_name(dtype):
+    with pytest.raises(UserError, match=rf"'w'.*{dtype}"):
+        adana(0.1).init({"b": jnp.ones(2), "w": jnp.ones(2, dtype)})
+
+
+def test_no_parameters_are_no_error_as_where_a_mask_leaves_none():
+    optimizer = optax.masked(adana(0.1), {"w": False})
+    params = {"w": jnp.ones(2)}
+    updates, _ = optimizer.update(params, optimizer.init(params), params)
+    assert updates["w"] is params["w"]
 
 
 def test_a_schedule_with_weight_decay_needs_its_peak():

@@ -15,6 +15,7 @@ Source: arXiv 2602.05298.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -27,6 +28,7 @@ try:
 except ImportError as error:
     raise MissingExtra("optax", "theory", "danalab.optim.optax") from error
 
+from danalab.optim.settings import check_first_decay
 from danalab.theory.updates import Moments, dana_step, zero_moments
 
 __all__ = ["DanaState", "adana", "dana_mk4", "dana_star", "dana_star_mk4"]
@@ -71,10 +73,12 @@ def adana(
         gamma3: scale of the momentum term.
         weight_decay: strength of the independent decay; not multiplied by the learning rate.
         wd_ts: the decay falls like weight_decay / (1 + t / wd_ts) [steps]; None keeps it constant.
-        peak_lr: the schedule's peak, needed when a schedule meets weight decay, which follows lr / peak_lr.
+        peak_lr: the schedule's peak, needed when a schedule meets weight decay, which follows lr / peak_lr. To be said
+            under `optax.inject_hyperparams` as well, where a schedule cannot be told from a number.
         decay_mask: tree of booleans, or a function of the parameters that gives one: which parameters decay.
     Raises:
-        UserError: a setting out of range; a schedule with weight decay and no peak_lr.
+        UserError: a setting out of range; a schedule with weight decay and no peak_lr; parameters (when the state is
+            made) that are no real floating-point numbers.
     """
     return _family(
         learning_rate, delta, kappa, eps, gamma3, None, weight_decay, wd_ts, peak_lr, decay_mask, with_tau=False
@@ -155,7 +159,10 @@ def _family(
     *,
     with_tau: bool,
 ) -> optax.GradientTransformation:
-    _check(delta=delta, kappa=kappa, eps=eps, clipsnr=clipsnr, weight_decay=weight_decay, wd_ts=wd_ts)
+    _check(delta=delta, kappa=kappa, eps=eps, gamma3=gamma3, clipsnr=clipsnr, weight_decay=weight_decay, wd_ts=wd_ts)
+    _check(learning_rate=learning_rate, peak_lr=peak_lr)
+    if all(isinstance(value, int | float | None) for value in (weight_decay, wd_ts)):
+        check_first_decay("optax", weight_decay, wd_ts)
     decays = not (isinstance(weight_decay, int | float) and weight_decay == 0)
     if callable(learning_rate) and decays and peak_lr is None:
         raise UserError("a learning-rate schedule with weight decay needs peak_lr: the decay follows lr / peak_lr")
@@ -168,6 +175,10 @@ def _family(
     }
 
     def init(params: optax.Params) -> DanaState:
+        for path, p in jax.tree_util.tree_leaves_with_path(params):
+            if not jnp.issubdtype(jnp.asarray(p).dtype, jnp.floating):
+                name = jax.tree_util.keystr(path) or "the parameter"
+                raise UserError(f"{name} is {jnp.asarray(p).dtype}: only real floating-point numbers can be optimized")
         leaves, tree = jax.tree.flatten(params)
         moments = [zero_moments(p.shape, _compute_type(p), with_tau) for p in map(jnp.asarray, leaves)]
         return DanaState(
@@ -206,7 +217,8 @@ def _family(
                 strength = weight_decay if wd_ts is None else weight_decay / (1 + t.astype(wide) / wd_ts)
                 moved = moved * (1 - factor * strength)
             rows.append(((moved - jnp.asarray(p, wide)).astype(p.dtype), t, new.m, new.v, new.tau))
-        change, steps, m, v, tau = (tree.unflatten(list(column)) for column in zip(*rows, strict=True))
+        columns = zip(*rows, strict=True) if rows else [()] * 5  # an optimizer of masked parameters may have none
+        change, steps, m, v, tau = (tree.unflatten(list(column)) for column in columns)
         return change, DanaState(state.calls + 1, steps, m, v, tau if with_tau else None)
 
     return optax.GradientTransformation(init, update)
@@ -227,11 +239,16 @@ def _check(**settings: Any) -> None:
         "delta": (lambda x: x > 0, "positive"),
         "kappa": (lambda x: 0 <= x <= 1, "between 0 and 1"),
         "eps": (lambda x: x >= 0, "not negative"),
+        "gamma3": (lambda x: x >= 0, "not negative"),
+        "learning_rate": (lambda x: x >= 0, "not negative"),
+        "peak_lr": (lambda x: x > 0, "positive"),
         "clipsnr": (lambda x: x > 0, "positive, or None for no clipping"),
         "weight_decay": (lambda x: x >= 0, "not negative"),
         "wd_ts": (lambda x: x > 0, "positive, or None for a constant decay"),
     }
     for name, value in settings.items():
         accept, range_ = rules[name]
-        if isinstance(value, int | float) and not accept(float(value)):
-            raise UserError(f"{name} = {value}: must be {range_}")
+        if isinstance(value, str):
+            raise UserError(f"{name} = {value!r}: must be a number")
+        if isinstance(value, int | float) and not (math.isfinite(value) and accept(float(value))):
+            raise UserError(f"{name} = {value}: must be finite and {range_}")

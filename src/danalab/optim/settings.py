@@ -25,11 +25,19 @@ def check_settings(owner: str, group: Mapping[str, Any], rates: int = 2) -> None
         UserError: see `check_numbers`; or a decay that would take more than the whole parameter in its first step.
     """
     check_numbers(owner, group, rates)
-    wd_ts = group["wd_ts"]
-    first = group["weight_decay"] / (1 + 1 / wd_ts) if wd_ts is not None else group["weight_decay"]
+    check_first_decay(owner, group["weight_decay"], group["wd_ts"])
+
+
+def check_first_decay(owner: str, weight_decay: float, wd_ts: float | None) -> None:
+    """Refuse an independent weight decay that would flip signs.
+
+    Raises:
+        UserError: it takes more than a whole parameter in its first step.
+    """
+    first = weight_decay / (1 + 1 / wd_ts) if wd_ts is not None else weight_decay
     if first > 1:
         raise UserError(
-            f"{owner}: weight_decay {group['weight_decay']:g} with wd_ts {wd_ts} takes {first:g} of a parameter in the"
+            f"{owner}: weight_decay {weight_decay:g} with wd_ts {wd_ts} takes {first:g} of a parameter in the"
             " first step; it is independent of the learning rate and must stay below 1 (try omega and horizon)"
         )
 
