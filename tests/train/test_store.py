@@ -105,6 +105,23 @@ def test_damaged_later_steps_neither_count_nor_go(store):
     assert store.steps() == [20, 25, 30]
 
 
+def test_what_was_found_damaged_does_not_count_among_the_newest_that_are_kept(store):
+    write(store, 30)
+    (store.path(30) / "data.bin").write_bytes(b"damag!")
+    assert usable(store)[0] == [20, 10]
+    write(store, 35)
+    assert store.prune(35, keep_last=2) == [10, 30]
+    assert store.steps() == [20, 35]
+
+
+def test_a_damaged_step_that_is_written_again_counts_again(store):
+    (store.path(20) / "data.bin").write_bytes(b"damag!")
+    usable(store)
+    write(store, 20)
+    write(store, 30)
+    assert store.prune(30, keep_last=2) == [10]
+
+
 def test_cleaning_removes_what_was_never_committed(store):
     (store.path(20) / "COMMIT").unlink()
     (store.path(10) / ".COMMIT.abc").write_text("")

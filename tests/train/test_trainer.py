@@ -17,6 +17,7 @@ from danalab.train import job as job_module
 from danalab.train.build import build_trainer
 from danalab.train.checkpoint import store as store_module
 from danalab.train.evaluate_run import evaluate_run
+from danalab.train.evaluation import Evaluation, Evaluator
 from danalab.train.folder import RunFolder
 from danalab.train.guard import NonFiniteError
 from danalab.train.job import run_training, train
@@ -158,6 +159,17 @@ def test_a_gradient_that_is_not_finite_stops_the_run_before_the_update(tiny, mon
     assert torch.isfinite(weights(outcome.folder)).all()
     with pytest.raises(NonFiniteError):
         train(tiny())
+
+
+def test_a_summary_is_json_whatever_the_validation_loss_is(tiny, monkeypatch):
+    monkeypatch.setattr(Evaluator, "full", lambda *_: Evaluation(float("nan"), float("inf"), 5))
+
+    def refuse(word):
+        raise AssertionError(word)
+
+    folder = train(tiny(iterations=2))
+    summary = json.loads((folder / "summary.json").read_text(), parse_constant=refuse)
+    assert {key for key in summary if key.startswith("val/")} == {"val/tokens"}
 
 
 def test_skipping_advances_neither_weights_nor_clocks(tiny, monkeypatch):

@@ -2,7 +2,8 @@
 
     config -> resolve -> Trainer.fit: batch -> gradients -> clip -> finite? -> optimizer -> log; evaluate; save; stop?
 
-Names are loaded on first use, so that `danalab train --help` needs no torch.
+Names are loaded on first use, so that `danalab train --help` needs no torch. A name must not be that of a module here,
+which takes its place as soon as anything imports it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from danalab.train.config import TrainConfig
     from danalab.train.job import Outcome, run_training, train
-    from danalab.train.resolve import resolve
     from danalab.train.resolved import Resolved
     from danalab.train.run import Run, open_run
     from danalab.train.trainer import Trainer
@@ -24,13 +24,12 @@ _HOMES = {
     "run_training": "job",
     "train": "job",
     "Resolved": "resolved",
-    "resolve": "resolve",
     "Run": "run",
     "open_run": "run",
     "Trainer": "trainer",
 }
 
-__all__ = ["Outcome", "Resolved", "Run", "TrainConfig", "Trainer", "open_run", "resolve", "run_training", "train"]
+__all__ = ["Outcome", "Resolved", "Run", "TrainConfig", "Trainer", "open_run", "run_training", "train"]
 
 
 def __getattr__(name: str) -> Any:

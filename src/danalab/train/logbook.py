@@ -13,7 +13,7 @@ from danalab.scaling.hardware import peak_flops
 from danalab.train.callbacks import Callback
 from danalab.train.evaluation import Evaluation
 from danalab.train.folder import RunFolder
-from danalab.train.metrics import MetricsFile
+from danalab.train.metrics import MetricsFile, is_sayable
 from danalab.train.parallel.world import World
 from danalab.train.resolved import Resolved
 from danalab.train.runtime import peak_memory_gib
@@ -140,7 +140,8 @@ class Logbook:
         }
         for callback in self._callbacks:
             callback.on_end(summary)
-        self._folder.write_summary(summary)
+        # As in the rows: what is not finite is left out, since JSON has no word for it.
+        self._folder.write_summary({key: it for key, it in summary.items() if it is None or is_sayable(it)})
 
     def state_dict(self) -> dict[str, Any]:
         """Plain values to be checkpointed."""

@@ -70,6 +70,8 @@ class Source:
                 if world.is_main:
                     log.warning("passed over %s", found[0])
                 reasons.append(found[0])
+                if self.own and meta.get("step") is not None:
+                    trainer.saver.store.damaged.add(meta["step"])
                 continue
             if not meta.get("imported"):
                 trainer.restore({**meta, "random": random_state_of(meta, world)})

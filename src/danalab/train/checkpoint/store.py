@@ -57,6 +57,8 @@ class CheckpointStore:
     def __init__(self, folder: str | os.PathLike[str]):
         """`folder`: the run folder's `checkpoints/`; made when first written to."""
         self.folder = Path(folder)
+        self.damaged: set[int] = set()
+        """Steps whose checkpoints were found damaged, as far as this process knows."""
 
     def path(self, step: int) -> Path:
         """Folder of the checkpoint of a step, whether it exists or not."""
@@ -118,6 +120,7 @@ class CheckpointStore:
             together(world, lambda: write_tensors(target))
             entries = together(world, lambda: _entries(target, _own_files(target, world)))
             together(world, finish)
+            self.damaged.discard(step)
         except BaseException:
             if world.is_main and not (target / COMMIT).exists():
                 shutil.rmtree(target, ignore_errors=True)
@@ -136,18 +139,19 @@ class CheckpointStore:
     def prune(self, newest: int, keep_last: int, keep_every: int = 0, keep: Container[int] = ()) -> list[int]:
         """Delete what retention does not keep, among the steps up to `newest`, which must be committed.
 
-        Kept are the `keep_last` newest, multiples of `keep_every`, those in `keep`, and those that have a name. Steps
-        after `newest` are damaged ones that were passed over: they neither count nor are touched, and will be replaced
-        when training gets there again.
+        Kept are the `keep_last` newest that are not known to be damaged, multiples of `keep_every`, those in `keep`, and
+        those that have a name. Steps after `newest` are damaged ones that were passed over: they neither count nor are
+        touched, and will be replaced when training gets there again.
 
         Returns:
             The steps that were deleted. One that cannot be deleted is reported and left.
         """
         steps = [step for step in self.steps() if step <= newest]
+        last = [step for step in steps if step not in self.damaged][-keep_last:]
         named = set(self.names().values())
         gone = []
-        for step in steps[:-keep_last]:
-            if (keep_every and step % keep_every == 0) or step in keep or step in named:
+        for step in steps:
+            if step in last or (keep_every and step % keep_every == 0) or step in keep or step in named:
                 continue
             try:
                 self.remove(step)
@@ -212,6 +216,7 @@ class CheckpointStore:
             if reason is None:
                 yield self.path(step)
             else:
+                self.damaged.add(step)
                 report(PassedOver(path, reason))
 
     def _folders(self) -> Iterator[tuple[int, Path]]:
