@@ -139,9 +139,9 @@ class CheckpointStore:
     def prune(self, newest: int, keep_last: int, keep_every: int = 0, keep: Container[int] = ()) -> list[int]:
         """Delete what retention does not keep, among the steps up to `newest`, which must be committed.
 
-        Kept are the `keep_last` newest that are not known to be damaged, multiples of `keep_every`, those in `keep`, and
-        those that have a name. Steps after `newest` are damaged ones that were passed over: they neither count nor are
-        touched, and will be replaced when training gets there again.
+        Kept are the `keep_last` newest that are not known to be damaged, multiples of `keep_every`, those in `keep`,
+        and those that have a name. Steps after `newest` are damaged ones that were passed over: they neither count nor
+        are touched, and will be replaced when training gets there again.
 
         Returns:
             The steps that were deleted. One that cannot be deleted is reported and left.
