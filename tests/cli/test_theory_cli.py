@@ -85,6 +85,13 @@ def test_a_prediction_takes_a_spectrum_and_measured_runs(tmp_path, capsys):
         ("predict", "--alpha 1 --beta 0.3 --limit -1", "negative"),
         ("predict", "", "--spectrum"),
         ("limit", "--draws 0", "--draws"),
+        ("limit", "--seed -1 --v 20 --d 5", "seed = -1"),
+        ("hummingbird", "--lr -1 --v 20 --d 5", "lr = -1: must be positive"),
+        ("hummingbird", "--delta 0 --v 20 --d 5", "delta = 0"),
+        ("moe", "--clipsnr -2 --v 20 --d 5", "clipsnr = -2"),
+        ("tau", "--steps 0", "steps = 0"),
+        ("schedules", "--horizon 0", "horizon = 0"),
+        ("schedules", "--points 1", "points = 1"),
     ],
 )
 def test_bad_input_ends_in_one_line_before_anything_is_computed(tmp_path, verb, arguments, word):

@@ -117,6 +117,13 @@ def test_a_ladder_is_compared_in_compute(tmp_path):
     assert report.axis == "FLOPs"
 
 
+def test_the_theory_says_nothing_of_optimizers_without_a_log_time_momentum(tmp_path):
+    for opt in ("adamw", "adana", "muon"):
+        write_run(tmp_path / opt, opt, 0.4)
+    predicted = {row.opt: row.predicted for row in compare_curves(read_measured(tmp_path), speedup=1.5).rows}
+    assert predicted == {"adamw": 1.0, "adana": 1.5, "muon": None}
+
+
 def test_of_a_ladder_the_best_rates_count_over_their_seeds_and_what_failed_does_not(tmp_path):
     lines = []
     for opt, exponent in (("adamw", 0.1), ("adana", 0.12)):

@@ -89,7 +89,7 @@ class Contender:
         """All settings, defaults filled in, as arrays of the contender's length.
 
         Raises:
-            UserError: unknown rule or setting, sequences of different lengths.
+            UserError: unknown rule or setting, one that must be positive and isn't, sequences of different lengths.
         """
         if self.rule not in RULES:
             raise UserError(f"unknown optimizer '{self.rule}'{nearest(self.rule, RULES)}; known: {', '.join(RULES)}")
@@ -98,6 +98,9 @@ class Contender:
             if name not in known:
                 raise UserError(f"{self.rule} has no setting '{name}'{nearest(name, known)}; it has {', '.join(known)}")
         arrays = {k: np.atleast_1d(np.asarray(self.settings.get(k, v), np.float32)) for k, v in known.items()}
+        for name in ("lr", "delta", "clipsnr"):
+            if name in arrays and not (arrays[name] > 0).all():
+                raise UserError(f"{name} = {arrays[name].min():g}: must be positive")
         length = max(len(a) for a in arrays.values())
         if any(len(a) not in (1, length) for a in arrays.values()):
             raise UserError(f"{self.rule}: the settings given as sequences differ in length")

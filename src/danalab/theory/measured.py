@@ -22,6 +22,8 @@ from danalab.files import read_json
 
 BASELINES = ("adamw", "adamw-decaying-wd", "sgd")
 """Optimizers that the others are compared with, the first one found."""
+LOG_TIME = ("adana", "dana", "dana-mk4", "dana-star", "dana-star-mk4", "auto-dana")
+"""Optimizers whose momentum grows in weight with logarithmic time: those that the theory gives another exponent."""
 TRIED = ("lr", "kappa", "delta", "gamma3", "clipsnr", "omega", "weight_decay", "wd_ts", "scheduler", "global_batch")
 """Settings of a ladder's rows by which its trials differ, and the optimizer's own."""
 
@@ -212,8 +214,8 @@ class Comparison:
     exponent: float
     ratio: float
     """Exponent over the baseline's."""
-    predicted: float
-    """What the theory says of this ratio."""
+    predicted: float | None
+    """What the theory says of this ratio; None of optimizers that it says nothing of."""
 
 
 @dataclass(frozen=True)
@@ -272,7 +274,7 @@ def _compare(curves: list[Measured], windows: list[tuple[np.ndarray, np.ndarray]
     fit = fit_shapes([(x / unit, y) for x, y in windows])
     base = fit.exponents[baseline]
     rows = [
-        Comparison(c.name, c.opt, s, s / base, 1.0 if c.opt in BASELINES else speedup)
+        Comparison(c.name, c.opt, s, s / base, 1.0 if c.opt in BASELINES else speedup if c.opt in LOG_TIME else None)
         for c, s in zip(curves, fit.exponents, strict=True)
     ]
     return Report(curves, windows, axis, fit, baseline, rows)

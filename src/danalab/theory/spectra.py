@@ -54,9 +54,11 @@ def draw(model: PLRF, seed: int = 0) -> Draw:
     """Draw W ~ N(0, 1/d) and solve the least-squares problem in float64.
 
     Raises:
-        UserError: v x d does not fit into memory.
+        UserError: v x d does not fit into memory; a negative seed.
     """
     v, d = model.v, model.d
+    if seed < 0:
+        raise UserError(f"seed = {seed}: must be 0 or more")
     check_memory(
         8 * (2 * v * d + 4 * d * d), f"a draw with v = {v}, d = {d}", "take smaller v and d, or a binned spectrum"
     )

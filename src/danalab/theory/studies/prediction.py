@@ -94,6 +94,8 @@ def _draw_measured(panel: Axes, study: Study) -> None:
             lw=1,
             label=f"{row['name']}: ratio {row['ratio_measured']:.2f}",
         )
+        if row["ratio_predicted"] is None:
+            continue
         # Through the curve's middle with the exponent that the theory gives it.
         center = float(np.sqrt(x[0] * x[-1]))
         level = amplitude * (center / unit) ** -row["exponent"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.figure import Figure
 
+from danalab.errors import UserError
 from danalab.theory.algorithms import ALGORITHMS, critical_kappa, dana_decaying, default_delta, standard
 from danalab.theory.log_time import ode
 from danalab.theory.model import PLRF
@@ -18,7 +19,15 @@ SHOWN = ("sgd-m", "dana-constant", "dana-decaying", "ademamix")
 def compute(
     model: PLRF, *, batch: int = 1, horizon: float = 1e7, points: int = 41, d_sweep: int = 10_000_000, h: float = 1e-2
 ) -> Study:
-    """gamma3 / gamma2 and Delta of each algorithm, and the risk at four times against kappa on `d_sweep` modes."""
+    """gamma3 / gamma2 and Delta of each algorithm, and the risk at four times against kappa on `d_sweep` modes.
+
+    Raises:
+        UserError: a horizon below 1,000 steps (the risk is shown from a thousandth of it on), fewer than 3 kappas.
+    """
+    if not horizon >= 1000:
+        raise UserError(f"horizon = {horizon:g}: at least 1,000 steps are needed")
+    if points < 3:
+        raise UserError(f"points = {points}: at least 3 values of kappa are needed")
     t = np.geomspace(1, horizon, 200)
     arrays = {"t": t}
     settings = {"alpha": model.alpha, "beta": model.beta, "d": model.d, "trace": model.trace, "batch": batch}

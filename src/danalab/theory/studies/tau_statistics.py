@@ -8,6 +8,7 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
 
+from danalab.errors import UserError
 from danalab.theory.experts import moe
 from danalab.theory.model import PLRF
 from danalab.theory.studies.study import Study, canvas
@@ -22,7 +23,13 @@ def compute(
     model: PLRF, *, experts: int = 32, zeta: float = 1.5, batch: int = 8, steps: int = 16_000, kappa: float = 0.75,
     synthetic_steps: int = 20_000, seed: int = 0,
 ) -> Study:  # fmt: skip
-    """tau of synthetic gradients for seven activities, and of Dana-Star-MK4 in a MoE run at doubling times."""
+    """tau of synthetic gradients for seven activities, and of Dana-Star-MK4 in a MoE run at doubling times.
+
+    Raises:
+        UserError: fewer than 16 steps, which cannot be halved four times.
+    """
+    if steps < 16:
+        raise UserError(f"steps = {steps}: at least 16 are needed, tau is read at four halves of them too")
     arrays = {"activity": np.asarray(ACTIVITIES)}
     findings = {}
     for kind in KINDS:
