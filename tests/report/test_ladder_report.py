@@ -16,6 +16,7 @@ from danalab.cli.app import main
 from danalab.ladder.statistics import Interval
 from danalab.report.contents import PICTURES
 from danalab.report.headline import headlines, known, verdict
+from danalab.report.ladder_figures import law_figure
 from danalab.report.ladder_report import read_material, write_report
 from danalab.report.ladder_tables import as_latex, as_markdown, saved_table
 from danalab.report.saved_figures import draw_saved
@@ -118,8 +119,25 @@ def test_the_verdict_says_who_saved_how_much_and_how_each_was_tuned(report):
     assert "adamw 5; adana 5" in last
 
 
+def test_what_figures_have_in_common_is_on_the_page_once(report):
+    names = re.findall(r'<(?:path|g) id="([^"]+)"', report[1].read_text())
+    assert len(names) == len(set(names))
+
+
+def test_distances_from_the_baseline_are_those_at_the_same_horizon(tmp_path):
+    rows = [json.loads(line) for line in (plant(tmp_path) / "ladder.jsonl").read_text().splitlines()]
+    half = [{**row, "name": f"{row['name']}-half", "tokens": row["tokens"] / 2, "flops": row["flops"] / 2,
+             "final_loss": row["final_loss"] + 1} for row in rows]  # fmt: skip
+    (tmp_path / "ladder.jsonl").write_text("".join(json.dumps(row) + "\n" for row in (*rows, *half)))
+    _, right = law_figure(read_material(tmp_path, n_bootstrap=0)).axes  # pyright: ignore[reportAttributeAccessIssue]
+    (line,) = [line for line in right.get_lines() if line.get_label() == "adana"]
+    assert len(line.get_ydata()) == 8
+    assert max(line.get_ydata()) < 0, "the contender is better at every size and horizon"
+
+
 def test_tables_can_be_pasted(report):
     found = report[0].found
+    assert r"$\ge$ 0.1 & 1\^{}2" in as_latex((["a", "b"], [[">= 0.1", "1^2"]]))
     assert as_markdown(saved_table(found)).startswith("| optimizer | parameters | compute saved |")
     latex = as_latex(saved_table(found))
     assert r"\toprule" in latex

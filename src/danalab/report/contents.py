@@ -47,7 +47,7 @@ PICTURES = {
     "loss-compute": Picture(
         law_figure,
         "Final loss against compute, a point a size (mean over seeds, bars from lowest to highest; hollow: one seed), "
-        "with the fitted laws and their 95% bands; right: the distance from the baseline at the same size.",
+        "with the fitted laws and their 95% bands; right: the distance from the baseline at the same size and horizon.",
     ),
     "residuals": Picture(residual_figure, "Distance of each run from its law; above zero the run was worse."),
     "loss-curves": Picture(
@@ -58,8 +58,8 @@ PICTURES = {
     "lr-sensitivity": Picture(
         sensitivity_figure,
         "What a wrong learning rate costs: final loss above the optimizer's best, against the multiplier of its "
-        "learning-rate law. Crosses at the upper edge lie above it, or their loss was not finite. Dotted: the parabola "
-        "of the curvature, where there are learning rates enough.",
+        "learning-rate law (bars over seeds; hollow: one seed). Crosses at the upper edge lie above it, or their loss "
+        "was not finite. Dotted: the parabola of the curvature, where there are learning rates enough.",
     ),
     "lr-curvature": Picture(
         curvature_figure,

@@ -238,6 +238,10 @@ def round_numbers(low: float, high: float, most: int = 6) -> list[float]:
     """Round numbers between `low` and `high`, evenly enough spread on a logarithmic axis, `most` at most."""
     if not 0 < low < high:
         return [low]
+    if high < 2 * low:  # less than an octave: even numbers are as good
+        even = [float(value) for value in MaxNLocator(most, steps=[1, 2, 5, 10]).tick_values(low, high)]
+        if len(inside := [value for value in even if low <= value <= high]) >= 2:
+            return inside
     whole = math.log(high / low)
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     for digits in ((1, 1.5, 2, 3, 4, 5, 6, 8), (1, 1.5, 2, 3, 5, 7), (1, 2, 3, 5), (1, 2, 5), (1, 3), (1,)):

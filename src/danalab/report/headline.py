@@ -46,7 +46,8 @@ def headlines(material: Material) -> list[Headline]:
         saved = None if mine is None else found.saved.get(opt, {}).get(mine.params)
         if mine is None or saved is None:
             continue
-        base = next(each for each in found.at(found.baseline) if each.params == mine.params)
+        same_size = [each for each in found.at(found.baseline) if each.params == mine.params]
+        base = next((each for each in same_size if each.tokens == mine.tokens), same_size[-1])
         rank = saved.saved if saved.saved is not None else -2 + (saved.behind or 0)
         answer = Headline(opt, share(saved), mine.params, known(saved), _seeds(saved), _trials(mine, base))
         ranked.append((rank, answer))

@@ -27,6 +27,8 @@ KINDS = {
 }
 """Kinds of matrices, by the names of parameters; gains and biases are none of them."""
 NORMS = re.compile(r"norm|bias$")
+DASH = 4.0
+"""Length of the dashes in which equal schedules take turns [line widths]."""
 SNAPSHOTS = 4
 """Steps whose distributions of tau are drawn."""
 LEAST_SHARE = 1e-4
@@ -59,10 +61,12 @@ def schedule_figure(material: Material) -> Figure | Absent:
             lines = {opt: points[1:] for opt, points in lines.items()}
             axes.set_xscale("log")
         drawn = [opt for opt in material.found.opts if lines.get(opt)]
-        for below, opt in enumerate(drawn[::-1]):
-            # Equal schedules lie on each other: those below are wider.
-            width = 1.3 + 1.4 * (len(drawn) - 1 - below) * (key != "lr")
-            axes.plot(*zip(*lines[opt], strict=True), linewidth=width, color=look(opt)["color"], zorder=2 + below)
+        for opt in drawn:
+            # Equal schedules lie on each other: each shows in its turn.
+            equal = [other for other in drawn if lines[other] == lines[opt]]
+            place = equal.index(opt)
+            style = (DASH * (len(equal) - place), (DASH, DASH * (len(equal) - 1))) if len(equal) > 1 else "-"
+            axes.plot(*zip(*lines[opt], strict=True), linestyle=style, color=look(opt)["color"], dash_capstyle="butt")
         values = [y for opt in drawn for _, y in lines[opt]]
         axes.set(title=title, xlabel="optimizer step t", ylabel=label)
         if min(values) > 0:

@@ -177,8 +177,8 @@ def draw_laws(axes: Axes, found: Analysis) -> None:
 
 
 def _draw_distances(axes: Axes, found: Analysis) -> None:
-    """Final loss minus the baseline's at the same size, bars over seeds."""
-    base = {each.params: each for each in found.at(found.baseline)}
+    """Final loss minus the baseline's at the same size and horizon, bars over seeds."""
+    base = {(each.params, each.tokens): each for each in found.at(found.baseline)}
     axes.axhline(0, color=optimizer_color(found.baseline), linewidth=1.4)
     spread = [(each.flops, [row["final_loss"] - each.loss for row in each.runs]) for each in base.values()]
     axes.fill_between(
@@ -188,9 +188,9 @@ def _draw_distances(axes: Axes, found: Analysis) -> None:
     for position, opt in enumerate(found.opts[1:]):
         factor = aside(position, len(found.opts) - 1)
         groups = [
-            (each.flops * factor, [row["final_loss"] - base[each.params].loss for row in each.runs])
+            (each.flops * factor, [row["final_loss"] - base[each.params, each.tokens].loss for row in each.runs])
             for each in found.at(opt)
-            if each.params in base
+            if (each.params, each.tokens) in base
         ]
         group(axes, opt, groups, opt, linestyle="-", linewidth=1.0)
     axes.set(xscale="log", xlabel=COMPUTE, ylabel=f"final loss minus {found.baseline}'s [nats a token]")

@@ -113,8 +113,9 @@ def _lead(material: Material) -> str:
         f"at {len(sizes)} sizes from {short(sizes[0])} to {short(sizes[-1])} parameters"
     )  # fmt: skip
     others = len(found.opts) - 1
+    tuned = "tuned " if all(len(each.rates) > 1 for each in found.at(found.baseline)) else ""
     return (
-        f"{others} optimizer{'s' * (others != 1)} against tuned {found.baseline} {scale}, at equal loss. "
+        f"{others} optimizer{'s' * (others != 1)} against {tuned}{found.baseline} {scale}, at equal loss. "
         f"Compute saved is 1 \N{MINUS SIGN} C/C0, where {found.baseline} spent C0 for its final loss and the other "
         f"needed C to reach it. {len(material.rows)} runs; compute by the convention \u201c{found.convention}\u201d."
     )

@@ -208,6 +208,8 @@ def as_latex(table: Table) -> str:
 def _escaped(text: str) -> str:
     for character in "%_&#$":
         text = text.replace(character, "\\" + character)
+    for words, sign in (("<=", "$\\le$"), (">=", "$\\ge$"), ("^", r"\^{}"), ("~", r"\~{}")):
+        text = text.replace(words, sign)
     return text
 
 

@@ -79,6 +79,7 @@ class Page:
     _parts: list[str] = field(default_factory=list)
     _sections: list[tuple[str, str]] = field(default_factory=list)
     _colors: set[str] = field(default_factory=set)
+    _shapes: dict[str, str] = field(default_factory=dict)
 
     def heading(self, text: str, anchor: str | None = None) -> None:
         """A section's heading; with an anchor it can be linked to, and is listed at the top."""
@@ -126,9 +127,8 @@ class Page:
         # Narrow figures stay as wide as they are drawn: text keeps one size over the page.
         width = f"max-width: {figure.get_figwidth() * REM_AN_INCH:.1f}rem"
         head = f'<svg role="img" aria-label="{_quoted(caption)}" style="{width}" '
-        markup = _COLOR.sub(
-            lambda match: self._color(match.group()), (svg or svg_text(figure)).replace("<svg ", head, 1)
-        )
+        markup = self._slim(svg or svg_text(figure)).replace("<svg ", head, 1)
+        markup = _COLOR.sub(lambda match: self._color(match.group()), markup)
         links = "".join(f'<a href="{_quoted(url)}">{html.escape(text)}</a>' for text, url in files)
         self._parts.append(
             f'<figure><div class="scroll" tabindex="0">{markup}</div>'
@@ -186,6 +186,17 @@ class Page:
             + "</main></body></html>\n"
         )
 
+    def _slim(self, svg: str) -> str:
+        """An SVG without what the page has already: letters and markers are drawn once and used by all figures."""
+
+        def once(match: re.Match[str]) -> str:
+            if self._shapes.get(match["id"]) == match.group():
+                return ""
+            self._shapes[match["id"]] = match.group()
+            return match.group()
+
+        return _SHAPE.sub(once, _GROUP.sub("<g", _METADATA.sub("", svg)))
+
     def _color(self, color: str) -> str:
         """A colour of a figure as one that follows the page from light to dark."""
         color = color.lower()
@@ -206,6 +217,10 @@ class Page:
         )
 
 
+_METADATA = re.compile(r"<metadata>.*?</metadata>", re.DOTALL)
+_GROUP = re.compile(r'<g id="[^"]*"')
+_SHAPE = re.compile(r'<path id="(?P<id>[^"]+)"[^>]*/>')
+"""Parts of an SVG: who made it, names of groups that nothing refers to, and shapes that are used by their names."""
 _COLOR = re.compile(r"(?<=: )#[0-9a-fA-F]{6}(?=[;\"])")
 """Colours in the style attributes of an SVG."""
 
