@@ -318,7 +318,7 @@ SPECS = (
     _entry(
         "adamuon",
         "AdaMuon",
-        "orthogonalised signs of momentum with a second moment, AdamW for the rest",
+        "orthogonalised momentum with a second moment, AdamW for the rest",
         "Si et al. 2025, arXiv 2507.11005",
         _settings(
             betas=((0.9, 0.95), "matrices: momentum and second moment"),
