@@ -42,6 +42,17 @@ def test_underscores_and_hyphens_are_the_same():
     assert flags("--batch_size", "3") == flags("--batch-size", "3") == Flags(batch_size=3)
 
 
+def test_the_words_of_the_long_context_trainer_are_known():
+    from danalab.train.config import TrainConfig
+
+    words = (
+        "--data-path d --output-dir o --max-seq-len 64 --gradient-accumulation 2 --model-dim=32 --num-layers 3 --no-amp"
+    )
+    config = parse(TrainConfig, words.split(), prog="x", description="").flags
+    said = config.data, str(config.run_dir), config.seq_len, config.acc_steps, config.d_model, config.n_layers
+    assert (*said, config.dtype) == ("d", "o", 64, 2, 32, 3, "float32")
+
+
 @pytest.mark.parametrize("word", ["False", "false", "0", "no"])
 def test_a_boolean_followed_by_false_is_false(word):
     assert flags("--shuffle", word).shuffle is False

@@ -19,7 +19,15 @@ from danalab.errors import UserError, nearest
 
 _TRUE = {"true", "1", "yes", "on"}
 _FALSE = {"false", "0", "no", "off"}
-_OTHER_WORDS = {"--model-dim": "--d-model", "--num-layers": "--n-layers"}
+_OTHER_WORDS = {
+    "--model-dim": "--d-model",
+    "--num-layers": "--n-layers",
+    "--data-path": "--data",
+    "--output-dir": "--run-dir",
+    "--max-seq-len": "--seq-len",
+    "--gradient-accumulation": "--acc-steps",
+    "--no-amp": "--dtype=float32",
+}
 """What others call our flags."""
 
 
