@@ -72,6 +72,13 @@ def test_a_tiny_temperature_is_greedy_and_does_not_overflow():
     assert _sampled([1.0, 3.0, 2.0], temperature=1e-30) == {1}
 
 
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
+def test_a_model_that_has_diverged_says_so(wrong: float, temperature: float):
+    with pytest.raises(UserError, match="has diverged"):
+        _sampled([1.0, wrong, 2.0], temperature=temperature)
+
+
 @pytest.mark.parametrize(
     ("prompt", "settings", "message"),
     [

@@ -187,6 +187,9 @@ def test_what_transformers_cannot_compute_is_refused(config: ModelConfig, messag
         ({"num_hidden_layers": 3}, "no weight 'model.layers.2.input_layernorm.weight'"),
         ({"num_attention_heads": 0, "head_dim": None}, "config.json of a llama model cannot be used"),
         ({"num_key_value_heads": 3}, "n_kv_heads must divide n_heads"),
+        ({"model_type": ["llama"]}, "cannot be imported"),
+        ({"rope_parameters": "x"}, "config.json of a llama model cannot be used"),
+        ({"rope_parameters": {"rope_theta": "x"}}, "config.json of a llama model cannot be used"),
         ({"vocab_size": 60}, r"'model.embed_tokens.weight' has shape \[61, 32\], config.json asks for \[60, 32\]"),
     ],
 )
@@ -194,6 +197,13 @@ def test_files_that_do_not_fit_are_refused_by_name(changes: dict[str, Any], mess
     described, weights = to_huggingface(CASES["llama"], random_model(CASES["llama"]).state_dict())
     with pytest.raises(UserError, match=message):
         from_huggingface({**described, **changes}, weights)
+
+
+def test_quantised_weights_are_refused():
+    described, weights = to_huggingface(CASES["llama"], random_model(CASES["llama"]).state_dict())
+    weights["model.norm.weight"] = weights["model.norm.weight"].to(torch.int8)
+    with pytest.raises(UserError, match=r"'model\.norm\.weight' is of int8: quantised"):
+        from_huggingface(described, weights)
 
 
 def test_a_missing_setting_is_named():

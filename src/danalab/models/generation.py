@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Sequence
 
 import torch
@@ -91,7 +92,13 @@ def _generate(
 def sample(
     logits: Tensor, generator: torch.Generator, *, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0
 ) -> int:
-    """One id drawn from `logits` [V]; settings as in `generate`; `generator` is on the CPU."""
+    """One id drawn from `logits` [V]; settings as in `generate`; `generator` is on the CPU.
+
+    Raises:
+        UserError: the largest logit is not a finite number: the model has diverged, or its weights are damaged.
+    """
+    if not math.isfinite(highest := float(logits.max())):
+        raise UserError(f"the model's largest logit is {highest}: it has diverged, or its weights are damaged")
     if temperature == 0:
         return int(logits.argmax())
     # On the CPU, so that a seed means the same everywhere.

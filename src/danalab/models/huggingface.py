@@ -166,13 +166,15 @@ def from_huggingface(described: Mapping[str, Any], weights: Mapping[str, Tensor]
     kind = described.get("model_type")
     if kind == MODEL_TYPE:
         return _ours(from_module(described), weights)
-    if kind not in _MODEL_TYPES:
+    if not isinstance(kind, str) or kind not in _MODEL_TYPES:
         raise UserError(f"model_type '{kind}' cannot be imported; what can: {', '.join(_MODEL_TYPES)}, danalab")
     try:
         config = {"gpt2": gpt_config, "qwen3_next": next_config}.get(kind, _rotary_config)(described)
     except KeyError as error:
         raise UserError(f"config.json of a {kind} model has no '{error.args[0]}'") from None
-    except (TypeError, ZeroDivisionError) as error:
+    except UserError:
+        raise
+    except (TypeError, ValueError, AttributeError, ZeroDivisionError) as error:
         raise UserError(f"config.json of a {kind} model cannot be used: {error}") from None
     given = plain(weights, "transformer." if kind == "gpt2" else "model.")
     if config.tied:

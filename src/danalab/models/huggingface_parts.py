@@ -80,6 +80,9 @@ class Taker:
         tensor = self._left.pop(name)
         if tuple(tensor.shape) != shape:
             raise UserError(f"weight '{name}' has shape {list(tensor.shape)}, config.json asks for {list(shape)}")
+        if not tensor.is_floating_point():
+            kind = str(tensor.dtype).removeprefix("torch.")
+            raise UserError(f"weight '{name}' is of {kind}: quantised models are not read, take the original")
         return tensor
 
     def finish(self) -> None:
