@@ -87,3 +87,16 @@ def test_a_sweep_is_drawn_at_the_best_learning_rate_of_each_value(tmp_path):
     labelled = [line for line in figure.axes[0].get_lines() if line.get_label().startswith("adana, 640k parameters")]
     assert list(labelled[0].get_xdata()) == [0.5, 1.0, 2.0, 4.0]
     assert int(np.argmin(labelled[0].get_ydata())) == 2
+
+
+def test_a_sweep_of_kappa_shows_the_baselines_level_where_it_ran_as_long(tmp_path):
+    rows = [row for row in read_ladder(plant(tmp_path, seeds=1, multipliers=(1.0,))) if row["params"] == 10_000]
+    (base,), (one,) = ([row for row in rows if row["opt"] == opt] for opt in ("adamw", "adana"))
+    swept = [{**one, "name": f"k{kappa}", "kappa": kappa, "settings": {"kappa": kappa}} for kappa in (0.7, 0.8, 0.9)]
+
+    def levels(rows):
+        figure = kappa_figure(Material(analyse(rows, n_bootstrap=0), rows))
+        return [line.get_ydata()[0] for line in figure.axes[0].get_lines() if line.get_label() == "adamw"]
+
+    assert levels([base, *swept]) == [base["final_loss"]]
+    assert levels([{**base, "tokens": base["tokens"] / 2}, *swept]) == []

@@ -79,12 +79,13 @@ PICTURES = {
     "kappa": Picture(
         kappa_figure,
         "Final loss against kappa, each value at its best learning rate (bars over seeds; hollow: one seed); small "
-        "points are the other learning rates.",
+        "points are the other learning rates, a dotted level is the baseline's loss.",
     ),
     "gamma3": Picture(
         gamma3_figure,
         "Final loss against gamma3, each value at its best learning rate (bars over seeds; hollow: one seed); small "
-        "points are the other learning rates.",
+        "points are the other learning rates. Right, where there are several horizons: the best value of each, hollow "
+        "where it is the outermost one tried, so that a better one may lie beyond.",
     ),
     "tau": Picture(
         tau_figure,

@@ -123,7 +123,9 @@ _OVER = "_hollow"
 """Label of marks over points that another line has."""
 
 
-def hollow(axes: Axes, x: Sequence[float], y: Sequence[float], color: str, marker: str) -> None:
+def hollow(
+    axes: Axes, x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray, color: str, marker: str
+) -> None:
     """Mark points whose noise is not known."""
     if len(x):
         axes.plot(x, y, linestyle="", marker=marker, color=color, markerfacecolor="#ffffff", zorder=3, label=_OVER)
@@ -166,6 +168,7 @@ def legend(figure: Figure, *more: Line2D, title: str | None = None) -> None:
         handles.setdefault(str(handle.get_label()), handle)
     if not handles:
         return
+    dashed = any(line.get_linestyle() not in ("-", "None") for line in handles.values() if isinstance(line, Line2D))
     longest = max(map(len, handles))
     room = max(int(figure.get_figwidth() / (0.45 + 0.07 * longest)), 1)
     figure.legend(
@@ -177,7 +180,7 @@ def legend(figure: Figure, *more: Line2D, title: str | None = None) -> None:
         title_fontproperties={"size": 8.5},
         alignment="left",
         columnspacing=1.4,
-        handlelength=1.8,
+        handlelength=3.4 if dashed else 1.8,  # a dash and a half say nothing of how a line is dashed
     )
 
 

@@ -20,6 +20,8 @@ from danalab.report.drawing import (
     canvas,
     counts,
     group,
+    hollow,
+    hollow_handle,
     law_handles,
     law_lines,
     legend,
@@ -88,6 +90,7 @@ def _sweep(material: Material, name: str, label: str, log: bool = False) -> Figu
             color=color, markeredgewidth=0,
         )  # fmt: skip
         group(axes, line.opt, best, line.words, linestyle=next(shades) if len(lines) > 1 else "-", linewidth=1.2)
+    _draw_baseline(axes, material, name)
     bests_of = {line: {value: _mean(losses[0]) for value, losses in lines[line].items()} for line in lines}
     top = _ceiling([loss for values in bests_of.values() for loss in values.values() if math.isfinite(loss)])
     low, high = axes.get_ylim()
@@ -100,8 +103,22 @@ def _sweep(material: Material, name: str, label: str, log: bool = False) -> Figu
     axes.set_xticks(ticks, [f"{value:g}" for value in ticks])
     axes.set_xticks([], minor=True)
     has_law = bool(bests) and _draw_bests(places[1], bests, r"\gamma_3", ticks)
-    legend(figure, *(law_handles() if has_law else ()))
+    edges = any(value in (ticks[0], ticks[-1]) for points in bests.values() for _, value in points)
+    more = [hollow_handle("outermost value tried")] if edges else []
+    legend(figure, *(law_handles() if has_law else ()), *more)
     return figure
+
+
+def _draw_baseline(axes: Axes, material: Material, name: str) -> None:
+    """The baseline's loss as a line, where all runs of the sweep have one size and horizon, and it was not swept."""
+    found, swept = material.found, varied(material.rows)
+    places = {(row["params"], row["tokens"]) for row in material.rows
+              if is_finished(row) and name in swept.get(row["opt"], [])}  # fmt: skip
+    here = [each for each in found.at(found.baseline) if places == {(each.params, each.tokens)}]
+    if here and name not in swept.get(found.baseline, []):
+        axes.axhline(
+            here[0].loss, color=optimizer_color(found.baseline), linewidth=1.2, linestyle=":", label=found.baseline
+        )
 
 
 def _draw_bests(axes: Axes, bests: dict[str, list[tuple[float, float]]], symbol: str, tried: Sequence[float]) -> bool:
@@ -117,6 +134,8 @@ def _draw_bests(axes: Axes, bests: dict[str, list[tuple[float, float]]], symbol:
             )  # fmt: skip
             label = f"{opt}: best ${symbol} \\sim T^{{{slope:.2f}}}$"
         axes.plot(steps, values, linestyle="", label=label, **look(opt))
+        edge = np.isin(values, [min(tried), max(tried)])
+        hollow(axes, steps[edge], values[edge], look(opt)["color"], look(opt)["marker"])
     axes.set(xscale="log", yscale="log", xlabel="optimizer steps T", ylabel=f"best ${symbol}$")
     axes.set_ylim(min(tried) / 1.2, max(tried) * 1.2)
     axes.set_yticks(tried, [f"{value:g}" for value in tried])
