@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,21 @@ def save_while_training(rank: int, size: int, folder: str) -> None:
             saver.save(step, values, {})
         saver.poll()
     saver.drain()
+
+
+def save_with_little_room(rank: int, size: int, folder: str) -> str:
+    saver = Saver(CheckpointStore(folder), world=ddp())
+    if rank == 1:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
+    with pytest.raises(UserError) as caught:
+        saver.save(1, tensors(3.0), {}, wait=True)
+    return str(caught.value)
+
+
+def test_a_disk_that_is_full_for_one_rank_is_told_in_the_system_s_words(tmp_path):
+    found = run_ranks(save_with_little_room, 2, str(tmp_path))
+    assert [("File too large" in text, "(rank 1)" in text) for text in found] == [(True, True)] * 2
+    assert CheckpointStore(tmp_path).steps() == []
 
 
 def test_saving_beside_training_keeps_its_messages_apart(tmp_path):

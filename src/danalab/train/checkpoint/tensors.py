@@ -58,7 +58,7 @@ def write(tensors: Mapping[str, Tensor | Part], folder: Path, world: World = Wor
     Raises:
         OSError: the disk is full or not writable; on all ranks, if it is so for one.
     """
-    writer = dcp.FileSystemWriter(folder, sync_files=False)  # `commit` syncs them, with everything else
+    writer = _Writer(folder, sync_files=False)  # `commit` syncs them, with everything else
     alone = world.size == 1
     try:
         with _quietly():
@@ -70,7 +70,9 @@ def write(tensors: Mapping[str, Tensor | Part], folder: Path, world: World = Wor
                 process_group=None if alone else world.control,
             )
     except CheckpointException as error:  # a BaseException, which `except Exception` would let through
-        raise _cause(error) from error
+        cause = _cause(error)
+        cause.rank = next(iter(error.failures), world.rank)  # pyright: ignore[reportAttributeAccessIssue]
+        raise cause from error
 
 
 def read(
@@ -188,6 +190,17 @@ def _read_optimizer(
 def _load(target: Mapping[str, Tensor | StoredPart], folder: Path) -> None:
     with _quietly():
         dcp.load(dict(target), storage_reader=dcp.FileSystemReader(folder), planner=PartReader(), no_dist=True)
+
+
+class _Writer(dcp.FileSystemWriter):
+    """torch's, which says what the system said while it is known: an error loses its cause on its way to others."""
+
+    def write_data(self, plan: Any, planner: Any) -> Any:
+        """Write this rank's files."""
+        try:
+            return super().write_data(plan, planner)
+        except Exception as error:
+            raise _system_error(error) or error from error
 
 
 @contextlib.contextmanager

@@ -31,7 +31,8 @@ def together(world: World, work: Callable[[], T]) -> list[T]:
 
 
 def _portable(error: Exception, rank: int) -> Exception:
-    """An error that survives the way to other ranks, and says where it happened."""
+    """An error that survives the way to other ranks, and says where it happened: where it says itself, there."""
+    rank = getattr(error, "rank", rank)
     if isinstance(error, OSError):
         return OSError(error.errno, f"{error.strerror or error} (rank {rank})", error.filename)
     return RuntimeError(f"{type(error).__name__}: {error} (rank {rank})")
