@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import signal
 from dataclasses import replace
 
@@ -326,6 +327,24 @@ def test_resume_from_an_earlier_step_goes_back_there(tiny, tmp_path):
     train(tiny(resume_from=folder / "checkpoints" / "step-00000010"))
     assert torch.equal(weights(folder), final)
     assert (folder / "checkpoints" / "superseded-step-00000015").is_dir()
+
+
+def test_the_command_that_went_back_goes_on_when_it_is_started_again(tiny, tmp_path):
+    folder = train(tiny(keep_every=5))
+    final = weights(folder)
+    back = tiny(resume_from=folder / "checkpoints" / "step-00000010", iterations_to_run=4, keep_every=10)
+    outcomes = [run_training(back) for _ in range(3)]
+    assert [outcome.summary["step"] for outcome in outcomes] == [14, 18, 20]
+    assert torch.equal(weights(folder), final)
+    assert run_training(back).summary["step"] == 14  # it was finished: what is wanted is the step itself
+
+
+def test_a_run_that_began_from_another_needs_it_no_more(tiny, tmp_path):
+    first = train(tiny(run_dir=tmp_path / "first", iterations_to_run=5))
+    fork = tiny(run_dir=tmp_path / "fork", lr=1e-3, resume_from=first, iterations_to_run=8)
+    assert run_training(fork).summary["step"] == 13
+    shutil.rmtree(first)
+    assert run_training(fork).summary["step"] == 20
 
 
 def test_resume_from_another_run_forks_it(tiny, tmp_path):

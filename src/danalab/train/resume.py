@@ -164,7 +164,11 @@ def _with_function_of(source: Source, resolved: Resolved) -> Resolved:
 def _choose(resolved: Resolved, dataset: Dataset, folder: RunFolder) -> tuple[Resolved, Source | None]:
     config = resolved.config
     folder.store.require_writable()
-    named = None if config.resume_from is None else _named(config.resume_from)
+    wanted = config.resume_from
+    if wanted is not None and config.auto_resume and _has_begun_from(wanted, folder):
+        log.info("%s has checkpoints of its own: goes on from those, not from %s", folder.path, wanted)
+        wanted = None
+    named = None if wanted is None else _named(wanted)
     rewinds = named is not None and named.parent.resolve() == folder.store.folder.resolve()
     if folder.config_file.is_file():
         resolved = _require_same_run(resolved, dataset, folder)
@@ -183,8 +187,6 @@ def _choose(resolved: Resolved, dataset: Dataset, folder: RunFolder) -> tuple[Re
             log.warning("going back to step %d: a later checkpoint was renamed to %s", source.step, path)
         return resolved, source
     if committed:
-        if named is not None:
-            log.info("%s has checkpoints of its own: goes on from those, not from %s", folder.path, named)
         source = _newest(folder.store, own=True)
         summary = folder.read_summary()
         source.finished = source.step >= resolved.iterations and (summary or {}).get("status") == "finished"
@@ -192,6 +194,21 @@ def _choose(resolved: Resolved, dataset: Dataset, folder: RunFolder) -> tuple[Re
     if named is not None:
         return resolved, _fork(named)
     return resolved, None
+
+
+def _has_begun_from(wanted: Path, folder: RunFolder) -> bool:
+    """Whether the folder has checkpoints that come after `wanted`: a command that is started again goes on.
+
+    After a checkpoint of another run all of the folder's are; after one of the folder's own, those that the last job
+    left, if it was told to go back there and did not finish.
+    """
+    if not folder.store.steps():
+        return False
+    if wanted.parent.resolve() != folder.store.folder.resolve():
+        return True
+    if not folder.config_file.is_file() or (folder.read_summary() or {}).get("status") == "finished":
+        return False
+    return folder.read_config()["config"].get("resume_from") == str(wanted)
 
 
 def _newest(store: CheckpointStore, own: bool) -> Source:
