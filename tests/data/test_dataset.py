@@ -88,6 +88,13 @@ def test_a_missing_shard_is_refused_by_name(prepared):
         open_dataset(prepared, "val")
 
 
+def test_another_tokenizer_beside_the_shards_is_refused(prepared):
+    train_bpe(["some words and some more words"], 270).save(prepared)
+    with pytest.raises(UserError, match=r"tokenizer.*json: not the content that manifest\.json names"):
+        open_dataset(prepared)
+    assert len(verify(prepared)) >= 1
+
+
 def test_flipped_bytes_are_found_when_asked(prepared):
     file = prepared / "train-00000.bin"
     content = bytearray(file.read_bytes())

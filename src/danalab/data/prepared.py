@@ -28,6 +28,11 @@ def _open(folder: Path, split: str) -> Dataset:
     manifest = Manifest.read(folder)
     store = TokenStore(manifest.open_shards(folder, split), f"{folder} ({split})")
     entries = manifest.splits[split]
+    for name, expected in manifest.files.items():  # small, and another one would make bits per byte and text wrong
+        if (folder / name).is_file() and sha256(folder / name) != expected:
+            raise UserError(
+                f"{folder / name}: not the content that {NAME} names; bring it back, or prepare the data again"
+            )
     return Dataset(
         folder,
         split,
