@@ -33,6 +33,35 @@ def test_failed_runs_are_counted_and_shown_never_fitted(tmp_path):
     assert found.excluded == [rows[0]["name"], rows[1]["name"]]
 
 
+def test_a_ladder_that_cannot_be_read_ends_in_one_line(tmp_path):
+    row = {
+        "opt": "adamw",
+        "params": 1e5,
+        "lr": 1e-3,
+        "tokens": 1e6,
+        "flops": 6e11,
+        "final_loss": 3.0,
+        "curve": "c.jsonl",
+    }
+    file = tmp_path / "ladder.jsonl"
+    for text, what in (
+        (b"\xff\xfe", "not text in UTF-8"),
+        (json.dumps({**row, "settings": [1]}).encode(), "settings are"),
+        (json.dumps({**row, "lr": "a"}).encode(), "lr is 'a'"),
+    ):
+        file.write_bytes(text)
+        with pytest.raises(UserError, match=what):
+            read_ladder(tmp_path)
+    (tmp_path / "c.jsonl").write_text('{"step": 1, "tokens": 5, "val/loss": "a"}\n')
+    file.write_text("".join(json.dumps({**row, "opt": opt}) + "\n" for opt in ("adamw", "adana")))
+    rows = read_ladder(tmp_path)
+    assert rows[0]["params"] == 100_000
+    assert isinstance(rows[0]["params"], int)
+    assert any("val/loss is 'a', a number is expected" in note for note in analyse(rows, n_bootstrap=0).notes)
+    with pytest.raises(UserError, match="none of 1 runs has finished"):
+        analyse([{**rows[0], "final_loss": None}])
+
+
 def test_what_too_few_sizes_do_not_say_is_a_note(tmp_path):
     rows = [row for row in read_ladder(plant(tmp_path)) if row["params"] <= 40_000]
     found = analyse(rows, n_bootstrap=0)

@@ -41,6 +41,8 @@ def run(flags: Flags) -> None:
 
     if flags.bootstrap < 0:
         raise UserError(f"--bootstrap {flags.bootstrap}: must be 0 or more")
+    if flags.dollars_per_hour is not None and not flags.dollars_per_hour > 0:
+        raise UserError(f"--dollars-per-hour {flags.dollars_per_hour:g}: must be positive [$ an hour]")
     if flags.pack and flags.out is None:
         raise UserError("--pack: say with --out where the folder to publish shall be")
     material = read_material(

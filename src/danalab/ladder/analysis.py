@@ -24,10 +24,10 @@ from danalab.ladder.gain import Gain, compute_gain
 from danalab.ladder.loss_fit import check_points, fit_joint_laws, fit_loss_law
 from danalab.ladder.loss_law import LossLaw
 from danalab.ladder.lr_law import LEAST_SIZES, LRLaw, fit_lr_law
+from danalab.ladder.rows import validation_points
 from danalab.ladder.saved import Saved, compute_saved
 from danalab.ladder.statistics import Interval
 from danalab.ladder.tuning import Row, Tuned, flops_of, is_usable, rate_trials, tune
-from danalab.train.metrics import read_rows
 
 PREDICTED = (2.0, 4.0, 10.0)
 """Sizes, in the largest one measured, for which a learning rate is predicted where none are named."""
@@ -161,9 +161,11 @@ def analyse(
     usable = [row for row in rows if is_usable(row)]
     excluded = [row["name"] for row in rows if not is_usable(row)]
     opts = list(dict.fromkeys(row["opt"] for row in usable))
-    base = baseline or ("adamw" if "adamw" in opts or not opts else opts[0])
+    if not opts:
+        raise UserError(f"none of {len(rows)} runs has finished with a finite loss; there is nothing to fit")
+    base = baseline or ("adamw" if "adamw" in opts else opts[0])
     if base not in opts:
-        have = ", ".join(opts) or "none"
+        have = ", ".join(opts)
         raise UserError(f"--baseline {base}{nearest(base, opts)}: no finished run of it; there are: {have}")
     found = Analysis(base, convention, tune(usable, convention), excluded)
     for opt in found.opts:
@@ -293,7 +295,7 @@ def _curves(tuned: Tuned, convention: str) -> tuple[list[np.ndarray], list[np.nd
     for row in tuned.runs:
         if not Path(row["curve"]).is_file():
             raise UserError(f"run {row['name']} has no curve: {row['curve']} is not there")
-        points = [point for point in read_rows(Path(row["curve"])) if "val/loss" in point and point.get("tokens")]
+        points = validation_points(row)
         if not points:
             raise UserError(f"run {row['name']} has no validation points")
         compute.append(

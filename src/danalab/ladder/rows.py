@@ -29,6 +29,7 @@ CURVES = "curves"
 ONE_JOBS_OWN = ("run_dir", "name", "resume_from", "local_ckpt_dir", "auto_resume", "json", "iterations_to_run")
 """Settings that say where or in which job a run was made, not what it was."""
 _NUMBERS = ("params", "non_emb_params", "lr", "lr_multiplier", "seed", "tokens", "flops", "seconds", "final_loss")
+_WHOLE = ("params", "non_emb_params", "seed", "tokens")
 _NEEDED = ("params", "lr", "tokens", "flops")
 """What a row with a final loss has to say for the fits."""
 
@@ -158,6 +159,22 @@ def pack(rows: Sequence[Mapping[str, Any]], folder: Path) -> Path:
     return save_rows(folder, packed)
 
 
+def validation_points(row: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The points of a run's curve that have tokens and a validation loss; none where there is no curve.
+
+    Args:
+        row: of `read_ladder`.
+    Raises:
+        UserError: the file is malformed, or such a value is not a number; names it.
+    """
+    points = [point for point in read_rows(row["curve"]) if "val/loss" in point and point.get("tokens")]
+    for point in points:
+        for key in ("tokens", "val/loss", "flops"):
+            if key in point and (isinstance(point[key], bool) or not isinstance(point[key], (int, float))):
+                raise UserError(f"{row['curve']}, step {point['step']}: {key} is {point[key]!r}, a number is expected")
+    return points
+
+
 def read_ladder(path: Path) -> list[dict[str, Any]]:
     """The rows of a ladder.jsonl, or of the one in a folder; paths are made whole.
 
@@ -168,7 +185,11 @@ def read_ladder(path: Path) -> list[dict[str, Any]]:
     if not file.is_file():
         raise UserError(f"{path}: no {FILE} there; danalab sweep and danalab ladder write one")
     rows = []
-    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise UserError(f"{file}: not text in UTF-8: {error}") from error
+    for number, line in enumerate(lines, start=1):
         try:
             rows.append(_checked(json.loads(line), file.parent))
         except UserError as error:
@@ -191,6 +212,8 @@ def _checked(row: Any, base: Path) -> dict[str, Any]:
     missing = [key for key in ("opt", "params", "curve") if key not in row]
     if missing:
         raise UserError(f"no {', '.join(missing)}")
+    if not isinstance(row.get("settings") or {}, dict):
+        raise UserError(f"settings are {row['settings']!r}, an object is expected")
     filled: dict[str, Any] = {
         "name": PurePath(str(row["curve"])).stem, "status": "finished", "seed": 0, "lr_multiplier": None,
         "final_loss": None, "non_emb_params": row["params"], **row,
@@ -200,6 +223,8 @@ def _checked(row: Any, base: Path) -> dict[str, Any]:
         value = filled.get(key)
         if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float))):
             raise UserError(f"{key} is {value!r}, a number is expected")
+        if key in _WHOLE and isinstance(value, float) and value.is_integer():
+            filled[key] = int(value)
     if filled["final_loss"] is not None and math.isfinite(filled["final_loss"]):
         for key in _NEEDED:
             if not isinstance(filled.get(key), (int, float)) or not 0 < filled[key] < math.inf:

@@ -10,6 +10,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from danalab.ladder.analysis import Analysis, Tuned
+from danalab.ladder.rows import validation_points
 from danalab.report.colors import optimizer_color
 from danalab.report.drawing import (
     COMPUTE,
@@ -36,7 +37,6 @@ from danalab.report.drawing import (
 )
 from danalab.report.material import Absent, Material, is_finished
 from danalab.report.saved_figures import draw_saved, few_seeds
-from danalab.train.metrics import read_rows
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -218,4 +218,4 @@ def _has_curves(tuned: Tuned) -> bool:
 @functools.cache
 def _validation(curve: str) -> list[tuple[float, float]]:
     """(tokens, validation loss) of a run."""
-    return [(row["tokens"], row["val/loss"]) for row in read_rows(Path(curve)) if "val/loss" in row and row["tokens"]]
+    return [(point["tokens"], point["val/loss"]) for point in validation_points({"curve": curve})]

@@ -60,11 +60,9 @@ def read_material(
         UserError: see `read_ladder` and `analyse`.
     """
     rows = read_ladder(path)
-    opts = list(dict.fromkeys(row["opt"] for row in rows if is_finished(row)))
-    if not opts:
+    if not any(map(is_finished, rows)):
         raise UserError(f"{path}: none of {len(rows)} runs has finished with a finite loss; there is nothing to report")
-    found = analyse(rows, baseline=baseline or ("adamw" if "adamw" in opts else opts[0]), **fit)
-    return Material(found, rows, dollars_per_hour)
+    return Material(analyse(rows, baseline=baseline, **fit), rows, dollars_per_hour)
 
 
 def write_report(material: Material, out: Path, *, packed: bool = False) -> Path:
