@@ -166,6 +166,11 @@ def test_halves_and_pairs_are_inverse_and_move_whole_heads():
         (ModelConfig("gpt", *SIZES, attention_gate=True), "attention_gate = False only"),
         (ModelConfig("gpt", *SIZES, residual_scale=0.5), "residual_scale = 1.0 only"),
         (ModelConfig("gpt", 32, 2, 4, 16, 48, 61, 24), "n_heads x head_dim = 32 only: a gpt with 64"),
+        (
+            ModelConfig("enoki", *SIZES, norm="rmsnorm-1p"),
+            "no class, of transformers or ours, has enoki with norm 'rms",
+        ),
+        (ModelConfig("moe", *SIZES, rotary_dim=2), "has moe with norm 'layernorm' and heads of which 2 of 8 features"),
     ],
 )
 def test_what_transformers_cannot_compute_is_refused(config: ModelConfig, message: str):

@@ -100,8 +100,14 @@ def require_class(config: ModelConfig) -> None:
         UserError: none does; says what stands in the way.
     """
     obstacle = _obstacle(config)
-    if obstacle is not None and not in_module(config):
-        raise UserError(obstacle)
+    if obstacle is None or in_module(config):
+        return
+    if config.arch in ARCHITECTURES and config.arch not in _CLASSES:  # ours has it, but not with every switch
+        obstacle = (
+            f"no class, of transformers or ours, has {config.arch} with norm '{config.norm_kind}' and heads of which "
+            f"{config.rotated} of {config.head_dim} features turn"
+        )
+    raise UserError(obstacle)
 
 
 def _obstacle(config: ModelConfig) -> str | None:
