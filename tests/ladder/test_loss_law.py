@@ -76,6 +76,17 @@ def test_a_single_run_a_size_has_an_interval_from_its_scatter_around_the_law_not
     assert law.intervals["alpha"].high > law.intervals["alpha"].low + 1e-3
 
 
+@pytest.mark.slow
+def test_the_intervals_of_a_laws_coefficients_cover_the_truth_in_some_nine_simulated_ladders_of_ten():
+    compute, covered = np.repeat(np.geomspace(1e14, 1e18, 6), 3), {"E": 0, "A": 0, "alpha": 0}
+    for trial in range(200):
+        noise = np.exp(2e-3 * np.random.default_rng(trial).standard_normal(len(compute)))
+        law = fit_loss_law(compute, (1.7 + 300 * compute**-0.13) * noise, groups=list(compute), n_bootstrap=50)
+        for name, truth in (("E", 1.7), ("A", 300.0), ("alpha", 0.13)):
+            covered[name] += truth in law.intervals[name]
+    assert min(covered.values()) >= 176, "181, 182 and 182 here; percentiles of the resamples cover 170, 175 and 174"
+
+
 def test_parameters_and_tokens_that_go_together_are_no_chinchilla_law():
     N = np.geomspace(1e6, 1e9, 8)
     with pytest.raises(UserError, match="cannot be told apart; add runs"):

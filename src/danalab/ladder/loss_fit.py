@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 
 from danalab.errors import UserError, nearest
 from danalab.ladder.loss_law import KINDS, LossLaw, columns_of
-from danalab.ladder.statistics import percentile_interval, scipy
+from danalab.ladder.statistics import Interval, scipy, student_interval
 
 HUBER = 1e-3
 """Log residual from which on a point counts linearly: runs that went wrong don't bend the law."""
@@ -90,17 +90,32 @@ def fit_joint_laws(
             for each, law in zip(data, fitted, strict=True)
         ]
         samples.append(_fit(drawn, kind, start=fitted))
+    freedom = max(sum(len(each.loss) for each in data) - 1 - 2 * KINDS[kind] * len(data), 1)
     found = {}
     for i, (each, law) in enumerate(zip(data, fitted, strict=True)):
         own = tuple(sample[i] for sample in samples)
         intervals = {
-            name: percentile_interval([sample.coefficients[name] for sample in own], level)
-            for name in (law.coefficients if own else ())
+            name: _interval(name, value, [sample.coefficients[name] for sample in own], freedom, level)
+            for name, value in (law.coefficients.items() if len(own) > 1 else ())
         }
         found[each.name] = LossLaw(
             kind, law.E, law.terms, law.measured, law.r2, law.residuals, intervals, own
         )  # fmt: skip
     return found
+
+
+def _interval(name: str, value: float, draws: Sequence[float], freedom: int, level: float) -> Interval:
+    """Student's t on the resamples' spread, which covers the truth more often than their percentiles do.
+
+    Amplitudes and exponents are positive and may span decades: theirs is of the logarithm. E has 0 as its bound.
+    """
+    if name == "E":
+        found = student_interval(value, float(np.std(draws, ddof=1)), freedom, level)
+        return Interval(max(found.low, 0.0), found.high, level)
+    logs = np.log(np.maximum([value, *draws], 1e-300))
+    found = student_interval(float(logs[0]), float(np.std(logs[1:], ddof=1)), freedom, level)
+    low, high = np.exp(np.clip([found.low, found.high], -700, 700))
+    return Interval(float(low), float(high), level)
 
 
 @dataclass(frozen=True)
