@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 
 from danalab.errors import UserError
-from danalab.optim import build_optimizer, list_optimizers, optimizer_spec
+from danalab.optim import DistributedMuonAdamW, build_optimizer, list_optimizers, optimizer_spec
 from danalab.optim.given import kind_of
 from danalab.optim.settings import MAY_BE_NONE
 from danalab.optim.sharding.adapted import Adapted
@@ -332,6 +332,12 @@ def test_a_copy_of_muon_still_knows_what_groups_added_later_get():
     twin = copy.deepcopy(build("muon", tiny().up, adamw_lr=0.003))
     twin.add_param_group({"params": [("gain", nn.Parameter(torch.ones(3)))]})
     assert twin.param_groups[-1]["lr"] == 0.003
+
+
+def test_what_belongs_to_a_group_of_processes_is_not_copied_by_halves():
+    optimizer = DistributedMuonAdamW(tiny(), lr=0.01)
+    for act in (copy.deepcopy, pickle.dumps):
+        refusal(lambda act=act: act(optimizer), "state_dict()")
 
 
 def test_an_estimate_of_the_curvature_that_no_step_has_taken_yet_is_copied_too():

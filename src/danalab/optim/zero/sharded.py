@@ -234,6 +234,12 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
             tensor.grad = None
         self._gradients.forget()
 
+    def __getstate__(self) -> dict[str, Any]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        raise UserError(
+            "DistributedMuonAdamW: belongs to a group of processes and can be neither copied nor pickled;"
+            " save and load its state_dict()"
+        )
+
     def __getattr__(self, name: str) -> Any:
         """What some inner optimizers have besides a step."""
         own = {
