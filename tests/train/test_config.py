@@ -116,6 +116,13 @@ def test_settings_that_an_optimizer_lacks_are_refused():
         optimizer_settings(resolve(TrainConfig(heads=4, opt="adana", clipsnr=2.0), Words()), optimizer_spec("adana"))
 
 
+def test_flags_of_a_tracker_that_is_off_are_told_of():
+    given = {"heads": 4, "wandb_mode": "offline", "wandb_group": "sizes"}
+    told = "--wandb-group, --wandb-mode without --wandb"
+    assert told in " ".join(resolve(TrainConfig(**given), Words()).notes)
+    assert told not in " ".join(resolve(TrainConfig(**given, wandb=True), Words()).notes)
+
+
 def test_configuration_needs_no_torch():
     code = "import sys, danalab.train.config, danalab.train.resolve; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -50,6 +50,11 @@ def resolve(config: TrainConfig, dataset: Vocabulary, world_size: int = 1) -> Re
     if config.optimizer_settings:
         config = replace(config, optimizer_settings=checked_settings(config))
     notes = [_OLD_NAME] if config.arch.lower() == "diloco" else []
+    idle = [
+        flag(f"wandb_{name}") for name in ("project", "entity", "group", "mode") if getattr(config, f"wandb_{name}")
+    ]
+    if idle and not config.wandb:
+        notes.append(f"{', '.join(idle)} without --wandb: nothing goes to Weights & Biases")
     if config.distributed_backend == "diloco":
         given = {name: getattr(config, name) for name in _DILOCO}
         config = replace(config, **{name: _DILOCO[name] if it is None else it for name, it in given.items()})
