@@ -62,6 +62,20 @@ def test_a_ladder_that_cannot_be_read_ends_in_one_line(tmp_path):
         analyse([{**rows[0], "final_loss": None}])
 
 
+def test_a_rate_that_diverged_was_tried_and_bounds_the_best_one(tmp_path):
+    rows = read_ladder(plant(tmp_path))
+    best = {(row["opt"], row["params"]) for row in rows}
+    for row in rows:
+        if row["lr_multiplier"] == 2.0:
+            row |= {"status": "nonfinite", "final_loss": None, "tokens": 5}
+        row["final_loss"] = row["final_loss"] and row["final_loss"] - 0.05 * (row["lr_multiplier"] == 1.0)
+    found = analyse(rows, n_bootstrap=0)
+    assert len(found.tuned) == len(best)
+    assert all(each.trials == 3 and len(each.rates) == 3 and not each.at_edge for each in found.tuned)
+    assert not any("outermost" in note for note in found.notes)
+    assert not found.tolerances["adamw"][10_000].high_is_open
+
+
 def test_what_too_few_sizes_do_not_say_is_a_note(tmp_path):
     rows = [row for row in read_ladder(plant(tmp_path)) if row["params"] <= 40_000]
     found = analyse(rows, n_bootstrap=0)

@@ -27,7 +27,7 @@ from danalab.ladder.lr_law import LEAST_SIZES, LRLaw, fit_lr_law
 from danalab.ladder.rows import validation_points
 from danalab.ladder.saved import Saved, compute_saved
 from danalab.ladder.statistics import Interval
-from danalab.ladder.tuning import Row, Tuned, flops_of, is_usable, rate_trials, tune
+from danalab.ladder.tuning import Row, Tuned, diverged_trials, flops_of, has_diverged, is_usable, rate_trials, tune
 
 PREDICTED = (2.0, 4.0, 10.0)
 """Sizes, in the largest one measured, for which a learning rate is predicted where none are named."""
@@ -167,9 +167,9 @@ def analyse(
     if base not in opts:
         have = ", ".join(opts)
         raise UserError(f"--baseline {base}{nearest(base, opts)}: no finished run of it; there are: {have}")
-    found = Analysis(base, convention, tune(usable, convention), excluded)
+    found = Analysis(base, convention, tune(usable, convention, [row for row in rows if has_diverged(row)]), excluded)
     for opt in found.opts:
-        _rates(found, opt, usable, predict, within, n_bootstrap, seed)
+        _rates(found, opt, rows, predict, within, n_bootstrap, seed)
     with _noting(found, "loss laws"):
         found.loss_laws.update(_loss_laws(found, law, joint, n_bootstrap, seed))
     for opt in found.opts[1:]:
@@ -200,8 +200,15 @@ def _rates(
 ) -> None:
     """All about learning rates of an optimizer: law, sensitivity, predictions."""
     tuned = found.at(opt)
-    trials = [rate_trials(rows, each) for each in tuned]
-    curves = [([row["lr"] for row in runs], [row["final_loss"] for row in runs]) for runs in trials]
+    trials = [rate_trials([row for row in rows if is_usable(row)], each) for each in tuned]
+    curves = [
+        (
+            [row["lr"] for row in (*runs, *lost)],
+            [*(row["final_loss"] for row in runs), *(math.inf for _ in lost)],
+        )
+        for each, runs in zip(tuned, trials, strict=True)
+        for lost in [diverged_trials(rows, each)]
+    ]
     found.curvatures[opt], found.tolerances[opt] = {}, {}
     for each, (lr, loss) in zip(tuned, curves, strict=True):
         with contextlib.suppress(UserError):  # fewer rates than a parabola needs: most ladders have three

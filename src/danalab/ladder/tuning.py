@@ -73,7 +73,12 @@ def is_usable(row: Row) -> bool:
     return row["final_loss"] is not None and math.isfinite(row["final_loss"])
 
 
-def tune(rows: Sequence[Row], convention: str) -> list[Tuned]:
+def has_diverged(row: Row) -> bool:
+    """Whether the run ended by a loss that is not finite."""
+    return not is_usable(row) and row["status"] in ("nonfinite", "finished")
+
+
+def tune(rows: Sequence[Row], convention: str, diverged: Sequence[Row] = ()) -> list[Tuned]:
     """The tuned runs, in the order of optimizer, size and horizon.
 
     Runs that differ in nothing but seeds are repeats of one trial. Among the trials with the most seeds the one of
@@ -82,6 +87,7 @@ def tune(rows: Sequence[Row], convention: str) -> list[Tuned]:
     Args:
         rows: usable ones.
         convention: of compute; see `danalab.ladder.compute`.
+        diverged: runs whose loss was not finite: they were tried as well, and bound the rates that can be best.
     """
     cells: dict[tuple[str, int, int], dict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
@@ -95,10 +101,13 @@ def tune(rows: Sequence[Row], convention: str) -> list[Tuned]:
         )
         one, flops = runs[0], flops_of(runs[0], tokens, convention)
         like = _trial(one, _FOLLOW_THE_RATE)
-        rates = {each[0]["lr"] for each in trials.values() if _trial(each[0], _FOLLOW_THE_RATE) == like}
+        lost = [row for row in diverged if _is_beside(row, one)]
+        tried = {*trials, *map(_trial, lost)}
+        firsts = [*(each[0] for each in trials.values()), *lost]
+        rates = {each["lr"] for each in firsts if _trial(each, _FOLLOW_THE_RATE) == like}
         tuned.append(
             Tuned(
-                opt, params, one["non_emb_params"], one["lr"], one["lr_multiplier"], tuple(runs), len(trials),
+                opt, params, one["non_emb_params"], one["lr"], one["lr_multiplier"], tuple(runs), len(tried),
                 tuple(sorted(rates)), flops,
             )
         )  # fmt: skip
@@ -114,6 +123,22 @@ def rate_trials(rows: Sequence[Row], tuned: Tuned) -> list[Row]:
     like = [row for row in here if _trial(row, _FOLLOW_THE_RATE) == _trial(tuned.runs[0], _FOLLOW_THE_RATE)]
     first = min(row["seed"] for row in like)
     return [row for row in like if row["seed"] == first]
+
+
+def diverged_trials(rows: Sequence[Row], tuned: Tuned) -> list[Row]:
+    """As `rate_trials`, of the runs whose loss was not finite."""
+    one = tuned.runs[0]
+    return [
+        row
+        for row in rows
+        if has_diverged(row) and _is_beside(row, one) and _trial(row, _FOLLOW_THE_RATE) == _trial(one, _FOLLOW_THE_RATE)
+    ]
+
+
+def _is_beside(lost: Row, one: Row) -> bool:
+    """Whether a run that ended early was meant for the size and horizon of another."""
+    same = lost["opt"] == one["opt"] and lost["params"] == one["params"]
+    return same and lost["settings"].get("iterations") == one["settings"].get("iterations")
 
 
 def flops_of(row: Row, tokens: float, convention: str) -> float:

@@ -10,6 +10,7 @@ from typing import Any
 from danalab.ladder.analysis import Analysis
 from danalab.ladder.saved import LEAST_SEEDS as LEAST_SEEDS
 from danalab.ladder.tuning import Tuned
+from danalab.ladder.tuning import has_diverged as has_diverged
 from danalab.ladder.tuning import is_usable as is_finished
 
 Row = Mapping[str, Any]
@@ -75,8 +76,3 @@ def varied(rows: Sequence[Row]) -> dict[str, list[str]]:
         opt: [name for name in SWEPT if len({setting(row, name) for row in rows if row["opt"] == opt}) > 1]
         for opt in dict.fromkeys(row["opt"] for row in rows)
     }
-
-
-def has_diverged(row: Row) -> bool:
-    """Whether the run ended by a loss that is not finite."""
-    return not is_finished(row) and row["status"] in ("nonfinite", "finished")

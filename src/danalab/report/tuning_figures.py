@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from danalab.ladder.tuning import rate_trials
+from danalab.ladder.tuning import diverged_trials, rate_trials
 from danalab.report.colors import optimizer_color
 from danalab.report.drawing import (
     SIZE,
@@ -30,7 +30,7 @@ from danalab.report.drawing import (
     styled,
     widen,
 )
-from danalab.report.material import Absent, Material, has_diverged, is_finished
+from danalab.report.material import Absent, Material, is_finished
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -114,7 +114,7 @@ def _trials(material: Material, opt: str, params: int) -> list[tuple[float, list
         return []
     longest = max(tuned, key=lambda each: each.tokens)
     trials = rate_trials([row for row in material.rows if is_finished(row)], longest)
-    lost = [row for row in material.failed() if row["opt"] == opt and row["params"] == params and has_diverged(row)]
+    lost = diverged_trials(material.rows, longest)
     rates: dict[float, list[float]] = defaultdict(list)
     for row in (*longest.runs, *(row for row in trials if row not in longest.runs), *lost):
         rates[row["lr_multiplier"] or row["lr"]].append(row["final_loss"] if is_finished(row) else math.inf)
