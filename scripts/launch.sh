@@ -16,7 +16,7 @@ fail() {
     exit 2
 }
 
-dry=no arch=enoki opt=adana
+dry=no arch=enoki opt=adana checkpointing=no every=1
 # The original's intervals come first: a flag that is given again wins.
 arguments=(--eval-interval 115 --log-interval 50 --ckpt-interval 1000)
 add() { arguments+=("$@"); } # a flag of `danalab train`, with its value where it has one
@@ -35,7 +35,8 @@ while (($#)); do
     name=${flag//_/-}
     case $name in
         --arch | --opt | --wandb-group | --dataset | --gamma-3-factor | --wd-ts-const | --init-scheme | \
-            --latest-ckpt-interval | --permanent-ckpt-interval | --z-loss-coeff | --distributed-backend)
+            --latest-ckpt-interval | --permanent-ckpt-interval | --z-loss-coeff | --distributed-backend | \
+            --checkpoint-every-n)
             ((${#value[@]})) || fail "$flag needs a value"
             ;;
     esac
@@ -60,9 +61,15 @@ while (($#)); do
         --latest-ckpt-interval) add --ckpt-interval "${value[0]}" ;;
         --permanent-ckpt-interval) add --keep-every "${value[0]}" ;;
         --z-loss-coeff) add --z-loss "${value[0]}" ;;
+        --activation-checkpointing) # the original's is a switch, with the blocks it is for in a flag of its own
+            if ((${#value[@]})); then add "$name" "${value[0]}"; else checkpointing=yes; fi
+            ;;
+        --checkpoint-every-n) every=${value[0]} ;;
         *) add "$name" ${value[@]+"${value[@]}"} ;;
     esac
 done
+[[ $checkpointing == no ]] || add --activation-checkpointing "every-n:$every"
+[[ $checkpointing == yes || $every == 1 ]] || fail "--checkpoint_every_n $every needs --activation_checkpointing"
 
 danalab=${DANALAB:-$DANALAB_HOME/.venv/bin/danalab}
 [[ -x $danalab ]] || danalab=danalab

@@ -47,6 +47,13 @@ def test_the_original_intervals_hold_unless_others_are_given():
     assert (config.eval_interval, config.log_interval, config.ckpt_interval) == (7, 50, 1000)
 
 
+def test_activation_checkpointing_is_a_switch_with_a_flag_for_its_blocks():
+    assert parsed("--heads", "3", "--activation_checkpointing").activation_checkpointing == "every-n:1"
+    assert parsed("--checkpoint_every_n", "2", "--activation_checkpointing").activation_checkpointing == "every-n:2"
+    assert parsed("--activation-checkpointing", "selective").activation_checkpointing == "selective"
+    assert "needs --activation_checkpointing" in launch("--checkpoint_every_n", "2", "--dry").stderr
+
+
 def test_what_cannot_be_meant_is_refused_before_anything_starts():
     for arguments, words in (((("--opt",)), "--opt needs a value"), (("stray",), "unexpected argument")):
         done = launch(*arguments)
