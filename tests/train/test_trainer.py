@@ -355,6 +355,16 @@ def test_resume_from_another_run_forks_it(tiny, tmp_path):
     assert not torch.equal(weights(fork), weights(first))
 
 
+def test_a_file_of_a_checkpoint_stands_for_the_checkpoint(tiny, tmp_path):
+    folder = train(tiny(keep_every=5))
+    final = weights(folder)
+    back = tiny(resume_from=folder / "checkpoints" / "step-00000010" / "meta.json", iterations_to_run=4, keep_every=10)
+    assert [run_training(back).summary["step"] for _ in range(3)] == [14, 18, 20]
+    assert torch.equal(weights(folder), final)
+    fork = train(tiny(run_dir=tmp_path / "fork", resume_from=folder / "checkpoints" / "step-00000010" / "meta.json"))
+    assert rows(fork)[0] == rows(folder)[0]
+
+
 def test_resume_from_another_model_is_refused(tiny, tmp_path):
     first = train(tiny(run_dir=tmp_path / "first", iterations_to_run=2))
     with pytest.raises(UserError, match=r"another model|other parameters"):

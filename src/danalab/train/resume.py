@@ -164,7 +164,7 @@ def _with_function_of(source: Source, resolved: Resolved) -> Resolved:
 def _choose(resolved: Resolved, dataset: Dataset, folder: RunFolder) -> tuple[Resolved, Source | None]:
     config = resolved.config
     folder.store.require_writable()
-    wanted = config.resume_from
+    wanted = None if config.resume_from is None else _step_folder(config.resume_from)
     if wanted is not None and config.auto_resume and _has_begun_from(wanted, folder):
         log.info("%s has checkpoints of its own: goes on from those, not from %s", folder.path, wanted)
         wanted = None
@@ -208,7 +208,13 @@ def _has_begun_from(wanted: Path, folder: RunFolder) -> bool:
         return True
     if not folder.config_file.is_file() or (folder.read_summary() or {}).get("status") == "finished":
         return False
-    return folder.read_config()["config"].get("resume_from") == str(wanted)
+    before = folder.read_config()["config"].get("resume_from")
+    return before is not None and _step_folder(Path(before)) == wanted
+
+
+def _step_folder(path: Path) -> Path:
+    """The checkpoint's folder where a file of it is named, as other trainers' checkpoints are."""
+    return path.parent if path.is_file() and (path.parent / COMMIT).is_file() else path
 
 
 def _newest(store: CheckpointStore, own: bool) -> Source:
