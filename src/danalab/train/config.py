@@ -196,7 +196,7 @@ class TrainConfig(SchedulerFlags, ModelFlags):
     auto_resume: bool = True
     """Go on from the newest valid checkpoint of the run folder; --no-auto-resume refuses a folder that has any."""
     resume_from: Path | None = None
-    """Go on from this checkpoint (a step folder or a file in it, or a run folder: its newest), of this run or another."""
+    """Go on from this checkpoint (a step folder or file of it, or a run folder: its newest), of this run or another."""
     extend_to: int | None = None
     """Continue to this many steps in all a run that was made for fewer; cos_inf goes on at its final rate."""
     iterations_to_run: int | None = None
