@@ -53,6 +53,22 @@ def test_the_words_of_the_long_context_trainer_are_known():
     assert (*said, config.dtype) == ("d", "o", 64, 2, 32, 3, "float32")
 
 
+def test_the_words_of_the_original_training_code_are_known(capsys):
+    from danalab.train.config import TrainConfig
+
+    words = (
+        "--model llama --n_embd 64 --n_layer 2 --n_head=2 --mlp_hidden_dim 96 --sequence_length 32 --dataset fineweb "
+        "--init_scheme KarpathyGPT2 --gamma_3_factor 0.5 --wd_ts_const 7 --wsd_final_lr_scale 0.1 "
+        "--wsd_fract_decay 0.2 --z_loss_coeff 0 --latest_ckpt_interval 5 --permanent_ckpt_interval 10"
+    )
+    assert parse(TrainConfig, words.split(), prog="x", description="").flags == TrainConfig(
+        arch="llama", d_model=64, n_layers=2, n_heads=2, mlp_dim=96, seq_len=32, data="fineweb", init="KarpathyGPT2",
+        gamma3=0.5, wd_ts=7, final_lr_scale=0.1, fract_decay=0.2, z_loss=0, ckpt_interval=5, keep_every=10,
+    )  # fmt: skip
+    assert main(["generate", "--model", "x"]) == 2  # a verb that lacks ours too refuses what was typed
+    assert "unknown flag --model" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("word", ["False", "false", "0", "no"])
 def test_a_boolean_followed_by_false_is_false(word):
     assert flags("--shuffle", word).shuffle is False
@@ -187,6 +203,13 @@ def test_plan_takes_explicit_dimensions(capsys):
     assert "2 heads of 64, 2 layers, d_model 128, mlp 512" in capsys.readouterr().out
     assert main([*arguments[:-4], "--n-heads", "3"]) == 2
     assert "does not divide" in capsys.readouterr().err
+
+
+def test_plan_takes_the_weight_decay_that_a_run_would_take(capsys):
+    assert main(["plan", "--heads", "3", "--weight-decay", "100", "--wd-ts", "1"]) == 2
+    assert "takes 50 of each weight in the first step" in capsys.readouterr().err
+    assert main(["plan", "--heads", "3", "--iterations", "20"]) == 0
+    assert "weight decay 0.75 in place of 2: the run has only 20 steps" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("verb", list(VERBS))

@@ -11,6 +11,7 @@ import io
 import re
 import types
 import typing
+from collections.abc import Container
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,24 @@ _OTHER_WORDS = {
     "--max-seq-len": "--seq-len",
     "--gradient-accumulation": "--acc-steps",
     "--no-amp": "--dtype=float32",
+    # As the original training code has them (docs/parity.md).
+    "--model": "--arch",
+    "--n-embd": "--d-model",
+    "--n-layer": "--n-layers",
+    "--n-head": "--n-heads",
+    "--mlp-hidden-dim": "--mlp-dim",
+    "--sequence-length": "--seq-len",
+    "--dataset": "--data",
+    "--init-scheme": "--init",
+    "--gamma-3-factor": "--gamma3",
+    "--wd-ts-const": "--wd-ts",
+    "--wsd-final-lr-scale": "--final-lr-scale",
+    "--wsd-fract-decay": "--fract-decay",
+    "--z-loss-coeff": "--z-loss",
+    "--latest-ckpt-interval": "--ckpt-interval",
+    "--permanent-ckpt-interval": "--keep-every",
 }
-"""What others call our flags."""
+"""What others call our flags, where a verb has them."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,11 +76,11 @@ def parse(flags_type: type, arguments: list[str], *, prog: str, description: str
     """
     import tyro
 
-    arguments, config_file = _take_value(_in_our_words(arguments), "--config")
-    print_config = "--print-config" in arguments
-    arguments = [a for a in arguments if a != "--print-config"]
     hints = typing.get_type_hints(flags_type, include_extras=True)
     fields = {f.name: f for f in dataclasses.fields(flags_type) if f.init}
+    arguments, config_file = _take_value(_in_our_words(arguments, fields), "--config")
+    print_config = "--print-config" in arguments
+    arguments = [a for a in arguments if a != "--print-config"]
     names = [name for name in fields if name != optimizer_flags.FIELD]
     loaded = {} if config_file is None else _yaml_values(config_file)
     settings: dict[str, Any] = {}
@@ -100,9 +117,11 @@ def parse(flags_type: type, arguments: list[str], *, prog: str, description: str
     return Parsed(flags, print_config)
 
 
-def _in_our_words(arguments: list[str]) -> list[str]:
+def _in_our_words(arguments: list[str], fields: Container[str | None]) -> list[str]:
+    """Others' names as ours, unless the verb lacks the flag: then it is refused as it was typed."""
     parted = [argument.partition("=") for argument in arguments]
-    return [_OTHER_WORDS.get(name.replace("_", "-"), name) + equals + value for name, equals, value in parted]
+    words = [(_OTHER_WORDS.get(name.replace("_", "-"), name), name, equals + value) for name, equals, value in parted]
+    return [(ours if _field(ours.partition("=")[0]) in fields else name) + rest for ours, name, rest in words]
 
 
 def _take_value(arguments: list[str], flag: str) -> tuple[list[str], str | None]:

@@ -57,6 +57,7 @@ def run(flags: Flags) -> None:
     from danalab.scaling.estimates import accelerator_hours, memory_gib
     from danalab.scaling.resonance import RESONANCE_SETTINGS
     from danalab.train.given_size import given_dimensions
+    from danalab.train.resolve import checked_decay
 
     planned = plan(
         flags.arch,
@@ -86,6 +87,7 @@ def run(flags: Flags) -> None:
             name: getattr(flags, name) for name in (*EXPERT_SETTINGS, *RESONANCE_SETTINGS, "full_attention_interval")
         },
     )
+    planned, about_decay = checked_decay(planned, flags.weight_decay)
     memory = memory_gib(planned, flags.batch_size)
     hours = accelerator_hours(planned.flops)
     if flags.json:
@@ -124,6 +126,7 @@ def run(flags: Flags) -> None:
         ("horizon", f"{planned.steps:,} steps, {planned.tokens:,} tokens, warm-up {planned.warmup} steps"),
         ("optimizer", f"{planned.opt}, peak lr {planned.lr:.6e} ({planned.lr_source})"),
         ("weight decay", decay),
+        *(("", note) for note in about_decay),
         ("compute", f"{planned.flops:.4g} FLOPs ({planned.flops_per_token:,} a token)"),
         ("memory", f"{memory:.1f} GiB at micro-batch {flags.batch_size}, bf16 autocast, no checkpointing (estimate)"),
         ("hours", ", ".join(f"{name} {value:.2g}" for name, value in hours.items()) + " (estimate: 40% MFU)"),

@@ -73,7 +73,7 @@ def resolve(config: TrainConfig, dataset: Vocabulary, world_size: int = 1) -> Re
     if pace.batch.stages and config.iterations is None:  # more steps, for as many tokens
         steps = max(1, pace.batch.steps_within(planned.steps * global_batch))
         planned = _plan(replace(config, iterations=steps), vocab_size, batch_size, acc_steps, global_batch, world_size)
-    planned, about_decay = _checked_decay(config, planned)
+    planned, about_decay = checked_decay(planned, config.weight_decay)
     notes += about_decay
     if config.extend_to is not None and config.extend_to < planned.steps:
         raise UserError(f"--extend-to {config.extend_to}: the run has {planned.steps} steps already")
@@ -236,8 +236,14 @@ def _plan(
     return planned
 
 
-def _checked_decay(config: TrainConfig, planned: Plan) -> tuple[Plan, list[str]]:
-    """Refuse an explicit weight decay that flips signs in the first step; hold back an automatic one."""
+def checked_decay(planned: Plan, given: float | None) -> tuple[Plan, list[str]]:
+    """Refuse an explicit weight decay that flips signs in the first step; hold back an automatic one (given: None).
+
+    Returns:
+        The plan as a run takes it, and what to say of a weight decay that was held back.
+    Raises:
+        UserError: `given` takes more than everything of a weight in the first step.
+    """
     independent = OPTIMIZERS.get(planned.opt) == "independent"
     factor = 1.0
     if not independent:
@@ -247,14 +253,14 @@ def _checked_decay(config: TrainConfig, planned: Plan) -> tuple[Plan, list[str]]
     elif planned.wd_ts is not None:
         factor = 1 / (1 + 1 / planned.wd_ts)
     first = planned.weight_decay * factor
-    if config.weight_decay is not None and first > 1:
+    if given is not None and first > 1:
         what = f"and --wd-ts {planned.wd_ts:g} " if planned.wd_ts is not None else ""
         times = "independent of the learning rate" if independent else f"times the learning rate, {factor:g}"
         raise UserError(
             f"--weight-decay {planned.weight_decay:g} {what}takes {first:g} of each weight in the first step "
             f"(it is {times}); it must stay below 1, and 4 / wd_ts is usual"
         )
-    if config.weight_decay is None and first > LARGEST_AUTOMATIC_DECAY:
+    if given is None and first > LARGEST_AUTOMATIC_DECAY:
         held = LARGEST_AUTOMATIC_DECAY / factor
         note = f"weight decay {held:.4g} in place of {planned.weight_decay:.4g}: the run has only {planned.steps} steps"
         return replace(planned, weight_decay=held), [note]
