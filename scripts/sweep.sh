@@ -20,6 +20,10 @@ arch=enoki opt=adana heads="6" multipliers="1" options="" dry=no
 while (($#)); do
     case ${1//_/-} in
         --dry) dry=yes ;;
+        --help)
+            sed -n '2,/^set /{ s/^# \{0,1\}//p; }' "${BASH_SOURCE[0]}"
+            exit 0
+            ;;
         --)
             shift
             break

@@ -170,6 +170,12 @@ def test_a_sweep_is_one_job_a_point_with_a_name_of_its_own(cluster):
     assert "--lr_multiplier 0.5 --name enoki-adana-h3-lr0.5 --seed 1" in lines[0]
 
 
+def test_a_sweep_says_how_it_is_used():
+    done = subprocess.run(["bash", str(SCRIPTS / "sweep.sh"), "--help"], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("A grid of runs")
+    assert "--lr_multipliers" in done.stdout
+
+
 def test_the_environment_wins_over_config_local_and_a_cluster_can_be_named(tmp_path):
     scripts = tmp_path / "scripts"
     scripts.mkdir()
