@@ -76,6 +76,21 @@ def test_the_share_that_is_clipped_is_drawn_by_layer(tmp_path):
     assert [line.get_ydata()[0] for line in axes.get_lines()] == [0.1, 0.2]
 
 
+def test_of_several_horizons_the_longest_is_looked_into(tmp_path):
+    rows = [row for row in read_ladder(plant(tmp_path, seeds=1, multipliers=(1.0,))) if row["params"] == 10_000]
+    longer = [
+        {**row, "run": row["run"] + "-long", "tokens": 2 * row["tokens"], "flops": 2 * row["flops"]} for row in rows
+    ]
+    for row in (*rows, *longer):
+        Path(row["run"]).mkdir(exist_ok=True)
+        (Path(row["run"]) / "tau.jsonl").touch()
+    found = Material(analyse([*rows, *longer], n_bootstrap=0), [*rows, *longer])
+    assert {opt: str(folder) for opt, folder in found.runs_with("tau.jsonl").items()} == {
+        row["opt"]: row["run"] for row in longer
+    }
+    assert next(iter(found.tuned_runs()))["run"].endswith("-long")
+
+
 def test_a_sweep_is_drawn_at_the_best_learning_rate_of_each_value(tmp_path):
     values = {0.25: 0.5, 0.5: 1.0, 1.0: 2.0, 2.0: 4.0}
 

@@ -74,7 +74,7 @@ PICTURES = {
         "Of few rates the law weighs all: it is then drawn towards the middle of those tried.",
     ),
     "schedules": Picture(
-        schedule_figure, "What the optimizers did over their largest tuned run, as the runs recorded it."
+        schedule_figure, "What the optimizers did over the longest of their largest tuned runs, as it was recorded."
     ),
     "kappa": Picture(
         kappa_figure,

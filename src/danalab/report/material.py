@@ -48,14 +48,15 @@ class Material:
         return both[-1] if both else None
 
     def tuned_runs(self) -> Iterator[Row]:
-        """The run of the first seed of each optimizer at its best learning rate, the largest sizes first."""
-        for each in sorted(self.found.tuned, key=lambda each: -each.params):
+        """The run of the first seed of each optimizer at its best learning rate, the largest and longest first."""
+        for each in sorted(self.found.tuned, key=lambda each: (-each.params, -each.flops)):
             yield each.runs[0]
 
     def runs_with(self, name: str) -> dict[str, Path]:
-        """Optimizer -> folder of one of its runs that holds `name`: the largest, best tuned one."""
+        """Optimizer -> folder of one of its runs that holds `name`: the largest, longest, best tuned one."""
         others = sorted(
-            (row for row in self.rows if is_finished(row)), key=lambda row: (-row["params"], row["final_loss"])
+            (row for row in self.rows if is_finished(row)),
+            key=lambda row: (-row["params"], -row["tokens"], row["final_loss"]),
         )
         chosen: dict[str, Path] = {}
         for row in (*self.tuned_runs(), *others):
