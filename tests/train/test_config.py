@@ -169,3 +169,10 @@ def test_ramps_that_do_not_fit_are_refused(settings, reason):
 def test_a_document_mask_needs_to_know_where_documents_end():
     with pytest.raises(UserError, match="--document-mask: it is not known which id"):
         resolve(TrainConfig(heads=4, document_mask=True), Words(eos_id=None))
+
+
+def test_diloco_is_an_old_name_of_enoki_and_said_to_be():
+    old, new = (resolve(TrainConfig(arch=arch, heads=3), Words()) for arch in ("diloco", "enoki"))
+    assert (old.config.arch, old.plan) == ("enoki", new.plan)
+    assert any("old name of enoki" in note for note in old.notes)
+    assert not any("old name" in note for note in new.notes)
