@@ -123,7 +123,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, help="folder that `danalab data prepare` made")
     parser.add_argument("--runs", type=Path, help="folder of the sweep")
-    parser.add_argument("--lrs", type=float, nargs="+", default=[3e-3, 6e-3, 1.2e-2])
+    parser.add_argument("--lrs", type=float, nargs="+", default=[1.5e-3, 3e-3, 6e-3, 1.2e-2])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="the first is that of the trials")
     parser.add_argument("--steps", type=int, default=400, help="steps of 8 x 512 tokens")
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time")
