@@ -27,9 +27,8 @@ def in_blocks(lists: Sequence[Sequence[Tensor]]) -> Iterator[tuple[Tensor, ...]]
     """Views of what lies at the same place in parallel lists, flat where that is possible."""
     for tensors in zip(*lists, strict=True):
         if all(tensor.is_contiguous() for tensor in tensors):
-            flat = [tensor.view(-1) for tensor in tensors]
-            count = -(-flat[0].numel() // CACHE_BLOCK)  # of blocks alike, so that none is too small for all threads
-            yield from zip(*(tensor.chunk(count) for tensor in flat), strict=True) if count > 1 else [tuple(flat)]
+            count = -(-tensors[0].numel() // CACHE_BLOCK)  # of blocks alike, so that none is too small for all threads
+            yield from zip(*(tensor.view(-1).chunk(max(count, 1)) for tensor in tensors), strict=True)
         else:
             yield tensors
 

@@ -129,12 +129,12 @@ def raise_to(x: Values, exponent: float) -> None:
 
 def two_to(x: Values, factor: float) -> None:
     """x <- 2^(factor x)."""
-    x.mul_(factor)
     if x.is_cpu:  # where the exponential to base e takes more than twice as long as that to base 2
+        x.mul_(factor)
         for each in x.tensors if isinstance(x, Many) else [x]:  # torch has no such function of lists
             each.exp2_()
     else:
-        x.mul_(math.log(2)).exp_()
+        x.mul_(factor * math.log(2)).exp_()
 
 
 def apply(p: Values, numerator: Values, denominator: Values, lr: float, keep: float) -> None:

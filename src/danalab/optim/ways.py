@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import operator
 from collections.abc import Callable, Mapping, Sequence
 from itertools import compress
 from typing import Any
@@ -63,10 +62,11 @@ def foreach(rule: Rule, batches: list[Batch]) -> None:
 def _foreach_on_cpu(rule: Rule, lists: Sequence[Sequence[Tensor]], scalars: Mapping[str, Any]) -> None:
     """Small tensors together, blocks of the large ones one after another."""
     small = [p.numel() <= SMALL for p in lists[0]]
+    large = [not is_small for is_small in small]
     if any(small):
         rule.foreach(fresh, *(Many(list(compress(tensors, small))) for tensors in lists), **scalars)
     memory = SameMemory()
-    for block in in_blocks([list(compress(tensors, map(operator.not_, small))) for tensors in lists]):
+    for block in in_blocks([list(compress(tensors, large)) for tensors in lists]):
         memory.start_block()
         rule.foreach(memory, *block, **scalars)
 
