@@ -24,12 +24,12 @@ import numpy as np
 import torch
 
 from danalab.data import load_tokenizer, open_dataset, prepare
+from danalab.data.preparation.workers import available_cores
 from danalab.data.sources import Source, StdlibSource
 from danalab.data.tokenizers import BpeTokenizer, Tokenizer, train_bpe
-from danalab.data.workers import available_cores
 from danalab.errors import UserError
 from danalab.files import write_json
-from danalab.train.runtime import tune_malloc
+from danalab.train.system.runtime import tune_malloc
 
 RESULTS = Path(__file__).parent / "results" / "data_cpu.json"
 

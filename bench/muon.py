@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from danalab.optim import Muon
-from danalab.optim.newton_schulz import Coefficients, coefficients, flops, orthogonalize_each
+from danalab.optim.matrix.newton_schulz import Coefficients, coefficients, flops, orthogonalize_each
 
 WIDTH = 768
 SHAPES = [(WIDTH, WIDTH)] * 4 + [(4 * WIDTH, WIDTH), (WIDTH, 4 * WIDTH)]  # q, k, v, out, up, down

@@ -26,9 +26,9 @@ from typing import Any
 
 from danalab.benchmarks.timing import machine
 from danalab.files import write_json
-from danalab.ladder.grid import Cell, name_of
-from danalab.ladder.statistics import student_interval
-from danalab.ladder.sweep import run_sweep
+from danalab.ladder.fit.statistics import student_interval
+from danalab.ladder.runs.grid import Cell, name_of
+from danalab.ladder.runs.sweep import run_sweep
 
 RESULT = Path(__file__).parent / "results" / "resonance_wikitext2.json"
 

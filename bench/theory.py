@@ -43,10 +43,10 @@ from danalab.theory import (
     standard,
     tau_limit,
 )
-from danalab.theory.equivalents import limit_kappa, limit_loss_continuum
-from danalab.theory.exponents import Family
-from danalab.theory.sums import power_sum
-from danalab.theory.volterra import sgd_volterra
+from danalab.theory.dynamics.volterra import sgd_volterra
+from danalab.theory.prediction.exponents import Family
+from danalab.theory.problem.equivalents import limit_kappa, limit_loss_continuum
+from danalab.theory.problem.sums import power_sum
 
 RESULTS = Path(__file__).parent / "results" / "theory_cpu.json"
 BOUNDS = {"<": float.__lt__, ">": float.__gt__}

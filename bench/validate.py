@@ -27,7 +27,7 @@ RESULTS = Path(__file__).parent / "results" / "validate_cpu.json"
 SEQUENCES, LENGTH = 100, 32_768
 WORKER = """
 import json, resource, sys, time
-from danalab.data.validation import validate
+from danalab.data.check import validate
 begun = time.perf_counter()
 result = validate(sys.argv[1])
 seconds, busy = time.perf_counter() - begun, time.process_time()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from danalab.report.optimizer_docs import refresh
+from danalab.report.tables.optimizer_docs import refresh
 
 if __name__ == "__main__":
     page = Path(__file__).with_name("optimizers.md")

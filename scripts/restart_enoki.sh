@@ -28,8 +28,8 @@ if [[ ! -f $home/scripts/launch.sh ]]; then
 fi
 # shellcheck source=scripts/config.sh
 source "$home/scripts/config.sh"
-# shellcheck source=src/danalab/train/slurm_job.sh
-source "$home/src/danalab/train/slurm_job.sh"
+# shellcheck source=src/danalab/train/system/slurm_job.sh
+source "$home/src/danalab/train/system/slurm_job.sh"
 
 # What is submitted in place of this job, where SLURM refuses to queue it again.
 DANALAB_SCRIPT=$home/scripts/restart_enoki.sh

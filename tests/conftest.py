@@ -13,4 +13,4 @@ torch.set_num_threads(1)
 @pytest.fixture(scope="session")
 def golden() -> Path:
     """Folder of arrays measured on independent implementations."""
-    return Path(__file__).parent / "data" / "golden"
+    return Path(__file__).parent / "fixtures" / "golden"

@@ -11,8 +11,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from danalab.ladder.grid import Cell
-from danalab.train.resolve import resolve
+from danalab.ladder.runs.grid import Cell
+from danalab.train.config.resolve import resolve
 
 SCRIPT = Path(__file__).parents[2] / "bench" / "resonance_wikitext2.py"
 

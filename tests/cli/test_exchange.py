@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from danalab.cli.app import main
-from danalab.models.generation import generate
-from danalab.train.run import open_run
+from danalab.inference.generation import generate
+from danalab.train.run.open import open_run
 from text_data import prepare_texts
 
 transformers = pytest.importorskip("transformers")

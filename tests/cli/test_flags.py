@@ -11,8 +11,8 @@ from typing import Literal
 
 import pytest
 
+from danalab.cli._shared.flags import parse
 from danalab.cli.app import VERBS, main
-from danalab.cli.flags import parse
 from danalab.errors import UserError
 
 
@@ -43,7 +43,7 @@ def test_underscores_and_hyphens_are_the_same():
 
 
 def test_the_words_of_the_long_context_trainer_are_known():
-    from danalab.train.config import TrainConfig
+    from danalab.train.config.train_config import TrainConfig
 
     words = (
         "--data-path d --output-dir o --max-seq-len 64 --gradient-accumulation 2 --model-dim=32 --num-layers 3 --no-amp"
@@ -54,7 +54,7 @@ def test_the_words_of_the_long_context_trainer_are_known():
 
 
 def test_the_words_of_the_original_training_code_are_known(capsys):
-    from danalab.train.config import TrainConfig
+    from danalab.train.config.train_config import TrainConfig
 
     words = (
         "--model llama --n_embd 64 --n_layer 2 --n_head=2 --mlp_hidden_dim 96 --sequence_length 32 --dataset fineweb "
@@ -223,7 +223,7 @@ def test_every_verb_has_help(verb, capsys):
 
 
 def test_complaints_are_read_out_of_frames_with_and_without_line_drawing():
-    from danalab.cli.flags import _one_line
+    from danalab.cli._shared.flags import _one_line
 
     framed = (
         "╭─ Value error ──╮\n│ --x 1: too     │\n│ small          │\n│ ────────────── │\n│ For help ...   │\n╰────╯"

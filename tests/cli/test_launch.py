@@ -5,8 +5,8 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from danalab.cli.flags import parse
-from danalab.train.config import TrainConfig
+from danalab.cli._shared.flags import parse
+from danalab.train.config.train_config import TrainConfig
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "launch.sh"
 

@@ -6,11 +6,11 @@ import json
 
 import pytest
 
+from danalab.cli._shared.flags import parse
 from danalab.cli.app import main
-from danalab.cli.flags import parse
 from danalab.errors import UserError
 from danalab.optim import list_optimizers
-from danalab.train.config import TrainConfig
+from danalab.train.config.train_config import TrainConfig
 
 
 def settings(*arguments: str) -> dict:

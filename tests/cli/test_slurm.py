@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from danalab.cli.app import main
-from danalab.train.slurm import Job, Resources
+from danalab.train.system.slurm import Job, Resources
 from slurm_stand_ins import Cluster
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"

@@ -9,7 +9,7 @@ pytest.importorskip("jax")
 pytest.importorskip("scipy")
 
 from danalab.cli import theory
-from danalab.cli.flags import parse
+from danalab.cli._shared.flags import parse
 from danalab.errors import UserError
 
 SMALL = {

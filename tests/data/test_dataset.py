@@ -13,9 +13,9 @@ import torch
 
 from danalab import __version__
 from danalab.data import open_dataset, prepare
-from danalab.data.description import describe, verify
-from danalab.data.manifest import Manifest, TokenizerEntry
-from danalab.data.shards import HEADER, MAGIC, ShardEntry
+from danalab.data.check.description import describe, verify
+from danalab.data.formats.manifest import Manifest, TokenizerEntry
+from danalab.data.formats.shards import HEADER, MAGIC, ShardEntry
 from danalab.data.tokenizers import train_bpe
 from danalab.errors import UserError
 
@@ -219,7 +219,7 @@ def test_files_that_cannot_be_read_are_refused_by_name(prepared, tmp_path, monke
     def refuse(path, *_, **__):
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr("danalab.data.shards.open", refuse, raising=False)
+    monkeypatch.setattr("danalab.data.formats.shards.open", refuse, raising=False)
     for place in (folder, prepared):
         with pytest.raises(UserError, match=r"train(-00000)?\.bin: cannot be read: Permission denied"):
             open_dataset(place)
@@ -229,7 +229,8 @@ def test_bare_files_of_a_large_vocabulary_are_32_bits_wide(tmp_path, monkeypatch
     tokenizer = train_bpe(["some text"] * 3, 266)
     tokenizer.save(tmp_path)
     monkeypatch.setattr(
-        "danalab.data.bare.load_tokenizer", lambda _: type("Wide", (), {**vars(tokenizer), "n_tokens": 70_000,
+        "danalab.data.formats.raw_bin.load_tokenizer",
+        lambda _: type("Wide", (), {**vars(tokenizer), "n_tokens": 70_000,
         "eos_id": 256, "fingerprint": "ab"})()
     )  # fmt: skip
     np.array([1, 69_999, 3], "<u4").tofile(tmp_path / "train.bin")
@@ -250,7 +251,7 @@ def test_the_scan_of_a_bare_file_is_kept_until_the_file_changes(tmp_path, monkey
     folder = _bare(tmp_path / "nano", train=np.arange(1000))
     first = open_dataset(folder)
     with monkeypatch.context() as patched:
-        patched.setattr("danalab.data.bare.np.frombuffer", lambda *_: pytest.fail("read again"))
+        patched.setattr("danalab.data.formats.raw_bin.np.frombuffer", lambda *_: pytest.fail("read again"))
         assert open_dataset(folder).fingerprint == first.fingerprint
     _bare(folder, train=np.arange(1001))
     assert open_dataset(folder).fingerprint != first.fingerprint

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from danalab.data import open_dataset, prepare
-from danalab.data.bare import record
-from danalab.data.description import describe, verify
+from danalab.data.check.description import describe, verify
+from danalab.data.formats.raw_bin import record
 from danalab.data.tokenizers import load_tokenizer
 from danalab.errors import UserError
 from danalab.files import read_json

@@ -22,7 +22,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
 from danalab.optim import DistributedMuonAdamW, build_optimizer, optimizer_spec
-from danalab.optim.sharding import why_not
+from danalab.optim.distributed import why_not
 from distributed.ranks import run_ranks
 
 STEPS, MORE = 3, 2
@@ -152,7 +152,7 @@ def give_gradients(model: nn.Module, mode: str, step: int, rank: int, ranks: int
     for name, p in model.named_parameters():
         g = mean[name]
         if isinstance(p, DTensor):
-            from danalab.optim.sharding.layout import cut, spread_like
+            from danalab.optim.distributed.dtensor.layout import cut, spread_like
 
             p.grad = spread_like(cut(g, p.device_mesh, p.placements).contiguous(), p)
         else:
@@ -258,7 +258,7 @@ def second_part(rank: int, ranks: int, mode: str, wants: Mapping[str, Any], fold
 
 @torch.no_grad()
 def restore(model: nn.Module, values: Mapping[str, Tensor]) -> None:
-    from danalab.optim.sharding.layout import cut
+    from danalab.optim.distributed.dtensor.layout import cut
 
     for name, p in model.named_parameters():
         value = values[name.removeprefix("module.")]

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 from danalab.models import ModelConfig
-from danalab.train.expert_balance import ExpertBalance
 from danalab.train.parallel import Layout, World, join
-from danalab.train.parallel.sharing import share
-from danalab.train.step import GradientStep, UpdateNorm
+from danalab.train.parallel.strategy import share
+from danalab.train.step.gradients import GradientStep, UpdateNorm
+from danalab.train.step.router_balance import ExpertBalance
 
 VOCAB, LENGTH, ROWS, STEPS = 60, 16, 8, 20
 

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from danalab.optim import optimizer_spec
-from danalab.train.curvature import Curvature
-from danalab.train.driver import OptimizerDriver
 from danalab.train.parallel import Layout, World, join
-from danalab.train.parallel.sharing import share
-from danalab.train.step import GradientStep
+from danalab.train.parallel.strategy import share
+from danalab.train.step.curvature import Curvature
+from danalab.train.step.gradients import GradientStep
+from danalab.train.step.optimizer_driver import OptimizerDriver
 from distributed.curves import ROWS, VOCAB, batch, config
 from distributed.ranks import run_ranks
 

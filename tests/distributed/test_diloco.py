@@ -22,13 +22,13 @@ from danalab.optim import build_optimizer
 from danalab.optim.registry import optimizer_spec
 from danalab.train import job as job_module
 from danalab.train.build import build_trainer
-from danalab.train.config import TrainConfig
-from danalab.train.diloco import Exchange, OuterStep
+from danalab.train.config.optimizer_settings import optimizer_settings
+from danalab.train.config.resolve import resolve
+from danalab.train.config.train_config import TrainConfig
 from danalab.train.job import run_training
-from danalab.train.metrics import read_rows
-from danalab.train.optimizer_settings import optimizer_settings
-from danalab.train.resolve import resolve
-from danalab.train.run import open_run
+from danalab.train.parallel.diloco import Exchange, OuterStep
+from danalab.train.run.metrics import read_rows
+from danalab.train.run.open import open_run
 from distributed.ranks import run_ranks
 
 Weights = dict[str, Tensor]
@@ -268,7 +268,7 @@ def test_a_checkpoint_amid_a_period_has_the_outer_weights_as_its_model(words, tm
 
 def test_validation_is_of_the_outer_weights(words, tmp_path):
     run_ranks(train, 2, settings(words, tmp_path / "run", iterations_to_run=8, keep_steps=("6",)))
-    from danalab.train.evaluate_run import evaluate_run
+    from danalab.train.evaluation.evaluate_run import evaluate_run
 
     row = next(row for row in read_rows(tmp_path / "run" / "metrics.jsonl") if row["step"] == 6)
     loss = evaluate_run(tmp_path / "run", step=6).loss

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from danalab.models import MODELS
-from danalab.train.config import TrainConfig
+from danalab.train.config.train_config import TrainConfig
 from danalab.train.job import run_training
-from danalab.train.metrics import read_rows
+from danalab.train.run.metrics import read_rows
 from distributed.ranks import run_ranks
 
 MODES = {

@@ -12,13 +12,13 @@ from torch.distributed.tensor import DTensor
 from danalab.errors import UserError
 from danalab.models import ModelConfig, build_model
 from danalab.models.moe.losses import router_losses, weighted
-from danalab.models.moe.parallel import check_expert_parallel, share_experts
+from danalab.models.parallel.experts import check_expert_parallel, share_experts
 from danalab.optim import build_optimizer
 from danalab.train.checkpoint import tensors
-from danalab.train.config import TrainConfig
+from danalab.train.config.train_config import TrainConfig
 from danalab.train.job import run_training
-from danalab.train.metrics import read_rows
 from danalab.train.parallel import Layout
+from danalab.train.run.metrics import read_rows
 from distributed.curves import Case, curve, curves
 from distributed.ranks import run_ranks
 

@@ -16,7 +16,7 @@ from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 from danalab.benchmarks.capabilities import EPSILON, render
 from danalab.errors import UserError
 from danalab.optim import DistributedMuonAdamW, list_optimizers, optimizer_spec
-from danalab.optim.sharding import MODES, require_supported, why_not
+from danalab.optim.distributed import MODES, require_supported, why_not
 from distributed.capabilities import (
     RANKS,
     SHAPES,

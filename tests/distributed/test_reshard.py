@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from danalab.optim import DistributedMuonAdamW, build_optimizer
-from danalab.optim.zero.part import Part
+from danalab.optim.distributed.zero.part import Part
 from danalab.train.checkpoint import tensors as flat
 from danalab.train.checkpoint.optimizer_state import flatten
 from danalab.train.checkpoint.parts import StoredPart

@@ -11,7 +11,7 @@ from danalab.errors import UserError
 from danalab.models import ModelConfig, build_model
 from danalab.models import loss as loss_module
 from danalab.models.loss import chunked_cross_entropy, token_cross_entropy
-from danalab.models.tensor_parallel import check_tensor_parallel, share_products
+from danalab.models.parallel.tensor import check_tensor_parallel, share_products
 from distributed.ranks import run_ranks
 
 ROWS, WIDTH, VOCAB = 40, 12, 29

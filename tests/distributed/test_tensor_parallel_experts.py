@@ -14,8 +14,8 @@ from danalab.errors import UserError
 from danalab.models import Decoder, ModelConfig, build_model
 from danalab.models.moe.experts import StackedLinear
 from danalab.models.moe.losses import Usage, router_losses, weighted
-from danalab.models.moe.parallel import share_experts
-from danalab.models.tensor_parallel import check_tensor_parallel, share_products
+from danalab.models.parallel.experts import share_experts
+from danalab.models.parallel.tensor import check_tensor_parallel, share_products
 from danalab.optim import build_optimizer
 from danalab.train.checkpoint import tensors
 from danalab.train.parallel import Layout, World

@@ -15,15 +15,15 @@ import torch
 from danalab.data import open_dataset
 from danalab.errors import FirstRankError, LostRankError, UserError
 from danalab.models import ModelConfig, build_model
-from danalab.train import failures
 from danalab.train import job as job_module
 from danalab.train.build import build_trainer
-from danalab.train.config import TrainConfig
-from danalab.train.evaluation import Evaluator
+from danalab.train.callbacks.tau import read_tau_statistics
+from danalab.train.config.train_config import TrainConfig
+from danalab.train.evaluation.evaluator import Evaluator
 from danalab.train.job import run_training
-from danalab.train.metrics import read_rows
 from danalab.train.parallel import Layout, World, join
-from danalab.train.watch.tau import read_tau_statistics
+from danalab.train.run.metrics import read_rows
+from danalab.train.system import errors as failures
 from distributed.ranks import RankFailed, run_ranks
 
 CPU = torch.device("cpu")

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from danalab.errors import UserError
 from danalab.optim import DistributedMuonAdamW, build_optimizer
-from danalab.optim.zero.layout import Content, plan
+from danalab.optim.distributed.zero.layout import Content, plan
 from distributed.ranks import RankFailed, run_ranks
 
 NAMES = ["muon", "d-muon", "manau", "adana", "dana-star-mk4", "adamw", "adamw-decaying-wd"]

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from danalab.cli._shared.flags import parse
+from danalab.cli._shared.optimizer_flags import FIELD, chosen
 from danalab.cli.app import VERBS
-from danalab.cli.flags import parse
-from danalab.cli.optimizer_flags import FIELD, chosen
 from danalab.optim import optimizer_spec
-from danalab.train.config import TrainConfig
+from danalab.train.config.train_config import TrainConfig
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -10,7 +10,7 @@ import pytest
 from danalab.cli.app import main
 from danalab.errors import UserError
 from danalab.optim import list_optimizers, optimizer_spec
-from danalab.report.optimizer_docs import block, refresh
+from danalab.report.tables.optimizer_docs import block, refresh
 
 ROOT = Path(__file__).parents[2]
 OPTIMIZERS = ROOT / "docs" / "optimizers.md"

@@ -13,10 +13,10 @@ from pathlib import Path
 import torch
 import torch.distributed.checkpoint as dcp
 
-from danalab.train.config import TrainConfig
-from danalab.train.folder import RunFolder
+from danalab.train.config.train_config import TrainConfig
 from danalab.train.job import run_training
-from danalab.train.metrics import read_rows
+from danalab.train.run.folder import RunFolder
+from danalab.train.run.metrics import read_rows
 
 TIMES = {"time", "tokens_per_second", "seconds_per_step", "memory_gib", "data_wait", "save_wait", "mfu"}
 STEPS = 60

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from danalab.train.checkpoint.store import COMMIT, why_unusable
-from danalab.train.folder import RunFolder
+from danalab.train.run.folder import RunFolder
 from e2e.disturbed import assert_same, config, train_in_child
 
 SMALL_FILES = 100_000

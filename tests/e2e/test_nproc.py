@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from danalab.train.metrics import read_rows
+from danalab.train.run.metrics import read_rows
 from distributed.ranks import run_ranks
 
 FLAGS = {

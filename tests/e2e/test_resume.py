@@ -15,8 +15,8 @@ import sys
 import pytest
 import torch.distributed.checkpoint as dcp
 
-from danalab.train.config import TrainConfig
-from danalab.train.folder import RunFolder
+from danalab.train.config.train_config import TrainConfig
+from danalab.train.run.folder import RunFolder
 from e2e.disturbed import STEPS, assert_same, config, train_in_child
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from danalab.train import job
-from danalab.train.config import TrainConfig
-from danalab.train.folder import RunFolder
+from danalab.train.config.train_config import TrainConfig
 from danalab.train.job import run_training
-from danalab.train.metrics import read_rows
+from danalab.train.run.folder import RunFolder
+from danalab.train.run.metrics import read_rows
 from distributed.ranks import RankFailed, run_ranks
 from e2e.disturbed import config, everything, rows
 

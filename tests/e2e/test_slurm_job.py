@@ -10,9 +10,9 @@ import time
 import pytest
 
 from danalab.cli.app import main
-from danalab.train.config import TrainConfig
-from danalab.train.folder import RunFolder
-from danalab.train.metrics import read_rows
+from danalab.train.config.train_config import TrainConfig
+from danalab.train.run.folder import RunFolder
+from danalab.train.run.metrics import read_rows
 from e2e.disturbed import STEPS, assert_same, config
 from slurm_stand_ins import Cluster
 

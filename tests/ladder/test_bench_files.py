@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from danalab.ladder.grid import expand, read_grid
 from danalab.ladder.ladder import LadderPlan
-from danalab.ladder.sweep import run_sweep
+from danalab.ladder.runs.grid import expand, read_grid
+from danalab.ladder.runs.sweep import run_sweep
 
 BENCH = Path(__file__).parents[2] / "bench"
 SWEEPS = sorted(BENCH.glob("*_sweep.yaml"))

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from danalab.errors import UserError
 from danalab.models import MODELS, Decoder, ModelConfig, build_model
-from danalab.models.layers import LayerNorm
-from danalab.models.rotary import Rotary, rotate
+from danalab.models.layers.basic import LayerNorm
+from danalab.models.layers.rotary import Rotary, rotate
 from danalab.scaling import dimensions, parameter_count
 
 STRUCTURES = {name: MODELS.get(name).structure for name in MODELS.names()}

@@ -11,10 +11,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from danalab.errors import UserError
+from danalab.inference.generation import generate
 from danalab.models import MODELS, ModelConfig, build_model
 from danalab.models.delta_rule import rule
-from danalab.models.generation import generate
-from danalab.optim.kinds import KINDS
+from danalab.optim.core.kinds import KINDS
 from danalab.scaling import flops_per_token, parameter_count
 from danalab.scaling.linear_attention import CHUNK
 from models.architectures import LENGTH, VARIANTS, VOCAB, is_dense_attention, tiny

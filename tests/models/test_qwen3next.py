@@ -11,10 +11,10 @@ from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from danalab.errors import UserError
+from danalab.inference.generation import generate
 from danalab.models import ModelConfig, build_model, canonical_arrays, load_canonical
-from danalab.models.delta_rule.convolution import ShortConvolution
 from danalab.models.delta_rule.mixer import Forgetting, GatedDeltaNet
-from danalab.models.generation import generate
+from danalab.models.layers.short_convolution import ShortConvolution
 from danalab.scaling import flops_per_token, parameter_count
 
 

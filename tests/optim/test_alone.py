@@ -55,4 +55,4 @@ new = {name.split(".")[0] for name in set(sys.modules) - before} - set(sys.stdli
 heavy = [name for name in sys.modules if name.startswith(("torch._inductor", "torch.distributed.tensor"))]
 print(sorted(new), [name for name in heavy if name not in before])
 """
-    assert python(code).strip() == "['danalab'] []"
+    assert python(code).strip() == "['danalab', 'lazy_loader'] []"

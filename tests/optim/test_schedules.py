@@ -16,7 +16,7 @@ from danalab.errors import UserError
 from danalab.optim import ADana, get_schedule, lr_scheduler
 from danalab.optim.schedules import DECAYS, SCHEDULES, schedule_settings
 
-FOLDER = Path(__file__).parents[1] / "data" / "golden"
+FOLDER = Path(__file__).parents[1] / "fixtures" / "golden"
 INDEX = json.loads((FOLDER / "golden_index.json").read_text())["lr_schedules"]
 OURS = {"final_lr_factor": "final_lr_scale", "init_div_factor": "div_factor", "n_inf": "cos_inf_steps"}
 

@@ -13,13 +13,13 @@ import pytest
 from matplotlib.figure import Figure
 
 from danalab.cli.app import main
-from danalab.ladder.statistics import Interval
+from danalab.ladder.fit.statistics import Interval
 from danalab.report.contents import PICTURES
-from danalab.report.headline import headlines, known, verdict
-from danalab.report.ladder_figures import law_figure
+from danalab.report.figures.ladder import law_figure
+from danalab.report.figures.saved import draw_saved
 from danalab.report.ladder_report import read_material, write_report
-from danalab.report.ladder_tables import as_latex, as_markdown, saved_table
-from danalab.report.saved_figures import draw_saved
+from danalab.report.tables.headline import headlines, known, verdict
+from danalab.report.tables.ladder import as_latex, as_markdown, saved_table
 from ladder.planted import plant
 
 PACKED_LIMIT = 2_000_000

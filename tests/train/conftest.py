@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from danalab.train.config import TrainConfig
+from danalab.train.config.train_config import TrainConfig
 from text_data import prepare_lines
 
 

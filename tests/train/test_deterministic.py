@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from danalab.train.job import run_training
-from danalab.train.run import open_run
+from danalab.train.run.open import open_run
 from distributed.ranks import run_ranks
 
 

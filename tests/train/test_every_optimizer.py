@@ -11,11 +11,11 @@ from danalab.data import open_dataset
 from danalab.errors import UserError
 from danalab.optim import list_optimizers
 from danalab.train.build import build_trainer
-from danalab.train.folder import RunFolder
+from danalab.train.config.resolve import resolve
 from danalab.train.job import train
-from danalab.train.resolve import resolve
-from danalab.train.resume import choose_source, run_record
-from danalab.train.run import open_run
+from danalab.train.run.folder import RunFolder
+from danalab.train.run.open import open_run
+from danalab.train.run.resume import choose_source, run_record
 
 EVERY = list_optimizers()
 STEPS, STOP = 14, 6

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from danalab.train.config.resolve import resolve
 from danalab.train.job import run_training, train
-from danalab.train.resolve import resolve
-from danalab.train.run import open_run
+from danalab.train.run.open import open_run
 
 
 def weights(folder):
@@ -35,7 +35,7 @@ def test_a_run_that_stops_there_is_bitwise_the_run_in_one(tiny, tmp_path, opt, s
 def test_ademamix_follows_the_ladder_and_runs_of_a_few_steps_have_no_negative_rate(tiny):
     from danalab.data import open_dataset
     from danalab.optim import optimizer_spec
-    from danalab.train.optimizer_settings import optimizer_settings
+    from danalab.train.config.optimizer_settings import optimizer_settings
 
     for steps, slow in ((1000, 1 - 8 / 1000), (8, 0.0), (5, 0.0)):
         config = tiny(opt="ademamix", iterations=steps, warmup_steps=0)

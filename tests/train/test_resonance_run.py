@@ -13,8 +13,8 @@ from danalab.cli.app import main
 from danalab.models import ModelConfig, build_model
 from danalab.train import train
 from danalab.train.job import run_training
-from danalab.train.run import open_run
-from danalab.train.step import GradientStep
+from danalab.train.run.open import open_run
+from danalab.train.step.gradients import GradientStep
 
 RESONANCE = {"arch": "resonance", "n_heads": 4, "num_frequencies": 8, "opt": "adamw"}
 

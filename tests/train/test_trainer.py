@@ -17,13 +17,13 @@ from danalab.errors import UserError
 from danalab.train import job as job_module
 from danalab.train.build import build_trainer
 from danalab.train.checkpoint import store as store_module
-from danalab.train.evaluate_run import evaluate_run
-from danalab.train.evaluation import Evaluation, Evaluator
-from danalab.train.folder import RunFolder
-from danalab.train.guard import NonFiniteError
+from danalab.train.config.resolve import resolve
+from danalab.train.evaluation.evaluate_run import evaluate_run
+from danalab.train.evaluation.evaluator import Evaluation, Evaluator
 from danalab.train.job import run_training, train
-from danalab.train.resolve import resolve
-from danalab.train.run import open_run
+from danalab.train.run.folder import RunFolder
+from danalab.train.run.open import open_run
+from danalab.train.step.finite_guard import NonFiniteError
 
 TIMES = {"time", "tokens_per_second", "seconds_per_step", "memory_gib", "data_wait", "save_wait", "mfu"}
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from danalab.optim.distributed import MODES
 from danalab.optim.registry import list_optimizers, optimizer_spec
-from danalab.optim.sharding import MODES
-from danalab.optim.spec import OptimizerSpec
+from danalab.optim.registry.spec import OptimizerSpec
 
 Cell = Mapping[str, Any]
 """{"refused": why}, or {"step": difference, "reload": difference} relative to the largest update."""
@@ -46,7 +46,7 @@ TAIL = """
 - **local shards, sums over ranks**: the statistic over all parameters is a sum, which is completed over ranks.
 
 `zero` is `DistributedMuonAdamW`: parameters are replicated, each rank owns slices or whole parameters. A sharded run
-with an optimizer that cannot be exact is refused by `danalab.optim.sharding.require_supported(name, mode)`.
+with an optimizer that cannot be exact is refused by `danalab.optim.distributed.dtensor.require_supported(name, mode)`.
 
 Checkpoints hold DTensors for what is sharded and are read by any number of ranks, in any mode: `state_dict()` is
 collective where state is owned (call it on all ranks). It is complete before the first step already; each group says in

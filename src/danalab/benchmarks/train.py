@@ -27,9 +27,9 @@ from danalab.data import open_dataset
 from danalab.scaling import dimensions
 from danalab.scaling.hardware import peak_flops
 from danalab.train.build import build_trainer
-from danalab.train.config import TrainConfig
-from danalab.train.folder import RunFolder
-from danalab.train.resolve import resolve
+from danalab.train.config.resolve import resolve
+from danalab.train.config.train_config import TrainConfig
+from danalab.train.run.folder import RunFolder
 from danalab.train.trainer import BatchSource, Trainer
 
 

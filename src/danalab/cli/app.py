@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from danalab import __version__
-from danalab.cli.flags import Parsed, parse
+from danalab.cli._shared.flags import Parsed, parse
 from danalab.errors import FirstRankError, LostRankError, UserError, nearest, told_by_system
 
 VERBS = {

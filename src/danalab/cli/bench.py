@@ -165,8 +165,8 @@ def resonance(flags: ResonanceFlags) -> None:
 
     pin_threads(flags.threads)
     from danalab.benchmarks.resonance import QUICK, Settings, measure
-    from danalab.report.drawing import save_figure
-    from danalab.report.resonance_figure import resonance_figure
+    from danalab.report.figures.drawing import save_figure
+    from danalab.report.figures.resonance import resonance_figure
 
     chosen: dict[str, Any] = {"d_model": 64, "n_layers": 1, "rounds": 2} if flags.device == "cpu" else {
         "d_model": 1024, "n_layers": 4, "rounds": 5}  # fmt: skip

@@ -27,8 +27,8 @@ def run(flags: Flags) -> None:
 
     from danalab.errors import UserError
     from danalab.report.comparison import COLUMNS, compare, named_apart, table_cells, write_comparison
-    from danalab.report.console import print_table
     from danalab.report.curves import read_curve
+    from danalab.report.tables.console import print_table
 
     if len(flags.runs) < 1:
         raise UserError("name at least one run folder: danalab compare runs/A runs/B")

@@ -52,7 +52,7 @@ def prepare(flags: PrepareFlags) -> None:
     if flags.dry_run:
         _show_offer(flags.name, flags.input, flags.json)
         return
-    from danalab.data.preparation import prepare as prepare_dataset
+    from danalab.data.preparation.pipeline import prepare as prepare_dataset
 
     folder = prepare_dataset(
         flags.name,
@@ -94,7 +94,7 @@ def download(flags: DownloadFlags) -> None:
         return
     if flags.workers < 1:
         raise UserError(f"--workers {flags.workers}: at least 1 is needed")
-    from danalab.data.download import download as fetch
+    from danalab.data.preparation.download import download as fetch
 
     folder = fetch(flags.name, flags.local_dir, flags.workers)
     if flags.json:
@@ -105,7 +105,7 @@ def download(flags: DownloadFlags) -> None:
 
 
 def _show_offer(name: str, inputs: tuple[str, ...], as_json: bool) -> None:
-    from danalab.data.download import offer
+    from danalab.data.preparation.download import offer
 
     found = offer(name, inputs)
     if as_json:
@@ -134,10 +134,10 @@ class VerifyFlags:
 
 def verify(flags: VerifyFlags) -> int:
     """Read a data set through and compare it with its manifest; exit code 1 with each bad file named."""
-    from danalab.data.description import verify as faults_of
+    from danalab.data.check.description import verify as faults_of
 
     if flags.record:
-        from danalab.data.bare import record
+        from danalab.data.formats.raw_bin import record
 
         record(flags.path)
     faults = faults_of(flags.path)
@@ -162,7 +162,7 @@ class InfoFlags:
 
 def info(flags: InfoFlags) -> None:
     """Tokens, documents, shards, tokenizer and source of a data set."""
-    from danalab.data.description import describe
+    from danalab.data.check.description import describe
 
     if flags.json:
         _print_json(flags.path)
@@ -183,7 +183,7 @@ def info(flags: InfoFlags) -> None:
 
 
 def _print_json(folder: Path) -> None:
-    from danalab.data.description import describe
+    from danalab.data.check.description import describe
 
     json.dump(describe(folder), sys.stdout)
     print()

@@ -31,9 +31,9 @@ def validate(flags: ValidateFlags) -> int:
     """Read a data set through and list everything that is wrong with it; exit code 1 when anything is."""
     from rich.console import Console
 
-    from danalab.data.arrays.layout import is_divided
-    from danalab.data.validation import validate as validate_data
-    from danalab.data.validation.advice import advise
+    from danalab.data.check import validate as validate_data
+    from danalab.data.check.advice import advise
+    from danalab.data.formats.arrays.layout import is_divided
     from danalab.errors import UserError
     from danalab.files import write_json
 
@@ -87,7 +87,7 @@ class SplitFlags:
 
 def split(flags: SplitFlags) -> None:
     """Divide a folder of arrays into train/ and val/ of symbolic links; nothing is copied or overwritten."""
-    from danalab.data.arrays.division import divide
+    from danalab.data.formats.arrays.division import divide
 
     made = divide(flags.path, flags.output_path, val_ratio=flags.val_ratio, seed=flags.seed, by=flags.by)
     if flags.json:

@@ -24,9 +24,9 @@ class Flags:
 
 def run(flags: Flags) -> None:
     """The whole story on a laptop CPU: corpus, tokenizer, tuned AdamW and ADana, pictures, table, samples, one page."""
-    from danalab.demo import DemoConfig, as_json, run_demo, verdict
     from danalab.report.comparison import COLUMNS, table_cells
-    from danalab.report.console import print_table
+    from danalab.report.tables.console import print_table
+    from danalab.showcase.demo import DemoConfig, as_json, run_demo, verdict
 
     config = DemoConfig(
         out=flags.out, tokens=flags.tokens, vocab_size=flags.vocab_size, seeds=flags.seeds, jobs=flags.jobs

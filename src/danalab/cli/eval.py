@@ -37,8 +37,8 @@ def run(flags: Flags) -> None:
     import json
 
     from danalab.errors import UserError
-    from danalab.train.console import log_to_stderr
-    from danalab.train.evaluate_run import evaluate_run
+    from danalab.train.callbacks.console import log_to_stderr
+    from danalab.train.evaluation.evaluate_run import evaluate_run
 
     log_to_stderr()
     if flags.lm_eval is not None:
@@ -74,7 +74,7 @@ def _on_tasks(flags: Flags) -> None:
     import json
 
     from danalab.errors import UserError
-    from danalab.train.harness import evaluate_tasks
+    from danalab.train.evaluation.lm_eval import evaluate_tasks
 
     assert flags.lm_eval is not None
     if flags.data is not None:

@@ -27,8 +27,8 @@ def run(flags: Flags) -> None:
     import dataclasses
     import json
 
-    from danalab.train.console import log_to_stderr
-    from danalab.train.exchange import export_run
+    from danalab.train.callbacks.console import log_to_stderr
+    from danalab.train.run.exchange import export_run
 
     log_to_stderr()
     done = export_run(flags.run, flags.out, step=flags.step, dtype=flags.dtype)

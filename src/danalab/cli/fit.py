@@ -39,10 +39,10 @@ def run(flags: Flags) -> None:
 
     from danalab.errors import UserError
     from danalab.ladder.analysis import analyse
-    from danalab.ladder.rows import read_ladder
-    from danalab.report.console import print_table
-    from danalab.report.ladder_tables import law_table, lr_law_table, saved_table, tuned_table
-    from danalab.report.rate_tables import predicted_table, shared_curvature_table, tolerance_table
+    from danalab.ladder.runs.rows import read_ladder
+    from danalab.report.tables.console import print_table
+    from danalab.report.tables.ladder import law_table, lr_law_table, saved_table, tuned_table
+    from danalab.report.tables.rates import predicted_table, shared_curvature_table, tolerance_table
 
     if flags.bootstrap < 0:
         raise UserError(f"--bootstrap {flags.bootstrap}: must be 0 or more")

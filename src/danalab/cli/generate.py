@@ -68,7 +68,7 @@ def run(flags: Flags) -> None:
 
 
 def _sampler(flags: Flags):
-    from danalab.train.sampling import Sampler
+    from danalab.train.run.sampling import Sampler
 
     if flags.from_ is None and flags.run is not None:
         return Sampler.open(flags.run, flags.step, flags.tokenizer)

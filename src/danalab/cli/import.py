@@ -24,8 +24,8 @@ def run(flags: Flags) -> None:
     import dataclasses
     import json
 
-    from danalab.train.console import log_to_stderr
-    from danalab.train.exchange import import_folder
+    from danalab.train.callbacks.console import log_to_stderr
+    from danalab.train.run.exchange import import_folder
 
     log_to_stderr()
     done = import_folder(flags.source, flags.out)

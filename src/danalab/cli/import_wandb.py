@@ -36,11 +36,11 @@ def run(flags: Flags) -> None:
     """Write exported runs as rows of a ladder with their validation curves, for danalab fit and danalab report."""
     import json
 
-    from danalab.cli.run_tables import print_rows
-    from danalab.ladder.grid import parse_fixed
-    from danalab.ladder.wandb_files import read_api, read_exports
-    from danalab.ladder.wandb_keys import Keys
-    from danalab.ladder.wandb_rows import import_runs
+    from danalab.cli._shared.run_tables import print_rows
+    from danalab.ladder.runs.grid import parse_fixed
+    from danalab.ladder.wandb.files import read_api, read_exports
+    from danalab.ladder.wandb.keys import Keys
+    from danalab.ladder.wandb.rows import import_runs
 
     if bool(flags.files) == (flags.api is not None):
         raise UserError("give either exported files (or folders of them), or --api ENTITY/PROJECT")

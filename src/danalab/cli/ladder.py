@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Literal
 
 from tyro.conf import Positional
 
-from danalab.cli.cluster_flags import ClusterFlags, require_used
-from danalab.cli.run_tables import (
+from danalab.cli._shared.cluster_flags import ClusterFlags, require_used
+from danalab.cli._shared.run_tables import (
     CostFlags,
     require_plan_flags,
     show_open_ends,
@@ -52,9 +52,9 @@ def run(flags: Flags) -> int:
     from dataclasses import replace
 
     from danalab.ladder.ladder import LadderPlan, run_ladder
-    from danalab.ladder.sweep import collect
-    from danalab.report.console import print_table
-    from danalab.train.console import log_to_stderr
+    from danalab.ladder.runs.sweep import collect
+    from danalab.report.tables.console import print_table
+    from danalab.train.callbacks.console import log_to_stderr
 
     require_used(flags, flags.executor)
     require_plan_flags(flags, flags.dry_run)

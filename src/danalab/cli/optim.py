@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from danalab.cli.optim_list import ListFlags, list_optimizers
-from danalab.train.scheduler_flags import SchedulerFlags
+from danalab.train.config.scheduler_flags import SchedulerFlags
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,8 +80,8 @@ def schedules(flags: SchedulesFlags) -> None:
     import json
 
     from danalab.files import write_atomically
-    from danalab.report.figures import save_figure
-    from danalab.report.log_time import RunSchedules, schedule_figure, schedule_table
+    from danalab.report.figures.schedules import RunSchedules, schedule_figure, schedule_table
+    from danalab.report.figures.training import save_figure
 
     omega = 4.0 if flags.omega is None and flags.weight_decay is None else flags.omega
     run = RunSchedules(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from danalab.optim.spec import OptimizerSpec
+    from danalab.optim.registry.spec import OptimizerSpec
 
 ARCHITECTURES = ("enoki", "qwen3")
 """Those with fitted learning-rate laws."""
@@ -38,7 +38,7 @@ def list_optimizers(flags: ListFlags) -> None:
 
 def as_dict(spec: OptimizerSpec) -> dict[str, Any]:
     """All that is known of an optimizer, for JSON."""
-    from danalab.optim.given import kind_of
+    from danalab.optim.core.parse_settings import kind_of
 
     return {
         "name": spec.name,
@@ -83,7 +83,7 @@ def _print_table(specs: list[OptimizerSpec]) -> None:
 
 
 def _print_one(spec: OptimizerSpec) -> None:
-    from danalab.optim.given import kind_of, written
+    from danalab.optim.core.parse_settings import kind_of, written
 
     print(f"{spec.name}: {spec.summary}\nreference: {spec.reference}")
     if spec.aliases:
@@ -117,7 +117,7 @@ def _needs(spec: OptimizerSpec) -> list[str]:
 
 
 def _modes(spec: OptimizerSpec) -> list[str]:
-    from danalab.optim.sharding import MODES, why_not
+    from danalab.optim.distributed import MODES, why_not
 
     return [mode for mode in MODES if why_not(spec, mode) is None]
 

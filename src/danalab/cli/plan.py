@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from danalab.scaling.dimensions import GPT2_VOCAB
 from danalab.scaling.sparsity import EXPERT_SETTINGS
-from danalab.train.model_flags import ModelFlags
+from danalab.train.config.model_flags import ModelFlags
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,8 +56,8 @@ def run(flags: Flags) -> None:
     from danalab.scaling import plan
     from danalab.scaling.estimates import accelerator_hours, memory_gib
     from danalab.scaling.resonance import RESONANCE_SETTINGS
-    from danalab.train.given_size import given_dimensions
-    from danalab.train.resolve import checked_decay
+    from danalab.train.config.given_size import given_dimensions
+    from danalab.train.config.resolve import checked_decay
 
     planned = plan(
         flags.arch,

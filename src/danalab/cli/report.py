@@ -36,8 +36,8 @@ def run(flags: Flags) -> None:
     import json
 
     from danalab.errors import UserError
-    from danalab.report.headline import verdict
     from danalab.report.ladder_report import read_material, write_report
+    from danalab.report.tables.headline import verdict
 
     if flags.bootstrap < 0:
         raise UserError(f"--bootstrap {flags.bootstrap}: must be 0 or more")

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from danalab.cli.cluster_flags import ResourceFlags
+from danalab.cli._shared.cluster_flags import ResourceFlags
 from danalab.errors import UserError
 
 if TYPE_CHECKING:
-    from danalab.train.config import TrainConfig
+    from danalab.train.config.train_config import TrainConfig
 
 TAKES_REST = True
 """What follows -- are flags of `danalab train`."""
@@ -43,7 +43,7 @@ def run(flags: Flags, rest: list[str]) -> int:
     """Write a SLURM job script that goes on until a run's last step, and submit it; flags of the run follow --."""
     import json
 
-    from danalab.train.slurm import Job, read_runs, submit
+    from danalab.train.system.slurm import Job, read_runs, submit
 
     resources = flags.resources()
     if flags.runs is None and not rest:
@@ -70,8 +70,8 @@ def _checked(words: list[str], ranks: int) -> tuple[str, list[str]]:
 
     The name is one of the flags alone: the same in every job of the run, and known before the data is looked at.
     """
-    from danalab.cli.flags import parse
-    from danalab.train.config import MECHANICS, TrainConfig
+    from danalab.cli._shared.flags import parse
+    from danalab.train.config.train_config import MECHANICS, TrainConfig
 
     config: TrainConfig = parse(TrainConfig, list(words), prog="danalab train", description="").flags
     if getattr(config, "nproc", 1) not in (None, 1):

@@ -8,8 +8,8 @@ from typing import Literal
 
 from tyro.conf import Positional
 
-from danalab.cli.cluster_flags import ClusterFlags, require_used
-from danalab.cli.run_tables import CostFlags, require_plan_flags, show_plan, show_rows
+from danalab.cli._shared.cluster_flags import ClusterFlags, require_used
+from danalab.cli._shared.run_tables import CostFlags, require_plan_flags, show_plan, show_rows
 from danalab.errors import UserError
 
 
@@ -37,9 +37,9 @@ class Flags(CostFlags, ClusterFlags):
 
 def run(flags: Flags) -> int:
     """Make every run of a grid that isn't finished yet; failures are listed at the end and don't stop the rest."""
-    from danalab.ladder.grid import expand, parse_assignments, parse_fixed, read_grid
-    from danalab.ladder.sweep import collect, run_sweep
-    from danalab.train.console import log_to_stderr
+    from danalab.ladder.runs.grid import expand, parse_assignments, parse_fixed, read_grid
+    from danalab.ladder.runs.sweep import collect, run_sweep
+    from danalab.train.callbacks.console import log_to_stderr
 
     require_used(flags, flags.executor)
     require_plan_flags(flags, flags.dry_run)

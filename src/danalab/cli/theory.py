@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from danalab.cli.theory_flags import (
+from danalab.cli._shared.theory_flags import (
     HummingbirdFlags,
     LimitFlags,
     MoEFlags,
@@ -94,8 +94,8 @@ def limit(flags: LimitFlags) -> None:
 
 def predict(flags: PredictFlags) -> None:
     """Phase, kappa, exponents and curves for a measured spectrum; as a heuristic, beside measured loss curves."""
-    from danalab.theory.measured import compare_curves, compare_ladder, read_measured
-    from danalab.theory.prediction import load_spectrum, power_law, predict
+    from danalab.theory.prediction.measured import compare_curves, compare_ladder, read_measured
+    from danalab.theory.prediction.predict import load_spectrum, power_law, predict
     from danalab.theory.studies import prediction as study
 
     if flags.spectrum is None and flags.alpha is None:
@@ -122,7 +122,7 @@ def predict(flags: PredictFlags) -> None:
 
 
 def _model(flags: Any) -> Any:
-    from danalab.theory.model import PLRF
+    from danalab.theory.problem.model import PLRF
 
     return PLRF(flags.alpha, flags.beta, flags.v, flags.d)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from danalab.train.config import TrainConfig as Flags
+from danalab.train.config.train_config import TrainConfig as Flags
 
 
 def run(flags: Flags) -> int:
@@ -13,7 +13,7 @@ def run(flags: Flags) -> int:
     import json
     import sys
 
-    from danalab.train.console import log_to_stderr
+    from danalab.train.callbacks.console import log_to_stderr
     from danalab.train.job import run_training
 
     log_to_stderr()
@@ -30,8 +30,8 @@ def run(flags: Flags) -> int:
 def resolved_config(flags: Flags) -> dict[str, Any]:
     """The configuration with nothing left automatic, for --print-config."""
     from danalab.data import vocabulary_of
+    from danalab.train.config.resolve import resolve
     from danalab.train.parallel.layout import data_parallel_ranks
-    from danalab.train.resolve import resolve
 
     ranks = data_parallel_ranks(flags, os.environ)
     return resolve(flags, vocabulary_of(flags.data, flags.tokenizer), world_size=ranks).config.as_dict()

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import numpy as np
 
-from danalab.data.layouts import layout_of
-from danalab.data.loader import Batches, Sequential
-from danalab.data.packing import PackedDocuments
-from danalab.data.ramps import Ramp
-from danalab.data.rows import Rows, Sequences, Shuffled, Windows
-from danalab.data.store import TokenStore
+from danalab.data.formats.layouts import layout_of
+from danalab.data.formats.store import TokenStore
+from danalab.data.order.batches import Batches, Sequential
+from danalab.data.order.packing import PackedDocuments
+from danalab.data.order.ramps import Ramp
+from danalab.data.order.windows import Rows, Sequences, Shuffled, Windows
 from danalab.data.tokenizers import Tokenizer, load_tokenizer
 from danalab.errors import UserError
 
@@ -123,7 +123,7 @@ class Dataset:
             seq_len: tokens a sequence.
             rank, world_size: this rank's slice of each global batch.
             packing: "windows" (the stream cut at every seq_len tokens) or "documents" (whole documents packed into
-                rows without padding, see `danalab.data.packing`).
+                rows without padding, see `danalab.data.order.packing`).
             length: into pieces of how many tokens the sequences are cut; a divisor of seq_len for each step.
 
         Raises:
@@ -189,7 +189,7 @@ class Dataset:
 
 
 def open_dataset(path: str | Path, split: str = "train") -> Dataset:
-    """Open a split of a data set in any of the known layouts (`danalab.data.layouts`); nothing is read into memory.
+    """Open a split of a data set in any layout of `danalab.data.formats`; nothing is read into memory.
 
     Args:
         path: the folder.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from danalab.data.resolve import Unprepared, find_dataset
+from danalab.data.open import Unprepared, find_dataset
 from danalab.data.tokenizers import EOS, Gpt2Tokenizer, eos_of_size, load_tokenizer, requested_size
 from danalab.data.tokenizers.base import padded
 from danalab.errors import UserError
@@ -49,7 +49,7 @@ def vocabulary_of(data: str | Path, tokenizer: str | Path | None = None) -> Voca
     Raises:
         UserError: see `resolve_dataset`, `open_dataset` and `parse_mixture`.
     """
-    from danalab.data.mixture import parse_mixture
+    from danalab.data.order.mixture import parse_mixture
 
     pairs = parse_mixture(str(data))
     if pairs is None:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from danalab.errors import UserError, nearest
-from danalab.ladder.curvature import (
+from danalab.ladder.fit.curvature import (
     Curvature,
     SharedCurvature,
     Tolerance,
@@ -20,14 +20,14 @@ from danalab.ladder.curvature import (
     fit_shared_curvature,
     fit_tolerance,
 )
-from danalab.ladder.gain import Gain, compute_gain
-from danalab.ladder.loss_fit import check_points, fit_joint_laws, fit_loss_law
-from danalab.ladder.loss_law import LossLaw
-from danalab.ladder.lr_law import LEAST_SIZES, LRLaw, fit_lr_law
-from danalab.ladder.rows import validation_points
-from danalab.ladder.saved import Saved, compute_saved
-from danalab.ladder.statistics import Interval
-from danalab.ladder.tuning import Row, Tuned, diverged_trials, flops_of, has_diverged, is_usable, rate_trials, tune
+from danalab.ladder.fit.loss_fit import check_points, fit_joint_laws, fit_loss_law
+from danalab.ladder.fit.loss_law import LossLaw
+from danalab.ladder.fit.lr_law import LEAST_SIZES, LRLaw, fit_lr_law
+from danalab.ladder.fit.statistics import Interval
+from danalab.ladder.fit.tuning import Row, Tuned, diverged_trials, flops_of, has_diverged, is_usable, rate_trials, tune
+from danalab.ladder.runs.rows import validation_points
+from danalab.ladder.saved.at_size import Saved, compute_saved
+from danalab.ladder.saved.gain import Gain, compute_gain
 
 PREDICTED = (2.0, 4.0, 10.0)
 """Sizes, in the largest one measured, for which a learning rate is predicted where none are named."""
@@ -150,7 +150,7 @@ def analyse(
         rows: of `read_ladder`.
         baseline: optimizer that the others are measured against; None: adamw, or where none of it finished the first.
         law: kind of the loss law, saturated, broken or chinchilla.
-        convention: of compute; see `danalab.ladder.compute`.
+        convention: of compute; see `danalab.ladder.saved.compute`.
         joint: one E for all optimizers; otherwise each law has its own.
         predict: sizes [parameters without embeddings] for which to predict learning rates; none: some beyond those
             measured.

@@ -17,12 +17,12 @@ from typing import Any
 
 from danalab.errors import UserError, nearest
 from danalab.files import write_json
-from danalab.ladder.arrays import Cluster
-from danalab.ladder.grid import Cell, expand, name_of, parse_plan
-from danalab.ladder.pool import Failure
-from danalab.ladder.sweep import run_sweep
+from danalab.ladder.runs.grid import Cell, expand, name_of, parse_plan
+from danalab.ladder.runs.pool import Failure
+from danalab.ladder.runs.slurm_arrays import Cluster
+from danalab.ladder.runs.sweep import run_sweep
 from danalab.scaling.learning_rate import OPTIMIZERS
-from danalab.train.config import flag
+from danalab.train.config.train_config import flag
 
 _FORMS = {
     "opts": "opts: [adamw, adana]",
@@ -170,7 +170,7 @@ def run_ladder(
     """Run all of it that is not there yet; see the module's docstring.
 
     Args:
-        executor, jobs, cluster: see `danalab.ladder.sweep.run_sweep`.
+        executor, jobs, cluster: see `danalab.ladder.runs.sweep.run_sweep`.
     Raises:
         UserError: a setting that cannot be meant.
     """

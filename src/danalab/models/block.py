@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 from danalab.errors import UserError, nearest
-from danalab.models.attention import Attention
 from danalab.models.cache import State
 from danalab.models.config import ModelConfig
 from danalab.models.delta_rule.mixer import GatedDeltaNet
-from danalab.models.layers import make_norm
+from danalab.models.layers.attention import Attention
+from danalab.models.layers.basic import make_norm
 from danalab.models.moe.router import Routing
 from danalab.models.resonance.mixer import Resonator
 

@@ -30,7 +30,7 @@ class KeyValues:
 
 
 class LastInputs:
-    """What short convolutions (`danalab.models.delta_rule.convolution`) have to know of earlier tokens."""
+    """What short convolutions (`danalab.models.layers.short_convolution`) have to know of earlier tokens."""
 
     def __init__(self, batch: int):
         self.batch = batch

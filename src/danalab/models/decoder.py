@@ -21,14 +21,14 @@ from danalab.errors import UserError
 from danalab.models.block import Block, checkpointing_rule
 from danalab.models.cache import Cache
 from danalab.models.config import ModelConfig
-from danalab.models.documents import document_positions, document_starts
 from danalab.models.init import initialise
-from danalab.models.layers import KIND_OF_ROLE, Embedding, Linear, make_norm
+from danalab.models.layers.basic import KIND_OF_ROLE, Embedding, Linear, make_norm
+from danalab.models.layers.documents import document_positions, document_starts
+from danalab.models.layers.rotary import Rotary
 from danalab.models.loss import chunked_cross_entropy, hoyer_penalty, token_cross_entropy
 from danalab.models.moe.losses import router_losses, stacked, weighted
 from danalab.models.moe.router import Routing
-from danalab.models.rotary import Rotary
-from danalab.models.vocabulary_part import whole_logits
+from danalab.models.parallel.vocabulary import whole_logits
 
 
 class Decoder(nn.Module):
@@ -199,7 +199,7 @@ class Decoder(nn.Module):
         initialise(self, init or self.config.architecture.init, generator)
 
     def parameter_roles(self) -> dict[str, str]:
-        """Parameter name -> role (see `danalab.models.layers`)."""
+        """Parameter name -> role (see `danalab.models.layers.basic`)."""
         return {
             f"{prefix}.{name}" if prefix else name: _role(module, name)
             for prefix, module in self.named_modules()
@@ -207,7 +207,7 @@ class Decoder(nn.Module):
         }
 
     def parameter_kinds(self) -> dict[str, str]:
-        """Parameter name -> its kind (`danalab.optim.kinds`), by which optimizers group."""
+        """Parameter name -> its kind (`danalab.optim.core.kinds`), by which optimizers group."""
         return {name: KIND_OF_ROLE[role] for name, role in self.parameter_roles().items()}
 
     def num_parameters(self) -> int:

@@ -6,10 +6,10 @@ Source: Radford et al. 2019, "Language Models are Unsupervised Multitask Learner
 
 from __future__ import annotations
 
-from danalab.models.attention import Attention
 from danalab.models.block import Block
 from danalab.models.config import ModelConfig
 from danalab.models.decoder import Decoder
+from danalab.models.layers.attention import Attention
 from danalab.models.moe.mixture import feed_forward
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from danalab.errors import UserError
-from danalab.models.vocabulary_part import VocabularyPart, vocabulary_part
+from danalab.models.parallel.vocabulary import VocabularyPart, vocabulary_part
 
 # Rows of a chunk, bounded by its logits. CPU: enough for efficient products, few enough for the passes between them to
 # stay in cache where the vocabulary allows it. Accelerators: the products must be large.

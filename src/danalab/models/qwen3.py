@@ -6,10 +6,10 @@ Sources: arXiv 2505.09388 (Qwen3), 2505.06708 (gated attention), 2602.05298 (thi
 
 from __future__ import annotations
 
-from danalab.models.attention import Attention
 from danalab.models.block import Block
 from danalab.models.config import ModelConfig
 from danalab.models.decoder import Decoder
+from danalab.models.layers.attention import Attention
 from danalab.models.moe.mixture import feed_forward
 
 

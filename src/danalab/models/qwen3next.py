@@ -7,11 +7,11 @@ Norms hold their gains less 1. Sources: Qwen3-Next as in the `transformers` libr
 
 from __future__ import annotations
 
-from danalab.models.attention import Attention
 from danalab.models.block import Block
 from danalab.models.config import ModelConfig
 from danalab.models.decoder import Decoder
 from danalab.models.delta_rule.mixer import GatedDeltaNet
+from danalab.models.layers.attention import Attention
 from danalab.models.moe.mixture import feed_forward
 
 

@@ -8,7 +8,7 @@
     updates, state = optimizer.update(grads, state, params)
     params = optax.apply_updates(params, updates)
 
-The update rule is `danalab.theory.updates.dana_step`. After it comes the independent weight decay
+The update rule is `danalab.optim.jax_rules.dana_step`. After it comes the independent weight decay
 p <- p (1 - s(t) weight_decay / (1 + t / wd_ts)), with s the learning rate divided by its peak.
 Source: arXiv 2602.05298.
 """
@@ -28,8 +28,8 @@ try:
 except ImportError as error:
     raise MissingExtra("optax", "theory", "danalab.optim.optax") from error
 
-from danalab.optim.settings import check_first_decay
-from danalab.theory.updates import Moments, dana_step, zero_moments
+from danalab.optim.core.settings import check_first_decay
+from danalab.optim.jax_rules import Moments, dana_step, zero_moments
 
 __all__ = ["DanaState", "adana", "dana_mk4", "dana_star", "dana_star_mk4"]
 

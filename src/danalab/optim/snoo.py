@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from danalab.errors import UserError
-from danalab.optim.rehearsal import is_rehearsal
-from danalab.optim.state import local, moment_dtype, parameter_name
+from danalab.optim.core.dummy_step import is_rehearsal
+from danalab.optim.core.state import local, moment_dtype, parameter_name
 
 OUTER_SETTINGS = {"k": "outer_k", "lr_outer": "outer_lr", "mu": "outer_mu"}
 """Arguments of `SNOO` and the keys that they have in the parameter groups, where no inner optimizer has keys alike."""

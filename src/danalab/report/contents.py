@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from matplotlib.figure import Figure
 
 from danalab.report.cost import cost_figure
-from danalab.report.inside_figures import clipping_figure, schedule_figure, tau_figure
-from danalab.report.ladder_figures import (
+from danalab.report.data import Absent, Material
+from danalab.report.figures.ladder import (
     curves_figure,
     law_figure,
     lr_law_figure,
     residual_figure,
 )
-from danalab.report.material import Absent, Material
-from danalab.report.saved_figures import gain_figure, saved_figure
-from danalab.report.sweep_figures import gamma3_figure, kappa_figure
-from danalab.report.tuning_figures import curvature_figure, sensitivity_figure
+from danalab.report.figures.optimizer_state import clipping_figure, schedule_figure, tau_figure
+from danalab.report.figures.saved import gain_figure, saved_figure
+from danalab.report.figures.sweeps import gamma3_figure, kappa_figure
+from danalab.report.figures.tuning import curvature_figure, sensitivity_figure
 
 FOLDED = ("tolerance", "predicted")
 """Tables that few readers want at once."""

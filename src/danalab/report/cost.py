@@ -13,10 +13,10 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from danalab.report.colors import optimizer_color
-from danalab.report.drawing import SOFT, panels, styled
-from danalab.report.material import Absent, Material, Row, is_finished
-from danalab.train.metrics import read_rows
+from danalab.report.data import Absent, Material, Row, is_finished
+from danalab.report.figures.colors import optimizer_color
+from danalab.report.figures.drawing import SOFT, panels, styled
+from danalab.train.run.metrics import read_rows
 
 PARTS = {"trials": 0.45, "seeds": 1.0, "failed": 0.2}
 """What device-hours were spent on, and how strongly it is drawn: learning-rate trials, runs at the chosen rate, runs

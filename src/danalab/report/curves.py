@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from danalab.errors import UserError
-from danalab.ladder.crossing import cost_to_reach
-from danalab.train.run import open_run
+from danalab.ladder.saved.crossing import cost_to_reach
+from danalab.train.run.open import open_run
 
 
 @dataclass(frozen=True)

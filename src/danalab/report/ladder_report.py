@@ -15,15 +15,17 @@ from matplotlib.figure import Figure
 from danalab.errors import UserError
 from danalab.files import write_atomically, write_json
 from danalab.ladder.analysis import analyse
-from danalab.ladder.rows import pack, read_ladder
-from danalab.report.colors import optimizer_color
+from danalab.ladder.runs.rows import pack, read_ladder
 from danalab.report.contents import FOLDED, PICTURES, SECTIONS, TITLES
-from danalab.report.drawing import save_figure, save_points, short, svg_text
-from danalab.report.headline import caveat, headlines, verdict
-from danalab.report.ladder_figures import (
+from danalab.report.data import Absent, Material, Row, has_diverged, is_finished
+from danalab.report.figures.colors import optimizer_color
+from danalab.report.figures.drawing import save_figure, save_points, short, svg_text
+from danalab.report.figures.ladder import (
     headline_figure,
 )
-from danalab.report.ladder_tables import (
+from danalab.report.page import Page
+from danalab.report.tables.headline import caveat, headlines, verdict
+from danalab.report.tables.ladder import (
     Address,
     Table,
     as_csv,
@@ -38,9 +40,7 @@ from danalab.report.ladder_tables import (
     saved_table,
     tuned_table,
 )
-from danalab.report.material import Absent, Material, Row, has_diverged, is_finished
-from danalab.report.page import Page
-from danalab.report.rate_tables import predicted_table, shared_curvature_table, tolerance_table
+from danalab.report.tables.rates import predicted_table, shared_curvature_table, tolerance_table
 
 PAGE = "report.html"
 MANY = 40
@@ -121,7 +121,7 @@ def _lead(material: Material) -> str:
 
 def _address(out: Path, packed: bool) -> Address:
     """Where a run is, from the page."""
-    from danalab.ladder.rows import CURVES
+    from danalab.ladder.runs.rows import CURVES
 
     if packed:
         return lambda row: f"{CURVES}/{row['name']}.jsonl"

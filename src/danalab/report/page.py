@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from danalab.report.drawing import INK, LINE, SOFT, svg_text
-from danalab.report.links import Linked
+from danalab.report.figures.drawing import INK, LINE, SOFT, svg_text
+from danalab.report.tables.links import Linked
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -78,7 +78,7 @@ STRUCTURES: Registry[Structure] = Registry("architecture")
 STRUCTURES.add(
     "enoki",
     Structure(head_dim=64, n_layers=lambda heads: 3 * heads // 4, mlp_dim=lambda d: 4 * d, mlp_matrices=2),
-    "diloco",  # its old name; what trains by DiLoCo is danalab.train.diloco, whatever the architecture
+    "diloco",  # its old name; what trains by DiLoCo is danalab.train.parallel.diloco, whatever the architecture
 )
 STRUCTURES.add(
     "moe",

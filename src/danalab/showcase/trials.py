@@ -17,7 +17,7 @@ import torch
 
 from danalab.errors import UserError
 from danalab.optim import build_optimizer, get_schedule, lr_scheduler, optimizer_spec
-from danalab.optim.spec import OptimizerSpec
+from danalab.optim.registry.spec import OptimizerSpec
 from danalab.scaling.relatives import USUAL
 from danalab.scaling.slow_momentum import slow_momentum
 from danalab.showcase.problems import Problem

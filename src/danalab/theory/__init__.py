@@ -11,106 +11,14 @@ Imports nothing of danalab but errors and files. Loops over steps run inside XLA
 functions that need it, never for the process.
 """
 
-from importlib import import_module, util
-from typing import TYPE_CHECKING, Any
+from importlib.util import find_spec
+
+import lazy_loader
 
 from danalab.errors import MissingExtra
 
 for _package in ("jax", "scipy"):
-    if util.find_spec(_package) is None:
+    if find_spec(_package) is None:
         raise MissingExtra(_package, "theory", "danalab.theory")
 
-if TYPE_CHECKING:
-    from danalab.theory.algorithms import (
-        ALGORITHMS,
-        AdEMAMix,
-        Momentum,
-        PowerLaw,
-        critical_kappa,
-        dana_average,
-        dana_constant,
-        dana_decaying,
-        sgd,
-        sgd_momentum,
-        standard,
-    )
-    from danalab.theory.curves import Curve
-    from danalab.theory.envelope import frontier
-    from danalab.theory.equivalents import density, limit_loss, smallest_eigenvalue
-    from danalab.theory.experts import moe
-    from danalab.theory.exponents import compute_optimum, phase, time_exponents
-    from danalab.theory.kappa_sweep import hummingbird
-    from danalab.theory.log_time import ode
-    from danalab.theory.model import PLRF, Spectrum
-    from danalab.theory.moments import moment_recursion
-    from danalab.theory.prediction import load_spectrum, predict
-    from danalab.theory.runs import simulate
-    from danalab.theory.spectra import binned_spectrum, draw, power_law_spectrum
-    from danalab.theory.tau import measure_tau, tau_limit
-    from danalab.theory.volterra import kernel_norm, noise_floor
-
-_WHERE = {
-    "algorithms": (
-        "ALGORITHMS AdEMAMix Momentum PowerLaw critical_kappa dana_average dana_constant dana_decaying sgd "
-        "sgd_momentum standard"
-    ),
-    "curves": "Curve",
-    "envelope": "frontier",
-    "equivalents": "density limit_loss smallest_eigenvalue",
-    "experts": "moe",
-    "exponents": "compute_optimum phase time_exponents",
-    "kappa_sweep": "hummingbird",
-    "log_time": "ode",
-    "model": "PLRF Spectrum",
-    "moments": "moment_recursion",
-    "prediction": "load_spectrum predict",
-    "runs": "simulate",
-    "spectra": "binned_spectrum draw power_law_spectrum",
-    "tau": "measure_tau tau_limit",
-    "volterra": "kernel_norm noise_floor",
-}
-_MODULE = {name: module for module, names in _WHERE.items() for name in names.split()}
-
-__all__ = [
-    "ALGORITHMS",
-    "PLRF",
-    "AdEMAMix",
-    "Curve",
-    "Momentum",
-    "PowerLaw",
-    "Spectrum",
-    "binned_spectrum",
-    "compute_optimum",
-    "critical_kappa",
-    "dana_average",
-    "dana_constant",
-    "dana_decaying",
-    "density",
-    "draw",
-    "frontier",
-    "hummingbird",
-    "kernel_norm",
-    "limit_loss",
-    "load_spectrum",
-    "measure_tau",
-    "moe",
-    "moment_recursion",
-    "noise_floor",
-    "ode",
-    "phase",
-    "power_law_spectrum",
-    "predict",
-    "sgd",
-    "sgd_momentum",
-    "simulate",
-    "smallest_eigenvalue",
-    "standard",
-    "tau_limit",
-    "time_exponents",
-]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULE:
-        raise AttributeError(f"module 'danalab.theory' has no attribute '{name}'")
-    return getattr(import_module(f"danalab.theory.{_MODULE[name]}"), name)
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -12,23 +12,23 @@ import torch
 from torch import Tensor, nn
 
 from danalab.data import Dataset
-from danalab.data.loader import Batches
+from danalab.data.order.batches import Batches
 from danalab.errors import UserError
 from danalab.models.resonance.model import Resonance
-from danalab.train import runtime
+from danalab.train.callbacks.registry import watchers
 from danalab.train.checkpoint.local_disk import local_folder
 from danalab.train.checkpoint.saver import Retention, Saver
-from danalab.train.diloco.setup import worker_of
-from danalab.train.driver import OptimizerDriver
-from danalab.train.evaluation import FIXED_BATCH, Evaluator
-from danalab.train.folder import RunFolder
-from danalab.train.guard import SpikeMonitor
-from danalab.train.loss_scale import LossScale
-from danalab.train.parallel.sharing import share
+from danalab.train.config.run_spec import Resolved
+from danalab.train.evaluation.evaluator import FIXED_BATCH, Evaluator
+from danalab.train.parallel.diloco.setup import worker_of
+from danalab.train.parallel.strategy import share
 from danalab.train.parallel.world import World
-from danalab.train.resolved import Resolved
+from danalab.train.run.folder import RunFolder
+from danalab.train.step.finite_guard import SpikeMonitor
+from danalab.train.step.loss_scale import LossScale
+from danalab.train.step.optimizer_driver import OptimizerDriver
+from danalab.train.system import runtime
 from danalab.train.trainer import Trainer
-from danalab.train.watch import watchers
 
 log = logging.getLogger(__name__)
 

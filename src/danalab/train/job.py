@@ -10,21 +10,21 @@ from pathlib import Path
 from typing import Any
 
 from danalab.data import Dataset, open_data
-from danalab.train import runtime
 from danalab.train.build import build_trainer
-from danalab.train.config import TrainConfig
-from danalab.train.console import ConsoleProgress
-from danalab.train.diloco.setup import as_worker
-from danalab.train.failures import explained_loss
-from danalab.train.folder import RunFolder
-from danalab.train.guard import NonFiniteError
+from danalab.train.callbacks.console import ConsoleProgress
+from danalab.train.config.resolve import resolve
+from danalab.train.config.run_spec import Resolved
+from danalab.train.config.train_config import TrainConfig
+from danalab.train.parallel.diloco.setup import as_worker
 from danalab.train.parallel.environment import find_place
 from danalab.train.parallel.launcher import launch
 from danalab.train.parallel.layout import check_sharing, data_parallel_size, layout_of
 from danalab.train.parallel.world import World, joined
-from danalab.train.resolve import resolve
-from danalab.train.resolved import Resolved
-from danalab.train.resume import Source, agree_on_source, run_record
+from danalab.train.run.folder import RunFolder
+from danalab.train.run.resume import Source, agree_on_source, run_record
+from danalab.train.step.finite_guard import NonFiniteError
+from danalab.train.system import runtime
+from danalab.train.system.errors import explained_loss
 from danalab.train.trainer import Trainer
 
 log = logging.getLogger(__name__)

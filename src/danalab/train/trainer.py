@@ -16,25 +16,25 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from danalab.train.callbacks import Callback
+from danalab.train.callbacks.base import Callback
 from danalab.train.checkpoint import tensors
 from danalab.train.checkpoint.saver import Saver
-from danalab.train.curvature import Curvature
-from danalab.train.driver import OptimizerDriver
-from danalab.train.dry_run import dry_run
-from danalab.train.evaluation import Evaluation, Evaluator
-from danalab.train.expert_balance import ExpertBalance
-from danalab.train.failures import explained
-from danalab.train.folder import RunFolder
-from danalab.train.guard import FiniteGuard, NonFiniteError
-from danalab.train.logbook import Logbook
-from danalab.train.loss_scale import LossScale
-from danalab.train.parallel.sharing import Sharing
+from danalab.train.config.run_spec import Resolved
+from danalab.train.evaluation.evaluator import Evaluation, Evaluator
+from danalab.train.parallel.strategy import Sharing
 from danalab.train.parallel.world import World
-from danalab.train.resolved import Resolved
-from danalab.train.runtime import GarbageCollector, StopRequest, random_state, restore_random_state
-from danalab.train.step import GradientStep, StepResult, UpdateNorm
-from danalab.train.stopwatch import Stopwatch
+from danalab.train.run.folder import RunFolder
+from danalab.train.run.logbook import Logbook
+from danalab.train.run.stopwatch import Stopwatch
+from danalab.train.step.curvature import Curvature
+from danalab.train.step.finite_guard import FiniteGuard, NonFiniteError
+from danalab.train.step.gradients import GradientStep, StepResult, UpdateNorm
+from danalab.train.step.loss_scale import LossScale
+from danalab.train.step.memory_check import dry_run
+from danalab.train.step.optimizer_driver import OptimizerDriver
+from danalab.train.step.router_balance import ExpertBalance
+from danalab.train.system.errors import explained
+from danalab.train.system.runtime import GarbageCollector, StopRequest, random_state, restore_random_state
 
 log = logging.getLogger(__name__)
 

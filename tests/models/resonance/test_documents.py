@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from danalab.errors import UserError
 from danalab.models import ModelConfig, build_model
-from danalab.models.documents import document_starts
+from danalab.models.layers.documents import document_starts
 from danalab.models.resonance import chunks, documents
 from danalab.models.resonance.documents import convolve_apart, document_lengths
-from danalab.train.config import TrainConfig
-from danalab.train.resolve import resolve
+from danalab.train.config.resolve import resolve
+from danalab.train.config.train_config import TrainConfig
 
 START = 60
 

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from danalab.errors import UserError
+from danalab.inference.generation import generate
 from danalab.models import ModelConfig, build_model, canonical_arrays, load_canonical
-from danalab.models.generation import generate
 from danalab.scaling import flops_per_token, parameter_count
 from danalab.scaling.resonance import SIZES, resonance_dimensions
 

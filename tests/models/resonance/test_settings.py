@@ -9,8 +9,8 @@ import torch
 
 from danalab.cli.app import main
 from danalab.errors import UserError
+from danalab.inference.generation import generate
 from danalab.models import ModelConfig, build_model
-from danalab.models.generation import generate
 from danalab.scaling import flops_per_token, parameter_count
 
 SIZES = ("resonance", 32, 2, 4, 8, 64, 61, 40)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from danalab.errors import UserError
-from danalab.train.config import TrainConfig
+from danalab.train.config.train_config import TrainConfig
 from danalab.train.parallel.environment import find_place, first_host
 from danalab.train.parallel.layout import Layout, layout_of
 from danalab.train.parallel.world import World, own_gpu

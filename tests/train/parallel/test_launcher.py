@@ -11,7 +11,7 @@ import time
 import pytest
 
 from danalab.errors import FirstRankError, LostRankError, UserError
-from danalab.train.config import TrainConfig
+from danalab.train.config.train_config import TrainConfig
 from danalab.train.parallel import launcher
 
 CONFIG = TrainConfig(heads=3)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import BinaryIO
 
-from danalab.data.shards import reading
+from danalab.data.formats.shards import reading
 from danalab.data.tokenizers.base import refuse_surrogates
 from danalab.errors import MissingExtra, UserError
 

@@ -20,11 +20,11 @@ from torch.nn import functional as F
 
 from danalab.models.cache import Memory
 from danalab.models.config import ModelConfig
-from danalab.models.delta_rule.convolution import ShortConvolution
 from danalab.models.delta_rule.rule import delta_step, gated_delta_rule
 from danalab.models.init import assign
-from danalab.models.layers import Linear, RMSNorm, own_part
-from danalab.models.precision import full_precision
+from danalab.models.layers.basic import Linear, RMSNorm, own_part
+from danalab.models.layers.precision import full_precision
+from danalab.models.layers.short_convolution import ShortConvolution
 
 _LEAST_SQUARE = 1e-6
 """Added to a key's squared length, so that a zero has a direction's gradient."""

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from danalab.models.layers import own_part
+from danalab.models.layers.basic import own_part
 from danalab.models.moe.fused import gated_hidden
 from danalab.models.moe.grouped import grouped_linear, product_dtype
 

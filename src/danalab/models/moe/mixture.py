@@ -14,14 +14,14 @@ import torch
 from torch import Tensor, nn
 
 from danalab.models.config import ModelConfig
-from danalab.models.layers import Linear
-from danalab.models.mlp import GeluMLP, SwiGLU
+from danalab.models.layers.basic import Linear
+from danalab.models.layers.mlp import GeluMLP, SwiGLU
 from danalab.models.moe.experts import Activation, Experts
 from danalab.models.moe.permute import combine, sort_by_expert, spread
 from danalab.models.moe.router import Router, Routing
 
 if TYPE_CHECKING:
-    from danalab.models.moe.parallel import Exchange
+    from danalab.models.parallel.experts import Exchange
 
 
 def feed_forward(config: ModelConfig, layer: int, activation: Activation) -> nn.Module:
@@ -44,7 +44,7 @@ class MixtureOfExperts(nn.Module):
         self.exchange: Exchange | None = None
         """How rows reach experts of other ranks; None: all are here."""
         # Where each rank has some features of every expert, gradients of what enters are summed over ranks, and so is
-        # what leaves (`danalab.models.tensor_parallel`).
+        # what leaves (`danalab.models.parallel.tensor`).
         self.enter: Callable[[Tensor], Tensor] = _unchanged
         self.leave: Callable[[Tensor], Tensor] = _unchanged
         self.shared = _mlp(config, activation, sparsity.shared_dim) if sparsity.shared_dim else None

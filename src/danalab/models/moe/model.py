@@ -5,10 +5,10 @@ Sources: arXiv 2101.03961 (Switch Transformers), 2202.08906 (router z-loss), 221
 
 from __future__ import annotations
 
-from danalab.models.attention import Attention
 from danalab.models.block import Block
 from danalab.models.config import ModelConfig
 from danalab.models.decoder import Decoder
+from danalab.models.layers.attention import Attention
 from danalab.models.moe.mixture import feed_forward
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from danalab.models.layers import Linear, own_part
+from danalab.models.layers.basic import Linear, own_part
 from danalab.models.moe.grouped import is_autocast
 
 

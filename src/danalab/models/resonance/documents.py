@@ -23,7 +23,7 @@ _lengths: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
 
 
 def document_lengths(starts_BT: Tensor) -> list[int]:
-    """Tokens of each document, row after row; `starts` from `danalab.models.documents.document_starts`.
+    """Tokens of each document, row after row; `starts` from `danalab.models.layers.documents.document_starts`.
 
     Asked once for all layers, which are given the same tensor: on a GPU the answer has to be waited for.
     """

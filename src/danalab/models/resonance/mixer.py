@@ -18,8 +18,8 @@ from torch.nn import functional as F
 
 from danalab.models.cache import Ringing
 from danalab.models.config import ModelConfig
-from danalab.models.delta_rule.convolution import ShortConvolution
-from danalab.models.layers import Linear
+from danalab.models.layers.basic import Linear
+from danalab.models.layers.short_convolution import ShortConvolution
 from danalab.models.resonance.oscillators import OscBank
 
 

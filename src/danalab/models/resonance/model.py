@@ -9,7 +9,7 @@ from __future__ import annotations
 from danalab.models.block import Block
 from danalab.models.config import ModelConfig
 from danalab.models.decoder import Decoder
-from danalab.models.mlp import SwiGLU
+from danalab.models.layers.mlp import SwiGLU
 from danalab.models.resonance.mixer import Resonator
 
 

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from danalab.models.init import assign
-from danalab.models.layers import own_part
-from danalab.models.precision import full_precision
+from danalab.models.layers.basic import own_part
+from danalab.models.layers.precision import full_precision
 from danalab.models.resonance.chunks import ringing_convolution
 from danalab.models.resonance.convolution import causal_convolution
 from danalab.models.resonance.documents import convolve_apart, document_lengths

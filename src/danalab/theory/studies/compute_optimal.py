@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
-from danalab.theory.envelope import frontier
-from danalab.theory.exponents import FAMILIES, compute_optimum
+from danalab.theory.prediction.envelope import frontier
+from danalab.theory.prediction.exponents import FAMILIES, compute_optimum
 from danalab.theory.studies.study import COLORS, LABELS, Study, canvas, loglog
 
 SIZES = tuple(100 * 2**k for k in range(11))

@@ -11,8 +11,8 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
-from danalab.theory.kappa_sweep import SWEPT, hummingbird
-from danalab.theory.model import PLRF
+from danalab.theory.problem.model import PLRF
+from danalab.theory.simulation.kappa_sweep import SWEPT, hummingbird
 from danalab.theory.studies.study import COLORS, LABELS, Study, canvas, loglog
 
 

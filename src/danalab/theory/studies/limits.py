@@ -7,9 +7,9 @@ import dataclasses
 import numpy as np
 from matplotlib.figure import Figure
 
-from danalab.theory.equivalents import density, limit_loss, smallest_eigenvalue
-from danalab.theory.model import PLRF
-from danalab.theory.spectra import draw
+from danalab.theory.problem.equivalents import density, limit_loss, smallest_eigenvalue
+from danalab.theory.problem.model import PLRF
+from danalab.theory.problem.spectra import draw
 from danalab.theory.studies.study import Study, canvas, loglog
 
 BETAS = (0.3, 0.5, 0.7, 1.0)

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from danalab.theory.exponents import FAMILIES, IVA_BORDER, compute_optimum
+from danalab.theory.prediction.exponents import FAMILIES, IVA_BORDER, compute_optimum
 from danalab.theory.studies.study import LABELS, Study, canvas
 
 _NAMES = {

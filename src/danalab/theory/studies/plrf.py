@@ -11,14 +11,14 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from danalab.theory.algorithms import ALGORITHMS, critical_kappa, default_delta, standard
-from danalab.theory.equivalents import limit_loss
-from danalab.theory.log_time import ode
-from danalab.theory.model import PLRF
-from danalab.theory.moments import moment_recursion
-from danalab.theory.recording import geometric_times
-from danalab.theory.runs import simulate
-from danalab.theory.spectra import draw
+from danalab.theory.dynamics.algorithms import ALGORITHMS, critical_kappa, default_delta, standard
+from danalab.theory.dynamics.moments import moment_recursion
+from danalab.theory.dynamics.ode import ode
+from danalab.theory.problem.equivalents import limit_loss
+from danalab.theory.problem.model import PLRF
+from danalab.theory.problem.spectra import draw
+from danalab.theory.simulation.recording import geometric_times
+from danalab.theory.simulation.runs import simulate
 from danalab.theory.studies.study import COLORS, LABELS, Study, canvas, loglog
 
 

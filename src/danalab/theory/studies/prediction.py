@@ -9,9 +9,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 
-from danalab.theory.exponents import FAMILIES
-from danalab.theory.measured import Report
-from danalab.theory.prediction import Prediction
+from danalab.theory.prediction.exponents import FAMILIES
+from danalab.theory.prediction.measured import Report
+from danalab.theory.prediction.predict import Prediction
 from danalab.theory.studies.study import COLORS, LABELS, Study, canvas, loglog
 
 

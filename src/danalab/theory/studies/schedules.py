@@ -6,11 +6,11 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from danalab.errors import UserError
-from danalab.theory.algorithms import ALGORITHMS, critical_kappa, dana_decaying, default_delta, standard
-from danalab.theory.log_time import ode
-from danalab.theory.model import PLRF
+from danalab.theory.dynamics.algorithms import ALGORITHMS, critical_kappa, dana_decaying, default_delta, standard
+from danalab.theory.dynamics.ode import ode
 from danalab.theory.precision import enable_x64
-from danalab.theory.spectra import binned_spectrum
+from danalab.theory.problem.model import PLRF
+from danalab.theory.problem.spectra import binned_spectrum
 from danalab.theory.studies.study import COLORS, LABELS, Study, canvas, loglog
 
 SHOWN = ("sgd-m", "dana-constant", "dana-decaying", "ademamix")

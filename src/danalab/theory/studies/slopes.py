@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.figure import Figure
 
-from danalab.theory.algorithms import standard
-from danalab.theory.exponents import FAMILIES, Family, phase, time_exponents
-from danalab.theory.log_time import ode
-from danalab.theory.spectra import binned_spectrum
+from danalab.theory.dynamics.algorithms import standard
+from danalab.theory.dynamics.ode import ode
+from danalab.theory.prediction.exponents import FAMILIES, Family, phase, time_exponents
+from danalab.theory.problem.spectra import binned_spectrum
+from danalab.theory.problem.sums import power_sum
 from danalab.theory.studies.study import COLORS, LABELS, Study, canvas
-from danalab.theory.sums import power_sum
 
 _POINTS = ((1.0, 0.3), (1.0, 0.7), (1.0, 1.3))
 

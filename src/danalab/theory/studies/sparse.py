@@ -11,8 +11,8 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LinearSegmentedColormap, LogNorm
 from matplotlib.figure import Figure
 
-from danalab.theory.experts import moe
-from danalab.theory.model import PLRF
+from danalab.theory.problem.model import PLRF
+from danalab.theory.simulation.experts import moe
 from danalab.theory.studies.study import COLORS, LABELS, Study, canvas, loglog
 
 _ORDER = ("adana", "dana-mk4", "dana-star-mk4", "adam")

@@ -9,10 +9,10 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from danalab.errors import UserError
-from danalab.theory.experts import moe
-from danalab.theory.model import PLRF
+from danalab.theory.problem.model import PLRF
+from danalab.theory.simulation.experts import moe
+from danalab.theory.simulation.tau import KINDS, measure_tau, pooled_cdf, tail_scale, tau_limit
 from danalab.theory.studies.study import Study, canvas
-from danalab.theory.tau import KINDS, measure_tau, pooled_cdf, tail_scale, tau_limit
 
 ACTIVITIES = (1.0, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01)
 _COLORS = {"sign": "#d62728", "gauss": "#ff9896", "product": "#7f2020"}

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from danalab.optim.balance import owners
-from danalab.optim.zero.part import Part
+from danalab.optim.distributed.balance import owners
+from danalab.optim.distributed.zero.part import Part
 from danalab.train.parallel.world import World
 
 

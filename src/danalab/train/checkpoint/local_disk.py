@@ -19,8 +19,8 @@ from torch import Tensor
 
 from danalab.errors import UserError
 from danalab.files import sha256
-from danalab.optim.zero.part import Part
-from danalab.train.checkpoint.together import together
+from danalab.optim.distributed.zero.part import Part
+from danalab.train.checkpoint.all_ranks import together
 from danalab.train.parallel.world import World
 
 log = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from danalab.errors import UserError
-from danalab.optim.zero.part import Part
+from danalab.optim.distributed.zero.part import Part
 
 OPTIM, EXTRA = "optim.", "optim_extra."
 _TENSOR, _TUPLE, _PAIRS = "__tensor__", "__tuple__", "__pairs__"

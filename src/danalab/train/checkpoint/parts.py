@@ -13,7 +13,7 @@ from torch.distributed.checkpoint import DefaultLoadPlanner, DefaultSavePlanner
 from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, Metadata, MetadataIndex, TensorProperties
 from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, WriteItemType
 
-from danalab.optim.zero.part import Part
+from danalab.optim.distributed.zero.part import Part
 
 
 class StoredPart:

@@ -19,12 +19,12 @@ from typing import Any
 from torch import Tensor
 
 from danalab.errors import UserError
-from danalab.optim.zero.part import Part
+from danalab.optim.distributed.zero.part import Part
 from danalab.train.checkpoint import tensors as flat
+from danalab.train.checkpoint.all_ranks import together
 from danalab.train.checkpoint.host_copies import HostCopies
 from danalab.train.checkpoint.local_disk import LocalDisk
 from danalab.train.checkpoint.store import CheckpointStore
-from danalab.train.checkpoint.together import together
 from danalab.train.parallel.world import World
 
 log = logging.getLogger(__name__)

@@ -27,7 +27,7 @@ from typing import Any
 
 from danalab.errors import UserError
 from danalab.files import fsync_folder, read_json, sha256, write_atomically, write_json
-from danalab.train.checkpoint.together import together
+from danalab.train.checkpoint.all_ranks import together
 from danalab.train.parallel.world import World
 
 log = logging.getLogger(__name__)

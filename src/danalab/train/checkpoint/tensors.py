@@ -23,8 +23,8 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from danalab.errors import UserError
-from danalab.optim.zero import DistributedMuonAdamW
-from danalab.optim.zero.part import Part
+from danalab.optim.distributed.zero import DistributedMuonAdamW
+from danalab.optim.distributed.zero.part import Part
 from danalab.train.checkpoint.optimizer_state import flatten, unflatten
 from danalab.train.checkpoint.parts import PartPlanner, PartReader, StoredPart
 from danalab.train.checkpoint.store import DamagedCheckpointError

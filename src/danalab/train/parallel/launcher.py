@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from danalab.errors import FirstRankError, LostRankError, UserError
-from danalab.train.config import TrainConfig
+from danalab.train.config.train_config import TrainConfig
 
 log = logging.getLogger(__name__)
 
@@ -106,7 +106,7 @@ def _start(rank: int, ranks: int, port: int, config: Path) -> subprocess.Popen[b
 
 
 def _command(config: Path) -> list[str]:
-    return [sys.executable, "-m", "danalab.train.parallel.worker", str(config), str(os.getpid())]
+    return [sys.executable, "-m", "danalab.train.parallel.rank_main", str(config), str(os.getpid())]
 
 
 def _output(folder: Path, rank: int) -> Path:

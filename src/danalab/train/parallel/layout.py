@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from danalab.errors import UserError
-from danalab.train.config import TrainConfig
+from danalab.train.config.run_spec import Resolved
+from danalab.train.config.train_config import TrainConfig
 from danalab.train.parallel.environment import find_place
-from danalab.train.resolved import Resolved
 
 
 @dataclass(frozen=True)
@@ -110,15 +110,15 @@ def check_sharing(resolved: Resolved, layout: Layout, ranks: int) -> None:
     if layout.backend == "diloco":
         _check_worker(resolved.config.opt)
         return
-    from danalab.optim.sharding.modes import require_supported
+    from danalab.optim.distributed.modes import require_supported
 
     require_supported(resolved.config.opt, layout.mode)
     if layout.expert_parallel:
-        from danalab.models.moe.parallel import check_expert_parallel
+        from danalab.models.parallel.experts import check_expert_parallel
 
         check_expert_parallel(resolved.model, ranks)
     if layout.tp_size > 1:
-        from danalab.models.tensor_parallel import check_tensor_parallel
+        from danalab.models.parallel.tensor import check_tensor_parallel
 
         check_tensor_parallel(resolved.model, layout.tp_size)
 

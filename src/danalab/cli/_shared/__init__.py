@@ -1,0 +1,1 @@
+"""What verbs share: flags, parsing, tables of results."""

@@ -1,0 +1,160 @@
+"""What to train on data of this size: models at 20 tokens a parameter, hours on named GPUs, the commands. Estimates."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from danalab.data.check.result import Validation
+from danalab.data.tokenizers.base import padded
+from danalab.errors import UserError
+from danalab.scaling import Plan, plan
+from danalab.scaling.estimates import accelerator_hours
+from danalab.scaling.resonance import SIZES, resonance_dimensions
+
+TOKENS_PER_PARAM = 20.0
+MFU = 0.4
+_OPT = "adana"
+_HEADS = (2, 3, 4, 6, 8, 12, 16, 20, 24, 32, 40, 48)
+_SHOWN = 3
+_GPUS = ("H100", "A100", "L40S")
+_TOKENS_PER_STEP = 1 << 16
+_RESONANCE_BATCH = {"small": (4, 8), "medium": (4, 8), "large": (2, 16), "xlarge": (1, 32)}
+"""Size -> sequences of a micro-batch and micro-batches a step: where to begin with 32k tokens a sequence."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """One model for these data."""
+
+    model: str
+    """Flags that choose it."""
+    heads: int | None
+    parameters: int
+    tokens: int
+    """That it wants, at 20 a parameter."""
+    epochs: float
+    """How often it would see the data."""
+    hours: dict[str, float]
+    """By GPU, one of each, at 40% of its peak. Estimates."""
+    command: str
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What to do with valid data."""
+
+    prepare: list[str]
+    """Commands that come first."""
+    sizes: list[Size]
+    """Models that fit, smallest first, resonance before enoki; or the smallest there is, when none does."""
+    fits: bool
+    smallest_resonance: Size | None = None
+    """Of arrays, which are what long contexts are trained on, where no resonance model is among `sizes`."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        note = f"estimates: {TOKENS_PER_PARAM:g} tokens a parameter, {MFU:.0%} of peak, one GPU"
+        return {**asdict(self), "note": note}
+
+    def as_text(self) -> str:
+        """For people."""
+        if not self.sizes:
+            return "RECOMMENDATIONS: too few tokens for one step of any model"
+        lines = [f"RECOMMENDATIONS (estimates: {TOKENS_PER_PARAM:g} tokens a parameter, {MFU:.0%} of peak, one GPU)"]
+        if not self.fits:
+            lines.append("No size fits these data; the smallest would see them more than once:")
+        lines += map(_line, self.sizes)
+        commands = [*self.prepare, self.sizes[-1].command]
+        if self.smallest_resonance is not None:
+            lines += [
+                "For long contexts: the smallest named resonance model would see these data more than once "
+                "(--model-dim and --num-layers make smaller ones):",
+                _line(self.smallest_resonance),
+            ]
+            commands.append(f"{self.smallest_resonance.command}    # or this")
+        lines += ["Commands:", *(f"  {command}" for command in commands)]
+        return "\n".join(lines)
+
+
+def _line(size: Size) -> str:
+    hours = ", ".join(f"{name} {_duration(value)}" for name, value in size.hours.items())
+    return (
+        f"  {size.model}: {size.parameters / 1e6:,.1f}M parameters, "
+        f"{size.tokens / 1e9:,.2f}B tokens ({size.epochs:.2f} epochs): {hours}"
+    )
+
+
+def advise(result: Validation, *, divided: bool) -> Advice:
+    """Models for what `result` has found; `divided`: it has its splits already."""
+    data = result.path
+    prepare = []
+    if result.layout == "arrays" and not divided:
+        data = f"{result.path.rstrip('/')}-split"
+        prepare = [f"danalab data split {shlex.quote(result.path)} --output-path {shlex.quote(data)}"]
+    seq_len = result.sequence_length - 1 if result.sequence_length else 2048
+    enoki = [_enoki(result, heads, seq_len, data) for heads in _HEADS]
+    resonance = [_resonance(result, name, seq_len, data) for name in SIZES]
+    sizes = [size for size in (*resonance, *enoki) if size is not None]
+    fitting = [
+        size
+        for family in (resonance, enoki)
+        for size in [s for s in family if s is not None and s.epochs <= 1][-_SHOWN:]
+    ]
+    smallest = sorted(sizes, key=lambda size: size.tokens)[:1]
+    shown = fitting or smallest
+    least = next((size for size in resonance if size is not None), None)
+    if result.layout != "arrays" or any(size in shown for size in resonance):
+        least = None
+    return Advice(prepare, shown, bool(fitting), least)
+
+
+def _enoki(result: Validation, heads: int, seq_len: int, data: str) -> Size | None:
+    batch = max(1, _TOKENS_PER_STEP // seq_len)
+    vocab_size = padded(result.vocab_size)
+    return _size(
+        result, f"enoki --heads {heads}", heads, data, f"--batch-size {batch}",
+        lambda: plan("enoki", _OPT, heads, seq_len=seq_len, batch_size=batch, vocab_size=vocab_size),
+    )  # fmt: skip
+
+
+def _resonance(result: Validation, name: str, seq_len: int, data: str) -> Size | None:
+    batch, accumulation = _RESONANCE_BATCH[name]
+    dims = resonance_dimensions(name, vocab_size=padded(result.vocab_size))
+    return _size(
+        result, f"resonance --size {name}", None, data, f"--batch-size {batch} --acc-steps {accumulation}",
+        lambda: plan("resonance", _OPT, dims=dims, seq_len=seq_len, batch_size=batch, acc_steps=accumulation),
+    )  # fmt: skip
+
+
+def _size(
+    result: Validation, model: str, heads: int | None, data: str, batch: str, make: Callable[[], Plan]
+) -> Size | None:
+    try:
+        planned = make()
+    except UserError:
+        return None  # its horizon is shorter than a step
+    if 2 * planned.tokens_per_step > result.total_tokens:
+        return None  # the data, of which a part validates, may not fill one batch: the command would be refused
+    hours = accelerator_hours(float(planned.flops), MFU)
+    command = (
+        f"danalab train --arch {model} --opt {_OPT} --data {shlex.quote(data)} "
+        f"--seq-len {planned.seq_len} {batch} --vocab-size {planned.vocab_size}"
+    )
+    return Size(
+        model,
+        heads,
+        planned.exact_params,
+        planned.tokens,
+        planned.tokens / max(result.total_tokens, 1),
+        {name: hours[name] for name in _GPUS},
+        command,
+    )
+
+
+def _duration(hours: float) -> str:
+    if hours < 1:
+        return f"{hours * 60:.1f} min"
+    return f"{hours:.1f} h" if hours < 48 else f"{hours / 24:.1f} days"

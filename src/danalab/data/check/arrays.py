@@ -1,0 +1,149 @@
+"""The checks of folders of arrays; each file is read once."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from danalab.data.check.result import Finding, Validation
+from danalab.data.check.statistics import Fingerprints, IdCounts
+from danalab.data.formats.arrays.files import BadArrayError, blocks, open_array, verify_archive
+from danalab.data.formats.arrays.layout import by_sequence, chosen_rows, files_by_split
+
+
+class ArrayChecks:
+    """Reads files one after the other; `finish` compares what was read across files."""
+
+    def __init__(self, folder: Path, result: Validation, seq_len: int | None, allow_duplicates: bool):
+        self._folder, self._result = folder, result
+        self._seq_len = seq_len
+        self._repeats = result.warnings if allow_duplicates else result.errors
+        self._counts = IdCounts(result.vocab_size)
+        self._fingerprints = Fingerprints()
+        self._owners: list[tuple[str, np.ndarray]] = []
+        """Of each file whose sequences are compared: its name and the row numbers of its sequences."""
+        self._lengths: list[tuple[str, int]] = []
+        self._seen: dict[object, str] = {}
+
+    def read(self, path: Path, *, divided_inside: bool) -> None:
+        """Check one file."""
+        name = self._name(path)
+        try:
+            array = open_array(path)
+            verify_archive(path)
+            rows = chosen_rows(path, len(array), divided_inside)
+            status = path.stat()
+            identity = (status.st_dev, status.st_ino)
+            if rows is None and identity in self._seen:
+                self._error(path, f"the same file as {self._seen[identity]}")
+                return
+            self._seen.setdefault(identity, name)
+            self._lengths.append((name, array.shape[1]))
+            self._stream(path, name, array, rows)
+        except BadArrayError as error:
+            self._error(path, error.reason)
+        except (OSError, ValueError) as error:
+            self._error(path, f"cannot be read: {error}")
+
+    def _stream(self, path: Path, name: str, array: np.ndarray, chosen: np.ndarray | None) -> None:
+        found, outside, first = [], 0, None
+        for start, rows in blocks(path, array):
+            found.append(self._fingerprints.of(rows))
+            counted = rows
+            numbers = np.arange(start, start + len(rows))
+            if chosen is not None:
+                mine = np.isin(numbers, chosen)
+                counted, numbers = rows[mine], numbers[mine]
+            places = self._counts.add(counted)
+            if places is not None:
+                outside += len(places)
+                if first is None:
+                    row, column = divmod(int(places[0]), rows.shape[1])
+                    first = int(numbers[row]), column, int(counted[row, column])
+        if first is not None:
+            row, column, bad = first
+            more = f", the first of {outside:,}" if outside > 1 else ""
+            reason = f"token id {bad} is outside the vocabulary [0, {self._result.vocab_size}){more}"
+            self._result.errors.append(Finding(name, reason, (row, column)))
+        fingerprints = np.concatenate(found)
+        numbers = np.arange(len(array)) if chosen is None else np.sort(chosen)
+        self._result.sequences.append(len(numbers))
+        self._result.total_tokens += len(numbers) * array.shape[1]
+        digest = hashlib.blake2b(fingerprints[numbers].tobytes(), digest_size=16).digest()
+        content = (len(numbers), array.shape[1], digest)
+        if content in self._seen:
+            self._repeats.append(Finding(name, f"the same content as {self._seen[content]}"))
+            return
+        self._seen[content] = name
+        self._fingerprints.add(fingerprints[numbers])
+        self._owners.append((name, numbers))
+
+    def finish(self) -> None:
+        """What shows only when all files have been read."""
+        result = self._result
+        if self._lengths:
+            usual = self._seq_len or Counter(length for _, length in self._lengths).most_common(1)[0][0]
+            result.sequence_length = usual
+            for name, length in self._lengths:
+                if length != usual:
+                    expected = "expected" if self._seq_len else "in most files"
+                    result.errors.append(Finding(name, f"sequences of {length} tokens, {usual} {expected}"))
+        self._compare_sequences()
+        result.unique_tokens, result.avg_token_value = self._counts.unique, self._counts.mean
+        result.min_id, result.max_id = self._counts.low, self._counts.high
+
+    def _compare_sequences(self) -> None:
+        later, first = self._fingerprints.repeated()
+        if not len(later):
+            return
+        ends = np.cumsum([len(numbers) for _, numbers in self._owners])
+        files = np.searchsorted(ends, later, side="right")
+        for file in np.unique(files).tolist():
+            mine = np.flatnonzero(files == file)
+            name, row = self._place(ends, int(later[mine[0]]))
+            other, other_row = self._place(ends, int(first[mine[0]]))
+            more = f"; so are {len(mine) - 1:,} more of this file" if len(mine) > 1 else ""
+            reason = f"a copy of sequence {other_row} of {other}{more}"
+            self._repeats.append(Finding(name, reason, (row,)))
+
+    def _place(self, ends: np.ndarray, number: int) -> tuple[str, int]:
+        file = int(np.searchsorted(ends, number, side="right"))
+        name, numbers = self._owners[file]
+        return name, int(numbers[number - (int(ends[file]) - len(numbers))])
+
+    def _name(self, path: Path) -> str:
+        return path.relative_to(self._folder).as_posix() if path.is_relative_to(self._folder) else str(path)
+
+    def _error(self, path: Path, reason: str) -> None:
+        self._result.errors.append(Finding(self._name(path), reason))
+
+
+def check_arrays(
+    folder: Path,
+    files: list[Path] | None,
+    result: Validation,
+    *,
+    seq_len: int | None,
+    allow_duplicates: bool,
+    on_file: Callable[[int, int], None],
+) -> None:
+    """Fill `result` from the arrays of a folder, or from `files` alone."""
+    divided_inside = False
+    if files is None:
+        divided_inside = by_sequence(folder)
+        by_split = files_by_split(folder)
+        files = [path for paths in by_split.values() for path in paths]
+        result.errors += [
+            Finding(split, f"the split '{split}' has no arrays") for split, paths in by_split.items() if not paths
+        ]
+    result.num_files = len(files)
+    result.file_format = ", ".join(sorted({path.suffix for path in files}))
+    checks = ArrayChecks(folder, result, seq_len, allow_duplicates)
+    for number, path in enumerate(files):
+        on_file(number, len(files))
+        checks.read(path, divided_inside=divided_inside)
+    checks.finish()

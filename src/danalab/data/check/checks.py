@@ -1,0 +1,126 @@
+"""`validate`: the checks of whatever layout a path has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from danalab.data.check.arrays import check_arrays
+from danalab.data.check.result import Finding, Validation
+from danalab.data.check.statistics import IdCounts
+from danalab.data.dataset import Dataset, open_dataset
+from danalab.data.formats.arrays.files import READERS
+from danalab.data.formats.layouts import Layout, layout_of
+from danalab.data.tokenizers import load_tokenizer
+from danalab.errors import UserError
+
+GPT2_VOCAB = 50_257
+_BLOCK = 1 << 20
+
+
+def validate(
+    path: str | Path,
+    *,
+    vocab_size: int | None = None,
+    seq_len: int | None = None,
+    allow_duplicates: bool = False,
+    on_file: Callable[[int, int], None] = lambda done, total: None,
+) -> Validation:
+    """Read a data set, or one array file, through.
+
+    Args:
+        path: a folder of any layout, or a .npy, .npz or .pt file.
+        vocab_size: ids must be below; default that of the tokenizer beside the data, else GPT-2's 50,257.
+        seq_len: tokens that every sequence of an array must have; default as most have.
+        allow_duplicates: equal sequences are warned of only.
+        on_file: told the files done and their number.
+
+    Raises:
+        UserError: the path does not exist.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise UserError(f"{path}: no such file or folder")
+    for name, value in (("--vocab-size", vocab_size), ("--seq-len", seq_len)):
+        if value is not None and value < 1:
+            raise UserError(f"{name} {value}: at least 1 is needed")
+    one_file = path.is_file()
+    layout = None if one_file else layout_of(path)
+    name = layout.name if layout else "arrays" if one_file else "none"
+    result = Validation(str(path), name, "", 0, vocab_size or GPT2_VOCAB)
+    if one_file and path.suffix not in READERS:
+        result.errors.append(Finding(str(path), f"not an array file ({', '.join(READERS)})"))
+    elif layout is None and not one_file:
+        result.errors.append(Finding(str(path), "no data set in it: no manifest.json, no train.bin, no arrays"))
+    elif layout is None or layout.name == "arrays":
+        if vocab_size is None:
+            result.vocab_size = _vocabulary(path if path.is_dir() else path.parent, result)
+        check_arrays(
+            path if path.is_dir() else path.parent,
+            [path] if one_file else None,
+            result,
+            seq_len=seq_len,
+            allow_duplicates=allow_duplicates,
+            on_file=on_file,
+        )
+    else:
+        _check_stream(path, layout, result, vocab_size, on_file)
+    result.errors.sort(key=lambda finding: finding.file)
+    return result
+
+
+def _vocabulary(folder: Path, result: Validation) -> int:
+    if not (folder / "tokenizer.json").is_file():
+        return GPT2_VOCAB
+    try:
+        return load_tokenizer(folder).n_tokens
+    except UserError as error:
+        result.errors.append(Finding("tokenizer.json", str(error)))
+        return GPT2_VOCAB
+
+
+def _check_stream(
+    folder: Path, layout: Layout, result: Validation, vocab_size: int | None, on_file: Callable[[int, int], None]
+) -> None:
+    """Shards and bare files: the layout's own faults, then the statistics of what can be opened."""
+    result.errors += [Finding(_short(folder, fault.place), fault.reason) for fault in layout.verify(folder)]
+    result.file_format = ".bin"
+    opened: list[Dataset] = []
+    try:
+        for split in layout.splits(folder):
+            opened.append(open_dataset(folder, split))
+    except UserError as error:
+        if not result.errors:
+            result.errors.append(Finding(str(folder), str(error)))
+    if opened:
+        result.vocab_size = vocab_size or opened[0].vocab_size
+    counts = IdCounts(result.vocab_size)
+    shards = [(dataset, shard) for dataset in opened for shard in dataset.store.shards]
+    result.num_files = len(shards)
+    for number, (dataset, shard) in enumerate(shards):
+        on_file(number, len(shards))
+        documents = 0
+        name = _short(folder, str(shard.path))
+        bad: tuple[int, int] | None = None
+        try:
+            tokens = shard.tokens()
+            for start in range(0, len(tokens), _BLOCK):
+                block = tokens[start : start + _BLOCK]
+                documents += int((block == dataset.eos_id).sum())
+                places = counts.add(block)
+                if places is not None and bad is None:
+                    bad = start + int(places[0]), int(block[places[0]])
+        except UserError as error:
+            result.errors.append(Finding(name, str(error)))
+            continue
+        if bad is not None and vocab_size is not None:
+            reason = f"token id {bad[1]} is outside the vocabulary [0, {result.vocab_size})"
+            result.errors.append(Finding(name, reason, (bad[0],)))
+        result.sequences.append(documents)
+        result.total_tokens += len(tokens)
+    result.unique_tokens, result.avg_token_value = counts.unique, counts.mean
+    result.min_id, result.max_id = counts.low, counts.high
+
+
+def _short(folder: Path, place: str) -> str:
+    return Path(place).relative_to(folder).as_posix() if Path(place).is_relative_to(folder) else place

@@ -1,0 +1,69 @@
+"""What a data set holds, as plain values for printing; whether it is what was written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from danalab.data.dataset import open_dataset
+from danalab.data.formats.layouts import Fault, Layout, layout_of
+from danalab.errors import UserError
+
+
+def describe(path: str | Path) -> dict[str, Any]:
+    """Facts of a data set: path, layout, source, tokenizer, vocab_size, eos_id, and for each split its tokens, shards,
+    documents, text_bytes, bytes_per_token, max_id and fingerprint (None where the layout does not tell).
+
+    Raises:
+        UserError: no data set there, or one that does not match its manifest.
+    """
+    folder = Path(path)
+    layout = _layout(folder)
+    opened = {name: open_dataset(folder, name) for name in layout.splits(folder)}
+    facts = layout.facts(folder)
+    splits: dict[str, Any] = {}
+    for name, dataset in opened.items():
+        text_bytes = facts["text_bytes"].get(name)
+        splits[name] = {
+            "tokens": dataset.n_tokens,
+            "shards": dataset.n_files,
+            "documents": facts["documents"].get(name),
+            "text_bytes": text_bytes,
+            "bytes_per_token": text_bytes / max(dataset.n_tokens, 1) if text_bytes is not None else None,
+            "max_id": dataset.max_id,
+            "fingerprint": dataset.fingerprint,
+        }
+    first = next(iter(opened.values()))
+    return {
+        "path": str(folder),
+        "layout": layout.name,
+        "source": facts["source"],
+        "tokenizer": first.tokenizer_name,
+        "vocab_size": first.vocab_size,
+        "eos_id": first.eos_id,
+        "splits": splits,
+    }
+
+
+def verify(path: str | Path) -> list[Fault]:
+    """Read a data set through; every fault that shows, an empty list when it is what was written.
+
+    Raises:
+        UserError: no data set there.
+    """
+    folder = Path(path)
+    layout = _layout(folder)
+    faults: list[Fault] = []
+    try:
+        faults += layout.verify(folder)
+    except UserError as error:  # nothing can be said of the shards when the manifest is damaged
+        faults.append(Fault(str(folder), str(error).removeprefix(f"{folder}: ")))
+    return faults
+
+
+def _layout(folder: Path) -> Layout:
+    layout = layout_of(folder)
+    if layout is None:
+        what = "not a data set (no manifest.json, no train.bin, no arrays)" if folder.is_dir() else "no such folder"
+        raise UserError(f"{folder}: {what}")
+    return layout

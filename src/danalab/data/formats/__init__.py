@@ -1,0 +1,1 @@
+"""Data on disk: prepared shards, raw token files, folders of arrays."""

@@ -1,0 +1,187 @@
+"""Arrays as a data set: sequence s of the files in order is one training sequence, inputs x[:-1], targets x[1:]."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from danalab.data.dataset import Dataset, fingerprint_of
+from danalab.data.formats.arrays.cache import ByteCache
+from danalab.data.formats.arrays.files import open_array
+from danalab.data.formats.arrays.scan import ArrayScan
+from danalab.data.formats.store import TokenStore
+from danalab.data.order.windows import Batch, Sequences, require_length
+from danalab.data.tokenizers import Tokenizer, load_tokenizer
+from danalab.data.tokenizers.base import padded
+from danalab.errors import UserError
+
+CACHE_BYTES = 4 << 30
+"""Default budget for arrays that are read whole (.npz, .pt)."""
+_MAPPINGS = 256  # each mapped file holds a file descriptor, of which a process has about a thousand
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Part:
+    """A file, and which of its sequences belong to the split."""
+
+    path: Path
+    scan: ArrayScan
+    chosen: np.ndarray | None = None
+    """int64, in order; None: all."""
+
+    @property
+    def n(self) -> int:
+        """Sequences of the split in this file."""
+        return self.scan.sequences if self.chosen is None else len(self.chosen)
+
+
+class ArrayFiles:
+    """Sequences by number over all parts; files are mapped or read when they are needed."""
+
+    def __init__(self, parts: Sequence[Part], cache_bytes: int = CACHE_BYTES):
+        self.parts = list(parts)
+        self.ends = np.cumsum([part.n for part in self.parts])
+        self.n = int(self.ends[-1])
+        self.length = self.parts[0].scan.length
+        self.loaded: ByteCache[int, np.ndarray] = ByteCache(cache_bytes, lambda array: array.nbytes)
+        self._mapped: ByteCache[int, np.ndarray] = ByteCache(_MAPPINGS, lambda _: 1)
+
+    def set_budget(self, budget: int) -> None:
+        """Take a new cache of `budget` bytes; warns where the files that need it do not fit."""
+        self.loaded = ByteCache(budget, lambda array: array.nbytes)
+        scans = [part.scan for part in self.parts if part.path.suffix != ".npy"]
+        whole = sum(scan.sequences * scan.length * scan.item_bytes for scan in scans)
+        if whole > budget:
+            _log.warning(
+                "%s: %.1f GiB of .pt and .npz do not fit the cache of %.1f GiB, so files are read again and again; "
+                "save them as .npy, which needs no cache, or give a larger --array-cache-gib",
+                self.parts[0].path.parent, whole / 2**30, budget / 2**30,
+            )  # fmt: skip
+
+    def array(self, number: int) -> np.ndarray:
+        """The array of a part, [sequences, length]."""
+        part = self.parts[number]
+        cache = self._mapped if part.path.suffix == ".npy" else self.loaded
+        array = cache.get(number, lambda: open_array(part.path))
+        if array.shape != (part.scan.sequences, part.scan.length):
+            raise UserError(f"{part.path}: its shape changed since it was opened; start again")
+        return array
+
+    def read_into(self, numbers: np.ndarray, width: int, result: np.ndarray) -> None:
+        """The first `width` tokens of the sequences `numbers`, into `result` [len(numbers), width]."""
+        files = np.searchsorted(self.ends, numbers, side="right")
+        for number in np.unique(files).tolist():
+            mine = np.flatnonzero(files == number)
+            part = self.parts[number]
+            local = numbers[mine] - (int(self.ends[number]) - part.n)
+            rows = local if part.chosen is None else part.chosen[local]
+            result[mine] = self.array(number)[rows, :width]
+
+
+class ArrayRows:
+    """The first `seq_len` + 1 tokens of each sequence. With seq_len = length the last target does not exist: it is -1,
+    which carries no loss."""
+
+    def __init__(self, files: ArrayFiles, seq_len: int, name: str):
+        if require_length(seq_len) > files.length:
+            raise UserError(
+                f"{name}: its sequences have {files.length} tokens, {seq_len} are asked for; "
+                f"give --seq-len {files.length - 1} or less"
+            )
+        self.n, self.seq_len = files.n, seq_len
+        self._files = files
+        self._width = min(seq_len + 1, files.length)
+
+    def read(self, numbers: np.ndarray) -> Batch:
+        """See `Rows`."""
+        tokens = np.empty((len(numbers), self._width), np.int64)
+        self._files.read_into(numbers, self._width, tokens)
+        inputs = torch.empty(len(numbers), self.seq_len, dtype=torch.int64)
+        targets = torch.empty_like(inputs)
+        np.copyto(inputs.numpy(), tokens[:, : self.seq_len])
+        np.copyto(targets.numpy()[:, : self._width - 1], tokens[:, 1:])
+        targets[:, self._width - 1 :] = -1
+        return inputs, targets
+
+
+class ArrayDataset(Dataset):
+    """One split of a folder of arrays."""
+
+    def __init__(self, path: Path, split: str, parts: Sequence[Part], vocab_size: int, tokenizer: Tokenizer | None):
+        """Use `open_dataset`. `vocab_size`: one more than the largest id of all splits."""
+        self.files = ArrayFiles(parts)
+        self.sequence_length = self.files.length
+        self._least = vocab_size
+        chosen = [part.chosen.tobytes() if part.chosen is not None else b"" for part in parts]
+        hashes = [f"{part.scan.sha256} {some.hex()}" for part, some in zip(parts, chosen, strict=True)]
+        super().__init__(
+            path,
+            split,
+            TokenStore([], f"{path} ({split})"),
+            vocab_size=tokenizer.vocab_size if tokenizer else padded(vocab_size),
+            eos_id=tokenizer.eos_id if tokenizer else None,
+            fingerprint=fingerprint_of(tokenizer.fingerprint if tokenizer else "arrays", hashes),
+            max_ids=[part.scan.max_id for part in parts],
+            tokenizer_name=tokenizer.name if tokenizer else "an unknown tokenizer",
+        )
+        self.n_tokens = self.files.n * self.sequence_length
+
+    @property
+    def least_vocab_size(self) -> int:
+        """One more than the largest id."""
+        return self._least
+
+    @property
+    def n_files(self) -> int:
+        """Array files."""
+        return len(self.files.parts)
+
+    @property
+    def tokenizer(self) -> Tokenizer:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The tokenizer of the ids.
+
+        Raises:
+            UserError: no `tokenizer.json` lies beside the arrays.
+        """
+        if not (self.path / "tokenizer.json").is_file():
+            raise UserError(f"{self.path}: no tokenizer.json beside the arrays")
+        return load_tokenizer(self.path)
+
+    def set_cache(self, budget: int) -> None:
+        """See `Dataset.set_cache`."""
+        self.files.set_budget(budget)
+
+    def rows(self, seq_len: int) -> ArrayRows:
+        """The split as sequences of `seq_len` tokens by number; longer ones are cut off there."""
+        return ArrayRows(self.files, seq_len, f"{self.path} ({self.split})")
+
+    def packed(self, seq_len: int, key: bytes, name: str) -> Sequences:
+        """Arrays hold sequences already.
+
+        Raises:
+            UserError: always.
+        """
+        raise UserError(f"{name}: arrays are sequences already; leave --packing documents out")
+
+    def check_vocab(self, vocab_size: int) -> None:
+        """Check that a model of `vocab_size` rows has one for every token.
+
+        Raises:
+            UserError: an id is too large; names the file and the place.
+        """
+        for number, part in enumerate(self.files.parts):
+            if part.scan.max_id >= vocab_size:
+                array = self.files.array(number)
+                for row, ids in enumerate(array):
+                    over = np.flatnonzero(ids >= vocab_size)
+                    if len(over):
+                        raise UserError(
+                            f"{part.path}: token id {ids[over[0]]} at [{row}, {over[0]}] >= vocab_size {vocab_size}; "
+                            "give a larger --vocab-size, or leave it out"
+                        )

@@ -1,0 +1,175 @@
+"""`danalab data split`: train/ and val/ of symbolic links to a folder of arrays. Nothing is copied.
+
+    by file       the files whose keyed hashes are smallest validate, as many as the ratio says
+    by sequence   every file is in both; `NAME.rows` beside each link lists the sequences that belong to the split
+
+Names that lead to one file are one item. The choice is a function of the seed and of relative paths (by file), or of
+the seed and each sequence's place (by sequence).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from danalab.data.formats.arrays.files import BadArrayError, find_files, open_array
+from danalab.data.formats.arrays.layout import SPLIT_RECORD, SPLITS, is_divided
+from danalab.data.order.permutation import Permutation
+from danalab.errors import UserError
+from danalab.files import fsync_folder, write_json
+
+
+@dataclass(frozen=True)
+class Division:
+    """What was made."""
+
+    train_dir: str
+    val_dir: str
+    train_files: int
+    val_files: int
+    by: str
+    seed: int
+    val_ratio: float
+    train_sequences: int | None = None
+    """None where files are divided as a whole."""
+    val_sequences: int | None = None
+
+
+def divide(
+    source: str | Path, out: str | Path, *, val_ratio: float = 0.01, seed: int = 42, by: str = "file"
+) -> Division:
+    """Make `out`/train and `out`/val of links into `source`, with the folders that it has.
+
+    Args:
+        source: folder of arrays.
+        out: does not exist yet, or is empty; outside of `source`.
+        val_ratio: share that validates, at least one item.
+        by: "file" or "sequence".
+
+    Raises:
+        UserError: fewer than two files (sequences), links to nowhere, an output that exists or lies in the source.
+    """
+    source, out = Path(source), Path(out)
+    if not 0 < val_ratio < 1:
+        raise UserError(f"--val-ratio {val_ratio}: must lie between 0 and 1")
+    if by not in ("file", "sequence"):
+        raise UserError(f"--by {by}: known are file, sequence")
+    if seed < 0:
+        raise UserError(f"--seed {seed}: must be 0 or more")
+    _check_places(source, out)
+    files = find_files(source)
+    dangling = [path for path in files if not path.exists()]
+    if dangling:
+        others = f" and {len(dangling) - 1} more" if len(dangling) > 1 else ""
+        target = os.readlink(dangling[0])
+        raise UserError(f"{dangling[0]}: a symbolic link to nowhere ({target}){others}; remove it first")
+    if not files:
+        raise UserError(f"{source}: no arrays (.npy, .npz, .pt) below it")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    if out.is_dir():
+        out.rmdir()  # empty, as was checked
+    work = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}."))
+    try:
+        made = _by_file if by == "file" else _by_sequence
+        division = made(source, files, work, out, val_ratio, seed)
+        if (source / "tokenizer.json").exists():
+            (work / "tokenizer.json").symlink_to((source / "tokenizer.json").resolve())
+        write_json(work / SPLIT_RECORD, {"source": str(source.resolve()), **asdict(division)})
+        work.chmod(0o755)
+        work.rename(out)  # whole or not at all
+        fsync_folder(out.parent)
+    except BaseException:
+        shutil.rmtree(work, ignore_errors=True)
+        raise
+    return division
+
+
+def _check_places(source: Path, out: Path) -> None:
+    if not source.is_dir():
+        raise UserError(f"{source}: no such folder")
+    if is_divided(source):
+        raise UserError(f"{source}: has train/ and val/ already; train on it as it is")
+    real_source, real_out = source.resolve(), out.resolve()
+    if real_out == real_source or real_source in real_out.parents:
+        raise UserError(f"--output-path {out}: lies in the data folder {source}; take one outside of it")
+    if out.is_symlink() or (out.exists() and not out.is_dir()):
+        raise UserError(f"--output-path {out}: exists and is no folder")
+    if out.is_dir() and any(out.iterdir()):
+        raise UserError(f"--output-path {out}: is not empty; nothing is overwritten, so remove it or take another")
+
+
+def _by_file(source: Path, files: list[Path], work: Path, out: Path, val_ratio: float, seed: int) -> Division:
+    groups: dict[tuple[int, int], list[Path]] = {}
+    for path in files:
+        status = path.stat()
+        groups.setdefault((status.st_dev, status.st_ino), []).append(path)
+    if len(groups) < 2:
+        raise UserError(f"{source}: one file cannot be divided into files; give --by sequence")
+    ordered = sorted(groups.values(), key=lambda group: _draw(seed, group[0].relative_to(source).as_posix()))
+    wanted = max(1, round(val_ratio * len(files)))
+    val: list[Path] = []
+    for group in ordered[:-1]:  # one stays for training
+        if len(val) >= wanted:
+            break
+        val += group
+    chosen = set(val)
+    by_split = {"train": [path for path in files if path not in chosen], "val": sorted(val)}
+    for split, paths in by_split.items():
+        for path in paths:
+            _link(path, work / split / path.relative_to(source))
+    return Division(str(out / "train"), str(out / "val"), len(by_split["train"]), len(val), "file", seed, val_ratio)
+
+
+def _by_sequence(source: Path, files: list[Path], work: Path, out: Path, val_ratio: float, seed: int) -> Division:
+    unique: dict[tuple[int, int], Path] = {}
+    for path in files:
+        status = path.stat()
+        unique.setdefault((status.st_dev, status.st_ino), path)
+    paths = list(unique.values())  # a second name of a file would bring its sequences twice
+    counts = [_sequences(path) for path in paths]
+    total = sum(counts)
+    if total < 2:
+        raise UserError(f"{source}: {total} sequence cannot be divided")
+    n_val = min(max(1, round(val_ratio * total)), total - 1)
+    validates = np.zeros(total, bool)
+    validates[Permutation(total, f"danalab division 1|{seed}".encode())(np.arange(n_val))] = True
+    n_files: dict[str, int] = dict.fromkeys(SPLITS, 0)
+    start = 0
+    for path, count in zip(paths, counts, strict=True):
+        mine = validates[start : start + count]
+        start += count
+        for split, rows in (("train", np.flatnonzero(~mine)), ("val", np.flatnonzero(mine))):
+            if not len(rows):
+                continue
+            place = work / split / path.relative_to(source)
+            _link(path, place)
+            with open(place.with_name(place.name + ".rows"), "wb") as file:
+                np.save(file, rows.astype(np.int64), allow_pickle=False)
+            n_files[split] += 1
+    return Division(
+        str(out / "train"), str(out / "val"), n_files["train"], n_files["val"], "sequence", seed, val_ratio,
+        total - n_val, n_val,
+    )  # fmt: skip
+
+
+def _sequences(path: Path) -> int:
+    try:
+        return len(open_array(path))
+    except BadArrayError as error:
+        raise UserError(f"{error}; run danalab data validate first") from error
+
+
+def _link(path: Path, place: Path) -> None:
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.symlink_to(path.resolve())
+
+
+def _draw(seed: int, name: str) -> bytes:
+    text = f"danalab division 1|{seed}|{name}"
+    return hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=16).digest()

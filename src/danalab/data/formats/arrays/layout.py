@@ -1,0 +1,124 @@
+"""The layout "arrays": .npy, .npz or .pt files below a folder, or below its `train/` and `val/` (`danalab data split`).
+
+A file `NAME.rows` (a .npy of row numbers) beside an array `NAME` says which of its sequences belong to the split.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from danalab.data.formats.arrays.dataset import ArrayDataset, Part
+from danalab.data.formats.arrays.files import READERS, BadArrayError, find_files
+from danalab.data.formats.arrays.scan import scan_all
+from danalab.data.formats.layouts import Fault, Layout
+from danalab.data.tokenizers import load_tokenizer
+from danalab.errors import UserError
+from danalab.files import read_json
+
+SPLITS = ("train", "val")
+SPLIT_RECORD = "split.json"
+"""What `danalab data split` says of itself."""
+
+
+def is_divided(folder: Path) -> bool:
+    """Whether the folder has its splits as subfolders."""
+    return all((folder / split).is_dir() for split in SPLITS)
+
+
+def holds_arrays(folder: Path) -> bool:
+    """Whether any array lies below the folder: a look at names."""
+    for _, folders, names in os.walk(folder, followlinks=True):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        if any(Path(name).suffix in READERS and not name.startswith(".") for name in names):
+            return True
+    return False
+
+
+def files_by_split(folder: Path) -> dict[str, list[Path]]:
+    """The array files of each split; a folder that is not divided is all "train"."""
+    if is_divided(folder):
+        return {split: find_files(folder / split) for split in SPLITS}
+    return {"train": find_files(folder)}
+
+
+def chosen_rows(path: Path, sequences: int, required: bool) -> np.ndarray | None:
+    """The row numbers in `path`.rows; None where there is no such file.
+
+    Raises:
+        BadArrayError: it is `required` and absent, or not a list of different rows of the array.
+    """
+    file = path.with_name(path.name + ".rows")
+    try:
+        with open(file, "rb") as content:
+            rows = np.load(content, allow_pickle=False)
+    except FileNotFoundError:
+        if required:
+            raise BadArrayError(path, f"{file.name}, which says what sequences are in the split, is missing") from None
+        return None
+    except (OSError, ValueError, EOFError) as error:
+        raise BadArrayError(file, f"damaged: {error}") from error
+    if rows.ndim != 1 or rows.dtype.kind not in "ui" or len(rows) == 0:
+        raise BadArrayError(file, "not a list of row numbers")
+    rows = rows.astype(np.int64)
+    if rows.min() < 0 or rows.max() >= sequences or len(np.unique(rows)) < len(rows):
+        raise BadArrayError(file, f"not different rows of an array of {sequences} sequences")
+    return rows
+
+
+def by_sequence(folder: Path) -> bool:
+    """Whether the folder was divided inside of files."""
+    record = folder / SPLIT_RECORD
+    return record.is_file() and read_json(record).get("by") == "sequence"
+
+
+def _open(folder: Path, split: str) -> ArrayDataset:
+    files = files_by_split(folder)
+    if split not in files:
+        raise UserError(
+            f"{folder}: arrays without a split '{split}'; make one with "
+            f"danalab data split {folder} --output-path {folder}-split"
+        )
+    if not files[split]:
+        raise UserError(f"{folder}: the split '{split}' has no arrays")
+    scans = {name: scan_all(paths) for name, paths in files.items()}
+    required = by_sequence(folder)
+    parts = [
+        Part(path, scan, chosen_rows(path, scan.sequences, required))
+        for path, scan in zip(files[split], scans[split], strict=True)
+    ]
+    _require_one_length(parts)
+    tokenizer = load_tokenizer(folder) if (folder / "tokenizer.json").is_file() else None
+    largest = max(scan.max_id for split_scans in scans.values() for scan in split_scans)
+    dataset = ArrayDataset(folder, split, parts, largest + 1, tokenizer)
+    if tokenizer is not None:
+        dataset.check_vocab(tokenizer.vocab_size)
+    return dataset
+
+
+def _require_one_length(parts: list[Part]) -> None:
+    first = parts[0]
+    for part in parts:
+        if part.scan.length != first.scan.length:
+            raise UserError(
+                f"{part.path}: sequences of {part.scan.length} tokens, but {first.scan.length} in {first.path}; "
+                "all must have one length"
+            )
+
+
+def _facts(folder: Path) -> dict[str, Any]:
+    return {"source": None, "documents": {}, "text_bytes": {}}
+
+
+def _verify(folder: Path) -> Iterator[Fault]:
+    from danalab.data.check import validate
+
+    for fault in validate(folder).errors:
+        yield Fault(fault.file, fault.reason)
+
+
+LAYOUT = Layout("arrays", holds_arrays, lambda folder: list(files_by_split(folder)), _open, _facts, _verify)

@@ -1,0 +1,101 @@
+"""The layout of `danalab data prepare`: a `manifest.json` and the shards that it names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from danalab.data.dataset import Dataset, fingerprint_of
+from danalab.data.formats.layouts import Fault, Layout
+from danalab.data.formats.manifest import NAME, Manifest
+from danalab.data.formats.shards import Shard
+from danalab.data.formats.store import TokenStore
+from danalab.data.tokenizers import load_tokenizer
+from danalab.errors import UserError
+from danalab.files import sha256
+
+
+def _found_in(folder: Path) -> bool:
+    return (folder / NAME).is_file()
+
+
+def _splits(folder: Path) -> list[str]:
+    return list(Manifest.read(folder).splits)
+
+
+def _open(folder: Path, split: str) -> Dataset:
+    manifest = Manifest.read(folder)
+    store = TokenStore(manifest.open_shards(folder, split), f"{folder} ({split})")
+    entries = manifest.splits[split]
+    for name, expected in manifest.files.items():  # small, and another one would make bits per byte and text wrong
+        if (folder / name).is_file() and sha256(folder / name) != expected:
+            raise UserError(
+                f"{folder / name}: not the content that {NAME} names; bring it back, or prepare the data again"
+            )
+    return Dataset(
+        folder,
+        split,
+        store,
+        vocab_size=manifest.tokenizer.vocab_size,
+        eos_id=manifest.tokenizer.eos_id,
+        fingerprint=fingerprint_of(manifest.tokenizer.fingerprint, [entry.sha256 for entry in entries]),
+        max_ids=[entry.max_id for entry in entries],
+        tokenizer_name=manifest.tokenizer.name,
+    )
+
+
+def _facts(folder: Path) -> dict[str, Any]:
+    manifest = Manifest.read(folder)
+    splits = manifest.splits.items()
+    return {
+        "source": manifest.source,
+        "documents": {split: sum(entry.documents for entry in entries) for split, entries in splits},
+        "text_bytes": {split: sum(entry.text_bytes for entry in entries) for split, entries in splits},
+    }
+
+
+def _verify(folder: Path) -> Iterator[Fault]:
+    """The manifest's own checksum, the tokenizer, and each shard's header and hash; shards that nobody names."""
+    manifest = Manifest.read(folder)
+    for name, expected in manifest.files.items():
+        path = folder / name
+        if not path.is_file():
+            yield Fault(str(path), "missing")
+        elif sha256(path) != expected:
+            yield Fault(str(path), f"content differs from {NAME}'s sha256")
+    if (folder / "tokenizer.json").is_file():
+        try:
+            if load_tokenizer(folder).fingerprint != manifest.tokenizer.fingerprint:
+                yield Fault(str(folder / "tokenizer.json"), f"not the tokenizer that {NAME} names")
+        except UserError as error:
+            yield Fault(str(folder / "tokenizer.json"), str(error))
+    named = {}
+    for split, entries in manifest.splits.items():
+        for entry in entries:
+            path = folder / entry.file
+            named[entry.file] = entry
+            try:
+                shard = manifest.open_shard(folder, entry)
+                if sha256(path) != entry.sha256:
+                    yield Fault(str(path), f"content differs from {NAME}'s sha256 ({_where(shard, entry.max_id)})")
+            except UserError as error:
+                yield Fault(str(path), str(error).removeprefix(f"{path}: "))
+            except OSError as error:
+                yield Fault(str(path), error.strerror or str(error))
+        if not entries:
+            yield Fault(str(folder), f"the split '{split}' has no shards")
+    for path in sorted(folder.glob("*.bin")):
+        if path.name not in named:
+            yield Fault(str(path), f"{NAME} does not name this shard")
+
+
+def _where(shard: Shard, max_id: int) -> str:
+    """The first token that cannot be right, where one shows; a flipped bit may leave an ordinary id."""
+    found = TokenStore([shard], "").first_at_least(max_id + 1, 0)
+    return (
+        f"token id {found[1]} at offset {found[0]} is above its largest, {max_id}" if found else "somewhere in its ids"
+    )
+
+
+LAYOUT = Layout("shards", _found_in, _splits, _open, _facts, _verify)

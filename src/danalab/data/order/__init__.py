@@ -1,0 +1,1 @@
+"""The order of tokens: permutation, windows, packing, mixtures, batches."""

@@ -1,0 +1,176 @@
+"""Batches as a pure function of the step.
+
+A data set is an endless list of sequences (`Sequences`): epochs follow one another without a seam, each in an order
+given by a keyed permutation of (fingerprint, seed, seq_len, epoch). The global batch of step s is the next G(s)
+sequences of that list, where G is a number or a ramp; rank r takes the r-th of its `world_size` equal slices.
+
+So the order does not depend on the number of ranks or workers, nor on the global batch (whose change moves only the
+place in the list), and there is no state beyond the number of sequences consumed. A shorter length (a ramp of lengths)
+cuts the same sequences into pieces: what is read, and its order, stay as they are.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from queue import Queue
+
+import numpy as np
+
+from danalab.data.order.ramps import Ramp
+from danalab.data.order.windows import Batch, Rows, Sequences, Span
+from danalab.errors import UserError
+
+_TOKENS_AT_ONCE = 1 << 16  # small batches are assembled several steps at a time, or Python would cost more than copying
+
+
+class Batches:
+    """`batches[step]` for any step >= 0; made by `Dataset.batches`."""
+
+    def __init__(
+        self,
+        sequences: Sequences,
+        *,
+        global_batch: int | Ramp,
+        seq_len: int | Ramp | None = None,
+        rank: int = 0,
+        world_size: int = 1,
+    ):
+        """Args:
+            sequences: the endless list.
+            global_batch: sequences a step, over all ranks.
+            seq_len: tokens a sequence, a divisor of the list's own length (the default).
+
+        Raises:
+            UserError: a batch that the ranks do not divide or the data do not fill, or lengths that do not divide.
+        """
+        batch = global_batch if isinstance(global_batch, Ramp) else Ramp(global_batch)
+        length = seq_len if isinstance(seq_len, Ramp) else Ramp(seq_len or sequences.seq_len)
+        if world_size < 1:
+            raise UserError(f"world_size {world_size}: at least 1 is needed")
+        if not 0 <= rank < world_size:
+            raise UserError(f"rank {rank} is not in [0, {world_size})")
+        for size in batch.values:
+            if size < 1:
+                raise UserError(f"global_batch {size}: at least 1 is needed")
+            if size % world_size:
+                raise UserError(f"global batch {size} is not a multiple of the {world_size} ranks")
+        for value in length.values:
+            if sequences.seq_len % value:
+                raise UserError(f"length {value} does not divide the full sequence length, {sequences.seq_len}")
+        if sequences.per_epoch < batch.final:
+            raise UserError(
+                f"{sequences.name}: {sequences.per_epoch:,} sequences of {sequences.seq_len} tokens, but one batch has "
+                f"{batch.final:,}; give more text, or a smaller batch or seq-len"
+            )
+        self.seq_len = sequences.seq_len
+        self.global_batch = batch.final
+        self.local_batch = batch.final // world_size
+        self.windows_per_epoch = sequences.per_epoch
+        self._sequences, self._batch, self._length = sequences, batch, length
+        self._rank, self._world_size = rank, world_size
+
+    def report(self) -> str | None:
+        """What packing does to the documents; None where nothing is packed."""
+        made = getattr(self._sequences, "report", None)
+        return None if made is None else str(made())
+
+    def windows(self, step: int) -> np.ndarray:
+        """Numbers of the sequences of this rank's part of `step`, int64."""
+        return self._sequences.numbers([self._span(step)])
+
+    def _span(self, step: int) -> Span:
+        if step < 0:
+            raise IndexError(f"step {step} is negative")
+        local = self._batch.at(step) // self._world_size
+        begin = self._batch.total(step) + self._rank * local
+        return begin, begin + local
+
+    def __getitem__(self, step: int) -> Batch:
+        """This rank's (inputs, targets) of a step, int64 [global_batch / world_size, seq_len]."""
+        return self._cut(step, self._sequences.take([self._span(step)]))
+
+    def _cut(self, step: int, batch: Batch) -> Batch:
+        """The batch in pieces of the step's length."""
+        length = self._length.at(step)
+        return batch if length == self.seq_len else (batch[0].view(-1, length), batch[1].view(-1, length))
+
+    def _several(self, step: int) -> list[Batch]:
+        """The batches of as many steps from `step` on as are cheaply assembled together, at least one."""
+        local = self._batch.at(step) // self._world_size
+        count = max(1, _TOKENS_AT_ONCE // (local * self.seq_len))
+        if count == 1:
+            return [self[step]]
+        spans = [self._span(step + i) for i in range(count)]
+        sizes = [end - begin for begin, end in spans]
+        adjoining = [(spans[0][0], spans[-1][1])] if self._world_size == 1 else spans
+        inputs, targets = self._sequences.take(adjoining)
+        pairs = zip(inputs.split(sizes), targets.split(sizes), strict=True)
+        return [self._cut(step + i, batch) for i, batch in enumerate(pairs)]
+
+    def iterate(self, start_step: int = 0, *, depth: int = 2, pin_memory: bool = False) -> Iterator[Batch]:
+        """Batches from `start_step` on, without end, assembled ahead by a background thread.
+
+        Args:
+            start_step: the first step.
+            depth: batches kept ready, or groups of batches where they are small.
+            pin_memory: put them in page-locked memory, for copies to a GPU beside the computation.
+        """
+        ready: Queue[list[Batch] | BaseException] = Queue()
+        free = threading.Semaphore(depth)
+        stop = threading.Event()
+
+        def assemble() -> None:
+            step = start_step
+            while True:
+                free.acquire()
+                if stop.is_set():
+                    return
+                try:
+                    group = self._several(step)
+                    step += len(group)
+                    if pin_memory:
+                        group = [(inputs.pin_memory(), targets.pin_memory()) for inputs, targets in group]
+                    ready.put(group)
+                except BaseException as error:
+                    ready.put(error)
+                    return
+
+        thread = threading.Thread(target=assemble, name="danalab-loader", daemon=True)
+        thread.start()
+        try:
+            while True:
+                item = ready.get()
+                if isinstance(item, BaseException):
+                    raise item
+                free.release()
+                yield from item
+        finally:
+            stop.set()
+            free.release()
+            # A thread inside torch when the interpreter ends would abort the process.
+            thread.join()
+
+
+class Sequential:
+    """All rows of a split in order, for evaluation; made by `Dataset.sequential`.
+
+    `len(windows)` is their number, `windows[i:j]` is (inputs, targets), int64 [j - i, seq_len]. Of a stream the last
+    tokens, fewer than seq_len, are left out.
+    """
+
+    def __init__(self, rows: Rows, name: str):
+        """Raises UserError where there is not one row; `name` is what the message calls the data."""
+        self.seq_len = rows.seq_len
+        self._rows = rows
+        if rows.n == 0:
+            raise UserError(
+                f"{name}: not one sequence, which needs {rows.seq_len + 1:,} tokens; "
+                "give more text or a smaller seq-len"
+            )
+
+    def __len__(self) -> int:
+        return self._rows.n
+
+    def __getitem__(self, which: slice) -> Batch:
+        return self._rows.read(np.arange(self._rows.n)[which])

@@ -1,0 +1,215 @@
+"""Whole documents in rows of one length: no padding, and every row begins where a document does.
+
+A document of n > L tokens (its end-of-text id included) is split into pieces of L, which fill rows by themselves, and a
+rest, which is packed like a document. A keyed permutation of each epoch puts all pieces in a line; each stretch of
+`CHUNK` pieces is packed by itself, best fit first:
+
+    fill a row:   the longest piece that fits, until the row is full
+                  when none fits: the shortest one is cut at the row's end, and what is left of it waits
+    at the end:   what was left of the cut ones fills the last rows, so that a chunk of T tokens gives T // L rows
+
+A row of L + 1 tokens is the id before its first piece (an end-of-text id where a document begins), then its pieces:
+each token of a document is the target of exactly one position. The stretches are drawn from all pieces alike, so
+the mix of lengths is the same everywhere; the rows of a chunk are shuffled, and the pieces of a row too.
+
+How many rows a chunk gives follows from lengths alone, so any row is reached by packing one chunk: no state.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from danalab.data.formats.store import TokenStore
+from danalab.data.order.documents import document_ends
+from danalab.data.order.permutation import Permutation
+from danalab.data.order.windows import Batch, Span, require_length, to_batch
+from danalab.errors import UserError
+
+CHUNK = 1 << 15
+
+
+@dataclass(frozen=True)
+class Packed:
+    """The rows of one chunk: segments of the stream, sorted by row."""
+
+    first: np.ndarray
+    """Each row's first segment, int64 [rows + 1]."""
+    starts: np.ndarray
+    """Of the segments, in the stream, int64."""
+    lengths: np.ndarray
+    cut: np.ndarray
+    """Whether a segment is part of a piece that was cut at a row's end."""
+
+
+@dataclass(frozen=True)
+class PackingReport:
+    """What packing does to the documents."""
+
+    documents: int
+    rows: int
+    """An epoch."""
+    cropped_share: float
+    """Tokens that an epoch leaves out, as a share of all."""
+    split_share: float
+    """Tokens in documents that would fit a row but were cut at one's end, as a share of a chunk's."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.documents:,} documents in {self.rows:,} rows an epoch; {self.cropped_share:.2%} of the tokens are "
+            f"left out, {self.split_share:.2%} are in documents that were cut"
+        )
+
+
+class PackedDocuments:
+    """See the module; a `Sequences` of rows of `seq_len`."""
+
+    def __init__(
+        self,
+        store: TokenStore,
+        eos_id: int,
+        fingerprint: str,
+        seq_len: int,
+        key: bytes,
+        name: str,
+        *,
+        chunk: int = CHUNK,
+    ):
+        """Args:
+            fingerprint: of the store's content.
+            key: chooses the order.
+            chunk: pieces that are packed together.
+
+        Raises:
+            UserError: no documents, or fewer tokens than one row.
+        """
+        self.seq_len, self.name = require_length(seq_len), name
+        self._store, self._eos_id, self._key, self._chunk = store, eos_id, key + b"documents|", chunk
+        self._ends = document_ends(store, eos_id, fingerprint)
+        pieces = -(-np.diff(self._ends, prepend=0) // seq_len)
+        self._piece_ends = np.cumsum(pieces)
+        self.n_pieces = int(self._piece_ends[-1])
+        self.n_chunks = -(-self.n_pieces // chunk)
+        # Each chunk leaves out less than a row, so every epoch has at least this many: the same number for all.
+        self.per_epoch = int(self._ends[-1]) // seq_len - (self.n_chunks - 1)
+        if self.per_epoch < 1:
+            raise UserError(f"{name}: its documents do not fill one row of {seq_len} tokens; take a smaller seq-len")
+        self._rows_of_epoch = lru_cache(maxsize=2)(self._compute_rows_of_epoch)
+        self._packed = lru_cache(maxsize=4)(self._pack)
+
+    def numbers(self, spans: Iterable[Span]) -> np.ndarray:
+        """Places in the list of all epochs, which name the rows."""
+        return np.concatenate([np.arange(begin, end) for begin, end in spans])
+
+    def take(self, spans: Iterable[Span]) -> Batch:
+        """See `Sequences`."""
+        starts: list[np.ndarray] = []
+        lengths: list[np.ndarray] = []
+        for place in self.numbers(spans).tolist():
+            epoch, slot = divmod(place, self.per_epoch)
+            bounds = self._rows_of_epoch(epoch)
+            chunk = int(np.searchsorted(bounds, slot, side="right")) - 1
+            packed = self._packed(epoch, chunk)
+            row = slot - int(bounds[chunk])
+            segments = slice(packed.first[row], packed.first[row + 1])
+            first = packed.starts[segments]
+            starts += [first[:1] - 1, first]
+            lengths += [np.ones(1, np.int64), packed.lengths[segments]]
+        before = np.concatenate(starts[::2])
+        tokens = self._store.pieces(np.maximum(np.concatenate(starts), 0), np.concatenate(lengths))
+        tokens = tokens.reshape(-1, self.seq_len + 1)
+        tokens[before < 0, 0] = self._eos_id  # no id lies before the stream's first document
+        return to_batch(tokens)
+
+    def report(self) -> PackingReport:
+        """Measured on the first chunk of the first epoch."""
+        total = self._store.n_tokens
+        packed = self._packed(0, 0)
+        split = int(packed.lengths[packed.cut].sum()) / max(int(packed.lengths.sum()), 1)
+        return PackingReport(len(self._ends), self.per_epoch, 1 - self.per_epoch * self.seq_len / total, split)
+
+    def _pieces(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(start, length) of pieces."""
+        document = np.searchsorted(self._piece_ends, numbers, side="right")
+        begin = np.where(document > 0, self._ends[document - 1], 0)
+        earlier = np.where(document > 0, self._piece_ends[document - 1], 0)
+        starts = begin + (numbers - earlier) * self.seq_len
+        return starts, np.minimum(self.seq_len, self._ends[document] - starts)
+
+    def _drawn(self, epoch: int, chunk: int) -> tuple[np.ndarray, np.ndarray]:
+        """(start, length) of the pieces of a chunk."""
+        places = np.arange(chunk * self._chunk, min((chunk + 1) * self._chunk, self.n_pieces))
+        return self._pieces(Permutation(self.n_pieces, self._key + str(epoch).encode())(places))
+
+    def _compute_rows_of_epoch(self, epoch: int) -> np.ndarray:
+        """Rows before each chunk, int64 [chunks + 1]."""
+        tokens = [int(self._drawn(epoch, chunk)[1].sum()) for chunk in range(self.n_chunks)]
+        return np.concatenate([[0], np.cumsum(np.array(tokens) // self.seq_len)])
+
+    def _pack(self, epoch: int, chunk: int) -> Packed:
+        starts, lengths = self._drawn(epoch, chunk)
+        n_rows = int(lengths.sum()) // self.seq_len
+        rows, pieces, offsets, used = pack(lengths, self.seq_len, n_rows)
+        key = self._key + f"{epoch}|{chunk}".encode()
+        shuffled = Permutation(n_rows, key + b"|rows")(np.arange(n_rows)) if n_rows else np.empty(0, np.int64)
+        within = Permutation(len(rows), key + b"|pieces")(np.arange(len(rows))) if n_rows else rows
+        unfinished = offsets + used < lengths[pieces]  # has no end-of-text id, so it must be its row's last
+        order = np.lexsort((within, unfinished, shuffled[rows]))
+        counts = np.bincount(rows, minlength=n_rows)[np.argsort(shuffled)]
+        return Packed(
+            first=np.concatenate([[0], np.cumsum(counts)]),
+            starts=(starts[pieces] + offsets)[order],
+            lengths=used[order],
+            cut=(used < lengths[pieces])[order],
+        )
+
+
+def pack(lengths: np.ndarray, capacity: int, n_rows: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Fill `n_rows` rows of `capacity` with pieces, best fit first; see the module.
+
+    Args:
+        lengths: of the pieces, each in [1, capacity]; n_rows x capacity <= their sum.
+    Returns:
+        For each segment, int64: its row, its piece, the offset in the piece, its length. Row by row.
+    """
+    order = np.argsort(lengths, kind="stable").tolist()
+    ends = np.cumsum(np.bincount(lengths, minlength=capacity + 1)).tolist()
+    begins = [0, *ends[:-1]]  # pieces of length n that are left: order[begins[n] : ends[n]]
+    below = [n if ends[n] > begins[n] else n - 1 for n in range(capacity + 1)]  # towards the longest one <= n
+    below[0] = 0
+    shortest = 1
+    waiting: deque[tuple[int, int, int]] = deque()  # piece, offset, length of what was left of cut ones
+    segments: list[tuple[int, int, int, int]] = []
+    for row in range(n_rows):
+        gap = capacity
+        while gap:
+            fit = gap
+            while below[fit] != fit:
+                below[fit] = fit = below[below[fit]]
+            if fit:
+                ends[fit] -= 1
+                if ends[fit] == begins[fit]:
+                    below[fit] = fit - 1
+                segments.append((row, order[ends[fit]], 0, fit))
+                gap -= fit
+                continue
+            while shortest <= capacity and ends[shortest] == begins[shortest]:
+                shortest += 1
+            if shortest <= capacity:
+                ends[shortest] -= 1
+                if ends[shortest] == begins[shortest]:
+                    below[shortest] = shortest - 1
+                piece, offset, length = order[ends[shortest]], 0, shortest
+            else:
+                piece, offset, length = waiting.popleft()
+            taken = min(gap, length)
+            segments.append((row, piece, offset, taken))
+            gap -= taken
+            if taken < length:
+                waiting.append((piece, offset + taken, length - taken))
+    table = np.array(segments, dtype=np.int64).reshape(-1, 4)
+    return table[:, 0], table[:, 1], table[:, 2], table[:, 3]

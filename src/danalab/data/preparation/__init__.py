@@ -1,0 +1,1 @@
+"""From a source of text to a prepared data set."""

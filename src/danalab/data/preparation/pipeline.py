@@ -1,0 +1,236 @@
+"""From a source to a data set: documents -> split -> ids on all cores -> shards -> manifest.
+
+    prepare("stdlib", "bpe-4096", "datasets/stdlib-bpe-4096")
+    prepare("text", "gpt2", "datasets/mine", inputs=["corpus/"])
+    prepare("fineweb-10bt", max_tokens=1_000_000_000)
+
+Killed at any moment, it goes on where the journal says and ends with the same bytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import astuple
+from pathlib import Path
+
+from danalab.data.formats import manifest as manifests
+from danalab.data.formats.manifest import Manifest
+from danalab.data.open import dataset_folder
+from danalab.data.preparation import journal as journals
+from danalab.data.preparation.holdout import Labelled, Rule, draw, labelled
+from danalab.data.preparation.journal import Journal
+from danalab.data.preparation.progress import Estimate, Progress
+from danalab.data.preparation.shard_writer import Writing
+from danalab.data.preparation.workers import Chunk, available_cores, encode_in_order
+from danalab.data.sources import TRAIN, Place, Source, make_source
+from danalab.data.tokenizers import load_tokenizer, requested_size, train_bpe
+from danalab.errors import UserError
+
+SHARD_TOKENS = 100_000_000
+_CHUNK_CHARACTERS = 250_000  # large enough that the pipe costs nothing, small enough that all cores end together
+_CHUNK_DOCUMENTS = 1024
+_SMALL = 60_000_000  # text below this size is not worth the start of processes [bytes]
+_SAMPLE_BYTES, _SAMPLE_DOCUMENT = 3_000_000, 100_000
+
+
+def prepare(
+    source: str | Source,
+    tokenizer: str | Path | None = None,
+    out: str | Path | None = None,
+    *,
+    inputs: Sequence[str | Path] = (),
+    val_inputs: Sequence[str | Path] = (),
+    val_fraction: float | None = None,
+    val_documents: int | None = None,
+    max_documents: int | None = None,
+    max_tokens: int | None = None,
+    shard_tokens: int = SHARD_TOKENS,
+    workers: int | None = None,
+    progress: bool = True,
+) -> Path:
+    """Write a source's tokens as a data set; returns its folder. Preparing the same again is no work.
+
+    Args:
+        source: name of a source, or one.
+        tokenizer: `bytes`, `characters`, `gpt2`, `bpe-N` (trained here, on a sample of the source's training
+            documents), or the path of a saved tokenizer; by default the source's.
+        out: the folder; by default NAME-TOKENIZER in `$DATASETS_DIR`, or in ./datasets.
+        inputs, val_inputs: files and folders, for sources that read them; for a corpus of the hub, one folder with the
+            files of its repository.
+        val_fraction: share of the documents that validate, in (0, 1); by default the source's.
+        val_documents: how many validate, in place of a share: the first ones, and whatever equals them.
+        max_documents: documents that are taken at most (of each split, where the source has validation files).
+        max_tokens: training ends behind the document that reaches this many tokens; so does validation, where the
+            source has files of its own for it.
+        shard_tokens: a shard ends at the first chunk of documents (about 250 kB of text) that brings it to this size.
+        workers: threads (below 60 MB of text) or processes that tokenise; by default one a core.
+        progress: show progress and a closing line on standard error.
+
+    Raises:
+        UserError: bad source, tokenizer, text or settings, a folder that holds something else, a hub that cannot be
+            reached, or a full disk.
+    """
+    if isinstance(source, str):
+        source = make_source(source, inputs, val_inputs)
+    if val_fraction is not None and val_documents is not None:
+        raise UserError("--val-fraction and --val-documents: give one of them")
+    first = source.val_documents if val_documents is None and val_fraction is None else val_documents
+    rule = Rule(source.val_fraction if val_fraction is None else val_fraction, first, max_documents)
+    if shard_tokens < 1 or (workers is not None and workers < 1):
+        raise UserError("--shard-tokens and --workers: at least 1 is needed")
+    if max_tokens is not None and max_tokens < 1:
+        raise UserError(f"--max-tokens {max_tokens}: at least 1 is needed")
+    tokenizer = str(tokenizer or source.default_tokenizer)
+    merges = requested_size(tokenizer)
+    chosen = None if merges else load_tokenizer(tokenizer)
+    folder = Path(out) if out else dataset_folder(source.name, tokenizer, chosen)
+    request = _request(source, chosen.fingerprint if chosen else tokenizer, rule, max_tokens, shard_tokens)
+
+    if (folder / manifests.NAME).is_file():
+        return _already(folder, request)
+    folder.mkdir(parents=True, exist_ok=True)
+    with _locked(folder), _told_when_full(folder):
+        if (folder / manifests.NAME).is_file():
+            return _already(folder, request)
+        journal = _begin(folder, request)
+        pinned = source.pin(journal.origin)
+        if pinned != journal.origin:
+            journal.origin = pinned
+            journal.write(folder)
+        begun = time.perf_counter()
+        if chosen is None and not (folder / "tokenizer.json").is_file():
+            chosen = train_bpe(_sample(source, rule), merges, tokenizer)
+        if chosen is None:
+            chosen = load_tokenizer(folder)
+        else:
+            chosen.save(folder)
+        size = source.size_bytes()
+        large = size is None or size >= _SMALL
+        estimate = Estimate(source, max_tokens)
+        with (
+            contextlib.closing(Writing(folder, chosen, journal, shard_tokens, max_tokens, source)) as writing,
+            Progress(f"tokenising {source.name}", shown=progress) as bar,
+        ):
+            documents = labelled(source, rule, journal.place, writing.counts, writing.enough)
+            chunks = _chunks(documents)
+            results = encode_in_order(chosen, folder, chunks, workers or available_cores(), processes=large)
+            with contextlib.closing(results):
+                for place, result in results if not writing.complete else ():
+                    writing.add(place, result)
+                    bar.show(*estimate(place, writing.tokens, writing.text_bytes), writing.tokens)
+                    if writing.complete:
+                        break
+            made = writing.finish({"val_fraction": rule.fraction, "val_documents": rule.first, **pinned})
+        made.write(folder)
+        (folder / journals.NAME).unlink()
+    if progress:
+        seconds = time.perf_counter() - begun
+        print(f"prepared {_summary(made)} in {seconds:.1f} s: {folder}", file=sys.stderr)
+    return folder
+
+
+def _request(source: Source, tokenizer: str, rule: Rule, max_tokens: int | None, shard_tokens: int) -> str:
+    limits = [*astuple(rule), max_tokens, shard_tokens, _CHUNK_CHARACTERS, _CHUNK_DOCUMENTS]
+    what = [source.name, source.identity(), tokenizer, *limits, 2]
+    return hashlib.sha256(json.dumps(what).encode()).hexdigest()
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """One preparation of a folder at a time: several ranks may ask for the same data set at once."""
+    with open(folder / ".lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+        # Only on success: from here on everyone finds the manifest, whichever file they hold.
+        (folder / ".lock").unlink(missing_ok=True)
+
+
+@contextmanager
+def _told_when_full(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}:
+            raise
+        raise UserError(
+            f"{folder}: {os.strerror(error.errno).lower()}; nothing that was finished is lost: make room, and run the "
+            "same command again to go on"
+        ) from error
+
+
+def _already(folder: Path, request: str) -> Path:
+    made = Manifest.read(folder)
+    if made.request != request:
+        raise UserError(
+            f"{folder}: holds a data set made from other text or with other settings "
+            f"({made.source['name']}, {made.tokenizer.name}); choose another --out or delete the folder"
+        )
+    return folder
+
+
+def _begin(folder: Path, request: str) -> Journal:
+    """The journal to go on with; what an unfinished preparation of something else left is removed."""
+    journal = Journal.read(folder)
+    if journal is not None and journal.request == request:
+        return journal
+    if journal is not None:
+        if any(state.finished for state in journal.splits.values()):
+            raise UserError(
+                f"{folder}: an unfinished data set of other text or with other settings; "
+                "prepare it with the flags of before, choose another --out, or delete the folder"
+            )
+        for path in folder.iterdir():
+            if path.name.endswith((".bin", ".bin.part")) or path.name.startswith("tokenizer"):
+                path.unlink()
+    elif strangers := sorted(path.name for path in folder.iterdir() if path.name != ".lock"):
+        raise UserError(f"{folder}: not empty ({strangers[0]}) and not a data set; choose another --out")
+    journal = Journal(request)
+    journal.write(folder)
+    return journal
+
+
+def _sample(source: Source, rule: Rule) -> Iterator[str]:
+    """About 3 MB of training text, spread over the corpus by a hash: merges are learned in a second from that."""
+    size = source.size_bytes()
+    share = 1.0 if size is None else _SAMPLE_BYTES / max(size, 1)
+    left = _SAMPLE_BYTES
+    for document in labelled(source, rule):
+        if document.split == TRAIN and draw(document.text, "danalab sample 1") < share:
+            yield document.text[: min(left, _SAMPLE_DOCUMENT)]
+            left -= min(len(document.text), _SAMPLE_DOCUMENT)
+            if left <= 0:
+                return
+
+
+def _chunks(documents: Iterator[Labelled]) -> Iterator[tuple[Place, Chunk]]:
+    """Documents some at a time, with the place behind them. A chunk lies on one side of the source."""
+    chunk: list[tuple[str, str]] = []
+    size, behind = 0, None
+    for split, text, place in documents:
+        if behind is not None and chunk and behind.side != place.side:
+            yield behind, chunk
+            chunk, size = [], 0
+        chunk.append((split, text))
+        size += len(text)
+        behind = place
+        if size >= _CHUNK_CHARACTERS or len(chunk) >= _CHUNK_DOCUMENTS:
+            yield behind, chunk
+            chunk, size = [], 0
+    if chunk and behind is not None:
+        yield behind, chunk
+
+
+def _summary(made: Manifest) -> str:
+    totals = {split: sum(entry.tokens for entry in entries) for split, entries in made.splits.items()}
+    documents = sum(entry.documents for entries in made.splits.values() for entry in entries)
+    parts = " + ".join(f"{count:,} {split}" for split, count in totals.items())
+    return f"{made.source['name']} with {made.tokenizer.name}: {parts} tokens of {documents:,} documents"

@@ -1,0 +1,154 @@
+"""The shards that a preparation writes, and the journal that follows them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from danalab import __version__
+from danalab.data.formats.manifest import Manifest, TokenizerEntry
+from danalab.data.formats.shards import ShardWriter, token_dtype
+from danalab.data.preparation.journal import Journal, SplitState
+from danalab.data.preparation.workers import Encoded, Result
+from danalab.data.sources import TRAIN, VAL, Place, Source
+from danalab.data.tokenizers import Tokenizer
+from danalab.files import sha256
+
+_JOURNAL_BYTES = 64_000_000
+
+
+class Writing:
+    """Takes encoded chunks in order; ends shards when they are full, and the work when enough was taken."""
+
+    def __init__(
+        self,
+        folder: Path,
+        tokenizer: Tokenizer,
+        journal: Journal,
+        shard_tokens: int,
+        max_tokens: int | None,
+        source: Source,
+    ):
+        """Go on where `journal` stands. `max_tokens`: of training, and of the source's own validation files."""
+        self._folder = folder
+        self._tokenizer = tokenizer
+        self._dtype = token_dtype(tokenizer.vocab_size)
+        self._journal = journal
+        self._shard_tokens = shard_tokens
+        self._max_tokens = max_tokens
+        self._source = source
+        self._own_validation = source.parts(VAL) is not None
+        self._open: dict[str, ShardWriter] = {}
+        self._since_journal = 0
+        for split in (TRAIN, VAL):
+            state = journal.splits.setdefault(split, SplitState())
+            if state.tokens:
+                self._open[split] = self._writer(split, state.tokens)
+
+    def _states(self) -> list[SplitState]:
+        return list(self._journal.splits.values())
+
+    @property
+    def tokens(self) -> int:
+        """Tokens so far, an earlier attempt's included."""
+        return sum(self._tokens_of(split) for split in self._journal.splits)
+
+    def _tokens_of(self, split: str) -> int:
+        state = self._journal.splits[split]
+        return state.tokens + sum(entry.tokens for entry in state.finished)
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """Training and validation documents so far."""
+        train, val = (
+            state.documents + sum(entry.documents for entry in state.finished)
+            for state in (self._journal.splits[TRAIN], self._journal.splits[VAL])
+        )
+        return train, val
+
+    @property
+    def text_bytes(self) -> int:
+        """Bytes of text so far, an earlier attempt's included."""
+        return sum(s.text_bytes + sum(e.text_bytes for e in s.finished) for s in self._states())
+
+    def enough(self) -> bool:
+        """Whether the training split has its tokens."""
+        return self._full(TRAIN)
+
+    def _full(self, split: str) -> bool:
+        return self._max_tokens is not None and self._tokens_of(split) >= self._max_tokens
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing more is to be taken: there are the tokens asked for, and something to validate on."""
+        return self._full(TRAIN) and (self._full(VAL) if self._own_validation else self.counts[1] > 0)
+
+    def _writer(self, split: str, flushed_tokens: int = 0) -> ShardWriter:
+        number = len(self._journal.splits[split].finished)
+        path = self._folder / f"{split}-{number:05d}.bin"
+        return ShardWriter(path, self._dtype, self._tokenizer.fingerprint, flushed_tokens)
+
+    def add(self, place: Place, result: Result) -> None:
+        """Append one chunk's documents; `place` is behind them."""
+        ended = False
+        for split, whole in result.items():
+            encoded = self._wanted(split, whole)
+            if not len(encoded.ends):
+                continue
+            if split not in self._open:
+                self._open[split] = self._writer(split)
+            state = self._journal.splits[split]
+            self._open[split].append(encoded.ids)
+            text_bytes = int(encoded.text_bytes.sum())
+            state.tokens += len(encoded.ids)
+            state.documents += len(encoded.ends)
+            state.text_bytes += text_bytes
+            self._since_journal += text_bytes
+            if state.tokens >= self._shard_tokens:
+                self._finish_shard(split)
+                ended = True
+        self._journal.place = place
+        if ended or self._since_journal >= _JOURNAL_BYTES:
+            for writer in self._open.values():
+                writer.flush()
+            self._journal.write(self._folder)
+            self._since_journal = 0
+
+    def _wanted(self, split: str, encoded: Encoded) -> Encoded:
+        """The documents up to the one that reaches the limit: what was read ahead must not decide what is kept."""
+        if self._max_tokens is None or (split == VAL and not self._own_validation):
+            return encoded
+        left = self._max_tokens - self._tokens_of(split)
+        if left <= 0:
+            return encoded.first(0)
+        return encoded.first(min(len(encoded.ends), int(encoded.ends.searchsorted(left)) + 1))
+
+    def _finish_shard(self, split: str) -> None:
+        state = self._journal.splits[split]
+        entry = self._open.pop(split).finish(state.documents, state.text_bytes)
+        self._journal.splits[split] = SplitState([*state.finished, entry])
+
+    def finish(self, origin: dict[str, Any]) -> Manifest:
+        """Complete the open shards; returns the manifest, not yet written. `origin`: what chose the documents."""
+        for split in list(self._open):
+            self._finish_shard(split)
+        tokenizer = self._tokenizer
+        return Manifest(
+            tokenizer=TokenizerEntry(
+                name=tokenizer.name,
+                fingerprint=tokenizer.fingerprint,
+                n_tokens=tokenizer.n_tokens,
+                vocab_size=tokenizer.vocab_size,
+                eos_id=tokenizer.eos_id,
+            ),
+            source={"name": self._source.name, "licence": self._source.licence, **origin},
+            splits={split: state.finished for split, state in self._journal.splits.items()},
+            request=self._journal.request,
+            danalab=__version__,
+            files={name: sha256(self._folder / name) for name in ("tokenizer.json", "tokenizer_config.json")},
+        )
+
+    def close(self) -> None:
+        """Close what an error left open."""
+        for writer in self._open.values():
+            writer.close()

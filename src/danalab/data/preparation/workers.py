@@ -1,0 +1,259 @@
+"""Tokenising on all cores: threads of this process for a small corpus, child processes for a large one.
+
+The libraries release Python's lock while they work, so threads do well on a few cores and need no start; what remains
+under the lock would hold up many. Processes take a third of a second to start, and are fed documents over pipes.
+They are fresh interpreters (`python -m` this module), not forks of this process and not `multiprocessing`'s
+spawned ones: a fork would inherit the locks of torch's and the tokenizer library's threads, a spawn would run a
+caller's unguarded script again. A child ends when its pipe does, also when this process is killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import pickle
+import queue
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Generator, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TypeVar
+
+import numpy as np
+
+import danalab
+from danalab.data.formats.shards import token_dtype
+from danalab.data.tokenizers import Tokenizer, load_tokenizer
+from danalab.errors import UserError
+
+_AHEAD = 2  # chunks that a child has beside the one it works on, so that it never waits for its parent
+_PIPE_BYTES = 1 << 20  # the kernel's default of 64 KiB would wake both ends some dozen times a chunk
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """The documents of one split in one chunk, each followed by the end-of-text id."""
+
+    ids: np.ndarray
+    ends: np.ndarray
+    """Where each document ends in `ids`, int64 [documents]."""
+    text_bytes: np.ndarray
+    """UTF-8 bytes of each document's text, int64 [documents]."""
+
+    def first(self, documents: int) -> Encoded:
+        """The first documents of it."""
+        tokens = int(self.ends[documents - 1]) if documents else 0
+        return Encoded(self.ids[:tokens], self.ends[:documents], self.text_bytes[:documents])
+
+
+Chunk = Sequence[tuple[str, str]]
+"""Documents: split and text."""
+Result = dict[str, Encoded]
+T = TypeVar("T")
+
+
+def available_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def encode_chunk(tokenizer: Tokenizer, chunk: Chunk) -> Result:
+    """Tokenise labelled documents; in each split they keep their order."""
+    dtype = token_dtype(tokenizer.vocab_size)
+    arrays = tokenizer.encode_array([text for _, text in chunk])
+    result: Result = {}
+    for split in dict.fromkeys(split for split, _ in chunk):
+        mine = [number for number, (label, _) in enumerate(chunk) if label == split]
+        ends = np.cumsum([len(arrays[number]) + 1 for number in mine], dtype=np.int64)
+        ids = np.empty(int(ends[-1]), dtype)
+        begin = 0
+        for number, end in zip(mine, ends.tolist(), strict=True):
+            ids[begin : end - 1] = arrays[number]
+            begin = end
+        ids[ends - 1] = tokenizer.eos_id
+        sizes = [len(text) if text.isascii() else len(text.encode()) for text in (chunk[n][1] for n in mine)]
+        result[split] = Encoded(ids, ends, np.array(sizes, np.int64))
+    return result
+
+
+def encode_in_order(
+    tokenizer: Tokenizer, folder: Path, chunks: Iterable[tuple[T, Chunk]], workers: int, *, processes: bool
+) -> Generator[tuple[T, Result], None, None]:
+    """Encode each chunk; results come in the order of the chunks, each with the mark that its chunk had.
+
+    Args:
+        tokenizer: does the work in this process.
+        folder: where it is saved, for child processes.
+        chunks: marks and chunks, read as results are taken, a few ahead.
+        workers: threads or processes; with 1 the work is done here.
+        processes: whether to start child processes.
+    """
+    if workers == 1:
+        for mark, chunk in chunks:
+            yield mark, encode_chunk(tokenizer, chunk)
+        return
+    crew = _Crew(folder, workers) if processes else _Threads(tokenizer, workers)
+    try:
+        pending: deque[tuple[T, Future[Result]]] = deque()
+        for mark, chunk in chunks:
+            pending.append((mark, crew.submit(chunk)))
+            while pending and (pending[0][1].done() or len(pending) > (_AHEAD + 2) * workers):
+                first, result = pending.popleft()
+                yield first, result.result()
+        while pending:
+            first, result = pending.popleft()
+            yield first, result.result()
+    finally:
+        crew.close()
+
+
+class _Threads:
+    """Threads of this process."""
+
+    def __init__(self, tokenizer: Tokenizer, workers: int):
+        self._tokenizer = tokenizer
+        self._pool = ThreadPoolExecutor(workers)
+
+    def submit(self, chunk: Chunk) -> Future[Result]:
+        return self._pool.submit(encode_chunk, self._tokenizer, chunk)
+
+    def close(self) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+
+class _Crew:
+    """The child processes, and the chunks that wait for them; whoever is free takes the next."""
+
+    def __init__(self, folder: Path, workers: int):
+        home = str(Path(danalab.__file__).parent.parent)
+        paths = [home, *filter(None, [os.environ.get("PYTHONPATH")])]
+        # One thread each: the processes are the parallelism.
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "TOKENIZERS_PARALLELISM": "false"}
+        command = [sys.executable, "-m", "danalab.data.preparation.workers", str(folder)]
+        self._waiting: queue.SimpleQueue[tuple[Chunk, Future[Result]] | None] = queue.SimpleQueue()
+        self._children = [_Child(command, environment, self._waiting) for _ in range(workers)]
+
+    def submit(self, chunk: Chunk) -> Future[Result]:
+        result: Future[Result] = Future()
+        self._waiting.put((chunk, result))
+        return result
+
+    def close(self) -> None:
+        for _ in self._children:
+            self._waiting.put(None)
+        for child in self._children:
+            child.close()
+
+
+class _Child:
+    """One process, a thread that writes chunks to it, and a thread that reads its results."""
+
+    def __init__(
+        self,
+        command: list[str],
+        environment: dict[str, str],
+        waiting: queue.SimpleQueue[tuple[Chunk, Future[Result]] | None],
+    ):
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._to: IO[bytes] = self._process.stdin
+        self._from: IO[bytes] = self._process.stdout
+        for pipe in (self._to, self._from):
+            _widen(pipe.fileno())
+        self._waiting = waiting
+        self._given: queue.SimpleQueue[Future[Result] | None] = queue.SimpleQueue()
+        self._room = threading.Semaphore(1 + _AHEAD)
+        self._closing = False
+        self._threads = [threading.Thread(target=work, daemon=True) for work in (self._write, self._read)]
+        for thread in self._threads:
+            thread.start()
+
+    def _write(self) -> None:
+        while True:
+            self._room.acquire()
+            item = None if self._closing else self._waiting.get()
+            if item is None:
+                self._given.put(None)
+                return
+            chunk, result = item
+            self._given.put(result)
+            try:
+                pickle.dump(chunk, self._to, protocol=5)
+                self._to.flush()
+            except (OSError, ValueError):
+                continue  # the reading thread finds out, too, and says why
+
+    def _read(self) -> None:
+        while (result := self._given.get()) is not None:
+            try:
+                answer = pickle.load(self._from)
+            except (OSError, EOFError, ValueError, pickle.UnpicklingError) as error:
+                broken = UserError(
+                    f"a tokenising process ended early (exit code {self._process.wait()}; -9: out of memory?); "
+                    "run it again to go on, perhaps with fewer --workers"
+                )
+                broken.__cause__ = error
+                answer = broken
+            if isinstance(answer, Exception):
+                result.set_exception(answer)
+            else:
+                result.set_result(answer)
+            self._room.release()
+
+    def close(self) -> None:
+        self._closing = True
+        self._process.terminate()
+        self._process.wait()
+        self._room.release()
+        for thread in self._threads:
+            thread.join()
+        for pipe in (self._to, self._from):
+            with contextlib.suppress(BrokenPipeError):  # half a chunk was left in the buffer
+                pipe.close()
+
+
+def _widen(descriptor: int) -> None:
+    if hasattr(fcntl, "F_SETPIPE_SZ"):
+        with contextlib.suppress(OSError):  # beyond what this user may have
+            fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+
+
+def _serve(folder: str) -> None:
+    """A child's life: read chunks ahead, answer each with its result, until the pipe ends."""
+    import signal
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's; it closes the pipes
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # a library that prints must not write into the answers
+    chunks: queue.Queue[Chunk | None] = queue.Queue(_AHEAD)
+
+    def read() -> None:
+        while True:
+            try:
+                chunks.put(pickle.load(sys.stdin.buffer))
+            except (EOFError, pickle.UnpicklingError):
+                chunks.put(None)
+                return
+
+    threading.Thread(target=read, daemon=True).start()
+    tokenizer = load_tokenizer(folder)
+    while (chunk := chunks.get()) is not None:
+        try:
+            answer: Result | Exception = encode_chunk(tokenizer, chunk)
+        except UserError as error:
+            answer = UserError(str(error))
+        pickle.dump(answer, answers, protocol=5)
+        answers.flush()
+
+
+if __name__ == "__main__":
+    # Imported under its own name, so that what it pickles is found again by the parent.
+    from danalab.data.preparation.workers import _serve as serve
+
+    serve(sys.argv[1])

@@ -1,0 +1,157 @@
+"""The law of the best learning rate: lr = a (b + P)^d, fitted to the best few learning rates of each size.
+
+For a given b the law is a straight line in log lr against log(b + P), which weighted least squares solves exactly; so
+only b is searched, on one axis, and the fit has neither starting points nor a step size.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from danalab.errors import UserError
+from danalab.ladder.fit.statistics import Interval, percentile_interval, student_interval
+
+LEAST_SIZES = 3
+"""As many as the law has coefficients; its intervals need one more."""
+
+
+@dataclass(frozen=True)
+class LRLaw:
+    """lr = a (b + P)^d."""
+
+    a: float
+    b: float
+    d: float
+    intervals: dict[str, Interval]
+    """Percentiles of a, b and d over resampled sizes, which trade against each other; empty without a bootstrap, and of
+    three sizes."""
+    n_sizes: int
+    n_trials: int
+    samples: tuple[tuple[float, float, float], ...] = ()
+    """(a, b, d) of each resample, for intervals of predictions."""
+
+    def __call__(self, params: ArrayLike) -> np.ndarray:
+        """Learning rate at parameter counts (those of the size law that was fitted)."""
+        return self.a * (self.b + np.asarray(params, float)) ** self.d
+
+    def interval(self, params: float, level: float = 0.95) -> Interval:
+        """Interval of the learning rate at a size; not a number without a bootstrap.
+
+        Student's t on the logarithm with n_sizes - 3 degrees of freedom: percentiles of a handful of sizes cover the
+        truth too seldom.
+        """
+        logs = [math.log(a) + d * math.log(b + params) for a, b, d in self.samples]
+        error = float(np.std(logs)) * math.sqrt(self.n_sizes / (self.n_sizes - 1)) if logs else math.nan
+        found = student_interval(math.log(float(self(params))), error, max(self.n_sizes - LEAST_SIZES, 1), level)
+        return Interval(math.exp(found.low), math.exp(found.high), level)
+
+
+@dataclass(frozen=True)
+class _Point:
+    params: float
+    lr: float
+    weight: float
+
+
+def fit_lr_law(
+    params: ArrayLike,
+    lr: ArrayLike,
+    loss: ArrayLike,
+    *,
+    top: int = 5,
+    n_bootstrap: int = 500,
+    level: float = 0.95,
+    seed: int = 0,
+) -> LRLaw:
+    """Fit the law to trials: a parameter count, a learning rate and a final loss each.
+
+    At each size the `top` trials of least loss count, with weights top, top - 1, ..., 1; learning rates within 5% of a
+    better one are the same trial. All sizes weigh alike (the published fit weighs them by P, so that on a ladder of
+    three decades the largest alone decides).
+
+    Args:
+        params, lr, loss: 1-D, of equal length; losses that are not finite are left out.
+        n_bootstrap: resamples of sizes for the intervals, which need four sizes or more; 0: none.
+    Raises:
+        UserError: fewer than three sizes, or values that cannot be meant.
+    Source: arXiv 2602.05298, appendix on learning rates.
+    """
+    sizes = _best_trials(np.asarray(params, float), np.asarray(lr, float), np.asarray(loss, float), top)
+    if len(sizes) < LEAST_SIZES:
+        raise UserError(
+            f"the law of learning rates has three coefficients: trials at {LEAST_SIZES} sizes are needed, "
+            f"there are {len(sizes)}"
+        )
+    a, b, d = _fit([point for points in sizes for point in points])
+    samples: list[tuple[float, float, float]] = []
+    rng = np.random.default_rng(seed)
+    while len(sizes) > LEAST_SIZES and len(samples) < n_bootstrap:  # resampled, three sizes are the same three
+        chosen = rng.integers(len(sizes), size=len(sizes))
+        if len(set(chosen.tolist())) >= LEAST_SIZES:  # fewer sizes leave the law undetermined
+            samples.append(_fit([point for i in chosen for point in sizes[i]]))
+    intervals = {
+        name: percentile_interval([sample[i] for sample in samples], level)
+        for i, name in enumerate("abd" if samples else "")
+    }
+    return LRLaw(a, b, d, intervals, len(sizes), sum(map(len, sizes)), tuple(samples))
+
+
+def _best_trials(params: np.ndarray, lr: np.ndarray, loss: np.ndarray, top: int) -> list[list[_Point]]:
+    if not params.shape == lr.shape == loss.shape or params.ndim != 1:
+        raise UserError(
+            f"params, lr and loss must be lists of the same length; got {params.shape}, {lr.shape}, {loss.shape}"
+        )
+    if not (np.all(params > 0) and np.all(lr > 0)):
+        raise UserError("parameter counts and learning rates must be positive")
+    sizes = []
+    for size in np.unique(params):
+        here = np.flatnonzero((params == size) & np.isfinite(loss))
+        kept: list[int] = []
+        for i in here[np.argsort(loss[here], kind="stable")]:
+            if len(kept) < top and all(abs(math.log(lr[i] / lr[j])) > math.log(1.05) for j in kept):
+                kept.append(int(i))
+        if kept:
+            weights = _rank_weights(loss[kept], top)
+            sizes.append([_Point(float(size), lr[i], weight) for i, weight in zip(kept, weights, strict=True)])
+    return sizes
+
+
+def _rank_weights(losses: np.ndarray, top: int) -> np.ndarray:
+    """top, top - 1, ... in the order of losses; equal losses share their weights, or order would decide."""
+    weights = np.arange(top, top - len(losses), -1, dtype=float)
+    for loss in np.unique(losses):
+        tied = np.isclose(losses, loss, rtol=1e-9)
+        weights[tied] = weights[tied].mean()
+    return weights
+
+
+def _fit(points: Sequence[_Point]) -> tuple[float, float, float]:
+    P = np.array([point.params for point in points])
+    y = np.log([point.lr for point in points])
+    w = np.array([point.weight for point in points])
+    w = w / w.sum()
+    my = float(w @ y)
+
+    def lines(log_b: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(squared error, log a, d) of the best line for each log b."""
+        x = np.log(np.exp(log_b)[:, None] + P)
+        mx = x @ w
+        away = x - mx[:, None]
+        d = (away * (y - my)) @ w / (away**2 @ w)
+        return (y - my - d[:, None] * away) ** 2 @ w, my - d * mx, d
+
+    # b from far below the smallest size, where it has no effect, to the largest: beyond it the law is an exponential
+    # over what was measured, whose d means nothing.
+    low, high = math.log(P.min()) - 12, math.log(P.max())
+    grid = np.linspace(low, high, 120)
+    for _ in range(6):  # closer and closer around the best
+        i = int(np.argmin(lines(grid)[0]))
+        grid = np.linspace(grid[max(i - 1, 0)], grid[min(i + 1, len(grid) - 1)], 30)
+    errors, log_a, d = lines(grid)
+    i = int(np.argmin(errors))
+    return math.exp(log_a[i]), math.exp(grid[i]), float(d[i])

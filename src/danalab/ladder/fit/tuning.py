@@ -1,0 +1,171 @@
+"""From rows to tuned runs: for each optimizer, size and horizon the settings of least mean loss, over their seeds."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from danalab.errors import UserError
+from danalab.ladder.runs.rows import ONE_JOBS_OWN
+from danalab.ladder.saved.compute import training_flops
+from danalab.models.config import ModelConfig
+from danalab.train.config.train_config import MECHANICS, TrainConfig
+
+Row = Mapping[str, Any]
+
+_SHAPE = ("arch", "d_model", "n_layers", "n_heads", "head_dim", "mlp_dim", "vocab_size", "seq_len")
+"""Settings that every model's FLOPs follow from."""
+_FOLLOW_THE_RATE = ("lr", "weight_decay", "wd_ts")
+"""Settings that differ between the trials of a learning rate; decay is given as a share of it."""
+_DEFAULTS = json.loads(json.dumps(asdict(TrainConfig())))
+"""As rows have them: lists where the configuration has tuples."""
+_SAME_RUN = frozenset({"seed", "data_seed", *ONE_JOBS_OWN, *MECHANICS} - {"data", "tokenizer"})
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """An optimizer at a size, at its best settings."""
+
+    opt: str
+    params: int
+    non_emb_params: int
+    lr: float
+    lr_multiplier: float | None
+    """Factor on the fitted law's learning rate; None where the law is not known (imported runs)."""
+    runs: tuple[Row, ...]
+    """One a seed."""
+    trials: int
+    """Settings that were tried here: learning rates, and whatever else varied."""
+    rates: tuple[float, ...]
+    """Learning rates that were tried with all else as in these runs, ascending."""
+    flops: float
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that each run saw."""
+        return self.runs[0]["tokens"]
+
+    @property
+    def at_edge(self) -> bool:
+        """Whether the best learning rate is an outermost one of several: a better one may lie beyond."""
+        return len(self.rates) > 1 and self.lr in (self.rates[0], self.rates[-1])
+
+    @property
+    def loss(self) -> float:
+        """Mean final loss over seeds [nats a token]."""
+        return float(np.mean([row["final_loss"] for row in self.runs]))
+
+    @property
+    def spread(self) -> float | None:
+        """Standard deviation over seeds; None of one."""
+        losses = [row["final_loss"] for row in self.runs]
+        return float(np.std(losses, ddof=1)) if len(losses) > 1 else None
+
+
+def is_usable(row: Row) -> bool:
+    """Whether a run ended with a finite loss: others are counted and shown, never fitted."""
+    return row["final_loss"] is not None and math.isfinite(row["final_loss"])
+
+
+def has_diverged(row: Row) -> bool:
+    """Whether the run ended by a loss that is not finite."""
+    return not is_usable(row) and row["status"] in ("nonfinite", "finished")
+
+
+def tune(rows: Sequence[Row], convention: str, diverged: Sequence[Row] = ()) -> list[Tuned]:
+    """The tuned runs, in the order of optimizer, size and horizon.
+
+    Runs that differ in nothing but seeds are repeats of one trial. Among the trials with the most seeds the one of
+    least mean loss is taken: one lucky seed doesn't beat the mean of three.
+
+    Args:
+        rows: usable ones.
+        convention: of compute; see `danalab.ladder.saved.compute`.
+        diverged: runs whose loss was not finite: they were tried as well, and bound the rates that can be best.
+    """
+    cells: dict[tuple[str, int, int], dict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))
+    for row in rows:
+        cells[row["opt"], row["params"], row["tokens"]][_trial(row)].append(row)
+    tuned = []
+    for (opt, params, tokens), trials in sorted(cells.items(), key=lambda item: item[0]):
+        most = max(map(len, trials.values()))
+        runs = min(
+            (runs for runs in trials.values() if len(runs) == most),
+            key=lambda runs: float(np.mean([row["final_loss"] for row in runs])),
+        )
+        one, flops = runs[0], flops_of(runs[0], tokens, convention)
+        like = _trial(one, _FOLLOW_THE_RATE)
+        lost = [row for row in diverged if _is_beside(row, one)]
+        tried = {*trials, *map(_trial, lost)}
+        firsts = [*(each[0] for each in trials.values()), *lost]
+        rates = {each["lr"] for each in firsts if _trial(each, _FOLLOW_THE_RATE) == like}
+        tuned.append(
+            Tuned(
+                opt, params, one["non_emb_params"], one["lr"], one["lr_multiplier"], tuple(runs), len(tried),
+                tuple(sorted(rates)), flops,
+            )
+        )  # fmt: skip
+    return tuned
+
+
+def rate_trials(rows: Sequence[Row], tuned: Tuned) -> list[Row]:
+    """The runs that tell how the loss depends on the learning rate around a tuned run: of its first seed, with all but
+    the learning rate (and the decay that goes with it) as it was there."""
+    here = [
+        row for row in rows if (row["opt"], row["params"], row["tokens"]) == (tuned.opt, tuned.params, tuned.tokens)
+    ]
+    like = [row for row in here if _trial(row, _FOLLOW_THE_RATE) == _trial(tuned.runs[0], _FOLLOW_THE_RATE)]
+    first = min(row["seed"] for row in like)
+    return [row for row in like if row["seed"] == first]
+
+
+def diverged_trials(rows: Sequence[Row], tuned: Tuned) -> list[Row]:
+    """As `rate_trials`, of the runs whose loss was not finite."""
+    one = tuned.runs[0]
+    return [
+        row
+        for row in rows
+        if has_diverged(row) and _is_beside(row, one) and _trial(row, _FOLLOW_THE_RATE) == _trial(one, _FOLLOW_THE_RATE)
+    ]
+
+
+def _is_beside(lost: Row, one: Row) -> bool:
+    """Whether a run that ended early was meant for the size and horizon of another."""
+    same = lost["opt"] == one["opt"] and lost["params"] == one["params"]
+    return same and lost["settings"].get("iterations") == one["settings"].get("iterations")
+
+
+def flops_of(row: Row, tokens: float, convention: str) -> float:
+    """Compute of a run at so many tokens; the rows' own for the exact convention.
+
+    Raises:
+        UserError: the row doesn't say the model's dimensions, which another convention counts.
+    """
+    if convention == "exact":
+        return row["flops"] * tokens / row["tokens"]
+    settings = row["settings"]
+    missing = [key for key in _SHAPE if settings.get(key) is None]
+    if missing:
+        raise UserError(f"run {row['name']} does not say {', '.join(missing)}: --convention exact takes its own FLOPs")
+    shape = ModelConfig(**{
+        each.name: settings[each.name] for each in fields(ModelConfig) if settings.get(each.name) is not None
+    })  # fmt: skip
+    return training_flops(shape, tokens, settings["seq_len"], convention)
+
+
+def _trial(row: Row, without: Sequence[str] = ()) -> str:
+    """What makes runs repeats of each other: equal where only seeds differ."""
+    settings = {"lr": row["lr"], "kappa": row.get("kappa"), **row["settings"]}
+    kept = {
+        key: value
+        for key, value in settings.items()
+        # A row written before a setting existed ran at what is its default now.
+        if key not in _SAME_RUN and key not in without and value is not None and value != _DEFAULTS.get(key)
+    }
+    return json.dumps(kept, sort_keys=True, default=str)

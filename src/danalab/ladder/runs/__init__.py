@@ -1,0 +1,1 @@
+"""Many training runs: which, in what order, where, and the row that each leaves."""

@@ -1,0 +1,230 @@
+"""Which runs: a grid over flags of `danalab train`, or a list of runs, checked before anything is trained.
+
+fixed: {arch: enoki, data: stdlib, seq_len: 256}
+grid:  {opt: [adamw, adana], heads: [2, 3], seed: [0, 1, 2]}      # every combination
+runs:  [{opt: adamw, heads: 4, seed: 0}]                          # and these
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from danalab.errors import UserError, nearest
+from danalab.optim import list_optimizers, optimizer_spec
+from danalab.train.config.train_config import TrainConfig, flag
+
+LONGEST_NAME = 100
+SHORT = {"heads": "h", "lr_multiplier": "lrx", "seed": "s", "weight_decay": "wd", "iterations": "n",
+         "d_model": "d", "n_layers": "L", "n_heads": "H"}  # fmt: skip
+"""What a setting is called in a run's name; others by their own name, `opt` and `arch` by their value alone."""
+OWN = ("optimizer_settings", "run_dir", "name", "resume_from", "extend_to", "iterations_to_run", "json", "auto_resume")
+"""Fields that belong to one job, not to a grid."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a sweep."""
+
+    name: str
+    """Of its folder: readable, and the same for the same settings."""
+    settings: dict[str, Any]
+    """Fields of `TrainConfig`."""
+
+    def config(self, run_dir: Path) -> TrainConfig:
+        """As the trainer takes it.
+
+        Raises:
+            UserError: a setting out of range.
+        """
+        known = {field.name for field in fields(TrainConfig)}
+        own = {key: value for key, value in self.settings.items() if key in known}
+        rest = {key: value for key, value in self.settings.items() if key not in known}
+        try:
+            return TrainConfig(**own, run_dir=run_dir, optimizer_settings=rest)
+        except TypeError as error:
+            raise UserError(f"run {self.name}: a setting has the wrong type: {error}") from error
+
+
+def parse_assignments(words: Sequence[str], what: str = "--grid") -> dict[str, list[Any]]:
+    """`["opt=adamw,adana", "heads=2,3"]` as a mapping of fields to values.
+
+    Raises:
+        UserError: a word without "=", without values, or named twice.
+    """
+    found: dict[str, list[Any]] = {}
+    for word in words:
+        key, equals, values = word.partition("=")
+        key = key.strip().lstrip("-").replace("-", "_")
+        if not equals or not key:
+            raise UserError(f"{what} {word}: KEY=VALUE,VALUE,... is expected")
+        if key in found:
+            raise UserError(f"{what} {word}: {flag(key)} is there twice")
+        found[key] = [plain_value(value) for value in values.split(",") if value.strip()]
+    return found
+
+
+def parse_fixed(words: Sequence[str]) -> dict[str, Any]:
+    """`["seq-len=256", "data=a:0.7,b:0.3"]` as a mapping of fields to one value each; commas are part of a value.
+
+    Raises:
+        UserError: a word without "=", without a value, or named twice.
+    """
+    found: dict[str, Any] = {}
+    for word in words:
+        ((key, values),) = parse_assignments([word], "--fixed").items()
+        if not values:
+            raise UserError(f"--fixed {word}: no value for {flag(key)}")
+        if key in found:
+            raise UserError(f"--fixed {word}: {flag(key)} is there twice")
+        found[key] = values if _kind(key).startswith("tuple") else plain_value(word.partition("=")[2])
+    return found
+
+
+def plain_value(word: str) -> Any:
+    """A word as a number, a truth value, nothing or text, in this order of preference."""
+    word = word.strip()
+    for kind in (int, float):
+        try:
+            return kind(word)
+        except ValueError:
+            continue
+    return {"true": True, "false": False, "none": None}.get(word.lower(), word)
+
+
+def parse_plan(path: Path) -> dict[str, Any]:
+    """A YAML file that is a mapping; keys as fields, numbers as numbers.
+
+    Raises:
+        UserError: not readable, not YAML, or not a mapping.
+    """
+    import yaml
+
+    try:
+        loaded = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}") from error
+    except yaml.YAMLError as error:
+        raise UserError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(loaded, dict):
+        raise UserError(f"{path}: a mapping is expected, not {type(loaded).__name__}")
+    return _settings(loaded)
+
+
+def read_grid(path: Path) -> tuple[dict[str, Any], dict[str, list[Any]], list[dict[str, Any]]]:
+    """(fixed, grid, runs) of a YAML file.
+
+    Raises:
+        UserError: not readable, not YAML, or not of this form.
+    """
+    loaded = parse_plan(path)
+    for key in loaded:
+        if key not in ("fixed", "grid", "runs"):
+            raise UserError(f"{path}: unknown key '{key}'{nearest(str(key), ('fixed', 'grid', 'runs'))}")
+    fixed, grid, runs = loaded.get("fixed") or {}, loaded.get("grid") or {}, loaded.get("runs") or []
+    if not isinstance(fixed, dict) or not isinstance(grid, dict) or not isinstance(runs, list):
+        raise UserError(f"{path}: fixed and grid are mappings, runs is a list")
+    if not all(isinstance(run, dict) for run in runs):
+        raise UserError(f"{path}: each of runs is a mapping of settings")
+    return fixed, {key: values if isinstance(values, list) else [values] for key, values in grid.items()}, runs
+
+
+def _settings(loaded: Mapping[Any, Any]) -> dict[str, Any]:
+    """Fields by their names in code, numbers as numbers (YAML reads 1e-3 as text), all the way down."""
+    return {str(name).replace("-", "_"): _plain(value) for name, value in loaded.items()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return _settings(value)
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    return plain_value(value) if isinstance(value, str) else value
+
+
+def expand(
+    grid: Mapping[str, Sequence[Any]], fixed: Mapping[str, Any], runs: Sequence[Mapping[str, Any]] = ()
+) -> list[Cell]:
+    """All runs of a grid (every combination, the last key fastest) and of a list.
+
+    Raises:
+        UserError: an unknown key, a key both fixed and varied, no run at all, or the same run twice.
+    """
+    for settings in (fixed, *runs, *({key: value} for key, values in grid.items() for value in values or [None])):
+        for key, value in settings.items():
+            _require_field(key, value)
+    for key in fixed:
+        if key in grid:
+            raise UserError(f"{flag(key)} is both fixed and in the grid")
+    for key, values in grid.items():
+        if not values:
+            raise UserError(f"the grid has no value for {flag(key)}: no run is left")
+    products = itertools.product(*grid.values()) if grid else ()
+    wanted = [*(dict(zip(grid, values, strict=True)) for values in products), *map(dict, runs)]
+    if not wanted:
+        raise UserError("no run: give a grid (opt=adamw,adana seed=0,1) or a list of runs")
+    cells: list[Cell] = []
+    seen: set[str] = set()
+    for varied in wanted:
+        settings = {**fixed, **varied}
+        if settings.get("lr") is not None and settings.get("lr_multiplier") is not None:
+            raise UserError(
+                f"the run {name_of(varied)} has both --lr and --lr-multiplier, a factor on the law's own rate: "
+                "leave one of them out"
+            )
+        same = json.dumps(settings, sort_keys=True, default=str)
+        if same in seen:
+            raise UserError(f"the run {name_of(varied)} is there twice")
+        seen.add(same)
+        cells.append(Cell(name_of(varied), settings))
+    counts = Counter(cell.name for cell in cells)
+    return [
+        cell if counts[cell.name] == 1 else Cell(_hashed(cell.name, cell.settings), cell.settings) for cell in cells
+    ]
+
+
+def _require_field(key: str, value: Any) -> None:
+    known = [field.name for field in fields(TrainConfig) if field.name not in OWN]
+    if key not in known and not any(key in optimizer_spec(name).settings for name in list_optimizers()):
+        hint = nearest(key, known)
+        raise UserError(
+            f"the grid has the unknown key '{key}'{hint}; keys are flags of danalab train, with --opt's own"
+        )
+    kind = _kind(key)
+    if isinstance(value, str) and kind and not any(text in kind for text in ("str", "Path", "Literal")):
+        raise UserError(f"{flag(key)} {value}: {'true or false' if 'bool' in kind else 'a number'} is expected")
+
+
+def _kind(key: str) -> str:
+    """The type of a field of `TrainConfig`, as it is written there; empty where an optimizer alone knows the key."""
+    return next((str(field.type) for field in fields(TrainConfig) if field.name == key), "")
+
+
+def name_of(varied: Mapping[str, Any]) -> str:
+    """A folder's name for a run, from what varies: the optimizer first, then in the order given."""
+    first = [key for key in ("arch", "opt") if key in varied]
+    parts = [
+        str(varied[key]) if key in first else f"{SHORT.get(key, key)}{_shown(varied[key])}"
+        for key in (*first, *(key for key in varied if key not in first))
+    ]
+    name = "-".join(parts).replace("/", "_").replace(" ", "") or "run"
+    if len(name) <= LONGEST_NAME:
+        return name
+    return _hashed(name, varied)
+
+
+def _hashed(name: str, settings: Mapping[str, Any]) -> str:
+    """A name that its settings alone have, where it is too long or not theirs alone."""
+    digest = hashlib.sha256(json.dumps(dict(settings), sort_keys=True, default=str).encode()).hexdigest()[:10]
+    return f"{name[: LONGEST_NAME - 11]}-{digest}"
+
+
+def _shown(value: Any) -> str:
+    """A value in a name; two that differ are never shown alike."""
+    return f"{value:g}" if isinstance(value, float) and float(f"{value:g}") == value else str(value)

@@ -1,0 +1,246 @@
+"""ladder.jsonl: one row a run, from run folders. What the fits, the tables and the pictures read.
+
+name, opt, arch, seed, lr     what was run; `settings` has all that was said
+params, non_emb_params, total_params    as built, and by the size law that learning rates are fitted against
+tokens, flops, seconds, tokens_per_second, device_hours
+final_loss                    over the whole validation split [nats a token]; best_loss: least on the fixed windows
+run, curve                    the run folder and its metrics.jsonl, relative to the file
+
+Nothing in a row tells where on a machine it was made, so that a ladder can be moved, committed and read elsewhere.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path, PurePath
+from typing import Any
+
+from danalab.errors import UserError
+from danalab.files import write_atomically
+from danalab.train.run.folder import RunFolder
+from danalab.train.run.metrics import read_rows
+
+FILE = "ladder.jsonl"
+CURVES = "curves"
+"""Folder of the validation points of a ladder that was packed."""
+ONE_JOBS_OWN = ("run_dir", "name", "resume_from", "local_ckpt_dir", "auto_resume", "json", "iterations_to_run")
+"""Settings that say where or in which job a run was made, not what it was."""
+_NUMBERS = ("params", "non_emb_params", "lr", "lr_multiplier", "seed", "tokens", "flops", "seconds", "final_loss")
+_WHOLE = ("params", "non_emb_params", "seed", "tokens")
+_NEEDED = ("params", "lr", "tokens", "flops")
+"""What a row with a final loss has to say for the fits."""
+
+
+def row_of(run: Path, base: Path) -> dict[str, Any]:
+    """The row of a run folder, finished or not.
+
+    Args:
+        base: folder that paths are relative to.
+    Raises:
+        UserError: not a run folder.
+    """
+    folder = RunFolder(run)
+    record = folder.read_config()
+    config, plan, summary = record["config"], record["plan"], folder.read_summary() or {}
+    losses = [row["val/loss"] for row in read_rows(folder.metrics_file) if "val/loss" in row]
+    return {
+        "name": run.name,
+        "run": os.path.relpath(run, base),
+        "status": summary.get("status", "unfinished"),
+        "arch": config["arch"],
+        "opt": config["opt"],
+        "seed": config["seed"],
+        "lr": config["lr"],
+        "kappa": config["kappa"],
+        "lr_multiplier": config["lr_multiplier"],
+        "params": record["params"],
+        "non_emb_params": plan["non_emb_params"],
+        "total_params": plan["total_params"],
+        "tokens": summary.get("tokens"),
+        "flops": summary.get("flops"),
+        "final_loss": _finite(summary.get("val/loss")) if summary.get("status") == "finished" else None,
+        "best_loss": min(losses, default=None),
+        "evaluations": len(losses),
+        "seconds": summary.get("time"),
+        "device_hours": device_hours(summary.get("time"), record.get("world_size", 1)),
+        "tokens_per_second": summary.get("tokens_per_second"),
+        "world_size": record.get("world_size", 1),
+        "device": record.get("device"),
+        "curve": os.path.relpath(folder.metrics_file, base),
+        "settings": portable_settings(config),
+    }
+
+
+def _finite(loss: float | None) -> float | None:
+    """A loss, or None where it isn't a number: JSON has no word for it."""
+    return loss if loss is not None and math.isfinite(loss) else None
+
+
+def device_hours(seconds: float | None, world_size: int) -> float | None:
+    """Hours of all devices together, or None where the time is not known."""
+    return None if seconds is None else seconds * world_size / 3600
+
+
+def portable_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings without the machine: no folders of jobs, and of a path to data or tokenizer only its last part."""
+    kept = {key: value for key, value in settings.items() if key not in ONE_JOBS_OWN}
+    for key in ("data", "tokenizer"):
+        if isinstance(kept.get(key), str):
+            kept[key] = ",".join(PurePath(part).name if PurePath(part).is_absolute() else part
+                                 for part in kept[key].split(","))  # fmt: skip
+    return kept
+
+
+def write_rows(folder: Path, runs: Iterable[Path], known: dict[str, Any] | None = None) -> list[dict[str, Any]]:
+    """Write `folder`/ladder.jsonl from run folders; those that were never begun are left out. Returns the rows.
+
+    Args:
+        known: rows of finished runs by name, which are not read again; new ones are added.
+    """
+    known = {} if known is None else known
+    rows = []
+    for run in runs:
+        if run.name not in known:
+            if not RunFolder(run).config_file.is_file():
+                continue
+            row = row_of(run, folder)
+            if row["status"] != "finished":
+                rows.append(row)
+                continue
+            known[run.name] = row
+        rows.append(known[run.name])
+    save_rows(folder, rows)
+    return rows
+
+
+def save_rows(folder: Path, rows: Iterable[Mapping[str, Any]]) -> Path:
+    """Write rows as they are to `folder`/ladder.jsonl; returns the file."""
+    file = folder / FILE
+    write_atomically(file, "".join(json.dumps(row) + "\n" for row in rows))
+    return file
+
+
+def save_curve(folder: Path, name: str, points: Iterable[Mapping[str, Any]]) -> str:
+    """Write the validation points of a run under `folder`/curves; returns the path for the row's `curve`."""
+    path = PurePath(CURVES) / f"{name}.jsonl"
+    (folder / CURVES).mkdir(parents=True, exist_ok=True)
+    write_atomically(folder / path, "".join(json.dumps(point) + "\n" for point in points))
+    return str(path)
+
+
+def pack(rows: Sequence[Mapping[str, Any]], folder: Path) -> Path:
+    """Write a ladder without its run folders: rows, and the validation points of each run. Small enough to commit.
+
+    Args:
+        rows: of `read_ladder`.
+        folder: must not hold a ladder yet, or one that was packed from the same runs.
+    Raises:
+        UserError: another ladder is there.
+    """
+    if (folder / FILE).is_file() and not (folder / CURVES).is_dir():
+        raise UserError(f"{folder}: holds a ladder with its runs; pack into another folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    packed = []
+    for row in rows:
+        points = [
+            {key: point[key] for key in ("step", "tokens", "flops", "time", "val/loss") if key in point}
+            for point in read_rows(row["curve"])
+            if "val/loss" in point
+        ]
+        for point in points:
+            if "time" in point:
+                point["time"] = round(point["time"], 2)
+        curve = save_curve(folder, row["name"], points)
+        settings = {key: value for key, value in row["settings"].items() if value is not None}
+        packed.append({**row, "run": curve, "curve": curve, "settings": settings})
+    return save_rows(folder, packed)
+
+
+def validation_points(row: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The points of a run's curve that have tokens and a validation loss; none where there is no curve.
+
+    Args:
+        row: of `read_ladder`.
+    Raises:
+        UserError: the file is malformed, or such a value is not a number; names it.
+    """
+    points = [point for point in read_rows(row["curve"]) if "val/loss" in point and point.get("tokens")]
+    for point in points:
+        for key in ("tokens", "val/loss", "flops"):
+            if key in point and (isinstance(point[key], bool) or not isinstance(point[key], (int, float))):
+                raise UserError(f"{row['curve']}, step {point['step']}: {key} is {point[key]!r}, a number is expected")
+    return points
+
+
+def read_ladder(path: Path) -> list[dict[str, Any]]:
+    """The rows of a ladder.jsonl, or of the one in a folder; paths are made whole.
+
+    Raises:
+        UserError: there is none, or a line is not a row; names it.
+    """
+    file = path / FILE if path.is_dir() else path
+    if not file.is_file():
+        raise UserError(f"{path}: no {FILE} there; danalab sweep and danalab ladder write one")
+    rows = []
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise UserError(f"{file}: not text in UTF-8: {error}") from error
+    for number, line in enumerate(lines, start=1):
+        try:
+            rows.append(_checked(json.loads(line), file.parent))
+        except UserError as error:
+            raise UserError(f"{file}:{number}: not a row of a ladder: {error}") from error
+        except ValueError as error:
+            raise UserError(f"{file}:{number}: not JSON: {error}") from error
+    if not rows:
+        raise UserError(f"{file}: no rows")
+    return rows
+
+
+def _checked(row: Any, base: Path) -> dict[str, Any]:
+    """A row as read, with what it may leave out filled in.
+
+    Raises:
+        UserError: something that the fits need is absent or of another type.
+    """
+    if not isinstance(row, dict):
+        raise UserError("an object is expected")
+    missing = [key for key in ("opt", "params", "curve") if key not in row]
+    if missing:
+        raise UserError(f"no {', '.join(missing)}")
+    if not isinstance(row.get("settings") or {}, dict):
+        raise UserError(f"settings are {row['settings']!r}, an object is expected")
+    filled: dict[str, Any] = {
+        "name": PurePath(str(row["curve"])).stem, "status": "finished", "seed": 0, "lr_multiplier": None,
+        "final_loss": None, "non_emb_params": row["params"], **row,
+        "settings": portable_settings(row.get("settings") or {}),
+    }  # fmt: skip
+    for key in _NUMBERS:
+        value = filled.get(key)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float))):
+            raise UserError(f"{key} is {value!r}, a number is expected")
+        if key in _WHOLE and isinstance(value, float) and value.is_integer():
+            filled[key] = int(value)
+    if filled["final_loss"] is not None and math.isfinite(filled["final_loss"]):
+        for key in _NEEDED:
+            if not isinstance(filled.get(key), (int, float)) or not 0 < filled[key] < math.inf:
+                raise UserError(f"{key} is {filled.get(key)!r} beside a final loss, a positive number is expected")
+    if filled.get("device_hours") is None:
+        filled["device_hours"] = device_hours(filled.get("seconds"), filled.get("world_size") or 1)
+    filled["curve"] = str(_whole(filled["curve"], base))
+    filled["run"] = str(_whole(filled["run"], base)) if filled.get("run") else str(Path(filled["curve"]).parent)
+    return filled
+
+
+def _whole(path: str, base: Path) -> Path:
+    """A row's path from here; one that was absolute and isn't there any more is looked for beside the rows."""
+    given = Path(path)
+    if given.is_absolute() and not given.exists():
+        for count in range(2, len(given.parts)):
+            if (moved := base.joinpath(*given.parts[count:])).exists():
+                return moved
+    return base / given

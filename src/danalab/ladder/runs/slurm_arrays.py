@@ -1,0 +1,188 @@
+"""Runs as SLURM array jobs: one run a task, queued again until its last step; only what is unfinished is submitted.
+
+    FOLDER/slurm/NAME-1.sh       the script of the first submission, NAME-2.sh of the second
+    FOLDER/slurm/NAME-1.json     its runs, in the order of the array's tasks, and what sbatch said
+    FOLDER/slurm/NAME-1-0.log    what its first task said
+
+The queue is asked by the jobs' names, which a job keeps when it is queued again, under whatever number.
+"""
+
+from __future__ import annotations
+
+import getpass
+import hashlib
+import re
+import subprocess
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from danalab.errors import UserError
+from danalab.files import read_json, write_json
+from danalab.ladder.runs.pool import DIVERGED, Failure, Job
+from danalab.train.system import slurm
+
+LARGEST_ARRAY = 1000
+"""Tasks of one array; SLURM's own bound (MaxArraySize) is 1001 unless the cluster says another."""
+ATTEMPTS = 3
+"""Submissions after which a run that is still not finished counts as failed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """What the arrays ask for."""
+
+    resources: slurm.Resources = field(default_factory=slurm.Resources)
+    setup: Sequence[str] = ()
+    """Shell commands that come first."""
+    at_once: int | None = None
+    """Runs that may be under way at a time; None: all."""
+    wait: bool = False
+    """Stay until no run is queued or under way."""
+    poll_seconds: float = 60.0
+    """How often the queue is asked while waiting [s]."""
+    command: Sequence[str] = slurm.Job.command
+    """What starts `danalab` there; this installation of it."""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Which runs are where."""
+
+    queued: list[Job]
+    """Waiting in the queue, or under way."""
+    failed: list[Failure]
+    """Diverged, or not finished after so many submissions."""
+    open: list[Job]
+    """Neither: to be submitted."""
+
+
+def standing(folder: Path, jobs: Sequence[Job]) -> Standing:
+    """Where each unfinished run is.
+
+    Raises:
+        UserError: there are submissions, and the queue cannot be asked.
+    """
+    attempts: Counter[str] = Counter()
+    logs: dict[str, Path] = {}
+    for name, cells in _arrays(folder, submitted=True).items():
+        attempts.update(cells)
+        logs |= {cell: _log(folder, name, i, len(cells)) for i, cell in enumerate(cells)}
+    queued = _queued(folder)
+    found = Standing([], [], [])
+    for job in jobs:
+        name = job.folder.name
+        if job.is_finished():
+            continue
+        if job.has_diverged():
+            found.failed.append(Failure(job, DIVERGED))
+        elif name in queued:
+            found.queued.append(job)
+        elif attempts[name] >= ATTEMPTS:
+            words = f"not finished after {ATTEMPTS} jobs: {_last_words(logs[name])}; delete {folder / 'slurm'} to go on"
+            found.failed.append(Failure(job, words))
+        else:
+            found.open.append(job)
+    return found
+
+
+def write_arrays(folder: Path, jobs: Sequence[Job], cluster: Cluster) -> list[Path]:
+    """Write the scripts that make runs, several where one array would be too large.
+
+    Raises:
+        UserError: a run that says --nproc, whose ranks SLURM starts.
+    """
+    place = folder / "slurm"
+    place.mkdir(parents=True, exist_ok=True)
+    scripts = []
+    for first in range(0, len(jobs), LARGEST_ARRAY):
+        part = jobs[first : first + LARGEST_ARRAY]
+        name = _next_name(folder)
+        array = slurm.Job(
+            name, [_flags(job, cluster.resources.ranks) for job in part], cluster.resources, place, cluster.setup,
+            cluster.at_once, cluster.command,
+        )  # fmt: skip
+        scripts.append(array.write())
+        write_json(place / f"{name}.json", {"runs": [job.folder.name for job in part], "sbatch": None})
+    return scripts
+
+
+def submit_arrays(scripts: Sequence[Path]) -> list[str]:
+    """Hand scripts of `write_arrays` to sbatch; returns what it said to each.
+
+    Raises:
+        UserError: there is no sbatch here, or it refused; what was not submitted does not count as a submission.
+    """
+    answers = []
+    for script in scripts:
+        answers.append(slurm.submit(script))
+        record = script.with_suffix(".json")
+        write_json(record, {**read_json(record), "sbatch": answers[-1]})
+    return answers
+
+
+def _flags(job: Job, ranks: int) -> list[str]:
+    if job.settings.get("nproc") not in (None, 1):
+        raise UserError(
+            f"run {job.folder.name}: --nproc {job.settings['nproc']}: under SLURM the ranks are started by srun; "
+            "give --gpus and --nodes"
+        )
+    own: dict[str, Any] = {key: value for key, value in job.settings.items() if key != "nproc"}
+    if ranks > 1 and own.get("distributed_backend") is None:
+        own["distributed_backend"] = "ddp"
+    return Job(job.folder.resolve(), own).flags()
+
+
+def _stem(folder: Path) -> str:
+    """What the folder's jobs are called: readable, and another folder's jobs are called otherwise."""
+    digest = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:6]
+    readable = re.sub(r"[^A-Za-z0-9._]+", "", folder.resolve().name).lstrip("._") or "sweep"
+    return f"{readable}-{digest}"
+
+
+def _next_name(folder: Path) -> str:
+    stem, number = _stem(folder), 1
+    while (folder / "slurm" / f"{stem}-{number}.sh").exists():
+        number += 1
+    return f"{stem}-{number}"
+
+
+def _arrays(folder: Path, *, submitted: bool) -> dict[str, list[str]]:
+    """Name of each array -> its runs; of those that were written only where not `submitted`: a person may have."""
+    records = {file.stem: read_json(file) for file in sorted((folder / "slurm").glob("*.json"))}
+    return {name: record["runs"] for name, record in records.items() if record["sbatch"] or not submitted}
+
+
+def _queued(folder: Path) -> set[str]:
+    """Runs that wait in the queue or are under way."""
+    arrays = _arrays(folder, submitted=False)
+    if not arrays:
+        return set()
+    command = ["squeue", "--noheader", "--array", f"--user={getpass.getuser()}", f"--name={','.join(arrays)}"]
+    try:
+        done = subprocess.run([*command, "--format=%j %K"], capture_output=True, text=True, check=False)
+    except FileNotFoundError as error:
+        if not _arrays(folder, submitted=True):
+            return set()
+        raise UserError(f"{folder}: runs were submitted, but squeue is not here: go on where SLURM is") from error
+    if done.returncode:
+        raise UserError(f"{folder}: squeue failed: {done.stderr.strip() or f'exit code {done.returncode}'}")
+    found = set()
+    for line in done.stdout.splitlines():
+        name, _, task = line.strip().partition(" ")
+        runs = arrays.get(name, [])
+        index = int(task) if task.strip().isdigit() else 0  # a job of one run is no array: N/A
+        found.update(runs[index : index + 1])
+    return found
+
+
+def _log(folder: Path, name: str, index: int, count: int) -> Path:
+    return folder / "slurm" / (f"{name}-{index}.log" if count > 1 else f"{name}.log")
+
+
+def _last_words(log: Path) -> str:
+    words = log.read_text(encoding="utf-8", errors="replace").strip().splitlines() if log.is_file() else []
+    errors = [line for line in words if line.startswith("danalab: error")]
+    return f"{(errors or words)[-1]} ({log})" if words else f"no output in {log}"

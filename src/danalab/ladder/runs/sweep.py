@@ -1,0 +1,180 @@
+"""Many runs, whatever happens: finished ones are skipped, broken ones resumed, failures listed at the end.
+
+    FOLDER/sweep.json          what has been asked for, in all calls: a grid that grew or shrank loses no rows
+    FOLDER/runs/NAME/          an ordinary run folder each
+    FOLDER/ladder.jsonl        a row a run, rewritten as runs end
+    FOLDER/slurm/              scripts and logs, where SLURM makes the runs
+
+There is no other state: killed at any time and started again, it ends with the same rows.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from danalab.errors import UserError
+from danalab.files import read_json, write_json
+from danalab.ladder.runs.grid import Cell
+from danalab.ladder.runs.pool import DIVERGED, Failure, Job, is_taken, run_jobs
+from danalab.ladder.runs.rows import portable_settings, write_rows
+from danalab.ladder.runs.slurm_arrays import Cluster, standing, submit_arrays, write_arrays
+from danalab.train.config.train_config import TrainConfig
+
+log = logging.getLogger(__name__)
+
+RECORD = "sweep.json"
+EXECUTORS = ("pool", "inline", "slurm")
+"""pool: processes side by side. inline: one after the other in this process, without the start of one each.
+slurm: array jobs, a run a task."""
+
+
+@dataclass(frozen=True)
+class SweepResult:
+    """What came of a sweep."""
+
+    folder: Path
+    rows: list[dict[str, Any]]
+    failures: list[Failure]
+    queued: list[str] = field(default_factory=list)
+    """Runs that SLURM has yet to finish."""
+
+
+def run_sweep(
+    folder: Path,
+    cells: Sequence[Cell],
+    *,
+    executor: str = "pool",
+    jobs: int | None = None,
+    cluster: Cluster | None = None,
+    title: str = "sweep",
+) -> SweepResult:
+    """Make all runs that are not finished yet.
+
+    Args:
+        jobs: runs at a time of the pool; default one a core.
+        cluster: what the arrays of the executor slurm ask for. Unless it waits, runs are submitted and the result
+            says which are queued; called again, it goes on from what has been made by then.
+    Raises:
+        UserError: a setting that cannot be meant, or a run that was made with other settings (before anything runs);
+            an unknown executor.
+    """
+    if executor not in EXECUTORS:
+        raise UserError(f"--executor {executor}: known are {', '.join(EXECUTORS)}")
+    wanted, configs = _prepare(folder, cells)
+    finished: dict[str, Any] = {}
+
+    def gather(_: Job | None = None) -> list[dict[str, Any]]:
+        return write_rows(folder, _folders(folder), finished)
+
+    queued: list[Job] = []
+    if executor == "inline":
+        failures = _inline(wanted, configs, gather)
+    elif executor == "slurm":
+        failures, queued = _on_cluster(folder, wanted, cluster or Cluster(), gather)
+    else:
+        failures = run_jobs(wanted, parallel=jobs, title=title, keep_going=True, on_end=gather)
+    for failure in failures:
+        log.warning("run %s failed: %s", failure.job.folder.name, failure.reason)
+    return SweepResult(folder, gather(), failures, [job.folder.name for job in queued])
+
+
+def write_scripts(folder: Path, cells: Sequence[Cell], cluster: Cluster) -> list[Path]:
+    """Write the array scripts of what is not finished yet, and submit nothing.
+
+    Raises:
+        UserError: as `run_sweep`.
+    """
+    wanted, _ = _prepare(folder, cells)
+    open_ = standing(folder, wanted).open
+    return write_arrays(folder, open_, cluster) if open_ else []
+
+
+def collect(folder: Path) -> list[dict[str, Any]]:
+    """Gather the rows of a sweep or ladder as it stands, and run nothing.
+
+    Raises:
+        UserError: there is none in the folder.
+    """
+    if not (folder / RECORD).is_file():
+        raise UserError(f"{folder}: no sweep there (no {RECORD}); --out names its folder")
+    return write_rows(folder, _folders(folder))
+
+
+def _prepare(folder: Path, cells: Sequence[Cell]) -> tuple[list[Job], dict[Path, TrainConfig]]:
+    """Jobs and their configurations, checked; then the folder, with what has been asked for."""
+    wanted = [Job(folder / "runs" / cell.name, cell.settings) for cell in cells]
+    configs = {job.folder: cell.config(job.folder) for cell, job in zip(cells, wanted, strict=True)}
+    clashes = {job.folder: found for job in wanted if (found := job.differences())}
+    if clashes:
+        # Gone on with, the rows of the old runs would stand for the new ones, and a ladder be tuned by them.
+        first, found = next(iter(clashes.items()))
+        more = f" (and {len(clashes) - 1} more)" if len(clashes) > 1 else ""
+        raise UserError(
+            f"{first}{more} was made with other settings: {'; '.join(found)}; take another --out, or delete its folder"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    asked = {cell.name: portable_settings(cell.settings) for cell in cells}
+    write_json(folder / RECORD, {"runs": {**_record(folder), **asked}})
+    return wanted, configs
+
+
+def _record(folder: Path) -> dict[str, Any]:
+    """Settings of all runs that the folder has been asked for, by name."""
+    file = folder / RECORD
+    return read_json(file)["runs"] if file.is_file() else {}
+
+
+def _folders(folder: Path) -> list[Path]:
+    return [folder / "runs" / name for name in _record(folder)]
+
+
+def _on_cluster(
+    folder: Path, jobs: Sequence[Job], cluster: Cluster, gather: Callable[[], Any]
+) -> tuple[list[Failure], list[Job]]:
+    """(runs that failed, runs that are queued) once what was open has been submitted; waits where told."""
+    found = standing(folder, jobs)
+    if found.open:
+        for answer in submit_arrays(write_arrays(folder, found.open, cluster)):
+            log.info("%s", answer)
+    if not cluster.wait:
+        return found.failed, [*found.queued, *found.open]
+    found = standing(folder, jobs)
+    while found.queued:
+        log.info("%d of %d runs are queued or under way", len(found.queued), len(jobs))
+        time.sleep(cluster.poll_seconds)
+        gather()
+        found = standing(folder, jobs)
+    left = [Failure(job, f"its job ended before the run did; see the logs in {folder / 'slurm'}") for job in found.open]
+    return [*found.failed, *left], []
+
+
+def _inline(
+    jobs: Sequence[Job], configs: Mapping[Path, TrainConfig], gather: Callable[[Job | None], Any]
+) -> list[Failure]:
+    from danalab.train.job import run_training
+
+    failures = []
+    for job in jobs:
+        while is_taken(job):  # by a process that makes the same run
+            time.sleep(1)
+        if job.is_finished():
+            continue
+        if job.has_diverged():
+            failures.append(Failure(job, DIVERGED))
+            continue
+        try:
+            outcome = run_training(configs[job.folder])
+        except UserError as error:
+            failures.append(Failure(job, str(error)))
+            continue
+        if outcome.status == "interrupted":
+            raise KeyboardInterrupt
+        if outcome.status != "finished":
+            failures.append(Failure(job, f"ended as {outcome.status} at step {outcome.summary.get('step')}"))
+        gather(job)
+    return failures

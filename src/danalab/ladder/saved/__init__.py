@@ -1,0 +1,1 @@
+"""Compute saved: where a curve reaches a loss, at one size and between laws."""

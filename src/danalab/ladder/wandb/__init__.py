@@ -1,0 +1,1 @@
+"""Runs of Weights & Biases as rows of a ladder."""

@@ -1,0 +1,308 @@
+"""qwen3next in the names and layouts of `transformers`' Qwen3NextForCausalLM, and back: permutations, and exact.
+
+    self_attn.q_proj           head by head, its queries and then its gate
+    linear_attn.in_proj_qkvz   key head by key head: query, key, its values, their z
+    linear_attn.in_proj_ba     key head by key head: what is written and what is forgotten by its value heads
+    linear_attn.conv1d         the channels of all queries, keys and values
+    mlp.experts.E.*            one matrix an expert, as in published files; read also as the stacks of version 5
+
+Only the first `rotary_dim` features of a head turn, and so only they move: from pairs to halves. H: head dimension.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from danalab.errors import UserError
+from danalab.models.config import ModelConfig
+from danalab.models.huggingface.parts import Taker, Weights, require, rotary_settings, to_halves, to_pairs
+from danalab.scaling.linear_attention import LinearAttention
+from danalab.scaling.sparsity import Sparsity
+
+_OUTSIDE = {"token_embedding": "model.embed_tokens", "final_norm": "model.norm", "output_head": "lm_head"}
+_NORMS = {"attention_norm": "input_layernorm", "mlp_norm": "post_attention_layernorm"}
+_MLP = {"gate": "gate_proj", "up": "up_proj", "down": "down_proj"}
+
+
+# ---- out ----
+
+
+def next_settings(config: ModelConfig) -> dict[str, Any]:
+    """config.json without what all exports have in common; the model has experts, with a gated shared one."""
+    sparsity, linear = config.sparsity, config.linear_attention
+    assert sparsity is not None
+    factor = config.rotated / config.head_dim
+    if int(config.head_dim * factor) < config.rotated:  # as transformers reckons; rounding may have taken the last
+        factor = (config.rotated + 0.5) / config.head_dim
+    rotary = rotary_settings(config)
+    settings: dict[str, Any] = {
+        "model_type": "qwen3_next",
+        **rotary,
+        # As with rope_theta: before version 5 transformers reads the first, from then on the second.
+        "partial_rotary_factor": factor,
+        "rope_parameters": {**rotary["rope_parameters"], "partial_rotary_factor": factor},
+        "layer_types": [
+            "linear_attention" if linear is not None and layer in linear.layers else "full_attention"
+            for layer in range(config.n_layers)
+        ],
+        "num_experts": sparsity.n_experts,
+        "num_experts_per_tok": sparsity.top_k,
+        "moe_intermediate_size": sparsity.expert_dim,
+        "shared_expert_intermediate_size": sparsity.shared_dim,
+        "norm_topk_prob": config.renormalise,
+        "router_aux_loss_coef": config.load_balance_loss,
+        "decoder_sparse_step": config.decoder_sparse_step,
+        "mlp_only_layers": list(config.mlp_only_layers),
+    }
+    if linear is not None:
+        settings |= {
+            "linear_num_key_heads": linear.key_heads,
+            "linear_num_value_heads": linear.value_heads,
+            "linear_key_head_dim": linear.key_dim,
+            "linear_value_head_dim": linear.value_dim,
+            "linear_conv_kernel_dim": linear.conv_size,
+        }
+    return settings
+
+
+def next_weights(config: ModelConfig, weights: Mapping[str, Tensor]) -> Weights:
+    """The named tensors of `transformers` for a state dict of ours."""
+    found = {f"{_OUTSIDE[ours]}.weight": weights[f"{ours}.weight"] for ours in _outside(config)}
+    sparsity, linear = config.sparsity, config.linear_attention
+    assert sparsity is not None
+    for layer in range(config.n_layers):
+
+        def of(name: str, layer: int = layer) -> Tensor:
+            return weights[f"blocks.{layer}.{name}"]
+
+        parts = {f"{theirs}.weight": of(f"{ours}.weight") for ours, theirs in _NORMS.items()}
+        parts |= _attention_out(config, of) if linear is None or layer not in linear.layers else _linear_out(linear, of)
+        parts |= _experts_out(sparsity, of) if layer in sparsity.layers else _mlp_out("mlp", of, "mlp")
+        found |= {f"model.layers.{layer}.{name}": tensor for name, tensor in parts.items()}
+    return {name: tensor.contiguous() for name, tensor in found.items()}
+
+
+def _outside(config: ModelConfig) -> list[str]:
+    return [name for name in _OUTSIDE if name != "output_head" or not config.tied]
+
+
+def _turned(rows: Tensor, config: ModelConfig, way: Callable[[Tensor, int], Tensor]) -> Tensor:
+    """`rows` [heads x H] or [heads x H, D] with the features that turn put another way."""
+    heads = rows.unflatten(0, (-1, config.head_dim))
+    turning, still = heads.split((config.rotated, config.head_dim - config.rotated), dim=1)
+    moved = way(turning.flatten(0, 1), config.rotated).unflatten(0, (-1, config.rotated))
+    return torch.cat((moved, still), dim=1).flatten(0, 1)
+
+
+def _attention_out(config: ModelConfig, of: Callable[[str], Tensor]) -> Weights:
+    queries = _turned(of("attention.q.weight"), config, to_halves)
+    both = [rows.unflatten(0, (-1, config.head_dim)) for rows in (queries, of("attention.gate.weight"))]
+    return {
+        "self_attn.q_proj.weight": torch.cat(both, dim=1).flatten(0, 1),
+        "self_attn.k_proj.weight": _turned(of("attention.k.weight"), config, to_halves),
+        "self_attn.v_proj.weight": of("attention.v.weight"),
+        "self_attn.o_proj.weight": of("attention.out.weight"),
+        "self_attn.q_norm.weight": _turned(of("attention.q_norm.weight"), config, to_halves),
+        "self_attn.k_norm.weight": _turned(of("attention.k_norm.weight"), config, to_halves),
+    }
+
+
+def _linear_out(linear: LinearAttention, of: Callable[[str], Tensor]) -> Weights:
+    def joined(*names: str) -> Tensor:
+        heads = [of(f"attention.{name}.weight").unflatten(0, (linear.key_heads, -1)) for name in names]
+        return torch.cat(heads, dim=1).flatten(0, 1)
+
+    taps = [of(f"attention.{name}_conv.weight") for name in ("query", "key", "value")]
+    return {
+        "linear_attn.in_proj_qkvz.weight": joined("query", "key", "value", "z"),
+        "linear_attn.in_proj_ba.weight": joined("write", "forget"),
+        "linear_attn.conv1d.weight": torch.cat(taps).unsqueeze(1),
+        "linear_attn.A_log": of("attention.forgetting.A_log"),
+        "linear_attn.dt_bias": of("attention.forgetting.dt_bias"),
+        "linear_attn.norm.weight": of("attention.norm.weight"),
+        "linear_attn.out_proj.weight": of("attention.out.weight"),
+    }
+
+
+def _mlp_out(theirs: str, of: Callable[[str], Tensor], ours: str) -> Weights:
+    return {f"{theirs}.{name}.weight": of(f"{ours}.{mine}.weight") for mine, name in _MLP.items()}
+
+
+def _experts_out(sparsity: Sparsity, of: Callable[[str], Tensor]) -> Weights:
+    found = {
+        f"mlp.experts.{expert}.{name}.weight": of(f"mlp.experts.{mine}.weight")[expert]
+        for expert in range(sparsity.n_experts)
+        for mine, name in _MLP.items()
+    }
+    gates = {
+        "mlp.gate.weight": of("mlp.router.map.weight"),
+        "mlp.shared_expert_gate.weight": of("mlp.shared_gate.weight"),
+    }
+    return found | gates | _mlp_out("mlp.shared_expert", of, "mlp.shared")
+
+
+# ---- in ----
+
+
+def next_config(described: Mapping[str, Any]) -> ModelConfig:
+    """The configuration that a config.json of model type qwen3_next describes.
+
+    Raises:
+        UserError: a setting that ours cannot have.
+        KeyError: a setting is missing.
+    """
+    require(described, "attention_bias", (False,), False)
+    require(described, "hidden_act", ("silu",), "silu")
+    rope = described.get("rope_parameters") or described.get("rope_scaling") or {}
+    require(rope, "rope_type", ("default",), rope.get("type", "default"))
+    factor = rope.get("partial_rotary_factor") or described.get("partial_rotary_factor") or 0.25
+    expert, shared = described["moe_intermediate_size"], described["shared_expert_intermediate_size"]
+    if shared < expert or shared % expert:
+        raise UserError(
+            f"config.json has shared_expert_intermediate_size = {shared}, which is no multiple of "
+            f"moe_intermediate_size = {expert}: our shared experts have the width of the others"
+        )
+    interval = _interval(described)
+    linear: dict[str, Any] = {}
+    if interval > 1:
+        linear = {
+            "full_attention_interval": interval,
+            "linear_key_heads": described["linear_num_key_heads"],
+            "linear_value_heads": described["linear_num_value_heads"],
+            "linear_key_dim": described["linear_key_head_dim"],
+            "linear_value_dim": described["linear_value_head_dim"],
+            "conv_size": described["linear_conv_kernel_dim"],
+        }
+    heads, keys, head_dim = (described[name] for name in ("num_attention_heads", "num_key_value_heads", "head_dim"))
+    return ModelConfig(
+        "qwen3next",
+        described["hidden_size"],
+        described["num_hidden_layers"],
+        heads,
+        head_dim,
+        described["intermediate_size"],
+        described["vocab_size"],
+        described["max_position_embeddings"],
+        norm_eps=described.get("rms_norm_eps", 1e-6),
+        n_kv_heads=None if keys == heads else keys,
+        rope_theta=float(rope.get("rope_theta") or described.get("rope_theta") or 10000.0),
+        rotary_dim=int(head_dim * factor),
+        tied_head=described.get("tie_word_embeddings", False),
+        n_experts=described["num_experts"],
+        top_k=described["num_experts_per_tok"],
+        expert_dim=expert,
+        n_shared_experts=shared // expert,
+        shared_expert_gate=True,
+        decoder_sparse_step=described.get("decoder_sparse_step", 1),
+        mlp_only_layers=tuple(described.get("mlp_only_layers") or ()),
+        renormalise=described.get("norm_topk_prob", True),
+        load_balance_loss=described.get("router_aux_loss_coef", 0.001),
+        **linear,
+    )
+
+
+def _interval(described: Mapping[str, Any]) -> int:
+    """`full_attention_interval`, from the list of layers where there is one."""
+    kinds = described.get("layer_types")
+    if kinds is None:
+        return described.get("full_attention_interval", 4)
+    for interval in range(1, len(kinds) + 2):
+        regular = ["linear_attention" if (i + 1) % interval else "full_attention" for i in range(len(kinds))]
+        if list(kinds) == regular and len(kinds) == described["num_hidden_layers"]:
+            return interval
+    raise UserError(
+        "config.json has layer_types that are not attention in every n-th layer and linear attention in the others, "
+        "one for each of its layers: our models do not have that"
+    )
+
+
+def take_next(config: ModelConfig, take: Taker) -> Weights:
+    """Our state dict from the named tensors of `transformers`.
+
+    Raises:
+        UserError: a tensor is missing or has another shape.
+    """
+    d, linear, sparsity = config.d_model, config.linear_attention, config.sparsity
+    assert sparsity is not None
+    found = {
+        f"{ours}.weight": take(f"{_OUTSIDE[ours]}.weight", *((d,) if ours == "final_norm" else (config.vocab_size, d)))
+        for ours in _outside(config)
+    }
+    for layer in range(config.n_layers):
+        prefix = f"model.layers.{layer}."
+        parts = {f"{ours}.weight": take(f"{prefix}{theirs}.weight", d) for ours, theirs in _NORMS.items()}
+        if linear is None or layer not in linear.layers:
+            parts |= _take_attention(config, take, prefix)
+        else:
+            parts |= _take_linear(linear, d, take, prefix)
+        if layer in sparsity.layers:
+            parts |= _take_experts(sparsity, d, take, f"{prefix}mlp.")
+        else:
+            parts |= _take_mlp("mlp", take, f"{prefix}mlp", d, config.mlp_dim)
+        found |= {f"blocks.{layer}.{name}": tensor for name, tensor in parts.items()}
+    return found
+
+
+def _take_attention(config: ModelConfig, take: Taker, prefix: str) -> Weights:
+    d, dim = config.d_model, config.head_dim
+    queries, keys = config.n_heads * dim, config.kv_heads * dim
+    both = take(f"{prefix}self_attn.q_proj.weight", 2 * queries, d).unflatten(0, (-1, 2, dim))
+    found = {
+        "q.weight": _turned(both[:, 0].flatten(0, 1), config, to_pairs),
+        "gate.weight": both[:, 1].flatten(0, 1),
+        "k.weight": _turned(take(f"{prefix}self_attn.k_proj.weight", keys, d), config, to_pairs),
+        "v.weight": take(f"{prefix}self_attn.v_proj.weight", keys, d),
+        "out.weight": take(f"{prefix}self_attn.o_proj.weight", d, queries),
+        "q_norm.weight": _turned(take(f"{prefix}self_attn.q_norm.weight", dim), config, to_pairs),
+        "k_norm.weight": _turned(take(f"{prefix}self_attn.k_norm.weight", dim), config, to_pairs),
+    }
+    return {f"attention.{name}": tensor for name, tensor in found.items()}
+
+
+def _take_linear(linear: LinearAttention, d: int, take: Taker, prefix: str) -> Weights:
+    keys, values, heads = linear.key_width, linear.value_width, linear.value_heads
+
+    def apart(name: str, **widths: int) -> Weights:
+        rows = take(f"{prefix}linear_attn.{name}.weight", sum(widths.values()), d)
+        parts = rows.unflatten(0, (linear.key_heads, -1)).split([w // linear.key_heads for w in widths.values()], dim=1)
+        return {f"{ours}.weight": part.flatten(0, 1) for ours, part in zip(widths, parts, strict=True)}
+
+    taps = take(f"{prefix}linear_attn.conv1d.weight", 2 * keys + values, 1, linear.conv_size)
+    taps = taps.squeeze(1).split((keys, keys, values))
+    found = {
+        **apart("in_proj_qkvz", query=keys, key=keys, value=values, z=values),
+        **apart("in_proj_ba", write=heads, forget=heads),
+        **{f"{name}_conv.weight": rows for name, rows in zip(("query", "key", "value"), taps, strict=True)},
+        "forgetting.A_log": take(f"{prefix}linear_attn.A_log", heads),
+        "forgetting.dt_bias": take(f"{prefix}linear_attn.dt_bias", heads),
+        "norm.weight": take(f"{prefix}linear_attn.norm.weight", linear.value_dim),
+        "out.weight": take(f"{prefix}linear_attn.out_proj.weight", d, values),
+    }
+    return {f"attention.{name}": tensor for name, tensor in found.items()}
+
+
+def _take_mlp(ours: str, take: Taker, theirs: str, d: int, wide: int) -> Weights:
+    return {
+        f"{ours}.{mine}.weight": take(f"{theirs}.{name}.weight", *((d, wide) if mine == "down" else (wide, d)))
+        for mine, name in _MLP.items()
+    }
+
+
+def _take_experts(sparsity: Sparsity, d: int, take: Taker, prefix: str) -> Weights:
+    count, wide = sparsity.n_experts, sparsity.expert_dim
+    if f"{prefix}experts.gate_up_proj" in take:
+        gate, up = take(f"{prefix}experts.gate_up_proj", count, 2 * wide, d).split(wide, dim=1)
+        stacks = {"gate": gate, "up": up, "down": take(f"{prefix}experts.down_proj", count, d, wide)}
+    else:
+        each = [_take_mlp("of", take, f"{prefix}experts.{expert}", d, wide) for expert in range(count)]
+        stacks = {mine: torch.stack([one[f"of.{mine}.weight"] for one in each]) for mine in _MLP}
+    return {
+        **{f"mlp.experts.{mine}.weight": stack for mine, stack in stacks.items()},
+        **_take_mlp("mlp.shared", take, f"{prefix}shared_expert", d, sparsity.shared_dim),
+        "mlp.router.map.weight": take(f"{prefix}gate.weight", count, d),
+        "mlp.shared_gate.weight": take(f"{prefix}shared_expert_gate.weight", 1, d),
+    }

@@ -1,0 +1,1 @@
+"""Model classes that are copied into exported folders, for `transformers`."""

@@ -1,0 +1,1 @@
+"""Tensor, expert and vocabulary parallelism of models."""

@@ -1,0 +1,1 @@
+"""Ways to compute a step: eager reference, foreach lists, the compiled graph, the native CPU kernel."""

@@ -1,0 +1,83 @@
+"""The fused way on accelerators: the pure update traced by torch.compile into kernels that make one pass over memory.
+
+A list of parameters becomes one graph, whose writes are `_foreach_copy_`, so that inductor fuses across parameters as
+well as within them. Scalars enter as one tensor, so no change of them compiles anything again; another list of
+parameters (shapes, dtypes, strides) has a graph of its own.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from danalab.errors import UserError
+from danalab.optim.backends.rounding import store_rounded
+from danalab.optim.core.batch import Batch, on_device
+from danalab.optim.core.rule import Rule
+from danalab.optim.core.state import moment_dtype
+
+_graphs: dict[Any, Callable[..., None]] = {}
+
+
+def fused(rule: Rule, batches: list[Batch]) -> None:
+    """The update of each batch in one compiled graph."""
+    from torch._dynamo.exc import BackendCompilerFailed  # not at the top: importing dynamo takes seconds
+
+    for batch in batches:
+        random = batch.group["stochastic_rounding"] and batch.params[0].dtype in (torch.bfloat16, torch.float16)
+        # Random rounding follows on a float32 copy: its noise is a function of each element's position.
+        params = [p.float() for p in batch.params] if random else batch.params
+        names, values, absent = _pack(rule, batch)
+        signature = tuple((p.shape, p.stride(), g.dtype, g.stride()) for p, g in zip(params, batch.grads, strict=True))
+        first = params[0]
+        key = (rule.name, names, absent, values.shape, first.dtype, first.device, batch.skip is None, signature)
+        if key not in _graphs:
+            _graphs[key] = _graph(rule, names, absent)
+        moments = [list(column) for column in zip(*batch.moments, strict=True)]
+        try:
+            _graphs[key](params, list(batch.signed_grads()), moments, values)
+        except BackendCompilerFailed as error:
+            reason = str(error).splitlines()[0]
+            raise UserError(f"fused=True: torch.compile failed ({reason}); use fused=False") from error
+        if random:
+            for i, (p, new_p) in enumerate(zip(batch.params, params, strict=True)):
+                store_rounded(p, new_p, batch, i)
+
+
+def _pack(rule: Rule, batch: Batch) -> tuple[tuple[str, ...], Tensor, tuple[str, ...]]:
+    """Names of the scalars, their values [names, 1 or parameters] on the device, and the names that stand for None."""
+    scalars = batch.scalars(rule)
+    absent = tuple(name for name, value in scalars.items() if value is None)
+    present = {name: value for name, value in scalars.items() if value is not None}
+    first = batch.params[0]
+    dtype = moment_dtype(first)
+    if not any(isinstance(value, Tensor) for value in present.values()):
+        host = torch.tensor(list(present.values()), dtype=dtype)[:, None]
+        if first.device.type == "cuda":
+            host = host.pin_memory()
+        return tuple(present), host.to(first.device, non_blocking=True), absent
+    rows = [on_device(value, first.device).to(dtype).reshape(-1) for value in present.values()]
+    return tuple(present), torch.stack([row.expand(len(batch.params)) for row in rows]), absent
+
+
+def _graph(rule: Rule, names: tuple[str, ...], absent: tuple[str, ...]) -> Callable[..., None]:
+    update = rule.update
+
+    def step(params: list[Tensor], grads: list[Tensor], moments: list[list[Tensor]], values: Tensor) -> None:
+        olds: list[list[Tensor]] = [params, *moments]
+        news: list[list[Tensor]] = [[] for _ in olds]
+        for i in range(len(params)):
+            column = values[:, i if values.shape[1] > 1 else 0]
+            scalars = {**dict.fromkeys(absent), **{name: column[k] for k, name in enumerate(names)}}
+            for new, result in zip(news, update(params[i], grads[i], *[m[i] for m in moments], **scalars), strict=True):
+                new.append(result)
+        for old, new in zip(olds, news, strict=True):
+            torch._foreach_copy_(old, new)
+
+    # torch.compile keeps its graphs with the code object and allows only a few there: each list gets a copy of its own.
+    copy = types.FunctionType(step.__code__.replace(), step.__globals__, step.__name__, None, step.__closure__)
+    return torch.compile(copy, fullgraph=True, dynamic=False)

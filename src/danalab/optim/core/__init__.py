@@ -1,0 +1,1 @@
+"""What every optimizer of this package is built from: the base class, state, settings, parameter kinds."""

@@ -1,0 +1,132 @@
+"""The work of one step, gathered: parameters that share a group, a dtype, a device and a step count."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from danalab.errors import UserError
+from danalab.optim.core.rule import Rule
+from danalab.optim.core.state import drop_replaced, follow_parameter, local, local_gradient, parameter_name
+
+
+@dataclass
+class Batch:
+    """Local tensors of parameters that take the same scalars; all lists run in parallel."""
+
+    group: Mapping[str, Any]
+    t: Any
+    """Count of this step: a number, or with `capturable` one for each parameter, a float64 tensor on the device."""
+    skip: Tensor | None
+    """0-dim bool on the device: True makes this step change nothing."""
+    params: list[Tensor] = field(default_factory=list)
+    grads: list[Tensor] = field(default_factory=list)
+    moments: list[list[Tensor]] = field(default_factory=list)
+    """A list of the rule's moments for each parameter."""
+    indices: list[int] = field(default_factory=list)
+    """Position among all parameters of the optimizer, which seeds stochastic rounding."""
+
+    def scalars(self, rule: Rule) -> dict[str, Any]:
+        """The rule's scalars of this step; neutral ones where the step is to be skipped."""
+        scalars = rule.scalars(self.group, self.t)
+        if self.skip is not None:
+            for name, neutral in {"lr": 0.0, "keep": 1.0, **dict.fromkeys(rule.gains, 0.0)}.items():
+                scalars[name] = torch.where(self.skip, neutral, on_device(scalars[name], self.skip.device))
+        return scalars
+
+    def scalars_each(self, rule: Rule) -> Iterable[dict[str, Any]]:
+        """The scalars of each parameter: the same ones, but with clocks on the device."""
+        scalars = self.scalars(rule)
+        for i in range(len(self.params)):
+            yield {
+                name: value[i] if isinstance(value, Tensor) and value.ndim else value for name, value in scalars.items()
+            }
+
+    def count(self, i: int) -> Any:
+        """Count of this step for parameter i of the batch."""
+        return self.t[i] if isinstance(self.t, Tensor) else self.t
+
+    def signed_grads(self) -> Iterable[Tensor]:
+        """Gradients of what is to be minimised."""
+        for g in self.grads:
+            if self.skip is not None:
+                g = torch.where(self.skip, 0.0, g)  # not times zero: that keeps NaN
+            yield g.neg() if self.group["maximize"] else g
+
+
+def on_device(value: Any, device: torch.device) -> Tensor:
+    """A number as a tensor there, by a fill: a copy from the host would be refused while a CUDA graph is captured."""
+    return value.to(device) if isinstance(value, Tensor) else torch.full((), float(value), device=device)
+
+
+def gather(
+    optimizer: torch.optim.Optimizer,
+    groups: Iterable[dict[str, Any]],
+    rule_of: Callable[[Mapping[str, Any]], Rule],
+    skip: Tensor | None,
+) -> list[Batch]:
+    """Advance the clocks of all parameters that have a gradient, and sort these parameters into batches.
+
+    Raises:
+        UserError: a sparse gradient, or a learning rate above 0 in a group that was built with 0. Nothing has changed.
+    """
+    groups = list(groups)
+    drop_replaced(optimizer.state, groups, type(optimizer).__name__)
+    found: list[tuple[dict[str, Any], int, Tensor, Tensor, dict[str, Any]]] = []
+    start = 0
+    for group in groups:
+        if not group["peak_lr"] and not isinstance(group["lr"], Tensor) and group["lr"] > 0:
+            raise UserError(
+                f"{type(optimizer).__name__}: lr is {group['lr']} in a group that was built with lr 0, so its peak is"
+                " not known; set the group's peak_lr, or build it with the peak learning rate"
+            )
+        for index, p in enumerate(group["params"]):
+            g = p.grad
+            if g is None:
+                continue
+            if g.layout != torch.strided:
+                raise UserError(
+                    f"{type(optimizer).__name__}: {parameter_name(group, index)} has a {g.layout} gradient;"
+                    " only dense ones are supported (nn.Embedding: sparse=False)"
+                )
+            state = optimizer.state[p]
+            follow_parameter(state, p, rule_of(group).moments, bool(group["capturable"]))
+            found.append((group, start + index, p, g, state))
+        start += len(group["params"])
+    _advance([state["step"] for *_, state in found], skip)
+
+    batches: dict[Any, Batch] = {}
+    clocks: dict[Any, list[Tensor]] = {}
+    for group, index, p, g, state in found:
+        rule = rule_of(group)
+        step = state["step"]
+        t = None if group["capturable"] else int(step.item())
+        key = (id(group), t, p.dtype, p.device)
+        batch = batches.get(key)
+        if batch is None:
+            batch = batches[key] = Batch(group, t, skip)
+        batch.params.append(local(p))
+        batch.grads.append(local_gradient(g, p))
+        batch.moments.append([local(state[name]) for name in rule.moments])
+        batch.indices.append(index)
+        if t is None:
+            clocks.setdefault(key, []).append(step)
+    for key, steps in clocks.items():
+        # A step that is skipped computes with the t that it would have had: t = 0 has no scalars.
+        t = torch.stack(steps).double()
+        batches[key].t = t if skip is None else t + skip
+    return list(batches.values())
+
+
+def _advance(steps: list[Tensor], skip: Tensor | None) -> None:
+    if not steps:
+        return
+    if skip is None:
+        torch._foreach_add_(steps, 1)
+    else:
+        for step in steps:
+            step.add_(~skip)

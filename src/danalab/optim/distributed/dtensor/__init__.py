@@ -1,0 +1,1 @@
+"""Any optimizer of the registry on DTensor parameters, with the numbers of one process."""

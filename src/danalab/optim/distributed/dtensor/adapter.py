@@ -1,0 +1,339 @@
+"""Optimizers of libraries as this package's own behave: on plain tensors and DTensors, checked, with complete state."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from danalab.errors import UserError
+from danalab.optim.core.checks import check_gradients, check_numbers_of, check_parameters, in_one_line
+from danalab.optim.core.dummy_step import is_rehearsal
+from danalab.optim.core.groups import as_given, hyper, named_groups
+from danalab.optim.core.state import replaced_too_late
+from danalab.optim.distributed.dtensor import loading
+from danalab.optim.distributed.dtensor import state as states
+from danalab.optim.distributed.dtensor.nested import as_kept, map_leaves
+from danalab.optim.distributed.dtensor.placement import by_rows, places_for
+from danalab.optim.distributed.dtensor.places import Itself, LocalPart, Owned, bring_rows, take_rows_back
+from danalab.optim.registry.spec import OptimizerSpec
+
+TOUCHING = ("train", "eval", "update_hessian")
+"""Methods of inner optimizers that read or write parameters, gradients or state."""
+
+
+class Adapted(torch.optim.Optimizer):
+    """An optimizer that knows nothing of sharding, on parameters that may be sharded.
+
+    It steps on stand-ins (`dtensor.places`): parameters themselves, local parts, or whole parameters at
+    their owners, so that each step equals that of one process. Besides, what libraries leave open: sparse gradients,
+    complex parameters, numbers that mean nothing and foreign state_dicts are refused in one line, and the step that
+    checkpoint helpers make with zero gradients and learning rate changes nothing.
+
+    Anything else (`train`, `eval`, `coefficients`, ...) is the inner optimizer's.
+
+    Args:
+        spec: entry of the registry.
+        params: parameters, named parameters or groups.
+        lr: peak learning rate.
+        settings: hyper-parameters.
+    Raises:
+        UserError: what the optimizer refuses, or sharded parameters that it cannot be exact on.
+    """
+
+    takes_dtensors = True
+
+    def __init__(self, spec: OptimizerSpec, params: Iterable[Any], lr: Any, settings: dict[str, Any]):
+        self.spec = spec
+        self._places: list[Itself] = []
+        self._names: list[str] = []
+        self._stepped: set[int] = set()
+        self._awake = False  # it has state: a step, a rehearsal, or a state_dict that was loaded
+        self._built = False
+        groups = named_groups(spec.name, params)
+        inner_groups = self._placed(groups)
+        self.inner: torch.optim.Optimizer = in_one_line(spec.name, lambda: spec.build(inner_groups, lr=lr, **settings))
+        for group in groups:
+            self._refuse_settings_of_all(group)
+        self._release()
+        self._complete_sums()
+        outer = [
+            {**hyper(inner), "params": as_given(group["params"])}
+            for group, inner in zip(groups, self.inner.param_groups, strict=True)
+        ]
+        super().__init__(outer, self.inner.defaults)
+        self._built = True
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or "inner" not in self.__dict__:
+            raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
+        found = getattr(self.inner, name)
+        if name not in TOUCHING:
+            return found
+
+        @wraps(found)
+        def touching(*args: Any, **kwargs: Any) -> Any:
+            self._follow_replaced()
+            for i in range(len(self._places)):
+                if i not in self._stepped:
+                    self._forget(i)  # zeros of a rehearsal are no state to compute with
+            with torch.no_grad(), self._brought():
+                return found(*args, **kwargs)
+
+        return touching
+
+    def __getstate__(self) -> dict[str, Any]:
+        # All that the inner one has: torch's way to copy leaves out what libraries keep beside groups and state.
+        inner = (type(self.inner), _without_patches(self.inner))
+        return {**_without_patches(self), "inner": inner}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        cls, attributes = state["inner"]
+        inner = cls.__new__(cls)
+        inner.__dict__.update(attributes)
+        self.__dict__.update({**state, "inner": inner})
+        for optimizer in (inner, self):
+            optimizer._patch_step_function()
+
+    def __repr__(self) -> str:
+        return f"Adapted({self.inner!r})"
+
+    # ---- groups ----
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add parameters with settings of their own; what is not given is as at construction.
+
+        Raises:
+            UserError: a setting out of range, or a parameter that cannot be optimized.
+        """
+        if not self._built:
+            super().add_param_group(param_group)
+            return
+        if self.spec.groups is not None:  # libraries sort matrices from the rest in their constructors alone
+            raise UserError(f"{self.spec.name}: groups cannot be added later; give all parameters at construction")
+        [group] = named_groups(self.spec.name, [param_group])
+        check_parameters(self.spec.name, [group])
+        check_numbers_of(self.spec.name, self.spec.settings, group)
+        if "param_names" in self.param_groups[0] and not all(name for name, _ in group["params"]):
+            raise UserError(f"{self.spec.name}: the other groups have named parameters; name these too")
+        self._refuse_settings_of_all(group)
+        [inner_group] = self._placed([group])
+        in_one_line(self.spec.name, lambda: self.inner.add_param_group(inner_group))
+        self._release()
+        self._complete_sums()
+        super().add_param_group({**hyper(self.inner.param_groups[-1]), "params": as_given(group["params"])})
+
+    def _refuse_settings_of_all(self, group: dict[str, Any]) -> None:
+        """Some settings libraries keep beside their groups, and would not look for them in one."""
+        if self.spec.groups is not None:  # these have other defaults for each kind of group
+            return
+        for key in group:
+            if key in self.spec.settings and key not in self.inner.defaults:
+                raise UserError(f"{self.spec.name}: {key} is one for all groups; give it to the optimizer itself")
+
+    def _placed(self, groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The groups of the inner optimizer, after a place was found for each parameter."""
+        places = places_for(self.spec, [p for group in groups for _, p in group["params"]])
+        self._places += places
+        self._names += [name for group in groups for name, _ in group["params"]]
+        each = iter(places)
+        found = []
+        for group in groups:
+            stand_ins = [place.stand_in for place in (next(each) for _ in group["params"])]
+            found.append({**group, "params": [q for q in stand_ins if q is not None]})
+        return found
+
+    def _follow_replaced(self) -> None:
+        """Find places anew where a library has put other parameters, sharded ones, in place of those that were given.
+
+        Raises:
+            UserError: they have taken steps; their state would be lost.
+        """
+        held = [p for group in self.param_groups for p in group["params"]]
+        if len(held) == len(self._places) and all(p is q for p, q in zip(held, self._params, strict=True)):
+            return
+        if self._stepped:
+            raise UserError(replaced_too_late(self.spec.name))
+        names = iter(self._names if len(self._names) == len(held) else [""] * len(held))
+        groups = [{"params": [(next(names), p) for p in group["params"]]} for group in self.param_groups]
+        self._places, self._names = [], []
+        for inner, placed in zip(self.inner.param_groups, self._placed(groups), strict=True):
+            inner["params"] = placed["params"]
+        self.inner.state.clear()
+        self._release()
+        self._complete_sums()
+
+    def name_parameters(self, names: Sequence[str]) -> None:
+        """What to call the parameters in messages, in the order of the groups."""
+        self._names = list(names)
+
+    def _complete_sums(self) -> None:
+        """Tell an optimizer whose statistics are sums over coordinates how to complete them."""
+        if self.spec.sums_over_ranks:
+            parts = [place for place in self._places if isinstance(place, LocalPart)]
+            self.inner.sum_over = {place.stand_in: place.process_groups() for place in parts}  # pyright: ignore
+
+    def _release(self) -> None:
+        for place in self._places:
+            if isinstance(place, Owned):
+                place.release()
+
+    @property
+    def _params(self) -> list[Tensor]:
+        return [place.p for place in self._places]
+
+    # ---- the step ----
+
+    @torch.no_grad()
+    def step(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, closure: Callable[[], Any] | None = None, *, found_nonfinite: Tensor | bool | None = None
+    ) -> Any:
+        """Apply the gradients. Collective where parameters are sharded.
+
+        Args:
+            closure: evaluates the model again and returns the loss.
+            found_nonfinite: True leaves everything as it is.
+        Raises:
+            UserError: a sparse gradient.
+        """
+        if found_nonfinite is not None and bool(found_nonfinite):
+            return None
+        self._follow_replaced()
+        if self.spec.closure:
+            with self._brought():
+                return self.inner.step(closure)
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        check_gradients(self.spec.name, self._names, self._params)
+        if is_rehearsal(self.param_groups):
+            self._awake = True
+            self._complete()
+            return loss
+        moving = [i for i, place in enumerate(self._places) if place.p.grad is not None]
+        for i in moving:
+            if i not in self._stepped:
+                self._forget(i)  # made by a rehearsal; the optimizer shall make its own from this gradient
+                self._stepped.add(i)
+        self._awake = True
+        with self._brought(moving):
+            self.inner.step()
+        return loss
+
+    @contextmanager
+    def _brought(self, indices: Sequence[int] | None = None) -> Iterator[None]:
+        """With stand-ins at hand and the settings as schedules left them; what is changed is taken over."""
+        places = self._places if indices is None else [self._places[i] for i in indices]
+        for inner, outer in zip(self.inner.param_groups, self.param_groups, strict=True):
+            inner.update(hyper(outer))
+        in_rows, others = by_rows(places)
+        for place in others:
+            place.bring()
+        ways = [bring_rows(alike) for alike in in_rows]
+        try:
+            yield
+        finally:
+            for alike, way in zip(in_rows, ways, strict=True):
+                take_rows_back(alike, way)
+            for place in others:
+                place.take_back()
+        for inner, outer in zip(self.inner.param_groups, self.param_groups, strict=True):
+            outer.update(hyper(inner))
+
+    # ---- state ----
+
+    @property
+    def state(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """State of each parameter, with DTensors where the parameter is one; of a parameter owned elsewhere, nothing.
+
+        It is empty before the first step, and made anew at each look: change tensors in it, not the dict.
+        """
+        found: dict[Tensor, Any] = defaultdict(dict)
+        if self._awake:
+            for place in self._places:
+                own = states.own_state(self.inner, place)
+                found[place.p] = own if isinstance(place, Owned) else map_leaves(own, place.outward)
+        return found
+
+    @state.setter
+    def state(self, _: Any) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Set by torch's constructor, which finds nothing to keep."""
+
+    def _forget(self, i: int) -> None:
+        stand_in = self._places[i].stand_in
+        if stand_in is not None:
+            self.inner.state.pop(stand_in, None)
+
+    def _complete(self) -> None:
+        """Give the parameters that have taken no step a state of the right form, as ranks and checkpoints need it."""
+        loading.rehearse(self.inner, [place for i, place in enumerate(self._places) if i not in self._stepped])
+        for inner, outer in zip(self.inner.param_groups, self.param_groups, strict=True):
+            for key, value in hyper(inner).items():
+                outer.setdefault(key, value)
+
+    def state_dict(self) -> dict[str, Any]:
+        """As torch's, with DTensors for what is sharded. Collective where parameters are owned.
+
+        Besides, each group says in `made_by` whose it is, and in `unstepped` which of its parameters have taken no
+        step: their state has the right form and no meaning.
+        """
+        self._follow_replaced()
+        self._awake = True
+        self._complete()
+        found = states.outward(self.inner, self._places)
+        groups, start = [], 0
+        for group in self.param_groups:
+            stop = start + len(group["params"])
+            waiting = [i - start for i in range(start, stop) if i not in self._stepped]
+            groups.append(
+                {**group, "params": list(range(start, stop)), "unstepped": waiting, "made_by": self.spec.name}
+            )
+            start = stop
+        saved = {"state": found, "param_groups": groups}
+        for hook in self._optimizer_state_dict_post_hooks.values():
+            saved = hook(self, saved) or saved
+        return saved
+
+    @torch.no_grad()
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore state and every hyper-parameter, from any layout; how to compute (foreach, ...) stays as built.
+
+        Raises:
+            UserError: saved by another optimizer or from another model; nothing has changed then.
+        """
+        self._follow_replaced()
+        for hook in self._optimizer_load_state_dict_pre_hooks.values():
+            state_dict = hook(self, state_dict) or state_dict
+        saved = loading.check(self, state_dict)
+        loaded = [saved["state"].get(key, {}) for group in saved["param_groups"] for key in group["params"]]
+        stepped: set[int] = set()
+        start = 0
+        for group, saved_group in zip(self.param_groups, saved["param_groups"], strict=True):
+            stepped |= {start + k for k in range(len(group["params"])) if not loading.waits(saved, saved_group, k)}
+            own = {key: group[key] for key in loading.HOW if key in group}
+            group.update({key: value for key, value in hyper(saved_group).items() if key not in loading.NOTES})
+            group.update(own)
+            start += len(group["params"])
+        for inner, outer in zip(self.inner.param_groups, self.param_groups, strict=True):
+            inner.update(hyper(outer))
+        for i, (place, state) in enumerate(zip(self._places, loaded, strict=True)):
+            new = as_kept(map_leaves(dict(state), place.inward), states.own_state(self.inner, place))
+            if place.stand_in is not None and i in stepped and new:
+                self.inner.state[place.stand_in] = new
+            else:
+                self._forget(i)
+        self._stepped = stepped
+        self._awake = self._awake or bool(stepped)
+        for hook in self._optimizer_load_state_dict_post_hooks.values():
+            hook(self)
+
+
+def _without_patches(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """An optimizer's attributes, without the step that schedulers put over its own."""
+    return {key: value for key, value in vars(optimizer).items() if key != "step"}

@@ -1,0 +1,53 @@
+"""The optimizer of a registry entry, on whatever parameters: wrapped in an `Adapted` where its class needs that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from danalab.errors import UserError
+from danalab.optim.core.checks import check_numbers_of, check_parameters, in_one_line
+from danalab.optim.core.groups import as_given, named_groups
+from danalab.optim.distributed.dtensor.adapter import Adapted
+from danalab.optim.registry.spec import OptimizerSpec
+
+
+def adapted(spec: OptimizerSpec, params: Iterable[Any], lr: Any, settings: dict[str, Any]) -> torch.optim.Optimizer:
+    """The optimizer of an entry, in an `Adapted` unless its class can do without.
+
+    A group's `lr_factor` multiplies the learning rate that it would have.
+
+    Raises:
+        UserError: see `Adapted`; or a factor for an optimizer that has one rate for all groups.
+    """
+    groups = named_groups(spec.name, params)
+    factors = [group.pop("lr_factor", 1.0) for group in groups]
+    if spec.one_rate and len(set(factors)) > 1:
+        raise UserError(
+            f"{spec.name}: updates all parameters at one learning rate, so that none can have a factor on it; "
+            "leave the factor out, or take another optimizer"
+        )
+    optimizer = _built(spec, groups, lr, settings)
+    if any(factor != 1 for factor in factors):
+        for group, factor in zip(optimizer.param_groups, factors, strict=True):
+            for rate in ("lr", "peak_lr"):  # the second is what weight decay compares the first with
+                if rate in group:
+                    group[rate] = group[rate] * factor
+    return optimizer
+
+
+def _built(
+    spec: OptimizerSpec, groups: list[dict[str, Any]], lr: Any, settings: dict[str, Any]
+) -> torch.optim.Optimizer:
+    check_parameters(spec.name, groups)
+    for given in ({"lr": lr, **settings}, *groups):
+        check_numbers_of(spec.name, spec.settings, given)
+    native = [{**group, "params": as_given(group["params"])} for group in groups]
+    if getattr(spec.build, "takes_dtensors", False):
+        return in_one_line(spec.name, lambda: spec.build(native, lr=lr, **settings))
+    optimizer = Adapted(spec, groups, lr, settings)
+    if getattr(optimizer.inner, "takes_dtensors", False):  # a function that builds a class of ours
+        return in_one_line(spec.name, lambda: spec.build(native, lr=lr, **settings))
+    return optimizer

@@ -1,0 +1,58 @@
+"""Which place (`danalab.optim.distributed.dtensor.places`) each parameter gets, and which of them travel together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from danalab.optim.distributed.balance import owners
+from danalab.optim.distributed.dtensor.places import Itself, LocalPart, Owned
+from danalab.optim.distributed.modes import require_supported
+from danalab.optim.registry.spec import OptimizerSpec
+
+
+def places_for(spec: OptimizerSpec, params: Sequence[Any]) -> list[Itself]:
+    """A place for each parameter; ownership is balanced over the ranks of each mesh.
+
+    Raises:
+        UserError: sharded parameters that the optimizer cannot be exact on.
+    """
+    found: list[Itself | None] = [None] * len(params)
+    owned: dict[Any, list[int]] = {}
+    for i, p in enumerate(params):
+        if getattr(p, "device_mesh", None) is None:
+            found[i] = Itself(p)
+            continue
+        from danalab.optim.distributed.dtensor.layout import is_whole
+
+        require_supported(spec, "fsdp" if p.device_mesh.ndim == 1 else "fsdp+tp")
+        if spec.elementwise or spec.sums_over_ranks or is_whole(p):
+            found[i] = LocalPart(p)
+        else:
+            owned.setdefault(p.device_mesh, []).append(i)
+    for mesh, indices in owned.items():
+        costs = [_cost(params[i].shape) for i in indices]
+        for i, owner in zip(indices, owners(costs, mesh.size()), strict=True):
+            found[i] = Owned(params[i], owner)
+    return [place for place in found if place is not None]
+
+
+def by_rows(places: Sequence[Itself]) -> tuple[list[list[Owned]], list[Itself]]:
+    """Owned parameters that can travel together, in lists; and all other places."""
+    alike: dict[Any, list[Owned]] = {}
+    others: list[Itself] = []
+    for place in places:
+        if isinstance(place, Owned) and place.is_cut_by_rows:
+            g = place.p.grad
+            alike.setdefault((place.mesh, place.p.dtype, None if g is None else g.dtype), []).append(place)
+        else:
+            others.append(place)
+    return list(alike.values()), others
+
+
+def _cost(shape: Sequence[int]) -> float:
+    """About what updating a whole parameter costs: memory, and products of a matrix with preconditioners."""
+    numel = 1.0
+    for length in shape:
+        numel *= length
+    return numel * (100 + (sum(shape) if len(shape) > 1 else 0))

@@ -1,0 +1,159 @@
+"""The way of one bucket: gradients in, averaged by a reduce-scatter; parameters out, by an all-gather. Asynchronous."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from danalab.errors import UserError
+from danalab.optim.distributed.zero.layout import Bucket, Piece
+
+
+class BucketTraffic:
+    """A bucket on this rank: its gradients under way, the averaged ones of its own pieces, its parameters under way.
+
+    All ranks call the same methods in the same order.
+    """
+
+    def __init__(self, bucket: Bucket, params: list[Tensor], names: list[str], group: Any, rank: int, ranks: int):
+        self.bucket, self.params, self.names = bucket, params, names
+        self.group, self.rank, self.ranks = group, rank, ranks
+        self.own = [piece for piece in bucket.pieces if piece.owner == rank]
+        self.grads: dict[Piece, Tensor | None] | None = None
+        """Averaged gradient of each own piece (None: no rank had one); None before any was reduced."""
+        self._arrived: set[int] = set()
+        self._reducing: tuple[Any, Tensor, Tensor, set[int]] | None = None
+        self._gathering: tuple[Any, Tensor, Tensor] | None = None
+
+    @property
+    def is_reducing(self) -> bool:
+        """Whether gradients are under way."""
+        return self._reducing is not None
+
+    @property
+    def has_gradients(self) -> bool:
+        """Whether a parameter has a gradient that has not been sent."""
+        return any(self.params[i].grad is not None for i in self.bucket.parameters)
+
+    def arrived(self, parameter: int) -> None:
+        """Note that this backward pass is done with a parameter."""
+        self._arrived.add(parameter)
+
+    @property
+    def complete(self) -> bool:
+        """Whether this backward pass is done with all parameters."""
+        return all(i in self._arrived for i in self.bucket.parameters if self.params[i].requires_grad)
+
+    def launch_reduce(self) -> None:
+        """Send all gradients on their way and free them.
+
+        Raises:
+            UserError: a sparse gradient.
+        """
+        self.finish_reduce()
+        self._arrived.clear()
+        for i in self.bucket.parameters:
+            g = self.params[i].grad
+            if g is not None and g.layout != torch.strided:
+                raise UserError(f"{self.names[i]} has a {g.layout} gradient; only dense ones can be sharded")
+        if self.ranks == 1:
+            self._add({piece: self._piece_of_grad(piece) for piece in self.own})
+            self._free()
+            return
+        first = self.params[self.bucket.parameters[0]]
+        sent = torch.zeros(self.ranks, self.bucket.chunk, dtype=first.dtype, device=first.device)
+        present = {i for i in self.bucket.parameters if self.params[i].grad is not None}
+        for piece in self.bucket.pieces:
+            if piece.parameter in present:
+                row = sent[piece.owner]
+                row[piece.offset : piece.flag].copy_(self._flat(self.params[piece.parameter].grad, piece))
+                row[piece.flag] = 1
+        self._free()
+        received = sent.new_empty(self.bucket.chunk)
+        work = _reduce_scatter()(received, sent.view(-1), group=self.group, async_op=True)  # the sum
+        self._reducing = (work, sent, received, present)
+
+    def finish_reduce(self) -> None:
+        """Wait for the gradients under way; those of own pieces are averages over all ranks then."""
+        if self._reducing is None:
+            return
+        work, _, received, present = self._reducing
+        self._reducing = None
+        work.wait()
+        averages: dict[Piece, Tensor | None] = {}
+        for piece in self.own:
+            # Where this rank had a gradient nobody need look at the flag, which would wait for the device.
+            if piece.parameter in present or bool(received[piece.flag] != 0):
+                averages[piece] = self._shaped(received[piece.offset : piece.flag].div_(self.ranks), piece)
+            else:
+                averages[piece] = None
+        self._add(averages)
+
+    def launch_gather(self) -> None:
+        """Send the updated own pieces on their way."""
+        if self.ranks == 1:
+            return
+        first = self.params[self.bucket.parameters[0]]
+        chunk = torch.zeros(self.bucket.chunk, dtype=first.dtype, device=first.device)
+        for piece in self.own:
+            chunk[piece.offset : piece.flag].copy_(self._flat(self.params[piece.parameter].detach(), piece))
+        everything = chunk.new_empty(self.ranks * self.bucket.chunk)
+        work = _all_gather()(everything, chunk, group=self.group, async_op=True)
+        self._gathering = (work, chunk, everything.view(self.ranks, self.bucket.chunk))
+
+    def finish_gather(self) -> None:
+        """Wait for the others' pieces and write them into the parameters."""
+        if self._gathering is None:
+            return
+        work, _, everything = self._gathering
+        self._gathering = None
+        work.wait()
+        for piece in self.bucket.pieces:
+            if piece.owner != self.rank:
+                new = everything[piece.owner, piece.offset : piece.flag]
+                p = self.params[piece.parameter].detach()
+                if piece.numel == p.numel():
+                    p.copy_(new.view(p.shape))
+                else:
+                    p.view(-1)[piece.start : piece.stop].copy_(new)
+
+    def forget(self) -> None:
+        """Drop the averaged gradients."""
+        self.finish_reduce()
+        self._arrived.clear()
+        self.grads = None
+
+    def _add(self, averages: dict[Piece, Tensor | None]) -> None:
+        if self.grads is None:
+            self.grads = averages
+            return
+        for piece, g in averages.items():
+            old = self.grads[piece]
+            self.grads[piece] = g if old is None else old if g is None else old.add_(g)
+
+    def _free(self) -> None:
+        for i in self.bucket.parameters:
+            self.params[i].grad = None
+
+    def _piece_of_grad(self, piece: Piece) -> Tensor | None:
+        g = self.params[piece.parameter].grad
+        return None if g is None else self._shaped(self._flat(g, piece), piece)
+
+    def _flat(self, tensor: Any, piece: Piece) -> Tensor:
+        return tensor.reshape(-1)[piece.start : piece.stop]
+
+    def _shaped(self, flat: Tensor, piece: Piece) -> Tensor:
+        p = self.params[piece.parameter]
+        return flat.view(p.shape) if piece.numel == p.numel() else flat
+
+
+def _reduce_scatter() -> Any:
+    # The older name warns where the newer one exists (torch 2.13).
+    return getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
+
+def _all_gather() -> Any:
+    return getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor

@@ -1,0 +1,126 @@
+"""Who owns what, and how it travels: a pure function of shapes and the number of ranks.
+
+A piece is a part of a parameter with one owner: a whole matrix or small parameter, or an equal slice of a large
+element-wise one. Pieces travel in buckets: for each rank a chunk of the same length that holds its pieces one after
+another, so that one reduce-scatter brings every rank the gradients that it owns, and one all-gather brings back the
+parameters.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from danalab.optim.distributed.balance import owners
+
+ALIGNMENT = 64
+"""Slices begin at multiples of this [elements], so that vector instructions meet the same elements however many ranks
+there are, and results are the same to the last bit."""
+
+SMALL = 4096
+"""Elements below which a parameter isn't worth slicing."""
+
+MOST_PADDING = 1.2
+"""Length of a bucket over its content from which on it goes on growing."""
+
+
+@dataclass(frozen=True)
+class Content:
+    """What the layout has to know of a parameter."""
+
+    numel: int
+    cost: float
+    """Of updating it, in any unit."""
+    sliceable: bool
+    """Its coordinates can be updated apart from one another."""
+    key: Any = None
+    """Only parameters of equal key share a bucket (dtype and device)."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Elements start..stop of a parameter, flattened; the first element of its owner's chunk where they travel."""
+
+    parameter: int
+    start: int
+    stop: int
+    owner: int
+    offset: int
+
+    @property
+    def numel(self) -> int:
+        return self.stop - self.start
+
+    @property
+    def flag(self) -> int:
+        """Place in the chunk that tells whether the parameter had a gradient."""
+        return self.offset + self.numel
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """Pieces that travel together, in chunks of `chunk` elements."""
+
+    pieces: tuple[Piece, ...]
+    chunk: int
+    parameters: tuple[int, ...] = field(default=())
+
+
+def plan(contents: Sequence[Content], ranks: int, bucket_elements: int) -> list[Bucket]:
+    """Buckets for all parameters, in the order in which a backward pass finishes them: the last first.
+
+    Args:
+        bucket_elements: a bucket is closed at this size, unless its chunks are still too uneven.
+    """
+    sliced = [c.sliceable and c.numel >= SMALL and ranks > 1 for c in contents]
+    owner = iter(owners([c.cost for c, s in zip(contents, sliced, strict=True) if not s], ranks))
+    parts: list[list[tuple[int, int, int]]] = []  # of each parameter: start, stop, owner
+    for content, is_sliced in zip(contents, sliced, strict=True):
+        if is_sliced:
+            length = math.ceil(content.numel / ranks / ALIGNMENT) * ALIGNMENT
+            bounds = [min(r * length, content.numel) for r in range(ranks + 1)]
+            parts.append([(bounds[r], bounds[r + 1], r) for r in range(ranks) if bounds[r] < bounds[r + 1]])
+        else:
+            parts.append([(0, content.numel, next(owner))])
+    buckets: list[Bucket] = []
+    by_key: dict[Any, list[int]] = {}
+    for i in reversed(range(len(contents))):
+        by_key.setdefault(contents[i].key, []).append(i)
+    for indices in by_key.values():
+        groups: list[list[int]] = [[]]
+        for i in indices:
+            groups[-1].append(i)
+            if _content(groups[-1], contents) >= bucket_elements and _padding(groups[-1], parts, ranks) <= MOST_PADDING:
+                groups.append([])
+        if not groups[-1]:
+            groups.pop()
+        elif len(groups) > 1 and _padding(groups[-1], parts, ranks) > MOST_PADDING:
+            leftover = groups.pop()  # a few would travel mostly as padding
+            groups[-1] += leftover
+        buckets += [_bucket(group, parts, ranks) for group in groups]
+    return buckets
+
+
+def _content(group: list[int], contents: Sequence[Content]) -> int:
+    return sum(contents[i].numel for i in group)
+
+
+def _padding(group: list[int], parts: list[list[tuple[int, int, int]]], ranks: int) -> float:
+    """Length of the padded bucket over its content."""
+    loads = [0] * ranks
+    for i in group:
+        for start, stop, owner in parts[i]:
+            loads[owner] += stop - start
+    return max(loads) * ranks / max(1, sum(loads))
+
+
+def _bucket(group: list[int], parts: list[list[tuple[int, int, int]]], ranks: int) -> Bucket:
+    lengths = [0] * ranks
+    pieces = []
+    for i in group:
+        for start, stop, owner in parts[i]:
+            pieces.append(Piece(i, start, stop, owner, lengths[owner]))
+            lengths[owner] += stop - start + 1  # the flag follows
+    return Bucket(tuple(pieces), max(lengths), tuple(group))

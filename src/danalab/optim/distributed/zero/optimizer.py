@@ -1,0 +1,333 @@
+"""ZeRO-2 for every optimizer of the registry that takes each parameter by itself.
+
+Parameters are replicated. Each rank owns slices of what is updated element by element and the rest whole, keeps the
+optimizer's state for these alone, and updates these alone:
+
+    reduce-scatter of gradients, bucket by bucket  ->  step on what is owned  ->  all-gather of parameters
+
+While one bucket is updated, the gradients of the next ones and the parameters of the last ones are under way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from danalab.errors import UserError
+from danalab.optim.core.dummy_step import decided, has_zero_rate
+from danalab.optim.core.groups import as_given, called, hyper
+from danalab.optim.core.optimizer import RuleOptimizer
+from danalab.optim.core.state import check_state_dict
+from danalab.optim.core.stats import collect
+from danalab.optim.distributed.zero.buckets import BucketTraffic
+from danalab.optim.distributed.zero.gradients import SharedGradients
+from danalab.optim.distributed.zero.layout import plan
+from danalab.optim.distributed.zero.own import optimizer_of, own_pieces
+from danalab.optim.distributed.zero.part import Part
+from danalab.optim.distributed.zero.setup import check_outline, check_settings, content, groups_for
+from danalab.optim.distributed.zero.state import OwnedState
+from danalab.optim.registry import optimizer_spec
+
+
+class DistributedMuonAdamW(torch.optim.Optimizer):
+    """An optimizer whose state and work are shared out among ranks; do not wrap the model in DDP.
+
+    Gradients are averaged over ranks here. Every rank must build it with the same parameters and run the same backward
+    passes; a parameter that has a gradient on some ranks only counts as zero on the others. Any number and shape of
+    matrices, any number of ranks; one process without torch.distributed is a world of one. On equal averaged gradients
+    results are the same to the last bit for any number of ranks.
+
+        optimizer = DistributedMuonAdamW(model, lr=1e-3, optimizer="d-muon")
+        loss.backward();  optimizer.clip_grad_norm_(0.5);  optimizer.step();  optimizer.zero_grad()
+
+    Args:
+        model_or_params: a model, parameters, named parameters or groups, as for the optimizer alone.
+        lr: peak learning rate.
+        optimizer: any of the registry, but those that couple all parameters (`danalab.optim.distributed.why_not`).
+        process_group: ranks that hold replicas; None: all.
+        bucket_mib: gradients that travel together [MiB].
+        overlap: send gradients already during the backward pass, and free each at once. `p.grad` is gone afterwards, so
+            clip with `clip_grad_norm_` of this class. With gradient accumulation, wrap all backward passes but the last
+            in `no_sync()`, or leave it: every pass is then reduced, and only shards accumulate.
+        settings: hyper-parameters of the optimizer.
+    Raises:
+        UserError: an optimizer that cannot be sharded like this, sharded (DTensor) parameters, or see the optimizer.
+    Source: Rajbhandari et al. 2020, arXiv 1910.02054 (ZeRO).
+    """
+
+    def __init__(
+        self,
+        model_or_params: Any,
+        lr: float = 0.02,
+        *,
+        optimizer: str = "muon",
+        process_group: Any = None,
+        bucket_mib: float = 64.0,
+        overlap: bool = False,
+        **settings: Any,
+    ):
+        spec = optimizer_spec(optimizer)
+        check_settings(spec, settings)
+        self.spec, self.optimizer_name = spec, spec.name
+        self._group = process_group
+        joined = dist.is_available() and dist.is_initialized()
+        self._rank = dist.get_rank(process_group) if joined else 0
+        self._ranks = dist.get_world_size(process_group) if joined else 1
+        groups = groups_for(spec, model_or_params)
+        self._params = [p for group in groups for _, p in group["params"]]
+        names = [called(name, p) for group in groups for name, p in group["params"]]
+        contents = [content(spec, group, name, p) for group in groups for name, p in group["params"]]
+        size = max((p.element_size() for p in self._params), default=4)
+        buckets = plan(contents, self._ranks, max(1, int(bucket_mib * 2**20 / size)))
+        self._traffic = [
+            BucketTraffic(bucket, self._params, names, process_group, self._rank, self._ranks) for bucket in buckets
+        ]
+        self._owned = own_pieces(buckets, self._params, self._rank)
+        self._inner = optimizer_of(self._owned, self._params, spec, groups, lr, settings)
+        self._owned_state = OwnedState(self._inner, self._owned, self._params, process_group, self._rank, self._ranks)
+        self._gradients = SharedGradients(self._traffic, self._params, process_group, self._ranks, overlap)
+        self._addresses = [p.data_ptr() for p in self._params]
+        self._built = False
+        outer = [
+            {**hyper(inner), "params": as_given(group["params"])}
+            for group, inner in zip(groups, self._inner.param_groups, strict=True)
+        ]
+        known = self._inner.param_groups[0]  # torch would give every group the defaults that it lacks
+        super().__init__(outer, {key: value for key, value in self._inner.defaults.items() if key in known})
+        self._built = True
+        for p in self._params:
+            self.state[p] = {}  # not empty as a whole: checkpoint helpers make no rehearsal step, which is collective
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Only at construction: who owns what is settled then.
+
+        Raises:
+            UserError: always, later.
+        """
+        if getattr(self, "_built", False):
+            raise UserError("DistributedMuonAdamW: groups cannot be added later; give all parameters at construction")
+        super().add_param_group(param_group)
+
+    # ---- gradients ----
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Within, backward passes add to `p.grad` and send nothing; only matters with `overlap`."""
+        with self._gradients.held():
+            yield
+
+    def sync_gradients(self) -> None:
+        """Average all gradients over ranks, now; `p.grad` is None afterwards. `step` does it where it wasn't done."""
+        self._gradients.launch()
+        self._gradients.finish()
+
+    def gradient_norms(self) -> Tensor:
+        """Euclidean norm of each parameter's averaged gradient, [parameters], the same on all ranks. Collective."""
+        self.sync_gradients()
+        return self._gradients.norms()
+
+    def grad_norm(self) -> Tensor:
+        """Euclidean norm of the averaged gradient over all parameters, 0-dim float32, the same on all ranks."""
+        return torch.linalg.vector_norm(self.gradient_norms())
+
+    def scale_gradients(self, factor: Tensor) -> None:
+        """Multiply the averaged gradient by a 0-dim tensor."""
+        self._gradients.scale(factor)
+
+    def clip_grad_norm_(self, max_norm: float) -> Tensor:
+        """Scale the averaged gradient down to `max_norm` where it is longer; returns its norm before."""
+        norm = self.grad_norm()
+        self.scale_gradients(torch.clamp(max_norm / (norm + 1e-6), max=1.0))
+        return norm
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Drop all gradients, averaged ones too."""
+        super().zero_grad(set_to_none)
+        self._gradients.forget()
+
+    # ---- the step ----
+
+    @torch.no_grad()
+    def step(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, closure: Callable[[], Any] | None = None
+    ) -> Any:
+        """Average the gradients, update what is owned, and bring everyone's parameters together. Collective.
+
+        Averaged gradients are used up: they are gone afterwards.
+
+        Args:
+            closure: evaluates the model again and returns the loss.
+        Raises:
+            UserError: a sparse gradient, or parameters that were moved since construction.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self._check_addresses()
+        self._gradients.launch()
+        with self._settings_shared(), decided(self._rehearses()):
+            if self.spec.in_parts or isinstance(self._inner, RuleOptimizer):
+                for traffic in self._traffic:
+                    self._step([traffic])
+            else:
+                self._step(self._traffic)  # many libraries count steps by group: all of a step must be one call
+        for traffic in self._traffic:
+            traffic.finish_gather()
+        return loss
+
+    def _step(self, part: Sequence[BucketTraffic]) -> None:
+        """Update what is owned of some buckets, and send it on its way."""
+        for traffic in part:
+            traffic.finish_reduce()
+            # Parameters without a gradient are left alone: the rest waits for its own bucket.
+            for piece, g in (traffic.grads or {}).items():
+                self._owned[piece].grad = g
+        self._inner.step()
+        for traffic in part:
+            for piece in traffic.grads or {}:
+                self._owned[piece].grad = None
+            traffic.forget()
+            traffic.launch_gather()
+
+    def _rehearses(self) -> bool:
+        """Whether this is the step of checkpoint helpers. Where all rates are zero it takes all ranks to tell."""
+        return has_zero_rate(self.param_groups) and self._gradients.are_zero()
+
+    @contextmanager
+    def _settings_shared(self) -> Iterator[None]:
+        """Within, the inner optimizer has the settings of the groups; afterwards, these have what it changed."""
+        for group, inner in zip(self.param_groups, self._inner.param_groups, strict=True):
+            inner.update(hyper(group))
+        yield
+        for group, inner in zip(self.param_groups, self._inner.param_groups, strict=True):
+            group.update(hyper(inner))
+
+    def _hessian_is_due(self) -> bool:
+        """Whether the coming step wants an estimate of the Hessian. Collective."""
+        due = [bool(self._inner.hessian_is_due())]
+        if self._ranks > 1:  # by rank 0, which always owns something; a rank that owns nothing would not know
+            source = dist.get_global_rank(self._group, 0) if self._group is not None else 0
+            dist.broadcast_object_list(due, src=source, group=self._group)
+        return due[0]
+
+    @torch.no_grad()
+    def _update_hessian(self, n_labels: float) -> None:
+        """Take the averaged gradients for those of sampled labels, and use them up. Collective.
+
+        Args:
+            n_labels: sampled labels on all ranks together.
+        """
+        self.sync_gradients()
+        with self._settings_shared():
+            for traffic in self._traffic:
+                for piece, g in (traffic.grads or {}).items():
+                    self._owned[piece].grad = g
+            self._inner.update_hessian(n_labels)
+        for tensor in self._owned.values():
+            tensor.grad = None
+        self._gradients.forget()
+
+    def __getstate__(self) -> dict[str, Any]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        raise UserError(
+            "DistributedMuonAdamW: belongs to a group of processes and can be neither copied nor pickled;"
+            " save and load its state_dict()"
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        """What some inner optimizers have besides a step."""
+        own = {
+            "coefficients": lambda group=0: self._inner.coefficients(group),
+            "train": partial(self._switch, "train"),
+            "eval": partial(self._switch, "eval"),
+            "hessian_is_due": self._hessian_is_due,
+            "update_hessian": self._update_hessian,
+            "collect_stats": self._collect_stats,
+        }
+        if name not in own or "_inner" not in self.__dict__ or not hasattr(self._inner, name):
+            raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
+        return own[name]
+
+    def _collect_stats(self) -> dict[str, Tensor]:
+        """See the optimizer's own; over what all ranks own. Collective."""
+
+        def across(totals: dict[str, Tensor]) -> dict[str, Tensor]:
+            found: list[Any] = [{name: float(total) for name, total in totals.items()}]
+            if self._ranks > 1:
+                found *= self._ranks
+                dist.all_gather_object(found, found[0], group=self._group)
+            names = dict.fromkeys(name for one in found for name in one)  # a rank that owns nothing has no totals
+            return {name: torch.tensor(sum(one.get(name, 0.0) for one in found), dtype=torch.float64) for name in names}
+
+        return collect(self._inner, across)
+
+    @torch.no_grad()
+    def _switch(self, name: str) -> None:
+        """Between weights to train and weights to evaluate, each rank what it owns. Collective."""
+        with self._settings_shared():
+            getattr(self._inner, name)()
+        for traffic in self._traffic:
+            traffic.launch_gather()
+        for traffic in self._traffic:
+            traffic.finish_gather()
+
+    # ---- state ----
+
+    def whole_states(self, name: str) -> Iterator[tuple[Tensor, Tensor]]:
+        """(parameter, all of its state called `name`) on every rank, in host memory, one after another. Collective.
+
+        Parameters without such state are left out. All ranks must take equally many.
+        """
+        return self._owned_state.named(name)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state_dict that the optimizer has without sharding, on every rank, tensors in host memory. Collective."""
+        return self._owned_state.state_dict(self.param_groups, self.optimizer_name)
+
+    def part_state_dict(self) -> dict[str, Any]:
+        """As `state_dict`, with a `Part` in place of each tensor but numbers: for checkpoints of ranks together.
+
+        Nothing is copied, and no rank gets what it doesn't own. Collective.
+        """
+        return self._owned_state.state_dict(self.param_groups, self.optimizer_name, in_parts=True)
+
+    def room(self, parameter: int, shape: Sequence[int], dtype: torch.dtype) -> Part:
+        """Zeros for this rank's part of a tensor of the state of a parameter, to be filled in and given back.
+
+        Args:
+            parameter: its number, in the order of the groups.
+            shape: of the whole tensor.
+        """
+        return self._owned_state.room(parameter, shape, dtype)
+
+    @torch.no_grad()
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore from a `state_dict` of any number of ranks, or of the optimizer without sharding. Collective.
+
+        In place of tensors there may be this rank's parts of them, made by `room`.
+
+        Raises:
+            UserError: saved by another optimizer or from another model; nothing has changed then.
+        """
+        inner = self._inner
+        if isinstance(inner, RuleOptimizer):
+            check_state_dict(self, lambda group: inner.rule_of(group).moments, state_dict)
+        else:
+            check_outline(self, state_dict, optimizer_spec(self.optimizer_name).elementwise)
+        self._owned_state.load_state_dict(state_dict)
+        for group, own in zip(self.param_groups, inner.param_groups, strict=True):
+            group.update(hyper(own))
+
+    def _check_addresses(self) -> None:
+        for p, address in zip(self._params, self._addresses, strict=True):
+            if p.data_ptr() != address:
+                raise UserError(
+                    f"DistributedMuonAdamW: a parameter of shape {tuple(p.shape)} was moved or replaced after the"
+                    " optimizer was built; move the model to its device and dtype first"
+                )

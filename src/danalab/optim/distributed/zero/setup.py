@@ -1,0 +1,102 @@
+"""What `DistributedMuonAdamW` is given: groups, settings, state_dicts; and what each parameter is to its layout."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from danalab.errors import UserError, nearest
+from danalab.optim.core.groups import called, named_groups, require_some
+from danalab.optim.core.state import parameter_name
+from danalab.optim.distributed import require_supported
+from danalab.optim.distributed.zero.layout import Content
+from danalab.optim.distributed.zero.part import Part
+from danalab.optim.matrix.hybrid import HybridOptimizer, split_group
+from danalab.optim.matrix.newton_schulz import flops
+from danalab.optim.matrix.step import flat
+from danalab.optim.registry import groups_of
+from danalab.optim.registry.spec import OptimizerSpec
+
+OWNER = "DistributedMuonAdamW"
+
+
+def groups_for(spec: OptimizerSpec, model_or_params: Any) -> list[dict[str, Any]]:
+    """Groups whose "params" are (name, parameter), the name "" where there is none.
+
+    Raises:
+        UserError: there are none.
+    """
+    given = groups_of(spec, model_or_params) if isinstance(model_or_params, nn.Module) else model_or_params
+    groups = named_groups(OWNER, given)
+    require_some(OWNER, groups)
+    if _is_hybrid(spec):
+        groups = named_groups(OWNER, [part for group in groups for part in split_group(OWNER, group)])
+    return groups
+
+
+def _is_hybrid(spec: OptimizerSpec) -> bool:
+    return isinstance(spec.build, type) and issubclass(spec.build, HybridOptimizer)
+
+
+def content(spec: OptimizerSpec, group: Mapping[str, Any], name: str, p: Tensor) -> Content:
+    """What a parameter is to the layout: whether it may be cut, and about what its update costs.
+
+    Raises:
+        UserError: it is sharded already.
+    """
+    if getattr(p, "device_mesh", None) is not None:
+        raise UserError(f"{OWNER}: {called(name, p)} is a DTensor already; use '{spec.name}' itself with FSDP2")
+    matrix = bool(group.get("use_muon")) if _is_hybrid(spec) else not spec.elementwise
+    # An element costs about as much as 100 multiplications: it is memory that is slow.
+    cost = 100.0 * p.numel()
+    if matrix and p.ndim > 1:
+        stacked = group.get("kind") == "experts"
+        cost += 5 * (len(p) * flops(*flat(p.shape[1:])) if stacked else flops(*flat(p.shape)))
+    return Content(p.numel(), cost, not matrix and p.is_contiguous(), (p.dtype, p.device))
+
+
+def check_settings(spec: OptimizerSpec, settings: Mapping[str, Any]) -> None:
+    """Refuse an optimizer that cannot be shared out, and settings that it does not have.
+
+    Raises:
+        UserError: names it.
+    """
+    require_supported(spec, "zero")
+    for setting in settings:
+        if setting not in spec.settings:
+            hint = nearest(setting, spec.settings)
+            raise UserError(
+                f"optimizer '{spec.name}' has no setting '{setting}'{hint}; it has: {', '.join(spec.settings)}"
+            )
+
+
+def check_outline(optimizer: torch.optim.Optimizer, saved: Any, elementwise: bool) -> None:
+    """Refuse a state_dict with other groups than the optimizer's, or with state of other shapes than parameters'.
+
+    Args:
+        elementwise: state is shaped like parameters; otherwise the optimizer itself knows what shapes it keeps.
+    Raises:
+        UserError: names what does not fit.
+    """
+    if not isinstance(saved, Mapping) or not {"state", "param_groups"} <= set(saved):
+        raise UserError(f"{OWNER}: not an optimizer state_dict (it has no 'state' and 'param_groups')")
+    have = [len(group["params"]) for group in optimizer.param_groups]
+    found = [len(group["params"]) for group in saved["param_groups"]]
+    if have != found:
+        raise UserError(
+            f"{OWNER}: the state_dict has groups of {found} parameters, this optimizer of {have};"
+            " build it with the groups of the saved run"
+        )
+    if not elementwise:
+        return
+    for group, saved_group in zip(optimizer.param_groups, saved["param_groups"], strict=True):
+        for index, (p, key) in enumerate(zip(group["params"], saved_group["params"], strict=True)):
+            for name, value in saved["state"].get(key, {}).items():
+                if isinstance(value, (Tensor, Part)) and value.shape and tuple(value.shape) != tuple(p.shape):
+                    raise UserError(
+                        f"{OWNER}: {name} of {parameter_name(group, index)} has shape {tuple(value.shape)} in the"
+                        f" state_dict, the parameter {tuple(p.shape)}: it was saved from another model"
+                    )

@@ -1,0 +1,1 @@
+"""Optimizers that update each element by itself: the Dana family, AdEMAMix, AdamW with decaying weight decay."""

@@ -1,0 +1,292 @@
+"""AdEMAMix: Adam with a second, slow momentum that is mixed in, and both ways to decay its weights.
+
+    h(beta)  = ln(1/2) / ln(beta + 1e-8) - 1          half-life of an average, less one step
+    alpha(t) = alpha min(t / alpha_warmup, 1)
+    beta3(t) = the rate whose h lies min(t / beta3_warmup, 1) of the way from h(beta1) to h(beta3)
+
+Source: Pagliardini, Ablin and Grangier 2024, arXiv 2409.03137.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from danalab.optim.backends.foreach import New, Values, average, root_of
+from danalab.optim.core.optimizer import DecayingOptimizer, ElementwiseOptimizer
+from danalab.optim.core.rule import Rule
+from danalab.optim.core.settings import check_coupled_decay, check_numbers, check_settings
+from danalab.optim.elementwise.functional import Scalar, adam_scalars, keep_factor
+
+
+def ademamix_update(
+    p: Tensor,
+    g: Tensor,
+    m: Tensor,
+    v: Tensor,
+    slow: Tensor,
+    *,
+    lr: Scalar,
+    gain1: Scalar,
+    gain2: Scalar,
+    gain3: Scalar,
+    correction1: Scalar,
+    correction2: Scalar,
+    weight: Scalar,
+    keep: Scalar = 1.0,
+    eps: Scalar = 1e-8,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """One step of AdEMAMix on a parameter that has already been told how much of it weight decay leaves.
+
+        m <- m + (1-beta1) (g - m)      s <- s + (1-beta3(t)) (g - s)      v <- v + (1-beta2) (g^2 - v)
+        p <- k p - lr (m / (1-beta1^t) + weight s) / (sqrt(v / (1-beta2^t)) + eps)
+
+    Args:
+        p, g: parameter and gradient, any shape, any floating dtype.
+        m, v, slow: the averages, same shape, float32 or float64; arithmetic is done in their dtype.
+        gain1, gain2, gain3: 1 - beta1, 1 - beta2, 1 - beta3(t).
+        correction1, correction2: 1 - beta1^t, 1 - beta2^t.
+        weight: gamma3 alpha(t).
+        keep: k, what weight decay leaves.
+    Returns:
+        The new (p, m, v, slow); p in the dtype of the averages, to be rounded once by the caller.
+    """
+    p, g = p.to(m.dtype), g.to(m.dtype)
+    m = m + gain1 * (g - m)
+    slow = slow + gain3 * (g - slow)
+    v = v + gain2 * (g * g - v)
+    step = ademamix_direction(g, m, v, slow, correction1=correction1, correction2=correction2, weight=weight, eps=eps)
+    return keep * p - lr * step, m, v, slow
+
+
+def ademamix_direction(
+    g: Tensor,
+    m: Tensor,
+    v: Tensor,
+    slow: Tensor,
+    *,
+    correction1: Scalar,
+    correction2: Scalar,
+    weight: Scalar,
+    eps: Scalar,
+) -> Tensor:
+    """What `ademamix_update` subtracts, before the learning rate, from the new averages."""
+    return (m / correction1 + weight * slow) / (v.sqrt() / correction2**0.5 + eps)
+
+
+def ademamix_foreach(new: New, p: Values, g: Values, m: Values, v: Values, slow: Values, **s: Any) -> None:
+    """`ademamix_update` in place. `p` is in the dtype of the averages."""
+    average(m, v, g, s["gain1"], s["gain2"])
+    slow.lerp_(g, s["gain3"])
+    root = root_of(new, v, s["eps"] * s["correction2"] ** 0.5)
+    step = new("mul", m, 1 / s["correction1"]).add_(slow, alpha=s["weight"])
+    if s["keep"] != 1:
+        p.mul_(s["keep"])
+    p.addcdiv_(step, root, value=-s["lr"] * s["correction2"] ** 0.5)
+
+
+def mixing_weight(group: Mapping[str, Any], t: Scalar) -> Scalar:
+    """alpha(t): weight of the slow momentum in step t."""
+    return group["alpha"] * _share(group["alpha_warmup"], t)
+
+
+def slow_rate(group: Mapping[str, Any], t: Scalar) -> Scalar:
+    """beta3(t): rate of the slow momentum in step t; exactly beta3 once it has warmed up."""
+    beta1, _, beta3 = group["betas"]
+    warmup = group["beta3_warmup"]
+    if warmup is None:
+        return beta3
+    first, last = _half_life(beta1), _half_life(beta3)
+    warm = 0.5 ** (1 / (first + (last - first) * _share(warmup, t) + 1))
+    if isinstance(t, Tensor):
+        return torch.where(t < warmup, warm, beta3)
+    return warm if t < warmup else beta3
+
+
+def _share(warmup: float | None, t: Scalar) -> Scalar:
+    if warmup is None:
+        return 1.0
+    return torch.clamp(t / warmup, max=1.0) if isinstance(t, Tensor) else min(t / warmup, 1.0)
+
+
+def _half_life(beta: float) -> float:
+    return math.log(0.5) / math.log(min(beta + 1e-8, 1 - 1e-12)) - 1
+
+
+def _scalars(group: Mapping[str, Any], t: Scalar) -> dict[str, Scalar]:
+    return {
+        **adam_scalars({**group, "betas": group["betas"][:2]}, t),
+        "gain3": 1 - slow_rate(group, t),
+        "weight": group["gamma3"] * mixing_weight(group, t),
+    }
+
+
+def coupled_scalars(group: Mapping[str, Any], t: Scalar) -> dict[str, Scalar]:
+    """Scalars of step t (from 1) of `ademamix_update` where weight decay is multiplied by the learning rate."""
+    return {**_scalars(group, t), "keep": 1 - group["lr"] * group["weight_decay"]}
+
+
+def decaying_scalars(group: Mapping[str, Any], t: Scalar) -> dict[str, Scalar]:
+    """Scalars of step t (from 1) of `ademamix_update` with independent, decaying weight decay."""
+    return {**_scalars(group, t), "keep": keep_factor(group, t)}
+
+
+def _for_kernel(s: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "gain1": s["gain1"],
+        "gain2": s["gain2"],
+        "gain3": s["gain3"],
+        "momentum": 1 / s["correction1"],
+        "offset": s["weight"],
+        "root_scale": s["correction2"] ** -0.5,
+    }
+
+
+_rule = partial(
+    Rule,
+    "ademamix",
+    ("exp_avg", "exp_avg_sq", "exp_avg_slow"),
+    update=ademamix_update,
+    direction=ademamix_direction,
+    foreach=ademamix_foreach,
+    gains=("gain1", "gain2", "gain3"),
+    for_kernel=_for_kernel,
+)
+ADEMAMIX = _rule(scalars=coupled_scalars)
+ADEMAMIX_DECAYING_WD = _rule(scalars=decaying_scalars)
+
+
+class _Mixing(ElementwiseOptimizer):
+    def coefficients(self, group: int = 0) -> dict[str, Any]:
+        """Scalars of the last step of a group: `t`, `lr`, `schedule`, `lambda`, `alpha`, `beta3`."""
+        settings, known = self.param_groups[group], super().coefficients(group)
+        return {
+            **known,
+            "alpha": mixing_weight(settings, known["t"]),
+            "beta3": slow_rate(settings, known["t"]),
+        }
+
+
+class AdEMAMix(_Mixing):
+    """Adam with a slow momentum beside the fast one; weight decay is multiplied by the learning rate.
+
+        m <- m + (1-beta1) (g - m)      s <- s + (1-beta3(t)) (g - s)      v <- v + (1-beta2) (g^2 - v)
+        u  = (m / (1-beta1^t) + gamma3 alpha(t) s) / (sqrt(v / (1-beta2^t)) + eps)
+        p <- p - lr (u + weight_decay p)
+
+    The slow momentum starts at zero and is not corrected for it; its warm-ups (`mixing_weight`, `slow_rate`) let it
+    come in gently. In the scaling ladder alpha = steps^(1-kappa), beta3 = 1 - delta / steps, both warm-ups = steps.
+
+    Args:
+        params: parameters, named parameters, or groups of them; a group may override any setting below.
+        lr: learning rate. The value at construction is the group's `peak_lr`, which schedulers do not touch.
+        betas: rates of the fast momentum, of the second moment, and of the slow momentum.
+        alpha: weight of the slow momentum.
+        alpha_warmup: steps until `alpha` has grown linearly from 0; None: at once.
+        beta3_warmup: steps until the slow rate has grown from beta1, linearly in half-life; None: at once.
+        gamma3: scales alpha.
+        weight_decay: times the learning rate.
+        foreach, fused, capturable, maximize, stochastic_rounding: as in `ADana`.
+    Raises:
+        UserError: a setting out of range, no parameters, or `fused` without a compiler.
+    Source: Pagliardini, Ablin and Grangier 2024, arXiv 2409.03137.
+    """
+
+    rule = ADEMAMIX
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 1e-3,
+        betas: tuple[float, float, float] = (0.9, 0.999, 0.9999),
+        eps: float = 1e-8,
+        *,
+        alpha: float = 2.0,
+        alpha_warmup: float | None = None,
+        beta3_warmup: float | None = None,
+        gamma3: float = 1.0,
+        weight_decay: float = 0.0,
+        foreach: bool | None = None,
+        fused: bool | None = None,
+        capturable: bool = False,
+        maximize: bool = False,
+        stochastic_rounding: bool = False,
+    ):
+        settings = {
+            "lr": lr,
+            "betas": betas,
+            "eps": eps,
+            "alpha": alpha,
+            "alpha_warmup": alpha_warmup,
+            "beta3_warmup": beta3_warmup,
+            "gamma3": gamma3,
+            "weight_decay": weight_decay,
+            "maximize": maximize,
+            "stochastic_rounding": stochastic_rounding,
+        }
+        super().__init__(params, settings, foreach=foreach, fused=fused, capturable=capturable)
+
+    def check_group(self, group: Mapping[str, Any]) -> None:
+        check_numbers(self.name, group, rates=3)
+        check_coupled_decay(self.name, group)
+
+
+class AdEMAMixDecayingWD(_Mixing, DecayingOptimizer):
+    """AdEMAMix with ADana's weight decay: independent of the learning rate, decaying, and applied before the update.
+
+        p <- p (1 - (lr / peak_lr) weight_decay / (1 + t / wd_ts))          p <- p - lr u
+
+    u and all other arguments are those of `AdEMAMix`.
+
+    Args:
+        weight_decay, wd_ts, omega, horizon: as in `ADana`.
+    Source: arXiv 2409.03137 for the update, 2602.05298 for the decay.
+    """
+
+    rule = ADEMAMIX_DECAYING_WD
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 1e-3,
+        betas: tuple[float, float, float] = (0.9, 0.999, 0.9999),
+        eps: float = 1e-8,
+        *,
+        alpha: float = 2.0,
+        alpha_warmup: float | None = None,
+        beta3_warmup: float | None = None,
+        gamma3: float = 1.0,
+        weight_decay: float = 0.0,
+        wd_ts: float | None = None,
+        omega: float | None = None,
+        horizon: float | None = None,
+        foreach: bool | None = None,
+        fused: bool | None = None,
+        capturable: bool = False,
+        maximize: bool = False,
+        stochastic_rounding: bool = False,
+    ):
+        settings = {
+            "lr": lr,
+            "betas": betas,
+            "eps": eps,
+            "alpha": alpha,
+            "alpha_warmup": alpha_warmup,
+            "beta3_warmup": beta3_warmup,
+            "gamma3": gamma3,
+            "weight_decay": weight_decay,
+            "wd_ts": wd_ts,
+            "maximize": maximize,
+            "stochastic_rounding": stochastic_rounding,
+        }
+        super().__init__(
+            params, settings, omega=omega, horizon=horizon, foreach=foreach, fused=fused, capturable=capturable
+        )
+
+    def check_group(self, group: Mapping[str, Any]) -> None:
+        check_settings(self.name, group, rates=3)

@@ -1,0 +1,225 @@
+"""AutoDana: ADana that chooses kappa by itself, for every coordinate and step, from the signal-to-noise ratio of m.
+
+If the gradients of a coordinate were independent noise, m / r would not vanish but have the variance of the average's
+weights, which for beta(t) = 1 - delta / (delta + t) is
+
+    N(t) = delta^2 / ((2 delta - 1) t + delta^2)          (for delta = 8 within 3 % for every t, exact for large t)
+
+while gradients that all agree give |m| / r = 1. What exceeds z standard deviations of the noise is signal, and its
+share of the power of m decides how fast the momentum may grow:
+
+    u = m / r          w = max(0, 1 - z^2 N(t) / u^2)          kappa = kappa_max - (kappa_max - kappa_min) w
+    p <- p - lr [ g/r + gamma3 ((1+t)^(1-kappa) + alpha_offset) u ]
+
+w is the positive-part shrinkage that a Wiener filter would apply to m. Pure noise has w = 0 in nearly all coordinates
+and kappa = kappa_max, no growing momentum; a gradient that keeps its sign has w -> 1 and kappa -> kappa_min. The rule
+needs no state of its own and no sums over coordinates, so it is the same on shards.
+
+Source: our own rule; the family is arXiv 2602.05298. The shrinkage is James and Stein's 1961, coordinate by coordinate.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from danalab.errors import UserError
+from danalab.optim.backends.foreach import New, Values, average, root_of, two_to
+from danalab.optim.core.log_time import LogTimeOptimizer
+from danalab.optim.core.rule import Rule
+from danalab.optim.core.signal import noise_floor, signal_share
+from danalab.optim.elementwise.functional import Scalar, keep_factor
+
+
+def auto_dana_update(
+    p: Tensor,
+    g: Tensor,
+    m: Tensor,
+    v: Tensor,
+    *,
+    lr: Scalar,
+    gain: Scalar,
+    log2_time: Scalar,
+    span: Scalar,
+    alpha: Scalar,
+    floor: Scalar,
+    keep: Scalar = 1.0,
+    eps: Scalar = 1e-8,
+    gamma3: Scalar = 1.0,
+    alpha_offset: Scalar = 1.0,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """One step of AutoDana.
+
+        m <- m + a (g - m)          v <- v + a (g^2 - v)          r = sqrt(v) + eps          u = m / r
+        p <- k (p - lr [ g/r + gamma3 (alpha 2^(log2_time span w) + alpha_offset) u ]),   w as in `signal_share`
+
+    Args:
+        p, g: parameter and gradient, any shape, any floating dtype.
+        m, v: first and second moment, same shape, float32 or float64; arithmetic is done in their dtype.
+        log2_time: log2(1 + t).
+        span: kappa_max - kappa_min.
+        alpha: (1 + t)^(1 - kappa_max), the damping where there is no signal.
+        floor: z^2 N(t).
+    Returns:
+        The new (p, m, v); p in the dtype of the moments, to be rounded once by the caller.
+    """
+    p, g = p.to(m.dtype), g.to(m.dtype)
+    m = m + gain * (g - m)
+    v = v + gain * (g * g - v)
+    shared = {"log2_time": log2_time, "span": span, "alpha": alpha, "floor": floor}
+    step = auto_dana_direction(g, m, v, eps=eps, gamma3=gamma3, alpha_offset=alpha_offset, **shared)
+    return keep * (p - lr * step), m, v
+
+
+def auto_dana_direction(
+    g: Tensor,
+    m: Tensor,
+    v: Tensor,
+    *,
+    log2_time: Scalar,
+    span: Scalar,
+    alpha: Scalar,
+    floor: Scalar,
+    eps: Scalar,
+    gamma3: Scalar,
+    alpha_offset: Scalar,
+) -> Tensor:
+    """What `auto_dana_update` subtracts, before the learning rate: the bracket, from the new moments."""
+    r = v.sqrt() + eps
+    u = m / r
+    growth = torch.exp2(log2_time * (span * signal_share(u, floor)))
+    return g / r + gamma3 * (alpha * growth + alpha_offset) * u
+
+
+def auto_dana_foreach(new: New, p: Values, g: Values, m: Values, v: Values, **s: Any) -> None:
+    """`auto_dana_update` in place. `p` is in the dtype of the moments."""
+    average(m, v, g, s["gain"], s["gain"])
+    root = root_of(new, v, s["eps"])
+    ratio = new("div", m, root)
+    # 1 - floor / u^2, held at 0 from below; a u of 0 gives minus infinity there, and floor / 0 no NaN as floor > 0.
+    share = new("mul", ratio, ratio).reciprocal_().mul_(-s["floor"]).add_(1.0).clamp_min_(0.0)
+    two_to(share, s["log2_time"] * s["span"])
+    share.mul_(s["gamma3"] * s["alpha"]).add_(s["gamma3"] * s["alpha_offset"]).mul_(ratio)
+    p.add_(share.addcdiv_(g, root), alpha=-s["lr"])
+    if s["keep"] != 1:
+        p.mul_(s["keep"])
+
+
+def _scalars(group: Mapping[str, Any], t: Scalar) -> dict[str, Scalar]:
+    return {
+        "lr": group["lr"],
+        "gain": group["delta"] / (group["delta"] + t),
+        "log2_time": torch.log2(1 + t) if isinstance(t, Tensor) else math.log2(1 + t),
+        "span": group["kappa_max"] - group["kappa_min"],
+        "alpha": (1 + t) ** (1 - group["kappa_max"]),
+        "floor": group["significance"] ** 2 * noise_floor(t, group["delta"]),
+        "keep": keep_factor(group, t),
+        **{name: group[name] for name in ("eps", "gamma3", "alpha_offset")},
+    }
+
+
+def _for_kernel(s: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "gain1": s["gain"],
+        "gain2": s["gain"],
+        "momentum": s["gamma3"] * s["alpha"],
+        "offset": s["gamma3"] * s["alpha_offset"],
+        "t": s["log2_time"],
+        "exponent": s["span"],
+        "floor": s["floor"],
+    }
+
+
+AUTO_DANA = Rule(
+    "auto_dana",
+    ("exp_avg", "exp_avg_sq"),
+    _scalars,
+    auto_dana_update,
+    auto_dana_direction,
+    auto_dana_foreach,
+    gains=("gain",),
+    for_kernel=_for_kernel,
+)
+
+
+class AutoDana(LogTimeOptimizer):
+    """ADana whose kappa is chosen on line, coordinate by coordinate, from the signal-to-noise ratio of the momentum.
+
+        a = delta / (delta + t)          m <- m + a (g - m)          v <- v + a (g^2 - v)          r = sqrt(v) + eps
+        u = m / r        N(t) = delta^2 / ((2 delta - 1) t + delta^2)        w = max(0, 1 - significance^2 N(t) / u^2)
+        kappa = kappa_max - (kappa_max - kappa_min) w
+        p <- p - lr [ g/r + gamma3 ((1+t)^(1-kappa) + alpha_offset) u ]
+        p <- p (1 - (lr / peak_lr) weight_decay / (1 + t / wd_ts))
+
+    `danalab.optim.elementwise.auto_dana` says why. `collect_stats()` reports the mean kappa.
+
+    Args:
+        params: parameters, named parameters, or groups of them; a group may override any setting below.
+        lr: learning rate. The value at construction is the group's `peak_lr`, which schedulers do not touch.
+        kappa_min: kappa of a coordinate whose gradients agree.
+        kappa_max: kappa of a coordinate whose gradients are noise.
+        significance: multiple of the noise's standard deviation from which m counts as signal.
+        delta, eps, gamma3, alpha_offset, weight_decay, wd_ts, omega, horizon: as in `ADana`.
+        foreach, fused, capturable, maximize, stochastic_rounding: as in `ADana`.
+    Raises:
+        UserError: a setting out of range, both forms of weight decay, no parameters, or `fused` without a compiler.
+    Source: our own rule for kappa; arXiv 2602.05298 for the family.
+    """
+
+    rule = AUTO_DANA
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 1e-3,
+        *,
+        delta: float = 8.0,
+        kappa_min: float = 0.75,
+        kappa_max: float = 1.0,
+        significance: float = 2.0,
+        eps: float = 1e-8,
+        gamma3: float = 1.0,
+        alpha_offset: float = 1.0,
+        weight_decay: float = 0.0,
+        wd_ts: float | None = None,
+        omega: float | None = None,
+        horizon: float | None = None,
+        foreach: bool | None = None,
+        fused: bool | None = None,
+        capturable: bool = False,
+        maximize: bool = False,
+        stochastic_rounding: bool = False,
+    ):
+        settings = {
+            "lr": lr,
+            "delta": delta,
+            "kappa_min": kappa_min,
+            "kappa_max": kappa_max,
+            "significance": significance,
+            "eps": eps,
+            "gamma3": gamma3,
+            "alpha_offset": alpha_offset,
+            "weight_decay": weight_decay,
+            "wd_ts": wd_ts,
+            "maximize": maximize,
+            "stochastic_rounding": stochastic_rounding,
+        }
+        super().__init__(
+            params, settings, omega=omega, horizon=horizon, foreach=foreach, fused=fused, capturable=capturable
+        )
+
+    def check_group(self, group: Mapping[str, Any]) -> None:
+        super().check_group(group)
+        if group["kappa_min"] > group["kappa_max"] or group["kappa_max"] > 6:
+            raise UserError(
+                f"{self.name}: kappa_min {group['kappa_min']:g} and kappa_max {group['kappa_max']:g}"
+                " must be in this order and at most 6"
+            )
+
+    def largest_alpha(self, group: Mapping[str, Any], t: Any) -> Any:
+        """(1 + t)^(1 - kappa_min)."""
+        return (1 + t) ** (1 - group["kappa_min"])

@@ -1,0 +1,201 @@
+"""Dana without normalisation, for linear problems and for the theory, and its relative that takes signs.
+
+    a = delta / (delta + t)          m <- m + a (g - m)          alpha(t) = (1 + t)^(1 - kappa)
+    Dana:      p <- p - lr [ g       + gamma3 (alpha(t) + alpha_offset) m       ]
+    SignDana:  p <- p - lr [ sign(g) + gamma3 (alpha(t) + alpha_offset) sign(m) ]
+
+Both keep one average only, and end with the independent weight decay of the family.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+
+from danalab.optim.backends.foreach import New, Values
+from danalab.optim.core.log_time import LogTimeOptimizer
+from danalab.optim.core.rule import Rule
+from danalab.optim.elementwise.functional import Scalar, log_time_scalars
+
+
+def dana_update(
+    p: Tensor, g: Tensor, m: Tensor, *, lr: Scalar, gain: Scalar, weight: Scalar, keep: Scalar = 1.0
+) -> tuple[Tensor, Tensor]:
+    """One step of Dana: m <- m + gain (g - m), then p <- keep (p - lr (g + weight m)).
+
+    Args:
+        p, g: parameter and gradient, any shape, any floating dtype.
+        m: average of the gradients, same shape, float32 or float64; arithmetic is done in its dtype.
+        weight: gamma3 (alpha(t) + alpha_offset).
+    Returns:
+        The new (p, m); p in the dtype of m, to be rounded once by the caller.
+    """
+    p, g = p.to(m.dtype), g.to(m.dtype)
+    m = m + gain * (g - m)
+    return keep * (p - lr * dana_direction(g, m, weight=weight)), m
+
+
+def dana_direction(g: Tensor, m: Tensor, *, weight: Scalar) -> Tensor:
+    """What `dana_update` subtracts, before the learning rate, from the new average."""
+    return g + weight * m
+
+
+def sign_dana_update(
+    p: Tensor, g: Tensor, m: Tensor, *, lr: Scalar, gain: Scalar, weight: Scalar, keep: Scalar = 1.0
+) -> tuple[Tensor, Tensor]:
+    """One step of SignDana: `dana_update` with sign(g) and sign(m) in place of g and m."""
+    p, g = p.to(m.dtype), g.to(m.dtype)
+    m = m + gain * (g - m)
+    return keep * (p - lr * sign_dana_direction(g, m, weight=weight)), m
+
+
+def sign_dana_direction(g: Tensor, m: Tensor, *, weight: Scalar) -> Tensor:
+    """What `sign_dana_update` subtracts, before the learning rate, from the new average."""
+    return g.sign() + weight * m.sign()
+
+
+def _foreach(new: New, p: Values, g: Values, m: Values, *, signs: bool, **s: Any) -> None:
+    m.lerp_(g, s["gain"])
+    if signs:
+        step = new("sign", g).add_(new("sign", m), alpha=s["weight"])
+    else:
+        step = new("add", g, m, alpha=s["weight"])
+    p.add_(step, alpha=-s["lr"])
+    if s["keep"] != 1:
+        p.mul_(s["keep"])
+
+
+def _scalars(group: Mapping[str, Any], t: Scalar) -> dict[str, Scalar]:
+    s = log_time_scalars({**group, "eps": None}, t)
+    weight = s["gamma3"] * (s["alpha"] + s["alpha_offset"])
+    return {**{name: s[name] for name in ("lr", "gain", "keep")}, "weight": weight}
+
+
+def _for_kernel(s: Mapping[str, Any]) -> dict[str, Any]:
+    return {"gain1": s["gain"], "momentum": s["weight"]}
+
+
+_rule = partial(Rule, moments=("exp_avg",), scalars=_scalars, gains=("gain",), for_kernel=_for_kernel)
+DANA = _rule("dana", update=dana_update, direction=dana_direction, foreach=partial(_foreach, signs=False))
+SIGN_DANA = _rule(
+    "sign_dana", update=sign_dana_update, direction=sign_dana_direction, foreach=partial(_foreach, signs=True)
+)
+
+
+class Dana(LogTimeOptimizer):
+    """Gradient descent with damped long momentum in logarithmic time: ADana without the second moment.
+
+        a = delta / (delta + t)          m <- m + a (g - m)
+        p <- p - lr [ g + gamma3 ((1+t)^(1-kappa) + alpha_offset) m ]
+        p <- p (1 - (lr / peak_lr) weight_decay / (1 + t / wd_ts))
+
+    Linear in the gradients, and so what the theory speaks of. Steps are as large as the gradients are: the learning
+    rate is that of plain gradient descent, bounded by the curvature.
+
+    Args:
+        params: parameters, named parameters, or groups of them; a group may override any setting below.
+        lr: learning rate. The value at construction is the group's `peak_lr`, which schedulers do not touch.
+        delta, kappa: as in `ADana`.
+        gamma3: scales the momentum term.
+        alpha_offset: added to the damping (1+t)^(1-kappa); here the formula is the paper's, without it.
+        weight_decay, wd_ts, omega, horizon, foreach, fused, capturable, maximize, stochastic_rounding: as in `ADana`.
+    Raises:
+        UserError: a setting out of range, both forms of weight decay, no parameters, or `fused` without a compiler.
+    Source: arXiv 2602.05298 (the Dana family); Ferbach et al. 2025, arXiv 2505.16098 (its damped momentum).
+    """
+
+    rule = DANA
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 1e-3,
+        *,
+        delta: float = 8.0,
+        kappa: float = 0.85,
+        gamma3: float = 1.0,
+        alpha_offset: float = 0.0,
+        weight_decay: float = 0.0,
+        wd_ts: float | None = None,
+        omega: float | None = None,
+        horizon: float | None = None,
+        foreach: bool | None = None,
+        fused: bool | None = None,
+        capturable: bool = False,
+        maximize: bool = False,
+        stochastic_rounding: bool = False,
+    ):
+        settings = {
+            "lr": lr,
+            "delta": delta,
+            "kappa": kappa,
+            "gamma3": gamma3,
+            "alpha_offset": alpha_offset,
+            "weight_decay": weight_decay,
+            "wd_ts": wd_ts,
+            "maximize": maximize,
+            "stochastic_rounding": stochastic_rounding,
+        }
+        super().__init__(
+            params, settings, omega=omega, horizon=horizon, foreach=foreach, fused=fused, capturable=capturable
+        )
+
+
+class SignDana(Dana):
+    """ADana's schedules with the sign of both terms in place of their normalisation by the second moment.
+
+        a = delta / (delta + t)          m <- m + a (g - m)
+        p <- p - lr [ sign(g) + gamma3 ((1+t)^(1-kappa) + alpha_offset) sign(m) ]
+        p <- p (1 - (lr / peak_lr) weight_decay / (1 + t / wd_ts))
+
+    One state tensor instead of two. The momentum's sign counts in full however small the average is, so a step is
+    several times ADana's: learning rates are smaller, as with other sign methods.
+
+    Arguments as in `Dana`, but for:
+
+    Args:
+        alpha_offset: as in `ADana`, of which this is the relative.
+    Source: arXiv 2602.05298 for the schedules; Bernstein et al. 2018, arXiv 1802.04434, for descent by signs.
+    """
+
+    rule = SIGN_DANA
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 1e-4,
+        *,
+        delta: float = 8.0,
+        kappa: float = 0.85,
+        gamma3: float = 1.0,
+        alpha_offset: float = 1.0,
+        weight_decay: float = 0.0,
+        wd_ts: float | None = None,
+        omega: float | None = None,
+        horizon: float | None = None,
+        foreach: bool | None = None,
+        fused: bool | None = None,
+        capturable: bool = False,
+        maximize: bool = False,
+        stochastic_rounding: bool = False,
+    ):
+        super().__init__(
+            params,
+            lr,
+            delta=delta,
+            kappa=kappa,
+            gamma3=gamma3,
+            alpha_offset=alpha_offset,
+            weight_decay=weight_decay,
+            wd_ts=wd_ts,
+            omega=omega,
+            horizon=horizon,
+            foreach=foreach,
+            fused=fused,
+            capturable=capturable,
+            maximize=maximize,
+            stochastic_rounding=stochastic_rounding,
+        )

@@ -1,0 +1,190 @@
+"""Optimizers of two rules: one for whole matrices, another for the rest (embeddings, heads, norms, biases).
+
+Which is which is a matter of kind, not of shape: a group says `use_muon`, or its `kind`; a group that says neither is
+split in two by names and shapes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from danalab.errors import UserError, nearest
+from danalab.optim.backends import choice as ways
+from danalab.optim.core.batch import Batch
+from danalab.optim.core.kinds import DECAYED, KINDS, kind_by_name, parameter_kinds, unwrapped
+from danalab.optim.core.optimizer import RuleOptimizer
+from danalab.optim.core.rule import Rule
+from danalab.optim.core.settings import check_numbers, number_of
+from danalab.optim.matrix.newton_schulz import coefficients
+from danalab.optim.matrix.step import update_stacks
+
+ORTHOGONALISED = ("matrix", "experts")
+"""Kinds whose momentum is orthogonalised: of stacked experts, each matrix by itself."""
+
+VOCABULARY_ROWS = 10_000
+"""A matrix with as many rows, of which nothing else is known, is taken for an embedding or a head."""
+
+NS_DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
+
+
+class HybridOptimizer(RuleOptimizer):
+    """Orthogonalised momentum for matrices, an element-wise rule for the rest; both with decay lr * weight_decay.
+
+    `Muon` explains the arguments. A matrix's state is `step` and `momentum_buffer`, float32.
+    """
+
+    matrix_rule: ClassVar[Rule]
+    other_rule: ClassVar[Rule]
+
+    def __init__(self, params: Any, settings: dict[str, Any], *, foreach: bool | None, fused: bool | None):
+        if foreach and fused:
+            raise UserError(f"{self.name}: foreach=True and fused=True exclude each other; leave one of them out")
+        settings["ns_dtype"] = dtype_name(self.name, settings["ns_dtype"])
+        self.check_group(settings)
+        try:
+            super().__init__(params, {**settings, "foreach": foreach, "fused": fused, "capturable": False})
+        except (TypeError, ValueError) as error:
+            raise error if isinstance(error, UserError) else UserError(f"{self.name}: {error}") from error
+
+    def other_settings(self, lr: float) -> dict[str, Any]:
+        """Settings of a group of the rest, where it doesn't have its own; `lr` is that of the matrices."""
+        return {}
+
+    def rule_of(self, group: Mapping[str, Any]) -> Rule:
+        return self.matrix_rule if group["use_muon"] else self.other_rule
+
+    def check_group(self, group: Mapping[str, Any]) -> None:
+        check_numbers(self.name, group)
+        momentum = number_of(self.name, "momentum", group["momentum"])
+        if momentum is not None and not 0 <= momentum < 1:
+            raise UserError(f"{self.name}: momentum is {group['momentum']}, must be in [0, 1)")
+        coefficients(group["ns_method"], group["ns_steps"])
+        dtype_name(self.name, group["ns_dtype"])
+        taken = float(group["lr"]) * group["weight_decay"]
+        if taken >= 1:
+            raise UserError(
+                f"{self.name}: weight_decay {group['weight_decay']:g} takes lr * weight_decay = {taken:g} of a"
+                " parameter in one step, must stay below 1"
+            )
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add parameters; a group that says neither `use_muon` nor `kind` becomes two groups, matrices and the rest.
+
+        Raises:
+            UserError: a setting out of range, or a parameter that cannot be optimized.
+        """
+        for group in split_group(self.name, param_group):
+            was_split = group.pop("was_split", False)
+            if not group["use_muon"]:
+                # The settings of a group that was split are those of its matrices.
+                lr = group.get("lr") if was_split else None
+                rest = self.other_settings(float(self.defaults["lr"] if lr is None else lr))
+                group = {**group, **rest} if was_split else {**rest, **group}
+            super().add_param_group(group)
+
+    def _apply_rule(self, rule: Rule, batches: list[Batch]) -> None:
+        if rule is not self.matrix_rule:
+            super()._apply_rule(rule, batches)
+            return
+        originals = [p for group in self.param_groups for p in group["params"]]
+        for batch in batches:
+            like = [originals[index] for index in batch.indices]
+            step = update_stacks if batch.group.get("kind") == "experts" else rule.foreach
+            ways.foreach(replace(rule, foreach=partial(step, like=like)), [batch])
+
+
+def model_groups(model: nn.Module) -> list[dict[str, Any]]:
+    """A group for each kind: named parameters, `kind`, `use_muon`; embeddings and vectors with weight decay 0.
+
+    Raises:
+        UserError: no parameter requires gradients.
+    """
+    kinds = parameter_kinds(model)
+    found: dict[str, list[tuple[str, Tensor]]] = {kind: [] for kind in (*DECAYED, "embedding", "vector")}
+    for name, parameter in unwrapped(model).named_parameters():
+        if parameter.requires_grad:
+            # A vector of norms, however its model calls it, has no rows and columns to orthogonalise.
+            found["vector" if parameter.ndim < 2 else kinds[name]].append((name, parameter))
+    groups: list[dict[str, Any]] = []
+    for kind, named in found.items():
+        if named:
+            group: dict[str, Any] = {"params": named, "kind": kind, "use_muon": kind in ORTHOGONALISED}
+            groups.append(group if kind in DECAYED else {**group, "weight_decay": 0.0})
+    if not groups:
+        raise UserError(f"{type(model).__name__}: no parameter requires gradients, there is nothing to optimize")
+    return groups
+
+
+def split_group(owner: str, group: Any) -> list[dict[str, Any]]:
+    """The groups that a group stands for, each with `use_muon`; and `was_split` where it did not say that itself.
+
+    Raises:
+        UserError: a kind that does not exist, or `use_muon` for something without rows and columns.
+    """
+    if not isinstance(group, dict):
+        raise UserError(f"{owner}: a parameter group is a {type(group).__name__}, must be a dict with 'params'")
+    group = {**group}
+    params = group.get("params", [])
+    entries = [params] if isinstance(params, Tensor) else list(params)
+    group["params"] = entries
+    if "use_muon" not in group and "kind" in group:
+        kind = group["kind"]
+        if kind not in KINDS:
+            raise UserError(f"{owner}: unknown kind '{kind}'{nearest(str(kind), KINDS)}; known: {', '.join(KINDS)}")
+        group["use_muon"] = kind in ORTHOGONALISED
+    if "use_muon" in group:
+        for index, (name, p) in enumerate(map(_named, entries)):
+            if group["use_muon"] and p.ndim < 2:
+                called = f"parameter '{name}'" if name else f"parameter {index} of its group"
+                raise UserError(
+                    f"{owner}: use_muon is set for {called}, which has {p.ndim} dimensions, needs 2 or more"
+                )
+        return [group]
+    parts: dict[bool, list[Any]] = {True: [], False: []}
+    for entry in entries:
+        parts[_looks_like_matrix(*_named(entry))].append(entry)
+    found = [{**group, "params": part, "use_muon": use_muon} for use_muon, part in parts.items() if part]
+    return [{**part, "was_split": True} for part in found or [{**group, "use_muon": False}]]
+
+
+def dtype_name(owner: str, dtype: Any) -> str | None:
+    """`ns_dtype` as it is kept in groups and checkpoints: a name, or None for automatic.
+
+    Raises:
+        UserError: not a dtype that can be computed in.
+    """
+    name = str(dtype).removeprefix("torch.") if dtype is not None else None
+    if name is not None and name not in NS_DTYPES:
+        raise UserError(f"{owner}: ns_dtype is {dtype!r}, must be one of {', '.join(NS_DTYPES)}, or None")
+    return name
+
+
+def _named(entry: Any) -> tuple[str, Tensor]:
+    return (str(entry[0]), entry[1]) if isinstance(entry, tuple) else ("", entry)
+
+
+def _looks_like_matrix(name: str, p: Tensor) -> bool:
+    return kind_by_name(name, p.ndim) == "matrix" and p.shape[0] < VOCABULARY_ROWS
+
+
+def coupled(scalars: Callable[..., dict[str, Any]], keep: Callable[..., Any]) -> Callable[..., dict[str, Any]]:
+    """Scalars of an element-wise rule whose decay comes before the update: p <- k p - lr u.
+
+    The rules of this package end in p <- k (p - lr' u), which is the same with lr' = lr / k.
+    """
+
+    def rescaled(group: Mapping[str, Any], t: Any) -> dict[str, Any]:
+        kept = keep(group, t)
+        if kept <= 0:
+            raise UserError(
+                f"weight decay takes {1 - kept:g} of a parameter in one step (lr {group['lr']:g}); lower it"
+            )
+        return {**scalars(group, t), "keep": kept, "lr": group["lr"] / kept}
+
+    return rescaled

@@ -1,0 +1,86 @@
+"""Manau: orthogonalised momentum for matrices, Dana-Star-MK4 for the rest."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from danalab.optim.core.rule import DANA_STAR
+from danalab.optim.elementwise.functional import decay_rate, effective_time_scalars
+from danalab.optim.matrix.hybrid import HybridOptimizer, coupled
+from danalab.optim.matrix.step import MATCHED_MUON
+
+DANA_STAR_COUPLED = replace(
+    DANA_STAR, scalars=coupled(effective_time_scalars, lambda group, t: 1 - group["lr"] * decay_rate(group, t))
+)
+
+
+class Manau(HybridOptimizer):
+    """D-Muon on matrices, DanaStarMK4 on embeddings, heads and vectors.
+
+    With `dana_momentum` the matrices' momentum runs in logarithmic time too (`momentum` and `nesterov` then say
+    nothing):
+
+        a = delta / (delta + t)          B <- B + a (g - B)          X = g + t^(1-kappa) B
+
+    The rest is updated as by `DanaStarMK4`, except that decay comes first and is multiplied by the learning rate:
+    p <- p (1 - lr weight_decay / (1 + t / wd_ts)). That of the matrices is lr weight_decay, constant.
+
+    Arguments as in `DMuon` and `DanaStarMK4`, but for:
+
+    Args:
+        dana_momentum: log-time momentum for the matrices.
+    Source: Muon after Liu et al. 2025, arXiv 2502.16982; the Dana family after arXiv 2602.05298.
+    """
+
+    matrix_rule = MATCHED_MUON
+    other_rule = DANA_STAR_COUPLED
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 1e-3,
+        *,
+        momentum: float = 0.95,
+        nesterov: bool = True,
+        ns_steps: int = 5,
+        ns_method: str = "newton-schulz",
+        ns_dtype: torch.dtype | str | None = None,
+        matched_rms: float = 0.2,
+        dana_momentum: bool = False,
+        delta: float = 8.0,
+        kappa: float = 0.85,
+        clipsnr: float = 2.0,
+        eps: float = 1e-8,
+        gamma3: float = 1.0,
+        alpha_offset: float = 1.0,
+        weight_decay: float = 0.0,
+        wd_ts: float | None = None,
+        foreach: bool | None = None,
+        fused: bool | None = None,
+        maximize: bool = False,
+        stochastic_rounding: bool = False,
+    ):
+        settings = {
+            "lr": lr,
+            "momentum": momentum,
+            "nesterov": nesterov,
+            "ns_steps": ns_steps,
+            "ns_method": ns_method,
+            "ns_dtype": ns_dtype,
+            "matched_rms": matched_rms,
+            "dana_momentum": dana_momentum,
+            "delta": delta,
+            "kappa": kappa,
+            "clipsnr": clipsnr,
+            "eps": eps,
+            "gamma3": gamma3,
+            "alpha_offset": alpha_offset,
+            "weight_decay": weight_decay,
+            "wd_ts": wd_ts,
+            "maximize": maximize,
+            "stochastic_rounding": stochastic_rounding,
+        }
+        super().__init__(params, settings, foreach=foreach, fused=fused)

@@ -1,0 +1,164 @@
+"""Muon and D-Muon: orthogonalised momentum for matrices, AdamW for the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from danalab.optim.core.rule import ADAMW_DECAYING_WD
+from danalab.optim.elementwise.functional import adam_scalars
+from danalab.optim.matrix.hybrid import HybridOptimizer, coupled
+from danalab.optim.matrix.step import MATCHED_MUON, MUON
+
+
+def _adamw_scalars(group: Mapping[str, Any], t: int) -> dict[str, Any]:
+    """Scalars for (m / c1) / ((sqrt(v) + eps) / sqrt(c2)): eps is added before the correction of the root."""
+    scalars = adam_scalars(group, t)
+    return {**scalars, "eps": group["eps"] / scalars["correction2"] ** 0.5}
+
+
+ADAMW_COUPLED = replace(
+    ADAMW_DECAYING_WD,
+    scalars=coupled(_adamw_scalars, lambda group, t: 1 - group["lr"] * group["weight_decay"]),
+)
+
+
+ADAMW_LR_SHARE = 0.15
+"""AdamW's learning rate as a share of Muon's, where none is given: 3e-3 at Muon's usual 0.02."""
+
+
+class Muon(HybridOptimizer):
+    """Orthogonalised momentum on matrices, AdamW on embeddings, heads and vectors.
+
+        B <- momentum B + g          X = g + momentum B (nesterov), or g
+        p <- (1 - lr weight_decay) p - lr sqrt(max(1, rows / columns)) O(X)
+
+    O makes all singular values nearly 1 (`danalab.optim.matrix.newton_schulz`), for all matrices of a shape at once.
+    Convolutions count as matrices [out, in * kernel].
+
+    Args:
+        params: parameters, named parameters, or groups. A group says `use_muon` (bool) or `kind` ("matrix",
+            "experts": stacks of matrices, "router", "head", "embedding", "vector"); a group that says neither is split
+            in two: matrices are what has two dimensions or more, less than 10,000 rows, and no name of an embedding or
+            a head. `build_optimizer("muon", model)` makes groups by the kinds that the model declares.
+        lr: peak learning rate of the matrices; schedules scale both learning rates alike.
+        momentum: rate of the momentum.
+        nesterov: add the momentum to the gradient; without it, the gradient alone is orthogonalised.
+        ns_steps: steps of the orthogonalisation.
+        ns_method: "newton-schulz" or "polar-express".
+        ns_dtype: "float32", "bfloat16" or "float64" for the orthogonalisation; None: bfloat16 on GPUs, float32 on CPUs.
+        weight_decay: times the learning rate; of the groups that do not set their own.
+        adamw_lr: peak learning rate of the rest; None: 0.15 lr.
+        adamw_weight_decay: of the rest, times its learning rate; None: weight_decay.
+        betas, eps: AdamW's; eps is added to the root of the second moment before its bias is corrected.
+        foreach, fused: how the rest is computed, as in `ADana`.
+        maximize: ascend.
+        stochastic_rounding: round bfloat16 and float16 parameters up or down at random, so that the mean is exact.
+    Raises:
+        UserError: a setting out of range, no parameters, or `use_muon` for a vector.
+    Source: K. Jordan et al. 2024, "Muon: an optimizer for hidden layers in neural networks".
+    """
+
+    matrix_rule = MUON
+    other_rule = ADAMW_COUPLED
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 0.02,
+        *,
+        momentum: float = 0.95,
+        nesterov: bool = True,
+        ns_steps: int = 5,
+        ns_method: str = "newton-schulz",
+        ns_dtype: torch.dtype | str | None = None,
+        weight_decay: float = 0.0,
+        adamw_lr: float | None = None,
+        adamw_weight_decay: float | None = None,
+        betas: tuple[float, float] = (0.9, 0.95),
+        eps: float = 1e-8,
+        foreach: bool | None = None,
+        fused: bool | None = None,
+        maximize: bool = False,
+        stochastic_rounding: bool = False,
+    ):
+        settings = {
+            "lr": lr,
+            "momentum": momentum,
+            "nesterov": nesterov,
+            "ns_steps": ns_steps,
+            "ns_method": ns_method,
+            "ns_dtype": ns_dtype,
+            "weight_decay": weight_decay,
+            "betas": betas,
+            "eps": eps,
+            "wd_ts": None,
+            "maximize": maximize,
+            "stochastic_rounding": stochastic_rounding,
+        }
+        self._rest = {"lr": adamw_lr, "weight_decay": adamw_weight_decay}
+        super().__init__(params, settings, foreach=foreach, fused=fused)
+
+    def __getstate__(self) -> dict[str, Any]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return {**super().__getstate__(), "_rest": self._rest}
+
+    def other_settings(self, lr: float) -> dict[str, Any]:
+        given = {key: value for key, value in self._rest.items() if value is not None}
+        return {"lr": ADAMW_LR_SHARE * lr, **given}
+
+
+class DMuon(HybridOptimizer):
+    """Muon whose update has AdamW's size, so that one learning rate and one weight decay serve all parameters.
+
+        B <- momentum B + g          X = g + momentum B (nesterov), or B
+        p <- (1 - lr weight_decay) p - lr matched_rms sqrt(max(rows, columns)) O(X)
+
+    Arguments as in `Muon`, but for:
+
+    Args:
+        lr: peak learning rate of all parameters.
+        matched_rms: root mean square of the matrices' update.
+    Source: Liu et al. 2025, arXiv 2502.16982 ("Muon is scalable for LLM training").
+    """
+
+    matrix_rule = MATCHED_MUON
+    other_rule = ADAMW_COUPLED
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 1e-3,
+        *,
+        momentum: float = 0.95,
+        nesterov: bool = True,
+        ns_steps: int = 5,
+        ns_method: str = "newton-schulz",
+        ns_dtype: torch.dtype | str | None = None,
+        matched_rms: float = 0.2,
+        weight_decay: float = 0.0,
+        betas: tuple[float, float] = (0.8, 0.999),
+        eps: float = 1e-8,
+        foreach: bool | None = None,
+        fused: bool | None = None,
+        maximize: bool = False,
+        stochastic_rounding: bool = False,
+    ):
+        settings = {
+            "lr": lr,
+            "momentum": momentum,
+            "nesterov": nesterov,
+            "ns_steps": ns_steps,
+            "ns_method": ns_method,
+            "ns_dtype": ns_dtype,
+            "weight_decay": weight_decay,
+            "betas": betas,
+            "eps": eps,
+            "matched_rms": matched_rms,
+            "wd_ts": None,
+            "maximize": maximize,
+            "stochastic_rounding": stochastic_rounding,
+        }
+        super().__init__(params, settings, foreach=foreach, fused=fused)

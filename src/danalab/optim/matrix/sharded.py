@@ -1,0 +1,91 @@
+"""Orthogonalising matrices that are spread over ranks (FSDP2, tensor parallelism), shards in and shards out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from torch import Tensor
+from torch.distributed.tensor import DTensor, Replicate, Shard
+
+from danalab.errors import UserError
+from danalab.optim.distributed.balance import owners
+from danalab.optim.distributed.dtensor.rows import RowExchange
+from danalab.optim.matrix.newton_schulz import Coefficients, flops, orthogonalize_each
+from danalab.optim.matrix.step import flat
+
+
+def orthogonalize_shards(
+    like: Sequence[Any], local: Sequence[Tensor], chain: Sequence[Coefficients]
+) -> Iterator[tuple[int, Tensor]]:
+    """Orthogonalise matrices of which each rank has a part; all ranks of the mesh call it with the same matrices.
+
+    Args:
+        like: DTensor parameters, all on one mesh with the same placements: how each matrix is spread.
+        local: this rank's part of each matrix, in the dtype of the computation.
+        chain: coefficients of each step.
+    Yields:
+        index, and this rank's part of the result.
+    """
+    mesh, placements = like[0].device_mesh, like[0].placements
+    if mesh.ndim == 1 and type(placements[0]) is Shard and placements[0].dim == 0:
+        yield from _by_owners(like, local, chain)
+    else:
+        yield from _by_all(like, local, chain)
+
+
+def matrices_of(stack: Any) -> list[Tensor]:
+    """The matrices of a DTensor [matrices, rows, columns] that are here: whole ones as tensors, of others this rank's
+    part as a DTensor among the ranks that share it.
+
+    Raises:
+        UserError: these ranks have no name in the mesh.
+    """
+    mesh, local = stack.device_mesh, stack.detach().to_local()
+    cutting = [d for d, placement in enumerate(stack.placements) if getattr(placement, "dim", 0) != 0]
+    if not cutting:
+        return list(local.unbind(0))
+    if mesh.ndim > 1:
+        if mesh.mesh_dim_names is None:
+            raise UserError(f"matrices of a stack are cut as {stack.placements}; their mesh needs names of dimensions")
+        mesh = mesh[tuple(mesh.mesh_dim_names[d] for d in cutting)]
+    placements = [Shard(stack.placements[d].dim - 1) for d in cutting]
+    shape = stack.shape[1:]
+    return [
+        DTensor.from_local(part, mesh, placements, run_check=False, shape=shape, stride=(shape[1], 1))
+        for part in local.unbind(0)
+    ]
+
+
+def _by_owners(
+    like: Sequence[Any], local: Sequence[Tensor], chain: Sequence[Coefficients]
+) -> Iterator[tuple[int, Tensor]]:
+    """Rows to the owner of each matrix, the owner's work, rows back: two all-to-alls, and every matrix is done once."""
+    mesh = like[0].device_mesh
+    shapes = [flat(p.shape) for p in like]
+    way = RowExchange(shapes, owners([flops(*shape) for shape in shapes], mesh.size()), mesh)
+    wholes = way.to_owners(local)
+    work = orthogonalize_each(
+        [shapes[i] for i in way.mine], lambda k: wholes[way.mine[k]], chain, local[0].dtype, local[0].device
+    )
+    for k, o in work:
+        wholes[way.mine[k]].copy_(o)
+    yield from enumerate(way.from_owners(wholes, local[0]))
+
+
+def _by_all(
+    like: Sequence[Any], local: Sequence[Tensor], chain: Sequence[Coefficients]
+) -> Iterator[tuple[int, Tensor]]:
+    """Any sharding: every rank gathers a few matrices at a time, computes them, and keeps its part."""
+    mesh, placements = like[0].device_mesh, like[0].placements
+
+    def whole(i: int) -> Tensor:
+        p = like[i]
+        spread = DTensor.from_local(local[i], mesh, placements, run_check=False, shape=p.shape, stride=p.stride())
+        return spread.full_tensor().flatten(1)
+
+    everywhere = [Replicate()] * mesh.ndim
+    shapes = [flat(p.shape) for p in like]
+    for i, o in orthogonalize_each(shapes, whole, chain, local[0].dtype, local[0].device):
+        o = o.reshape(like[i].shape).contiguous()
+        yield i, DTensor.from_local(o, mesh, everywhere, run_check=False).redistribute(mesh, placements).to_local()

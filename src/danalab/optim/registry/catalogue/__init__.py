@@ -1,0 +1,20 @@
+"""The entries of the registry, one file a provenance; each file holds a tuple `SPECS`.
+
+Nothing here is imported before an optimizer is asked for by name, and no optional library before one of its
+optimizers is built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib import import_module
+
+from danalab.optim.registry.spec import OptimizerSpec
+
+FILES = ("torch_native", "ours", "library")
+
+
+def entries() -> Iterator[OptimizerSpec]:
+    """All entries, in the order in which they are listed."""
+    for file in FILES:
+        yield from import_module(f"{__name__}.{file}").SPECS

@@ -1,0 +1,119 @@
+"""Classes of pytorch-optimizer, with what keeps some from being copied, or from going on exactly where they were
+stopped, put right.
+
+Imports the library; `danalab.optim.registry.catalogue.library` imports this when one of its optimizers is built.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import pytorch_optimizer
+import torch
+from torch import Tensor
+
+TRAINING_WEIGHTS = "training_weights"
+"""State while a schedule-free optimizer is switched to its averages: the weights that it trains at."""
+
+
+class ExactSwitch:
+    """Schedule-free optimizers that come back from `eval()` to the very weights they left.
+
+    The library computes the training weights back from the averages, which rounds: a run would depend on how often it
+    was evaluated and saved. Here they are kept beside (one copy, from `eval()` to `train()`).
+    """
+
+    optional_state = (TRAINING_WEIGHTS,)
+    param_groups: list[dict[str, Any]]
+    state: Any
+
+    @torch.no_grad()
+    def eval(self) -> None:
+        """Switch to averaged weights."""
+        for group in self.param_groups:
+            for p in group["params"]:
+                if group["train_mode"] and "z" in self.state.get(p, {}):
+                    self.state[p][TRAINING_WEIGHTS] = p.detach().clone()
+        super().eval()  # pyright: ignore[reportAttributeAccessIssue]
+
+    @torch.no_grad()
+    def train(self) -> None:
+        """Switch back to the weights that are trained."""
+        super().train()  # pyright: ignore[reportAttributeAccessIssue]
+        for group in self.param_groups:
+            for p in group["params"]:
+                kept = self.state.get(p, {}).pop(TRAINING_WEIGHTS, None)
+                if kept is not None:
+                    p.copy_(kept)
+
+
+class ScheduleFreeAdamW(ExactSwitch, pytorch_optimizer.ScheduleFreeAdamW):
+    """The library's, with an exact switch."""
+
+
+class ScheduleFreeSGD(ExactSwitch, pytorch_optimizer.ScheduleFreeSGD):
+    """The library's, with an exact switch."""
+
+
+class Prodigy(pytorch_optimizer.Prodigy):
+    """The library's; its two sums over all coordinates can be taken over ranks, and come back from checkpoints.
+
+    `sum_over` says of each parameter that is a part of a larger one over which process groups its sums are completed.
+    """
+
+    sum_over: Mapping[Tensor, tuple[Any, ...]] = {}
+
+    def step(self, closure: Any = None) -> Any:
+        """Apply the gradients."""
+        device = self.get_device_from_param_groups(self.param_groups)
+        for group in self.param_groups:
+            for key in ("d_numerator", "d_de_nom"):
+                if key in group and not isinstance(group[key], Tensor):
+                    group[key] = torch.tensor([group[key]], device=device)
+        return super().step(closure)
+
+    def _can_use_foreach(self, group: Any) -> bool:
+        return bool(self.sum_over) or super()._can_use_foreach(group)
+
+    def _step_foreach(
+        self, group: Any, params: Any, grads: Any, state: Any, d: Any, d_lr: Any, statistics: tuple[Tensor, Tensor]
+    ) -> None:
+        alike: dict[tuple[Any, ...], list[int]] = {}
+        for i, p in enumerate(params):
+            alike.setdefault(self.sum_over.get(p, ()), []).append(i)
+        for process_groups, indices in alike.items():
+            chosen = {key: [values[i] for i in indices] for key, values in state.items()}
+            part = tuple(torch.zeros_like(total) for total in statistics)
+            own, own_grads = [params[i] for i in indices], [grads[i] for i in indices]
+            super()._step_foreach(group, own, own_grads, chosen, d, d_lr, part)  # pyright: ignore[reportArgumentType]
+            both = torch.cat(part)
+            for process_group in process_groups:
+                torch.distributed.all_reduce(both, group=process_group)
+            for total, more in zip(statistics, both.split(1), strict=True):
+                total.add_(more)
+
+
+class ADOPT(pytorch_optimizer.ADOPT):
+    """The library's, with a bound of the normalised gradient that can be pickled: t^(1/4) too."""
+
+    def __init__(self, params: Any, **settings: Any):
+        super().__init__(params, clip_lambda=_fourth_root, **settings)
+
+
+def _fourth_root(step: float) -> float:
+    return math.pow(step, 0.25)
+
+
+_EXACT: dict[str, type] = {
+    "ADOPT": ADOPT,
+    "ScheduleFreeAdamW": ScheduleFreeAdamW,
+    "ScheduleFreeSGD": ScheduleFreeSGD,
+    "Prodigy": Prodigy,
+}
+
+
+def find(class_name: str) -> Any:
+    """The class by its name in the library."""
+    return _EXACT.get(class_name) or getattr(pytorch_optimizer, class_name)

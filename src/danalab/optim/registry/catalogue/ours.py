@@ -1,0 +1,136 @@
+"""The optimizers of this package: the Dana family, AdEMAMix, Muon's, SNOO's, and AdamW with decaying weight decay."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from danalab.optim.elementwise.adamw_decaying_wd import AdamWDecayingWD
+from danalab.optim.elementwise.adana import ADana, DanaMK4, DanaStar, DanaStarMK4
+from danalab.optim.elementwise.ademamix import AdEMAMix, AdEMAMixDecayingWD
+from danalab.optim.elementwise.auto_dana import AutoDana
+from danalab.optim.elementwise.dana import Dana, SignDana
+from danalab.optim.matrix.hybrid import model_groups
+from danalab.optim.matrix.manau import Manau
+from danalab.optim.matrix.muon import DMuon, Muon
+from danalab.optim.registry.catalogue.help_texts import HELP
+from danalab.optim.registry.spec import OptimizerSpec, settings_of
+from danalab.optim.snoo import SNOO
+from danalab.optim.sophia import SophiaG
+
+
+def _dana(name: str, optimizer: type, summary: str, reference: str = "arXiv 2602.05298") -> OptimizerSpec:
+    return OptimizerSpec(
+        name=name,
+        summary=summary,
+        reference=reference,
+        build=optimizer,
+        settings=settings_of(optimizer, HELP),
+        decay="independent",
+        log_time=True,
+    )
+
+
+def _muon(name: str, optimizer: type, summary: str, reference: str) -> OptimizerSpec:
+    return OptimizerSpec(
+        name=name,
+        summary=summary,
+        reference=reference,
+        build=optimizer,
+        settings=settings_of(optimizer, HELP),
+        decay="coupled",
+        elementwise=False,
+        groups=model_groups,
+    )
+
+
+def _snoo(
+    params: Any, lr: float, *, k: int = 20, lr_outer: float = 0.5, mu: float = 0.9, **settings: Any
+) -> torch.optim.Optimizer:
+    from danalab.optim.registry import build_optimizer  # which reads this catalogue
+
+    return SNOO(build_optimizer("adamw", params, lr, **settings), k=k, lr_outer=lr_outer, mu=mu)
+
+
+def _snoo_dana(
+    params: Any, lr: float, *, k: int = 20, lr_outer: float = 0.5, mu: float = 0.9, **settings: Any
+) -> torch.optim.Optimizer:
+    return SNOO(DanaStarMK4(params, lr, **settings), k=k, lr_outer=lr_outer, mu=mu)
+
+
+for _build in (_snoo, _snoo_dana):
+    _build.takes_dtensors = SNOO.takes_dtensors  # pyright: ignore[reportFunctionMemberAccess]
+
+
+_OUTER = {name: setting for name, setting in settings_of(SNOO, {**HELP, "inner": ""}).items() if name != "inner"}
+_AVERAGES = "rates of the fast momentum, the second moment and the slow momentum"
+
+SPECS = (
+    OptimizerSpec(
+        name="adamw-decaying-wd",
+        summary="AdamW with independent, decaying weight decay",
+        reference="arXiv 2602.05298",
+        build=AdamWDecayingWD,
+        settings=settings_of(AdamWDecayingWD, HELP),
+        decay="independent",
+    ),
+    OptimizerSpec(
+        name="ademamix",
+        summary="Adam with a second, slow momentum mixed in",
+        reference="Pagliardini, Ablin and Grangier 2024, arXiv 2409.03137",
+        build=AdEMAMix,
+        settings=settings_of(AdEMAMix, {**HELP, "betas": _AVERAGES}),
+        decay="coupled",
+    ),
+    OptimizerSpec(
+        name="ademamix-decaying-wd",
+        summary="AdEMAMix with independent, decaying weight decay",
+        reference="arXiv 2409.03137, 2602.05298",
+        build=AdEMAMixDecayingWD,
+        settings=settings_of(AdEMAMixDecayingWD, {**HELP, "betas": _AVERAGES}),
+        decay="independent",
+    ),
+    _dana("adana", ADana, "AdamW in logarithmic time, with damped long momentum"),
+    _dana("dana-mk4", DanaMK4, "ADana with its momentum's signal-to-noise ratio clipped"),
+    _dana("dana-star", DanaStar, "ADana with a clock for each coordinate"),
+    _dana("dana-star-mk4", DanaStarMK4, "ADana with both: a clock for each coordinate, and the clip"),
+    _dana("dana", Dana, "ADana without normalisation, for linear problems", "arXiv 2602.05298, 2505.16098"),
+    _dana("sign-dana", SignDana, "ADana with signs in place of its normalisation", "arXiv 2602.05298, 1802.04434"),
+    _dana("auto-dana", AutoDana, "ADana that chooses kappa by its momentum's signal-to-noise ratio"),
+    OptimizerSpec(
+        name="snoo",
+        summary="AdamW with an outer Nesterov step every k of its steps",
+        reference="Kallusky et al. 2025, arXiv 2510.15830",
+        build=_snoo,
+        own_weights=True,
+        settings={**settings_of(torch.optim.AdamW, HELP, weight_decay=0.0), **_OUTER},
+        decay="coupled",
+    ),
+    OptimizerSpec(
+        name="snoo-dana",
+        summary="Dana-Star-MK4 with an outer Nesterov step every k of its steps",
+        reference="arXiv 2510.15830, 2602.05298",
+        build=_snoo_dana,
+        own_weights=True,
+        settings={**settings_of(DanaStarMK4, HELP), **_OUTER},
+        decay="independent",
+        log_time=True,
+    ),
+    _muon("muon", Muon, "orthogonalised momentum for matrices, AdamW for the rest", "K. Jordan et al. 2024"),
+    _muon("d-muon", DMuon, "Muon with AdamW's update size: one learning rate for all", "arXiv 2502.16982"),
+    _muon("manau", Manau, "D-Muon for matrices, Dana-Star-MK4 for the rest", "arXiv 2502.16982, 2602.05298"),
+    OptimizerSpec(
+        name="sophia",
+        aliases=("sophiag",),
+        summary="momentum divided by an estimate of the curvature, clipped (Gauss-Newton-Bartlett)",
+        reference="Liu et al. 2023, arXiv 2305.14342",
+        build=SophiaG,
+        settings=settings_of(
+            SophiaG, {**HELP, "betas": "rates of the momentum and the curvature", "eps": "least denominator"}
+        ),
+        decay="coupled",
+        hessian=True,
+        advice="every hessian_interval steps costs one more pass, over one micro-batch with sampled labels",
+    ),
+)

@@ -1,5 +1,0 @@
-"""ZeRO-2: replicated parameters, sharded optimizer. `DistributedMuonAdamW` is all that a trainer needs."""
-
-from danalab.optim.zero.sharded import DistributedMuonAdamW
-
-__all__ = ["DistributedMuonAdamW"]

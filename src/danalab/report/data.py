@@ -1,0 +1,79 @@
+"""What a report is made of: the analysis of a ladder, its rows, and what its run folders hold beside metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from danalab.ladder.analysis import Analysis
+from danalab.ladder.fit.tuning import Tuned
+from danalab.ladder.fit.tuning import has_diverged as has_diverged
+from danalab.ladder.fit.tuning import is_usable as is_finished
+from danalab.ladder.saved.at_size import LEAST_SEEDS as LEAST_SEEDS
+
+Row = Mapping[str, Any]
+
+SWEPT = {"kappa": 0.85, "gamma3": None, "delta": 8.0, "clipsnr": None, "omega": 4.0}
+"""Settings of which a sweep may try several values, and what they are unless said."""
+
+
+@dataclass(frozen=True)
+class Absent:
+    """A figure that cannot be drawn."""
+
+    how: str
+    """What is missing, and how to get it."""
+
+
+@dataclass(frozen=True)
+class Material:
+    """All that figures and tables are drawn from."""
+
+    found: Analysis
+    rows: Sequence[Row]
+    """Every run, whatever came of it."""
+    dollars_per_hour: float | None = None
+    """Price of a device."""
+
+    def failed(self) -> list[Row]:
+        """Runs without a finite final loss."""
+        return [row for row in self.rows if not is_finished(row)]
+
+    def largest(self, opt: str) -> Tuned | None:
+        """The optimizer's largest size that the baseline has too."""
+        sizes = {each.params for each in self.found.at(self.found.baseline)}
+        both = [each for each in self.found.at(opt) if each.params in sizes]
+        return both[-1] if both else None
+
+    def tuned_runs(self) -> Iterator[Row]:
+        """The run of the first seed of each optimizer at its best learning rate, the largest and longest first."""
+        for each in sorted(self.found.tuned, key=lambda each: (-each.params, -each.flops)):
+            yield each.runs[0]
+
+    def runs_with(self, name: str) -> dict[str, Path]:
+        """Optimizer -> folder of one of its runs that holds `name`: the largest, longest, best tuned one."""
+        others = sorted(
+            (row for row in self.rows if is_finished(row)),
+            key=lambda row: (-row["params"], -row["tokens"], row["final_loss"]),
+        )
+        chosen: dict[str, Path] = {}
+        for row in (*self.tuned_runs(), *others):
+            folder = Path(row["run"])
+            if row["opt"] not in chosen and (folder / name).exists():
+                chosen[row["opt"]] = folder
+        return chosen
+
+
+def setting(row: Row, name: str) -> Any:
+    """A setting of a run, wherever its row has it."""
+    return row[name] if row.get(name) is not None else row.get("settings", {}).get(name)
+
+
+def varied(rows: Sequence[Row]) -> dict[str, list[str]]:
+    """Optimizer -> settings of `SWEPT` that have several values among its runs."""
+    return {
+        opt: [name for name in SWEPT if len({setting(row, name) for row in rows if row["opt"] == opt}) > 1]
+        for opt in dict.fromkeys(row["opt"] for row in rows)
+    }

@@ -1,0 +1,1 @@
+"""Figures: losses, laws, compute saved, tuning, schedules."""

@@ -1,0 +1,317 @@
+"""What all figures have in common: ink, ticks that can be read, legends beside the data, one look an optimizer."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import re
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import matplotlib
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import (
+    FixedLocator,
+    FuncFormatter,
+    LogFormatterSciNotation,
+    MaxNLocator,
+    NullFormatter,
+    NullLocator,
+)
+
+from danalab.report.figures.colors import optimizer_color, optimizer_marker
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+
+INK, SOFT, LINE = "#24292f", "#6e7781", "#d8dee4"
+"""Text, what is said beside it, and rules; pages put their own in their place."""
+
+STYLE: dict[str, Any] = {
+    "font.size": 10,
+    "axes.titlesize": 10.5,
+    "axes.titlepad": 8,
+    "axes.labelsize": 10,
+    "xtick.labelsize": 9,
+    "ytick.labelsize": 9,
+    "legend.fontsize": 9.5,
+    "legend.frameon": False,
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "axes.titlecolor": INK,
+    "xtick.color": SOFT,
+    "ytick.color": SOFT,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "axes.edgecolor": SOFT,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": LINE,
+    "grid.linewidth": 0.7,
+    "lines.linewidth": 1.6,
+    "lines.markersize": 5,
+    "figure.constrained_layout.use": True,
+}
+
+LOSS = "validation loss [nats a token]"
+_COORDINATES = re.compile(r' (?:d|x|y)="[^"]*"')
+_DECIMALS = re.compile(r"(\.\d\d)\d+")
+"""What an SVG has too many of: a hundredth of a point cannot be seen."""
+PROLOGUE = '<?xml version="1.0" encoding="utf-8" standalone="no"?>\n'
+EDGE = "above, or not finite"
+COMPUTE = "training compute [FLOPs]"
+SIZE = "model parameters"
+EXTRAPOLATED = 4.0
+"""Laws are drawn, dashed, to this many times the largest x that was measured."""
+TALLEST = 5.0
+"""A panel of losses shows this many times the median excess; what lies above is drawn at its edge."""
+
+styled = matplotlib.rc_context(STYLE)  # pyright: ignore[reportArgumentType]
+"""Decorator of functions that draw."""
+
+
+def canvas(xlabel: str, ylabel: str, width: float = 7.2, height: float = 4.2) -> tuple[Figure, Axes]:
+    """A figure of one panel [inches]."""
+    figure = Figure(figsize=(width, height))
+    axes = figure.add_subplot()
+    axes.set(xlabel=xlabel, ylabel=ylabel)
+    return figure, axes
+
+
+def is_leftmost(axes: Axes) -> bool:
+    """Whether a panel begins a row, and so carries the row's label."""
+    place = axes.get_subplotspec()
+    return place is None or place.is_first_col()
+
+
+def panels(count: int, columns: int = 3, each: tuple[float, float] = (3.1, 2.7)) -> tuple[Figure, list[Axes]]:
+    """A figure of several panels, row by row; `each` is the size of one [inches]."""
+    columns = min(count, 2 if count == 4 else columns)
+    rows = -(-count // columns)
+    width = max(each[0] * columns + 0.5, 5.0)
+    figure = Figure(figsize=(width, each[1] * rows + 0.5))
+    return figure, [figure.add_subplot(rows, columns, i + 1) for i in range(count)]
+
+
+def look(opt: str) -> dict[str, Any]:
+    """The optimizer's colour and marker."""
+    return {"color": optimizer_color(opt), "marker": optimizer_marker(opt)}
+
+
+def group(axes: Axes, opt: str, groups: Iterable[tuple[float, Sequence[float]]], label: str, **settings: Any) -> None:
+    """Means of groups of values, with bars from the lowest to the highest; hollow where there is one value alone."""
+    groups = list(groups)
+    x, means = [at for at, _ in groups], [float(np.mean(values)) for _, values in groups]
+    kind = {**look(opt), "linestyle": "", "label": label, **settings}
+    axes.plot(x, means, **kind)
+    alone = [i for i, (_, values) in enumerate(groups) if len(values) == 1]
+    hollow(axes, [x[i] for i in alone], [means[i] for i in alone], kind["color"], kind["marker"])
+    several = [(at, min(values), max(values)) for at, values in groups if len(values) > 1]
+    if several:
+        at, low, high = zip(*several, strict=True)
+        axes.vlines(at, low, high, color=kind["color"], linewidth=1.2)
+
+
+_OVER = "_hollow"
+"""Label of marks over points that another line has."""
+
+
+def hollow(
+    axes: Axes, x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray, color: str, marker: str
+) -> None:
+    """Mark points whose noise is not known."""
+    if len(x):
+        axes.plot(x, y, linestyle="", marker=marker, color=color, markerfacecolor="#ffffff", zorder=3, label=_OVER)
+
+
+def aside(position: int, count: int) -> float:
+    """A small factor, beside each other, where intervals would hide one another."""
+    return 1.025 ** (position - (count - 1) / 2)
+
+
+def law_lines(
+    axes: Axes, color: str, law: Callable[[np.ndarray], Any], low: float, high: float, beyond: float = EXTRAPOLATED
+) -> None:
+    """A law over what was measured, and dashed to `beyond` times that."""
+    inside, outside = np.geomspace(low, high, 60), np.geomspace(high, beyond * high, 20)
+    axes.plot(inside, law(inside), color=color, linewidth=1.4)
+    axes.plot(outside, law(outside), color=color, linewidth=1.2, linestyle=(0, (4, 3)), alpha=0.8)
+
+
+def hollow_handle(words: str) -> Line2D:
+    """What hollow points mean, for a legend."""
+    return Line2D([], [], linestyle="", marker="o", color=SOFT, markerfacecolor="#ffffff", label=words)
+
+
+def law_handles() -> list[Line2D]:
+    """What solid and dashed lines mean, for a legend."""
+    return [
+        Line2D([], [], color=SOFT, linewidth=1.4, label="law"),
+        Line2D([], [], color=SOFT, linewidth=1.2, linestyle=(0, (4, 3)), label="extrapolated"),
+    ]
+
+
+def legend(figure: Figure, *more: Line2D, title: str | None = None) -> None:
+    """One legend for all panels, above them; `title` says of which run they are."""
+    handles: dict[str, Any] = {}
+    for axes in figure.axes:
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            handles.setdefault(label, handle)
+    for handle in more:
+        handles.setdefault(str(handle.get_label()), handle)
+    if not handles:
+        return
+    dashed = any(line.get_linestyle() not in ("-", "None") for line in handles.values() if isinstance(line, Line2D))
+    longest = max(map(len, handles))
+    room = max(int(figure.get_figwidth() / (0.45 + 0.07 * longest)), 1)
+    figure.legend(
+        list(handles.values()),
+        list(handles),
+        loc="outside upper left",
+        ncols=min(room, len(handles)),
+        title=title,
+        title_fontproperties={"size": 8.5},
+        alignment="left",
+        columnspacing=1.4,
+        handlelength=3.4 if dashed else 1.8,  # a dash and a half say nothing of how a line is dashed
+    )
+
+
+def short(number: float) -> str:
+    """A count for people: 45k, 1.5M, 2B."""
+    for size, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if number >= 0.9995 * size:
+            return f"{number / size:.3g}{letter}"
+    return f"{number:.3g}"
+
+
+def fraction(number: float) -> str:
+    """A factor for people: 4, 1, 1/16; 0.3 where it is no such fraction."""
+    parts = round(1 / number)
+    return f"1/{parts}" if parts > 1 and math.isclose(number * parts, 1) else short(number)
+
+
+def counts(axis: Axis, values: Iterable[float] = (), words: Callable[[float], str] = short) -> None:
+    """Ticks of a logarithmic axis of counts: at `values` where they stand apart, else at 1, 2 and 5."""
+    at = sorted(set(values))
+    low, high = axis.get_view_interval()
+    fits = bool(at) and apart(at, math.log(high / low), 0.08)
+    axis.set_major_locator(FixedLocator(at if fits else round_numbers(low, high)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: words(value)))
+    axis.set_minor_locator(NullLocator())
+
+
+def powers(axis: Axis) -> None:
+    """Ticks of a logarithmic axis of large or small numbers, as a x 10^b."""
+    low, high = axis.get_view_interval()
+    axis.set_major_locator(FixedLocator(round_numbers(low, high, 4)))
+    axis.set_major_formatter(LogFormatterSciNotation(labelOnlyBase=False, minor_thresholds=(99, 99)))
+    axis.set_minor_locator(NullLocator())
+
+
+def plain(axis: Axis, ticks: int = 6) -> None:
+    """Ticks of a logarithmic axis that spans less than a decade or so, as plain numbers."""
+    low, high = axis.get_view_interval()
+    wide = high > 8 * low > 0
+    even = MaxNLocator(ticks, steps=[1, 2, 2.5, 5, 10])
+    axis.set_major_locator(FixedLocator(round_numbers(low, high, ticks)) if wide else even)
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(NullFormatter())
+    axis.set_minor_locator(NullLocator())
+
+
+def percent(axis: Axis, signed: bool = False) -> None:
+    """Ticks of an axis of shares."""
+
+    def words(value: float, _: Any) -> str:
+        number = f"{100 * value:{'+' if signed else ''}.4g}"
+        return ("0" if float(number) == 0 else number.replace("-", "\N{MINUS SIGN}")) + "%"
+
+    axis.set_major_formatter(FuncFormatter(words))
+
+
+def round_numbers(low: float, high: float, most: int = 6) -> list[float]:
+    """Round numbers between `low` and `high`, evenly enough spread on a logarithmic axis, `most` at most."""
+    if not 0 < low < high:
+        return [low]
+    if high < 2 * low:  # less than an octave: even numbers are as good
+        even = [float(value) for value in MaxNLocator(most, steps=[1, 2, 5, 10]).tick_values(low, high)]
+        if len(inside := [value for value in even if low <= value <= high]) >= 2:
+            return inside
+    whole = math.log(high / low)
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    for digits in ((1, 1.5, 2, 3, 4, 5, 6, 8), (1, 1.5, 2, 3, 5, 7), (1, 2, 3, 5), (1, 2, 5), (1, 3), (1,)):
+        found = [round(digit * 10.0**power, 12) for power in decades for digit in digits]
+        found = [value for value in found if low <= value <= high]
+        if len(found) <= most and apart(found, whole, 0.75 / most):
+            return found
+    return found[:: -(-len(found) // (most + 2))]
+
+
+def apart(values: Sequence[float], whole: float, share: float) -> bool:
+    """Whether no two of these are nearer than a `share` of the `whole`, on a logarithmic axis."""
+    return len(values) < 2 or bool(min(np.diff(np.log(values))) >= share * whole)
+
+
+def widen(axis: Axis, values: Sequence[float], share: float = 0.06, least: float = 1.25) -> None:
+    """Limits of a logarithmic axis around these values, with room even where there is one alone."""
+    low, high = min(values), max(values)
+    margin = max((high / low) ** share, least if high < 1.5 * low else 1.0)
+    axis.axes.set_xlim(low / margin, high * margin)
+
+
+def at_the_edge(axes: Axes, x: Sequence[float], color: Any) -> None:
+    """Marks at the upper edge, for what lies above it or is no number."""
+    if x:
+        axes.plot(
+            x, [0.985] * len(x), linestyle="", marker="x", color=color, markersize=6, markeredgewidth=1.4,
+            transform=axes.get_xaxis_transform(),
+        )  # fmt: skip
+        if EDGE not in axes.get_legend_handles_labels()[1]:
+            axes.plot([], [], linestyle="", marker="x", color=SOFT, label=EDGE)
+
+
+def save_figure(figure: Figure, stem: Path, svg: str | None = None) -> list[Path]:
+    """Write `stem`.png and `stem`.svg; returns both paths.
+
+    Args:
+        svg: its `svg_text`, where that is known already.
+    """
+    files = [stem.with_suffix(".png"), stem.with_suffix(".svg")]
+    figure.savefig(files[0], dpi=160)
+    files[1].write_text(PROLOGUE + (svg or svg_text(figure)), encoding="utf-8")
+    return files
+
+
+def svg_text(figure: Figure) -> str:
+    """A figure as SVG markup without the XML prologue; the same figure always gives the same text."""
+    buffer = io.StringIO()
+    with matplotlib.rc_context({"svg.hashsalt": "danalab"}):
+        figure.savefig(buffer, format="svg", metadata={"Date": None})
+    text = buffer.getvalue()
+    return _COORDINATES.sub(lambda match: _DECIMALS.sub(r"\1", match.group()), text[text.index("<svg") :])
+
+
+def save_points(figure: Figure, path: Path) -> None:
+    """The lines of a figure as numbers: panel, label, x, y; lines without a label are laws, bands and rules."""
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["panel", "label", "x", "y"])
+        for axes in figure.axes:
+            for line in axes.get_lines():
+                label = str(line.get_gid() or line.get_label())
+                if label == _OVER:
+                    continue
+                for x, y in zip(line.get_xdata(), line.get_ydata(), strict=True):  # pyright: ignore[reportArgumentType]
+                    writer.writerow([axes.get_title(), "" if label.startswith("_") else label, _short(x), _short(y)])
+
+
+def _short(value: Any) -> Any:
+    return f"{value:.7g}" if isinstance(value, (int, float, np.number)) else value

@@ -1,0 +1,221 @@
+"""The figures of a ladder: points with their spread for what was measured, lines for laws, dashed beyond that."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from danalab.ladder.analysis import Analysis, Tuned
+from danalab.ladder.runs.rows import validation_points
+from danalab.report.data import Absent, Material, is_finished
+from danalab.report.figures.colors import optimizer_color
+from danalab.report.figures.drawing import (
+    COMPUTE,
+    EXTRAPOLATED,
+    LOSS,
+    SOFT,
+    aside,
+    canvas,
+    counts,
+    group,
+    hollow_handle,
+    is_leftmost,
+    law_handles,
+    law_lines,
+    legend,
+    look,
+    panels,
+    percent,
+    plain,
+    powers,
+    short,
+    styled,
+    widen,
+)
+from danalab.report.figures.saved import draw_saved, few_seeds
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+ABOVE = 0.45
+"""Share of the way from final to first loss that a loss curve shows: the question is decided below."""
+
+
+@styled
+def law_figure(material: Material) -> Figure:
+    """Final loss against compute with its laws, and its distance from the baseline's at the same size."""
+    found = material.found
+    figure, (left, right) = panels(2, columns=2, each=(4.3, 3.7))
+    draw_laws(left, found)
+    _draw_distances(right, found)
+    alone = any(len(each.runs) == 1 for each in found.tuned)
+    legend(figure, *(law_handles() if found.loss_laws else ()), *([hollow_handle("one seed")] if alone else ()))
+    return figure
+
+
+@styled
+def headline_figure(material: Material) -> Figure:
+    """The two pictures that say it: loss against compute, compute saved against size."""
+    found = material.found
+    figure, (left, right) = panels(2, columns=2, each=(4.3, 3.7))
+    draw_laws(left, found)
+    draw_saved(right, found)
+    legend(figure, *(law_handles() if found.loss_laws else ()), *few_seeds(found))
+    return figure
+
+
+@styled
+def curves_figure(material: Material) -> Figure:
+    """Validation loss over training, a panel a size: mean over seeds, band from lowest to highest."""
+    found = material.found
+    sizes = sorted({each.params for each in found.tuned})
+    figure, places = panels(len(sizes))
+    for axes, params in zip(places, sizes, strict=True):
+        here = [each for opt in found.opts for each in found.at(opt) if each.params == params]
+        drawn = [_curve(axes, each) for each in here if _has_curves(each)]
+        axes.set(title=f"{short(params)} parameters", xlabel="training tokens")
+        if not drawn:
+            continue
+        finals, first = [y[-1] for _, y in drawn], max(y[0] for _, y in drawn)
+        low = min(finals)
+        top = max(low + ABOVE * (first - low), max(finals) + 0.1 * (first - low))
+        axes.set_ylim(low - 0.04 * (top - low), top)
+        base = [each for each in here if each.opt == found.baseline and _has_curves(each)]
+        if base:
+            axes.axhline(
+                float(np.mean([_validation(row["curve"])[-1][1] for row in base[-1].runs])),
+                color=optimizer_color(found.baseline), linewidth=1, linestyle=":",
+                label=f"{found.baseline}'s final loss",
+            )  # fmt: skip
+        axes.set_xscale("log")
+        axes.set_xlim(0.93 * min(x[y <= top][0] for x, y in drawn), 1.05 * max(x[-1] for x, _ in drawn))
+        counts(axes.xaxis)
+        if is_leftmost(axes):
+            axes.set_ylabel(LOSS)
+    legend(figure)
+    return figure
+
+
+@styled
+def lr_law_figure(material: Material) -> Figure | Absent:
+    """The best learning rate of each size, those within a share of its loss, all that were tried, and the law."""
+    found = material.found
+    if not any(len(each.rates) > 1 for each in found.tuned):
+        return Absent("several learning rates at three sizes or more: danalab ladder with multipliers")
+    figure, axes = canvas("non-embedding parameters", "peak learning rate")
+    for opt in found.opts:
+        points, color = found.at(opt), optimizer_color(opt)
+        tried = [row for row in material.rows if row["opt"] == opt and is_finished(row)]
+        axes.plot(
+            [row["non_emb_params"] for row in tried], [row["lr"] for row in tried],
+            linestyle="", markersize=2.2, alpha=0.5, color=color, marker="o", markeredgewidth=0,
+        )  # fmt: skip
+        axes.plot([p.non_emb_params for p in points], [p.lr for p in points], linestyle="", label=opt, **look(opt))
+        for params, found_here in found.tolerances.get(opt, {}).items():
+            at = next(p.non_emb_params for p in points if p.params == params)
+            axes.vlines(at, found_here.low, found_here.high, color=color, linewidth=3.2, alpha=0.25)
+        if opt in found.lr_laws:
+            law, sizes = found.lr_laws[opt], [float(p.non_emb_params) for p in points]
+            law_lines(axes, color, law, min(sizes), max(sizes))
+            if law.samples:
+                x = np.geomspace(min(sizes), EXTRAPOLATED * max(sizes), 40)
+                drawn = [a * (b + x) ** d for a, b, d in law.samples]
+                low, high = np.quantile(drawn, [0.025, 0.975], axis=0)
+                axes.fill_between(x, low, high, color=color, alpha=0.1, linewidth=0)
+    axes.set(xscale="log", yscale="log")
+    rates = [row["lr"] for row in material.rows if is_finished(row)]
+    axes.set_ylim(0.6 * min(rates), 1.6 * max(rates))
+    sizes = [each.non_emb_params for each in found.tuned]
+    widen(axes.xaxis, [*sizes, EXTRAPOLATED * max(sizes)] if found.lr_laws else sizes)
+    counts(axes.xaxis)
+    powers(axes.yaxis)
+    legend(figure, *(law_handles() if found.lr_laws else ()))
+    return figure
+
+
+@styled
+def residual_figure(material: Material) -> Figure | Absent:
+    """How far each run lies from its law."""
+    found = material.found
+    if not found.loss_laws:
+        return Absent("laws of the loss: finished runs at four sizes or more of each optimizer")
+    figure, axes = canvas(COMPUTE, "measured loss over its law, minus 1")
+    axes.axhline(0, color=SOFT, linewidth=1)
+    for position, (opt, law) in enumerate(found.loss_laws.items()):
+        factor = aside(position, len(found.loss_laws))
+        compute = [each.flops * factor for each in found.at(opt) for _ in each.runs]
+        axes.plot(
+            compute, np.expm1(-law.residuals), linestyle="", alpha=0.8, label=f"{opt} (R² {law.r2:.4f})", **look(opt)
+        )
+    axes.set_xscale("log")
+    powers(axes.xaxis)
+    percent(axes.yaxis, signed=True)
+    legend(figure)
+    return figure
+
+
+def draw_laws(axes: Axes, found: Analysis) -> None:
+    """Final loss against compute: a point a size, bars over seeds, the laws with their 95% band."""
+    for opt in found.opts:
+        group(axes, opt, [(each.flops, [row["final_loss"] for row in each.runs]) for each in found.at(opt)], opt)
+        if opt in found.loss_laws:
+            law, color = found.loss_laws[opt], optimizer_color(opt)
+            law_lines(axes, color, law, *law.measured[0])
+            if law.samples:
+                x = np.geomspace(law.measured[0][0], EXTRAPOLATED * law.measured[0][1], 40)
+                low, high = np.quantile([sample(x) for sample in law.samples], [0.025, 0.975], axis=0)
+                axes.fill_between(x, low, high, color=color, alpha=0.1, linewidth=0)
+    axes.set(xscale="log", yscale="log", xlabel=COMPUTE, ylabel="final " + LOSS)
+    reach = [each.flops for each in found.tuned]
+    widen(axes.xaxis, [*reach, EXTRAPOLATED * max(reach)] if found.loss_laws else reach)
+    powers(axes.xaxis)
+    plain(axes.yaxis)
+
+
+def _draw_distances(axes: Axes, found: Analysis) -> None:
+    """Final loss minus the baseline's at the same size and horizon, bars over seeds."""
+    base = {(each.params, each.tokens): each for each in found.at(found.baseline)}
+    axes.axhline(0, color=optimizer_color(found.baseline), linewidth=1.4)
+    spread = [(each.flops, [row["final_loss"] - each.loss for row in each.runs]) for each in base.values()]
+    axes.fill_between(
+        [x for x, _ in spread], [min(d) for _, d in spread], [max(d) for _, d in spread],
+        color=optimizer_color(found.baseline), alpha=0.2, linewidth=0,
+    )  # fmt: skip
+    for position, opt in enumerate(found.opts[1:]):
+        factor = aside(position, len(found.opts) - 1)
+        groups = [
+            (each.flops * factor, [row["final_loss"] - base[each.params, each.tokens].loss for row in each.runs])
+            for each in found.at(opt)
+            if (each.params, each.tokens) in base
+        ]
+        group(axes, opt, groups, opt, linestyle="-", linewidth=1.0)
+    axes.set(xscale="log", xlabel=COMPUTE, ylabel=f"final loss minus {found.baseline}'s [nats a token]")
+    widen(axes.xaxis, [each.flops for each in found.tuned])
+    powers(axes.xaxis)
+
+
+def _curve(axes: Axes, tuned: Tuned) -> tuple[np.ndarray, np.ndarray]:
+    """Draw one optimizer's curve; returns tokens and mean losses."""
+    runs = [_validation(run["curve"]) for run in tuned.runs]
+    length = min(map(len, runs))
+    x = np.array([tokens for tokens, _ in runs[0][:length]], float)
+    y = np.array([[loss for _, loss in run[:length]] for run in runs])
+    color = optimizer_color(tuned.opt)
+    axes.plot(x, y.mean(axis=0), color=color, label=tuned.opt, linewidth=1.3)
+    if len(runs) > 1:
+        axes.fill_between(x, y.min(axis=0), y.max(axis=0), color=color, alpha=0.2, linewidth=0)
+    return x, y.mean(axis=0)
+
+
+def _has_curves(tuned: Tuned) -> bool:
+    return all(Path(row["curve"]).is_file() and _validation(row["curve"]) for row in tuned.runs)
+
+
+@functools.cache
+def _validation(curve: str) -> list[tuple[float, float]]:
+    """(tokens, validation loss) of a run."""
+    return [(point["tokens"], point["val/loss"]) for point in validation_points({"curve": curve})]

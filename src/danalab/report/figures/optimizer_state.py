@@ -1,0 +1,198 @@
+"""What went on inside the optimizers, from what runs recorded: schedules, tau, and how often the clip acts."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from danalab.report.data import Absent, Material
+from danalab.report.figures.drawing import counts, legend, look, panels, percent, plain, powers, styled
+from danalab.train.callbacks.snr import FILE as SIGNAL_FILE
+from danalab.train.callbacks.tau import read_tau_statistics
+from danalab.train.run.metrics import read_rows
+
+KINDS = {
+    "embedding": re.compile(r"token_embedding|position|wte|wpe"),
+    "attention": re.compile(r"attention\.|attn\.|mixer\."),
+    "mlp": re.compile(r"mlp\.|experts"),
+    "head": re.compile(r"^(lm_|output_)?head\."),
+}
+"""Kinds of matrices, by the names of parameters; gains and biases are none of them."""
+NORMS = re.compile(r"norm|bias$")
+DASH = 4.0
+"""Length of the dashes in which equal schedules take turns [line widths]."""
+SNAPSHOTS = 4
+"""Steps whose distributions of tau are drawn."""
+LEAST_SHARE = 1e-4
+"""Tails of distributions are drawn to this share of coordinates."""
+
+_SCHEDULES = (
+    ("optim/beta", r"weight of the new gradient, $1-\beta(t)$", "share", lambda value: 1 - value),
+    ("optim/alpha", r"damping of the long momentum, $\alpha(t)$", "factor", lambda value: value),
+    ("optim/lambda", r"weight decay, $\lambda(t)$", "share a step", lambda value: value),
+    ("lr", "learning rate", "learning rate", lambda value: value),
+)
+
+
+@styled
+def schedule_figure(material: Material) -> Figure | Absent:
+    """beta(t), alpha(t), lambda(t) and the learning rate of each optimizer's largest tuned run, as recorded."""
+    logs = {}
+    for run in material.tuned_runs():
+        file = Path(run["run"]) / "metrics.jsonl"
+        if run["opt"] not in logs and file.is_file():
+            logs[run["opt"]] = read_rows(file)
+    shown = [each for each in _SCHEDULES if any(each[0] in row for rows in logs.values() for row in rows)]
+    if not shown:
+        return Absent("the run folders themselves: a packed ladder keeps only validation losses")
+    figure, places = panels(len(shown), columns=2, each=(3.7, 2.6))
+    for axes, (key, title, label, of) in zip(places, shown, strict=True):
+        lines = {opt: [(row["step"], of(row[key])) for row in logs.get(opt, []) if key in row] for opt in logs}
+        if key != "lr":
+            # The first row stands alone before a gap: a line from there would be no schedule.
+            lines = {opt: points[1:] for opt, points in lines.items()}
+            axes.set_xscale("log")
+        drawn = [opt for opt in material.found.opts if lines.get(opt)]
+        for opt in drawn:
+            # Equal schedules lie on each other: each shows in its turn.
+            equal = [other for other in drawn if lines[other] == lines[opt]]
+            place = equal.index(opt)
+            style = (DASH * (len(equal) - place), (DASH, DASH * (len(equal) - 1))) if len(equal) > 1 else "-"
+            axes.plot(*zip(*lines[opt], strict=True), linestyle=style, color=look(opt)["color"], dash_capstyle="butt")
+        values = [y for opt in drawn for _, y in lines[opt]]
+        axes.set(title=title, xlabel="optimizer step t", ylabel=label)
+        if min(values) > 0:
+            axes.set_yscale("log")
+            (powers if min(values) < 0.01 else plain)(axes.yaxis)
+        if key != "lr":
+            counts(axes.xaxis)
+    legend(figure, *(Line2D([], [], color=look(opt)["color"], label=opt) for opt in material.found.opts if opt in logs))
+    return figure
+
+
+@styled
+def tau_figure(material: Material) -> Figure | Absent:
+    """Distribution of tau over coordinates at several steps, a panel a kind of matrix, tails spread out."""
+    folders = material.runs_with("tau")
+    if not folders:
+        return Absent("statistics of tau: train dana-star or dana-star-mk4 with --collect-tau-stats")
+    opt, folder = next(iter(folders.items()))
+    files = sorted((folder / "tau").glob("tau-step-*.npz"))
+    files = [files[i] for i in sorted({round(i) for i in np.linspace(0, len(files) - 1, SNAPSHOTS)})]
+    stats = [read_tau_statistics(file) for file in files]
+    kinds = [kind for kind in KINDS if any(kind_of(name) == kind for _, found in stats for name in found)]
+    figure, places = panels(len(kinds), columns=2, each=(3.7, 2.9))
+    shades = _shades(len(stats))
+    for axes, kind in zip(places, kinds, strict=True):
+        reach = []
+        for (step, found), color in zip(stats, shades, strict=True):
+            tau, share = merged_distribution([each for name, each in found.items() if kind_of(name) == kind])
+            axes.plot(tau, share, color=color, label=f"step {step:,}", linewidth=1.5)
+            inside = (share > LEAST_SHARE) & (share < 1 - LEAST_SHARE)
+            reach += [tau[inside].min(), tau[inside].max()] if inside.any() else []
+        axes.set(yscale="logit", title=kind, xlabel=r"$\tau$ (share of steps with a gradient)")
+        axes.set_ylim(LEAST_SHARE, 1 - LEAST_SHARE)
+        if reach and max(reach) > 30 * min(reach) > 0:
+            axes.set_xscale("log")
+            axes.set_xlim(min(reach) / 1.05, max(reach) * 1.05)
+            plain(axes.xaxis)
+        axes.set_yticks([1e-3, 1e-2, 0.1, 0.5, 0.9, 0.99, 0.999])
+        percent(axes.yaxis)
+        axes.set_yticks([], minor=True)
+        axes.set_ylabel("coordinates below")
+    legend(figure, title=f"{opt}, run {folder.name}")
+    return figure
+
+
+@styled
+def clipping_figure(material: Material) -> Figure | Absent:
+    """Share of coordinates whose damped momentum is held to clipsnr, over training, a panel a kind, a line a layer."""
+    folders = {
+        opt: folder
+        for opt, folder in material.runs_with(SIGNAL_FILE).items()
+        if any(key.endswith("/clipped") for key in next(iter(read_rows(folder / SIGNAL_FILE)), {}))
+    }
+    if not folders:
+        return Absent("signal-to-noise ratios by layer: train dana-mk4 or dana-star-mk4 with --log-dynamics")
+    opt, folder = next(iter(folders.items()))
+    rows = read_rows(folder / SIGNAL_FILE)
+    lines = _by_layer(rows)
+    kinds = [kind for kind in KINDS if kind in lines]
+    depth = max(layer for layers in lines.values() for layer in layers) + 1
+    figure, places = panels(len(kinds), columns=2, each=(3.7, 2.6))
+    shades = _shades(depth)
+    for axes, kind in zip(places, kinds, strict=True):
+        for layer, shares in sorted(lines[kind].items()):
+            color = look(opt)["color"] if layer < 0 else shades[layer]
+            axes.plot([row["step"] for row in rows], shares, color=color, linewidth=1.4)
+        axes.set(xscale="log", title=kind, xlabel="optimizer step t", ylabel="coordinates clipped")
+        highest = max(0.01, *(share for shares in lines[kind].values() for share in shares))
+        axes.set_ylim(-0.03 * highest, 1.06 * highest)
+        counts(axes.xaxis)
+        percent(axes.yaxis)
+    every = max(depth // 6, 1)
+    handles = [Line2D([], [], color=shades[i], label=f"layer {i}") for i in range(0, depth, every)]
+    outside = [Line2D([], [], color=look(opt)["color"], label="outside of the layers")] if -1 in {
+        layer for layers in lines.values() for layer in layers
+    } else []  # fmt: skip
+    legend(figure, *handles, *outside, title=f"{opt}, run {folder.name}")
+    return figure
+
+
+def kind_of(name: str) -> str | None:
+    """Which of `KINDS` a parameter is; None: a gain or a bias."""
+    if NORMS.search(name):
+        return None
+    return next((kind for kind, pattern in KINDS.items() if pattern.search(name)), None)
+
+
+def distribution(found: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """(values, share of coordinates at or below) of one parameter's tau, rebuilt from both of its tails, ascending."""
+    n = int(np.prod(found["shape"]))
+    ranks = found["ranks"].astype(float)
+    values = np.concatenate([found["smallest"], found["largest"]])
+    shares = np.concatenate([(ranks + 0.5) / n, 1 - (ranks + 0.5) / n])
+    order = np.lexsort((values, shares))
+    return np.maximum.accumulate(values[order]), shares[order]
+
+
+def merged_distribution(parts: Sequence[Mapping[str, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
+    """The distribution of several parameters together, each by its number of coordinates."""
+    each = [distribution(part) for part in parts]
+    sizes = np.array([float(np.prod(part["shape"])) for part in parts])
+    at = np.unique(np.concatenate([values for values, _ in each]))
+    shares = [np.interp(at, *_steps(values, shares), left=0.0, right=1.0) for values, shares in each]
+    return at, np.average(shares, axis=0, weights=sizes)
+
+
+def _steps(values: np.ndarray, shares: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """One share for each value: the highest, as "at or below" means."""
+    last = np.append(np.diff(values) > 0, True)
+    return values[last], shares[last]
+
+
+def _by_layer(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[int, list[float]]]:
+    """Kind -> layer (-1: in none) -> mean share clipped in each row, over the kind's matrices in the layer."""
+    members: dict[tuple[str, int], list[str]] = defaultdict(list)
+    for key in rows[0]:
+        name, _, what = key.rpartition("/")
+        kind = kind_of(name)
+        if what == "clipped" and kind is not None:
+            layer = re.search(r"(?:blocks|layers|h)\.(\d+)\.", name)
+            members[kind, int(layer.group(1)) if layer else -1].append(key)
+    found: dict[str, dict[int, list[float]]] = defaultdict(dict)
+    for (kind, layer), keys in members.items():
+        found[kind][layer] = [float(np.mean([row[key] for key in keys])) for row in rows]
+    return found
+
+
+def _shades(count: int) -> list[Any]:
+    return [matplotlib.colormaps["viridis"](0.88 * i / max(count - 1, 1)) for i in range(count)]

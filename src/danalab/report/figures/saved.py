@@ -1,0 +1,167 @@
+"""The figures of compute saved: at each size, and at equal loss by the laws."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from danalab.ladder.analysis import Analysis
+from danalab.ladder.saved.gain import GainPoint, compute_gain
+from danalab.report.data import LEAST_SEEDS, Absent, Material
+from danalab.report.figures.colors import optimizer_color
+from danalab.report.figures.drawing import (
+    EXTRAPOLATED,
+    LINE,
+    SIZE,
+    SOFT,
+    aside,
+    canvas,
+    counts,
+    hollow,
+    hollow_handle,
+    law_handles,
+    legend,
+    look,
+    percent,
+    powers,
+    styled,
+    widen,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.lines import Line2D
+
+STRIP = 0.09
+"""Height of the strip of losses that were not reached, as a share of the axes."""
+_FAR_BELOW = -1e3
+"""Where an interval ends whose low end was not reached: it is drawn to the bottom, through the strip."""
+
+
+@styled
+def saved_figure(material: Material) -> Figure | Absent:
+    """Compute saved against size, with intervals; sizes where it was not reached stand in a strip below."""
+    found = material.found
+    if not any(found.saved.values()):
+        return Absent(f"runs of {found.baseline} and of another optimizer at the same size: danalab ladder")
+    figure, axes = canvas(SIZE, "")
+    draw_saved(axes, found, f"{found.baseline} (baseline)")
+    legend(figure, *few_seeds(found))
+    return figure
+
+
+@styled
+def gain_figure(material: Material) -> Figure | Absent:
+    """Compute saved at equal loss, by the laws, over the losses that both measured, and dashed beyond."""
+    found = material.found
+    if not found.gains:
+        return Absent("loss laws of two optimizers: finished runs at four sizes or more")
+    figure, axes = canvas(
+        f"{found.baseline}'s compute at the same loss [FLOPs]", f"compute saved against {found.baseline}"
+    )
+    axes.axhline(0, color=optimizer_color(found.baseline), linewidth=1.4, label=f"{found.baseline} (baseline)")
+    base, seen = found.loss_laws[found.baseline], [0.0]
+    for opt, gain in found.gains.items():
+        color, inside = optimizer_color(opt), [point for point in gain.points if not point.extrapolated]
+        axes.plot(
+            [p.baseline_compute for p in inside], [p.saved for p in inside], color=color, label=opt
+        )  # fmt: skip
+        _band(axes, inside, color)
+        start = max(p.baseline_compute for p in inside)
+        further = base(np.geomspace(start, EXTRAPOLATED * base.measured[0][1], 20))
+        beyond = compute_gain(base, found.loss_laws[opt], further).points
+        seen += [p.saved for p in (*inside, *beyond)]
+        seen += [bound for p in inside if p.interval for bound in (p.interval.low, p.interval.high) if abs(bound) < 0.6]
+        axes.plot(
+            [p.baseline_compute for p in beyond], [p.saved for p in beyond],
+            color=color, linewidth=1.2, linestyle=(0, (4, 3)), alpha=0.8,
+        )  # fmt: skip
+    _limit(axes, seen)
+    axes.set_xscale("log")
+    powers(axes.xaxis)
+    percent(axes.yaxis, signed=True)
+    legend(figure, law_handles()[1])
+    return figure
+
+
+def draw_saved(axes: Axes, found: Analysis, named: str | None = None) -> None:
+    """Compute saved at each size with 95% intervals; a strip at the bottom for those that never got there.
+
+    Args:
+        named: what the baseline's line is called in a legend.
+    """
+    contenders = [opt for opt in found.opts[1:] if found.saved.get(opt)]
+    values, missed = [0.0], False
+    axes.axhline(0, color=optimizer_color(found.baseline), linewidth=1.4, label=named)
+    for position, opt in enumerate(contenders):
+        factor, kind = aside(position, len(contenders)), look(opt)
+        sizes = sorted(found.saved[opt].items())
+        reached = [(p * factor, s) for p, s in sizes if s.saved is not None]
+        x, y = [p for p, _ in reached], [float(s.saved or 0) for _, s in reached]
+        axes.plot(np.array(x), np.array(y), label=opt, linewidth=1.2, **kind)
+        unknown = [i for i, (_, s) in enumerate(reached) if min(s.n_baseline, s.n_contender) < LEAST_SEEDS]
+        hollow(axes, [x[i] for i in unknown], [y[i] for i in unknown], kind["color"], kind["marker"])
+        known = [(p, s.interval) for i, (p, s) in enumerate(reached) if s.interval is not None and i not in unknown]
+        ends = [(max(interval.low, _FAR_BELOW), interval.high) for _, interval in known]
+        lows, highs = [low for low, _ in ends], [high for _, high in ends]
+        axes.vlines([p for p, _ in known], lows, highs, color=kind["color"], linewidth=1.2, alpha=0.8)
+        values += [*y, *highs, *(low for low in lows if low > _FAR_BELOW)]
+        missed = missed or _FAR_BELOW in lows
+        if len(reached) < len(sizes):
+            missed = True
+            absent = [p * factor for p, s in sizes if s.saved is None]
+            axes.plot(
+                absent, [STRIP / 2] * len(absent), linestyle="",
+                marker=kind["marker"], markerfacecolor="#ffffff", color=kind["color"],
+                transform=axes.get_xaxis_transform(), label=f"_{opt}: not reached", gid=f"{opt}: not reached",
+            )  # fmt: skip
+    _limit(axes, values, below=0.14 if missed else 0.05)
+    if missed:
+        strip = Rectangle((0, 0), 1, STRIP, transform=axes.transAxes, color=LINE, alpha=0.45, linewidth=0, zorder=0)
+        axes.add_patch(strip)
+        low, high = axes.get_ylim()
+        axes.set_yticks([tick for tick in axes.get_yticks() if low + STRIP * (high - low) < tick < high])
+        axes.annotate(
+            "not reached",
+            (-0.012, STRIP / 2),
+            xycoords="axes fraction",
+            ha="right",
+            va="center",
+            fontsize=8.5,
+            color=SOFT,
+        )
+    axes.set(xscale="log", xlabel=SIZE, ylabel=f"compute saved against {found.baseline}")
+    every = [params for sizes in found.saved.values() for params in sizes]
+    if every:
+        widen(axes.xaxis, every)
+        counts(axes.xaxis, every)
+    percent(axes.yaxis, signed=True)
+
+
+def few_seeds(found: Analysis) -> list[Line2D]:
+    """What hollow points mean, for a legend, where there are any."""
+    few = any(
+        each.saved is not None and min(each.n_baseline, each.n_contender) < LEAST_SEEDS
+        for sizes in found.saved.values()
+        for each in sizes.values()
+    )
+    return [hollow_handle(f"fewer than {LEAST_SEEDS} seeds")] if few else []
+
+
+def _band(axes: Axes, points: Sequence[GainPoint], color: str) -> None:
+    bounds = [(p.baseline_compute, p.interval.low, p.interval.high) for p in points if p.interval is not None]
+    if bounds:
+        at, low, high = np.array(bounds).T
+        axes.fill_between(at, low, high, color=color, alpha=0.12, linewidth=0)
+
+
+def _limit(axes: Axes, values: Sequence[float], below: float = 0.05) -> None:
+    """Vertical limits around these values: an interval that runs away is cut, not the picture squeezed."""
+    low, high = max(min(values), -1.0), min(max(values), 1.0)
+    high = max(high, low + 0.1)
+    span = high - low
+    axes.set_ylim(low - below * span / (1 - below), high + 0.05 * span)

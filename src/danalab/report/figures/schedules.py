@@ -1,0 +1,197 @@
+"""The schedules of a log-time optimizer over a run: beta(t), alpha(t), lambda(t) and the learning rate.
+
+Every number comes from the functions that the optimizers themselves call in each step (`optim.elementwise.functional`,
+`danalab.optim.schedules`); nothing is computed twice.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from danalab.errors import UserError
+from danalab.optim.core.settings import check_settings, resolve_decay
+from danalab.optim.elementwise.functional import decay_rate, log_time_scalars, schedule_factor
+from danalab.optim.schedules import get_schedule
+from danalab.report.figures.colors import optimizer_color
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSchedules:
+    """What sets the schedules of a run; delta and kappa may have several values, to be drawn side by side."""
+
+    steps: int = 10_000
+    """Length of the run [steps]."""
+    lr: float = 1e-3
+    """Peak learning rate."""
+    delta: tuple[float, ...] = (8.0,)
+    """Averaging windows."""
+    kappa: tuple[float, ...] = (0.85,)
+    """Exponents of the damping."""
+    omega: float | None = 4.0
+    """Strength of the decaying weight decay; None: `weight_decay` says it."""
+    horizon: float | None = None
+    """wd_ts = horizon / 10 [steps]; None: `steps`, unless wd_ts is given."""
+    weight_decay: float = 0.0
+    """Weight decay at the start, in place of omega."""
+    wd_ts: float | None = None
+    """Time scale of its decay [steps]."""
+    scheduler: str = "cos_inf"
+    """Learning-rate schedule."""
+    warmup: int | None = None
+    """Warm-up [steps]; None: steps / 50."""
+    scheduler_settings: Mapping[str, Any] = field(default_factory=dict)
+    """What that schedule knows."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """Columns of float64, one entry a step; entry k is of update t = k + 1."""
+
+    columns: dict[str, list[float]]
+    """`step`, `lr`, `schedule`, `beta`, `alpha`, `lambda`, `decay` = schedule x lambda; where delta or kappa has
+    several values, there are `beta[delta=8]`, `alpha[kappa=0.85]`, ..."""
+    weight_decay: float
+    wd_ts: float | None
+
+    def as_csv(self) -> str:
+        """One row a step."""
+        buffer = io.StringIO()
+        writer = csv.writer(buffer, lineterminator="\n")
+        writer.writerow(self.columns)
+        writer.writerows([f"{value:.10g}" for value in row] for row in zip(*self.columns.values(), strict=True))
+        return buffer.getvalue()
+
+    def at(self, t: int) -> dict[str, float]:
+        """The row of update t (from 1)."""
+        return {name: column[t - 1] for name, column in self.columns.items()}
+
+
+def schedule_table(run: RunSchedules) -> Table:
+    """The schedules of every step of `run`.
+
+    Raises:
+        UserError: a setting out of range.
+    """
+    warmup = run.steps // 50 if run.warmup is None else run.warmup
+    factor = get_schedule(run.scheduler, run.steps, warmup, **run.scheduler_settings)
+    if not run.delta or not run.kappa:
+        raise UserError("schedules: delta and kappa need at least one value each")
+    horizon = run.horizon
+    if run.omega is not None and horizon is None and run.wd_ts is None:
+        horizon = float(run.steps)
+    weight_decay, wd_ts = resolve_decay(
+        "schedules", weight_decay=run.weight_decay, wd_ts=run.wd_ts, omega=run.omega, horizon=horizon
+    )
+    t = torch.arange(1, run.steps + 1, dtype=torch.float64)
+    lr = run.lr * torch.tensor([factor(i) for i in range(run.steps)], dtype=torch.float64)
+    fixed = {"eps": 1e-8, "gamma3": 1.0, "alpha_offset": 1.0, "weight_decay": weight_decay, "wd_ts": wd_ts}
+
+    def group(delta: float, kappa: float) -> dict[str, Any]:
+        settings = {**fixed, "delta": delta, "kappa": kappa, "peak_lr": run.lr}
+        check_settings("schedules", {**settings, "lr": run.lr})
+        return {**settings, "lr": lr}
+
+    first = group(run.delta[0], run.kappa[0])
+    columns: dict[str, torch.Tensor] = {"step": t, "lr": lr, "schedule": torch.as_tensor(schedule_factor(first))}
+    for delta in run.delta:
+        columns[column("beta", "delta", delta, run.delta)] = 1 - log_time_scalars(group(delta, run.kappa[0]), t)["gain"]
+    for kappa in run.kappa:
+        columns[column("alpha", "kappa", kappa, run.kappa)] = log_time_scalars(group(run.delta[0], kappa), t)["alpha"]
+    columns["lambda"] = torch.as_tensor(decay_rate(first, t), dtype=torch.float64).expand(run.steps)
+    columns["decay"] = 1 - log_time_scalars(first, t)["keep"]
+    return Table({name: values.tolist() for name, values in columns.items()}, weight_decay, wd_ts)
+
+
+def column(what: str, setting: str, value: float, values: Sequence[float]) -> str:
+    """Name of a column, with the setting's value where there are several."""
+    return what if len(values) == 1 else f"{what}[{setting}={value:g}]"
+
+
+def schedule_figure(run: RunSchedules, table: Table) -> Figure:
+    """Four panels over the steps of the run: gain 1 - beta(t), alpha(t), lambda(t), learning rate."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10.0, 7.0), layout="constrained")
+    panels = figure.subplots(2, 2)
+    columns = _thinned(table.columns)
+    t = columns["step"]
+    for delta, color in zip(run.delta, _shades(len(run.delta)), strict=True):
+        gain = [1 - beta for beta in columns[column("beta", "delta", delta, run.delta)]]
+        panels[0, 0].plot(t, gain, color=color, label=rf"$\delta$ = {delta:g}")
+    for beta in (0.9, 0.999):
+        panels[0, 0].axhline(1 - beta, color=optimizer_color("adamw"), linestyle=":", linewidth=1)
+        panels[0, 0].annotate(
+            f"AdamW, beta {beta:g}",
+            (0.01, 1 - beta),
+            xycoords=("axes fraction", "data"),
+            va="bottom",
+            fontsize=8,
+            color=optimizer_color("adamw"),
+        )
+    _dress(panels[0, 0], r"weight of the new gradient, $1-\beta(t) = \delta/(\delta+t)$", "gain")
+    for kappa, color in zip(run.kappa, _shades(len(run.kappa)), strict=True):
+        alpha = columns[column("alpha", "kappa", kappa, run.kappa)]
+        panels[0, 1].plot(t, alpha, color=color, label=rf"$\kappa$ = {kappa:g}")
+    _dress(panels[0, 1], r"damping of the long momentum, $\alpha(t) = (1+t)^{1-\kappa}$", "factor")
+    color = optimizer_color("adana")
+    panels[1, 0].plot(t, columns["lambda"], color=color, label=r"$\lambda(t)$")
+    panels[1, 0].plot(t, columns["decay"], color=color, linestyle="--", label=r"$s(t)\,\lambda(t)$: what is applied")
+    # A schedule that ends at 0 would take the whole axis for its last steps: hence the floor.
+    _dress(panels[1, 0], _decay_title(table), "weight decay a step", floor=1e-4)
+    panels[1, 1].plot(t, columns["lr"], color=color, label=f"{run.scheduler}, peak {run.lr:g}")
+    _dress(panels[1, 1], r"learning rate, $\mathrm{lr}(t) = s(t) \times$ peak", "learning rate", log=False)
+    return figure
+
+
+def _thinned(columns: Mapping[str, list[float]]) -> dict[str, list[float]]:
+    """At most some thousand steps, dense at the start and even later: enough for the eye, and small as SVG."""
+    steps = len(columns["step"])
+    share = torch.linspace(0, 1, 800, dtype=torch.float64)
+    picked = torch.cat([share * (steps - 1), steps**share - 1]).round().long().unique().tolist()
+    return {name: [values[k] for k in picked] for name, values in columns.items()}
+
+
+def _decay_title(table: Table) -> str:
+    if table.wd_ts is None:
+        return rf"independent weight decay, constant $\lambda$ = {table.weight_decay:.3g}"
+    return rf"weight decay, $\lambda(t)$ = {table.weight_decay:.3g} / (1 + t / {table.wd_ts:g})"
+
+
+def _shades(count: int) -> list[Any]:
+    """ADana's own colour for one value, shades from dark to light for several."""
+    from matplotlib import colormaps
+
+    if count == 1:
+        return [optimizer_color("adana")]
+    return [colormaps["viridis"](0.85 * k / (count - 1)) for k in range(count)]
+
+
+def _dress(axes: Axes, title: str, y: str, log: bool = True, floor: float = 0.0) -> None:
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    values = [float(value) for line in axes.lines for value in line.get_ydata() if value > 0]  # pyright: ignore
+    if log:
+        axes.set(xscale="log")
+    if log and values and max(values) > 1.001 * min(values):
+        axes.set(yscale="log")
+        top = max(values)
+        if min(values) < floor * top:
+            axes.set_ylim(bottom=floor * top)
+        if min(values) > 0.05 * top:
+            axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+            axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+            axes.yaxis.set_minor_formatter(NullFormatter())
+    axes.set_title(title, fontsize=10)
+    axes.set(xlabel="optimizer step t", ylabel=y)
+    axes.grid(True, which="major", alpha=0.3, linewidth=0.6)
+    axes.legend(frameon=False, fontsize=9, loc="best")

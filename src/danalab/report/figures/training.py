@@ -1,0 +1,142 @@
+"""Figures that are made to be read: labelled axes with units, one colour an optimizer, log axes for power laws."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from danalab.ladder.runs.rows import ONE_JOBS_OWN
+from danalab.report.curves import Point, RunCurve
+from danalab.report.figures.colors import optimizer_color
+from danalab.report.figures.drawing import LOSS, canvas, counts, legend, look, powers, save_figure, short, styled, widen
+from danalab.train.config.train_config import MECHANICS
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+SEEDS = ("seed", "data_seed")
+SHAPE = ("heads", "size", "d_model", "n_layers", "n_heads", "head_dim", "mlp_dim", "n_kv_heads")
+STYLES = ("-", (0, (5, 2)), (0, (2, 1.2)), "-.", (0, (1, 1)))
+"""Of several lines of one optimizer, which share its colour."""
+MOST_WORDS = 3
+"""Differences that a line's name tells."""
+
+AXES: dict[str, tuple[str, Callable[[Point], float]]] = {
+    "tokens": ("training tokens", lambda point: point.tokens),
+    "flops": ("training compute [FLOPs]", lambda point: point.flops),
+    "step": ("optimizer steps", lambda point: point.step),
+}
+"""Horizontal axes: label with unit, and where a point stands on it."""
+
+
+@styled
+def loss_figure(curves: Sequence[RunCurve], axis: str = "tokens", baseline: RunCurve | None = None) -> Figure:
+    """Validation loss against tokens, compute or steps.
+
+    Runs that differ in nothing but the seed are drawn as one: mean line, band from lowest to highest. The baseline's
+    final loss is a dotted line, so that the eye finds where the others cross it.
+    """
+    label, position = AXES[axis]
+    figure, axes = canvas(label, LOSS)
+    drawn: Counter[str] = Counter()
+    for name, runs in _by_settings(curves).items():
+        _draw_group(axes, name, runs, position, STYLES[drawn[runs[0].opt] % len(STYLES)])
+        drawn[runs[0].opt] += 1
+    if baseline is not None:
+        axes.axhline(
+            baseline.final.val_loss, color=optimizer_color(baseline.opt), linestyle=":", linewidth=1,
+            label=f"{baseline.opt}'s final loss",
+        )  # fmt: skip
+    axes.set_xscale("log")
+    _zoom(axes, curves, position)
+    (powers if axis == "flops" else counts)(axes.xaxis)
+    legend(figure)
+    return figure
+
+
+@styled
+def lr_figure(curves: Sequence[RunCurve]) -> Figure:
+    """Final validation loss against peak learning rate: how each optimizer was tuned, and how sharply it minds."""
+    figure, axes = canvas("peak learning rate", "final " + LOSS)
+    by_opt: dict[str, list[RunCurve]] = defaultdict(list)
+    for curve in curves:
+        by_opt[curve.opt].append(curve)
+    for opt, runs in by_opt.items():
+        runs = sorted(runs, key=lambda run: run.config["config"]["lr"])
+        rates = [run.config["config"]["lr"] for run in runs]
+        losses = [run.final.val_loss for run in runs]
+        axes.plot(rates, losses, label=f"{opt} ({len(runs)} trial{'s' * (len(runs) > 1)})", **look(opt))
+    axes.set_xscale("log")
+    widen(axes.xaxis, [curve.config["config"]["lr"] for curve in curves])
+    powers(axes.xaxis)
+    legend(figure)
+    return figure
+
+
+def _by_settings(curves: Sequence[RunCurve]) -> dict[str, list[RunCurve]]:
+    """Runs that differ in seeds alone, by a name that says how they differ from others of their optimizer."""
+    groups: dict[str, list[RunCurve]] = defaultdict(list)
+    for curve in curves:
+        groups[json.dumps(_settings(curve), sort_keys=True, default=str)].append(curve)
+    several_sizes = len({curve.config["params"] for curve in curves}) > 1
+    named: dict[str, list[RunCurve]] = {}
+    for runs in groups.values():
+        relatives = [_settings(other[0]) for other in groups.values() if other[0].opt == runs[0].opt]
+        size = [f"{short(runs[0].config['params'])} parameters"] if several_sizes else []
+        name = ", ".join([runs[0].opt, *size, *_peculiar(_settings(runs[0]), relatives)])
+        name = name if name not in named else f"{name}, {runs[0].name}"
+        named[f"{name} ({len(runs)} seeds)" if len(runs) > 1 else name] = runs
+    return named
+
+
+def _settings(curve: RunCurve) -> dict[str, Any]:
+    """What was run: the configuration without seeds and mechanics, and the size."""
+    left_out = {*ONE_JOBS_OWN, *MECHANICS, *SEEDS} - {"data", "tokenizer"}
+    kept = {key: value for key, value in curve.config["config"].items() if key not in left_out and value is not None}
+    return {**kept, "params": curve.config["params"]}
+
+
+def _peculiar(settings: dict[str, Any], relatives: Sequence[dict[str, Any]]) -> list[str]:
+    """How these settings differ from the relatives', in a few words."""
+    differing = [key for key in settings if len({str(other.get(key)) for other in relatives}) > 1]
+    words: list[str] = []
+    # What follows from size or learning rate needs no mention.
+    followers = {"params", *SHAPE, "lr_multiplier", "weight_decay", "wd_ts", "warmup_steps"}
+    if "params" in differing:
+        followers |= {"lr", "iterations"} if settings.get("lr_multiplier") == 1 else {"iterations"}
+    for key in differing:
+        if key not in followers:
+            value = settings[key]
+            words.append(f"{key.replace('_', ' ')} {value:.3g}" if isinstance(value, float) else f"{key} {value}")
+    return words[:MOST_WORDS]
+
+
+def _draw_group(axes: Axes, name: str, runs: list[RunCurve], position: Callable[[Point], float], style: Any) -> None:
+    color = optimizer_color(runs[0].opt)
+    shared = set.intersection(*({point.step for point in run.points} for run in runs))
+    picked = [[point for point in run.points if point.step in shared and point.tokens > 0] for run in runs]
+    x = [position(point) for point in picked[0]]
+    losses = np.array([[point.val_loss for point in points] for points in picked])
+    axes.plot(x, losses.mean(axis=0), color=color, label=name, linestyle=style, linewidth=1.6)
+    if len(runs) > 1:
+        axes.fill_between(x, losses.min(axis=0), losses.max(axis=0), color=color, alpha=0.2, linewidth=0)
+
+
+def _zoom(axes: Axes, curves: Sequence[RunCurve], position: Callable[[Point], float]) -> None:
+    """Leave the first fall from ln(vocabulary) out of the picture: the question is decided below it."""
+    points = [point for curve in curves for point in curve.points if point.tokens > 0]
+    losses = [point.val_loss for point in points]
+    lowest = min(losses)
+    final = max(curve.final.val_loss for curve in curves)
+    top = max(final + 0.1, min(max(losses), lowest + 0.45 * (max(losses) - lowest)))
+    axes.set_ylim(lowest - 0.03 * (top - lowest), top)
+    shown = [position(point) for point in points if point.val_loss <= top]
+    axes.set_xlim(0.9 * min(shown), 1.1 * max(shown))
+
+
+__all__ = ["AXES", "loss_figure", "lr_figure", "save_figure"]

@@ -1,0 +1,147 @@
+"""What a reader wants first: how much compute each optimizer saves, at which scale, and how well that is known."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from danalab.ladder.analysis import Analysis, Tuned
+from danalab.ladder.fit.statistics import Interval
+from danalab.ladder.saved.at_size import Saved
+from danalab.report.data import LEAST_SEEDS, Material
+from danalab.report.figures.drawing import short
+
+NOT_KNOWN = "noise not known"
+NOT_REACHED = "not reached"
+
+
+@dataclass(frozen=True)
+class Headline:
+    """One contender at the largest size where the baseline ran too."""
+
+    opt: str
+    answer: str
+    """A share with its sign, or "not reached"."""
+    params: int
+    """Scale at which this was measured."""
+    known: str
+    """Its interval, or why there is none."""
+    seeds: str
+    """Of each side."""
+    trials: str
+    """Learning rates that each side was given."""
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """All of it in words."""
+        return f"at {short(self.params)} parameters", self.known, f"{self.seeds}; {self.trials}"
+
+
+def headlines(material: Material) -> list[Headline]:
+    """An answer for each contender, those that saved most first."""
+    found = material.found
+    ranked = []
+    for opt in found.opts[1:]:
+        mine = material.largest(opt)
+        saved = None if mine is None else found.saved.get(opt, {}).get(mine.params)
+        if mine is None or saved is None:
+            continue
+        same_size = [each for each in found.at(found.baseline) if each.params == mine.params]
+        base = next((each for each in same_size if each.tokens == mine.tokens), same_size[-1])
+        rank = saved.saved if saved.saved is not None else -2 + (saved.behind or 0)
+        answer = Headline(opt, share(saved), mine.params, known(saved), _seeds(saved), _trials(mine, base))
+        ranked.append((rank, answer))
+    return [answer for _, answer in sorted(ranked, key=lambda each: -each[0])]
+
+
+def verdict(found: Analysis) -> list[str]:
+    """What the numbers say, in words, whoever won."""
+    sentences = []
+    for opt in found.opts[1:]:
+        sizes = found.saved.get(opt, {})
+        if not sizes:
+            continue
+        values = [each.saved for each in sizes.values() if each.saved is not None]
+        words = f"{opt} reached {found.baseline}'s final loss at {len(values)} of {len(sizes)} sizes"
+        if values:
+            bounds = dict.fromkeys((f"{min(values):+.0%}", f"{max(values):+.0%}"))
+            words += f", with {' to '.join(bounds)} of the compute saved"
+        gain = found.gains.get(opt)
+        if gain is not None and gain.mean is not None:
+            words += f"; by the laws {gain.mean:+.1%} at equal loss"
+            if gain.interval is not None:
+                words += f" ({gain.interval.low:+.1%} to {gain.interval.high:+.1%})"
+        sentences.append(words + ".")
+    fewest = min((len(each.runs) for each in found.tuned), default=0)
+    if fewest < LEAST_SEEDS:
+        sentences.append(
+            f"Some sizes have {fewest} seed{'s' * (fewest > 1)}: with fewer than {LEAST_SEEDS} the noise is not known."
+        )
+    trials = {opt: sorted({each.trials for each in found.at(opt)}) for opt in found.opts}
+    what = "Learning-rate trials" if all(map(_is_about_rates, found.tuned)) else "Settings tried"
+    sentences.append(
+        f"{what} at each size: "
+        + "; ".join(f"{opt} {' or '.join(map(str, counts))}" for opt, counts in trials.items())
+        + "."
+    )
+    return sentences
+
+
+def caveat(material: Material) -> str | None:
+    """Where the best learning rate was the outermost one tried, or None."""
+    tuned = [each for each in material.found.tuned if len(each.rates) > 1]
+    edges = [each for each in tuned if each.at_edge]
+    if not edges:
+        return None
+    whose = ", ".join(dict.fromkeys(each.opt for each in edges))
+    return (
+        f"At {len(edges)} of {len(tuned)} tuned points ({whose}) the best learning rate is the outermost one that was "
+        "tried: a better one may lie beyond."
+    )
+
+
+def share(saved: Saved) -> str:
+    """The compute saved for people."""
+    return NOT_REACHED if saved.saved is None else f"{saved.saved:+.1%}"
+
+
+def interval_words(interval: Interval | None) -> str:
+    """An interval of shares for people."""
+    if interval is None:
+        return NOT_KNOWN
+    low = f"{interval.low:+.1%}" if math.isfinite(interval.low) else NOT_REACHED
+    return f"{low} to {interval.high:+.1%}"
+
+
+def interval_of(saved: Saved) -> Interval | None:
+    """The interval, where both sides have seeds enough to know the noise."""
+    return saved.interval if min(saved.n_baseline, saved.n_contender) >= LEAST_SEEDS else None
+
+
+def known(saved: Saved) -> str:
+    """How well it is known; where not reached, how far the contender came."""
+    if saved.saved is None:
+        return (
+            "ends above it"
+            if saved.behind is None
+            else f"ends where the baseline is at {saved.behind:.0%} of its compute"
+        )
+    interval = interval_of(saved)
+    return NOT_KNOWN if interval is None else f"{interval.level:.0%} interval {interval_words(interval)}"
+
+
+def _seeds(saved: Saved) -> str:
+    if saved.n_baseline == saved.n_contender:
+        return f"{saved.n_contender} seed{'s' * (saved.n_contender != 1)} each"
+    return f"{saved.n_contender} seed{'s' * (saved.n_contender != 1)}, the baseline {saved.n_baseline}"
+
+
+def _trials(mine: Tuned, base: Tuned) -> str:
+    what = "learning rate" if _is_about_rates(mine) and _is_about_rates(base) else "setting"
+    tried = f"{mine.trials} {what}{'s' * (mine.trials != 1)} tried"
+    return f"{tried} by each" if mine.trials == base.trials else f"{tried}, by the baseline {base.trials}"
+
+
+def _is_about_rates(tuned: Tuned) -> bool:
+    """Whether its trials differ in learning rates and in nothing else."""
+    return tuned.trials == len(tuned.rates)

@@ -1,0 +1,221 @@
+"""The tables of a ladder, as headings and lines of text: for the terminal, Markdown, LaTeX and CSV alike."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Sequence
+
+from danalab.ladder.analysis import Analysis
+from danalab.report.cost import hours_of, relative_time, spent
+from danalab.report.data import Material, Row, is_finished
+from danalab.report.tables.headline import headlines, interval_of, interval_words, share
+from danalab.report.tables.links import Linked
+
+Table = tuple[list[str], list[list[str]]]
+Address = Callable[[Row], str]
+"""Where a run's folder is, from where the table is read."""
+
+
+def headline_table(material: Material) -> Table:
+    """A line for each contender at the largest size that the baseline ran too."""
+    lines = [
+        [each.opt, each.answer, each.known.replace("95% interval ", ""), f"{each.params:,}", each.seeds, each.trials]
+        for each in headlines(material)
+    ]
+    against = f"compute saved against {material.found.baseline}"
+    return ["optimizer", against, "95% interval", "parameters", "seeds", "learning rates"], lines
+
+
+def tuned_table(found: Analysis, address: Address | None = None) -> Table:
+    """A line for each optimizer and size: its best learning rate (an outermost one is marked: the best may lie beyond),
+    how many settings were tried, its loss over seeds."""
+    lines = []
+    for opt in found.opts:
+        for each in found.at(opt):
+            edge = " (edge)" if each.at_edge else ""
+            lines.append([
+                opt,
+                f"{each.params:,}",
+                f"{each.flops:.3g}",
+                f"{each.lr:.3g}{edge}",
+                str(each.trials),
+                _linked(f"{each.loss:.4f}", each.runs[:1], address),
+                "-" if each.spread is None else f"{each.spread:.4f}",
+                _seeds(each.runs, address),
+            ])  # fmt: skip
+    return ["optimizer", "parameters", "FLOPs", "peak lr", "trials", "val loss", "sd over seeds", "seeds"], lines
+
+
+def saved_table(found: Analysis, address: Address | None = None) -> Table:
+    """A line for each contender and size, and one for each contender over all sizes by the laws."""
+    lines: list[list[str]] = []
+    runs = {(each.opt, each.params): each.runs for each in found.tuned}
+    for opt in found.opts[1:]:
+        for params, saved in sorted(found.saved.get(opt, {}).items()):
+            behind = "" if saved.behind is None else f"{saved.behind:.0%}"
+            lines.append([
+                opt,
+                f"{params:,}",
+                _linked(share(saved), runs[opt, params][:1], address),
+                "-" if saved.saved is None else interval_words(interval_of(saved)),
+                behind,
+                _seeds(runs[opt, params], address),
+                _seeds(runs[found.baseline, params], address),
+            ])  # fmt: skip
+        if opt in found.gains:
+            gain = found.gains[opt]
+            words = "no loss in common" if gain.mean is None else f"{gain.mean:+.1%}"
+            lines.append([opt, "all, by the laws", words, interval_words(gain.interval), "", "", ""])
+    base = found.baseline
+    return [
+        "optimizer",
+        "parameters",
+        "compute saved",
+        "95% interval",
+        f"where {base} was there",
+        "seeds",
+        f"{base}'s seeds",
+    ], lines
+
+
+def law_table(found: Analysis) -> Table:
+    """A line for each optimizer's loss law."""
+    lines = []
+    for opt, law in found.loss_laws.items():
+        cells = []
+        for name, value in law.coefficients.items():
+            interval = law.intervals.get(name)
+            cells.append(f"{value:.4g}" + (f" ({interval.low:.4g} to {interval.high:.4g})" if interval else ""))
+        lines.append([opt, *cells, f"{law.r2:.5f}", Linked(str(len(law.residuals)), f"#runs-{opt}")])
+    names = list(next(iter(found.loss_laws.values())).coefficients) if found.loss_laws else []
+    return ["optimizer", *names, "R2 of log loss", "runs"], lines
+
+
+def lr_law_table(found: Analysis) -> Table:
+    """A line for each optimizer's learning-rate law, lr = a (b + P)^d."""
+    lines = [
+        [
+            opt,
+            f"{law.a:.4g}",
+            f"{law.b:.4g}",
+            f"{law.d:.4g}",
+            str(law.n_sizes),
+            Linked(str(law.n_trials), f"#runs-{opt}"),
+        ]
+        for opt, law in found.lr_laws.items()
+    ]
+    return ["optimizer", "a", "b", "d", "sizes", "trials"], lines
+
+
+def cost_table(material: Material) -> Table:
+    """Device-hours of each optimizer's runs, as logged, evaluation apart; with a price, the cost."""
+    price, ratios = material.dollars_per_hour, relative_time(material)
+    lines = []
+    for opt, mine in spent(material).items():
+        ratio = f"{ratios[opt]:.2f}" if opt in ratios else "-"
+        lines.append([
+            opt, ", ".join(sorted(mine.devices)), Linked(str(mine.runs), f"#runs-{opt}"),
+            *(f"{mine.hours[part]:.3g}" for part in mine.hours), f"{mine.total:.3g}", ratio,
+            *([] if price is None else [f"{mine.total * price:.2f}"]),
+        ])  # fmt: skip
+    priced = [] if price is None else [f"cost at {price:g} $/h"]
+    hours = ["hours of trials", "of the chosen rate", "of failed runs", "device-hours"]
+    return ["optimizer", "device", "runs", *hours, f"time a token / {material.found.baseline}'s", *priced], lines
+
+
+def runs_table(rows: Sequence[Row], address: Address) -> Table:
+    """A line for each run, whatever came of it."""
+    lines = [
+        [
+            row["opt"],
+            Linked(row["name"], address(row)),
+            f"{row['params']:,}",
+            rate_words(row),
+            str(row["seed"]),
+            f"{row['final_loss']:.4f}" if is_finished(row) else status_words(row),
+            f"{hours_of(row):.3g}",
+        ]
+        for row in rows
+    ]
+    return ["optimizer", "run", "parameters", "peak lr", "seed", "val loss", "device-hours"], lines
+
+
+def failed_table(rows: Sequence[Row], address: Address) -> Table:
+    """A line for each run that did not end with a finite loss."""
+    lines = [
+        [row["opt"], Linked(row["name"], address(row)), rate_words(row), status_words(row)]
+        for row in rows
+        if not is_finished(row)
+    ]  # fmt: skip
+    return ["optimizer", "run", "peak lr", "what happened"], lines
+
+
+def rate_words(row: Row) -> str:
+    """The run's peak learning rate."""
+    return "-" if row.get("lr") is None else f"{row['lr']:.3g}"
+
+
+def status_words(row: Row) -> str:
+    """What came of a run without a final loss."""
+    if row["status"] == "finished":
+        return "loss not finite"
+    return "loss not finite, stopped" if row["status"] == "nonfinite" else str(row["status"])
+
+
+def _linked(text: str, runs: Sequence[Row], address: Address | None) -> str:
+    return text if address is None or not runs else Linked(text, address(runs[0]))
+
+
+def _seeds(runs: Sequence[Row], address: Address | None) -> str:
+    """The seeds, each a link to its run."""
+    if address is None:
+        return str(len(runs))
+    return Linked.several([(str(row["seed"]), address(row)) for row in sorted(runs, key=lambda row: row["seed"])])
+
+
+def as_markdown(table: Table) -> str:
+    """For a README, links to folders included."""
+    headings, lines = table
+    rows = ["| " + " | ".join(headings) + " |", "|" + " --- |" * len(headings)]
+    return "\n".join(rows + ["| " + " | ".join(map(_markdown_cell, line)) + " |" for line in lines]) + "\n"
+
+
+def _markdown_cell(cell: str) -> str:
+    if not isinstance(cell, Linked):
+        return cell
+    return ", ".join(text if url.startswith("#") else f"[{text}]({url})" for text, url in cell.pieces)
+
+
+def as_latex(table: Table) -> str:
+    """For a paper, with booktabs."""
+    headings, lines = table
+    columns = "l" + "r" * (len(headings) - 1)
+    body = [" & ".join(map(_escaped, line)) + r" \\" for line in lines]
+    head = " & ".join(map(_escaped, headings)) + r" \\"
+    parts = [
+        rf"\begin{{tabular}}{{{columns}}}",
+        r"\toprule",
+        head,
+        r"\midrule",
+        *body,
+        r"\bottomrule",
+        r"\end{tabular}",
+    ]
+    return "\n".join(parts) + "\n"
+
+
+def _escaped(text: str) -> str:
+    for character in "%_&#$":
+        text = text.replace(character, "\\" + character)
+    for words, sign in (("<=", "$\\le$"), (">=", "$\\ge$"), ("^", r"\^{}"), ("~", r"\~{}")):
+        text = text.replace(words, sign)
+    return text
+
+
+def as_csv(table: Table) -> str:
+    """For a spreadsheet."""
+    text = io.StringIO()
+    writer: Sequence[Sequence[str]] = [table[0], *table[1]]
+    csv.writer(text, lineterminator="\n").writerows(writer)
+    return text.getvalue()

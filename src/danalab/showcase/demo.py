@@ -1,0 +1,195 @@
+"""The whole story in minutes on a laptop CPU: corpus, tokenizer, AdamW and ADana tuned alike, pictures, table, samples.
+
+    out/index.html                 everything on one page
+    out/loss-tokens.png, ...       the pictures, as PNG and SVG
+    out/table.md, demo.json        the numbers
+    out/runs/NAME/                 ordinary run folders: `danalab compare`, `generate`, `eval` work on them
+
+Started again, it goes on where it was stopped.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import mean, stdev
+from typing import TYPE_CHECKING, Any
+
+from danalab.files import write_atomically, write_json
+from danalab.report.comparison import COLUMNS, Row, compare, markdown_table, table_cells
+from danalab.report.curves import RunCurve, read_curve
+from danalab.report.figures.training import loss_figure, lr_figure, save_figure
+from danalab.report.page import Page
+
+if TYPE_CHECKING:
+    from danalab.ladder.runs.pool import Job
+
+MODEL = {"arch": "enoki", "d_model": 128, "n_layers": 2, "n_heads": 2}
+SEQ_LEN = 128
+BATCH_SIZE = 8
+EVAL_BATCHES = 4
+"""Validation windows of an evaluation, in batches; the last one reads the whole split."""
+TRIALS = {"adamw": (2e-3, 4e-3, 8e-3), "adana": (1e-3, 2e-3, 4e-3)}
+"""Peak learning rates tried for each optimizer, equally many, all at full length."""
+PROMPTS = ("def read_", "import ", '    """Return the ')
+
+
+@dataclass(frozen=True, kw_only=True)
+class DemoConfig:
+    """How large a demonstration."""
+
+    out: Path = Path("demo")
+    """Folder for everything that the demo makes."""
+    tokens: int = 1_500_000
+    """Training tokens of each run."""
+    vocab_size: int = 1024
+    """Size of the byte-pair encoding trained on the corpus [tokens]."""
+    seeds: int = 1
+    """Runs at each optimizer's best learning rate, with different seeds."""
+    jobs: int | None = None
+    """Runs at a time, one thread each; default one a core."""
+
+
+@dataclass(frozen=True)
+class Demo:
+    """What came out."""
+
+    rows: list[Row]
+    """The best trial of each optimizer, all seeds."""
+    trials: list[Row]
+    """All trials."""
+    page: Path
+
+    def as_dict(self) -> dict[str, Any]:
+        """All numbers, ready for JSON."""
+        return {
+            "page": str(self.page),
+            "runs": [asdict(r) for r in self.rows],
+            "trials": [asdict(r) for r in self.trials],
+        }
+
+
+def run_demo(config: DemoConfig) -> Demo:
+    """Prepare the corpus, train all trials, compare the best, draw and write everything into `config.out`."""
+    from danalab.data import resolve_dataset
+    from danalab.ladder.runs.pool import run_jobs
+
+    config.out.mkdir(parents=True, exist_ok=True)
+    data = resolve_dataset("stdlib", f"bpe-{config.vocab_size}", config.out / "datasets")
+    trials = [_job(config, data, opt, lr, seed=0) for opt, rates in TRIALS.items() for lr in rates]
+    run_jobs(trials, parallel=config.jobs, title="learning-rate trials")
+    curves = [read_curve(job.folder) for job in trials]
+    best = [min((c for c in curves if c.opt == opt), key=lambda c: c.final.val_loss) for opt in TRIALS]
+
+    repeats = [
+        _job(config, data, curve.opt, curve.config["config"]["lr"], seed=seed)
+        for curve in best
+        for seed in range(1, config.seeds)
+    ]
+    run_jobs(repeats, parallel=config.jobs, title="more seeds at the best learning rates")
+    finals = best + [read_curve(job.folder) for job in repeats]
+    demo = Demo(compare(finals, best[0].name), compare(curves, best[0].name), config.out / "index.html")
+    _write(config, demo, finals, curves)
+    return demo
+
+
+def _job(config: DemoConfig, data: Path, opt: str, lr: float, seed: int) -> Job:
+    from danalab.ladder.runs.pool import Job
+
+    steps = config.tokens // (BATCH_SIZE * SEQ_LEN)
+    settings = {
+        **MODEL,
+        "opt": opt,
+        "lr": lr,
+        "seed": seed,
+        "data_seed": 1337 + seed,
+        "data": str(data),
+        "seq_len": SEQ_LEN,
+        "batch_size": BATCH_SIZE,
+        "iterations": steps,
+        "eval_interval": max(1, steps // 30),
+        "eval_batches": EVAL_BATCHES,
+        "log_interval": max(1, steps // 60),
+        "ckpt_interval": max(1, steps // 4),
+    }
+    return Job(
+        config.out / "runs" / f"{opt}-lr{lr:g}" if seed == 0 else config.out / "runs" / f"{opt}-lr{lr:g}-seed{seed}",
+        settings,
+    )
+
+
+def _write(config: DemoConfig, demo: Demo, finals: Sequence[RunCurve], curves: Sequence[RunCurve]) -> None:
+    base = finals[0]
+    figures = {
+        "loss-tokens": (loss_figure(finals, "tokens", base), "Validation loss against training tokens."),
+        "loss-flops": (loss_figure(finals, "flops", base), "Validation loss against training compute."),
+        "lr": (lr_figure(curves), "Final validation loss of every learning-rate trial."),
+    }
+    page = Page("AdamW and ADana, side by side", _setting(config, demo))
+    page.heading("What came out")
+    for sentence in verdict(demo.rows):
+        page.paragraph(sentence)
+    page.table(list(COLUMNS), [table_cells(row) for row in demo.rows])
+    for stem, (figure, caption) in figures.items():
+        save_figure(figure, config.out / stem)
+        page.figure(figure, caption)
+    page.heading("All trials")
+    page.table(list(COLUMNS), [table_cells(row) for row in demo.trials])
+    page.heading("Samples")
+    for curve in finals[: len(TRIALS)]:
+        page.paragraph(f"{curve.opt}, peak learning rate {curve.config['config']['lr']:g}:")
+        for text in _samples(config.out / "runs" / curve.name):
+            page.verbatim(text)
+    write_atomically(config.out / "table.md", markdown_table(demo.rows))
+    write_json(config.out / "demo.json", demo.as_dict())
+    write_atomically(demo.page, page.render())
+
+
+def _setting(config: DemoConfig, demo: Demo) -> str:
+    row = demo.rows[0]
+    trials = len(next(iter(TRIALS.values())))
+    return (
+        f"Enoki with {row.params:,} parameters on Python's standard library, byte-pair encoding of {config.vocab_size} "
+        f"tokens, {row.tokens:,} training tokens. Each optimizer had {trials} learning-rate trials at full length; "
+        "everything but optimizer and learning rate is the same."
+    )
+
+
+def verdict(rows: Sequence[Row]) -> list[str]:
+    """What the numbers say, in words, whoever won."""
+    by_opt = {opt: [row for row in rows if row.opt == opt] for opt in TRIALS}
+    losses = {opt: [row.val_loss for row in group] for opt, group in by_opt.items()}
+    adamw, adana = mean(losses["adamw"]), mean(losses["adana"])
+    winner, loser = ("ADana", "AdamW") if adana < adamw else ("AdamW", "ADana")
+    first = (
+        f"{winner} ends {abs(adamw - adana):.4f} nats a token below {loser} "
+        f"({min(adamw, adana):.4f} against {max(adamw, adana):.4f})."
+    )
+    seeds = len(losses["adana"])
+    if seeds < 2:
+        spread = "One seed: how much of that is noise is not known; --seeds 3 tells."
+    else:
+        spread = (
+            f"Spread over {seeds} seeds (standard deviation): "
+            f"AdamW {stdev(losses['adamw']):.4f}, ADana {stdev(losses['adana']):.4f}."
+        )
+    saved = [row.compute_saved for row in by_opt["adana"] if row.compute_saved is not None]
+    if len(saved) < seeds:
+        compute = f"ADana reached AdamW's final loss in {len(saved)} of {seeds} runs."
+    else:
+        compute = f"ADana reached AdamW's final loss with {mean(saved):.0%} of the compute saved."
+    return [first, spread, compute]
+
+
+def _samples(folder: Path) -> list[str]:
+    from danalab.train.run.sampling import Sampler
+
+    sampler = Sampler.open(folder)
+    return [prompt + sampler.sample(prompt, None, seed=0, temperature=0.7, top_k=40).text for prompt in PROMPTS]
+
+
+def as_json(demo: Demo) -> str:
+    """One line of JSON for programs."""
+    return json.dumps(demo.as_dict())

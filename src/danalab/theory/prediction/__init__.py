@@ -1,0 +1,1 @@
+"""Exponents, the compute-optimal frontier, and predictions beside measured curves."""

@@ -1,0 +1,146 @@
+"""Which phase a problem is in, how fast each algorithm's loss falls, and the compute-optimal exponents.
+
+Up to constants P = F0 + Fpp + Fac + Kpp, each a power of d and of the effective clock
+theta(t) = gamma2 t + (int_0^t sqrt(gamma1 gamma3))^2:
+
+    F0 = d^(-2a + max(0, 1 - 2b)),  Fpp = theta^-x,  Fac = theta^-(1 - 1/2a) / d,  Kpp = gamma2 theta^-y,
+    x = (2a + 2b - 1) / 2a,  y = 2 - 1/2a,  gamma2 = d^-max(0, 1 - 2a).
+
+Exponents at fixed compute f = d t come from minimising the largest term over d = f^u: a linear programme in logarithms.
+Source: SGD: Paquette et al. 2024 (arXiv 2405.15074). DANA: balance of terms after Ferbach et al. 2025
+(arXiv 2505.16098), checked against the integrated loss (bench/theory.py).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from danalab.errors import UserError, nearest
+from danalab.theory.problem.model import check_exponents
+
+Family = Literal["sgd", "dana-constant", "dana-decaying"]
+FAMILIES = ("sgd", "dana-constant", "dana-decaying")
+
+IVA_BORDER = 1 - 1 / math.sqrt(2)
+
+
+def phase(alpha: float, beta: float) -> str:
+    """Name of the phase: Ia, Ib, Ic, II, III, IVa or IVb.
+
+    Raises:
+        UserError: exponents outside the phases.
+    """
+    check_exponents(alpha, beta)
+    if alpha > 0.5:
+        return "Ia" if beta < 0.5 else "II" if beta < alpha else "III"
+    if beta < 0.5:
+        return "Ib"
+    return "Ic" if alpha < 0.25 else "IVb" if alpha < IVA_BORDER else "IVa"
+
+
+@dataclass(frozen=True)
+class Term:
+    """log(term) = constant . (log d, log t): exponents of d and of t."""
+
+    name: str
+    d: float
+    t: float
+
+
+def _clock(alpha: float, family: Family) -> list[tuple[float, float]]:
+    """theta(t) is the largest of d^p t^q over the (p, q) returned."""
+    p = -max(0.0, 1 - 2 * alpha)
+    plain = (p, 1.0)
+    if family == "dana-constant":
+        return [plain, (p - 1, 2.0)]
+    if family == "sgd" or alpha <= 0.5:
+        return [plain]  # below the line kappa = 1 / 2a > 1: the momentum's weight vanishes too fast to matter
+    return [plain, (p, 2 - 1 / (2 * alpha))]
+
+
+def _clock_exponents(alpha: float, beta: float) -> dict[str, tuple[float, float]]:
+    """(exponent of d, exponent of 1/theta) of the terms that exist in this phase, apart from F0."""
+    terms = {"Fpp": (0.0, (2 * alpha + 2 * beta - 1) / (2 * alpha))}
+    if alpha > 0.5 and beta > 0.5:
+        terms["Fac"] = (-1.0, 1 - 1 / (2 * alpha))
+    if alpha > 0.25:
+        terms["Kpp"] = (-max(0.0, 1 - 2 * alpha), 2 - 1 / (2 * alpha))
+    return terms
+
+
+def _floor_exponent(alpha: float, beta: float) -> float:
+    return -2 * alpha + max(0.0, 1 - 2 * beta)
+
+
+def time_exponents(alpha: float, beta: float, family: Family) -> dict[str, float]:
+    """-d log P / d log t of every term of the loss, late (t > d for DANA-constant).
+
+    Raises:
+        UserError: exponents outside the phases, unknown family.
+    """
+    check_exponents(alpha, beta)
+    speed = max(q for _, q in _clock(alpha, _checked(family)))
+    if family == "dana-constant" and alpha <= 0.5:
+        speed = 1.0  # SGD has reached its floor when the momentum would set in
+    return {name: power * speed for name, (_, power) in _clock_exponents(alpha, beta).items()}
+
+
+@dataclass(frozen=True)
+class ComputeOptimum:
+    """Best loss P ~ f^-loss at compute f = d t, reached with d ~ f^size."""
+
+    loss: float
+    size: float
+
+
+def compute_optimum(alpha: float, beta: float, family: Family) -> ComputeOptimum:
+    """Compute-optimal exponents of `family` at (alpha, beta).
+
+    Raises:
+        UserError: exponents outside the phases, unknown family.
+    """
+    check_exponents(alpha, beta)
+    clock = _clock(alpha, _checked(family))
+    # Each term as a function of u: the least, over the clock's branches, of (d-exponent) u + (t-exponent) (1 - u).
+    terms = [[Term("F0", _floor_exponent(alpha, beta), 0.0)]]
+    for name, (d, power) in _clock_exponents(alpha, beta).items():
+        terms.append([Term(name, d - power * p, -power * q) for p, q in clock])
+
+    def loss(u: float) -> float:
+        return max(min(line.d * u + line.t * (1 - u) for line in term) for term in terms)
+
+    best = min(_candidates([line for term in terms for line in term]), key=lambda u: (round(loss(u), 12), u))
+    return ComputeOptimum(-loss(best), best)
+
+
+def _candidates(lines: list[Term]) -> list[float]:
+    """Where a piecewise linear function made of these lines can have its minimum on [0, 1]."""
+    points = [0.0, 1.0]
+    for a, b in itertools.combinations(lines, 2):
+        slope = (a.d - a.t) - (b.d - b.t)
+        if abs(slope) > 1e-12:
+            u = (b.t - a.t) / slope
+            if 0 < u < 1:
+                points.append(u)
+    return points
+
+
+def floor_time_exponent(alpha: float, beta: float, family: Family) -> float:
+    """e with t ~ d^e: the steps after which the loss has come down to its capacity limit F0."""
+    check_exponents(alpha, beta)
+    clock, floor = _clock(alpha, _checked(family)), _floor_exponent(alpha, beta)
+    needed = []
+    for d, power in _clock_exponents(alpha, beta).values():
+        # d^(d) theta^-power = d^floor, theta the largest branch, so the earliest of the branches counts.
+        theta = (d - floor) / power
+        needed.append(min((theta - p) / q for p, q in clock))
+    return max(needed)
+
+
+def _checked(family: str) -> Family:
+    if family not in FAMILIES:
+        raise UserError(f"unknown family '{family}'{nearest(family, FAMILIES)}; known: {', '.join(FAMILIES)}")
+    return family  # pyright: ignore[reportReturnType]

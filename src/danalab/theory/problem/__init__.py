@@ -1,0 +1,1 @@
+"""Power-law random features: the model, its spectra and their deterministic equivalents."""

@@ -1,0 +1,159 @@
+"""Deterministic equivalents: what a random draw of the PLRF looks like when d is large.
+
+With l_j = j^(-2 alpha), the resolvent of K is governed by one scalar, m(z) = 1 - (1/d) sum_j l_j m / (l_j m - z).
+At z -> 0 it leaves one number tau, (1/d) sum_j tau l_j / (1 + tau l_j) = 1, from which the limit loss follows.
+Source: Paquette et al. 2024 (arXiv 2405.15074), section on deterministic equivalents; the equations were re-derived.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.integrate import quad
+from scipy.optimize import root_scalar
+
+from danalab.theory.problem.model import PLRF
+from danalab.theory.problem.sums import log_bins, power_sum_between
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """l_j with multiplicities (single levels, then logarithmic bins), and the target's share c_j^2 of each node."""
+
+    level: np.ndarray
+    count: np.ndarray
+    target: np.ndarray
+
+
+def nodes(model: PLRF, exact: int = 20_000, per_decade: int = 200) -> Nodes:
+    """Nodes of the sums over j = 1..v: single levels up to `exact`, bins beyond (error 1e-6 at the default)."""
+    first, last = log_bins(model.v, exact, per_decade)
+    many = last > first
+    j = first.astype(float)
+    level, target = j ** (-2 * model.alpha), j ** (-2 * (model.alpha + model.beta))
+    count = (last - first + 1).astype(float)
+    level[many] = power_sum_between(2 * model.alpha, first[many], last[many]) / count[many]
+    target[many] = power_sum_between(2 * (model.alpha + model.beta), first[many], last[many])
+    return Nodes(level, count, target)
+
+
+def _root(function: Callable[[float], float], low: float, high: float) -> float:
+    return float(root_scalar(function, bracket=(low, high), xtol=1e-13, method="brentq").root)
+
+
+def limit_tau(model: PLRF) -> float:
+    """tau with (1/d) sum_j tau l_j / (1 + tau l_j) = 1; infinite at v = d, where the features span everything."""
+    if model.v == model.d:
+        return math.inf
+    grid = nodes(model)
+
+    def excess(log_tau: float) -> float:
+        x = math.exp(log_tau) * grid.level
+        return float(grid.count @ (x / (1 + x))) / model.d - 1
+
+    # tau l_j must be large for some d of the v levels: between the scales of the first and far beyond the last.
+    low, high = math.log(1 / model.v), 2 * model.alpha * math.log(model.v) + 40
+    return math.exp(_root(excess, low, high))
+
+
+def limit_loss(alpha: float, beta: float, v: int, d: int) -> float:
+    """Irreducible risk P(theta*) of the PLRF, 1/2 sum_j j^(-2 (alpha + beta)) / (1 + tau l_j).
+
+    Args:
+        alpha, beta: data and target exponents.
+        v, d: hidden dimension and parameters, v >= d.
+    Raises:
+        UserError: exponents outside the phases, v < d.
+    """
+    model = PLRF(alpha, beta, v, d)
+    tau = limit_tau(model)
+    grid = nodes(model)
+    return 0.0 if math.isinf(tau) else 0.5 * float(np.sum(grid.target / (1 + tau * grid.level)))
+
+
+def limit_kappa(alpha: float, ratio: float) -> float:
+    """kappa = 1 / int_0^ratio dx / (kappa + x^(2 alpha)), ratio = v / d; tau ~ kappa d^(2 alpha) if 2 alpha > 1."""
+
+    def excess(log_kappa: float) -> float:
+        kappa = math.exp(log_kappa)
+        # In log x the integrand is one smooth bump whatever kappa is.
+        inside = quad(lambda s: math.exp(s) / (kappa + math.exp(2 * alpha * s)), -40, math.log(ratio), limit=400)[0]
+        return kappa * inside - 1
+
+    return math.exp(_root(excess, -12, 12))
+
+
+def limit_loss_continuum(alpha: float, beta: float, v: int, d: int) -> float:
+    """`limit_loss` with tau from the integral `limit_kappa` (for 2 alpha > 1; below, the same as `limit_loss`)."""
+    if 2 * alpha <= 1 or v == d:
+        return limit_loss(alpha, beta, v, d)
+    grid = nodes(PLRF(alpha, beta, v, d))
+    tau = limit_kappa(alpha, v / d) * d ** (2 * alpha)
+    return 0.5 * float(np.sum(grid.target / (1 + tau * grid.level)))
+
+
+def smallest_eigenvalue(model: PLRF) -> float:
+    """Left edge of the spectrum of K: z(u) = 1/u - (1/d) sum l / (l u - 1) at the u < 0 where dz/du = 0."""
+    if model.v == model.d:
+        return 0.0
+    grid = nodes(model)
+
+    def turning(log_u: float) -> float:
+        x = math.exp(log_u) * grid.level
+        return float(grid.count @ (x / (1 + x)) ** 2) / model.d - 1
+
+    low, high = math.log(1 / model.v), 2 * model.alpha * math.log(model.v) + 40
+    u = -math.exp(_root(turning, low, high))
+    return 1 / u - float(grid.count @ (grid.level / (grid.level * u - 1))) / model.d
+
+
+def resolvent(model: PLRF, x: np.ndarray, relative_height: float = 1e-4) -> np.ndarray:
+    """m(z) at z = x (1 + i relative_height): Newton's method, followed down from far above the real axis.
+
+    Args:
+        x: positive real points.
+        relative_height: distance from the axis as a share of x; the density is smoothed by as much.
+    """
+    grid = _thinned(model)
+    level, weight = grid.level[:, None], (grid.count / model.d)[:, None]
+    x = np.asarray(x, float)
+    m = np.ones(x.shape, complex)
+    heights = np.geomspace(1e3, relative_height * float(x.min()), 60 + int(20 * model.alpha * math.log(model.d)))
+    for height in heights:
+        z = x + 1j * np.maximum(height, relative_height * x)
+        for _ in range(3):
+            gap = level * m - z
+            value = m + np.sum(weight * level * m / gap, axis=0) - 1
+            m = m - value / (1 - np.sum(weight * level * z / gap**2, axis=0))
+    return m
+
+
+def _thinned(model: PLRF) -> Nodes:
+    # The density at eigenvalue x is smooth in the far levels; 60 bins a decade change it by less than 1e-3.
+    return nodes(model, exact=200, per_decade=60)
+
+
+@dataclass(frozen=True)
+class Density:
+    """Densities over the spectrum of K on a grid of eigenvalues."""
+
+    x: np.ndarray
+    eigenvalues: np.ndarray
+    """Number of eigenvalues a unit of x."""
+    rho: np.ndarray
+    """rho-measure mu(dx)/dx: the initial distance to the optimum that modes at x carry."""
+
+
+def density(model: PLRF, x: np.ndarray, relative_height: float = 1e-4) -> Density:
+    """Eigenvalue density of K and its rho-measure at x (Stieltjes inversion of the two resolvent forms)."""
+    x = np.asarray(x, float)
+    m = resolvent(model, x, relative_height)
+    z = x * (1 + 1j * relative_height)
+    grid = _thinned(model)
+    gap = grid.level[:, None] * m - z
+    count = np.sum(grid.count[:, None] / gap, axis=0).imag / math.pi
+    rho = (np.sum(grid.target[:, None] / gap, axis=0) / z).imag / math.pi
+    return Density(x, np.maximum(count, 0), np.maximum(rho, 0))

@@ -1,0 +1,1 @@
+"""Stochastic runs: many steps inside XLA."""

@@ -1,0 +1,1 @@
+"""Callbacks: progress, mirrors of metrics, statistics, profiles."""

@@ -1,0 +1,118 @@
+"""How weights move: norms of weights, gradients and updates of each parameter, and angular updates.
+
+With W, W' the weights before and after an update and D = W' - W: a matrix is flattened to rows (neurons) x the rest;
+angles are between W and W' as vectors, in radians; rows are summarised by the mean of their angles.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from danalab.optim.distributed.dtensor.layout import whole_of
+from danalab.train.callbacks.base import Callback
+from danalab.train.parallel.strategy import Sharing
+from danalab.train.run.metrics import MetricsFile
+
+EPS = 1e-12
+
+
+class Dynamics(Callback):
+    """Writes `dynamics.jsonl`, a row each logged step: `{"step": ..., "PARAMETER/norm": ..., ...}`.
+
+    Two and more dimensions: norm, grad_norm, update_norm, relative_update = |D|/|W|, angular_update,
+    neuron_angular_update (mean over rows). Fewer: rms, grad_rms, update_rms.
+    Costs a copy of the weights during the logged steps.
+    """
+
+    name = "dynamics"
+
+    def __init__(
+        self, file: Path, named_parameters: Iterable[tuple[str, Tensor]], sharing: Sharing, *, writes: bool = True
+    ):
+        """Args:
+        file: where the rows go.
+        sharing: knows the gradients; by the first step those parameters are attached to it.
+        writes: whether this rank is the one that writes; sharded parameters are gathered by all.
+        """
+        self._parameters = [(name, p) for name, p in named_parameters if p.requires_grad]
+        self._path, self._sharing, self._writes = file, sharing, writes
+        self._file: MetricsFile | None = None
+        self._before: list[Tensor] = []
+        self._row: dict[str, float] = {}
+
+    def on_start(self, step: int) -> None:
+        """Open the file without the rows past the resumed step."""
+        if self._writes:
+            self._file = MetricsFile(self._path, step)
+
+    def before_update(self, step: int, logged: bool) -> None:
+        """Remember the weights and measure the gradients."""
+        if not logged:
+            return
+        self._row = {}
+        self._before = [p.detach().clone() for _, p in self._parameters]
+        norms = {id(p): norm for p, norm in self._sharing.norm_of_each_gradient()}
+        for name, p in self._parameters:
+            if p.ndim >= 2:
+                self._row[f"{name}/grad_norm"] = norms[id(p)]
+            else:
+                self._row[f"{name}/grad_rms"] = norms[id(p)] / math.sqrt(p.numel())
+
+    def after_update(self, step: int, logged: bool) -> None:
+        """Measure the update and write the row."""
+        if not logged:
+            return
+        for (name, p), before in zip(self._parameters, self._before, strict=True):
+            old, new = whole_of(before).double(), whole_of(p).double()
+            self._row |= {f"{name}/{key}": value for key, value in update_statistics(old, new).items()}
+        self._before = []
+        if self._file is not None:
+            self._file.write({"step": step, **dict(sorted(self._row.items()))})
+
+    def sync(self) -> None:
+        """Make the rows so far durable."""
+        if self._file is not None:
+            self._file.sync()
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def update_statistics(old: Tensor, new: Tensor) -> dict[str, float]:
+    """What an update did to one parameter; see the module's docstring. `old`, `new`: equal shapes, float64."""
+    update = new - old
+    if old.ndim < 2:
+        return {"rms": _rms(new), "update_rms": _rms(update)}
+    norm, moved = float(torch.linalg.vector_norm(old)), float(torch.linalg.vector_norm(update))
+    rows = angles(old.flatten(1), new.flatten(1))
+    return {
+        "norm": float(torch.linalg.vector_norm(new)),
+        "update_norm": moved,
+        "relative_update": (moved + EPS) / (norm + EPS),
+        "angular_update": float(angles(old.flatten()[None], new.flatten()[None])[0]),
+        "neuron_angular_update": float(rows.mean()),
+    }
+
+
+def angles(a: Tensor, b: Tensor) -> Tensor:
+    """Angle between rows [rad], float64 [rows]; 0 for a row of zeros.
+
+    2 atan2(|a/|a| - b/|b||, |a/|a| + b/|b||), which is exact where the arc cosine of the scalar product is not: at the
+    small angles of a training step (W. Kahan).
+    """
+    a = torch.nn.functional.normalize(a, dim=1, eps=EPS)
+    b = torch.nn.functional.normalize(b, dim=1, eps=EPS)
+    apart, together = torch.linalg.vector_norm(a - b, dim=1), torch.linalg.vector_norm(a + b, dim=1)
+    return 2 * torch.atan2(apart, together)
+
+
+def _rms(x: Tensor) -> float:
+    return float(x.square().mean().sqrt())

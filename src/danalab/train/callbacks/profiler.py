@@ -1,0 +1,63 @@
+"""A trace of a few steps by torch's profiler, for chrome://tracing or Perfetto."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from danalab.train.callbacks.base import Callback
+
+log = logging.getLogger(__name__)
+
+WAIT, WARMUP, ACTIVE = 3, 1, 3
+"""Steps of a job that are let pass (allocation, compilation), that warm the profiler up, and that are traced."""
+
+
+class ProfilerTrace(Callback):
+    """Traces steps WAIT + WARMUP + 1 to WAIT + WARMUP + ACTIVE of this job into `trace-STEP-rankR.json.gz`."""
+
+    name = "profiler"
+
+    def __init__(self, folder: Path, rank: int = 0):
+        """Args: folder: where the traces go."""
+        self._folder, self._rank = folder, rank
+        self._profiler: Any = None
+        self._step = 0
+
+    def on_start(self, step: int) -> None:
+        """Start the profiler's own schedule."""
+        activities = [torch.profiler.ProfilerActivity.CPU]
+        if torch.cuda.is_available():
+            activities.append(torch.profiler.ProfilerActivity.CUDA)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._profiler = torch.profiler.profile(
+            activities=activities,
+            schedule=torch.profiler.schedule(wait=WAIT, warmup=WARMUP, active=ACTIVE, repeat=1),
+            on_trace_ready=self._write,
+            profile_memory=True,
+        )
+        self._profiler.start()
+
+    def _write(self, profiler: Any) -> None:
+        path = self._folder / f"trace-{self._step:08d}-rank{self._rank}.json.gz"
+        profiler.export_chrome_trace(str(path))
+        log.info("profile of steps %d to %d: %s", self._step - ACTIVE + 1, self._step, path)
+
+    def after_update(self, step: int, logged: bool) -> None:
+        """Tell the profiler that a step ended."""
+        if self._profiler is not None:
+            self._step = step
+            self._profiler.step()
+
+    def close(self) -> None:
+        """Stop; a job of too few steps leaves no trace, and says so."""
+        if self._profiler is None:
+            return
+        if not list(self._folder.glob(f"trace-*-rank{self._rank}.json.gz")):
+            log.warning("--profile: the job ended before step %d of its own, there is no trace", WAIT + WARMUP + ACTIVE)
+        profiler, self._profiler = self._profiler, None
+        profiler.on_trace_ready = None  # a half-filled trace is not what was asked for
+        profiler.stop()

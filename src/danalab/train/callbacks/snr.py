@@ -1,0 +1,91 @@
+"""How strong the signal is in each parameter: the momentum's signal-to-noise ratio, and how often its bound acts.
+
+Of optimizers of the Dana family, whose step has a damped momentum A = T^(1-kappa) |m|/r, held to `clipsnr` by some.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from danalab.optim.core.stats import signal_sums
+from danalab.train.callbacks.base import Callback
+from danalab.train.parallel.strategy import Sharing
+from danalab.train.run.metrics import MetricsFile
+
+FILE = "signal.jsonl"
+STATES = ("exp_avg", "exp_avg_sq", "tau")
+MEANS = ("snr", "damped", "clipped", "tau", "kappa", "effective_time")
+
+
+class Signal(Callback):
+    """Writes `signal.jsonl`, a row each logged step: `{"step": ..., "PARAMETER/snr": ..., "PARAMETER/clipped": ...}`.
+
+    Means over a parameter's coordinates, of the state that the step left: those of `optim.core.stats.collect` that
+    the optimizer has. Costs a pass over the state in the logged steps.
+    """
+
+    name = "signal"
+
+    def __init__(
+        self,
+        file: Path,
+        named_parameters: Iterable[tuple[str, Tensor]],
+        optimizer: Any,
+        sharing: Sharing,
+        *,
+        writes: bool = True,
+    ):
+        """Args:
+        file: where the rows go.
+        optimizer: of the Dana family.
+        sharing: how the ranks share the optimizer's state.
+        writes: whether this rank is the one that writes; the others take part in gathering.
+        """
+        self._names = {id(p): name for name, p in named_parameters}
+        self._optimizer, self._whole_states = optimizer, partial(sharing.whole_states, optimizer)
+        self._states = [name for name in STATES if next(self._whole_states(name), None) is not None]
+        self._path, self._writes = file, writes
+        self._file: MetricsFile | None = None
+
+    @property
+    def is_measurable(self) -> bool:
+        """Whether the optimizer keeps the second moment, without which there is no such ratio."""
+        return "exp_avg_sq" in self._states
+
+    def on_start(self, step: int) -> None:
+        """Open the file without the rows past the resumed step."""
+        if self._writes:
+            self._file = MetricsFile(self._path, step)
+
+    @torch.no_grad()
+    def after_update(self, step: int, logged: bool) -> None:
+        """Write the row of a logged step."""
+        if not logged:
+            return
+        groups = {id(p): group for group in self._optimizer.param_groups for p in group["params"]}
+        t = torch.as_tensor(float(self._optimizer.coefficients()["t"]))
+        row: dict[str, float] = {}
+        for found in zip(*map(self._whole_states, self._states), strict=True):
+            p = found[0][0]
+            state = dict(zip(self._states, (value for _, value in found), strict=True))
+            sums = signal_sums({"step": t, **state}, groups[id(p)])
+            row |= {f"{self._names[id(p)]}/{key}": float(sums[key]) / p.numel() for key in MEANS if key in sums}
+        if self._file is not None:
+            self._file.write({"step": step, **dict(sorted(row.items()))})
+
+    def sync(self) -> None:
+        """Make the rows so far durable."""
+        if self._file is not None:
+            self._file.sync()
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None

@@ -1,0 +1,47 @@
+"""A mirror of metrics.jsonl for TensorBoard, in the run folder's `tensorboard/`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from danalab.errors import MissingExtra
+from danalab.train.callbacks.base import Callback
+from danalab.train.run.metrics import scalars
+
+
+class TensorBoardMirror(Callback):
+    """Writes every number of every row; a resumed run hides what its earlier job wrote past the resumed step."""
+
+    name = "tensorboard"
+
+    def __init__(self, folder: Path):
+        """Args: folder: where the event files go.
+
+        Raises:
+            MissingExtra: tensorboard is not installed.
+        """
+        try:
+            from torch.utils.tensorboard import SummaryWriter  # noqa: F401 - fails early, before anything is trained
+        except ImportError as error:
+            raise MissingExtra("tensorboard", "track", "--tensorboard") from error
+        self._folder = folder
+        self._writer: Any = None
+
+    def on_start(self, step: int) -> None:
+        """Open the event file of this job."""
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._writer = SummaryWriter(str(self._folder), purge_step=step + 1)
+
+    def on_row(self, row: dict[str, Any]) -> None:
+        """Write a row at its step."""
+        for key, value in scalars(row).items():
+            self._writer.add_scalar(key, value, row["step"])
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Close the event file."""
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None

@@ -1,0 +1,90 @@
+"""A mirror of metrics.jsonl for Weights & Biases; works offline, and a resumed run goes on under the same id."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from pathlib import Path
+from typing import Any
+
+from danalab.errors import MissingExtra, UserError
+from danalab.files import read_json, write_json
+from danalab.train.callbacks.base import Callback
+from danalab.train.run.metrics import scalars
+
+log = logging.getLogger(__name__)
+
+
+class WandbMirror(Callback):
+    """Logs every row against its own step, so that rows seen again after a restart fall on their old places."""
+
+    name = "wandb"
+
+    def __init__(
+        self,
+        folder: Path,
+        config: dict[str, Any],
+        *,
+        project: str | None = None,
+        entity: str | None = None,
+        group: str | None = None,
+        mode: str | None = None,
+    ):
+        """Args:
+            folder: the run folder; `wandb.json` in it keeps the run's id.
+            config: shown with the run.
+            project, entity, group, mode: None leaves them to wandb's own variables ($WANDB_PROJECT, ...).
+
+        Raises:
+            MissingExtra: wandb is not installed.
+        """
+        try:
+            import wandb
+        except ImportError as error:
+            raise MissingExtra("wandb", "track", "--wandb") from error
+        self._wandb: Any = wandb
+        self._folder, self._config = folder, config
+        self._where = {"project": project, "entity": entity, "group": group, "mode": mode}
+        self._run: Any = None
+
+    def on_start(self, step: int) -> None:
+        """Connect, or open the offline folder.
+
+        Raises:
+            UserError: the server can't be reached or doesn't let us in.
+        """
+        where = {key: value for key, value in self._where.items() if value is not None}
+        try:
+            self._run = self._wandb.init(
+                id=self._id(),
+                name=self._folder.name,
+                dir=str(self._folder),
+                config=self._config,
+                resume="allow",
+                settings=self._wandb.Settings(silent=True, console="off", init_timeout=60),
+                **where,
+            )
+        except (self._wandb.Error, OSError) as error:
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise UserError(f"--wandb: {reason}; to log without a connection: --wandb-mode offline") from error
+        self._run.define_metric("*", step_metric="step")
+
+    def _id(self) -> str:
+        file = self._folder / "wandb.json"
+        if not file.is_file():
+            write_json(file, {"id": secrets.token_hex(6)})
+        return str(read_json(file)["id"])
+
+    def on_row(self, row: dict[str, Any]) -> None:
+        """Log a row."""
+        self._run.log({**scalars(row), "step": row["step"]})
+
+    def on_end(self, summary: dict[str, Any]) -> None:
+        """Show how the run ended."""
+        self._run.summary.update({f"final/{key}": value for key, value in scalars(summary).items()})
+
+    def close(self) -> None:
+        """Send what is left and disconnect."""
+        if self._run is not None:
+            self._run.finish()
+            self._run = None

@@ -1,0 +1,1 @@
+"""Settings of a run: sections, validation, and the resolved specification."""

@@ -1,0 +1,61 @@
+"""What a run has consumed after a number of steps, where batch and sequence length may grow by ramps.
+
+    sequences(k) = sum of the first k global batches          tokens(k) = sequences(k) x seq_len
+
+A ramp of lengths cuts sequences into pieces (`data.order.batches`), so it changes neither; it makes attention
+cheaper, which FLOPs show. Needs no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from danalab.data.order.ramps import Ramp
+from danalab.errors import UserError
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Sequences of each step, and into what lengths they are cut."""
+
+    batch: Ramp
+    length: Ramp
+
+    @classmethod
+    def of(cls, global_batch: int, seq_len: int, batch_ramp: str | None, seq_len_ramp: str | None) -> Pace:
+        """From what a person said.
+
+        Raises:
+            UserError: a ramp that cannot be read, or a length that does not divide seq_len.
+        """
+        pace = cls(
+            Ramp.parse(batch_ramp, global_batch, "--batch-ramp"), Ramp.parse(seq_len_ramp, seq_len, "--seq-len-ramp")
+        )
+        for length in pace.length.values:
+            if seq_len % length:
+                raise UserError(f"--seq-len-ramp {seq_len_ramp}: {length} does not divide --seq-len {seq_len}")
+        return pace
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether every step is alike."""
+        return not (self.batch.stages or self.length.stages)
+
+    def sequences(self, steps: int) -> int:
+        """Of full length, that the first `steps` steps consume."""
+        return self.batch.total(steps)
+
+    def tokens(self, steps: int) -> int:
+        """That the first `steps` steps consume."""
+        return self.sequences(steps) * self.length.final
+
+    def flops(self, steps: int, per_token: Callable[[int], int]) -> int:
+        """Training FLOPs of the first `steps` steps; `per_token(length)` is the cost of a token."""
+        total = begin = 0
+        for end in [*(until for _, until in self.length.stages), steps]:
+            end = min(end, steps)
+            if end > begin:
+                total += (self.tokens(end) - self.tokens(begin)) * per_token(self.length.at(begin))
+                begin = end
+        return total

@@ -1,0 +1,88 @@
+"""From a run's configuration to the hyper-parameters of its optimizer.
+
+Flags of the run itself (kappa, weight decay, ...) are settings of some optimizers; everything else that an optimizer
+has is in `optimizer_settings`, which wins over rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+from danalab.errors import UserError
+from danalab.scaling.slow_momentum import slow_momentum
+from danalab.train.config.train_config import TrainConfig, flag
+
+if TYPE_CHECKING:
+    from danalab.optim.registry.spec import OptimizerSpec
+    from danalab.train.config.run_spec import Resolved
+
+DECIDED = {"horizon": "the run's length is --iterations"}
+"""Settings that the run decides."""
+
+
+def checked_settings(config: TrainConfig) -> dict[str, Any]:
+    """`config.optimizer_settings` with values of the right types.
+
+    Raises:
+        UserError: a setting that the optimizer does not have, that is a field of `TrainConfig`, or of another type.
+    """
+    if not config.optimizer_settings:
+        return {}
+    from danalab.optim import optimizer_spec
+    from danalab.optim.core.checks import check_numbers_of
+    from danalab.optim.core.parse_settings import read_settings
+
+    spec = optimizer_spec(config.opt)
+    own = {field.name for field in fields(TrainConfig)}
+    for name in config.optimizer_settings:
+        if name in DECIDED and name in spec.settings:
+            raise UserError(f"{flag(name)}: {DECIDED[name]}")
+        if name in own and name in spec.settings:
+            raise UserError(f"optimizer_settings: {name} is a setting of the run; give it as {flag(name)}")
+    settings = read_settings(spec, config.optimizer_settings)
+    check_numbers_of(f"--opt {spec.name}", spec.settings, settings)
+    return settings
+
+
+def optimizer_settings(resolved: Resolved, spec: OptimizerSpec) -> dict[str, Any]:
+    """The hyper-parameters for `build_optimizer`.
+
+    Raises:
+        UserError: one was given explicitly that the optimizer does not have.
+    """
+    config, known = resolved.config, spec.settings
+    settings: dict[str, Any] = {
+        name: getattr(config, name) for name in ("kappa", "delta", "weight_decay", "wd_ts") if name in known
+    }
+    for name in ("clipsnr", "gamma3"):
+        value = getattr(config, name)
+        if value is not None and name not in known:
+            raise UserError(f"--{name} {value}: {config.opt} has no {name}; leave it out")
+        if value is not None:
+            settings[name] = value
+    further = checked_settings(config)
+    if "beta3_warmup" in known:
+        settings |= slow_momentum(resolved.plan.steps, config.delta, config.kappa)
+    settings |= _betas(config, settings.get("betas"), known, further)
+    return settings | further
+
+
+def _betas(config: TrainConfig, ruled: Any, known: Mapping[str, Any], further: Mapping[str, Any]) -> dict[str, Any]:
+    """--beta1 and --beta2, wherever the optimizer has them."""
+    given = {name: value for name in ("beta1", "beta2") if (value := getattr(config, name)) is not None}
+    if not given:
+        return {}
+    flags = ", ".join(map(flag, given))
+    if "betas" in further:
+        raise UserError(f"{flags}: --betas says it already; give one of them")
+    if "betas" in known:
+        betas = list(ruled or known["betas"].default)
+        for place, name in enumerate(("beta1", "beta2")):
+            betas[place] = given.get(name, betas[place])
+        return {"betas": tuple(betas)}
+    missing = [name for name in given if name not in known]
+    if missing:
+        raise UserError(f"{flags}: {config.opt} has no constant betas; leave them out")
+    return given

@@ -1,0 +1,1 @@
+"""Validation loss, evaluation of a finished run, and lm-eval tasks."""

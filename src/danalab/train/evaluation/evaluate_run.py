@@ -1,0 +1,79 @@
+"""`danalab eval`: a run's model on every window of a split."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from danalab.data import open_data
+from danalab.errors import UserError
+from danalab.train.evaluation.evaluator import Evaluator, PositionLoss
+from danalab.train.run.open import open_run
+from danalab.train.system.runtime import autocast_dtype, choose_device
+
+
+@dataclass(frozen=True)
+class RunEvaluation:
+    """What came out."""
+
+    step: int
+    split: str
+    loss: float
+    """Cross-entropy [nats a token]."""
+    perplexity: float
+    bpb: float | None
+    """Bits per byte."""
+    tokens: int
+    by_position: tuple[PositionLoss, ...]
+    """The loss by how many tokens of the window came before."""
+
+
+def evaluate_run(
+    folder: str | Path,
+    *,
+    step: int | None = None,
+    split: str = "val",
+    data: str | Path | None = None,
+    batch_size: int | None = None,
+    device: str | None = None,
+) -> RunEvaluation:
+    """Evaluate a checkpoint on a whole split, in the number format that it was trained in.
+
+    Raises:
+        UserError: no such run, checkpoint, data or split; or the data's tokens are not the model's; no batch.
+    """
+    if batch_size is not None and batch_size < 1:
+        raise UserError(f"--batch-size {batch_size}: must be at least 1")
+    run = open_run(folder)
+    config = run.config["config"]
+    where = data or run.config.get("dataset", {}).get("path")
+    if where is None:
+        raise UserError(f"{folder}: the model was imported, without data; give --data")
+    dataset = open_data(where, split=split)
+    chosen = choose_device(device)
+    loaded = run.load_model(step, chosen)
+    dataset.check_vocab(loaded.model.config.vocab_size)
+    if config.get("document_mask"):
+        loaded.model.document_token = dataset.eos_id
+    dtype = autocast_dtype(config["dtype"], chosen)
+    try:
+        token_bytes = run.tokenizer.token_bytes() if data is None else dataset.token_bytes
+    except UserError:
+        token_bytes = None
+    evaluator = Evaluator(
+        dataset.sequential(config["seq_len"]),
+        token_bytes,
+        batch_size=batch_size or config["batch_size"],
+        n_fixed=0,
+        autocast=contextlib.nullcontext if dtype is None else partial(torch.autocast, chosen.type, dtype=dtype),
+        device=chosen,
+    )
+    result = evaluator.full(loaded.model)
+    assert result is not None
+    perplexity = math.exp(min(result.loss, 700.0))
+    return RunEvaluation(loaded.step, split, result.loss, perplexity, result.bpb, result.tokens, result.by_position)

@@ -1,0 +1,159 @@
+"""Validation: pure cross-entropy in nats a token, and bits per byte, over windows that never change.
+
+    val/loss = sum of nats / targets         val/bpb = sum of nats on text / (ln 2 x bytes of the targets)
+
+Specials (end of document) have no bytes and are left out of bits per byte, as in the literature. Regularisers never
+enter. The windows depend neither on the micro-batch nor on the number of ranks, which share them out; sums are taken in
+float64.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from danalab.train.parallel.world import World
+from danalab.train.step.gradients import IGNORED
+
+FIXED_BATCH = 32
+"""Windows that `--eval-batches` counts as one: a constant, so that the fixed set does not move with the batch."""
+
+
+N_RANGES = 8
+"""Ranges of positions that a loss is told apart by, at most."""
+
+
+@dataclass(frozen=True)
+class PositionLoss:
+    """The loss of the targets at the positions `start` <= i < `end` of a window, counted from 0."""
+
+    start: int
+    end: int
+    loss: float
+    """Cross-entropy [nats a token]."""
+    tokens: int
+    """Targets that were predicted there."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The result of one pass."""
+
+    loss: float
+    """Cross-entropy [nats a token]."""
+    bpb: float | None
+    """Bits per byte; None where the bytes of the tokens are not known."""
+    tokens: int
+    """Targets that were predicted."""
+    by_position: tuple[PositionLoss, ...] = ()
+    """The loss by how much of the window came before; it falls as far as a model makes use of what came before."""
+
+
+class Evaluator:
+    """Evaluates a model on the windows of a split."""
+
+    def __init__(
+        self,
+        windows: Any,
+        token_bytes: np.ndarray | None,
+        *,
+        batch_size: int,
+        n_fixed: int,
+        autocast: Callable[[], Any],
+        device: torch.device,
+        world: World | None = None,
+    ):
+        """Args:
+        windows: `len(windows)` and `windows[i:j]` -> (inputs, targets), int64 [j - i, length].
+        token_bytes: raw bytes of each id, 0 for specials; None: unknown.
+        batch_size: sequences at a time on one rank; changes speed and memory, not the result.
+        n_fixed: windows of the fixed set, evenly spread over the split; 0 or too many: all.
+        world: the ranks that share the work; evaluation is collective then, and its result the same on all.
+        """
+        self._windows = windows
+        self._bytes = None if token_bytes is None else torch.from_numpy(np.asarray(token_bytes))
+        self._batch_size = batch_size
+        self._autocast = autocast
+        self._device = device
+        self._world = world or World.single()
+        total = len(windows)
+        self.n_fixed = total if n_fixed == 0 else min(n_fixed, total)
+        self.covers_all = self.n_fixed == total
+        self._fixed = [i * total // self.n_fixed for i in range(self.n_fixed)]
+
+    def fixed(self, model: nn.Module, should_stop: Callable[[], bool] = bool) -> Evaluation | None:
+        """Evaluate on the fixed set; None where `should_stop` became true on the way."""
+        if self.covers_all:
+            return self.full(model, should_stop)
+        return self._run(model, self.n_fixed, self._fixed_batch, should_stop)
+
+    def full(self, model: nn.Module, should_stop: Callable[[], bool] = bool) -> Evaluation | None:
+        """Evaluate on every window of the split."""
+        return self._run(model, len(self._windows), lambda start, end: self._windows[start:end], should_stop)
+
+    def _fixed_batch(self, start: int, end: int) -> tuple[Tensor, Tensor]:
+        rows = [self._windows[i : i + 1] for i in self._fixed[start:end]]
+        return torch.cat([inputs for inputs, _ in rows]), torch.cat([targets for _, targets in rows])
+
+    @torch.no_grad()
+    def _run(
+        self,
+        model: nn.Module,
+        count: int,
+        batch: Callable[[int, int], tuple[Tensor, Tensor]],
+        should_stop: Callable[[], bool],
+    ) -> Evaluation | None:
+        world, size = self._world, self._batch_size
+        was_training = model.training
+        model.eval()
+        try:
+            nats = torch.zeros((), dtype=torch.float64, device=self._device)
+            text_nats = torch.zeros_like(nats)
+            tokens = n_bytes = 0
+            ranges: list[tuple[int, int]] = []
+            ranged = torch.zeros(2, N_RANGES, dtype=torch.float64, device=self._device)  # nats and targets
+            for start in range(0, count, size * world.dp_size):
+                if should_stop():
+                    return None
+                # Each rank its turn; one that has run out goes along, as its part of the weights may be needed.
+                first = start + world.dp_rank * size
+                inputs, targets = batch(*((first, min(first + size, count)) if first < count else (0, 1)))
+                if first >= count:
+                    targets = torch.full_like(targets, IGNORED)
+                losses = self._losses(model, inputs, targets)
+                valid = targets != IGNORED
+                tokens += int(valid.sum())
+                nats += losses.sum()
+                ranges = ranges or position_ranges(targets.shape[1])
+                for number, (low, high) in enumerate(ranges):
+                    ranged[0, number] += losses[:, low:high].sum()
+                    ranged[1, number] += valid[:, low:high].sum()
+                if self._bytes is not None:
+                    lengths = self._bytes[targets.clamp(min=0)].where(valid, 0)
+                    n_bytes += int(lengths.sum())
+                    text_nats += losses.where((lengths > 0).to(self._device), 0).sum()
+        finally:
+            model.train(was_training)
+        sums = world.sums([float(nats), float(text_nats), float(tokens), float(n_bytes), *ranged.flatten().tolist()])
+        bpb = sums[1] / (math.log(2) * sums[3]) if sums[3] else None
+        parts = zip(ranges, sums[4 : 4 + N_RANGES], sums[4 + N_RANGES :], strict=False)
+        by_position = tuple(PositionLoss(*ends, part / count, int(count)) for ends, part, count in parts if count)
+        return Evaluation(sums[0] / max(sums[2], 1), bpb, int(sums[2]), by_position)
+
+    def _losses(self, model: Any, inputs: Tensor, targets: Tensor) -> Tensor:
+        """Cross-entropy of each target, float64; 0 where ignored."""
+        with self._autocast():
+            losses = model.token_losses(inputs.to(self._device), targets.to(self._device), ignore_index=IGNORED)
+        return losses.double()
+
+
+def position_ranges(length: int) -> list[tuple[int, int]]:
+    """The last half of a window, the quarter before it, and so on: up to `N_RANGES` ranges that cover it, in order."""
+    ends = sorted({length >> halvings for halvings in range(N_RANGES)} - {0})
+    return list(zip([0, *ends[:-1]], ends, strict=True))

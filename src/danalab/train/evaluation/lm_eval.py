@@ -1,0 +1,149 @@
+"""`danalab eval --lm-eval`: a run's model on the tasks of EleutherAI's harness, by the harness itself.
+
+Source: Gao et al. 2024, the language model evaluation harness; its package is lm-eval.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from danalab.errors import MissingExtra, UserError, nearest
+from danalab.train.run.open import open_run
+from danalab.train.system.runtime import autocast_dtype, choose_device
+
+
+@dataclass(frozen=True)
+class HarnessResult:
+    """What came out."""
+
+    step: int
+    tasks: dict[str, dict[str, Any]]
+    """Task -> metric ("acc", "acc,none" in the harness's spelling of filters) -> value; standard errors likewise."""
+    samples: dict[str, int]
+    """Task -> how many of its documents were looked at."""
+    num_fewshot: dict[str, int]
+    """Task -> examples in front of each."""
+    version: str
+    """Of the harness."""
+
+
+def evaluate_tasks(
+    folder: str | Path,
+    tasks: list[str],
+    *,
+    step: int | None = None,
+    num_fewshot: int | None = None,
+    limit: int | None = None,
+    batch_size: int | None = None,
+    device: str | None = None,
+) -> HarnessResult:
+    """Evaluate a checkpoint on tasks, in the number format that it was trained in.
+
+    Args:
+        tasks: names that the harness knows, or paths of YAML files that define one.
+        num_fewshot: examples in front of each question; default the task's.
+        limit: only the first documents of each task.
+        batch_size: sequences at a time; default the run's micro-batch.
+    Raises:
+        MissingExtra: lm-eval is not installed.
+        UserError: no such run, checkpoint or task; a task's data cannot be had; or the run has no tokenizer.
+    """
+    if find_spec("lm_eval") is None:
+        raise MissingExtra("lm-eval", "hf", "--lm-eval")
+    for flag, value, low in (("--num-fewshot", num_fewshot, 0), ("--limit", limit, 1), ("--batch-size", batch_size, 1)):
+        if value is not None and value < low:
+            raise UserError(f"{flag} {value}: must be {'at least 1' if low else '0 or more'}")
+    run = open_run(folder)
+    tokenizer = run.tokenizer
+    names, manager = _find(tasks)
+    import lm_eval
+
+    from danalab.train.evaluation.lm_eval_adapter import HarnessModel
+
+    config, chosen = run.config["config"], choose_device(device)
+    loaded = run.load_model(step, chosen)
+    dtype = autocast_dtype(config["dtype"], chosen)
+    model = HarnessModel(
+        loaded.model,
+        tokenizer,
+        batch_size=batch_size or config["batch_size"],
+        device=chosen,
+        autocast=contextlib.nullcontext if dtype is None else partial(torch.autocast, chosen.type, dtype=dtype),
+    )
+    try:
+        evaluate: Any = lm_eval.simple_evaluate  # its decorator hides its arguments from type checkers
+        found = evaluate(
+            model=model,
+            tasks=names,
+            task_manager=manager,
+            num_fewshot=num_fewshot,
+            limit=limit,
+            bootstrap_iters=1000,
+            log_samples=False,
+        )
+    except UserError:
+        raise
+    except (OSError, ValueError, ImportError) as error:  # data that are neither here nor within reach, mostly
+        first = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise UserError(f"--lm-eval {','.join(tasks)}: the harness says: {first}") from error
+    results = {task: _plain(values) for task, values in found["results"].items()}
+    samples = {task: int(counts["effective"]) for task, counts in found.get("n-samples", {}).items()}
+    shots = {task: int(count) for task, count in found.get("n-shot", {}).items()}
+    return HarnessResult(loaded.step, results, samples, shots, lm_eval.__version__)
+
+
+def _find(tasks: list[str]) -> tuple[list[str], Any]:
+    """(names, what finds them); files are looked up in their own folders."""
+    if not tasks:
+        raise UserError("--lm-eval: name at least one task, or the path of a YAML file that defines one")
+    logging.getLogger("lm_eval").setLevel(logging.ERROR)
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    from lm_eval.tasks import TaskManager
+
+    files = {task: Path(task) for task in tasks if task.endswith((".yaml", ".yml"))}
+    for file in files.values():
+        if not file.is_file():
+            raise UserError(f"--lm-eval {file}: there is no such file")
+    folders: list[str | Path] = [*sorted({file.parent.resolve() for file in files.values()})]
+    manager = TaskManager(include_path=folders or None, include_defaults=len(files) < len(tasks))
+    names = [_name_in(files[task]) if task in files else task for task in tasks]
+    for name in names:
+        if name not in manager.all_tasks:
+            raise UserError(f"--lm-eval {name}: no such task{nearest(name, manager.all_tasks)}; `lm-eval ls tasks` "
+                            "lists them, and a path to a YAML file may stand in place of a name")  # fmt: skip
+    return names, manager
+
+
+def _name_in(file: Path) -> str:
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        """Passes over the harness's own tags, such as !function."""
+
+    Loader.add_multi_constructor("!", lambda loader, suffix, node: None)
+    try:
+        described = yaml.load(file.read_text(encoding="utf-8"), Loader)
+    except yaml.YAMLError as error:
+        raise UserError(f"--lm-eval {file}: not valid YAML: {' '.join(str(error).split())}") from error
+    name = described.get("task") if isinstance(described, dict) else None
+    if not isinstance(name, str):
+        raise UserError(f"--lm-eval {file}: defines no task (its YAML has no 'task: NAME')")
+    return name
+
+
+def _plain(values: dict[str, Any]) -> dict[str, Any]:
+    """Numbers by metric, the name of the default filter ("none") left out."""
+    return {
+        key.removesuffix(",none"): value
+        for key, value in values.items()
+        if isinstance(value, (int, float)) and not isinstance(value, bool)
+    }

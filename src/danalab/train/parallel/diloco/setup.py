@@ -1,0 +1,55 @@
+"""How a process of a DiLoCo run becomes one of its workers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from danalab.errors import UserError
+from danalab.train.config.run_spec import Resolved
+from danalab.train.parallel.diloco.exchange import Exchange
+from danalab.train.parallel.diloco.outer import OuterStep
+from danalab.train.parallel.diloco.worker import Worker
+from danalab.train.parallel.world import World
+from danalab.train.run.folder import RunFolder
+from danalab.train.system.runtime import StopRequest
+
+
+def as_worker(resolved: Resolved, world: World) -> Resolved:
+    """The run as one of its workers sees it.
+
+    The first has the run folder, and mirrors its metrics. One of the others that has no checkpoint of its own begins
+    with the first one's, if that has any.
+
+    Raises:
+        UserError: settings that make no sense here.
+    """
+    config = resolved.config
+    named = config.resume_from
+    if named is not None and (resolved.run_dir / "checkpoints").resolve() in named.resolve().parents:
+        raise UserError(
+            f"--resume-from {named}: the workers of a DiLoCo run cannot go back together; take another --run-dir"
+        )
+    if world.worker == 0:
+        return resolved
+    config = replace(config, wandb=False, tensorboard=False)
+    if named is None and RunFolder(resolved.run_dir).store.steps():
+        config = replace(config, resume_from=resolved.run_dir)
+    return replace(resolved, config=config)
+
+
+def worker_of(resolved: Resolved, folder: RunFolder, world: World, stop: StopRequest) -> Worker:
+    """The worker that a process is."""
+    config = resolved.config
+    assert config.diloco_steps is not None
+    assert config.diloco_lr is not None
+    assert config.diloco_momentum is not None
+    assert config.diloco_patience is not None
+    return Worker(
+        world,
+        Exchange(resolved.run_dir / "diloco", world.worker, world.dp_size, config.diloco_patience),
+        OuterStep(config.diloco_lr, config.diloco_momentum),
+        period=config.diloco_steps,
+        iterations=resolved.iterations,
+        store=folder.store,
+        should_stop=lambda: bool(stop),
+    )

@@ -1,0 +1,268 @@
+"""A worker of a DiLoCo run: to the trainer one process alone, which meets the others every H steps.
+
+Its checkpoints are canonical: `model.*` are the outer weights, which evaluation, too, looks at; `inner.*` are the
+worker's own, amid a period, and `momentum.*` the outer momentum.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from danalab.errors import UserError
+from danalab.models.decoder import Decoder
+from danalab.optim.distributed.zero.part import Part
+from danalab.train.checkpoint import tensors
+from danalab.train.checkpoint.store import CheckpointStore
+from danalab.train.parallel.diloco.exchange import Exchange
+from danalab.train.parallel.diloco.outer import OuterStep
+from danalab.train.parallel.strategy import Sharing
+from danalab.train.parallel.world import World
+from danalab.train.step.finite_guard import NonFiniteError
+
+log = logging.getLogger(__name__)
+
+INNER, MOMENTUM = "inner.", "momentum."
+
+
+class Worker(Sharing):
+    """See the module. Outer weights and momentum are kept in host memory."""
+
+    def __init__(
+        self,
+        world: World,
+        exchange: Exchange,
+        outer: OuterStep,
+        *,
+        period: int,
+        iterations: int,
+        store: CheckpointStore,
+        should_stop: Callable[[], bool] = bool,
+    ):
+        """Args:
+        period: H, steps between two outer steps.
+        iterations: of the whole run; the last round ends there.
+        store: this worker's checkpoints, from which it may have to go through past rounds again.
+        should_stop: ends the waiting for others.
+        """
+        super().__init__(world)
+        self._exchange, self._outer = exchange, outer
+        self._period, self._iterations = period, iterations
+        self._store, self._should_stop = store, should_stop
+        self._theta: dict[str, Tensor] = {}
+        self._momentum: dict[str, Tensor] = {}
+        self._base = 0
+        """The step whose outer weights `theta` are."""
+        self._moved = False
+        """Whether the model has left theta."""
+        self._pending = False
+        self._losses, self._steps = 0.0, 0
+        self._found: dict[str, float] = {}
+
+    def wrap(self, model: Decoder, compute_dtype: torch.dtype | None) -> None:
+        self._named = dict(model.named_parameters())
+        self._take_up()
+
+    def _take_up(self) -> None:
+        """Let the outer weights be the model's, without momentum."""
+        self._theta = {name: _host_copy(p) for name, p in self._named.items()}
+        self._momentum = {name: torch.zeros_like(value) for name, value in self._theta.items()}
+
+    # ---- the trainer's steps ----
+
+    @property
+    def pending(self) -> bool:
+        """A round has still to be ended: the worker was told to stop while it waited for the others."""
+        return self._pending
+
+    def begin(self, step: int) -> int:
+        if self._pending:
+            step = self._end_round(step)
+        else:
+            step = self._catch_up(step)
+            self._exchange.announce(self._end_of(step))
+        return step
+
+    def after_step(self, step: int, loss: Tensor) -> int:
+        self._moved = True
+        self._losses, self._steps = self._losses + loss.detach().double(), self._steps + 1
+        if step % self._period and step < self._iterations:
+            return step
+        return self._end_round(step)
+
+    def _end_of(self, step: int) -> int:
+        """The end of the round in which the step after `step` is made."""
+        return min(self._iterations, (step // self._period + 1) * self._period)
+
+    # ---- a round ----
+
+    def _end_round(self, end: int) -> int:
+        """Exchange weights with the others and make the outer step; the step to go on from."""
+        started, moved_before = time.monotonic(), self._exchange.bytes_moved
+        if end not in self._exchange.decided():
+            weights = {name: _host_copy(p) for name, p in self._named.items()}
+            if not all(bool(torch.isfinite(value).all()) for value in weights.values()):
+                raise NonFiniteError(f"worker {self._exchange.worker}: its weights are not finite after step {end}")
+            self._exchange.deposit(end, weights, {"loss": float(self._losses) / max(self._steps, 1)})
+        present = self._exchange.meet(end, self._should_stop)
+        self._pending = present is None
+        if present is None:
+            return end
+        waited = time.monotonic() - started
+        losses = self._make_outer_step(end, present)
+        step = self._catch_up(end)
+        self._found |= {
+            "diloco/round_seconds": time.monotonic() - started,
+            "diloco/wait": waited,
+            "diloco/workers": float(len(present)),
+            "diloco/bytes": float(self._exchange.bytes_moved - moved_before),
+            "diloco/bytes_total": float(self._exchange.bytes_moved),
+        }
+        if losses:
+            self._found["diloco/train_loss"] = sum(losses) / len(losses)
+        self._losses, self._steps = 0.0, 0
+        if step < self._iterations:
+            self._exchange.announce(self._end_of(step))
+        return step
+
+    def _make_outer_step(self, end: int, present: list[int]) -> list[float]:
+        """theta of this round's end; the mean losses of the workers that count, as far as they are known."""
+        try:
+            found = [self._exchange.weights_of(end, worker) for worker in present]
+        except FileNotFoundError:  # gone through before, and long ago: only what came of it is known
+            self._take_outcome(end)
+            return []
+        outcome = self._outer(self._theta, self._momentum, [weights for weights, _ in found])
+        self._base = end
+        self._to_theta()
+        self._found = {"diloco/outer_grad_norm": outcome.gradient_norm, "diloco/divergence": outcome.divergence}
+        own = self._exchange.worker
+        if own not in present:
+            log.warning("worker %d came too late for the round that ended at step %d; its work is left out", own, end)
+        if own == min(present):
+            gone = [worker for worker in range(self._exchange.workers) if worker not in present]
+            if gone:
+                log.warning("step %d: without %s, who did not come", end, ", ".join(f"worker {k}" for k in gone))
+            self._exchange.publish(end, self._stored_outer(), self._needed_from())
+        return [facts["loss"] for _, facts in found]
+
+    def _needed_from(self) -> int:
+        """The oldest step from which a worker may have to go on: that of the last checkpoint but one."""
+        saved = self._store.steps()
+        return saved[-2] if len(saved) > 1 else 0
+
+    def _catch_up(self, step: int) -> int:
+        """The step to go on from: `step`, or the end of the newest round, where the others went on without this one.
+
+        Rounds in which its work counted it goes through again: its own moments follow from them.
+        """
+        missed = [
+            end for end, present in self._exchange.decided().items()
+            if end > self._base and self._exchange.worker not in present
+        ]  # fmt: skip
+        newest = self._exchange.newest_outcome()
+        if newest is None or newest <= self._base:
+            return step
+        if not missed and self._exchange.has_outcome(self._end_of(step)):
+            return step
+        self._take_outcome(newest)
+        log.warning(
+            "worker %d goes on from step %d: the others have gone there from step %d",
+            self._exchange.worker, newest, step,
+        )  # fmt: skip
+        return newest
+
+    def _take_outcome(self, end: int) -> None:
+        """Let theta and momentum be what others left after a round.
+
+        Raises:
+            UserError: they are gone.
+        """
+        try:
+            read = self._exchange.outcome(end)
+        except FileNotFoundError as error:
+            raise UserError(
+                f"{self._exchange.folder}: the outer weights of step {end} are gone, and without them worker "
+                f"{self._exchange.worker} cannot go on; take another --run-dir with --resume-from this run"
+            ) from error
+        for name in self._theta:
+            self._theta[name].copy_(read(tensors.MODEL + name))
+            self._momentum[name].copy_(read(MOMENTUM + name))
+        self._base = end
+        self._to_theta()
+
+    @torch.no_grad()
+    def _to_theta(self) -> None:
+        for name, p in self._named.items():
+            p.copy_(self._theta[name])
+        self._moved = False
+
+    # ---- evaluation, rows, checkpoints ----
+
+    @contextlib.contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """The outer weights are what is evaluated."""
+        if not self._moved:
+            yield
+            return
+        own = {name: p.detach().clone() for name, p in self._named.items()}
+        self._to_theta()
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for name, p in self._named.items():
+                    p.copy_(own[name])
+            self._moved = True
+
+    def scalars(self) -> dict[str, float]:
+        found, self._found = self._found, {}
+        return found
+
+    def _stored_outer(self) -> dict[str, Tensor]:
+        return {tensors.MODEL + name: value for name, value in self._theta.items()} | {
+            MOMENTUM + name: value for name, value in self._momentum.items()
+        }
+
+    def stored(self, values: Mapping[str, Tensor | Part]) -> Mapping[str, Tensor | Part]:
+        inner = {INNER + name: p.detach() for name, p in self._named.items()}
+        return {**values, **self._stored_outer(), **inner}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "base": self._base,
+            "moved": self._moved,
+            "pending": self._pending,
+            "losses": float(self._losses),
+            "steps": self._steps,
+            "bytes": self._exchange.bytes_moved,
+            "found": self._found,
+        }
+
+    def restore(self, path: Path, state: Mapping[str, Any] | None, step: int, *, own: bool) -> int:
+        self._take_up()
+        self._base = step
+        if state is None:  # not a checkpoint of DiLoCo
+            return step
+        momentum = {MOMENTUM + name: value for name, value in self._momentum.items()}
+        tensors.read_named(path, momentum)
+        self._base = state["base"]
+        if not own:  # another worker's: from the beginning of the round
+            return self._base
+        inner = {INNER + name: p.detach() for name, p in self._named.items()}
+        tensors.read_named(path, inner)
+        self._moved, self._pending = state["moved"], state["pending"]
+        self._losses, self._steps = state["losses"], state["steps"]
+        self._exchange.bytes_moved, self._found = state["bytes"], state["found"]
+        return step
+
+
+def _host_copy(p: Tensor) -> Tensor:
+    return p.detach().to("cpu", torch.float32, copy=True).contiguous()

@@ -1,0 +1,63 @@
+"""One rank of `--nproc N`: `python -m danalab.train.parallel.rank_main CONFIG.json PARENT`. See `launcher`."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+
+from danalab.errors import FirstRankError, LostRankError, UserError, told_by_system
+from danalab.train.config.train_config import TrainConfig
+from danalab.train.parallel.launcher import LOST_CODE
+
+
+def main(arguments: list[str]) -> int:
+    """Train as a rank of the group that the environment describes; returns the exit code."""
+    _end_with(int(arguments[1]))
+    from danalab.train.callbacks.console import log_to_stderr
+    from danalab.train.job import run_training
+
+    log_to_stderr()
+    if os.environ["RANK"] != "0":
+        logging.getLogger("danalab").setLevel(logging.ERROR)
+    try:
+        return run_training(TrainConfig(**json.loads(Path(arguments[0]).read_text()))).exit_code
+    except FirstRankError:
+        return 2
+    except UserError as error:
+        return _complain(str(error))
+    except OSError as error:
+        reason = told_by_system(error)
+        if reason is None:
+            raise
+        return _complain(reason)
+    except LostRankError:
+        return LOST_CODE  # the launcher knows better who it was
+    except KeyboardInterrupt:
+        return 130
+
+
+def _complain(reason: str) -> int:
+    print("danalab: error: " + " ".join(reason.split()), file=sys.stderr)
+    return 2
+
+
+def _end_with(parent: int) -> None:
+    """Be told to stop when the launcher is gone, however it went (Linux)."""
+    if sys.platform.startswith("linux"):
+        set_parent_death_signal = 1
+        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+if __name__ == "__main__":
+    code = main(sys.argv[1:])
+    sys.stderr.flush()
+    if code not in (0, 3, 85, 130):
+        os._exit(code)  # threads may wait for ranks that are gone
+    sys.exit(code)

@@ -1,0 +1,1 @@
+"""The run folder: its files, metrics, resuming, reading a run from outside."""

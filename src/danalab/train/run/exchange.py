@@ -1,0 +1,188 @@
+"""Runs as folders in Hugging Face format, and such folders as runs.
+
+danalab export RUN --out FOLDER       config.json, model.safetensors, tokenizer.json, README.md (the model card)
+danalab import FOLDER --out RUN       a run folder with one checkpoint, of step 0
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from danalab.errors import UserError
+from danalab.files import fsync_folder, read_json, write_atomically, write_json
+from danalab.models import build_model
+from danalab.models.huggingface import from_huggingface, require_class, to_huggingface
+from danalab.models.huggingface.export_module import module_file
+from danalab.scaling.resonance import RESONANCE_SETTINGS
+from danalab.scaling.sparsity import EXPERT_SETTINGS
+from danalab.train.checkpoint import tensors
+from danalab.train.config.train_config import TrainConfig
+from danalab.train.run.folder import RunFolder
+from danalab.train.run.model_card import model_card
+from danalab.train.run.open import Run, open_run
+from danalab.train.system.runtime import versions
+
+if TYPE_CHECKING:
+    from danalab.data.tokenizers import Tokenizer
+    from danalab.models.decoder import Decoder
+
+log = logging.getLogger(__name__)
+
+WEIGHTS = "model.safetensors"
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+@dataclass(frozen=True)
+class Exchanged:
+    """What was written."""
+
+    folder: Path
+    arch: str
+    params: int
+    step: int
+    tokenizer: str | None
+    """Its name; None where there was none to write."""
+    remote_code: bool = False
+    """The class travels with the weights, and from_pretrained needs trust_remote_code."""
+
+
+def export_run(source: str | Path, out: str | Path, *, step: int | None = None, dtype: str = "float32") -> Exchanged:
+    """Write the model of a run for `transformers`, with its tokenizer and a card of the run's facts.
+
+    Args:
+        step: checkpoint; default the newest that verifies.
+        dtype: of the weights in the file: float32, bfloat16 or float16.
+    Raises:
+        UserError: no such run or checkpoint, a model that `transformers` has no class for, or a folder in use.
+    """
+    from safetensors.torch import save
+
+    if dtype not in DTYPES:
+        raise UserError(f"--dtype {dtype}: known are {', '.join(DTYPES)}")
+    run, folder = open_run(source), _new_folder(out)
+    require_class(run.model_config)
+    loaded = run.load_model(step)
+    described, weights = to_huggingface(run.model_config, loaded.model.state_dict())
+    tokenizer = _tokenizer_of(run)
+    described["dtype"] = described["torch_dtype"] = dtype  # the first name is read from transformers 4.56 on
+    if tokenizer is not None:
+        described["bos_token_id"] = described["eos_token_id"] = tokenizer.eos_id
+    folder.mkdir(parents=True, exist_ok=True)
+    stored = {name: tensor.detach().to(DTYPES[dtype]).contiguous() for name, tensor in weights.items()}
+    write_atomically(folder / WEIGHTS, save(stored, metadata={"format": "pt"}))
+    if "auto_map" in described:
+        module = module_file(run.model_config)
+        write_atomically(folder / module.name, module.read_bytes())
+    if tokenizer is not None:
+        tokenizer.save(folder)
+    write_atomically(folder / "README.md", model_card(run, loaded.step, described["architectures"][0]))
+    write_json(folder / "config.json", described)  # the last: a folder without it is no model
+    fsync_folder(folder)
+    name = None if tokenizer is None else tokenizer.name
+    return Exchanged(
+        folder, run.model_config.arch, loaded.model.num_parameters(), loaded.step, name, "auto_map" in described
+    )
+
+
+def import_folder(source: str | Path, out: str | Path) -> Exchanged:
+    """Make a run folder of a model in Hugging Face format; its tokenizer comes along where it is byte-level BPE.
+
+    Raises:
+        UserError: no such folder, a model that we do not have, damaged files, or a folder in use.
+    """
+    from danalab.data.tokenizers import load_tokenizer
+
+    source, target = Path(source), RunFolder(_new_folder(out))
+    described, model = _read_folder(source)
+    config = model.config
+    try:
+        tokenizer = load_tokenizer(source)
+    except UserError as error:
+        log.warning("no tokenizer, and so no text from this run: %s", error)
+        tokenizer = None
+    settings = TrainConfig(
+        **{name: getattr(config, name) for name in _SHAPE}, batch_size=1, dtype="float32", run_dir=target.path
+    )
+    record = {
+        "config": settings.as_dict(),
+        "model": config.as_dict(),
+        "params": model.num_parameters(),
+        "imported_from": {"path": str(source), "name": described.get("_name_or_path") or source.name},
+        "versions": versions(),
+    }
+    with target.locked():
+        if tokenizer is not None:
+            tokenizer.save(target.tokenizer_folder)
+        values = {tensors.MODEL + name: tensor.detach() for name, tensor in model.state_dict().items()}
+        meta = {"step": 0, "imported": True, "model": record["model"]}
+        target.store.write(0, meta, lambda folder: tensors.write(values, folder))
+        target.write_config(record)
+    return Exchanged(target.path, config.arch, model.num_parameters(), 0, None if tokenizer is None else tokenizer.name)
+
+
+def read_model(source: str | Path) -> Decoder:
+    """The model of a folder in Hugging Face format, in float32 on the CPU; nothing is written.
+
+    Raises:
+        UserError: no such folder, a model that we do not have, or damaged files.
+    """
+    return _read_folder(Path(source))[1]
+
+
+def _read_folder(source: Path) -> tuple[dict[str, Any], Decoder]:
+    """(config.json, the model)."""
+    if not (source / "config.json").is_file():
+        raise UserError(f"{source}: not a model in Hugging Face format (no config.json)")
+    described = read_json(source / "config.json")
+    if not isinstance(described, dict):
+        raise UserError(f"{source / 'config.json'}: malformed: an object is expected")
+    if "model_type" not in described and "model" in described:
+        raise UserError(f"{source}: a run folder, not a model in Hugging Face format; danalab export makes one of it")
+    config, weights = from_huggingface(described, _read_weights(source))
+    model = build_model(config, device="meta").to_empty(device="cpu")  # draws nothing, but makes the rotary table
+    model.load_state_dict({name: tensor.float() for name, tensor in weights.items()}, assign=True)
+    return described, model
+
+
+_SHAPE = (
+    "arch", "d_model", "n_layers", "n_heads", "head_dim", "mlp_dim", "vocab_size", "seq_len", "n_kv_heads",
+    "attention_gate", "tied_head", "num_frequencies", "mixer", "full_attention_interval", *EXPERT_SETTINGS,
+    *RESONANCE_SETTINGS,
+)  # fmt: skip
+
+
+def _new_folder(path: str | Path) -> Path:
+    path = Path(path)
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise UserError(f"--out {path}: is there already; give the name of a new folder")
+    return path
+
+
+def _tokenizer_of(run: Run) -> Tokenizer | None:
+    try:
+        return run.tokenizer
+    except UserError as error:
+        log.warning("exported without a tokenizer: %s", error)
+        return None
+
+
+def _read_weights(folder: Path) -> dict[str, Tensor]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    files = sorted(folder.glob("model*.safetensors")) or sorted(folder.glob("*.safetensors"))
+    if not files:
+        raise UserError(f"{folder}: no .safetensors file; save the model with save_pretrained")
+    found: dict[str, Any] = {}
+    for file in files:
+        try:
+            found.update(load_file(file))
+        except (SafetensorError, OSError) as error:
+            raise UserError(f"{file}: cannot be read as safetensors: {error}") from error
+    return found

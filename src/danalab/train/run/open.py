@@ -1,0 +1,113 @@
+"""Any run folder, finished or not, from outside: its configuration, metrics, model and tokenizer. Read-only."""
+
+from __future__ import annotations
+
+import logging
+import os
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from danalab.errors import UserError
+from danalab.files import read_json
+from danalab.models.config import ModelConfig
+from danalab.train.checkpoint.store import META, PassedOver, verify
+from danalab.train.run.folder import RunFolder
+from danalab.train.run.metrics import read_rows
+
+if TYPE_CHECKING:
+    import torch
+
+    from danalab.data.tokenizers import Tokenizer
+    from danalab.models.decoder import Decoder
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model with the weights of a checkpoint."""
+
+    model: Decoder
+    step: int
+
+
+class Run:
+    """One run folder."""
+
+    def __init__(self, path: str | os.PathLike[str]):
+        """Use `open_run`."""
+        self.folder = RunFolder(path)
+        self.path = self.folder.path
+        self.config: dict[str, Any] = self.folder.read_config()
+
+    @property
+    def summary(self) -> dict[str, Any] | None:
+        """summary.json, or None while the run has not ended."""
+        return self.folder.read_summary()
+
+    @property
+    def model_config(self) -> ModelConfig:
+        """The shape of the run's model."""
+        return ModelConfig.from_dict(self.config["model"])
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """The rows of metrics.jsonl."""
+        return read_rows(self.folder.metrics_file)
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The run's tokenizer.
+
+        Raises:
+            UserError: it was not there when the run was made.
+        """
+        from danalab.data.tokenizers import load_tokenizer
+
+        if not self.folder.tokenizer_folder.is_dir():
+            raise UserError(
+                f"{self.path}: the run has no tokenizer; its data came as bare token ids. "
+                "danalab generate takes the one that made them: --tokenizer gpt2, or a path"
+            )
+        return load_tokenizer(self.folder.tokenizer_folder)
+
+    def load_model(self, step: int | None = None, device: torch.device | str = "cpu") -> LoadedModel:
+        """The model at `step`, or at the newest checkpoint that verifies (what is passed over is logged).
+
+        Raises:
+            UserError: no such checkpoint, or it is damaged.
+        """
+        from danalab.models import build_model
+        from danalab.train.checkpoint import tensors
+
+        checkpoint = self._checkpoint(step)
+        model = build_model(self.model_config, device=device)
+        tensors.read(checkpoint, model)
+        return LoadedModel(model, read_json(checkpoint / META)["step"])
+
+    def _checkpoint(self, step: int | None) -> Path:
+        store = self.folder.store
+        if step is not None:
+            if step not in store.steps():
+                have = ", ".join(map(str, store.steps())) or "none"
+                raise UserError(f"{self.path}: no checkpoint of step {step}; there are: {have}")
+            verify(store.path(step))
+            return store.path(step)
+
+        def report(bad: PassedOver) -> None:
+            log.warning("passed over %s", bad)
+
+        newest = next(store.usable(report), None)
+        if newest is None:
+            raise UserError(f"{self.path}: no checkpoint that can be used yet")
+        return newest
+
+
+def open_run(path: str | os.PathLike[str]) -> Run:
+    """Open a run folder for reading.
+
+    Raises:
+        UserError: it is not one.
+    """
+    return Run(path)

@@ -1,0 +1,78 @@
+"""Curvature for optimizers that want it: the gradient of labels that the model itself draws (Gauss-Newton-Bartlett).
+
+y_i ~ softmax(logits_i)          labels of one micro-batch, a function of seed, step and rank
+s   = gradient of the mean cross-entropy of y          n s^2 estimates the Gauss-Newton matrix's diagonal
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from danalab.train.parallel.strategy import Sharing
+from danalab.train.step.gradients import IGNORED, GradientStep
+from danalab.train.step.optimizer_driver import OptimizerDriver
+
+LOGITS_AT_ONCE = 2**28
+"""Entries of the matrix of logits that are made at a time: 1 GiB in float32."""
+
+
+class Curvature:
+    """Gives the optimizer an estimate before the steps for which one is due."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        gradients: GradientStep,
+        driver: OptimizerDriver,
+        *,
+        seed: int,
+        vocab_size: int,
+        micro_batch: int,
+        autocast: Callable[[], Any],
+        sharing: Sharing,
+        device: torch.device,
+    ):
+        """Args:
+        seed: with the step, decides what labels are drawn.
+        vocab_size: width of the logits.
+        micro_batch: sequences of each rank that are used.
+        """
+        self._model, self._gradients, self._driver = model, gradients, driver
+        self._seed, self._micro_batch = seed, micro_batch
+        self._rows = LOGITS_AT_ONCE // vocab_size
+        self._autocast, self._sharing, self._device = autocast, sharing, device
+
+    def before_step(self, step: int, inputs: Tensor, targets: Tensor) -> None:
+        """Estimate, if it is time, at the weights as they are; the gradients are empty before and after. Collective.
+
+        Args:
+            step: steps made so far.
+            inputs, targets: this rank's part of the coming step's batch; positions without a target draw no label.
+        """
+        if not self._driver.curvature_is_due():
+            return
+        part = slice(0, self._micro_batch)
+        labels = self._draw(step, inputs[part], targets[part])
+        self._driver.take_curvature(self._gradients.of_labels(inputs[part], labels))
+
+    @torch.no_grad()
+    def _draw(self, step: int, inputs: Tensor, targets: Tensor) -> Tensor:
+        """Labels [sequences, length] from the model's own distribution; -1 where there is no target."""
+        generator = torch.Generator(self._device)
+        # Ranks of one tensor-parallel group see the same data and must draw the same labels.
+        generator.manual_seed(((self._seed * 1_000_003 + step) * 65_537 + self._sharing.world.dp_rank) % 2**64)
+        sequences = max(1, self._rows // inputs.shape[1])
+        labels = []
+        with self._sharing.evaluating():
+            for start in range(0, inputs.shape[0], sequences):
+                with self._autocast():
+                    logits = self._model(inputs[start : start + sequences].to(self._device))
+                odds = torch.softmax(logits.float(), dim=-1).flatten(0, 1)
+                # A model that has diverged has no distribution; its step is skipped, so any label will do.
+                odds = torch.nan_to_num(odds, nan=1.0)
+                labels.append(torch.multinomial(odds, 1, generator=generator).view(logits.shape[:-1]))
+        return torch.where(targets.to(self._device) == IGNORED, IGNORED, torch.cat(labels))

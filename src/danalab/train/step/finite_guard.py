@@ -1,0 +1,168 @@
+"""What is not finite never reaches weights or moments; and spikes are told of.
+
+The check itself is a tensor made with the step (`StepResult.finite`), honoured by the optimizer on its device. Here is
+what follows from it on the host: on a CPU at once, on a GPU one step later, so that nothing waits for the device.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import statistics
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from danalab.files import write_json
+from danalab.train.callbacks.base import Callback
+from danalab.train.step.gradients import StepResult
+
+log = logging.getLogger(__name__)
+
+MOST_SKIPS_IN_A_ROW = 10
+
+
+class NonFiniteError(ArithmeticError):
+    """Training stopped at a loss or gradient that is not finite."""
+
+
+@dataclass
+class _Seen:
+    step: int
+    loss: Tensor
+    grad_norm: Tensor
+    finite: Tensor
+    norms: Tensor
+    scale: Tensor | None
+    ready: Any = None
+
+
+@dataclass
+class FiniteGuard:
+    """Reads the finite checks and acts by `mode`: "stop" or "skip"."""
+
+    mode: str
+    report: Path
+    """Where to write what was seen."""
+    describe: Callable[[int], dict[str, Any]]
+    """Step -> what its batch was, for the report."""
+    names: list[str]
+    """Of the parameters that have gradients, in the optimizer's order."""
+    writes: bool = True
+    """Whether this rank is the one that writes and speaks; all ranks see and decide the same."""
+    skipped: int = 0
+    """Steps skipped in all; part of checkpoints."""
+    in_a_row: int = 0
+    _pending: _Seen | None = field(default=None, repr=False)
+
+    def check(self, step: int, result: StepResult) -> None:
+        """Look at a step's result; on a GPU at the previous one's.
+
+        Raises:
+            NonFiniteError: by mode "stop", or after 10 skips in a row.
+        """
+        seen = _Seen(step, result.loss, result.grad_norm, result.finite, result.norms, result.scale)
+        if result.finite.is_cuda:
+            seen.finite = result.finite.to("cpu", non_blocking=True)
+            seen.ready = torch.cuda.Event()
+            seen.ready.record()
+            seen, self._pending = self._pending, seen
+            if seen is None:
+                return
+            seen.ready.synchronize()
+        self._act(seen)
+
+    def settle(self) -> None:
+        """Look at what is still outstanding; call before saving, so that nothing poisoned goes unnoticed."""
+        seen, self._pending = self._pending, None
+        if seen is not None:
+            seen.ready.synchronize()
+            self._act(seen)
+
+    def _act(self, seen: _Seen) -> None:
+        if bool(seen.finite):
+            self.in_a_row = 0
+            return
+        loss, norm = float(seen.loss), float(seen.grad_norm)
+        what = f"step {seen.step}: loss {loss}, gradient norm {norm}"
+        if seen.scale is not None and float(seen.scale) > 1 and math.isfinite(loss):
+            if self.writes:  # float16's way of finding its scale
+                log.info("%s: beyond float16 at loss scale %g; step not made, scale halved", what, float(seen.scale))
+            return
+        if self.mode == "stop":
+            self._write(seen, loss, norm)
+            raise NonFiniteError(f"{what}: not finite; the update was not made. What was seen: {self.report}")
+        self.skipped += 1
+        self.in_a_row += 1
+        if self.in_a_row >= MOST_SKIPS_IN_A_ROW:
+            self._write(seen, loss, norm)
+            raise NonFiniteError(
+                f"{what}: not finite for the {self.in_a_row}th step in a row; giving up. What was seen: {self.report}"
+            )
+        if self.writes:
+            log.warning("%s: not finite; step skipped (%d in all, %d in a row)", what, self.skipped, self.in_a_row)
+
+    def _write(self, seen: _Seen, loss: float, norm: float) -> None:
+        if not self.writes:
+            return
+        finite = torch.isfinite(seen.norms).tolist()
+        found = {
+            "step": seen.step,
+            "loss": str(loss),
+            "grad_norm": str(norm),
+            "parameters": [name for name, ok in zip(self.names, finite, strict=True) if not ok],
+            **self.describe(seen.step),
+        }
+        write_json(self.report, found)
+
+
+class SpikeMonitor(Callback):
+    """Warns when a logged loss or update norm stands out of the recent ones by `threshold` robust deviations.
+
+    Update norms spike before losses do. The spread is the median absolute deviation, which a spike in the window does
+    not widen; a value that is not finite is left out of the window.
+    """
+
+    name = "spikes"
+    KEYS = ("train/loss", "update_norm")
+
+    def __init__(self, window: int = 50, threshold: float = 8.0, least: int = 20):
+        """Args: window: rows remembered; least: rows needed before anything is called a spike."""
+        self.spikes = 0
+        self._threshold, self._least = threshold, least
+        self._history: dict[str, deque[float]] = {key: deque(maxlen=window) for key in self.KEYS}
+
+    def on_row(self, row: dict[str, Any]) -> None:
+        """Compare a row with those before it."""
+        for key, history in self._history.items():
+            value = row.get(key)
+            if value is None or not math.isfinite(value):
+                continue
+            if len(history) >= self._least:
+                middle = statistics.median(history)
+                spread = 1.4826 * statistics.median(abs(x - middle) for x in history)
+                # The floor keeps a window of nearly equal values from making everything a spike.
+                if value > middle + self._threshold * max(spread, 0.01 * abs(middle)):
+                    self.spikes += 1
+                    log.warning("step %d: %s spikes to %.4g (recent median %.4g)", row["step"], key, value, middle)
+            history.append(value)
+
+    def on_end(self, summary: dict[str, Any]) -> None:
+        """Count them in the summary."""
+        summary["spikes"] = self.spikes
+
+    def state_dict(self) -> dict[str, Any]:
+        """The window and the count."""
+        return {"spikes": self.spikes, "history": {key: list(values) for key, values in self._history.items()}}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take back what `state_dict` gave."""
+        self.spikes = state["spikes"]
+        for key, values in state["history"].items():
+            self._history[key].clear()
+            self._history[key].extend(values)

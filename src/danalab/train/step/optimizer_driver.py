@@ -1,0 +1,125 @@
+"""The one protocol between the trainer and an optimizer, whatever the optimizer's special wishes.
+
+The loop says `set_lr`, `step`, `train`, `evaluating`, `curvature_is_due`, `scalars`; how a given optimizer does it is
+decided here, by what its entry in the registry declares and never by its name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from danalab.errors import UserError
+from danalab.optim import OptimizerSpec, build_optimizer, optimizer_spec
+from danalab.optim.core.optimizer import DecayingOptimizer
+from danalab.train.config.optimizer_settings import optimizer_settings
+from danalab.train.config.run_spec import Resolved
+
+
+class OptimizerDriver:
+    """An optimizer as the trainer sees it."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer, spec: OptimizerSpec | None = None):
+        """`spec` is the optimizer's entry; without one it is taken for an optimizer of no special wishes."""
+        self.optimizer: Any = optimizer
+        self._switches = spec is not None and spec.train_eval
+        self._wants_curvature = spec is not None and spec.hessian
+        for group in optimizer.param_groups:
+            # Kept in the group, so that a checkpoint has it: the schedule multiplies it.
+            group.setdefault("initial_lr", float(group["lr"]))
+        self.parameters: list[Tensor] = [p for group in optimizer.param_groups for p in group["params"]]
+
+    @classmethod
+    def build(
+        cls, resolved: Resolved, model: nn.Module, make: Callable[..., torch.optim.Optimizer] = build_optimizer
+    ) -> OptimizerDriver:
+        """The run's optimizer for `model`, which is on its device.
+
+        Args: make: takes what `build_optimizer` takes; other ways to share the work make other classes.
+        Raises:
+            UserError: unknown optimizer or setting, or one that needs what this trainer does not do.
+        """
+        spec = optimizer_spec(resolved.config.opt)
+        if spec.closure:
+            raise UserError(f"--opt {spec.name}: needs the model inside its step, which this trainer does not do")
+        settings = optimizer_settings(resolved, spec)
+        on_gpu = next(model.parameters()).is_cuda
+        if on_gpu and spec.decay == "independent" and "capturable" in spec.settings:
+            settings["capturable"] = True  # a skipped step is then decided on the device, without waiting for it
+        return cls(make(spec.name, model, lr=resolved.peak_lr, **settings), spec)
+
+    def set_lr(self, factor: float) -> float:
+        """Set the learning rate of the coming step to `factor` x peak; returns the first group's."""
+        for group in self.optimizer.param_groups:
+            lr = group["initial_lr"] * factor
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(lr)
+            else:
+                group["lr"] = lr
+        return self.optimizer.param_groups[0]["initial_lr"] * factor
+
+    def step(self, finite: Tensor) -> None:
+        """Apply the gradients, unless `finite` (0-dim bool, on the parameters' device) is False.
+
+        A step that isn't made changes neither weights nor moments nor clocks. On a GPU nothing waits for the answer
+        where the optimizer can take it as a tensor.
+        """
+        optimizer = self.optimizer
+        inner = getattr(optimizer, "inner", optimizer)
+        if finite.is_cuda and isinstance(optimizer, DecayingOptimizer):
+            optimizer.step(found_nonfinite=~finite)
+        elif finite.is_cuda and type(inner).__module__.startswith("torch.optim") and inner.defaults.get("fused"):
+            # The protocol of torch's fused kernels, made for gradient scaling.
+            inner.grad_scale, inner.found_inf = None, (~finite).float()
+            try:
+                optimizer.step()
+            finally:
+                del inner.grad_scale, inner.found_inf
+        elif bool(finite):
+            optimizer.step()
+
+    def zero_grad(self) -> None:
+        """Forget the gradients."""
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def train(self) -> None:
+        """Be at the weights that are trained; before the first step, and after a checkpoint was loaded."""
+        if self._switches:
+            self.optimizer.train()
+
+    @contextlib.contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Around evaluation and saving: optimizers that train at other weights than they report switch here.
+
+        They come back to the very weights they left, so that a run does not depend on how often it is looked at.
+        """
+        if self._switches:
+            self.optimizer.eval()
+        try:
+            yield
+        finally:
+            self.train()
+
+    def curvature_is_due(self) -> bool:
+        """Whether the coming step wants the gradient of sampled labels first; see `take_curvature`."""
+        return self._wants_curvature and self.optimizer.hessian_is_due()
+
+    def take_curvature(self, n_labels: float) -> None:
+        """Take the gradients at hand, of the mean loss of `n_labels` sampled labels, for curvature; forget them."""
+        self.optimizer.update_hessian(n_labels)
+        self.zero_grad()
+
+    def scalars(self) -> dict[str, float]:
+        """`optim/*`: the scalars of the last step, and the means that the optimizer reports; costs a pass of state."""
+        found: dict[str, Any] = {}
+        for name in ("coefficients", "collect_stats"):
+            ask = getattr(self.optimizer, name, None)
+            if callable(ask):
+                answer: Any = ask()
+                found.update(answer)
+        found.pop("lr", None)
+        return {f"optim/{name}": float(value) for name, value in found.items()}

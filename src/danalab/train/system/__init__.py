@@ -1,0 +1,1 @@
+"""The machine: device, number formats, random states, signals, SLURM."""

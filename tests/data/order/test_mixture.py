@@ -1,0 +1,127 @@
+"""Mixtures: exact shares, each source in its own order, a pure function of the place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from danalab.data import open_data
+from danalab.data.order.mixture import BLOCK, MixedSequences, block_counts, parse_mixture
+from danalab.errors import UserError
+
+
+class _Counted:
+    """Sequence p of the list is the number p, repeated."""
+
+    def __init__(self, per_epoch: int, offset: int):
+        self.per_epoch, self.seq_len, self.name, self.offset = per_epoch, 4, "counted", offset
+
+    def numbers(self, spans):
+        return np.concatenate([np.arange(*span) for span in spans]) % self.per_epoch
+
+    def take(self, spans):
+        places = np.concatenate([np.arange(*span) for span in spans])
+        rows = torch.from_numpy(places)[:, None].expand(-1, 4) + self.offset
+        return rows, rows + 1
+
+
+def _mixed(weights=(0.7, 0.3), block=100) -> MixedSequences:
+    sources = [_Counted(50, 10**6 * number) for number in range(len(weights))]
+    return MixedSequences(sources, block_counts(weights, block), b"key", "mixed")
+
+
+@settings(max_examples=50, deadline=None)
+@given(weights=st.lists(st.floats(0.01, 100), min_size=1, max_size=6))
+def test_counts_sum_up_to_the_block_and_follow_the_weights(weights):
+    counts = block_counts(weights, 10**6)
+    assert sum(counts) == 10**6
+    for count, weight in zip(counts, weights, strict=True):
+        assert abs(count - 10**6 * weight / sum(weights)) < 1
+
+
+def test_every_block_has_the_exact_shares_evenly_spread():
+    mixed = _mixed()
+    for number in range(5):
+        owner, _ = mixed.places(number * 100, (number + 1) * 100)
+        assert np.bincount(owner).tolist() == [70, 30]
+        before = np.cumsum(owner == 1)
+        assert np.abs(before - 0.3 * np.arange(1, 101)).max() < 2
+
+
+def test_each_source_keeps_its_own_order():
+    inputs, _ = _mixed().take([(0, 450)])
+    first = inputs[:, 0]
+    for number in range(2):
+        mine = first[(first // 10**6) == number] - 10**6 * number
+        assert torch.equal(mine, torch.arange(len(mine)))
+
+
+def test_any_place_is_the_same_however_it_is_reached():
+    whole, _ = _mixed().take([(0, 300)])
+    for spans in ([(7, 8)], [(95, 130)], [(250, 260), (3, 5)], [(0, 1), (200, 300)]):
+        expected = torch.cat([whole[a:b] for a, b in spans])
+        assert torch.equal(_mixed().take(spans)[0], expected)
+
+
+def _bare(folder: Path, start: int, n: int = 4000) -> Path:
+    folder.mkdir()
+    for split in ("train", "val"):
+        (start + np.arange(n) % 500).astype("<u2").tofile(folder / f"{split}.bin")
+    return folder
+
+
+def test_a_mixture_opens_like_a_data_set(tmp_path):
+    a, b = _bare(tmp_path / "a", 0), _bare(tmp_path / "b", 1000)
+    dataset = open_data(f"{a}:3,{b}:1")
+    inputs, targets = dataset.batches(seed=0, global_batch=400, seq_len=8)[0]
+    assert torch.equal(inputs[:, 1:], targets[:, :-1])
+    assert int((inputs[:, 0] >= 1000).sum()) == pytest.approx(100, abs=2)
+    assert (dataset.name, dataset.n_tokens) == ("a+b", 8000)
+    assert open_data(dataset.location).fingerprint == dataset.fingerprint
+    assert len(dataset.open_split("val").sequential(8)) == 2 * 499
+    alone = open_data(b).batches(seed=0, global_batch=100, seq_len=8)[0][0]
+    assert torch.equal(inputs[inputs[:, 0] >= 1000], alone[: int((inputs[:, 0] >= 1000).sum())])
+
+
+def test_a_file_may_hold_the_mixture(tmp_path):
+    a, b = _bare(tmp_path / "a", 0), _bare(tmp_path / "b", 1000)
+    (tmp_path / "mix.yaml").write_text(f"{a}: 3\n{b}: 1\n")
+    assert open_data(tmp_path / "mix.yaml").fingerprint == open_data(f"{a}:0.75,{b}:0.25").fingerprint
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("a,b", "'a' has no weight"),
+        ("a:1,b", "'b' has no weight"),
+        ("a:1,b:x", "'b:x' has no weight"),
+        ("a:1,a:2", "named once"),
+        ("a:1,b:0", "must be positive"),
+        ("a:1,b:-1", "must be positive"),
+        ("a:1,b:1e-9", "less than one sequence"),
+        ("gone.yaml", "No such file"),
+    ],
+)
+def test_what_is_no_mixture_is_refused(text, reason):
+    with pytest.raises(UserError, match=reason):
+        parse_mixture(text)
+
+
+def test_data_of_another_tokenizer_is_refused(tmp_path):
+    a = _bare(tmp_path / "a", 0)
+    (tmp_path / "arrays" / "train").mkdir(parents=True)
+    (tmp_path / "arrays" / "val").mkdir()
+    for split in ("train", "val"):
+        np.save(tmp_path / "arrays" / split / "x.npy", np.arange(40).reshape(4, 10))
+    with pytest.raises(UserError, match="a mixture needs one tokenizer"):
+        open_data(f"{a}:1,{tmp_path / 'arrays'}:1")
+
+
+def test_the_block_of_the_command_line_holds_four_digits():
+    assert block_counts([0.7, 0.3]) == [7000, 3000]
+    assert BLOCK == 10_000

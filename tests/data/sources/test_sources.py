@@ -1,0 +1,185 @@
+"""Sources give the same documents each time; bad text is refused with its place."""
+
+from __future__ import annotations
+
+import builtins
+import gzip
+import json
+
+import pytest
+
+from danalab.data.sources import SOURCES, StdlibSource, TextSource, make_source
+from danalab.data.sources import formats as formats_module
+from danalab.errors import MissingExtra, UserError
+
+TEXTS = ["eins äö\nzwei\n", "with <|endoftext|> in it", "three\r\n\r\n\tλ"]
+JSONL = "".join(json.dumps({"text": text}) + "\n" for text in TEXTS)
+
+
+def _documents(*paths) -> list[str]:
+    return list(TextSource(paths).iter_documents())
+
+
+def test_stdlib_is_python_code_without_tests_and_tables():
+    source = StdlibSource()
+    names = [path.relative_to(source.root).as_posix() for path in source.files]
+    assert {"argparse.py", "json/decoder.py"} <= set(names)
+    assert not [name for name in names if name.startswith(("test/", "encodings/", "site-packages/", "_sysconfigdata"))]
+    assert names == sorted(names)
+    assert 5e6 < source.size_bytes() < 60e6
+
+
+def test_stdlib_passes_over_files_that_are_not_utf8(tmp_path):
+    (tmp_path / "b.py").write_bytes(b"# -*- coding: latin-1 -*-\n'\xe4'\n")
+    (tmp_path / "a.py").write_text("1\n")
+    assert list(StdlibSource(tmp_path).iter_documents()) == ["1\n"]
+
+
+def test_a_folder_is_read_in_the_order_of_its_paths(tmp_path):
+    for name in ("b.txt", "a/z.md", "a.txt", ".hidden/x.txt", "picture.png"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(name)
+    assert _documents(tmp_path) == ["a.txt", "a/z.md", "b.txt"]
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_lines_of_jsonl_are_documents(tmp_path, packed):
+    file = tmp_path / ("x.jsonl.gz" if packed else "x.jsonl")
+    content = (JSONL + "\n" + '{"text": ""}').encode()
+    file.write_bytes(gzip.compress(content) if packed else content)
+    assert _documents(file) == TEXTS
+
+
+def test_zst_archives_of_several_frames_are_read_and_truncated_ones_refused(tmp_path):
+    zstandard = pytest.importorskip("zstandard")
+    file = tmp_path / "x.jsonl.zst"
+    lines = JSONL.encode().splitlines(keepends=True)
+    frames = [zstandard.compress(b"".join(lines[:1])), zstandard.compress(b"".join(lines[1:]))]
+    file.write_bytes(b"".join(frames))
+    assert _documents(file) == TEXTS
+    file.write_bytes(b"".join(frames)[:-4])
+    with pytest.raises(UserError, match=r"x\.jsonl\.zst: damaged archive"):
+        _documents(file)
+
+
+def test_rows_of_parquet_are_documents(tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    file = tmp_path / "x.parquet"
+    parquet.write_table(pa.table({"text": [*TEXTS, None, ""], "id": range(5)}), file)
+    assert _documents(file) == TEXTS
+    parquet.write_table(pa.table({"body": TEXTS}), file)
+    with pytest.raises(UserError, match="no column 'text'; columns: body"):
+        _documents(file)
+    file.write_bytes(b"PAR1")
+    with pytest.raises(UserError, match="not a readable parquet file"):
+        _documents(file)
+
+
+@pytest.mark.parametrize(("name", "package"), [("x.parquet", "pyarrow"), ("x.txt.zst", "zstandard")])
+def test_a_missing_extra_is_one_line(tmp_path, monkeypatch, name, package):
+    real = builtins.__import__
+
+    def without(module, *args, **kwargs):
+        if module.split(".")[0] == package:
+            raise ImportError(module)
+        return real(module, *args, **kwargs)
+
+    (tmp_path / name).write_bytes(b"")
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(MissingExtra, match=r"pip install 'danalab\[data\]'"):
+        _documents(tmp_path / name)
+
+
+def test_a_large_file_is_cut_at_line_ends_and_nothing_is_lost(tmp_path, monkeypatch):
+    monkeypatch.setattr(formats_module, "MAX_DOCUMENT_BYTES", 100)
+    monkeypatch.setattr(formats_module, "_BLOCK", 64)
+    text = "".join(f"{n} Zeile mit Umlaut ä\n" for n in range(50)) + "水" * 200 + "\nend"
+    (tmp_path / "x.txt").write_text(text, encoding="utf-8")
+    pieces = _documents(tmp_path / "x.txt")
+    assert "".join(pieces) == text
+    assert max(len(piece.encode()) for piece in pieces) <= 100
+    assert all(piece.endswith("\n") for piece in pieces if "Zeile" in piece)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("x.txt", b"abc\n" * 100_000 + b"\xff", r"x\.txt: not UTF-8 at byte 400000 \(0xff\)"),
+        ("x.jsonl", b'{"text":"a"}\n\xc3\x28', r"x\.jsonl: not UTF-8 at byte 13"),
+        ("x.jsonl", b'{"text":"a"}\n{"text":', r"x\.jsonl, line 2: not valid JSON"),
+        ("x.jsonl", b'{"txt":"a"}', r'x\.jsonl, line 1: an object with the field "text"'),
+        ("x.jsonl", b"[1]", r"line 1: an object"),
+        ("x.jsonl", b'{"text":"\\ud800"}', r"line 1: text has U\+D800"),
+        ("x.jsonl", b'{"text":"a","n":' + b"9" * 5000 + b"}", r"line 1: not valid JSON: a number with thousands"),
+        ("x.txt.gz", b"not gzip", r"x\.txt\.gz: damaged archive"),
+        ("x.txt.gz", gzip.compress(b"a" * 100, mtime=0)[:-9], r"x\.txt\.gz: damaged archive"),
+        ("x.pdf", b"", r"x\.pdf: unknown kind"),
+    ],
+)
+def test_bad_files_are_refused_with_their_place(tmp_path, name, content, reason):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(UserError, match=reason):
+        _documents(tmp_path / name)
+
+
+def test_bad_inputs_are_refused(tmp_path):
+    with pytest.raises(UserError, match="no such file"):
+        TextSource([tmp_path / "absent"])
+    with pytest.raises(UserError, match="in this folder"):
+        TextSource([tmp_path])
+    (tmp_path / "x.txt").write_text("x")
+    with pytest.raises(UserError, match="must not be trained on"):
+        TextSource([tmp_path], [tmp_path / "x.txt"])
+    with pytest.raises(UserError, match="--input PATH"):
+        make_source("text")
+    with pytest.raises(UserError, match="takes no --input"):
+        make_source("stdlib", [tmp_path])
+    with pytest.raises(UserError, match="did you mean 'stdlib'"):
+        make_source("stdlb")
+
+
+def test_every_source_says_what_it_is():
+    for name in SOURCES:
+        source = SOURCES.get(name)
+        assert source.name == name
+        assert source.licence
+        assert source.summary
+
+
+@pytest.mark.parametrize("name", ["x.jsonl", "x.jsonl.gz", "x.jsonl.zst", "x.parquet", "x.txt"])
+def test_reading_goes_on_behind_any_document(tmp_path, name, monkeypatch):
+    monkeypatch.setattr(formats_module, "_ROWS", 2)
+    monkeypatch.setattr(formats_module, "MAX_DOCUMENT_BYTES", 8)
+    texts = [*TEXTS, "", "vier", "fünf\n", "sechs"]
+    lines = "".join(json.dumps({"text": text}) + "\n" for text in texts).encode()
+    file = tmp_path / name
+    if name.endswith(".gz"):
+        lines = gzip.compress(lines)
+    elif name.endswith(".zst"):
+        lines = pytest.importorskip("zstandard").compress(lines)
+    if name.endswith("parquet"):
+        pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+        parquet.write_table(pa.table({"text": texts}), file, row_group_size=3)
+    else:
+        file.write_bytes(lines)
+    every = list(formats_module.read_documents(file))
+    assert len(every) >= 7
+    for skip in range(len(every) + 2):
+        assert list(formats_module.read_documents(file, skip=skip)) == every[skip:]
+
+
+def test_a_link_to_nowhere_and_a_file_that_cannot_be_read_are_named(tmp_path, monkeypatch):
+    (tmp_path / "x.txt").symlink_to(tmp_path / "gone.txt")
+    for given in (tmp_path, tmp_path / "x.txt"):
+        with pytest.raises(UserError, match=r"x\.txt: a symbolic link to nowhere \(.*gone\.txt\)"):
+            TextSource([given])
+    (tmp_path / "gone.txt").write_text("there")
+    source = TextSource([tmp_path / "x.txt"])
+
+    def refuse(path, *_, **__):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("danalab.data.formats.shards.open", refuse, raising=False)
+    with pytest.raises(UserError, match=r"x\.txt: cannot be read: Permission denied"):
+        list(source.iter_documents())

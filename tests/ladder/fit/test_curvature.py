@@ -1,0 +1,68 @@
+import math
+
+import numpy as np
+import pytest
+
+from danalab.errors import UserError
+from danalab.ladder.fit.curvature import fit_curvature, fit_shared_curvature, fit_tolerance
+
+RATES = 1e-3 * 2.0 ** np.arange(-3, 4)
+
+
+def test_a_planted_parabola_is_recovered():
+    found = fit_curvature(RATES, 3.1 + 0.019 * np.log(RATES / 1.3e-3) ** 2)
+    assert found.curvature == pytest.approx(0.019)
+    assert found.best_lr == pytest.approx(1.3e-3)
+    assert found.best_loss == pytest.approx(3.1)
+    assert found.loss_increase(1.2) == pytest.approx(0.019 * math.log(1.2) ** 2)
+
+
+def test_a_flat_far_side_falls_back_to_the_rates_around_the_best():
+    loss = 3 + 0.05 * np.log(RATES / RATES[3]) ** 2
+    rates = np.append(RATES, RATES[-1] * 4.0 ** np.arange(1, 12))
+    found = fit_curvature(rates, np.append(loss, np.full(11, loss[-1] - 0.1)))
+    assert found.best_lr == pytest.approx(RATES[3], rel=0.05)
+
+
+def test_four_rates_are_refused_with_the_number_that_is_needed():
+    with pytest.raises(UserError, match="needs 5 learning rates, there are 4"):
+        fit_curvature(RATES[:4], RATES[:4])
+
+
+def test_losses_without_a_minimum_are_refused():
+    with pytest.raises(UserError, match="no minimum"):
+        fit_curvature(RATES, -(np.log(RATES) ** 2))
+
+
+def parabola(best, rates, k=0.02):
+    return rates, 3 + 0.1 * math.log(best) + k * np.log(rates / best) ** 2
+
+
+def test_three_rates_at_each_of_several_sizes_share_a_curvature_with_an_interval():
+    rng = np.random.default_rng(0)
+    trials = [parabola(best, best * np.array([0.5, 1, 2.0]) * 1.2) for best in (1e-3, 5e-4, 2e-4, 1e-4)]
+    found = fit_shared_curvature([(x, y + 1e-4 * rng.standard_normal(3)) for x, y in trials])
+    assert found.curvature == pytest.approx(0.02, rel=0.05)
+    assert 0.02 in found.interval
+    assert (found.n_sizes, found.n_rates) == (4, 12)
+
+
+def test_one_size_of_three_rates_has_no_curvature():
+    with pytest.raises(UserError, match="3 learning rates at 2 sizes or more, there are 1"):
+        fit_shared_curvature([parabola(1e-3, RATES[:3]), (RATES[:2], RATES[:2])])
+
+
+def test_rates_within_a_share_of_the_best_loss_are_an_interval():
+    found = fit_tolerance(*parabola(1e-3, 1e-3 * np.exp(np.linspace(-3, 3, 601))), within=0.01)
+    reach = math.exp(math.sqrt(0.01 * found.best_loss / 0.02))
+    assert (found.low, found.high) == pytest.approx((1e-3 / reach, 1e-3 * reach), rel=1e-3)
+    assert not found.low_is_open
+    assert not found.high_is_open
+
+
+def test_a_side_that_was_not_left_is_open_and_a_diverged_rate_ends_it():
+    found = fit_tolerance([1, 2, 4, 8], [3.0, 2.99, 2.995, math.nan])
+    assert (found.low, found.low_is_open) == (1, True)
+    assert (found.high, found.high_is_open) == (4, False)
+    with pytest.raises(UserError, match="needs 3 of them, there are 2"):
+        fit_tolerance([1, 2], [3, 4])

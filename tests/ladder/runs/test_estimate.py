@@ -1,0 +1,72 @@
+"""What runs would take, before they run."""
+
+import json
+
+import pytest
+
+from danalab.cli.app import main
+from danalab.errors import UserError
+from danalab.ladder.ladder import LadderPlan
+from danalab.ladder.runs.estimate import accelerator_rate, estimate, measured_rate
+from danalab.ladder.runs.grid import expand
+from danalab.ladder.runs.rows import portable_settings
+from danalab.scaling.hardware import named
+
+
+def test_hours_follow_from_flops_and_a_named_accelerator(fixed, tmp_path):
+    (one,) = estimate(expand({}, fixed, [{"opt": "adamw"}]), tmp_path, accelerator_rate("h100", 0.5), price=2.5)
+    assert one.steps == 10
+    assert one.tokens == 10 * 4 * 16
+    assert one.device_hours == pytest.approx(one.flops / (0.5 * 989.4e12) / 3600)
+    assert one.cost == pytest.approx(2.5 * one.device_hours)
+
+
+def test_a_measured_rate_is_that_of_the_same_optimizer_at_the_nearest_size():
+    def row(opt, params, rate):
+        return {"opt": opt, "params": params, "flops": 3600 * rate, "device_hours": 1.0, "final_loss": 3.0}
+
+    rows = [row("adamw", 1000, 5.0), row("adamw", 9000, 7.0), row("adana", 9000, 4.0)]
+    rate = measured_rate([*rows, {**row("adana", 10, 1.0), "final_loss": None}])
+    assert rate is not None
+    assert rate("adamw", 1500) == 5.0
+    assert rate("adamw", 8000) == 7.0
+    assert rate("adana", 10) == 4.0
+    assert rate("muon", 1000) == 5.0
+    assert measured_rate([]) is None
+
+
+def test_accelerators_are_found_as_people_type_them():
+    assert named("rtx-4090") is named("4090") is named("RTX 4090")
+    with pytest.raises(UserError, match=r"--gpu h10 .*did you mean"):
+        named("h10")
+    with pytest.raises(UserError, match="--mfu 40"):
+        accelerator_rate("h100", 40)
+
+
+def test_a_ladder_is_planned_with_trials_and_seeds(fixed, tmp_path, capsys):
+    (tmp_path / "ladder.yaml").write_text(json.dumps({
+        "opts": ["adamw", "adana"], "sizes": [{"d_model": 16, "n_layers": 1, "n_heads": 2}], "seeds": [0, 1, 2],
+        "fixed": {key: value for key, value in fixed.items() if key not in ("lr", "d_model", "n_layers", "n_heads")},
+    }))  # fmt: skip
+    command = ["ladder", str(tmp_path / "ladder.yaml"), "--dry-run", "--out", str(tmp_path / "out"), "--gpu", "a100"]
+    assert main([*command, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert len(told["runs"]) == 2 * (3 + 2)
+    assert told["device_hours"] == pytest.approx(sum(run["device_hours"] for run in told["runs"]))
+    assert main([*command, "--dollars-per-hour", "2"]) == 0
+    said = capsys.readouterr().out
+    assert "adana d_model=16 n_layers=1 n_heads=2     5" in said
+    assert "cost [$]" in said
+    assert "up to 4 trials more" in said
+    assert not (tmp_path / "out").exists()
+
+
+def test_trials_come_with_the_smallest_sizes_first():
+    plan = LadderPlan(opts=("adamw", "adana"), sizes=({"heads": 2}, {"heads": 3}), seeds=(0, 1), fixed={})
+    assert [cell.settings["heads"] for cell in plan.trials()] == [2] * 6 + [3] * 6
+    assert {cell.settings["seed"] for cell in plan.repeats()} == {1}
+
+
+def test_settings_say_nothing_of_the_machine():
+    said = {"data": "/home/me/a,/home/me/b", "tokenizer": "bpe-512", "run_dir": "/x", "name": "y", "lr": 1.0}
+    assert portable_settings(said) == {"data": "a,b", "tokenizer": "bpe-512", "lr": 1.0}

@@ -1,0 +1,151 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+import yaml
+
+from danalab.errors import UserError
+from danalab.ladder.runs.grid import expand
+from danalab.ladder.runs.pool import Job, run_jobs
+from danalab.ladder.runs.rows import read_ladder
+from danalab.ladder.runs.sweep import collect, run_sweep
+from danalab.train.run.folder import RunFolder
+from danalab.train.run.metrics import read_rows
+
+TIMES = ("seconds", "tokens_per_second", "device_hours")
+
+
+def without_times(rows):
+    return [{key: value for key, value in row.items() if key not in (*TIMES, "settings")} for row in rows]
+
+
+def test_a_sweep_makes_a_row_a_run_and_a_second_call_makes_none_anew(fixed, tmp_path):
+    cells = expand({"opt": ["adamw", "adana"], "seed": [0, 1]}, fixed)
+    first = run_sweep(tmp_path / "sweep", cells, executor="inline")
+    assert [row["name"] for row in first.rows] == ["adamw-s0", "adamw-s1", "adana-s0", "adana-s1"]
+    assert all(row["status"] == "finished" and row["final_loss"] > 0 for row in first.rows)
+    assert not first.failures
+    written = (tmp_path / "sweep" / "runs" / "adamw-s0" / "summary.json").stat().st_mtime_ns
+    again = run_sweep(tmp_path / "sweep", cells, executor="inline")
+    assert again.rows == first.rows
+    assert (tmp_path / "sweep" / "runs" / "adamw-s0" / "summary.json").stat().st_mtime_ns == written
+    rows = read_ladder(tmp_path / "sweep")
+    assert read_rows(rows[0]["curve"])[0]["step"] == 1
+
+
+def test_rows_of_runs_that_a_later_call_does_not_ask_for_stay(fixed, tmp_path):
+    run_sweep(tmp_path, expand({"opt": ["adamw"], "seed": [0, 1]}, fixed), executor="inline")
+    found = run_sweep(tmp_path, expand({"opt": ["adamw"], "seed": [1, 2]}, fixed), executor="inline")
+    assert [row["name"] for row in found.rows] == ["adamw-s0", "adamw-s1", "adamw-s2"]
+    assert [row["name"] for row in read_ladder(tmp_path)] == [row["name"] for row in collect(tmp_path)]
+
+
+def test_runs_of_other_settings_are_not_taken_for_those_asked_for(fixed, tmp_path):
+    cells = expand({"opt": ["adamw"], "seed": [0, 1]}, fixed)
+    run_sweep(tmp_path, cells, executor="inline")
+    record = (tmp_path / "sweep.json").read_text()
+    longer = expand({"opt": ["adamw"], "seed": [0, 1]}, {**fixed, "iterations": 20})
+    with pytest.raises(
+        UserError, match=r"adamw-s0 \(and 1 more\) .*--iterations 10 there, 20 here; take another --out"
+    ):
+        run_sweep(tmp_path, longer, executor="inline")
+    assert (tmp_path / "sweep.json").read_text() == record
+    other_logs = expand({"opt": ["adamw"], "seed": [0, 1]}, {**fixed, "log_interval": 5})
+    assert not run_sweep(tmp_path, other_logs, executor="inline").failures, "how it is carried out makes no other run"
+
+
+def test_a_run_that_fails_is_listed_and_does_not_stop_the_rest(fixed, tmp_path):
+    runs = [{"opt": "adamw", "vocab_size": 7}, {"opt": "adamw"}]
+    found = run_sweep(tmp_path, expand({}, fixed, runs), executor="inline")
+    (failure,) = found.failures
+    assert "vocab" in failure.reason
+    assert [row["status"] for row in found.rows] == ["finished"]
+
+
+def test_an_optimizers_own_setting_may_be_in_the_grid(fixed, tmp_path):
+    found = run_sweep(tmp_path, expand({"opt": ["muon"], "momentum": [0.8, 0.9]}, fixed), executor="inline")
+    assert not found.failures
+    assert len({row["final_loss"] for row in found.rows}) == 2
+
+
+def test_a_setting_that_cannot_be_meant_is_refused_before_anything_runs(fixed, tmp_path):
+    with pytest.raises(UserError, match="--keep-last 1"):
+        run_sweep(tmp_path / "sweep", expand({"keep_last": [2, 1]}, fixed), executor="inline")
+    assert not (tmp_path / "sweep").exists()
+
+
+def start(tmp_path, fixed, opts, seeds):
+    config = tmp_path / "grid.yaml"
+    config.write_text(yaml.safe_dump({"fixed": fixed, "grid": {"opt": opts, "seed": seeds}}))
+    command = [sys.executable, "-m", "danalab", "sweep", str(config), "--out", str(tmp_path / "sweep")]
+    return subprocess.Popen(
+        [*command, "--executor", "inline"], start_new_session=True, stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": "1"},  # sums are those of as many threads
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+def test_a_sweep_of_24_runs_killed_five_times_ends_with_the_rows_of_an_undisturbed_one(fixed, tmp_path):
+    opts, seeds = ["adamw", "adana", "dana-star-mk4"], list(range(8))
+    calm = run_sweep(tmp_path / "calm" / "sweep", expand({"opt": opts, "seed": seeds}, fixed), executor="inline")
+    rows = tmp_path / "sweep" / "ladder.jsonl"
+    for kill in range(5):
+        process = start(tmp_path, fixed, opts, seeds)
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline and process.poll() is None:
+            if rows.is_file() and len(rows.read_text().splitlines()) >= 4 * (kill + 1):
+                break
+            time.sleep(0.02)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    assert start(tmp_path, fixed, opts, seeds).wait() == 0
+    assert without_times(read_ladder_relative(rows)) == without_times(calm.rows)
+
+
+def read_ladder_relative(file):
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def begun(folder, status, **config):
+    """A run folder as the trainer leaves it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    record = {"config": {"opt": "adana", "optimizer_settings": {"momentum": 0.9}, **config}}
+    (folder / "config.json").write_text(json.dumps(record))
+    (folder / "summary.json").write_text(json.dumps({"status": status}))
+    return folder
+
+
+def test_a_run_that_diverged_is_listed_and_not_made_again(tmp_path):
+    job = Job(begun(tmp_path / "run", "nonfinite", lr=3.0), {"opt": "adana", "lr": 3})
+    (failure,) = run_jobs([job], title="one", keep_going=True)
+    assert failure.reason.startswith("diverged")
+    assert not (job.folder / "log.txt").exists()
+    assert Job(job.folder, {"opt": "adana", "lr": 2}).has_diverged() is False, "other settings are another run"
+
+
+def test_a_run_is_known_by_its_settings_however_they_were_said(tmp_path):
+    folder = begun(tmp_path / "run", "finished", lr_multiplier=1.0, compile=False, warmup_steps=17)
+    said = {"opt": "adana", "lr_multiplier": 1, "compile": False, "warmup_steps": None, "momentum": 0.9}
+    assert Job(folder, said).is_finished()
+    assert not Job(folder, {**said, "momentum": 0.8}).is_finished()
+
+
+def test_a_run_that_another_process_is_making_is_waited_for(tmp_path):
+    folder, ended = tmp_path / "run", []
+    job = Job(folder, {"opt": "adana"})
+
+    def other():
+        begun(folder, "finished")
+        owned.__exit__(None, None, None)
+
+    owned = RunFolder(folder).locked()
+    owned.__enter__()
+    threading.Timer(0.3, other).start()
+    assert run_jobs([job], title="one", on_end=ended.append) == []
+    assert ended == [job]
+    assert not (folder / "log.txt").exists(), "no process was started"

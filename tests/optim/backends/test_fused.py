@@ -1,0 +1,202 @@
+"""The fused step: built once, never again for other shapes or settings, and refused where it cannot be had."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import os
+
+import pytest
+import torch
+from torch._dynamo.utils import counters
+
+from danalab.errors import UserError
+from danalab.optim import AdamWDecayingWD, ADana, DanaMK4, DanaStar, DanaStarMK4
+from danalab.optim.backends import choice as ways
+from danalab.optim.backends import native
+
+ALL = [ADana, DanaMK4, DanaStar, DanaStarMK4, AdamWDecayingWD]
+
+
+def params(shapes, seed=0, dtype=torch.float32):
+    generator = torch.Generator().manual_seed(seed)
+    made = [torch.randn(shape, generator=generator).to(dtype).requires_grad_() for shape in shapes]
+    for p in made:
+        p.grad = torch.randn(p.shape, generator=generator).to(dtype)
+    return made
+
+
+@pytest.mark.parametrize("cls", ALL)
+def test_threads_and_cuts_do_not_change_a_bit(cls):
+    shapes = [(5,), (301, 257), (1,), (40_001,), (3, 7)]
+    finished = []
+    for threads in (1, 2, 3):
+        torch.set_num_threads(threads)
+        try:
+            made = params(shapes)
+            optimizer = cls(made, lr=0.1, fused=True)
+            for _ in range(2):
+                optimizer.step()
+        finally:
+            torch.set_num_threads(1)
+        finished.append(torch.cat([p.detach().flatten() for p in made]))
+    assert torch.equal(finished[0], finished[1])
+    assert torch.equal(finished[0], finished[2])
+
+
+def test_groups_and_dtypes_go_in_one_call(monkeypatch):
+    calls = []
+    real = native.library()
+
+    class Spy:
+        def adana(self, *args):
+            calls.append(args)
+            real.adana(*args)
+
+    monkeypatch.setattr(native, "library", Spy)
+    wide, narrow = params([(4, 3), (5,)]), params([(6,)], dtype=torch.bfloat16)
+    groups = [{"params": wide, "weight_decay": 0.1}, {"params": narrow, "delta": 4.0}]
+    want = copy.deepcopy(groups)
+    for group, twin in zip(groups, want, strict=True):
+        for p, q in zip(group["params"], twin["params"], strict=True):
+            q.grad = p.grad.clone()
+    ADana(groups, lr=0.1, fused=True).step()
+    ADana(want, lr=0.1, fused=False).step()
+    assert len(calls) == 1
+    for group, twin in zip(groups, want, strict=True):
+        for p, q in zip(group["params"], twin["params"], strict=True):
+            torch.testing.assert_close(p, q)
+
+
+def test_nonfinite_gradients_stay_where_they_are():
+    """The trainer keeps them away; but if one comes, only its own coordinate is lost, and it shows."""
+    for cls in ALL:
+        (p,) = params([(100,)])
+        p.grad[7], p.grad[8] = float("nan"), float("inf")
+        cls([p], lr=0.1, fused=True).step()
+        assert p[7].isnan()
+        assert not p[8].isfinite()
+        assert p[9:].isfinite().all()
+
+
+def test_power_of_the_effective_time_is_accurate_over_a_whole_run():
+    """dana-star's T^(1-kappa) is a polynomial in the kernel."""
+    for kappa in (0.0, 0.5, 0.85, 1.0, 1.5, 2.0, 3.0):
+        for t in (1, 100, 10_000, 3_000_000):
+            taus = torch.linspace(0, 1, 997)
+            found = []
+            for flags in ({"fused": True}, {"fused": False}):
+                p = torch.zeros(997, dtype=torch.float32, requires_grad=True)
+                optimizer = DanaStar([p], lr=1.0, kappa=kappa, **flags)
+                state = optimizer.state[p]
+                state["step"].fill_(t - 1)
+                state["exp_avg"].fill_(1.0), state["exp_avg_sq"].fill_(1.0), state["tau"].copy_(taus)
+                p.grad = torch.ones_like(p)
+                optimizer.step()
+                found.append(p.detach())
+            torch.testing.assert_close(*found, rtol=3e-6, atol=0)
+
+
+@pytest.mark.parametrize("capturable", [False, True], ids=["kernel", "graph"])
+def test_no_change_of_step_or_setting_compiles_again(capturable):
+    made = params([(8, 5), (7,)])
+    optimizer = DanaMK4(made, lr=0.1, fused=True, capturable=capturable)
+    optimizer.step()
+    counters.clear()
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        for lr, kappa, delta, clip, decay in ((0.2, 0.7, 5.0, 1.0, 0.0), (0.01, 1.0, 12.0, 3.0, 0.3)):
+            group = {"lr": lr, "kappa": kappa, "delta": delta, "clipsnr": clip, "weight_decay": decay, "gamma3": 0.5}
+            optimizer.param_groups[0].update(group)
+            optimizer.step()
+    assert not counters["stats"]
+    assert not counters["recompiles"]
+
+
+def test_graph_equals_the_eager_step_and_another_list_has_a_graph_of_its_own():
+    for shapes in ([(8, 5), (7,)], [(3, 3)]):
+        finished = []
+        for flags in ({"fused": False}, {"fused": True, "capturable": True}):
+            made = params(shapes)
+            optimizer = DanaMK4(made, lr=0.1, omega=2.0, horizon=100, **flags)
+            for _ in range(3):
+                optimizer.step()
+            finished.append(torch.cat([p.detach().flatten() for p in made]))
+        torch.testing.assert_close(*finished, rtol=1e-6, atol=1e-6)
+
+
+def test_graph_skips_a_step_on_the_device():
+    (p,) = params([(8, 5)])
+    optimizer = DanaMK4([p], lr=0.1, fused=True, capturable=True)
+    optimizer.step(found_nonfinite=torch.tensor(False))
+    before = p.detach().clone()
+    p.grad.fill_(float("nan"))
+    optimizer.step(found_nonfinite=torch.tensor(True))
+    assert torch.equal(p, before)
+    assert optimizer.state[p]["step"] == 1
+    assert optimizer.state[p]["exp_avg"].isfinite().all()
+
+
+@pytest.fixture
+def fresh_cache(monkeypatch, tmp_path):
+    monkeypatch.setenv("DANALAB_CACHE", str(tmp_path / "cache"))
+    native.library.cache_clear()
+    ways._native_is_there.cache_clear()
+    yield tmp_path / "cache"
+    native.library.cache_clear()
+    ways._native_is_there.cache_clear()
+
+
+def test_without_a_compiler_fused_is_refused_and_the_choice_falls_on_plain_torch(fresh_cache, monkeypatch, caplog):
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("CXX", raising=False)
+    with pytest.raises(UserError, match=r"C\+\+ compiler") as caught:
+        ADana(params([(2,)]), fused=True)
+    assert "\n" not in str(caught.value)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            assert ways.choose({"fused": None, "foreach": None, "capturable": False}, "cpu", 1 << 30) is ways.eager
+    assert len(caplog.records) == 1
+
+
+def test_a_compiler_that_fails_is_reported_in_one_line(fresh_cache, monkeypatch, tmp_path):
+    broken = tmp_path / "c++"
+    broken.write_text("#!/bin/sh\necho 'kernels.cpp:1: error: no such thing' >&2\nexit 1\n")
+    broken.chmod(0o755)
+    monkeypatch.setenv("CXX", str(broken))
+    with pytest.raises(UserError, match="no such thing") as caught:
+        ADana(params([(2,)]), fused=True)
+    assert "\n" not in str(caught.value)
+    assert not list(fresh_cache.glob("*.so"))
+
+
+def test_the_library_is_built_once_and_kept(fresh_cache):
+    native.library()
+    (built,) = fresh_cache.glob("optim-*.so")
+    made = built.stat().st_mtime_ns
+    native.library.cache_clear()
+    native.library()
+    assert built.stat().st_mtime_ns == made
+
+
+def test_a_cache_that_others_can_write_to_is_refused(fresh_cache):
+    fresh_cache.mkdir()
+    os.chmod(fresh_cache, 0o777)
+    with pytest.raises(UserError, match="DANALAB_CACHE"):
+        native.library()
+
+
+@pytest.mark.parametrize(
+    ("flags", "device", "numel", "want"),
+    [
+        ({"fused": None}, "cpu", 10, ways.eager),
+        ({"fused": None}, "cpu", 1 << 24, native.fused),
+        ({"fused": False}, "cpu", 1 << 24, ways.eager),
+        ({"fused": True}, "cpu", 10, native.fused),
+        ({"foreach": True}, "cpu", 1 << 24, ways.foreach),
+        ({"foreach": False}, "cpu", 1 << 24, ways.eager),
+        ({"fused": None}, "cuda", 10, ways.foreach),
+        ({"fused": None, "capturable": True}, "cuda", 10, ways.eager),
+    ],
+)
+def test_choice_of_a_way(flags, device, numel, want):
+    assert ways.choose({"fused": None, "foreach": None, "capturable": False, **flags}, device, numel) is want

@@ -1,0 +1,30 @@
+import gzip
+import json
+
+import torch
+
+from danalab.train.callbacks.profiler import ACTIVE, WAIT, WARMUP, ProfilerTrace
+
+
+def run(folder, steps):
+    profiler = ProfilerTrace(folder)
+    profiler.on_start(0)
+    for step in range(1, steps + 1):
+        torch.ones(4, 4) @ torch.ones(4, 4)
+        profiler.after_update(step, False)
+    profiler.close()
+
+
+def test_a_few_steps_are_traced_with_their_operations(tmp_path):
+    last = WAIT + WARMUP + ACTIVE
+    run(tmp_path, last + 2)
+    (trace,) = tmp_path.glob("*.json.gz")
+    assert trace.name == f"trace-{last:08d}-rank0.json.gz"
+    events = json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
+    assert sum(event.get("name") == "aten::mm" for event in events) == ACTIVE
+
+
+def test_a_job_that_is_too_short_says_so(tmp_path, caplog):
+    run(tmp_path, 2)
+    assert "there is no trace" in caplog.text
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,105 @@
+"""Validation numbers depend on the model and the windows, and on nothing else."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from danalab.models import ModelConfig, build_model
+from danalab.train.evaluation.evaluator import Evaluator, position_ranges
+
+VOCAB, EOS, LENGTH, COUNT = 64, 7, 16, 13
+
+
+class Windows:
+    def __init__(self):
+        draw = torch.Generator().manual_seed(3)
+        self.tokens = torch.randint(0, VOCAB, (COUNT, LENGTH + 1), generator=draw)
+
+    def __len__(self) -> int:
+        return COUNT
+
+    def __getitem__(self, which: slice):
+        return self.tokens[which, :-1], self.tokens[which, 1:]
+
+
+@pytest.fixture(scope="module")
+def model():
+    return build_model(ModelConfig("enoki", 32, 2, 2, 16, 64, VOCAB, LENGTH))
+
+
+def evaluator(batch_size: int = 4, n_fixed: int = 5) -> Evaluator:
+    lengths = np.arange(1, VOCAB + 1)
+    lengths[EOS] = 0
+    return Evaluator(
+        Windows(),
+        lengths,
+        batch_size=batch_size,
+        n_fixed=n_fixed,
+        autocast=contextlib.nullcontext,
+        device=torch.device("cpu"),
+    )
+
+
+@pytest.mark.parametrize("which", ["fixed", "full"])
+def test_micro_batch_changes_nothing(model, which):
+    results = [getattr(evaluator(batch_size=size), which)(model) for size in (1, 3, 13)]
+    for result in results[1:]:
+        assert result.loss == pytest.approx(results[0].loss, rel=1e-6)
+        assert result.bpb == pytest.approx(results[0].bpb, rel=1e-6)
+        assert result.tokens == results[0].tokens
+
+
+def test_full_is_the_plain_cross_entropy_and_bits_per_byte_of_text(model):
+    result = evaluator().full(model)
+    inputs, targets = Windows()[0:COUNT]
+    with torch.no_grad():
+        nats = torch.nn.functional.cross_entropy(model(inputs).flatten(0, 1), targets.flatten(), reduction="none")
+    text = targets.flatten() != EOS
+    n_bytes = int((targets.flatten()[text] + 1).sum())
+    assert result.tokens == COUNT * LENGTH
+    assert result.loss == pytest.approx(float(nats.double().mean()), rel=1e-6)
+    assert result.bpb == pytest.approx(float(nats[text].double().sum()) / math.log(2) / n_bytes, rel=1e-6)
+
+
+def test_the_loss_is_told_apart_by_position_in_ranges_that_double(model):
+    result = evaluator(batch_size=3).full(model)
+    inputs, targets = Windows()[0:COUNT]
+    losses = model.token_losses(inputs, targets).double()
+    assert [(part.start, part.end) for part in result.by_position] == [(0, 1), (1, 2), (2, 4), (4, 8), (8, 16)]
+    for part in result.by_position:
+        assert part.tokens == COUNT * (part.end - part.start)
+        assert part.loss == pytest.approx(float(losses[:, part.start : part.end].mean()), rel=1e-6)
+    assert position_ranges(32767)[0] == (0, 255)
+    assert position_ranges(32767)[-1] == (16383, 32767)
+    assert position_ranges(1) == [(0, 1)]
+
+
+class Uniform(torch.nn.Module):
+    def token_losses(self, tokens, targets, *, ignore_index):
+        return torch.nn.functional.cross_entropy(
+            torch.zeros(*targets.shape, VOCAB).flatten(0, 1), targets.flatten(), reduction="none"
+        ).view_as(targets)
+
+
+def test_a_model_that_knows_nothing_has_the_logarithm_of_the_vocabulary_everywhere():
+    result = evaluator().full(Uniform())
+    assert result.loss == pytest.approx(math.log(VOCAB), rel=1e-7)
+    assert all(part.loss == pytest.approx(math.log(VOCAB), rel=1e-7) for part in result.by_position)
+
+
+def test_the_fixed_set_is_spread_over_the_split():
+    assert evaluator(n_fixed=5)._fixed == [0, 2, 5, 7, 10]
+    assert evaluator(n_fixed=0).covers_all
+    assert evaluator(n_fixed=99).n_fixed == COUNT
+
+
+def test_a_stop_request_ends_it_early_and_leaves_the_model_training(model):
+    model.train()
+    answers = iter([False, True])
+    assert evaluator(batch_size=4).full(model, lambda: next(answers)) is None
+    assert model.training

@@ -1,0 +1,89 @@
+"""Trying the largest micro-batch before a run changes nothing of it, and says what to do where it doesn't fit."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+import torch
+
+from danalab.errors import UserError
+from danalab.models import ModelConfig, build_model
+from danalab.optim import build_optimizer
+from danalab.train.step.gradients import GradientStep
+from danalab.train.step.loss_scale import LossScale
+from danalab.train.step.memory_check import dry_run
+from danalab.train.step.optimizer_driver import OptimizerDriver
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def parts():
+    model = build_model(ModelConfig("enoki", 32, 2, 2, 16, 64, 64, 16))
+    driver = OptimizerDriver(build_optimizer("adana", model, lr=1e-3))
+    scale = LossScale(CPU)
+    gradients = GradientStep(
+        model,
+        driver.parameters,
+        micro_batch=4,
+        grad_clip=0.5,
+        z_loss=1e-4,
+        autocast=contextlib.nullcontext,
+        loss_scale=scale,
+    )
+    return model, driver, gradients, scale
+
+
+def test_it_leaves_weights_gradients_state_and_random_numbers_as_they_were(parts):
+    model, driver, gradients, scale = parts
+    weights, random, before = [p.clone() for p in model.parameters()], torch.get_rng_state(), scale.state_dict()
+    assert dry_run(gradients, driver, micro_batch=4, seq_len=16, device=CPU) == 0
+    assert all(torch.equal(p, w) for p, w in zip(model.parameters(), weights, strict=True))
+    assert all(p.grad is None for p in model.parameters())
+    assert all(not v.any() for state in driver.optimizer.state.values() for v in state.values() if torch.is_tensor(v))
+    assert torch.equal(torch.get_rng_state(), random)
+    assert scale.state_dict() == before
+
+
+def test_too_little_memory_ends_in_advice(parts, monkeypatch):
+    _, driver, gradients, _ = parts
+
+    def of_labels(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 7 GiB")
+
+    monkeypatch.setattr(gradients, "of_labels", of_labels)
+    with pytest.raises(UserError, match=r"micro-batches of 32 x 2048 tokens: lower --batch-size .* fsdp"):
+        dry_run(gradients, driver, micro_batch=32, seq_len=2048, device=CPU)
+
+
+# ---- float16's factor on the loss ----
+
+
+def test_the_loss_scale_halves_where_gradients_overflow_and_doubles_after_many_good_steps():
+    scale = LossScale(CPU)
+    scale.update(torch.tensor(False))
+    assert float(scale.value) == 2.0**15
+    for _ in range(2000):
+        scale.update(torch.tensor(True))
+    assert float(scale.value) == 2.0**16
+    for _ in range(40):
+        scale.update(torch.tensor(False))
+    assert float(scale.value) == 1.0
+    again = LossScale(CPU)
+    again.load_state_dict(scale.state_dict())
+    assert again.state_dict() == scale.state_dict()
+
+
+def test_a_scaled_loss_gives_the_same_gradients_and_norms(parts):
+    model, driver, gradients, _ = parts
+    plain = GradientStep(
+        model, driver.parameters, micro_batch=4, grad_clip=0.5, z_loss=1e-4, autocast=contextlib.nullcontext
+    )
+    tokens = torch.randint(0, 64, (4, 16), generator=torch.Generator().manual_seed(0))
+    expected = plain(tokens, tokens)
+    grads = [p.grad.clone() for p in driver.parameters]
+    driver.zero_grad()
+    found = gradients(tokens, tokens)
+    torch.testing.assert_close(found.grad_norm, expected.grad_norm)
+    torch.testing.assert_close([p.grad for p in driver.parameters], grads)

@@ -1,0 +1,75 @@
+"""The machine: compilers that are not there, stop signals, random states."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+
+import numpy as np
+import pytest
+import torch
+
+from danalab.errors import UserError
+from danalab.train.system import runtime
+from danalab.train.system.errors import explained
+from danalab.train.system.runtime import (
+    StopRequest,
+    autocast_dtype,
+    choose_device,
+    random_state,
+    require_compiler,
+    restore_random_state,
+    seed_everything,
+)
+
+
+def test_compiling_without_a_compiler_is_refused_with_advice(monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.delenv("CXX", raising=False)
+    with pytest.raises(UserError, match="C\\+\\+ compiler"):
+        require_compiler(torch.device("cpu"))
+
+
+@pytest.mark.parametrize("name", ["abacus", "meta", "mps", "cpu:x", ""])
+def test_a_device_that_cannot_train_is_refused(name):
+    with pytest.raises(UserError, match=f"--device {name}: "):
+        choose_device(name)
+
+
+@pytest.mark.parametrize(("flags", "warns"), [("fma avx2 avx512f", True), ("avx512_bf16 avx512f", False), (None, True)])
+def test_bfloat16_on_a_cpu_is_warned_of_only_where_it_is_slow(monkeypatch, caplog, tmp_path, flags, warns):
+    cpuinfo = tmp_path / "cpuinfo"
+    if flags is not None:
+        cpuinfo.write_text(f"model name : abacus\nflags : {flags}\n")
+    has = runtime._multiplies_bfloat16(cpuinfo)
+    monkeypatch.setattr(runtime, "_multiplies_bfloat16", lambda: has)
+    assert autocast_dtype("bfloat16", torch.device("cpu")) == torch.bfloat16
+    assert ("slower than float32" in caplog.text) == warns
+
+
+def test_running_out_of_memory_gives_advice():
+    with pytest.raises(UserError, match="--batch-size"), explained(8, 128):
+        torch.empty(2**55)
+
+
+def test_random_states_come_back_through_json():
+    import json
+
+    seed_everything(5)
+    state = json.loads(json.dumps(random_state()))
+    drawn = random.random(), np.random.rand(), torch.rand(3)
+    restore_random_state(state)
+    assert (random.random(), np.random.rand()) == drawn[:2]
+    assert torch.equal(torch.rand(3), drawn[2])
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 85), (signal.SIGUSR1, 85), (signal.SIGINT, 130)])
+def test_signals_become_a_request_and_an_exit_code(number, code):
+    before = signal.getsignal(number)
+    with StopRequest() as stop:
+        assert not stop
+        os.kill(os.getpid(), number)
+        assert stop
+        assert stop.exit_code == code
+    assert signal.getsignal(number) == before
