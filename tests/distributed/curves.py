@@ -10,7 +10,7 @@ import torch
 
 from danalab.models import ModelConfig
 from danalab.train.parallel import Layout, World, join
-from danalab.train.parallel.strategy import share
+from danalab.train.parallel.registry import make_strategy
 from danalab.train.step.gradients import GradientStep, UpdateNorm
 from danalab.train.step.router_balance import ExpertBalance
 
@@ -53,14 +53,14 @@ def batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
 def curve(case: Case, world: World | None = None, dtype: torch.dtype | None = None) -> torch.Tensor:
     """(loss, gradient norm, update norm) of each step, [steps, 3]."""
     world = world or World.single()
-    sharing = share(world)
-    model = sharing.build_model(config(case.arch), init="scaled-gpt", seed=0, device=torch.device("cpu"))
+    strategy = make_strategy(world)
+    model = strategy.build_model(config(case.arch), init="scaled-gpt", seed=0, device=torch.device("cpu"))
     model.set_activation_checkpointing(case.checkpointing)
     if case.compiled:
         for block in model.blocks:
             block.compile()
-    sharing.wrap(model, dtype)
-    optimizer = sharing.make_optimizer(case.opt, model, lr=1e-3)
+    strategy.wrap(model, dtype)
+    optimizer = strategy.make_optimizer(case.opt, model, lr=1e-3)
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     step = GradientStep(
         model,
@@ -69,7 +69,7 @@ def curve(case: Case, world: World | None = None, dtype: torch.dtype | None = No
         grad_clip=0.5,
         z_loss=1e-4,
         autocast=contextlib.nullcontext if dtype is None else lambda: torch.autocast("cpu", dtype),
-        sharing=sharing,
+        strategy=strategy,
         balance=None if model.config.sparsity is None else ExpertBalance(model.config, torch.device("cpu")),
     )
     moved, rows = UpdateNorm(parameters), []

@@ -10,7 +10,7 @@ import torch
 
 from danalab.optim import optimizer_spec
 from danalab.train.parallel import Layout, World, join
-from danalab.train.parallel.strategy import share
+from danalab.train.parallel.registry import make_strategy
 from danalab.train.step.curvature import Curvature
 from danalab.train.step.gradients import GradientStep
 from danalab.train.step.optimizer_driver import OptimizerDriver
@@ -26,13 +26,13 @@ LAYOUTS = {
 
 
 def setup(world: World) -> tuple[Any, Curvature, OptimizerDriver, GradientStep]:
-    sharing = share(world)
-    model = sharing.build_model(config("enoki"), init="scaled-gpt", seed=0, device=torch.device("cpu"))
-    sharing.wrap(model, None)
+    strategy = make_strategy(world)
+    model = strategy.build_model(config("enoki"), init="scaled-gpt", seed=0, device=torch.device("cpu"))
+    strategy.wrap(model, None)
     driver = OptimizerDriver(
-        sharing.make_optimizer("sophia", model, lr=1e-2, rho=0.01, hessian_interval=2), optimizer_spec("sophia")
+        strategy.make_optimizer("sophia", model, lr=1e-2, rho=0.01, hessian_interval=2), optimizer_spec("sophia")
     )
-    settings = {"micro_batch": ROWS // 4, "autocast": contextlib.nullcontext, "sharing": sharing}
+    settings = {"micro_batch": ROWS // 4, "autocast": contextlib.nullcontext, "strategy": strategy}
     gradients = GradientStep(model, driver.parameters, grad_clip=0.5, z_loss=1e-4, **settings)
     device = torch.device("cpu")
     return (

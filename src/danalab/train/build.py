@@ -21,7 +21,7 @@ from danalab.train.checkpoint.saver import Retention, Saver
 from danalab.train.config.run_spec import Resolved
 from danalab.train.evaluation.evaluator import FIXED_BATCH, Evaluator
 from danalab.train.parallel.diloco.setup import worker_of
-from danalab.train.parallel.strategy import share
+from danalab.train.parallel.registry import make_strategy
 from danalab.train.parallel.world import World
 from danalab.train.run.folder import RunFolder
 from danalab.train.step.finite_guard import SpikeMonitor
@@ -48,13 +48,13 @@ def build_trainer(
     config = resolved.config
     stop = runtime.StopRequest() if stop is None else stop
     is_worker = world.layout.backend == "diloco"
-    sharing = worker_of(resolved, folder, world, stop) if is_worker else share(world)
+    strategy = worker_of(resolved, folder, world, stop) if is_worker else make_strategy(world)
     device = runtime.choose_device(config.device)
     runtime.set_numerics(config.deterministic)
     runtime.seed_everything(config.seed)
     compute_dtype = runtime.autocast_dtype(config.dtype, device)
     autocast = _autocast(compute_dtype, device)
-    model = sharing.build_model(resolved.model, init=config.init, seed=config.seed, device=device)
+    model = strategy.build_model(resolved.model, init=config.init, seed=config.seed, device=device)
     model.set_activation_checkpointing(config.activation_checkpointing)
     model.document_token = dataset.eos_id if config.document_mask else None
     if isinstance(model, Resonance):
@@ -65,8 +65,8 @@ def build_trainer(
         runtime.require_compiler(device)
         for block in model.blocks:
             cast(nn.Module, block).compile()  # in place: names of parameters stay as they are
-    sharing.wrap(model, compute_dtype)
-    driver = OptimizerDriver.build(resolved, model, sharing.make_optimizer)
+    strategy.wrap(model, compute_dtype)
+    driver = OptimizerDriver.build(resolved, model, strategy.make_optimizer)
     batches = dataset.batches(
         seed=config.data_seed,
         global_batch=resolved.pace.batch,
@@ -107,9 +107,9 @@ def build_trainer(
         autocast=autocast,
         device=device,
         stop=stop,
-        sharing=sharing,
+        strategy=strategy,
         loss_scale=LossScale(device) if compute_dtype == torch.float16 else None,
-        callbacks=[SpikeMonitor(), *watchers(resolved, folder, model, driver.optimizer, sharing)],
+        callbacks=[SpikeMonitor(), *watchers(resolved, folder, model, driver.optimizer, strategy)],
     )
 
 

@@ -18,13 +18,13 @@ from danalab.train.config.train_config import TrainConfig
 from danalab.train.parallel.diloco.setup import as_worker
 from danalab.train.parallel.environment import find_place
 from danalab.train.parallel.launcher import launch
-from danalab.train.parallel.layout import check_sharing, data_parallel_size, layout_of
+from danalab.train.parallel.layout import check_parallel, data_parallel_size, layout_of
+from danalab.train.parallel.lost_ranks import report_lost_ranks
 from danalab.train.parallel.world import World, joined
 from danalab.train.run.folder import RunFolder
 from danalab.train.run.resume import Source, agree_on_source, run_record
 from danalab.train.step.finite_guard import NonFiniteError
 from danalab.train.system import runtime
-from danalab.train.system.errors import explained_loss
 from danalab.train.trainer import Trainer
 
 log = logging.getLogger(__name__)
@@ -76,20 +76,20 @@ def run_training(config: TrainConfig) -> Outcome:
     layout = layout_of(config, os.environ)
     with (
         joined(layout, runtime.device_type(config.device)) as world,
-        explained_loss(world),
+        report_lost_ranks(world),
         runtime.StopRequest() as stop,
         contextlib.ExitStack() as keep,
     ):
-        if not world.speaks:
+        if not world.is_console_rank:
             logging.getLogger("danalab").setLevel(logging.ERROR)
-        resolved = world.first(lambda: _settle(config, world, keep))
+        resolved = world.compute_on_rank0(lambda: _settle(config, world, keep))
         folder = folder_of(resolved, world)
         dataset = _open(config)
         resolved, source = agree_on_source(resolved, dataset, folder, world)
         if source is not None and source.finished:
             if world.is_main:
                 log.info("%s: finished at step %d already; --extend-to continues it", folder.path, source.step)
-            return Outcome(folder.path, "finished", 0, folder.read_summary() or {}, world.speaks)
+            return Outcome(folder.path, "finished", 0, folder.read_summary() or {}, world.is_console_rank)
         return _run(resolved, dataset, folder, source, world, stop)
 
 
@@ -99,7 +99,7 @@ def _launch(config: TrainConfig) -> Outcome:
     layout = layout_of(config, {})
     shape = layout.shape(config.nproc)
     resolved = resolve(config, _open(config), world_size=data_parallel_size(shape))
-    check_sharing(resolved, layout, config.nproc)
+    check_parallel(resolved, layout, config.nproc)
     end = launch(config, config.nproc, runtime.device_type(config.device))
     folder = RunFolder(resolved.run_dir)
     status = {0: "finished", NONFINITE_EXIT_CODE: "nonfinite"}.get(end, "interrupted")
@@ -118,7 +118,7 @@ def _settle(config: TrainConfig, world: World, keep: contextlib.ExitStack) -> Re
     dataset = _open(config)
     resolved = resolve(config, dataset, world_size=world.dp_size)
     dataset.check_vocab(resolved.model.vocab_size)
-    check_sharing(resolved, world.layout, world.size)
+    check_parallel(resolved, world.layout, world.size)
     keep.enter_context(folder_of(resolved, world).locked())
     return as_worker(resolved, world) if world.layout.backend == "diloco" else resolved
 
@@ -146,7 +146,7 @@ def _run(
         folder.summary_file.unlink(missing_ok=True)
         folder.nonfinite_file.unlink(missing_ok=True)
         _announce(resolved, dataset, trainer)
-        if world.speaks:
+        if world.is_console_rank:
             sample = None if dataset.sequence_length is None else resolved.seq_len
             trainer.callbacks.append(ConsoleProgress(resolved.iterations, trainer.step, sample_tokens=sample))
     try:
@@ -157,7 +157,7 @@ def _run(
     if status == "interrupted" and stop.signal is not None and world.is_main:
         log.info("%s: stopped by %s at step %d, checkpointed", folder.path, stop.signal.name, trainer.step)
     code = {"interrupted": stop.exit_code, "nonfinite": NONFINITE_EXIT_CODE}.get(status, 0)
-    return Outcome(folder.path, status, code, summary, world.speaks)
+    return Outcome(folder.path, status, code, summary, world.is_console_rank)
 
 
 def _announce(resolved: Resolved, dataset: Dataset, trainer: Trainer) -> None:

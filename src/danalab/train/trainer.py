@@ -21,7 +21,7 @@ from danalab.train.checkpoint import tensors
 from danalab.train.checkpoint.saver import Saver
 from danalab.train.config.run_spec import Resolved
 from danalab.train.evaluation.evaluator import Evaluation, Evaluator
-from danalab.train.parallel.strategy import Sharing
+from danalab.train.parallel.strategy import ParallelStrategy
 from danalab.train.parallel.world import World
 from danalab.train.run.folder import RunFolder
 from danalab.train.run.logbook import Logbook
@@ -33,7 +33,7 @@ from danalab.train.step.loss_scale import LossScale
 from danalab.train.step.memory_check import dry_run
 from danalab.train.step.optimizer_driver import OptimizerDriver
 from danalab.train.step.router_balance import ExpertBalance
-from danalab.train.system.errors import explained
+from danalab.train.system.errors import explain_errors
 from danalab.train.system.runtime import GarbageCollector, StopRequest, random_state, restore_random_state
 
 log = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ class Trainer:
         autocast: Callable[[], Any],
         device: torch.device,
         stop: StopRequest,
-        sharing: Sharing | None = None,
+        strategy: ParallelStrategy | None = None,
         loss_scale: LossScale | None = None,
         callbacks: Sequence[Callback] = (),
     ):
@@ -71,7 +71,7 @@ class Trainer:
         batches: this rank's part of each batch.
         folder: locked by the caller.
         autocast: makes the context manager of forward computations.
-        sharing: among which ranks; default one process alone.
+        strategy: among which ranks; default one process alone.
         loss_scale: for float16.
         callbacks: told of updates, rows and the end, in this order.
         """
@@ -80,8 +80,8 @@ class Trainer:
         self.model, self.driver, self.batches, self.evaluator = model, driver, batches, evaluator
         self.folder, self.saver, self.device, self.stop = folder, saver, device, stop
         self.callbacks = list(callbacks)
-        self.sharing = sharing or Sharing(World.single())
-        self.world = self.sharing.world
+        self.strategy = strategy or ParallelStrategy(World.single())
+        self.world = self.strategy.world
         self.step = 0
         self.time = Stopwatch()
         self.logbook = Logbook(resolved, folder, self.time, self.callbacks, device, self.world)
@@ -98,7 +98,7 @@ class Trainer:
             z_loss=config.z_loss,
             hoyer_loss=config.hoyer_loss,
             autocast=autocast,
-            sharing=self.sharing,
+            strategy=self.strategy,
             loss_scale=loss_scale,
             balance=self._balance,
         )
@@ -111,7 +111,7 @@ class Trainer:
             vocab_size=resolved.model.vocab_size,
             micro_batch=config.batch_size or 1,
             autocast=autocast,
-            sharing=self.sharing,
+            strategy=self.strategy,
             device=device,
         )
         names = tensors.parameter_names(model, driver.optimizer)
@@ -130,7 +130,7 @@ class Trainer:
             NonFiniteError: by `on_nonfinite`; the summary is written, checkpoints stay as they are.
         """
         config = self.config
-        self._go_to(self.sharing.begin(self.step))
+        self._go_to(self.strategy.begin(self.step))
         self._first_step = self.step
         self.logbook.open(self.step)
         self.model.train()
@@ -150,8 +150,8 @@ class Trainer:
                     logged = self._is_logged(self.step + 1)
                     result, lr = self._make_step(inputs, targets, logged)
                     if self.step == self._first_step + 1:
-                        self.world.be_patient(config.collective_timeout)
-                    ahead = self.sharing.after_step(self.step, result.loss)
+                        self.world.set_collective_timeout(config.collective_timeout)
+                    ahead = self.strategy.after_step(self.step, result.loss)
                     if logged:
                         self._record(result, lr)
                     if ahead != self.step:
@@ -194,7 +194,7 @@ class Trainer:
             micro_batch=self.config.batch_size or 1,
             seq_len=self.resolved.seq_len,
             device=self.device,
-            state_share=self.sharing.state_share,
+            state_share=self.strategy.state_share,
         )
         if self.world.is_main:
             has = torch.cuda.get_device_properties(self.device).total_memory / 2**30
@@ -202,7 +202,7 @@ class Trainer:
 
     def _make_step(self, inputs: Tensor, targets: Tensor, measured: bool) -> tuple[StepResult, float]:
         """One update, from batch to weights; returns what it saw and the learning rate that it used."""
-        with explained(min(self.config.batch_size or 1, inputs.shape[0]), inputs.shape[1]):
+        with explain_errors(min(self.config.batch_size or 1, inputs.shape[0]), inputs.shape[1]):
             self._curvature.before_step(self.step, inputs, targets)
             result = self._gradients(inputs, targets)
             if not result.finite.is_cuda:
@@ -229,12 +229,12 @@ class Trainer:
             for callback in self.callbacks:
                 callback.on_start(self.step)
 
-        self.world.first(start)
+        self.world.compute_on_rank0(start)
         if not self.world.is_main:
             start()
 
     def _why_end(self) -> str | None:
-        if self.step >= self.resolved.iterations and not self.sharing.pending:
+        if self.step >= self.resolved.iterations and not self.strategy.pending:
             return "finished"
         if self._is_stopped():
             return "interrupted"
@@ -275,7 +275,7 @@ class Trainer:
             **self.logbook.row(self.step, result, lr, update_norm, self.guard.skipped),
             **({} if self._balance is None else self._balance.scalars()),
             **self.driver.scalars(),
-            **self.sharing.scalars(),
+            **self.strategy.scalars(),
         }
         if self._is_evaluated(self.step):
             self.logbook.pending = row
@@ -294,7 +294,7 @@ class Trainer:
             self.logbook.write_pending(evaluation)
 
     def _evaluate(self, how: Callable[..., Evaluation | None]) -> Evaluation | None:
-        with self.time.leaving_out(), self.driver.evaluating(), self.sharing.evaluating():
+        with self.time.leaving_out(), self.driver.evaluating(), self.strategy.evaluating():
             evaluation = how(self.model, self._is_stopped)
         if evaluation is not None:
             self._evaluated_at = self.step
@@ -318,7 +318,7 @@ class Trainer:
         self.time.tick()
         with self.driver.evaluating():
             values, optimizer = tensors.collect(self.model, self.driver.optimizer)
-            stored = self.sharing.stored(values)
+            stored = self.strategy.stored(values)
             meta = {**self._meta(), "optimizer": optimizer}
             return self.saver.save(self.step, stored, meta, before=self._sync_rows, wait=wait)
 
@@ -340,7 +340,7 @@ class Trainer:
             "loss_scale": None if self._loss_scale is None else self._loss_scale.state_dict(),
             "experts": None if self._balance is None else self._balance.state_dict(),
             "callbacks": {callback.name: callback.state_dict() for callback in self.callbacks},
-            "sharing": self.sharing.state_dict(),
+            "sharing": self.strategy.state_dict(),
             **self.logbook.state_dict(),
         }
 

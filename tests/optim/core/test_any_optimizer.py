@@ -17,7 +17,7 @@ from danalab.errors import UserError
 from danalab.optim import DistributedMuonAdamW, build_optimizer, list_optimizers, optimizer_spec
 from danalab.optim.core.parse_settings import kind_of
 from danalab.optim.core.settings import MAY_BE_NONE
-from danalab.optim.distributed.dtensor.adapter import Adapted
+from danalab.optim.distributed.dtensor.adapter import DTensorAdapter
 
 pytest.importorskip("pytorch_optimizer")
 NAMES = list_optimizers()
@@ -303,7 +303,7 @@ def test_groups_can_be_added_later(name):
     optimizer = build(name, model.up)
     new = list(model.norm.named_parameters())
     spec = optimizer_spec(name)
-    if spec.groups is not None and isinstance(optimizer, Adapted):
+    if spec.groups is not None and isinstance(optimizer, DTensorAdapter):
         refusal(lambda: optimizer.add_param_group({"params": new}), "construction")
         return
     kind = {} if spec.groups is None else {"use_muon": False}
@@ -377,7 +377,7 @@ def test_a_model_may_go_on_in_another_dtype(name, dtypes):
 
 def test_what_a_library_has_besides_a_step_is_still_there():
     optimizer = build("lion", tiny())
-    assert isinstance(optimizer, Adapted)
+    assert isinstance(optimizer, DTensorAdapter)
     assert type(optimizer.inner).__name__ == "Lion"
     assert "Lion" in repr(optimizer)
     with pytest.raises(AttributeError):

@@ -7,7 +7,7 @@ from torch import nn
 
 from danalab.train.callbacks.dynamics import Dynamics, angles, update_statistics
 from danalab.train.parallel import World
-from danalab.train.parallel.strategy import Sharing
+from danalab.train.parallel.strategy import ParallelStrategy
 
 
 def test_the_angle_of_a_known_rotation_is_found_even_when_it_is_tiny():
@@ -33,9 +33,9 @@ def test_a_matrix_is_measured_by_its_norm_and_a_vector_by_its_rms():
 
 def test_each_logged_step_gives_a_row_with_every_parameter_of_its_own(tmp_path):
     model = nn.Linear(3, 2)
-    sharing = Sharing(World.single())
-    sharing.attach(list(model.parameters()))
-    watch = Dynamics(tmp_path / "dynamics.jsonl", model.named_parameters(), sharing)
+    strategy = ParallelStrategy(World.single())
+    strategy.attach(list(model.parameters()))
+    watch = Dynamics(tmp_path / "dynamics.jsonl", model.named_parameters(), strategy)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     watch.on_start(0)
     for step in (1, 2):
@@ -56,7 +56,7 @@ def test_each_logged_step_gives_a_row_with_every_parameter_of_its_own(tmp_path):
 def test_resuming_removes_the_rows_past_the_resumed_step(tmp_path):
     file = tmp_path / "dynamics.jsonl"
     file.write_text('{"step": 5}\n{"step": 10}\n')
-    watch = Dynamics(file, nn.Linear(1, 1).named_parameters(), Sharing(World.single()))
+    watch = Dynamics(file, nn.Linear(1, 1).named_parameters(), ParallelStrategy(World.single()))
     watch.on_start(5)
     watch.close()
     assert file.read_text() == '{"step": 5}\n'

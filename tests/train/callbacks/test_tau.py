@@ -7,9 +7,9 @@ from danalab.errors import UserError
 from danalab.optim import ADana, DanaStar
 from danalab.train.callbacks.tau import QUANTILES, TauStatistics, order_statistics, read_tau_statistics
 from danalab.train.parallel import World
-from danalab.train.parallel.strategy import Sharing
+from danalab.train.parallel.strategy import ParallelStrategy
 
-ALONE = Sharing(World.single())
+ALONE = ParallelStrategy(World.single())
 
 
 def watching(tmp_path, **settings):

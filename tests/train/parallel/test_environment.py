@@ -127,7 +127,7 @@ def test_a_world_of_one_needs_nobody():
     assert world.gather("x") == ["x"]
     assert world.broadcast("x") == "x"
     assert world.sums([1.5]) == [1.5]
-    assert world.first(lambda: 3) == 3
-    world.be_patient(1.0)
+    assert world.compute_on_rank0(lambda: 3) == 3
+    world.set_collective_timeout(1.0)
     world.barrier()
     world.close()

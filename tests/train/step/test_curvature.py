@@ -15,7 +15,7 @@ from danalab.models import ModelConfig, build_model
 from danalab.optim import build_optimizer, optimizer_spec
 from danalab.train.build import build_trainer
 from danalab.train.config.resolve import resolve
-from danalab.train.parallel.strategy import Sharing
+from danalab.train.parallel.strategy import ParallelStrategy
 from danalab.train.parallel.world import World
 from danalab.train.run.folder import RunFolder
 from danalab.train.step.curvature import Curvature
@@ -31,19 +31,21 @@ class Parts(SimpleNamespace):
     driver: OptimizerDriver
 
 
-def parts(seed: int = 0, micro_batch: int = 4, sharing: Sharing | None = None, grad_clip: float = 1e-6) -> Parts:
+def parts(
+    seed: int = 0, micro_batch: int = 4, strategy: ParallelStrategy | None = None, grad_clip: float = 1e-6
+) -> Parts:
     torch.manual_seed(0)
     model = build_model(CONFIG, seed=0)
     spec = optimizer_spec("sophia")
     driver = OptimizerDriver(build_optimizer("sophia", model, lr=1e-3, hessian_interval=2), spec)
-    sharing = sharing or Sharing(World.single())
+    strategy = strategy or ParallelStrategy(World.single())
     gradients = GradientStep(
         model, driver.parameters, micro_batch=micro_batch, grad_clip=grad_clip, z_loss=1.0,
-        autocast=contextlib.nullcontext, sharing=sharing,
+        autocast=contextlib.nullcontext, strategy=strategy,
     )  # fmt: skip
     curvature = Curvature(
         model, gradients, driver, seed=seed, vocab_size=12, micro_batch=micro_batch, autocast=contextlib.nullcontext,
-        sharing=sharing, device=torch.device("cpu"),
+        strategy=strategy, device=torch.device("cpu"),
     )  # fmt: skip
     return Parts(model=model, curvature=curvature, driver=driver, gradients=gradients)
 

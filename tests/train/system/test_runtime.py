@@ -12,7 +12,7 @@ import torch
 
 from danalab.errors import UserError
 from danalab.train.system import runtime
-from danalab.train.system.errors import explained
+from danalab.train.system.errors import explain_errors
 from danalab.train.system.runtime import (
     StopRequest,
     autocast_dtype,
@@ -49,7 +49,7 @@ def test_bfloat16_on_a_cpu_is_warned_of_only_where_it_is_slow(monkeypatch, caplo
 
 
 def test_running_out_of_memory_gives_advice():
-    with pytest.raises(UserError, match="--batch-size"), explained(8, 128):
+    with pytest.raises(UserError, match="--batch-size"), explain_errors(8, 128):
         torch.empty(2**55)
 
 

@@ -54,8 +54,8 @@ def build_optimizer(
         lr: peak learning rate.
         settings: hyper-parameters; see `optimizer_spec(name).settings`.
     Returns:
-        An optimizer that is right for DTensor parameters too: one of this package, or a library's in an `Adapted`
-        (`danalab.optim.distributed.dtensor.adapter`), whose `inner` is the library's own.
+        An optimizer that is right for DTensor parameters too: one of this package, or a library's in a
+        `DTensorAdapter` (`danalab.optim.distributed.dtensor.adapter`), whose `inner` is the library's own.
     Raises:
         UserError: unknown name or setting, or a value out of range.
         MissingExtra: the optimizer is a library's that is not installed.

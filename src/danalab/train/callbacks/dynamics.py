@@ -15,7 +15,7 @@ from torch import Tensor
 
 from danalab.optim.distributed.dtensor.layout import whole_of
 from danalab.train.callbacks.base import Callback
-from danalab.train.parallel.strategy import Sharing
+from danalab.train.parallel.strategy import ParallelStrategy
 from danalab.train.run.metrics import MetricsFile
 
 EPS = 1e-12
@@ -32,15 +32,20 @@ class Dynamics(Callback):
     name = "dynamics"
 
     def __init__(
-        self, file: Path, named_parameters: Iterable[tuple[str, Tensor]], sharing: Sharing, *, writes: bool = True
+        self,
+        file: Path,
+        named_parameters: Iterable[tuple[str, Tensor]],
+        strategy: ParallelStrategy,
+        *,
+        writes: bool = True,
     ):
         """Args:
         file: where the rows go.
-        sharing: knows the gradients; by the first step those parameters are attached to it.
+        strategy: knows the gradients; by the first step those parameters are attached to it.
         writes: whether this rank is the one that writes; sharded parameters are gathered by all.
         """
         self._parameters = [(name, p) for name, p in named_parameters if p.requires_grad]
-        self._path, self._sharing, self._writes = file, sharing, writes
+        self._path, self._strategy, self._writes = file, strategy, writes
         self._file: MetricsFile | None = None
         self._before: list[Tensor] = []
         self._row: dict[str, float] = {}
@@ -56,7 +61,7 @@ class Dynamics(Callback):
             return
         self._row = {}
         self._before = [p.detach().clone() for _, p in self._parameters]
-        norms = {id(p): norm for p, norm in self._sharing.norm_of_each_gradient()}
+        norms = {id(p): norm for p, norm in self._strategy.norm_of_each_gradient()}
         for name, p in self._parameters:
             if p.ndim >= 2:
                 self._row[f"{name}/grad_norm"] = norms[id(p)]

@@ -12,29 +12,33 @@ if TYPE_CHECKING:
     from torch import nn
 
     from danalab.train.config.run_spec import Resolved
-    from danalab.train.parallel.strategy import Sharing
+    from danalab.train.parallel.strategy import ParallelStrategy
     from danalab.train.run.folder import RunFolder
 
 
 def watchers(
-    resolved: Resolved, folder: RunFolder, model: nn.Module, optimizer: torch.optim.Optimizer, sharing: Sharing
+    resolved: Resolved,
+    folder: RunFolder,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    strategy: ParallelStrategy,
 ) -> list[Callback]:
     """The callbacks that the configuration asks for, on this rank.
 
     Raises:
         UserError: an extra is missing, or the optimizer keeps no tau.
     """
-    config, world = resolved.config, sharing.world
+    config, world = resolved.config, strategy.world
     found: list[Callback] = []
     if config.log_dynamics:
         from danalab.train.callbacks.dynamics import Dynamics
 
-        found.append(Dynamics(folder.path / "dynamics.jsonl", model.named_parameters(), sharing, writes=world.is_main))
+        found.append(Dynamics(folder.path / "dynamics.jsonl", model.named_parameters(), strategy, writes=world.is_main))
         if optimizer_spec(config.opt).log_time:
             from danalab.train.callbacks.snr import FILE, Signal
 
             named = model.named_parameters()
-            signal = Signal(folder.path / FILE, named, optimizer, sharing, writes=world.is_main)
+            signal = Signal(folder.path / FILE, named, optimizer, strategy, writes=world.is_main)
             found += [signal] if signal.is_measurable else []
     if config.collect_tau_stats:
         from danalab.train.callbacks.tau import TauStatistics
@@ -44,7 +48,7 @@ def watchers(
                 folder.path / "tau",
                 model.named_parameters(),
                 optimizer,
-                sharing,
+                strategy,
                 eval_interval=config.eval_interval,
                 last_step=resolved.iterations,
                 writes=world.is_main,

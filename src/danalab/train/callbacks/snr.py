@@ -15,7 +15,7 @@ from torch import Tensor
 
 from danalab.optim.core.stats import signal_sums
 from danalab.train.callbacks.base import Callback
-from danalab.train.parallel.strategy import Sharing
+from danalab.train.parallel.strategy import ParallelStrategy
 from danalab.train.run.metrics import MetricsFile
 
 FILE = "signal.jsonl"
@@ -37,18 +37,18 @@ class Signal(Callback):
         file: Path,
         named_parameters: Iterable[tuple[str, Tensor]],
         optimizer: Any,
-        sharing: Sharing,
+        strategy: ParallelStrategy,
         *,
         writes: bool = True,
     ):
         """Args:
         file: where the rows go.
         optimizer: of the Dana family.
-        sharing: how the ranks share the optimizer's state.
+        strategy: how the ranks share the optimizer's state.
         writes: whether this rank is the one that writes; the others take part in gathering.
         """
         self._names = {id(p): name for name, p in named_parameters}
-        self._optimizer, self._whole_states = optimizer, partial(sharing.whole_states, optimizer)
+        self._optimizer, self._whole_states = optimizer, partial(strategy.whole_states, optimizer)
         self._states = [name for name in STATES if next(self._whole_states(name), None) is not None]
         self._path, self._writes = file, writes
         self._file: MetricsFile | None = None

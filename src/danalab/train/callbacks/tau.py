@@ -19,7 +19,7 @@ from torch import Tensor
 from danalab.errors import UserError
 from danalab.files import write_atomically
 from danalab.train.callbacks.base import Callback
-from danalab.train.parallel.strategy import Sharing
+from danalab.train.parallel.strategy import ParallelStrategy
 
 QUANTILES = (0.0, 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0)
 FIRST_EVALUATION = 10
@@ -40,7 +40,7 @@ class TauStatistics(Callback):
         folder: Path,
         named_parameters: Iterable[tuple[str, Tensor]],
         optimizer: torch.optim.Optimizer,
-        sharing: Sharing,
+        strategy: ParallelStrategy,
         *,
         eval_interval: int,
         last_step: int,
@@ -48,7 +48,7 @@ class TauStatistics(Callback):
     ):
         """Args:
             folder: where the files go.
-            sharing: how the ranks share the optimizer's state.
+            strategy: how the ranks share the optimizer's state.
             eval_interval: steps between evaluations; 0: only the last step has one.
             writes: whether this rank is the one that writes; the others take part in gathering.
 
@@ -56,7 +56,7 @@ class TauStatistics(Callback):
             UserError: the optimizer has no tau.
         """
         self._names = {id(p): name for name, p in named_parameters}
-        self._all_tau = partial(sharing.whole_states, optimizer, "tau")
+        self._all_tau = partial(strategy.whole_states, optimizer, "tau")
         if next(self._all_tau(), None) is None:
             raise UserError(
                 f"--collect-tau-stats: {type(optimizer).__name__} keeps no tau; dana-star and dana-star-mk4 do"

@@ -10,7 +10,7 @@ from danalab.train.parallel.world import World
 T = TypeVar("T")
 
 
-def together(world: World, work: Callable[[], T]) -> list[T]:
+def run_on_all_ranks(world: World, work: Callable[[], T]) -> list[T]:
     """Do `work` on all ranks; what each found, in order of ranks. Collective.
 
     Raises:

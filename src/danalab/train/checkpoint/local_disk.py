@@ -20,7 +20,7 @@ from torch import Tensor
 from danalab.errors import UserError
 from danalab.files import sha256
 from danalab.optim.distributed.zero.part import Part
-from danalab.train.checkpoint.all_ranks import together
+from danalab.train.checkpoint.all_ranks import run_on_all_ranks
 from danalab.train.parallel.world import World
 
 log = logging.getLogger(__name__)
@@ -77,7 +77,7 @@ class LocalDisk:
                 )  # fmt: skip
             else:
                 try:
-                    together(self._world, lambda: copy_files(staged, target))
+                    run_on_all_ranks(self._world, lambda: copy_files(staged, target))
                 finally:
                     shutil.rmtree(staged, ignore_errors=True)
                 return
@@ -88,9 +88,9 @@ class LocalDisk:
             self.folder.mkdir(parents=True, exist_ok=True)
             return Path(tempfile.mkdtemp(dir=self.folder))
 
-        staged = together(self._world, make)[self._world.rank]
+        staged = run_on_all_ranks(self._world, make)[self._world.rank]
         try:
-            together(self._world, lambda: self._write(tensors, staged))
+            run_on_all_ranks(self._world, lambda: self._write(tensors, staged))
         except BaseException:
             shutil.rmtree(staged, ignore_errors=True)
             raise

@@ -21,7 +21,7 @@ from torch import Tensor
 from danalab.errors import UserError
 from danalab.optim.distributed.zero.part import Part
 from danalab.train.checkpoint import tensors as flat
-from danalab.train.checkpoint.all_ranks import together
+from danalab.train.checkpoint.all_ranks import run_on_all_ranks
 from danalab.train.checkpoint.host_copies import HostCopies
 from danalab.train.checkpoint.local_disk import LocalDisk
 from danalab.train.checkpoint.store import CheckpointStore
@@ -166,7 +166,7 @@ class Saver:
             job.error = error
 
     def _commit(self, job: _Job, meta: dict[str, Any]) -> None:
-        together(self._world, job.before)
+        run_on_all_ranks(self._world, job.before)
         self.store.write(job.step, meta, lambda folder: self._write(self._copies.tensors, folder), self._world)
 
     def _meta_of_all(self, meta: dict[str, Any]) -> dict[str, Any]:

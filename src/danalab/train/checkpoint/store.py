@@ -27,7 +27,7 @@ from typing import Any
 
 from danalab.errors import UserError
 from danalab.files import fsync_folder, read_json, sha256, write_atomically, write_json
-from danalab.train.checkpoint.all_ranks import together
+from danalab.train.checkpoint.all_ranks import run_on_all_ranks
 from danalab.train.parallel.world import World
 
 log = logging.getLogger(__name__)
@@ -116,10 +116,10 @@ class CheckpointStore:
                 fsync_folder(self.folder)
 
         try:
-            together(world, make)
-            together(world, lambda: write_tensors(target))
-            entries = together(world, lambda: _entries(target, _own_files(target, world)))
-            together(world, finish)
+            run_on_all_ranks(world, make)
+            run_on_all_ranks(world, lambda: write_tensors(target))
+            entries = run_on_all_ranks(world, lambda: _entries(target, _own_files(target, world)))
+            run_on_all_ranks(world, finish)
             self.damaged.discard(step)
         except BaseException:
             if world.is_main and not (target / COMMIT).exists():

@@ -98,7 +98,7 @@ def layout_of(config: TrainConfig, environment: Mapping[str, str]) -> Layout:
     return Layout(backend, config.tp_size, config.replicas, config.expert_parallel)
 
 
-def check_sharing(resolved: Resolved, layout: Layout, ranks: int) -> None:
+def check_parallel(resolved: Resolved, layout: Layout, ranks: int) -> None:
     """Find out whether a run can be shared among ranks in this way, before anything is built.
 
     Args: ranks: of the job.

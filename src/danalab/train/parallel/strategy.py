@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +25,7 @@ from danalab.models import ModelConfig, build_model
 from danalab.models.decoder import Decoder
 from danalab.optim import build_optimizer
 from danalab.optim.distributed.dtensor.layout import whole_of
-from danalab.optim.distributed.zero import DistributedMuonAdamW
 from danalab.optim.distributed.zero.part import Part
-from danalab.train.parallel.buckets import GradientBuckets
 from danalab.train.parallel.norms import whole_norms
 from danalab.train.parallel.world import World
 
@@ -36,7 +33,7 @@ MakeOptimizer = Callable[..., torch.optim.Optimizer]
 """`build_optimizer` or what takes its place: (name, model, lr=, **settings) -> optimizer."""
 
 
-class Sharing:
+class ParallelStrategy:
     """One process: nothing is shared. The others change what differs."""
 
     loss_factor = 1.0
@@ -157,142 +154,6 @@ class Sharing:
             own: whether the checkpoint was made by this run.
         """
         return step
-
-
-class Replicas(Sharing):
-    """ddp; experts may be shared out whole, while all else is on every rank."""
-
-    def build_model(self, config: ModelConfig, *, init: str | None, seed: int, device: torch.device) -> Decoder:
-        if not self.world.layout.expert_parallel:
-            return super().build_model(config, init=init, seed=seed, device=device)
-        from danalab.models.parallel.experts import share_experts
-
-        assert self.world.mesh is not None
-        model = build_model(config, device="meta")  # no rank ever holds all experts
-        share_experts(model, config, self.world.mesh["replicate"])
-        model.to_empty(device=device)
-        model.init_weights(torch.Generator().manual_seed(seed), init)
-        return model
-
-    def wrap(self, model: Decoder, compute_dtype: torch.dtype | None) -> None:
-        assert self.world.mesh is not None
-        # Experts of this rank have seen the tokens of all: their gradients are the sum already.
-        replicated = [p for p in model.parameters() if not isinstance(p, DTensor)]
-        self._buckets = GradientBuckets(replicated, self.world.mesh.get_group("replicate"))
-
-    @contextlib.contextmanager
-    def micro_batch(self, last: bool) -> Iterator[None]:
-        self._buckets.holding = not last
-        yield
-
-    def finish(self) -> None:
-        self._buckets.finish()
-
-
-class ShardedOptimizer(Sharing):
-    """zero."""
-
-    def __init__(self, world: World):
-        super().__init__(world)
-        self.loss_factor = float(world.dp_size)  # it averages
-        self.state_share = 1 / world.dp_size
-
-    def make_optimizer(self, name: str, model: nn.Module, *, lr: float, **settings: Any) -> torch.optim.Optimizer:
-        assert self.world.mesh is not None
-        group = self.world.mesh.get_group("replicate")
-        # Each gradient leaves, and its memory is free again, while the backward pass goes on.
-        self._optimizer = DistributedMuonAdamW(model, lr, optimizer=name, process_group=group, overlap=True, **settings)
-        return self._optimizer
-
-    @contextlib.contextmanager
-    def micro_batch(self, last: bool) -> Iterator[None]:
-        with contextlib.nullcontext() if last else self._optimizer.no_sync():
-            yield
-
-    def finish(self) -> None:
-        self._optimizer.sync_gradients()
-
-    def gradient_norms(self) -> Tensor:
-        return self._optimizer.gradient_norms()
-
-    def scale_gradients(self, factor: Tensor) -> None:
-        self._optimizer.scale_gradients(factor)
-
-    def whole_states(self, optimizer: torch.optim.Optimizer, name: str) -> Iterator[tuple[Tensor, Tensor]]:
-        return self._optimizer.whole_states(name)
-
-
-class FullySharded(Sharing):
-    """fsdp, with whole replicas (HSDP) and tensor parallelism where the mesh has these dimensions."""
-
-    def __init__(self, world: World):
-        super().__init__(world)
-        self.loss_factor = float(world.dp_size)  # FSDP averages
-        self._experts: list[nn.Module] = []
-        """Whose weights are shared out whole, and not by FSDP."""
-
-    def build_model(self, config: ModelConfig, *, init: str | None, seed: int, device: torch.device) -> Decoder:
-        from danalab.models.parallel.tensor import share_products
-
-        self._init = (init, seed, device)
-        model = build_model(config, device="meta")  # no rank ever holds a whole model
-        assert self.world.mesh is not None
-        if self.world.tp_size > 1:
-            share_products(model, self.world.mesh["tp"])
-        if self.world.layout.expert_parallel:
-            from danalab.models.parallel.experts import share_experts
-
-            self._experts = share_experts(model, config, self.world.mesh["shard"])
-        return model
-
-    def wrap(self, model: Decoder, compute_dtype: torch.dtype | None) -> None:
-        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
-
-        mesh = self.world.mesh
-        assert mesh is not None
-        names = tuple(name for name in ("replicate", "shard") if name in (mesh.mesh_dim_names or ()))
-        # Inputs stay as they are: a cast would also hit the table of rotary positions.
-        policy = MixedPrecisionPolicy(
-            param_dtype=compute_dtype,
-            reduce_dtype=None if compute_dtype is None else torch.float32,
-            cast_forward_inputs=False,
-        )
-        inner = mesh[names]
-        shared_out = {p for module in self._experts for p in module.parameters()}
-        for module in (*model.blocks, model):
-            fully_shard(module, mesh=inner, mp_policy=policy, ignored_params=shared_out or None)
-        register_fsdp_forward_method(model, "token_losses")
-        if compute_dtype is not None:
-            # The residual stream is float32 in all modes.
-            model.token_embedding.register_forward_hook(lambda module, inputs, output: output.float())
-        init, seed, device = self._init
-        model.to_empty(device=device)
-        model.init_weights(torch.Generator().manual_seed(seed), init)
-        for module in self._experts:
-            for p in module.parameters():
-                # Tokens of all ranks were here, so this is the sum already, of losses that were made for a mean.
-                p.register_hook(partial(torch.mul, other=1 / self.loss_factor))
-        self._model: Any = model
-
-    @contextlib.contextmanager
-    def micro_batch(self, last: bool) -> Iterator[None]:
-        self._model.set_requires_gradient_sync(last)
-        self._model.set_is_last_backward(last)
-        yield
-
-    @contextlib.contextmanager
-    def evaluating(self) -> Iterator[None]:
-        try:
-            yield
-        finally:
-            self._model.reshard()  # the outermost weights stay gathered after a pass without gradients
-
-
-def share(world: World) -> Sharing:
-    """The way of the world's layout."""
-    return {"single": Sharing, "ddp": Replicas, "zero": ShardedOptimizer, "fsdp": FullySharded}[world.layout.backend](
-        world
-    )
 
 
 def _gradient(p: Tensor) -> Tensor:

@@ -65,7 +65,7 @@ class World:
         return self.rank == 0
 
     @property
-    def speaks(self) -> bool:
+    def is_console_rank(self) -> bool:
         """Whether this process is the one that tells the person who started the run."""
         return self.is_main and self.worker == 0
 
@@ -120,7 +120,7 @@ class World:
         dist.broadcast_object_list(found, src=0, group=self.control)
         return found[0]
 
-    def first(self, compute: Callable[[], T]) -> T:
+    def compute_on_rank0(self, compute: Callable[[], T]) -> T:
         """What `compute` gives on rank 0 (picklable), on every rank; the others do not call it. Collective.
 
         Raises:
@@ -141,7 +141,7 @@ class World:
             raise FirstRankError(message)
         return result
 
-    def be_patient(self, seconds: float) -> None:
+    def set_collective_timeout(self, seconds: float) -> None:
         """Let collectives of the model, and flags, take this long before a rank counts as lost [s]."""
         if self.control is None:
             return
@@ -171,7 +171,7 @@ def join(layout: Layout, device_type: str, *, first_step_seconds: float = FIRST_
 
     Args:
         device_type: "cuda" (NCCL) or "cpu" (gloo).
-        first_step_seconds: patience of collectives until `be_patient` says otherwise [s].
+        first_step_seconds: patience of collectives until `set_collective_timeout` says otherwise [s].
     Raises:
         UserError: the layout does not fit the number of ranks, or the others could not be met.
     """

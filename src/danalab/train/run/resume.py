@@ -75,7 +75,7 @@ class Source:
                 continue
             if not meta.get("imported"):
                 trainer.restore({**meta, "random": random_state_of(meta, world)})
-                trainer.step = trainer.sharing.restore(path, meta.get("sharing"), trainer.step, own=self.own)
+                trainer.step = trainer.strategy.restore(path, meta.get("sharing"), trainer.step, own=self.own)
             if self.own:
                 trainer.saver.committed = trainer.step
             if world.is_main:
@@ -135,7 +135,7 @@ def agree_on_source(
     Raises:
         UserError: on all ranks, see `choose_source`.
     """
-    return world.first(lambda: choose_source(resolved, dataset, folder))
+    return world.compute_on_rank0(lambda: choose_source(resolved, dataset, folder))
 
 
 def choose_source(resolved: Resolved, dataset: Dataset, folder: RunFolder) -> tuple[Resolved, Source | None]:

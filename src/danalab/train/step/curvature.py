@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from danalab.train.parallel.strategy import Sharing
+from danalab.train.parallel.strategy import ParallelStrategy
 from danalab.train.step.gradients import IGNORED, GradientStep
 from danalab.train.step.optimizer_driver import OptimizerDriver
 
@@ -33,7 +33,7 @@ class Curvature:
         vocab_size: int,
         micro_batch: int,
         autocast: Callable[[], Any],
-        sharing: Sharing,
+        strategy: ParallelStrategy,
         device: torch.device,
     ):
         """Args:
@@ -44,7 +44,7 @@ class Curvature:
         self._model, self._gradients, self._driver = model, gradients, driver
         self._seed, self._micro_batch = seed, micro_batch
         self._rows = LOGITS_AT_ONCE // vocab_size
-        self._autocast, self._sharing, self._device = autocast, sharing, device
+        self._autocast, self._strategy, self._device = autocast, strategy, device
 
     def before_step(self, step: int, inputs: Tensor, targets: Tensor) -> None:
         """Estimate, if it is time, at the weights as they are; the gradients are empty before and after. Collective.
@@ -64,10 +64,10 @@ class Curvature:
         """Labels [sequences, length] from the model's own distribution; -1 where there is no target."""
         generator = torch.Generator(self._device)
         # Ranks of one tensor-parallel group see the same data and must draw the same labels.
-        generator.manual_seed(((self._seed * 1_000_003 + step) * 65_537 + self._sharing.world.dp_rank) % 2**64)
+        generator.manual_seed(((self._seed * 1_000_003 + step) * 65_537 + self._strategy.world.dp_rank) % 2**64)
         sequences = max(1, self._rows // inputs.shape[1])
         labels = []
-        with self._sharing.evaluating():
+        with self._strategy.evaluating():
             for start in range(0, inputs.shape[0], sequences):
                 with self._autocast():
                     logits = self._model(inputs[start : start + sequences].to(self._device))

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from danalab.optim.core.state import local
 from danalab.train.parallel.norms import whole_norm
-from danalab.train.parallel.strategy import Sharing
+from danalab.train.parallel.strategy import ParallelStrategy
 from danalab.train.parallel.world import World
 from danalab.train.step.loss_scale import LossScale
 from danalab.train.step.router_balance import ExpertBalance
@@ -57,7 +57,7 @@ class GradientStep:
         z_loss: float,
         hoyer_loss: float = 0.0,
         autocast: Callable[[], Any],
-        sharing: Sharing | None = None,
+        strategy: ParallelStrategy | None = None,
         loss_scale: LossScale | None = None,
         balance: ExpertBalance | None = None,
     ):
@@ -68,7 +68,7 @@ class GradientStep:
         grad_clip: 0 does not clip.
         z_loss, hoyer_loss: weights of the two regularisers.
         autocast: makes the context manager of forward computations.
-        sharing: among which ranks; default one process alone.
+        strategy: among which ranks; default one process alone.
         loss_scale: for float16.
         balance: the router's losses, for a model that has experts.
         """
@@ -81,8 +81,8 @@ class GradientStep:
         self._device = parameters[0].device
         self._scale = loss_scale
         self._balance = balance
-        self._sharing = sharing or Sharing(World.single())
-        self._sharing.attach(parameters)
+        self._strategy = strategy or ParallelStrategy(World.single())
+        self._strategy.attach(parameters)
 
     def __call__(self, inputs: Tensor, targets: Tensor) -> StepResult:
         """Gradients of the loss of this rank's `inputs`, `targets` [sequences, length]; earlier gradients must be gone.
@@ -99,7 +99,7 @@ class GradientStep:
         """
         _, _, counted = self._accumulate(inputs, labels, 0.0, 0.0, None)
         if self._scale is not None:
-            self._sharing.scale_gradients(1 / self._scale.value)
+            self._strategy.scale_gradients(1 / self._scale.value)
         return counted
 
     def _accumulate(
@@ -109,8 +109,8 @@ class GradientStep:
 
         Gradients are left in the parameters.
         """
-        sharing = self._sharing
-        valid, positions = sharing.world.sums([float((targets != IGNORED).sum()), float(targets.numel())])
+        strategy = self._strategy
+        valid, positions = strategy.world.sums([float((targets != IGNORED).sum()), float(targets.numel())])
         counts = {"valid_count": valid, "position_count": positions}
         total = torch.zeros((), device=self._device)
         hoyer = torch.zeros_like(total)
@@ -121,7 +121,7 @@ class GradientStep:
             part = slice(start, start + starts.step)
             micro_inputs = inputs[part].to(self._device, non_blocking=True)
             micro_targets = targets[part].to(self._device, non_blocking=True)
-            with sharing.micro_batch(start == starts[-1]):
+            with strategy.micro_batch(start == starts[-1]):
                 with self._autocast():
                     ce, lse2 = self._model(micro_inputs, micro_targets, z_loss=z_loss, ignore_index=IGNORED, **counts)
                     loss = ce + z_loss * lse2
@@ -131,21 +131,21 @@ class GradientStep:
                         penalty = self._model.take_hoyer() * (micro_targets.numel() / positions)
                         loss = loss + hoyer_loss * penalty
                         hoyer += penalty.detach()
-                if sharing.loss_factor != 1:
-                    loss = loss * sharing.loss_factor
+                if strategy.loss_factor != 1:
+                    loss = loss * strategy.loss_factor
                 if self._scale is not None:
                     loss = loss * self._scale.value
                 loss.backward()
             total += ce.detach()
-        sharing.finish()
+        strategy.finish()
         if balance is not None:
-            balance.finish(sharing.total)
-        return sharing.total(total), sharing.total(hoyer) if hoyer_loss else hoyer, valid
+            balance.finish(strategy.total)
+        return strategy.total(total), strategy.total(hoyer) if hoyer_loss else hoyer, valid
 
     def _look(self, loss: Tensor, hoyer: Tensor | None) -> StepResult:
         """Norms and the finite check of what was computed; clips."""
         scale = None if self._scale is None else self._scale.value
-        norms = self._sharing.gradient_norms()
+        norms = self._strategy.gradient_norms()
         if scale is not None:
             norms = norms / scale
         norm = torch.linalg.vector_norm(norms)
@@ -154,7 +154,7 @@ class GradientStep:
         if scale is not None:
             factor = (1.0 if factor is None else factor) / scale
         if factor is not None:
-            self._sharing.scale_gradients(factor)
+            self._strategy.scale_gradients(factor)
         if self._scale is not None:
             self._scale.update(finite)
         return StepResult(loss, norm, finite, norms, hoyer, scale)

@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor
 
 from danalab.train.step.gradients import GradientStep
 from danalab.train.step.optimizer_driver import OptimizerDriver
-from danalab.train.system.errors import explained
+from danalab.train.system.errors import explain_errors
 from danalab.train.system.runtime import random_state, restore_random_state
 
 log = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ def dry_run(
         UserError: memory does not suffice; says which flags to change.
     """
     random = random_state()
-    with explained(micro_batch, seq_len):
+    with explain_errors(micro_batch, seq_len):
         tokens = torch.zeros(micro_batch, seq_len, dtype=torch.int64)
         gradients.of_labels(tokens, tokens)
         weights = [p.to_local() if isinstance(p, DTensor) else p for p in driver.parameters]

@@ -19,15 +19,15 @@ from danalab.optim.core.state import replaced_too_late
 from danalab.optim.distributed.dtensor import loading
 from danalab.optim.distributed.dtensor import state as states
 from danalab.optim.distributed.dtensor.nested import as_kept, map_leaves
-from danalab.optim.distributed.dtensor.placement import by_rows, places_for
-from danalab.optim.distributed.dtensor.places import Itself, LocalPart, Owned, bring_rows, take_rows_back
+from danalab.optim.distributed.dtensor.placement import by_rows, place_parameters
+from danalab.optim.distributed.dtensor.places import LocalShard, OwnedFull, Plain, gather_rows, scatter_rows
 from danalab.optim.registry.spec import OptimizerSpec
 
 TOUCHING = ("train", "eval", "update_hessian")
 """Methods of inner optimizers that read or write parameters, gradients or state."""
 
 
-class Adapted(torch.optim.Optimizer):
+class DTensorAdapter(torch.optim.Optimizer):
     """An optimizer that knows nothing of sharding, on parameters that may be sharded.
 
     It steps on stand-ins (`dtensor.places`): parameters themselves, local parts, or whole parameters at
@@ -50,7 +50,7 @@ class Adapted(torch.optim.Optimizer):
 
     def __init__(self, spec: OptimizerSpec, params: Iterable[Any], lr: Any, settings: dict[str, Any]):
         self.spec = spec
-        self._places: list[Itself] = []
+        self._places: list[Plain] = []
         self._names: list[str] = []
         self._stepped: set[int] = set()
         self._awake = False  # it has state: a step, a rehearsal, or a state_dict that was loaded
@@ -82,7 +82,7 @@ class Adapted(torch.optim.Optimizer):
             for i in range(len(self._places)):
                 if i not in self._stepped:
                     self._forget(i)  # zeros of a rehearsal are no state to compute with
-            with torch.no_grad(), self._brought():
+            with torch.no_grad(), self._gathered():
                 return found(*args, **kwargs)
 
         return touching
@@ -101,7 +101,7 @@ class Adapted(torch.optim.Optimizer):
             optimizer._patch_step_function()
 
     def __repr__(self) -> str:
-        return f"Adapted({self.inner!r})"
+        return f"DTensorAdapter({self.inner!r})"
 
     # ---- groups ----
 
@@ -138,14 +138,14 @@ class Adapted(torch.optim.Optimizer):
 
     def _placed(self, groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """The groups of the inner optimizer, after a place was found for each parameter."""
-        places = places_for(self.spec, [p for group in groups for _, p in group["params"]])
+        places = place_parameters(self.spec, [p for group in groups for _, p in group["params"]])
         self._places += places
         self._names += [name for group in groups for name, _ in group["params"]]
         each = iter(places)
         found = []
         for group in groups:
-            stand_ins = [place.stand_in for place in (next(each) for _ in group["params"])]
-            found.append({**group, "params": [q for q in stand_ins if q is not None]})
+            proxies = [place.proxy for place in (next(each) for _ in group["params"])]
+            found.append({**group, "params": [q for q in proxies if q is not None]})
         return found
 
     def _follow_replaced(self) -> None:
@@ -175,12 +175,12 @@ class Adapted(torch.optim.Optimizer):
     def _complete_sums(self) -> None:
         """Tell an optimizer whose statistics are sums over coordinates how to complete them."""
         if self.spec.sums_over_ranks:
-            parts = [place for place in self._places if isinstance(place, LocalPart)]
-            self.inner.sum_over = {place.stand_in: place.process_groups() for place in parts}  # pyright: ignore
+            parts = [place for place in self._places if isinstance(place, LocalShard)]
+            self.inner.sum_over = {place.proxy: place.process_groups() for place in parts}  # pyright: ignore
 
     def _release(self) -> None:
         for place in self._places:
-            if isinstance(place, Owned):
+            if isinstance(place, OwnedFull):
                 place.release()
 
     @property
@@ -205,7 +205,7 @@ class Adapted(torch.optim.Optimizer):
             return None
         self._follow_replaced()
         if self.spec.closure:
-            with self._brought():
+            with self._gathered():
                 return self.inner.step(closure)
         loss = None
         if closure is not None:
@@ -222,27 +222,27 @@ class Adapted(torch.optim.Optimizer):
                 self._forget(i)  # made by a rehearsal; the optimizer shall make its own from this gradient
                 self._stepped.add(i)
         self._awake = True
-        with self._brought(moving):
+        with self._gathered(moving):
             self.inner.step()
         return loss
 
     @contextmanager
-    def _brought(self, indices: Sequence[int] | None = None) -> Iterator[None]:
+    def _gathered(self, indices: Sequence[int] | None = None) -> Iterator[None]:
         """With stand-ins at hand and the settings as schedules left them; what is changed is taken over."""
         places = self._places if indices is None else [self._places[i] for i in indices]
         for inner, outer in zip(self.inner.param_groups, self.param_groups, strict=True):
             inner.update(hyper(outer))
         in_rows, others = by_rows(places)
         for place in others:
-            place.bring()
-        ways = [bring_rows(alike) for alike in in_rows]
+            place.gather()
+        ways = [gather_rows(alike) for alike in in_rows]
         try:
             yield
         finally:
             for alike, way in zip(in_rows, ways, strict=True):
-                take_rows_back(alike, way)
+                scatter_rows(alike, way)
             for place in others:
-                place.take_back()
+                place.scatter()
         for inner, outer in zip(self.inner.param_groups, self.param_groups, strict=True):
             outer.update(hyper(inner))
 
@@ -258,7 +258,7 @@ class Adapted(torch.optim.Optimizer):
         if self._awake:
             for place in self._places:
                 own = states.own_state(self.inner, place)
-                found[place.p] = own if isinstance(place, Owned) else map_leaves(own, place.outward)
+                found[place.p] = own if isinstance(place, OwnedFull) else map_leaves(own, place.to_global)
         return found
 
     @state.setter
@@ -266,9 +266,9 @@ class Adapted(torch.optim.Optimizer):
         """Set by torch's constructor, which finds nothing to keep."""
 
     def _forget(self, i: int) -> None:
-        stand_in = self._places[i].stand_in
-        if stand_in is not None:
-            self.inner.state.pop(stand_in, None)
+        proxy = self._places[i].proxy
+        if proxy is not None:
+            self.inner.state.pop(proxy, None)
 
     def _complete(self) -> None:
         """Give the parameters that have taken no step a state of the right form, as ranks and checkpoints need it."""
@@ -286,7 +286,7 @@ class Adapted(torch.optim.Optimizer):
         self._follow_replaced()
         self._awake = True
         self._complete()
-        found = states.outward(self.inner, self._places)
+        found = states.to_global(self.inner, self._places)
         groups, start = [], 0
         for group in self.param_groups:
             stop = start + len(group["params"])
@@ -323,9 +323,9 @@ class Adapted(torch.optim.Optimizer):
         for inner, outer in zip(self.inner.param_groups, self.param_groups, strict=True):
             inner.update(hyper(outer))
         for i, (place, state) in enumerate(zip(self._places, loaded, strict=True)):
-            new = as_kept(map_leaves(dict(state), place.inward), states.own_state(self.inner, place))
-            if place.stand_in is not None and i in stepped and new:
-                self.inner.state[place.stand_in] = new
+            new = as_kept(map_leaves(dict(state), place.to_local), states.own_state(self.inner, place))
+            if place.proxy is not None and i in stepped and new:
+                self.inner.state[place.proxy] = new
             else:
                 self._forget(i)
         self._stepped = stepped

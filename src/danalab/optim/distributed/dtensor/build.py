@@ -1,4 +1,4 @@
-"""The optimizer of a registry entry, on whatever parameters: wrapped in an `Adapted` where its class needs that."""
+"""Builds the optimizer of a registry entry, wrapped in a `DTensorAdapter` where its class needs one."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import torch
 from danalab.errors import UserError
 from danalab.optim.core.checks import check_numbers_of, check_parameters, in_one_line
 from danalab.optim.core.groups import as_given, named_groups
-from danalab.optim.distributed.dtensor.adapter import Adapted
+from danalab.optim.distributed.dtensor.adapter import DTensorAdapter
 from danalab.optim.registry.spec import OptimizerSpec
 
 
 def adapted(spec: OptimizerSpec, params: Iterable[Any], lr: Any, settings: dict[str, Any]) -> torch.optim.Optimizer:
-    """The optimizer of an entry, in an `Adapted` unless its class can do without.
+    """The optimizer of an entry, in a `DTensorAdapter` unless its class can do without.
 
     A group's `lr_factor` multiplies the learning rate that it would have.
 
     Raises:
-        UserError: see `Adapted`; or a factor for an optimizer that has one rate for all groups.
+        UserError: see `DTensorAdapter`; or a factor for an optimizer that has one rate for all groups.
     """
     groups = named_groups(spec.name, params)
     factors = [group.pop("lr_factor", 1.0) for group in groups]
@@ -47,7 +47,7 @@ def _built(
     native = [{**group, "params": as_given(group["params"])} for group in groups]
     if getattr(spec.build, "takes_dtensors", False):
         return in_one_line(spec.name, lambda: spec.build(native, lr=lr, **settings))
-    optimizer = Adapted(spec, groups, lr, settings)
+    optimizer = DTensorAdapter(spec, groups, lr, settings)
     if getattr(optimizer.inner, "takes_dtensors", False):  # a function that builds a class of ours
         return in_one_line(spec.name, lambda: spec.build(native, lr=lr, **settings))
     return optimizer

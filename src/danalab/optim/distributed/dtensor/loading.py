@@ -12,7 +12,7 @@ from danalab.errors import UserError
 from danalab.optim.core.groups import called, hyper
 from danalab.optim.core.state import FOREIGN
 from danalab.optim.distributed.dtensor.nested import leaves, map_leaves
-from danalab.optim.distributed.dtensor.places import Itself
+from danalab.optim.distributed.dtensor.places import Plain
 from danalab.optim.distributed.dtensor.state import forms
 
 HOW = ("foreach", "fused", "capturable", "differentiable")
@@ -23,13 +23,13 @@ NOTES = ("unstepped", "made_by")
 
 
 @torch.no_grad()
-def rehearse(inner: torch.optim.Optimizer, places: Sequence[Itself]) -> None:
+def rehearse(inner: torch.optim.Optimizer, places: Sequence[Plain]) -> None:
     """Let the optimizer make state for parameters that have none, by a step on ones, one after another.
 
     Parameters, gradients and settings are as before afterwards. The new state is zero, and so are settings that the
     optimizer adds at its first step.
     """
-    waiting = [place for place in places if place.stand_in is not None and not inner.state.get(place.stand_in)]
+    waiting = [place for place in places if place.proxy is not None and not inner.state.get(place.proxy)]
     if not waiting:
         return
     everything = [q for group in inner.param_groups for q in group["params"]]
@@ -39,7 +39,7 @@ def rehearse(inner: torch.optim.Optimizer, places: Sequence[Itself]) -> None:
         q.grad = None
     try:
         for place in waiting:
-            q = place.stand_in
+            q = place.proxy
             assert q is not None
             data = q.data
             # Ones: with zeros, some keep a number in place of a tensor.
@@ -72,7 +72,7 @@ def _zero(value: Any) -> Any:
 
 
 def check(optimizer: Any, saved: Any) -> Mapping[str, Any]:
-    """Refuse a state_dict of another optimizer or another model; see `Adapted.load_state_dict`.
+    """Refuse a state_dict of another optimizer or another model; see `DTensorAdapter.load_state_dict`.
 
     Raises:
         UserError: names the first thing that does not fit.

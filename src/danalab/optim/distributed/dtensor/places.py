@@ -17,24 +17,24 @@ from torch.nn import Parameter
 from danalab.optim.core.state import local, local_gradient
 
 
-class Itself:
+class Plain:
     """A plain tensor, on every rank that has it."""
 
     def __init__(self, p: Any):
         self.p = p
-        self.stand_in: Tensor | None = p
+        self.proxy: Tensor | None = p
 
-    def bring(self) -> None:
+    def gather(self) -> None:
         """Make the stand-in ready for a step: its value and its gradient."""
 
-    def take_back(self) -> None:
+    def scatter(self) -> None:
         """Take over what the step has changed."""
 
-    def outward(self, leaf: Any) -> Any:
+    def to_global(self, leaf: Any) -> Any:
         """A leaf of the optimizer's state as the world sees it."""
         return leaf
 
-    def inward(self, leaf: Any) -> Any:
+    def to_local(self, leaf: Any) -> Any:
         """A leaf of a state_dict as this rank's optimizer keeps it, a copy."""
         if not isinstance(leaf, Tensor):
             return leaf
@@ -49,22 +49,22 @@ class Itself:
         return self.p.shape
 
 
-class LocalPart(Itself):
+class LocalShard(Plain):
     """The local part of a DTensor, for rules that take each coordinate by itself."""
 
     def __init__(self, p: Any):
         self.p = p
-        self.stand_in = Parameter(local(p.detach()), requires_grad=p.requires_grad)
+        self.proxy = Parameter(local(p.detach()), requires_grad=p.requires_grad)
 
-    def bring(self) -> None:
+    def gather(self) -> None:
         part = local(self.p.detach())
-        if self.stand_in.data_ptr() != part.data_ptr():  # pyright: ignore[reportOptionalMemberAccess]
-            self.stand_in.data = part  # pyright: ignore[reportOptionalMemberAccess]
+        if self.proxy.data_ptr() != part.data_ptr():  # pyright: ignore[reportOptionalMemberAccess]
+            self.proxy.data = part  # pyright: ignore[reportOptionalMemberAccess]
         if self.p.grad is not None:
-            self.stand_in.grad = local_gradient(self.p.grad, self.p)  # pyright: ignore[reportOptionalMemberAccess]
+            self.proxy.grad = local_gradient(self.p.grad, self.p)  # pyright: ignore[reportOptionalMemberAccess]
 
-    def take_back(self) -> None:
-        self.stand_in.grad = None  # pyright: ignore[reportOptionalMemberAccess]
+    def scatter(self) -> None:
+        self.proxy.grad = None  # pyright: ignore[reportOptionalMemberAccess]
 
     def process_groups(self) -> tuple[Any, ...]:
         """Groups of ranks over which, one after another, a sum over this part becomes one over the parameter."""
@@ -72,13 +72,13 @@ class LocalPart(Itself):
         cutting = [d for d, placement in enumerate(self.p.placements) if not placement.is_replicate()]
         return tuple(mesh.get_group(d) for d in cutting if mesh.size(d) > 1)
 
-    def outward(self, leaf: Any) -> Any:
+    def to_global(self, leaf: Any) -> Any:
         from danalab.optim.distributed.dtensor.layout import spread_like
 
         same = isinstance(leaf, Tensor) and leaf.ndim > 0 and leaf.shape == self.shape
         return spread_like(leaf, self.p) if same else leaf
 
-    def inward(self, leaf: Any) -> Any:
+    def to_local(self, leaf: Any) -> Any:
         from danalab.optim.distributed.dtensor.layout import cut, whole_of
 
         if not isinstance(leaf, Tensor):
@@ -96,7 +96,7 @@ class LocalPart(Itself):
         return local(self.p.detach()).shape
 
 
-class Owned(Itself):
+class OwnedFull(Plain):
     """The whole of a DTensor, on its owner; on other ranks there is no stand-in.
 
     Between steps the stand-in has no values: these are where the parameter is, in shards.
@@ -108,11 +108,11 @@ class Owned(Itself):
         self.p, self.owner = p, owner
         self.mesh = p.device_mesh
         self.is_mine = own_place(self.mesh) == owner
-        self.stand_in = None
+        self.proxy = None
         if self.is_mine:
-            self.stand_in = Parameter(torch.empty(p.shape, dtype=p.dtype, device=p.device), p.requires_grad)
+            self.proxy = Parameter(torch.empty(p.shape, dtype=p.dtype, device=p.device), p.requires_grad)
 
-    def bring(self) -> None:
+    def gather(self) -> None:
         from danalab.optim.distributed.dtensor.layout import whole_of
 
         value = whole_of(self.p)
@@ -121,16 +121,16 @@ class Owned(Itself):
             if g.placements != self.p.placements:
                 g = g.redistribute(placements=self.p.placements)
             g = whole_of(g)
-        if self.stand_in is not None:
-            self.stand_in.data = value.contiguous()
-            self.stand_in.grad = g
+        if self.proxy is not None:
+            self.proxy.data = value.contiguous()
+            self.proxy.grad = g
 
-    def take_back(self) -> None:
+    def scatter(self) -> None:
         from danalab.optim.distributed.dtensor.layout import broadcast_, cut
 
         part = local(self.p.detach())
-        if self.stand_in is not None:
-            value = self.stand_in.data
+        if self.proxy is not None:
+            value = self.proxy.data
             self.release()
         else:
             value = torch.empty(self.p.shape, dtype=part.dtype, device=part.device)
@@ -144,11 +144,11 @@ class Owned(Itself):
 
     def release(self) -> None:
         """Let go of the values."""
-        if self.stand_in is not None:
-            self.stand_in.grad = None
-            self.stand_in.data = self.stand_in.data.new_empty(0)
+        if self.proxy is not None:
+            self.proxy.grad = None
+            self.proxy.data = self.proxy.data.new_empty(0)
 
-    def outward(self, leaf: Any) -> Any:
+    def to_global(self, leaf: Any) -> Any:
         """A DTensor of what the owner has and the others know the form of. Collective."""
         from torch.distributed.tensor import DTensor, Replicate, Shard
 
@@ -168,7 +168,7 @@ class Owned(Itself):
         part = cut(value, self.mesh, spread).contiguous()
         return DTensor.from_local(part, self.mesh, spread, run_check=False, shape=value.shape, stride=value.stride())
 
-    def inward(self, leaf: Any) -> Any:
+    def to_local(self, leaf: Any) -> Any:
         from danalab.optim.distributed.dtensor.layout import whole_of
 
         if not isinstance(leaf, Tensor):
@@ -177,8 +177,8 @@ class Owned(Itself):
         return value.to(self.p.device if value.ndim else value.device, copy=True) if self.is_mine else None
 
 
-def bring_rows(places: Sequence[Owned]) -> Any:
-    """`bring` for owned parameters on one mesh, cut by rows, of one dtype; all with gradients or none. Collective.
+def gather_rows(places: Sequence[OwnedFull]) -> Any:
+    """`gather` for owned parameters on one mesh, cut by rows, of one dtype; all with gradients or none. Collective.
 
     Returns:
         The way that they came.
@@ -190,15 +190,15 @@ def bring_rows(places: Sequence[Owned]) -> Any:
     with_grads = places[0].p.grad is not None
     grads = way.to_owners([local_gradient(place.p.grad, place.p) for place in places]) if with_grads else {}
     for i in way.mine:
-        stand_in = places[i].stand_in
-        assert stand_in is not None
-        stand_in.data, stand_in.grad = values[i], grads.get(i)
+        proxy = places[i].proxy
+        assert proxy is not None
+        proxy.data, proxy.grad = values[i], grads.get(i)
     return way
 
 
-def take_rows_back(places: Sequence[Owned], way: Any) -> None:
-    """`take_back` for what `bring_rows` brought. Collective."""
-    values = {i: places[i].stand_in.data for i in way.mine}  # pyright: ignore[reportOptionalMemberAccess]
+def scatter_rows(places: Sequence[OwnedFull], way: Any) -> None:
+    """`scatter` for what `gather_rows` brought. Collective."""
+    values = {i: places[i].proxy.data for i in way.mine}  # pyright: ignore[reportOptionalMemberAccess]
     parts = [local(place.p.detach()) for place in places]
     for part, new in zip(parts, way.from_owners(values, parts[0]), strict=True):
         part.copy_(new)

@@ -8,45 +8,45 @@ from typing import Any
 import torch
 
 from danalab.optim.distributed.dtensor.nested import as_tensors, map_leaves, outline_of
-from danalab.optim.distributed.dtensor.places import Itself, Owned
+from danalab.optim.distributed.dtensor.places import OwnedFull, Plain
 
 
-def own_state(inner: torch.optim.Optimizer, place: Itself) -> dict[str, Any]:
+def own_state(inner: torch.optim.Optimizer, place: Plain) -> dict[str, Any]:
     """What the optimizer keeps on this rank for a place; {} where it keeps nothing."""
-    if place.stand_in is None or place.stand_in not in inner.state:
+    if place.proxy is None or place.proxy not in inner.state:
         return {}
-    return dict(inner.state[place.stand_in])
+    return dict(inner.state[place.proxy])
 
 
-def outward(inner: torch.optim.Optimizer, places: Sequence[Itself]) -> dict[int, Any]:
+def to_global(inner: torch.optim.Optimizer, places: Sequence[Plain]) -> dict[int, Any]:
     """Number of a place -> its state, with DTensors for what is sharded. Collective where parameters are owned."""
     found: dict[int, Any] = {}
     of_owned = _outlines(inner, places)
     for i, place in enumerate(places):
         state = as_tensors(own_state(inner, place))
-        if isinstance(place, Owned) and not place.is_mine:
+        if isinstance(place, OwnedFull) and not place.is_mine:
             state = of_owned[i]
-        state = map_leaves(state, place.outward)
+        state = map_leaves(state, place.to_global)
         if state:
             found[i] = state
     return found
 
 
-def forms(inner: torch.optim.Optimizer, places: Sequence[Itself]) -> list[Any]:
+def forms(inner: torch.optim.Optimizer, places: Sequence[Plain]) -> list[Any]:
     """Outline of each place's state in a state_dict. Collective where parameters are owned."""
     of_owned = _outlines(inner, places)
     found = []
     for i, place in enumerate(places):
-        if isinstance(place, Owned):
+        if isinstance(place, OwnedFull):
             found.append(of_owned[i])
         else:
-            found.append(outline_of(map_leaves(as_tensors(own_state(inner, place)), place.outward)))
+            found.append(outline_of(map_leaves(as_tensors(own_state(inner, place)), place.to_global)))
     return found
 
 
-def _outlines(inner: torch.optim.Optimizer, places: Sequence[Itself]) -> dict[int, Any]:
+def _outlines(inner: torch.optim.Optimizer, places: Sequence[Plain]) -> dict[int, Any]:
     """Forms of the states of owned parameters, from their owners. Collective."""
-    meshes = {place.mesh: None for place in places if isinstance(place, Owned)}
+    meshes = {place.mesh: None for place in places if isinstance(place, OwnedFull)}
     found: dict[int, Any] = {}
     for mesh in meshes:
         from danalab.optim.distributed.dtensor.layout import gather_objects
@@ -54,7 +54,7 @@ def _outlines(inner: torch.optim.Optimizer, places: Sequence[Itself]) -> dict[in
         mine = {
             i: outline_of(as_tensors(own_state(inner, place)))
             for i, place in enumerate(places)
-            if isinstance(place, Owned) and place.mesh == mesh and place.is_mine
+            if isinstance(place, OwnedFull) and place.mesh == mesh and place.is_mine
         }
         for part in gather_objects(mine, mesh):
             found.update(part)

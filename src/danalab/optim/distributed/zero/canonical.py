@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from danalab.optim.core.groups import hyper
-from danalab.optim.distributed.dtensor.adapter import Adapted
+from danalab.optim.distributed.dtensor.adapter import DTensorAdapter
 from danalab.optim.distributed.dtensor.nested import Outline, leaves, map_leaves
 from danalab.optim.distributed.zero.layout import Piece
 from danalab.optim.distributed.zero.part import Part
@@ -21,7 +21,7 @@ States = Mapping[Piece, tuple[Mapping[str, Any], bool]]
 
 def own_states(inner: torch.optim.Optimizer, owned: Mapping[Piece, Tensor]) -> States:
     """(state, whether the parameter still waits for its first step) of this rank's pieces; complete."""
-    if isinstance(inner, Adapted):
+    if isinstance(inner, DTensorAdapter):
         saved = inner.state_dict()
         ids = [id(p) for group in inner.param_groups for p in group["params"]]
         states = {tensor: saved["state"].get(place, {}) for place, tensor in enumerate(ids)}
@@ -32,7 +32,7 @@ def own_states(inner: torch.optim.Optimizer, owned: Mapping[Piece, Tensor]) -> S
         }
         return {piece: (states[id(tensor)], id(tensor) in waiting) for piece, tensor in owned.items()}
     library = getattr(inner, "inner", None)
-    if isinstance(library, Adapted):
+    if isinstance(library, DTensorAdapter):
         library.state_dict()  # which completes the state of what is wrapped around it
     return {piece: (inner.state.get(tensor, {}), False) for piece, tensor in owned.items()}
 
@@ -57,7 +57,7 @@ def gather_states(
             into[key] = torch.empty(shapes[piece.parameter], dtype=value.dtype)
         into[key].view(-1)[piece.start : piece.stop] = value
 
-    return _put_together(own, shapes, group, rank, ranks, whole, put)
+    return merge_shards(own, shapes, group, rank, ranks, whole, put)
 
 
 def part_states(
@@ -72,22 +72,22 @@ def part_states(
         if found.values is not None or key not in into:
             into[key] = Part(tuple(shapes[piece.parameter]), found.dtype, piece.start, found.values)
 
-    return _put_together(own, shapes, group, rank, ranks, part, put)
+    return merge_shards(own, shapes, group, rank, ranks, part, put)
 
 
-def _put_together(
+def merge_shards(
     own: States,
     shapes: Sequence[torch.Size],
     group: Any,
     rank: int,
     ranks: int,
-    arrive: Callable[[Tensor | None, Outline, int], Any],
+    fetch: Callable[[Tensor | None, Outline, int], Any],
     put: Callable[[dict[str, Any], str, Any, Piece], None],
 ) -> tuple[dict[int, dict[str, Any]], set[int]]:
     """(parameter index -> state, parameters that wait for their first step), from the outlines of all ranks' pieces.
 
     Args:
-        arrive: (the owner's tensor, None elsewhere; its form; the owner) -> what stands in its place.
+        fetch: (the owner's tensor, None elsewhere; its form; the owner) -> what stands in its place.
         put: (state of a parameter, key, what came of a slice, its piece): add it.
     """
     outline = [
@@ -107,14 +107,14 @@ def _put_together(
             if waits:
                 waiting.add(piece.parameter)
 
-            def come(leaf: Any, owner: int = owner, mine: Iterator[Tensor] | None = mine) -> Any:
+            def resolve(leaf: Any, owner: int = owner, mine: Iterator[Tensor] | None = mine) -> Any:
                 if not isinstance(leaf, Outline):
                     return leaf  # a clock, say: alike for all pieces of a parameter
-                return arrive(None if mine is None else next(mine), leaf, owner)
+                return fetch(None if mine is None else next(mine), leaf, owner)
 
             into = found.setdefault(piece.parameter, {})
             is_cut = piece.numel != shapes[piece.parameter].numel()
-            for key, value in map_leaves(state, come).items():
+            for key, value in map_leaves(state, resolve).items():
                 if is_cut and getattr(value, "shape", None) == (piece.numel,):
                     put(into, key, value, piece)
                 else:

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from danalab.optim.core.optimizer import RuleOptimizer
-from danalab.optim.distributed.dtensor.adapter import Adapted
+from danalab.optim.distributed.dtensor.adapter import DTensorAdapter
 from danalab.optim.distributed.dtensor.build import adapted
 from danalab.optim.distributed.zero.layout import Bucket, Piece
 from danalab.optim.registry.spec import OptimizerSpec
@@ -47,7 +47,7 @@ def optimizer_of(
         own.append({**group, "params": [tensor for _, tensor in pairs]})
         names += [name for name, _ in pairs]
     inner = adapted(spec, own, lr, settings)
-    if isinstance(inner, Adapted):
+    if isinstance(inner, DTensorAdapter):
         inner.name_parameters(names)
     if isinstance(inner, RuleOptimizer):
         # Ways to compute differ in the last bit, so the size that chooses one is that of the whole.

@@ -12,7 +12,7 @@ from torch import Tensor
 from danalab.errors import UserError
 from danalab.optim.core.groups import hyper
 from danalab.optim.distributed.dtensor import loading
-from danalab.optim.distributed.dtensor.adapter import Adapted
+from danalab.optim.distributed.dtensor.adapter import DTensorAdapter
 from danalab.optim.distributed.zero.canonical import cut_state_dict, gather_states, own_states, part_states
 from danalab.optim.distributed.zero.layout import Piece
 from danalab.optim.distributed.zero.part import Part
@@ -65,7 +65,7 @@ class OwnedState:
         for group in groups:
             stop = start + len(group["params"])
             saved = {**group, "params": list(range(start, stop))}
-            if isinstance(self._inner, Adapted):
+            if isinstance(self._inner, DTensorAdapter):
                 saved["unstepped"] = [i - start for i in range(start, stop) if i in waiting]
                 saved["made_by"] = optimizer_name
             saved_groups.append(saved)
@@ -80,7 +80,7 @@ class OwnedState:
         """
         inner = self._inner
         cut = cut_state_dict(saved, inner.param_groups, self._owned, self._shapes)
-        if isinstance(inner, Adapted):
+        if isinstance(inner, DTensorAdapter):
             self._agree(lambda: loading.check(inner, cut))
         self._agree(lambda: inner.load_state_dict(cut))
 

@@ -23,7 +23,7 @@ from danalab.train.checkpoint import tensors
 from danalab.train.checkpoint.store import CheckpointStore
 from danalab.train.parallel.diloco.exchange import Exchange
 from danalab.train.parallel.diloco.outer import OuterStep
-from danalab.train.parallel.strategy import Sharing
+from danalab.train.parallel.strategy import ParallelStrategy
 from danalab.train.parallel.world import World
 from danalab.train.step.finite_guard import NonFiniteError
 
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 INNER, MOMENTUM = "inner.", "momentum."
 
 
-class Worker(Sharing):
+class Worker(ParallelStrategy):
     """See the module. Outer weights and momentum are kept in host memory."""
 
     def __init__(

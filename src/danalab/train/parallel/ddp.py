@@ -6,15 +6,51 @@ the first step of a job as in any other, and a resumed run repeats the undisturb
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+from danalab.models import ModelConfig, build_model
+from danalab.models.decoder import Decoder
+from danalab.train.parallel.strategy import ParallelStrategy
 
 BUCKET_MIB = 32.0
+
+
+class DDPStrategy(ParallelStrategy):
+    """ddp; experts may be shared out whole, while all else is on every rank."""
+
+    def build_model(self, config: ModelConfig, *, init: str | None, seed: int, device: torch.device) -> Decoder:
+        if not self.world.layout.expert_parallel:
+            return super().build_model(config, init=init, seed=seed, device=device)
+        from danalab.models.parallel.experts import share_experts
+
+        assert self.world.mesh is not None
+        model = build_model(config, device="meta")  # no rank ever holds all experts
+        share_experts(model, config, self.world.mesh["replicate"])
+        model.to_empty(device=device)
+        model.init_weights(torch.Generator().manual_seed(seed), init)
+        return model
+
+    def wrap(self, model: Decoder, compute_dtype: torch.dtype | None) -> None:
+        assert self.world.mesh is not None
+        # Experts of this rank have seen the tokens of all: their gradients are the sum already.
+        replicated = [p for p in model.parameters() if not isinstance(p, DTensor)]
+        self._buckets = GradientBuckets(replicated, self.world.mesh.get_group("replicate"))
+
+    @contextlib.contextmanager
+    def micro_batch(self, last: bool) -> Iterator[None]:
+        self._buckets.holding = not last
+        yield
+
+    def finish(self) -> None:
+        self._buckets.finish()
 
 
 class GradientBuckets:
