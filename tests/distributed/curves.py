@@ -12,7 +12,7 @@ from danalab.models import ModelConfig
 from danalab.train.parallel import Layout, World, join
 from danalab.train.parallel.registry import make_strategy
 from danalab.train.step.gradients import GradientStep, UpdateNorm
-from danalab.train.step.router_balance import ExpertBalance
+from danalab.train.step.router_balance import RouterBalance
 
 VOCAB, LENGTH, ROWS, STEPS = 60, 16, 8, 20
 
@@ -70,7 +70,7 @@ def curve(case: Case, world: World | None = None, dtype: torch.dtype | None = No
         z_loss=1e-4,
         autocast=contextlib.nullcontext if dtype is None else lambda: torch.autocast("cpu", dtype),
         strategy=strategy,
-        balance=None if model.config.sparsity is None else ExpertBalance(model.config, torch.device("cpu")),
+        balance=None if model.config.sparsity is None else RouterBalance(model.config, torch.device("cpu")),
     )
     moved, rows = UpdateNorm(parameters), []
     for number in range(case.steps):

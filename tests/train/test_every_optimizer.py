@@ -15,7 +15,7 @@ from danalab.train.config.resolve import resolve
 from danalab.train.job import train
 from danalab.train.run.folder import RunFolder
 from danalab.train.run.open import open_run
-from danalab.train.run.resume import choose_source, run_record
+from danalab.train.run.resume import choose_resume_point, run_record
 
 EVERY = list_optimizers()
 STEPS, STOP = 14, 6
@@ -111,7 +111,7 @@ def test_a_run_from_anothers_checkpoint_takes_its_clocks_and_keeps_its_own_setti
     resolved = resolve(other, dataset)
     folder = RunFolder(resolved.run_dir)
     with folder.locked():
-        resolved, source = choose_source(resolved, dataset, folder)
+        resolved, source = choose_resume_point(resolved, dataset, folder)
         trainer = build_trainer(resolved, dataset, folder)
         source.load(trainer)
     group = trainer.driver.optimizer.param_groups[0]

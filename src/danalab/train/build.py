@@ -15,7 +15,8 @@ from danalab.data import Dataset
 from danalab.data.order.batches import Batches
 from danalab.errors import UserError
 from danalab.models.resonance.model import Resonance
-from danalab.train.callbacks.registry import watchers
+from danalab.train.callbacks.registry import make_callbacks
+from danalab.train.callbacks.spikes import SpikeMonitor
 from danalab.train.checkpoint.local_disk import local_folder
 from danalab.train.checkpoint.saver import Retention, Saver
 from danalab.train.config.run_spec import Resolved
@@ -24,10 +25,11 @@ from danalab.train.parallel.diloco.setup import worker_of
 from danalab.train.parallel.registry import make_strategy
 from danalab.train.parallel.world import World
 from danalab.train.run.folder import RunFolder
-from danalab.train.step.finite_guard import SpikeMonitor
 from danalab.train.step.loss_scale import LossScale
 from danalab.train.step.optimizer_driver import OptimizerDriver
-from danalab.train.system import runtime
+from danalab.train.system.device import autocast_dtype, choose_device, require_compiler, set_numerics
+from danalab.train.system.rng import seed_everything
+from danalab.train.system.signals import StopRequest
 from danalab.train.trainer import Trainer
 
 log = logging.getLogger(__name__)
@@ -37,7 +39,7 @@ def build_trainer(
     resolved: Resolved,
     dataset: Dataset,
     folder: RunFolder,
-    stop: runtime.StopRequest | None = None,
+    stop: StopRequest | None = None,
     world: World = World.single(),  # noqa: B008 - frozen
 ) -> Trainer:
     """A trainer at step 0 with freshly drawn weights; the folder is locked by the caller. Collective.
@@ -46,13 +48,13 @@ def build_trainer(
         UserError: the device, number format, compiler or validation split is not there.
     """
     config = resolved.config
-    stop = runtime.StopRequest() if stop is None else stop
+    stop = StopRequest() if stop is None else stop
     is_worker = world.layout.backend == "diloco"
     strategy = worker_of(resolved, folder, world, stop) if is_worker else make_strategy(world)
-    device = runtime.choose_device(config.device)
-    runtime.set_numerics(config.deterministic)
-    runtime.seed_everything(config.seed)
-    compute_dtype = runtime.autocast_dtype(config.dtype, device)
+    device = choose_device(config.device)
+    set_numerics(config.deterministic)
+    seed_everything(config.seed)
+    compute_dtype = autocast_dtype(config.dtype, device)
     autocast = _autocast(compute_dtype, device)
     model = strategy.build_model(resolved.model, init=config.init, seed=config.seed, device=device)
     model.set_activation_checkpointing(config.activation_checkpointing)
@@ -62,7 +64,7 @@ def build_trainer(
     # The compiler makes no code for the complex numbers of oscillators, and warns that it may be slower than eager.
     usual = device.type == "cuda" and not resolved.model.architecture.structure.oscillators
     if usual if config.compile is None else config.compile:
-        runtime.require_compiler(device)
+        require_compiler(device)
         for block in model.blocks:
             cast(nn.Module, block).compile()  # in place: names of parameters stay as they are
     strategy.wrap(model, compute_dtype)
@@ -109,7 +111,7 @@ def build_trainer(
         stop=stop,
         strategy=strategy,
         loss_scale=LossScale(device) if compute_dtype == torch.float16 else None,
-        callbacks=[SpikeMonitor(), *watchers(resolved, folder, model, driver.optimizer, strategy)],
+        callbacks=[SpikeMonitor(), *make_callbacks(resolved, folder, model, driver.optimizer, strategy)],
     )
 
 

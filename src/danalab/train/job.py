@@ -22,9 +22,11 @@ from danalab.train.parallel.layout import check_parallel, data_parallel_size, la
 from danalab.train.parallel.lost_ranks import report_lost_ranks
 from danalab.train.parallel.world import World, joined
 from danalab.train.run.folder import RunFolder
-from danalab.train.run.resume import Source, agree_on_source, run_record
+from danalab.train.run.resume import ResumePoint, agree_on_resume_point, run_record
 from danalab.train.step.finite_guard import NonFiniteError
-from danalab.train.system import runtime
+from danalab.train.system.device import device_type
+from danalab.train.system.memory import tune_malloc
+from danalab.train.system.signals import StopRequest
 from danalab.train.trainer import Trainer
 
 log = logging.getLogger(__name__)
@@ -75,9 +77,9 @@ def run_training(config: TrainConfig) -> Outcome:
         return _launch(config)
     layout = layout_of(config, os.environ)
     with (
-        joined(layout, runtime.device_type(config.device)) as world,
+        joined(layout, device_type(config.device)) as world,
         report_lost_ranks(world),
-        runtime.StopRequest() as stop,
+        StopRequest() as stop,
         contextlib.ExitStack() as keep,
     ):
         if not world.is_console_rank:
@@ -85,7 +87,7 @@ def run_training(config: TrainConfig) -> Outcome:
         resolved = world.compute_on_rank0(lambda: _settle(config, world, keep))
         folder = folder_of(resolved, world)
         dataset = _open(config)
-        resolved, source = agree_on_source(resolved, dataset, folder, world)
+        resolved, source = agree_on_resume_point(resolved, dataset, folder, world)
         if source is not None and source.finished:
             if world.is_main:
                 log.info("%s: finished at step %d already; --extend-to continues it", folder.path, source.step)
@@ -100,7 +102,7 @@ def _launch(config: TrainConfig) -> Outcome:
     shape = layout.shape(config.nproc)
     resolved = resolve(config, _open(config), world_size=data_parallel_size(shape))
     check_parallel(resolved, layout, config.nproc)
-    end = launch(config, config.nproc, runtime.device_type(config.device))
+    end = launch(config, config.nproc, device_type(config.device))
     folder = RunFolder(resolved.run_dir)
     status = {0: "finished", NONFINITE_EXIT_CODE: "nonfinite"}.get(end, "interrupted")
     summary = folder.read_summary() or {}
@@ -132,12 +134,12 @@ def _run(
     resolved: Resolved,
     dataset: Dataset,
     folder: RunFolder,
-    source: Source | None,
+    source: ResumePoint | None,
     world: World,
-    stop: runtime.StopRequest,
+    stop: StopRequest,
 ) -> Outcome:
     if resolved.config.tune_malloc:
-        runtime.tune_malloc()  # not before the data are there: one arena holds up the threads that tokenise
+        tune_malloc()  # not before the data are there: one arena holds up the threads that tokenise
     trainer = build_trainer(resolved, dataset, folder, stop, world)
     if source is not None:
         source.load(trainer, world)

@@ -30,11 +30,13 @@ from danalab.train.step.curvature import Curvature
 from danalab.train.step.finite_guard import FiniteGuard, NonFiniteError
 from danalab.train.step.gradients import GradientStep, StepResult, UpdateNorm
 from danalab.train.step.loss_scale import LossScale
-from danalab.train.step.memory_check import dry_run
+from danalab.train.step.memory_check import check_memory
 from danalab.train.step.optimizer_driver import OptimizerDriver
-from danalab.train.step.router_balance import ExpertBalance
+from danalab.train.step.router_balance import RouterBalance
 from danalab.train.system.errors import explain_errors
-from danalab.train.system.runtime import GarbageCollector, StopRequest, random_state, restore_random_state
+from danalab.train.system.memory import GarbageCollector
+from danalab.train.system.rng import random_state, restore_random_state
+from danalab.train.system.signals import StopRequest
 
 log = logging.getLogger(__name__)
 
@@ -88,7 +90,7 @@ class Trainer:
         self._first_step = 0
         self._schedule = resolved.schedule()
         self._kept_steps = config.kept_steps()
-        self._balance = None if resolved.model.sparsity is None else ExpertBalance(resolved.model, device)
+        self._balance = None if resolved.model.sparsity is None else RouterBalance(resolved.model, device)
         self._gradients = GradientStep(
             model,
             driver.parameters,
@@ -188,7 +190,7 @@ class Trainer:
         return self.batches.iterate(step)
 
     def _try_memory(self) -> None:
-        peak = dry_run(
+        peak = check_memory(
             self._gradients,
             self.driver,
             micro_batch=self.config.batch_size or 1,

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from danalab.train.run.folder import RunFolder
 
 
-def watchers(
+def make_callbacks(
     resolved: Resolved,
     folder: RunFolder,
     model: nn.Module,
@@ -35,10 +35,10 @@ def watchers(
 
         found.append(Dynamics(folder.path / "dynamics.jsonl", model.named_parameters(), strategy, writes=world.is_main))
         if optimizer_spec(config.opt).log_time:
-            from danalab.train.callbacks.snr import FILE, Signal
+            from danalab.train.callbacks.snr import FILE, SignalToNoise
 
             named = model.named_parameters()
-            signal = Signal(folder.path / FILE, named, optimizer, strategy, writes=world.is_main)
+            signal = SignalToNoise(folder.path / FILE, named, optimizer, strategy, writes=world.is_main)
             found += [signal] if signal.is_measurable else []
     if config.collect_tau_stats:
         from danalab.train.callbacks.tau import TauStatistics

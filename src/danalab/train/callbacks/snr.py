@@ -23,7 +23,7 @@ STATES = ("exp_avg", "exp_avg_sq", "tau")
 MEANS = ("snr", "damped", "clipped", "tau", "kappa", "effective_time")
 
 
-class Signal(Callback):
+class SignalToNoise(Callback):
     """Writes `signal.jsonl`, a row each logged step: `{"step": ..., "PARAMETER/snr": ..., "PARAMETER/clipped": ...}`.
 
     Means over a parameter's coordinates, of the state that the step left: those of `optim.core.stats.collect` that

@@ -14,7 +14,7 @@ from danalab.data import open_data
 from danalab.errors import UserError
 from danalab.train.evaluation.evaluator import Evaluator, PositionLoss
 from danalab.train.run.open import open_run
-from danalab.train.system.runtime import autocast_dtype, choose_device
+from danalab.train.system.device import autocast_dtype, choose_device
 
 
 @dataclass(frozen=True)

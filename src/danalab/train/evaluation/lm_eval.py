@@ -18,7 +18,7 @@ import torch
 
 from danalab.errors import MissingExtra, UserError, nearest
 from danalab.train.run.open import open_run
-from danalab.train.system.runtime import autocast_dtype, choose_device
+from danalab.train.system.device import autocast_dtype, choose_device
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from danalab.train.config.train_config import TrainConfig
 from danalab.train.run.folder import RunFolder
 from danalab.train.run.model_card import model_card
 from danalab.train.run.open import Run, open_run
-from danalab.train.system.runtime import versions
+from danalab.train.system.provenance import versions
 
 if TYPE_CHECKING:
     from danalab.data.tokenizers import Tokenizer

@@ -15,10 +15,10 @@ from danalab.train.config.run_spec import Resolved
 from danalab.train.evaluation.evaluator import Evaluation
 from danalab.train.parallel.world import World
 from danalab.train.run.folder import RunFolder
-from danalab.train.run.metrics import MetricsFile, is_sayable
+from danalab.train.run.metrics import MetricsFile, is_json_finite
 from danalab.train.run.stopwatch import Stopwatch
 from danalab.train.step.gradients import StepResult
-from danalab.train.system.runtime import peak_memory_gib
+from danalab.train.system.memory import peak_memory_gib
 
 
 class Logbook:
@@ -141,7 +141,7 @@ class Logbook:
         for callback in self._callbacks:
             callback.on_end(summary)
         # As in the rows: what is not finite is left out, since JSON has no word for it.
-        self._folder.write_summary({key: it for key, it in summary.items() if it is None or is_sayable(it)})
+        self._folder.write_summary({key: it for key, it in summary.items() if it is None or is_json_finite(it)})
 
     def state_dict(self) -> dict[str, Any]:
         """Plain values to be checkpointed."""

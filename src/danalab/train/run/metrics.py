@@ -35,7 +35,7 @@ class MetricsFile:
 
     def write(self, row: Mapping[str, Any]) -> None:
         """Append a row; values that are None or not finite are left out, as JSON has no word for them."""
-        line = json.dumps({key: value for key, value in row.items() if is_sayable(value)}) + "\n"
+        line = json.dumps({key: value for key, value in row.items() if is_json_finite(value)}) + "\n"
         with self._lock:
             self._waiting += line.encode()
             try:
@@ -79,7 +79,7 @@ class MetricsFile:
         self._is_refused = False
 
 
-def is_sayable(value: Any) -> bool:
+def is_json_finite(value: Any) -> bool:
     """Whether JSON has a word for it that means a value."""
     return value is not None and not (isinstance(value, float) and not math.isfinite(value))
 

@@ -21,7 +21,8 @@ from danalab.train.config.train_config import MECHANICS, TrainConfig, flag
 from danalab.train.parallel.world import World
 from danalab.train.run.folder import RunFolder
 from danalab.train.run.metrics import read_rows
-from danalab.train.system.runtime import random_state, versions
+from danalab.train.system.provenance import versions
+from danalab.train.system.rng import random_state
 
 if TYPE_CHECKING:
     from danalab.data import Dataset
@@ -34,7 +35,7 @@ WITHOUT_FLAG = ("norm", "norm_eps", "rope_theta", "rotary_dim", "residual_scale"
 
 
 @dataclass
-class Source:
+class ResumePoint:
     """Where to go on from."""
 
     checkpoints: list[Path]
@@ -127,18 +128,18 @@ def run_record(
     }
 
 
-def agree_on_source(
+def agree_on_resume_point(
     resolved: Resolved, dataset: Dataset, folder: RunFolder, world: World
-) -> tuple[Resolved, Source | None]:
-    """`choose_source` by rank 0, which has the lock and verifies; all ranks go on from the same. Collective.
+) -> tuple[Resolved, ResumePoint | None]:
+    """`choose_resume_point` by rank 0, which has the lock and verifies; all ranks go on from the same. Collective.
 
     Raises:
-        UserError: on all ranks, see `choose_source`.
+        UserError: on all ranks, see `choose_resume_point`.
     """
-    return world.compute_on_rank0(lambda: choose_source(resolved, dataset, folder))
+    return world.compute_on_rank0(lambda: choose_resume_point(resolved, dataset, folder))
 
 
-def choose_source(resolved: Resolved, dataset: Dataset, folder: RunFolder) -> tuple[Resolved, Source | None]:
+def choose_resume_point(resolved: Resolved, dataset: Dataset, folder: RunFolder) -> tuple[Resolved, ResumePoint | None]:
     """Decide what to go on from; the folder is locked. Also takes up an earlier job's extension of the run, and what no
     flag says of the model.
 
@@ -149,7 +150,7 @@ def choose_source(resolved: Resolved, dataset: Dataset, folder: RunFolder) -> tu
     return (resolved if source is None else _with_function_of(source, resolved)), source
 
 
-def _with_function_of(source: Source, resolved: Resolved) -> Resolved:
+def _with_function_of(source: ResumePoint, resolved: Resolved) -> Resolved:
     """The run with the settings of the checkpoint's model that no flag has: imported ones may have other than ours."""
     ours, theirs = resolved.model.as_dict(), read_json(source.checkpoints[0] / META).get("model") or {}
     if theirs.get("arch") != ours["arch"]:
@@ -161,7 +162,7 @@ def _with_function_of(source: Source, resolved: Resolved) -> Resolved:
     return replace(resolved, model=replace(resolved.model, **taken))
 
 
-def _choose(resolved: Resolved, dataset: Dataset, folder: RunFolder) -> tuple[Resolved, Source | None]:
+def _choose(resolved: Resolved, dataset: Dataset, folder: RunFolder) -> tuple[Resolved, ResumePoint | None]:
     config = resolved.config
     folder.store.require_writable()
     wanted = None if config.resume_from is None else _step_folder(config.resume_from)
@@ -182,7 +183,7 @@ def _choose(resolved: Resolved, dataset: Dataset, folder: RunFolder) -> tuple[Re
     folder.store.clean()
     if rewinds and named is not None:
         verify(named)
-        source = Source([named], own=True, step=_step_of(named))
+        source = ResumePoint([named], own=True, step=_step_of(named))
         for path in folder.store.set_aside_after(source.step):
             log.warning("going back to step %d: a later checkpoint was renamed to %s", source.step, path)
         return resolved, source
@@ -217,7 +218,7 @@ def _step_folder(path: Path) -> Path:
     return path.parent if path.is_file() and (path.parent / COMMIT).is_file() else path
 
 
-def _newest(store: CheckpointStore, own: bool) -> Source:
+def _newest(store: CheckpointStore, own: bool) -> ResumePoint:
     passed: list[PassedOver] = []
 
     def report(bad: PassedOver) -> None:
@@ -231,7 +232,7 @@ def _newest(store: CheckpointStore, own: bool) -> Source:
             "to start anew, move the run folder away or take another --run-dir"
         )
     older = [store.path(step) for step in reversed(store.steps()) if step < _step_of(best)]
-    return Source([best, *older], own, _step_of(best))
+    return ResumePoint([best, *older], own, _step_of(best))
 
 
 def _named(path: Path) -> Path:
@@ -245,13 +246,13 @@ def _named(path: Path) -> Path:
     raise UserError(f"--resume-from {path}: neither a checkpoint nor a run folder with one")
 
 
-def _fork(named: Path) -> Source:
+def _fork(named: Path) -> ResumePoint:
     """Start from another run's checkpoint, with the rows of metrics that led there."""
     verify(named)
     origin = RunFolder(named.resolve().parent.parent)
     history = origin.metrics_file if origin.config_file.is_file() and origin.metrics_file.is_file() else None
     log.info("starts from %s of another run", named)
-    return Source([named], own=False, step=_step_of(named), history=history)
+    return ResumePoint([named], own=False, step=_step_of(named), history=history)
 
 
 def copy_rows(source: Path, target: Path, last_step: int) -> None:

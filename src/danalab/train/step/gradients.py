@@ -19,7 +19,7 @@ from danalab.train.parallel.norms import whole_norm
 from danalab.train.parallel.strategy import ParallelStrategy
 from danalab.train.parallel.world import World
 from danalab.train.step.loss_scale import LossScale
-from danalab.train.step.router_balance import ExpertBalance
+from danalab.train.step.router_balance import RouterBalance
 
 IGNORED = -1
 """Target that carries no loss: padding, or another speaker's words."""
@@ -59,7 +59,7 @@ class GradientStep:
         autocast: Callable[[], Any],
         strategy: ParallelStrategy | None = None,
         loss_scale: LossScale | None = None,
-        balance: ExpertBalance | None = None,
+        balance: RouterBalance | None = None,
     ):
         """Args:
         parameters: those of the optimizer, in its order.
@@ -103,7 +103,7 @@ class GradientStep:
         return counted
 
     def _accumulate(
-        self, inputs: Tensor, targets: Tensor, z_loss: float, hoyer_loss: float, balance: ExpertBalance | None
+        self, inputs: Tensor, targets: Tensor, z_loss: float, hoyer_loss: float, balance: RouterBalance | None
     ) -> tuple[Tensor, Tensor, float]:
         """(mean cross-entropy, mean Hoyer penalty, valid targets) of the global batch.
 

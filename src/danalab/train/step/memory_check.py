@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor
 from danalab.train.step.gradients import GradientStep
 from danalab.train.step.optimizer_driver import OptimizerDriver
 from danalab.train.system.errors import explain_errors
-from danalab.train.system.runtime import random_state, restore_random_state
+from danalab.train.system.rng import random_state, restore_random_state
 
 log = logging.getLogger(__name__)
 
@@ -22,7 +22,7 @@ MOMENTS, COPIES = 2, 1
 """Copies of the weights that an update needs: moments, as most optimizers have them, and the weights before it."""
 
 
-def dry_run(
+def check_memory(
     gradients: GradientStep,
     driver: OptimizerDriver,
     *,

@@ -17,7 +17,7 @@ from danalab.models.moe.losses import Usage, router_losses, weighted
 from danalab.models.moe.router import Routing
 
 
-class ExpertBalance:
+class RouterBalance:
     """What one step leaves for the next: the use of experts, [layers that have them, experts]."""
 
     def __init__(self, config: ModelConfig, device: torch.device):

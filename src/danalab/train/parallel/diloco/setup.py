@@ -11,7 +11,7 @@ from danalab.train.parallel.diloco.outer import OuterStep
 from danalab.train.parallel.diloco.worker import Worker
 from danalab.train.parallel.world import World
 from danalab.train.run.folder import RunFolder
-from danalab.train.system.runtime import StopRequest
+from danalab.train.system.signals import StopRequest
 
 
 def as_worker(resolved: Resolved, world: World) -> Resolved:

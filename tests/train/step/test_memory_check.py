@@ -12,7 +12,7 @@ from danalab.models import ModelConfig, build_model
 from danalab.optim import build_optimizer
 from danalab.train.step.gradients import GradientStep
 from danalab.train.step.loss_scale import LossScale
-from danalab.train.step.memory_check import dry_run
+from danalab.train.step.memory_check import check_memory
 from danalab.train.step.optimizer_driver import OptimizerDriver
 
 CPU = torch.device("cpu")
@@ -38,7 +38,7 @@ def parts():
 def test_it_leaves_weights_gradients_state_and_random_numbers_as_they_were(parts):
     model, driver, gradients, scale = parts
     weights, random, before = [p.clone() for p in model.parameters()], torch.get_rng_state(), scale.state_dict()
-    assert dry_run(gradients, driver, micro_batch=4, seq_len=16, device=CPU) == 0
+    assert check_memory(gradients, driver, micro_batch=4, seq_len=16, device=CPU) == 0
     assert all(torch.equal(p, w) for p, w in zip(model.parameters(), weights, strict=True))
     assert all(p.grad is None for p in model.parameters())
     assert all(not v.any() for state in driver.optimizer.state.values() for v in state.values() if torch.is_tensor(v))
@@ -54,7 +54,7 @@ def test_too_little_memory_ends_in_advice(parts, monkeypatch):
 
     monkeypatch.setattr(gradients, "of_labels", of_labels)
     with pytest.raises(UserError, match=r"micro-batches of 32 x 2048 tokens: lower --batch-size .* fsdp"):
-        dry_run(gradients, driver, micro_batch=32, seq_len=2048, device=CPU)
+        check_memory(gradients, driver, micro_batch=32, seq_len=2048, device=CPU)
 
 
 # ---- float16's factor on the loss ----

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from danalab.train.step.finite_guard import SpikeMonitor
+from danalab.train.callbacks.spikes import SpikeMonitor
 
 
 def feed(monitor: SpikeMonitor, *losses: float) -> int:

@@ -11,17 +11,10 @@ import pytest
 import torch
 
 from danalab.errors import UserError
-from danalab.train.system import runtime
+from danalab.train.system.device import autocast_dtype, choose_device, require_compiler
 from danalab.train.system.errors import explain_errors
-from danalab.train.system.runtime import (
-    StopRequest,
-    autocast_dtype,
-    choose_device,
-    random_state,
-    require_compiler,
-    restore_random_state,
-    seed_everything,
-)
+from danalab.train.system.rng import random_state, restore_random_state, seed_everything
+from danalab.train.system.signals import StopRequest
 
 
 def test_compiling_without_a_compiler_is_refused_with_advice(monkeypatch):
@@ -42,8 +35,8 @@ def test_bfloat16_on_a_cpu_is_warned_of_only_where_it_is_slow(monkeypatch, caplo
     cpuinfo = tmp_path / "cpuinfo"
     if flags is not None:
         cpuinfo.write_text(f"model name : abacus\nflags : {flags}\n")
-    has = runtime._multiplies_bfloat16(cpuinfo)
-    monkeypatch.setattr(runtime, "_multiplies_bfloat16", lambda: has)
+    has = device_module._multiplies_bfloat16(cpuinfo)
+    monkeypatch.setattr(device_module, "_multiplies_bfloat16", lambda: has)
     assert autocast_dtype("bfloat16", torch.device("cpu")) == torch.bfloat16
     assert ("slower than float32" in caplog.text) == warns
 

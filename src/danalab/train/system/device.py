@@ -1,0 +1,101 @@
+"""Devices, number formats, numerics and the compiler."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from pathlib import Path
+
+import torch
+
+from danalab.errors import UserError
+
+log = logging.getLogger(__name__)
+
+
+def device_type(name: str | None) -> str:
+    """ "cuda" or "cpu": the kind of the device called `name`, or of what is there."""
+    if name is None:
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    return name.partition(":")[0]
+
+
+def choose_device(name: str | None) -> torch.device:
+    """The device called `name`, or a GPU where there is one, or the CPU.
+
+    Raises:
+        UserError: it is not there, or of another kind than these.
+    """
+    if name is None:
+        return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
+    if device_type(name) not in ("cpu", "cuda"):
+        raise UserError(f"--device {name}: cpu, cuda or cuda:N is expected")
+    try:
+        device = torch.device(name)
+        if device.type == "cuda" and device.index is None:
+            device = torch.device("cuda", torch.cuda.current_device())  # each rank has set its own
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise UserError(f"--device {name}: {str(error).splitlines()[0]}") from error
+    return device
+
+
+def autocast_dtype(name: str | None, device: torch.device) -> torch.dtype | None:
+    """Number format of the products, None for the parameters' own; default bfloat16 on GPUs, float32 on CPU.
+
+    Raises:
+        UserError: bfloat16 on a GPU that has none; float16 on a CPU.
+    """
+    if name is None:
+        name = "bfloat16" if device.type == "cuda" else "float32"
+    if name == "float32":
+        return None
+    if name == "float16":
+        if device.type == "cpu":
+            raise UserError("--dtype float16: is for GPUs without bfloat16; on a CPU give float32 (or bfloat16)")
+        return torch.float16
+    if device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
+        raise UserError(f"bfloat16: {torch.cuda.get_device_name(device)} does not have it; give --dtype float32")
+    if device.type == "cpu" and not _multiplies_bfloat16():
+        log.warning("bfloat16 is slower than float32 on a CPU that has no instructions for its products")
+    return torch.bfloat16
+
+
+def _multiplies_bfloat16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
+    """Whether the CPU has instructions for products in bfloat16, as Linux tells; elsewhere it is not known."""
+    try:
+        words = cpuinfo.read_text().split()
+    except OSError:
+        return False
+    return not {"avx512_bf16", "amx_bf16", "bf16"}.isdisjoint(words)
+
+
+def set_numerics(deterministic: bool) -> None:
+    """TensorFloat32 for float32 products on GPUs; with `deterministic`, only kernels that repeat themselves."""
+    if deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True)
+        # Nothing is read before it is written, and filling all memory first would cost time.
+        torch.utils.deterministic.fill_uninitialized_memory = False  # pyright: ignore[reportAttributeAccessIssue]
+    torch.backends.cuda.matmul.allow_tf32 = True
+    torch.backends.cudnn.allow_tf32 = True
+
+
+def require_compiler(device: torch.device) -> None:
+    """Find out before the run starts that torch.compile cannot work.
+
+    Raises:
+        UserError: no compiler, with what to do.
+    """
+    if device.type == "cpu":
+        from torch._inductor import config as inductor
+
+        names = [name for name in inductor.cpp.cxx if name] if isinstance(inductor.cpp.cxx, (list, tuple)) else []
+        if not any(shutil.which(name) for name in [os.environ.get("CXX", ""), *names] if name):
+            raise UserError("--compile needs a C++ compiler (apt install g++, or set CXX); or leave --compile out")
+    else:
+        from torch.utils._triton import has_triton
+
+        if not has_triton():
+            raise UserError("--compile on a GPU needs Triton, which does not work here; give --no-compile")

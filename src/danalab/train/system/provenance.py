@@ -1,0 +1,39 @@
+"""Versions of the software that made a run."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from danalab import __version__
+
+
+def versions() -> dict[str, str | None]:
+    """What the numbers of a run depend on besides its configuration."""
+    return {
+        "danalab": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "git_commit": _git_commit(),
+    }
+
+
+def _git_commit() -> str | None:
+    """Commit of the source tree, "-dirty" where it was changed; None for an installed package."""
+    here = Path(__file__).resolve().parent
+    try:
+        _git(here, "ls-files", "--error-unmatch", Path(__file__).name)  # not a repository that merely lies around us
+        commit = _git(here, "rev-parse", "HEAD")
+        return commit + ("-dirty" if _git(here, "status", "--porcelain", "--untracked-files=no", "--", ".") else "")
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _git(folder: Path, *words: str) -> str:
+    command = ["git", "-C", str(folder), *words]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()

@@ -1,0 +1,58 @@
+"""Stop signals. Needs no torch."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import types
+from collections.abc import Callable
+from typing import Any
+
+
+class StopRequest:
+    """Turns SIGINT, SIGTERM and SIGUSR1 into a flag that the loop reads between steps.
+
+    A second SIGINT interrupts at once. Handlers are set in the main thread only, and put back at the end of the
+    outermost `with`.
+    """
+
+    SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+
+    def __init__(self) -> None:
+        self.signal: signal.Signals | None = None
+        self._old: dict[int, Any] = {}
+        self._depth = 0
+
+    def __bool__(self) -> bool:
+        return self.signal is not None
+
+    def agreed(self, agree: Callable[[int], int]) -> bool:
+        """Whether any rank was told to stop; then all were, by the same signal. `agree`: the maximum over ranks."""
+        number = agree(int(self.signal or 0))
+        if number:
+            self.signal = signal.Signals(number)
+        return bool(number)
+
+    def __enter__(self) -> StopRequest:
+        if self._depth == 0 and threading.current_thread() is threading.main_thread():
+            self._old = {number: signal.signal(number, self._receive) for number in self.SIGNALS}
+        self._depth += 1
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._depth -= 1
+        if self._depth:
+            return
+        for number, old in self._old.items():
+            signal.signal(number, old)
+        self._old = {}
+
+    @property
+    def exit_code(self) -> int:
+        """85 ("requeue me") for SIGTERM and SIGUSR1, 130 for SIGINT."""
+        return 130 if self.signal == signal.SIGINT else 85
+
+    def _receive(self, number: int, frame: types.FrameType | None) -> None:
+        if self.signal == signal.SIGINT and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.signal = signal.Signals(number)
