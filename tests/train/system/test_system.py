@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from danalab.errors import UserError
+from danalab.train.system import device as device_module
 from danalab.train.system.device import autocast_dtype, choose_device, require_compiler
 from danalab.train.system.errors import explain_errors
 from danalab.train.system.rng import random_state, restore_random_state, seed_everything
