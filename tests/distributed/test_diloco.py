@@ -19,10 +19,8 @@ from danalab.errors import UserError
 from danalab.models import build_model
 from danalab.models.loss import chunked_cross_entropy
 from danalab.optim import build_optimizer
-from danalab.optim.registry import optimizer_spec
 from danalab.train import job as job_module
 from danalab.train.build import build_trainer
-from danalab.train.config.optimizer_settings import optimizer_settings
 from danalab.train.config.resolve import resolve
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.job import run_training
@@ -80,10 +78,10 @@ def oracle(
     """Outer weights after each round, by one process in float64 that takes each worker's part in turn."""
     dataset = open_dataset(config.data)
     resolved = resolve(config, dataset, world_size=workers)
-    shape, spec, schedule = resolved.model, optimizer_spec(config.opt), resolved.schedule()
+    shape, schedule = resolved.model, resolved.schedule()
     period, iterations = resolved.config.diloco_steps, resolved.iterations
     models = [build_model(shape, init=config.init, seed=config.seed, dtype=torch.float64) for _ in range(workers)]
-    chosen = optimizer_settings(resolved, spec)
+    chosen = dict(resolved.optimizer.settings)
     optimizers: list[Any] = [build_optimizer(config.opt, m, lr=resolved.peak_lr, **chosen) for m in models]
     batches = [
         dataset.batches(seed=config.data_seed, global_batch=6, seq_len=16, rank=k, world_size=workers)

@@ -1,4 +1,5 @@
 from .config.run_spec import Resolved as Resolved
+from .config.run_spec import RunSpec as RunSpec
 from .config.train_config import TrainConfig as TrainConfig
 from .job import Outcome as Outcome
 from .job import run_training as run_training

@@ -19,7 +19,7 @@ from danalab.train.callbacks.registry import make_callbacks
 from danalab.train.callbacks.spikes import SpikeMonitor
 from danalab.train.checkpoint.local_disk import local_folder
 from danalab.train.checkpoint.saver import Retention, Saver
-from danalab.train.config.run_spec import Resolved
+from danalab.train.config.run_spec import RunSpec
 from danalab.train.evaluation.evaluator import FIXED_BATCH, Evaluator
 from danalab.train.parallel.diloco.setup import worker_of
 from danalab.train.parallel.registry import make_strategy
@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 
 def build_trainer(
-    resolved: Resolved,
+    resolved: RunSpec,
     dataset: Dataset,
     folder: RunFolder,
     stop: StopRequest | None = None,
@@ -54,16 +54,14 @@ def build_trainer(
     device = choose_device(config.device)
     set_numerics(config.deterministic)
     seed_everything(config.seed)
-    compute_dtype = autocast_dtype(config.dtype, device)
+    compute_dtype = autocast_dtype(resolved.dtype, device)
     autocast = _autocast(compute_dtype, device)
     model = strategy.build_model(resolved.model, init=config.init, seed=config.seed, device=device)
     model.set_activation_checkpointing(config.activation_checkpointing)
     model.document_token = dataset.eos_id if config.document_mask else None
     if isinstance(model, Resonance):
         model.phase_lr_factor = config.phase_lr_factor
-    # The compiler makes no code for the complex numbers of oscillators, and warns that it may be slower than eager.
-    usual = device.type == "cuda" and not resolved.model.architecture.structure.oscillators
-    if usual if config.compile is None else config.compile:
+    if resolved.compile:
         require_compiler(device)
         for block in model.blocks:
             cast(nn.Module, block).compile()  # in place: names of parameters stay as they are
@@ -71,9 +69,9 @@ def build_trainer(
     driver = OptimizerDriver.build(resolved, model, strategy.make_optimizer)
     batches = dataset.batches(
         seed=config.data_seed,
-        global_batch=resolved.pace.batch,
+        global_batch=resolved.batches.batch,
         seq_len=resolved.seq_len,
-        length=resolved.pace.length,
+        length=resolved.batches.length,
         packing=config.packing,
         rank=world.dp_rank,
         world_size=world.dp_size,

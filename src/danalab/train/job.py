@@ -13,7 +13,7 @@ from danalab.data import Dataset, open_data
 from danalab.train.build import build_trainer
 from danalab.train.callbacks.console import ConsoleProgress
 from danalab.train.config.resolve import resolve
-from danalab.train.config.run_spec import Resolved
+from danalab.train.config.run_spec import RunSpec
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.parallel.diloco.setup import as_worker
 from danalab.train.parallel.environment import find_place
@@ -100,7 +100,7 @@ def _launch(config: TrainConfig) -> Outcome:
     assert config.nproc is not None
     layout = layout_of(config, {})
     shape = layout.shape(config.nproc)
-    resolved = resolve(config, _open(config), world_size=data_parallel_size(shape))
+    resolved = resolve(config, _open(config), data_parallel_size(shape), device_type(config.device))
     check_parallel(resolved, layout, config.nproc)
     end = launch(config, config.nproc, device_type(config.device))
     folder = RunFolder(resolved.run_dir)
@@ -115,23 +115,23 @@ def _open(config: TrainConfig) -> Dataset:
     return dataset
 
 
-def _settle(config: TrainConfig, world: World, keep: contextlib.ExitStack) -> Resolved:
+def _settle(config: TrainConfig, world: World, keep: contextlib.ExitStack) -> RunSpec:
     """The run, decided; its folder is locked for as long as `keep` is open. By rank 0 for all."""
     dataset = _open(config)
-    resolved = resolve(config, dataset, world_size=world.dp_size)
+    resolved = resolve(config, dataset, world.dp_size, device_type(config.device))
     dataset.check_vocab(resolved.model.vocab_size)
     check_parallel(resolved, world.layout, world.size)
     keep.enter_context(folder_of(resolved, world).locked())
     return as_worker(resolved, world) if world.layout.backend == "diloco" else resolved
 
 
-def folder_of(resolved: Resolved, world: World) -> RunFolder:
+def folder_of(resolved: RunSpec, world: World) -> RunFolder:
     """The run folder; of a DiLoCo worker but the first a folder in it."""
     return RunFolder(resolved.run_dir / "workers" / str(world.worker) if world.worker else resolved.run_dir)
 
 
 def _run(
-    resolved: Resolved,
+    resolved: RunSpec,
     dataset: Dataset,
     folder: RunFolder,
     source: ResumePoint | None,
@@ -162,7 +162,7 @@ def _run(
     return Outcome(folder.path, status, code, summary, world.is_console_rank)
 
 
-def _announce(resolved: Resolved, dataset: Dataset, trainer: Trainer) -> None:
+def _announce(resolved: RunSpec, dataset: Dataset, trainer: Trainer) -> None:
     config, planned, world = resolved.config, resolved.plan, trainer.world
     for note in resolved.notes:
         log.info("%s", note)
@@ -187,6 +187,6 @@ def _announce(resolved: Resolved, dataset: Dataset, trainer: Trainer) -> None:
         planned.opt, planned.lr, resolved.lr_source, config.scheduler, resolved.iterations, planned.warmup,
     )  # fmt: skip
     log.info("from step %d", trainer.step)
-    epochs = resolved.pace.tokens(resolved.iterations) / dataset.n_tokens
+    epochs = resolved.batches.tokens(resolved.iterations) / dataset.n_tokens
     if epochs > 1:
         log.info("the run sees its data %.1f times", epochs)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from danalab.train.callbacks.base import Callback
 from danalab.train.checkpoint import tensors
 from danalab.train.checkpoint.saver import Saver
-from danalab.train.config.run_spec import Resolved
+from danalab.train.config.run_spec import RunSpec
 from danalab.train.evaluation.evaluator import Evaluation, Evaluator
 from danalab.train.parallel.strategy import ParallelStrategy
 from danalab.train.parallel.world import World
@@ -54,7 +54,7 @@ class Trainer:
 
     def __init__(
         self,
-        resolved: Resolved,
+        resolved: RunSpec,
         model: nn.Module,
         driver: OptimizerDriver,
         batches: BatchSource,
@@ -333,8 +333,8 @@ class Trainer:
     def _meta(self) -> dict[str, Any]:
         return {
             "step": self.step,
-            "tokens": self.resolved.pace.tokens(self.step),
-            "sequences": self.resolved.pace.sequences(self.step),
+            "tokens": self.resolved.batches.tokens(self.step),
+            "sequences": self.resolved.batches.sequences(self.step),
             "config": self.config.as_dict(),
             "model": self.resolved.model.as_dict(),
             "random": random_state(),

@@ -9,9 +9,7 @@ from dataclasses import dataclass
 import pytest
 
 from danalab.errors import UserError
-from danalab.optim import optimizer_spec
 from danalab.scaling import plan
-from danalab.train.config.optimizer_settings import optimizer_settings
 from danalab.train.config.resolve import resolve
 from danalab.train.config.train_config import TrainConfig
 
@@ -113,7 +111,16 @@ def test_automatic_weight_decay_never_flips_a_weight_in_a_short_run():
 
 def test_settings_that_an_optimizer_lacks_are_refused():
     with pytest.raises(UserError, match="clipsnr"):
-        optimizer_settings(resolve(TrainConfig(heads=4, opt="adana", clipsnr=2.0), Words()), optimizer_spec("adana"))
+        _ = resolve(TrainConfig(heads=4, opt="adana", clipsnr=2.0), Words()).optimizer
+
+
+def test_a_spec_says_device_number_format_compiler_and_backend():
+    cpu, gpu = (resolve(TrainConfig(heads=4), Words(), device_type=kind) for kind in ("cpu", "cuda"))
+    assert (cpu.dtype, cpu.compile, cpu.backend) == ("float32", False, "single")
+    assert (gpu.dtype, gpu.compile) == ("bfloat16", True)
+    assert resolve(TrainConfig(heads=4), Words(), world_size=2).backend == "ddp"
+    assert gpu.as_dict()["config"]["dtype"] == "bfloat16"
+    assert gpu.as_dict()["optimizer"]["settings"]["wd_ts"] == gpu.plan.wd_ts
 
 
 def test_flags_of_a_tracker_that_is_off_are_told_of():
@@ -142,7 +149,7 @@ def test_a_ramp_of_batches_takes_more_steps_for_as_many_tokens():
     assert ramped.iterations > constant.iterations
     assert ramped.iterations == ramped.plan.steps
     assert constant.plan.tokens - 32 * 2048 < ramped.plan.tokens <= constant.plan.tokens
-    assert ramped.pace.tokens(ramped.iterations) == ramped.plan.tokens
+    assert ramped.batches.tokens(ramped.iterations) == ramped.plan.tokens
     assert ramped.plan.warmup == ramped.iterations // 50
 
 

@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from danalab.train.config.run_spec import Resolved
+    from danalab.train.config.run_spec import RunSpec
     from danalab.train.parallel.strategy import ParallelStrategy
     from danalab.train.run.folder import RunFolder
 
 
 def make_callbacks(
-    resolved: Resolved,
+    resolved: RunSpec,
     folder: RunFolder,
     model: nn.Module,
     optimizer: torch.optim.Optimizer,

@@ -16,26 +16,26 @@ from danalab.errors import UserError
 
 
 @dataclass(frozen=True)
-class Pace:
+class BatchSchedule:
     """Sequences of each step, and into what lengths they are cut."""
 
     batch: Ramp
     length: Ramp
 
     @classmethod
-    def of(cls, global_batch: int, seq_len: int, batch_ramp: str | None, seq_len_ramp: str | None) -> Pace:
+    def of(cls, global_batch: int, seq_len: int, batch_ramp: str | None, seq_len_ramp: str | None) -> BatchSchedule:
         """From what a person said.
 
         Raises:
             UserError: a ramp that cannot be read, or a length that does not divide seq_len.
         """
-        pace = cls(
+        schedule = cls(
             Ramp.parse(batch_ramp, global_batch, "--batch-ramp"), Ramp.parse(seq_len_ramp, seq_len, "--seq-len-ramp")
         )
-        for length in pace.length.values:
+        for length in schedule.length.values:
             if seq_len % length:
                 raise UserError(f"--seq-len-ramp {seq_len_ramp}: {length} does not divide --seq-len {seq_len}")
-        return pace
+        return schedule
 
     @property
     def is_constant(self) -> bool:

@@ -8,15 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from danalab.errors import UserError
 from danalab.scaling.slow_momentum import slow_momentum
 from danalab.train.config.train_config import TrainConfig, flag
-
-if TYPE_CHECKING:
-    from danalab.optim.registry.spec import OptimizerSpec
-    from danalab.train.config.run_spec import Resolved
 
 DECIDED = {"horizon": "the run's length is --iterations"}
 """Settings that the run decides."""
@@ -46,13 +42,18 @@ def checked_settings(config: TrainConfig) -> dict[str, Any]:
     return settings
 
 
-def optimizer_settings(resolved: Resolved, spec: OptimizerSpec) -> dict[str, Any]:
+def optimizer_settings(config: TrainConfig, steps: int) -> dict[str, Any]:
     """The hyper-parameters for `build_optimizer`.
 
+    Args:
+        config: resolved.
+        steps: length of the run.
     Raises:
         UserError: one was given explicitly that the optimizer does not have.
     """
-    config, known = resolved.config, spec.settings
+    from danalab.optim import optimizer_spec
+
+    known = optimizer_spec(config.opt).settings
     settings: dict[str, Any] = {
         name: getattr(config, name) for name in ("kappa", "delta", "weight_decay", "wd_ts") if name in known
     }
@@ -64,7 +65,7 @@ def optimizer_settings(resolved: Resolved, spec: OptimizerSpec) -> dict[str, Any
             settings[name] = value
     further = checked_settings(config)
     if "beta3_warmup" in known:
-        settings |= slow_momentum(resolved.plan.steps, config.delta, config.kappa)
+        settings |= slow_momentum(steps, config.delta, config.kappa)
     settings |= _betas(config, settings.get("betas"), known, further)
     return settings | further
 

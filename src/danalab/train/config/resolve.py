@@ -17,11 +17,11 @@ from danalab.scaling.architectures import STRUCTURES
 from danalab.scaling.learning_rate import OPTIMIZERS, decay_lr
 from danalab.scaling.resonance import RESONANCE_SETTINGS
 from danalab.scaling.sparsity import EXPERT_SETTINGS
-from danalab.train.config.batch_schedule import Pace
+from danalab.train.config.batch_schedule import BatchSchedule
 from danalab.train.config.given_size import given_dimensions
 from danalab.train.config.optimizer_settings import checked_settings
-from danalab.train.config.run_spec import Resolved
-from danalab.train.config.train_config import TrainConfig, flag
+from danalab.train.config.run_spec import RunSpec
+from danalab.train.config.train_config import TrainConfig, flag, usual_backend
 
 DEFAULT_BATCH = 32
 DEFAULT_SEQ_LEN = 2048
@@ -38,12 +38,13 @@ _OLD_NAME = (
 )
 
 
-def resolve(config: TrainConfig, dataset: Vocabulary, world_size: int = 1) -> Resolved:
+def resolve(config: TrainConfig, dataset: Vocabulary, world_size: int = 1, device_type: str | None = None) -> RunSpec:
     """Fill in everything that is automatic.
 
     Args:
         dataset: gives the vocabulary.
         world_size: data-parallel ranks.
+        device_type: cpu or cuda, where the run is trained; default that of --device, else cpu.
     Raises:
         UserError: settings that contradict each other or cannot be meant; says which.
     """
@@ -69,9 +70,9 @@ def resolve(config: TrainConfig, dataset: Vocabulary, world_size: int = 1) -> Re
     batch_size, acc_steps, global_batch = _batch(config, world_size)
     vocab_size = _vocab_size(config, dataset)
     planned = _plan(config, vocab_size, batch_size, acc_steps, global_batch, world_size)
-    pace = Pace.of(global_batch, planned.seq_len, config.batch_ramp, config.seq_len_ramp)
-    if pace.batch.stages and config.iterations is None:  # more steps, for as many tokens
-        steps = max(1, pace.batch.steps_within(planned.steps * global_batch))
+    batches = BatchSchedule.of(global_batch, planned.seq_len, config.batch_ramp, config.seq_len_ramp)
+    if batches.batch.stages and config.iterations is None:  # more steps, for as many tokens
+        steps = max(1, batches.batch.steps_within(planned.steps * global_batch))
         planned = _plan(replace(config, iterations=steps), vocab_size, batch_size, acc_steps, global_batch, world_size)
     planned, about_decay = checked_decay(planned, config.weight_decay)
     notes += about_decay
@@ -99,9 +100,9 @@ def resolve(config: TrainConfig, dataset: Vocabulary, world_size: int = 1) -> Re
         for name in ("expert_parallel", *ROUTER_SETTINGS):
             if getattr(config, name) not in (None, False if name == "expert_parallel" else None):
                 raise UserError(f"{flag(name)}: {config.arch} has no experts here; give --n-experts, too")
-    if not pace.is_constant:
-        flops = pace.flops(planned.steps, lambda length: flops_per_token(model, length))
-        planned = replace(planned, tokens=pace.tokens(planned.steps), flops=flops)
+    if not batches.is_constant:
+        flops = batches.flops(planned.steps, lambda length: flops_per_token(model, length))
+        planned = replace(planned, tokens=batches.tokens(planned.steps), flops=flops)
     filled = replace(
         config,
         arch=planned.arch,
@@ -129,7 +130,23 @@ def resolve(config: TrainConfig, dataset: Vocabulary, world_size: int = 1) -> Re
     )
     run_dir = config.run_dir or _default_folder() / (config.name or _name(filled, dataset, config))
     filled = replace(filled, run_dir=run_dir, name=config.name or run_dir.name)
-    resolved = Resolved(filled, model, planned, run_dir, planned.lr_source, tuple(notes))
+    device_type = device_type or (config.device or "cpu").partition(":")[0]
+    on_gpu = device_type == "cuda"
+    # torch.compile generates no code for the oscillators' complex numbers.
+    compiles = on_gpu and not model.architecture.structure.oscillators
+    resolved = RunSpec(
+        config=filled,
+        model=model,
+        plan=planned,
+        run_dir=run_dir,
+        lr_source=planned.lr_source,
+        device_type=device_type,
+        dtype=config.dtype or ("bfloat16" if on_gpu else "float32"),
+        compile=compiles if config.compile is None else config.compile,
+        backend=config.distributed_backend or usual_backend(config, world_size),
+        automatic=frozenset(name for name, value in config.as_dict().items() if value is None),
+        notes=tuple(notes),
+    )
     resolved.schedule()  # refuses settings that do not fit, before anything is written
     if (jump := resolved.jump()) is not None:
         resolved = replace(resolved, notes=(*resolved.notes, jump))

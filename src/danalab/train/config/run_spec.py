@@ -1,29 +1,56 @@
-"""A run with nothing left automatic: what is asked of it everywhere. Needs no torch."""
+"""A run with nothing left automatic: what every part of the trainer is built from. Needs no torch.
+
+flags -> TrainConfig -> resolve -> RunSpec -> model, optimizer, batches, checkpoints
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from danalab.models.config import ModelConfig
 from danalab.optim.schedules import Schedule, get_schedule
 from danalab.scaling import Plan, flops_per_token
-from danalab.train.config.batch_schedule import Pace
+from danalab.train.config.batch_schedule import BatchSchedule
+from danalab.train.config.optimizer_settings import optimizer_settings
 from danalab.train.config.train_config import TrainConfig
 
 
 @dataclass(frozen=True)
-class Resolved:
-    """A run, fully decided."""
+class OptimizerChoice:
+    """The arguments of `build_optimizer`."""
+
+    name: str
+    lr: float
+    """Peak learning rate."""
+    settings: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSpec:
+    """A frozen, complete description of a run."""
 
     config: TrainConfig
-    """With every automatic value filled in (device, dtype and compile, which depend on the machine, apart)."""
+    """The settings with every automatic value filled in, except those below that depend on the machine."""
     model: ModelConfig
     plan: Plan
     run_dir: Path
     lr_source: str
+    device_type: str
+    """cpu or cuda."""
+    dtype: str
+    """Number format of matrix products: float32, bfloat16 or float16."""
+    compile: bool
+    """Whether each block is compiled by torch.compile."""
+    backend: str
+    """How ranks share the work: single, ddp, zero, fsdp or diloco."""
+    automatic: frozenset[str] = frozenset()
+    """Names of the settings that were left automatic."""
     notes: tuple[str, ...] = ()
-    """What a person should know about automatic choices."""
+    """Messages about automatic choices, for the log."""
 
     @property
     def global_batch(self) -> int:
@@ -40,15 +67,25 @@ class Resolved:
         """Context length [tokens]."""
         return self.plan.seq_len
 
-    @property
-    def pace(self) -> Pace:
-        """What each step consumes."""
+    @cached_property
+    def batches(self) -> BatchSchedule:
+        """Global batch and sequence length of each step."""
         config = self.config
-        return Pace.of(self.global_batch, self.seq_len, config.batch_ramp, config.seq_len_ramp)
+        return BatchSchedule.of(self.global_batch, self.seq_len, config.batch_ramp, config.seq_len_ramp)
+
+    @cached_property
+    def optimizer(self) -> OptimizerChoice:
+        """The optimizer with its learning rate and settings; imports torch.
+
+        Raises:
+            UserError: a setting that the optimizer does not have.
+        """
+        settings = optimizer_settings(self.config, self.plan.steps)
+        return OptimizerChoice(self.config.opt, self.peak_lr, settings)
 
     def flops(self, steps: int) -> int:
         """Training FLOPs of the first `steps` steps."""
-        return self.pace.flops(steps, lambda length: flops_per_token(self.model, length))
+        return self.batches.flops(steps, lambda length: flops_per_token(self.model, length))
 
     @property
     def iterations(self) -> int:
@@ -63,17 +100,17 @@ class Resolved:
     def schedule(self) -> Schedule:
         """0-based step -> factor of the peak learning rate.
 
-        An extension keeps cos_inf as it was and makes its constant tail longer, so that nothing jumps. The other
-        schedules are drawn anew over all steps.
+        An extension of cos_inf keeps the schedule and lengthens its constant tail. An extension of any other schedule
+        computes it again over all steps.
         """
         config = self.config
-        given = config.scheduler_settings()
+        settings = config.scheduler_settings()
         if config.scheduler.replace("-", "_") == "cos_inf" and self.iterations > self.plan.steps:
-            given["cos_inf_steps"] = given.get("cos_inf_steps", 0) + self.iterations - self.plan.steps
-        return get_schedule(config.scheduler, self.iterations, self.plan.warmup, **given)
+            settings["cos_inf_steps"] = settings.get("cos_inf_steps", 0) + self.iterations - self.plan.steps
+        return get_schedule(config.scheduler, self.iterations, self.plan.warmup, **settings)
 
     def jump(self) -> str | None:
-        """How an extension raises the learning rate where the run would have ended; None where it doesn't."""
+        """A warning where an extension raises the learning rate at the step where the run would have ended."""
         seam = self.plan.steps
         if self.iterations == seam:
             return None
@@ -82,6 +119,30 @@ class Resolved:
         if after <= 1.1 * before:
             return None
         return (
-            f"--extend-to {self.iterations}: {self.config.scheduler} is drawn anew over all steps, so the learning "
+            f"--extend-to {self.iterations}: {self.config.scheduler} is computed again over all steps, so the learning "
             f"rate goes from {before * self.peak_lr:.3g} to {after * self.peak_lr:.3g} at step {seam}"
         )
+
+    def as_dict(self) -> dict[str, Any]:
+        """The part of config.json that describes the run; its `config` has the number format that is used."""
+        optimizer = self.optimizer
+        return {
+            "config": {**self.config.as_dict(), "dtype": self.dtype},
+            "model": self.model.as_dict(),
+            "plan": self.plan.as_dict(),
+            "optimizer": {"name": optimizer.name, "lr": optimizer.lr, "settings": dict(optimizer.settings)},
+            "execution": {"device_type": self.device_type, "compile": self.compile, "backend": self.backend},
+            "steps": self.iterations,
+            "params": self.plan.exact_params,
+            "tokens_per_step": self.tokens_per_step,
+            "lr_source": self.lr_source,
+        }
+
+
+Resolved = RunSpec
+"""The name of `RunSpec` in version 0.1."""
+
+
+def recorded_dtype(record: Mapping[str, Any]) -> str:
+    """The number format of a run from its config.json; version 0.1 did not record an automatic one."""
+    return record["config"].get("dtype") or ("float32" if record.get("device", "cpu") == "cpu" else "bfloat16")

@@ -321,6 +321,11 @@ _RANGES = (
 )
 
 
+def usual_backend(config: TrainConfig, ranks: int) -> str:
+    """The default of --distributed-backend for a number of ranks."""
+    return "single" if ranks == 1 else "fsdp" if config.expert_parallel else "ddp"
+
+
 def flag(name: str) -> str:
     """How a field is spelled on the command line."""
     return "--" + name.replace("_", "-")

@@ -12,6 +12,7 @@ import torch
 
 from danalab.data import open_data
 from danalab.errors import UserError
+from danalab.train.config.run_spec import recorded_dtype
 from danalab.train.evaluation.evaluator import Evaluator, PositionLoss
 from danalab.train.run.open import open_run
 from danalab.train.system.device import autocast_dtype, choose_device
@@ -60,7 +61,7 @@ def evaluate_run(
     dataset.check_vocab(loaded.model.config.vocab_size)
     if config.get("document_mask"):
         loaded.model.document_token = dataset.eos_id
-    dtype = autocast_dtype(config["dtype"], chosen)
+    dtype = autocast_dtype(recorded_dtype(run.config), chosen)
     try:
         token_bytes = run.tokenizer.token_bytes() if data is None else dataset.token_bytes
     except UserError:

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from danalab.errors import UserError
-from danalab.train.config.run_spec import Resolved
-from danalab.train.config.train_config import TrainConfig
+from danalab.train.config.run_spec import RunSpec
+from danalab.train.config.train_config import TrainConfig, usual_backend
 from danalab.train.parallel.environment import find_place
 
 
@@ -91,14 +91,13 @@ def layout_of(config: TrainConfig, environment: Mapping[str, str]) -> Layout:
         raise UserError(
             f"--device {config.device}: {size} ranks would share it; give --device cuda: each takes its own"
         )
-    usual = "fsdp" if config.expert_parallel else "ddp"
-    backend = config.distributed_backend or (usual if size > 1 else "single")
+    backend = config.distributed_backend or usual_backend(config, size)
     if config.expert_parallel and size == 1:
         raise UserError("--expert-parallel: there is one rank only; give --nproc, or leave it out")
     return Layout(backend, config.tp_size, config.replicas, config.expert_parallel)
 
 
-def check_parallel(resolved: Resolved, layout: Layout, ranks: int) -> None:
+def check_parallel(resolved: RunSpec, layout: Layout, ranks: int) -> None:
     """Find out whether a run can be shared among ranks in this way, before anything is built.
 
     Args: ranks: of the job.

@@ -32,7 +32,7 @@ class RunFolder:
 
     @property
     def config_file(self) -> Path:
-        """Resolved configuration, versions, dataset fingerprint."""
+        """RunSpec configuration, versions, dataset fingerprint."""
         return self.path / "config.json"
 
     @property

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from danalab.scaling.hardware import peak_flops
 from danalab.train.callbacks.base import Callback
-from danalab.train.config.run_spec import Resolved
+from danalab.train.config.run_spec import RunSpec
 from danalab.train.evaluation.evaluator import Evaluation
 from danalab.train.parallel.world import World
 from danalab.train.run.folder import RunFolder
@@ -26,7 +26,7 @@ class Logbook:
 
     def __init__(
         self,
-        resolved: Resolved,
+        resolved: RunSpec,
         folder: RunFolder,
         time: Stopwatch,
         callbacks: Sequence[Callback],
@@ -72,8 +72,8 @@ class Logbook:
             update_norm: None where it was not measured.
             skipped: steps so far whose update was left out.
         """
-        resolved, pace = self._resolved, self._resolved.pace
-        tokens, flops = pace.tokens(step), resolved.flops(step)
+        resolved, batches = self._resolved, self._resolved.batches
+        tokens, flops = batches.tokens(step), resolved.flops(step)
         loss, grad_norm = float(result.loss), float(result.grad_norm)  # here a GPU is waited for
         interval = self._time.take_interval()
         before = step - interval.steps
@@ -89,7 +89,7 @@ class Logbook:
             "lr": lr,
             "grad_norm": grad_norm,
             "update_norm": None if update_norm is None else float(update_norm),
-            "tokens_per_second": (tokens - pace.tokens(before)) / seconds,
+            "tokens_per_second": (tokens - batches.tokens(before)) / seconds,
             "seconds_per_step": interval.seconds / interval.steps,
             "mfu": flops_rate / (self._peak_flops * self._world.processes) if self._peak_flops else None,
             "memory_gib": peak_memory_gib(self._device),
@@ -123,7 +123,7 @@ class Logbook:
         """Write summary.json, after `step` steps."""
         if not self._world.is_main:
             return
-        tokens, seconds = self._resolved.pace.tokens(step), self._time.seconds
+        tokens, seconds = self._resolved.batches.tokens(step), self._time.seconds
         summary: dict[str, Any] = {
             "status": status,
             "run": str(self._folder.path),

@@ -16,7 +16,7 @@ from danalab.errors import UserError
 from danalab.files import read_json, write_atomically
 from danalab.train.checkpoint import tensors
 from danalab.train.checkpoint.store import COMMIT, META, CheckpointStore, DamagedCheckpointError, PassedOver, verify
-from danalab.train.config.run_spec import Resolved
+from danalab.train.config.run_spec import RunSpec, recorded_dtype
 from danalab.train.config.train_config import MECHANICS, TrainConfig, flag
 from danalab.train.parallel.world import World
 from danalab.train.run.folder import RunFolder
@@ -100,20 +100,14 @@ def random_state_of(meta: dict[str, Any], world: World) -> dict[str, Any]:
 
 
 def run_record(
-    resolved: Resolved,
+    resolved: RunSpec,
     dataset: Dataset,
     device: torch.device,
     world: World = World.single(),  # noqa: B008 - frozen
 ) -> dict[str, Any]:
     """What config.json says about a run."""
     return {
-        "config": resolved.config.as_dict(),
-        "model": resolved.model.as_dict(),
-        "plan": resolved.plan.as_dict(),
-        "steps": resolved.iterations,
-        "params": resolved.plan.exact_params,
-        "tokens_per_step": resolved.tokens_per_step,
-        "lr_source": resolved.lr_source,
+        **resolved.as_dict(),
         "dataset": {
             "path": dataset.location,
             "fingerprint": dataset.fingerprint,
@@ -129,8 +123,8 @@ def run_record(
 
 
 def agree_on_resume_point(
-    resolved: Resolved, dataset: Dataset, folder: RunFolder, world: World
-) -> tuple[Resolved, ResumePoint | None]:
+    resolved: RunSpec, dataset: Dataset, folder: RunFolder, world: World
+) -> tuple[RunSpec, ResumePoint | None]:
     """`choose_resume_point` by rank 0, which has the lock and verifies; all ranks go on from the same. Collective.
 
     Raises:
@@ -139,7 +133,7 @@ def agree_on_resume_point(
     return world.compute_on_rank0(lambda: choose_resume_point(resolved, dataset, folder))
 
 
-def choose_resume_point(resolved: Resolved, dataset: Dataset, folder: RunFolder) -> tuple[Resolved, ResumePoint | None]:
+def choose_resume_point(resolved: RunSpec, dataset: Dataset, folder: RunFolder) -> tuple[RunSpec, ResumePoint | None]:
     """Decide what to go on from; the folder is locked. Also takes up an earlier job's extension of the run, and what no
     flag says of the model.
 
@@ -150,7 +144,7 @@ def choose_resume_point(resolved: Resolved, dataset: Dataset, folder: RunFolder)
     return (resolved if source is None else _with_function_of(source, resolved)), source
 
 
-def _with_function_of(source: ResumePoint, resolved: Resolved) -> Resolved:
+def _with_function_of(source: ResumePoint, resolved: RunSpec) -> RunSpec:
     """The run with the settings of the checkpoint's model that no flag has: imported ones may have other than ours."""
     ours, theirs = resolved.model.as_dict(), read_json(source.checkpoints[0] / META).get("model") or {}
     if theirs.get("arch") != ours["arch"]:
@@ -162,7 +156,7 @@ def _with_function_of(source: ResumePoint, resolved: Resolved) -> Resolved:
     return replace(resolved, model=replace(resolved.model, **taken))
 
 
-def _choose(resolved: Resolved, dataset: Dataset, folder: RunFolder) -> tuple[Resolved, ResumePoint | None]:
+def _choose(resolved: RunSpec, dataset: Dataset, folder: RunFolder) -> tuple[RunSpec, ResumePoint | None]:
     config = resolved.config
     folder.store.require_writable()
     wanted = None if config.resume_from is None else _step_folder(config.resume_from)
@@ -270,15 +264,21 @@ def _step_of(path: Path) -> int:
     return step
 
 
-def _require_same_run(resolved: Resolved, dataset: Dataset, folder: RunFolder) -> Resolved:
+def _require_same_run(resolved: RunSpec, dataset: Dataset, folder: RunFolder) -> RunSpec:
     """Compare with what made the folder; returns the run, extended where an earlier job extended it.
 
     Raises:
         UserError: lists the settings that differ.
     """
     saved = folder.read_config()
+    dtype = recorded_dtype(saved)
+    if "dtype" in resolved.automatic and resolved.dtype != dtype:
+        log.info("--dtype %s, as the run began; the default here is %s", dtype, resolved.dtype)
+        resolved = replace(resolved, dtype=dtype)
     ours = run_record(resolved, dataset, torch.device("cpu"))
-    theirs = TrainConfig().as_dict() | saved["config"]  # a setting that is newer than the run had its default effect
+    theirs = (
+        TrainConfig().as_dict() | saved["config"] | {"dtype": dtype}
+    )  # a setting that is newer than the run had its default effect
     differing = [
         f"{flag(name)} {_show(value)} here, {_show(theirs[name])} there"
         for name, value in ours["config"].items()

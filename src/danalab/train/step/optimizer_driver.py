@@ -16,8 +16,7 @@ from torch import Tensor, nn
 from danalab.errors import UserError
 from danalab.optim import OptimizerSpec, build_optimizer, optimizer_spec
 from danalab.optim.core.optimizer import DecayingOptimizer
-from danalab.train.config.optimizer_settings import optimizer_settings
-from danalab.train.config.run_spec import Resolved
+from danalab.train.config.run_spec import RunSpec
 
 
 class OptimizerDriver:
@@ -35,7 +34,7 @@ class OptimizerDriver:
 
     @classmethod
     def build(
-        cls, resolved: Resolved, model: nn.Module, make: Callable[..., torch.optim.Optimizer] = build_optimizer
+        cls, resolved: RunSpec, model: nn.Module, make: Callable[..., torch.optim.Optimizer] = build_optimizer
     ) -> OptimizerDriver:
         """The run's optimizer for `model`, which is on its device.
 
@@ -46,7 +45,7 @@ class OptimizerDriver:
         spec = optimizer_spec(resolved.config.opt)
         if spec.closure:
             raise UserError(f"--opt {spec.name}: needs the model inside its step, which this trainer does not do")
-        settings = optimizer_settings(resolved, spec)
+        settings = dict(resolved.optimizer.settings)
         on_gpu = next(model.parameters()).is_cuda
         if on_gpu and spec.decay == "independent" and "capturable" in spec.settings:
             settings["capturable"] = True  # a skipped step is then decided on the device, without waiting for it

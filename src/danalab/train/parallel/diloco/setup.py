@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from danalab.errors import UserError
-from danalab.train.config.run_spec import Resolved
+from danalab.train.config.run_spec import RunSpec
 from danalab.train.parallel.diloco.exchange import Exchange
 from danalab.train.parallel.diloco.outer import OuterStep
 from danalab.train.parallel.diloco.worker import Worker
@@ -14,7 +14,7 @@ from danalab.train.run.folder import RunFolder
 from danalab.train.system.signals import StopRequest
 
 
-def as_worker(resolved: Resolved, world: World) -> Resolved:
+def as_worker(resolved: RunSpec, world: World) -> RunSpec:
     """The run as one of its workers sees it.
 
     The first has the run folder, and mirrors its metrics. One of the others that has no checkpoint of its own begins
@@ -37,7 +37,7 @@ def as_worker(resolved: Resolved, world: World) -> Resolved:
     return replace(resolved, config=config)
 
 
-def worker_of(resolved: Resolved, folder: RunFolder, world: World, stop: StopRequest) -> Worker:
+def worker_of(resolved: RunSpec, folder: RunFolder, world: World, stop: StopRequest) -> Worker:
     """The worker that a process is."""
     config = resolved.config
     assert config.diloco_steps is not None
