@@ -14,10 +14,10 @@ from matplotlib.figure import Figure
 
 from danalab.cli.app import main
 from danalab.ladder.fit.statistics import Interval
-from danalab.report.contents import PICTURES
+from danalab.report.contents import FIGURES
 from danalab.report.figures.ladder import law_figure
 from danalab.report.figures.saved import draw_saved
-from danalab.report.ladder_report import read_material, write_report
+from danalab.report.ladder_report import read_report_data, write_report
 from danalab.report.tables.headline import headlines, known, verdict
 from danalab.report.tables.ladder import as_latex, as_markdown, saved_table
 from ladder.planted import plant
@@ -27,19 +27,19 @@ PACKED_LIMIT = 2_000_000
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):
-    """(material, page) of a ladder whose contender saves 40%, as the command writes it."""
+    """(data, page) of a ladder whose contender saves 40%, as the command writes it."""
     folder = plant(tmp_path_factory.mktemp("ladder"), multipliers=(0.25, 0.5, 1.0, 2.0, 4.0))
     assert main(["report", str(folder), "--bootstrap", "5", "--dollars-per-hour", "2"]) == 0
-    return read_material(folder, n_bootstrap=5, dollars_per_hour=2.0), folder / "report" / "report.html"
+    return read_report_data(folder, n_bootstrap=5, dollars_per_hour=2.0), folder / "report" / "report.html"
 
 
 @pytest.fixture(scope="module")
 def sad(tmp_path_factory):
-    """(material, page, names of runs that diverged) of a ladder whose contender never gets there."""
+    """(data, page, names of runs that diverged) of a ladder whose contender never gets there."""
     folder = plant(tmp_path_factory.mktemp("sad"), saving=-0.3)
     lost = spoil(folder, 2)
-    material = read_material(folder, n_bootstrap=0)
-    return material, write_report(material, folder / "report"), lost
+    data = read_report_data(folder, n_bootstrap=0)
+    return data, write_report(data, folder / "report"), lost
 
 
 def spoil(folder, count=1):
@@ -81,7 +81,7 @@ def test_figures_without_data_are_named_with_the_way_to_get_them(report):
     _, page = report
     text = page.read_text()
     drawn = {picture.stem for picture in page.parent.glob("*.png")}
-    for stem in set(PICTURES) - drawn:
+    for stem in set(FIGURES) - drawn:
         assert f"<strong>{stem}</strong>" in text
     assert "--collect-tau-stats" in text
     assert "--log-dynamics" in text
@@ -95,9 +95,9 @@ def test_the_page_needs_no_script_and_no_network(report):
 
 
 def test_every_number_links_to_its_run_and_every_link_leads_somewhere(report):
-    material, page = report
+    data, page = report
     found = Tags(page.read_text())
-    runs = {row["name"] for row in material.rows}
+    runs = {row["name"] for row in data.rows}
     assert runs <= {address.rpartition("/")[2] for address in found.addresses}
     assert all(not address.startswith("/") for address in found.addresses)
     assert {address[1:] for address in found.addresses if address.startswith("#")} <= found.anchors
@@ -114,7 +114,7 @@ def test_the_headline_says_how_much_at_which_scale_how_well_known_and_after_how_
 
 
 def test_the_verdict_says_who_saved_how_much_and_how_each_was_tuned(report):
-    first, *_, last = verdict(report[0].found)
+    first, *_, last = verdict(report[0].analysis)
     assert first.startswith("adana reached adamw's final loss at 4 of 4 sizes, with +")
     assert "adamw 5; adana 5" in last
 
@@ -129,14 +129,14 @@ def test_distances_from_the_baseline_are_those_at_the_same_horizon(tmp_path):
     half = [{**row, "name": f"{row['name']}-half", "tokens": row["tokens"] / 2, "flops": row["flops"] / 2,
              "final_loss": row["final_loss"] + 1} for row in rows]  # fmt: skip
     (tmp_path / "ladder.jsonl").write_text("".join(json.dumps(row) + "\n" for row in (*rows, *half)))
-    _, right = law_figure(read_material(tmp_path, n_bootstrap=0)).axes  # pyright: ignore[reportAttributeAccessIssue]
+    _, right = law_figure(read_report_data(tmp_path, n_bootstrap=0)).axes  # pyright: ignore[reportAttributeAccessIssue]
     (line,) = [line for line in right.get_lines() if line.get_label() == "adana"]
     assert len(line.get_ydata()) == 8
     assert max(line.get_ydata()) < 0, "the contender is better at every size and horizon"
 
 
 def test_tables_can_be_pasted(report):
-    found = report[0].found
+    found = report[0].analysis
     assert r"$\ge$ 0.1 & 1\^{}2" in as_latex((["a", "b"], [[">= 0.1", "1^2"]]))
     assert as_markdown(saved_table(found)).startswith("| optimizer | parameters | compute saved |")
     latex = as_latex(saved_table(found))
@@ -147,14 +147,14 @@ def test_tables_can_be_pasted(report):
 
 
 def test_fewer_than_three_seeds_are_said_to_leave_the_noise_unknown(tmp_path):
-    material = read_material(plant(tmp_path, seeds=2), n_bootstrap=0)
-    assert "noise not known" in headlines(material)[0].lines
-    assert any("the noise is not known" in sentence for sentence in verdict(material.found))
-    assert {line[3] for line in saved_table(material.found)[1] if "laws" not in line[1]} == {"noise not known"}
+    data = read_report_data(plant(tmp_path, seeds=2), n_bootstrap=0)
+    assert "noise not known" in headlines(data)[0].lines
+    assert any("the noise is not known" in sentence for sentence in verdict(data.analysis))
+    assert {line[3] for line in saved_table(data.analysis)[1] if "laws" not in line[1]} == {"noise not known"}
 
 
 def test_an_interval_that_is_open_below_says_so_and_is_drawn_down_to_the_strip(report):
-    found = report[0].found
+    found = report[0].analysis
     sizes = {
         params: replace(each, interval=Interval(-math.inf, 0.5, 0.95)) for params, each in found.saved["adana"].items()
     }
@@ -166,11 +166,11 @@ def test_an_interval_that_is_open_below_says_so_and_is_drawn_down_to_the_strip(r
 
 
 def test_a_contender_that_never_gets_there_is_said_to_be_not_reached_and_drawn_so(sad):
-    material, page, _ = sad
-    assert {line[2] for line in saved_table(material.found)[1] if "laws" not in line[1]} == {"not reached"}
-    assert headlines(material)[0].answer == "not reached"
+    data, page, _ = sad
+    assert {line[2] for line in saved_table(data.analysis)[1] if "laws" not in line[1]} == {"not reached"}
+    assert headlines(data)[0].answer == "not reached"
     assert "adana: not reached" in (page.parent / "compute-saved.csv").read_text()
-    assert "at 0 of 4 sizes" in verdict(material.found)[0]
+    assert "at 0 of 4 sizes" in verdict(data.analysis)[0]
 
 
 def test_runs_whose_loss_was_not_finite_are_counted_and_listed(sad):
@@ -200,7 +200,7 @@ def test_a_packed_report_stands_alone_is_small_and_says_nothing_of_the_machine(t
     assert not any(str(tmp_path).encode() in file.read_bytes() for file in files)
     linked = [address for address in Tags((out / "report.html").read_text()).addresses if address[0] != "#"]
     assert all((out / address).exists() for address in linked)
-    assert read_material(out, n_bootstrap=0).found.saved, "and can be read again"
+    assert read_report_data(out, n_bootstrap=0).analysis.saved, "and can be read again"
 
 
 def test_packing_needs_a_folder(tmp_path, capsys):

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from danalab.cli.app import main
+from danalab.colors import OPTIMIZER_COLORS, optimizer_color
 from danalab.errors import UserError
 from danalab.report.comparison import compare, markdown_table
 from danalab.report.curves import read_curve, tokens_to_reach
-from danalab.report.figures.colors import OPTIMIZER_COLORS, optimizer_color
 from danalab.report.figures.drawing import svg_text
 from danalab.report.figures.training import loss_figure, lr_figure, save_figure
-from danalab.report.page import Page
+from danalab.report.page.page import Page
 
 TOKENS = [1000, 2000, 4000, 8000]
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from danalab.cli.app import main
+from danalab.colors import optimizer_color
 from danalab.errors import UserError
 from danalab.optim import optimizer_spec
-from danalab.report.figures.colors import optimizer_color
 from danalab.showcase.compare import CompareConfig, compare_optimizers
 from danalab.showcase.figures import curves_figure, orthogonalisation_figure
 from danalab.showcase.problems import PROBLEMS, Problem, Task, problem

@@ -36,7 +36,7 @@ def run(flags: Flags) -> None:
     import json
 
     from danalab.errors import UserError
-    from danalab.report.ladder_report import read_material, write_report
+    from danalab.report.ladder_report import read_report_data, write_report
     from danalab.report.tables.headline import verdict
 
     if flags.bootstrap < 0:
@@ -45,7 +45,7 @@ def run(flags: Flags) -> None:
         raise UserError(f"--dollars-per-hour {flags.dollars_per_hour:g}: must be positive [$ an hour]")
     if flags.pack and flags.out is None:
         raise UserError("--pack: say with --out where the folder to publish shall be")
-    material = read_material(
+    data = read_report_data(
         flags.ladder,
         baseline=flags.baseline,
         dollars_per_hour=flags.dollars_per_hour,
@@ -54,10 +54,10 @@ def run(flags: Flags) -> None:
         n_bootstrap=flags.bootstrap,
     )
     base = flags.ladder if flags.ladder.is_dir() else flags.ladder.parent
-    page = write_report(material, flags.out or base / "report", packed=flags.pack)
+    page = write_report(data, flags.out or base / "report", packed=flags.pack)
     if flags.json:
-        print(json.dumps({"page": str(page), **material.found.as_dict()}))
+        print(json.dumps({"page": str(page), **data.analysis.as_dict()}))
         return
-    for sentence in verdict(material.found):
+    for sentence in verdict(data.analysis):
         print(sentence)
     print(f"report: {page}")

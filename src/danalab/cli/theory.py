@@ -94,7 +94,8 @@ def limit(flags: LimitFlags) -> None:
 
 def predict(flags: PredictFlags) -> None:
     """Phase, kappa, exponents and curves for a measured spectrum; as a heuristic, beside measured loss curves."""
-    from danalab.theory.prediction.measured import compare_curves, compare_ladder, read_measured
+    from danalab.cli._shared.measured_curves import measured_curves
+    from danalab.theory.prediction.measured import compare_curves, compare_ladder
     from danalab.theory.prediction.predict import load_spectrum, power_law, predict
     from danalab.theory.studies import prediction as study
 
@@ -106,7 +107,7 @@ def predict(flags: PredictFlags) -> None:
     )
     report = None
     if flags.runs:
-        measured = [curve for path in flags.runs for curve in read_measured(path)]
+        measured = [curve for path in flags.runs for curve in measured_curves(path)]
         single = all(len(curve.loss) == 1 for curve in measured) or len({curve.size for curve in measured}) > 1
         report = compare_ladder(measured, expected.compute) if single else compare_curves(measured, expected.speedup())
     settings = {

@@ -164,9 +164,9 @@ def write_comparison(
         rows: of `compare`.
         folders: of each run by its name, for links.
     """
-    from danalab.report.figures.colors import optimizer_color
+    from danalab.colors import optimizer_color
     from danalab.report.figures.training import loss_figure, save_figure
-    from danalab.report.page import Page
+    from danalab.report.page.page import Page
     from danalab.report.tables.links import Linked
 
     out.mkdir(parents=True, exist_ok=True)

@@ -7,14 +7,9 @@ from dataclasses import dataclass
 
 from matplotlib.figure import Figure
 
-from danalab.report.cost import cost_figure
-from danalab.report.data import Absent, Material
-from danalab.report.figures.ladder import (
-    curves_figure,
-    law_figure,
-    lr_law_figure,
-    residual_figure,
-)
+from danalab.report.data import MissingFigure, ReportData
+from danalab.report.figures.cost import cost_figure
+from danalab.report.figures.ladder import curves_figure, law_figure, lr_law_figure, residual_figure
 from danalab.report.figures.optimizer_state import clipping_figure, schedule_figure, tau_figure
 from danalab.report.figures.saved import gain_figure, saved_figure
 from danalab.report.figures.sweeps import gamma3_figure, kappa_figure
@@ -25,77 +20,77 @@ FOLDED = ("tolerance", "predicted")
 
 
 @dataclass(frozen=True)
-class Picture:
+class FigureSpec:
     """A figure of the report."""
 
-    draw: Callable[[Material], Figure | Absent]
+    draw: Callable[[ReportData], Figure | MissingFigure]
     caption: str
 
 
-PICTURES = {
-    "compute-saved": Picture(
+FIGURES = {
+    "compute-saved": FigureSpec(
         saved_figure,
         "How much sooner than at its end the baseline's final loss was reached, at each size. Bars are 95% intervals "
         "over seeds; one that goes down into the strip does not exclude that the loss is never reached. Hollow points "
         "have fewer than three seeds, and their noise is not known.",
     ),
-    "compute-saved-laws": Picture(
+    "compute-saved-laws": FigureSpec(
         gain_figure,
         "Compute saved at equal loss, read off the fitted laws over the losses that both measured; bands are 95% "
         "intervals over resampled runs. Dashed: the laws beyond what was measured.",
     ),
-    "loss-compute": Picture(
+    "loss-compute": FigureSpec(
         law_figure,
         "Final loss against compute, a point a size (mean over seeds, bars from lowest to highest; hollow: one seed), "
         "with the fitted laws and their 95% bands; right: the distance from the baseline at the same size and horizon.",
     ),
-    "residuals": Picture(residual_figure, "Distance of each run from its law; above zero the run was worse."),
-    "loss-curves": Picture(
+    "residuals": FigureSpec(residual_figure, "Distance of each run from its law; above zero the run was worse."),
+    "loss-curves": FigureSpec(
         curves_figure,
         "Validation loss over training at each size, at the best learning rate: mean over seeds, band from lowest to "
         "highest. The first fall is left out.",
     ),
-    "lr-sensitivity": Picture(
+    "lr-sensitivity": FigureSpec(
         sensitivity_figure,
         "What a wrong learning rate costs: final loss above the optimizer's best, against the multiplier of its "
         "learning-rate law (bars over seeds; hollow: one seed). Crosses at the upper edge lie above it, or their loss "
         "was not finite. Dotted: the parabola of the curvature, where there are learning rates enough.",
     ),
-    "lr-curvature": Picture(
+    "lr-curvature": FigureSpec(
         curvature_figure,
         "Curvature k of the final loss around the best learning rate: a factor f off costs k log(f)^2. Points: sizes "
         "with five learning rates or more; lines: one curvature for all sizes, with its 95% interval, dotted where "
         "that reaches 0.",
     ),
-    "lr-law": Picture(
+    "lr-law": FigureSpec(
         lr_law_figure,
         "Best learning rate of each size (large points), those whose loss lies within 1% of its loss (wide bars), all "
         "that were tried (small points), and the law through the best few with the 95% band of resampled sizes. "
         "Of few rates the law weighs all: it is then drawn towards the middle of those tried.",
     ),
-    "schedules": Picture(
+    "schedules": FigureSpec(
         schedule_figure, "What the optimizers did over the longest of their largest tuned runs, as it was recorded."
     ),
-    "kappa": Picture(
+    "kappa": FigureSpec(
         kappa_figure,
         "Final loss against kappa, each value at its best learning rate (bars over seeds; hollow: one seed); small "
         "points are the other learning rates, a dotted level is the baseline's loss.",
     ),
-    "gamma3": Picture(
+    "gamma3": FigureSpec(
         gamma3_figure,
         "Final loss against gamma3, each value at its best learning rate (bars over seeds; hollow: one seed); small "
         "points are the other learning rates. Right, where there are several horizons: the best value of each, hollow "
         "where it is the outermost one tried, so that a better one may lie beyond.",
     ),
-    "tau": Picture(
+    "tau": FigureSpec(
         tau_figure,
         "Distribution of tau over the coordinates of each kind of matrix, from both tails of its order statistics.",
     ),
-    "snr-clipping": Picture(
+    "snr-clipping": FigureSpec(
         clipping_figure,
         "Share of coordinates whose damped momentum is held to clipsnr, by kind of matrix and layer; one run.",
     ),
-    "cost": Picture(
+    "cost": FigureSpec(
         cost_figure,
         "Device-hours by what they were spent on; right: time of a token against the baseline's at the largest common "
         "size, of each optimizer's fastest run by its median step. By the clock: other jobs on the machine are in it.",

@@ -1,4 +1,4 @@
-"""What a report is made of: the analysis of a ladder, its rows, and what its run folders hold beside metrics."""
+"""What a report is drawn from: the analysis of a ladder, its rows, and other files of its run folders."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ SWEPT = {"kappa": 0.85, "gamma3": None, "delta": 8.0, "clipsnr": None, "omega": 
 
 
 @dataclass(frozen=True)
-class Absent:
+class MissingFigure:
     """A figure that cannot be drawn."""
 
     how: str
-    """What is missing, and how to get it."""
+    """What data are missing, and how to get them."""
 
 
 @dataclass(frozen=True)
-class Material:
+class ReportData:
     """All that figures and tables are drawn from."""
 
-    found: Analysis
+    analysis: Analysis
     rows: Sequence[Row]
     """Every run, whatever came of it."""
     dollars_per_hour: float | None = None
@@ -43,13 +43,13 @@ class Material:
 
     def largest(self, opt: str) -> Tuned | None:
         """The optimizer's largest size that the baseline has too."""
-        sizes = {each.params for each in self.found.at(self.found.baseline)}
-        both = [each for each in self.found.at(opt) if each.params in sizes]
+        sizes = {each.params for each in self.analysis.at(self.analysis.baseline)}
+        both = [each for each in self.analysis.at(opt) if each.params in sizes]
         return both[-1] if both else None
 
     def tuned_runs(self) -> Iterator[Row]:
         """The run of the first seed of each optimizer at its best learning rate, the largest and longest first."""
-        for each in sorted(self.found.tuned, key=lambda each: (-each.params, -each.flops)):
+        for each in sorted(self.analysis.tuned, key=lambda each: (-each.params, -each.flops)):
             yield each.runs[0]
 
     def runs_with(self, name: str) -> dict[str, Path]:

@@ -7,23 +7,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
 
+from danalab.colors import optimizer_color
 from danalab.errors import UserError
 from danalab.files import write_atomically, write_json
 from danalab.ladder.analysis import analyse
 from danalab.ladder.runs.rows import pack, read_ladder
-from danalab.report.contents import FOLDED, PICTURES, SECTIONS, TITLES
-from danalab.report.data import Absent, Material, Row, has_diverged, is_finished
-from danalab.report.figures.colors import optimizer_color
+from danalab.report.contents import FIGURES, FOLDED, SECTIONS, TITLES
+from danalab.report.data import MissingFigure, ReportData, Row, has_diverged, is_finished
 from danalab.report.figures.drawing import save_figure, save_points, short, svg_text
-from danalab.report.figures.ladder import (
-    headline_figure,
-)
-from danalab.report.page import Page
+from danalab.report.figures.ladder import headline_figure
+from danalab.report.page.page import Page
 from danalab.report.tables.headline import caveat, headlines, verdict
 from danalab.report.tables.ladder import (
     Address,
@@ -47,10 +46,10 @@ MANY = 40
 """Rows above which a table is folded away."""
 
 
-def read_material(
+def read_report_data(
     path: Path, *, baseline: str | None = None, dollars_per_hour: float | None = None, **fit: Any
-) -> Material:
-    """The material of a ladder or sweep.
+) -> ReportData:
+    """The data of a ladder or sweep.
 
     Args:
         path: its folder, or its ladder.jsonl.
@@ -62,10 +61,10 @@ def read_material(
     rows = read_ladder(path)
     if not any(map(is_finished, rows)):
         raise UserError(f"{path}: none of {len(rows)} runs has finished with a finite loss; there is nothing to report")
-    return Material(analyse(rows, baseline=baseline, **fit), rows, dollars_per_hour)
+    return ReportData(analyse(rows, baseline=baseline, **fit), rows, dollars_per_hour)
 
 
-def write_report(material: Material, out: Path, *, packed: bool = False) -> Path:
+def write_report(data: ReportData, out: Path, *, packed: bool = False) -> Path:
     """Write the page, figures and tables into `out`; returns the page.
 
     Args:
@@ -74,38 +73,38 @@ def write_report(material: Material, out: Path, *, packed: bool = False) -> Path
     """
     out.mkdir(parents=True, exist_ok=True)
     if packed:
-        pack(material.rows, out)
-    page = Page("How much compute does it save?", _lead(material))
-    page.cards([(each.opt, each.answer, each.lines, optimizer_color(each.opt)) for each in headlines(material)])
-    for sentence in (*verdict(material.found), caveat(material)):
+        pack(data.rows, out)
+    page = Page("How much compute does it save?", _lead(data))
+    page.cards([(each.opt, each.answer, each.lines, optimizer_color(each.opt)) for each in headlines(data)])
+    for sentence in (*verdict(data.analysis), caveat(data)):
         if sentence is not None:
             page.paragraph(sentence)
     address = _address(out, packed)
-    tables = _tables(material, address)
+    tables = _tables(data, address)
     absent = []
     for anchor, heading, stems, names in SECTIONS:
-        drawn = [(stem, PICTURES[stem].draw(material)) for stem in stems]
+        drawn = [(stem, FIGURES[stem].draw(data)) for stem in stems]
         shown = [(stem, figure) for stem, figure in drawn if isinstance(figure, Figure)]
-        absent += [(stem, figure.how) for stem, figure in drawn if isinstance(figure, Absent)]
+        absent += [(stem, figure.how) for stem, figure in drawn if isinstance(figure, MissingFigure)]
         if not shown and not any(tables[name][1] for name in names):
             continue
         page.heading(heading, anchor)
         for stem, figure in shown:
             svg = svg_text(figure)
-            page.figure(figure, PICTURES[stem].caption, _files(figure, svg, out / stem, packed), svg)
+            page.figure(figure, FIGURES[stem].caption, _files(figure, svg, out / stem, packed), svg)
         for name in names:
             _table(page, out, name, tables[name])
-    _not_known(page, out, material, absent, address)
-    _runs(page, material, address)
-    save_figure(headline_figure(material), out / "headline")
-    write_atomically(out / "table-headline.md", as_markdown(headline_table(material)))
-    write_json(out / "analysis.json", material.found.as_dict())
+    _not_known(page, out, data, absent, address)
+    _runs(page, data, address)
+    save_figure(headline_figure(data), out / "headline")
+    write_atomically(out / "table-headline.md", as_markdown(headline_table(data)))
+    write_json(out / "analysis.json", data.analysis.as_dict())
     write_atomically(out / PAGE, page.render())
     return out / PAGE
 
 
-def _lead(material: Material) -> str:
-    found = material.found
+def _lead(data: ReportData) -> str:
+    found = data.analysis
     sizes = sorted({each.params for each in found.tuned})
     scale = f"at {short(sizes[0])} parameters" if len(sizes) == 1 else (
         f"at {len(sizes)} sizes from {short(sizes[0])} to {short(sizes[-1])} parameters"
@@ -115,7 +114,7 @@ def _lead(material: Material) -> str:
     return (
         f"{others} optimizer{'s' * (others != 1)} against {tuned}{found.baseline} {scale}, at equal loss. "
         f"Compute saved is 1 \N{MINUS SIGN} C/C0, where {found.baseline} spent C0 for its final loss and the other "
-        f"needed C to reach it. {len(material.rows)} runs; compute by the convention \u201c{found.convention}\u201d."
+        f"needed C to reach it. {len(data.rows)} runs; compute by the convention \u201c{found.convention}\u201d."
     )
 
 
@@ -128,8 +127,8 @@ def _address(out: Path, packed: bool) -> Address:
     return lambda row: os.path.relpath(row["run"], out)
 
 
-def _tables(material: Material, address: Address) -> dict[str, Table]:
-    found = material.found
+def _tables(data: ReportData, address: Address) -> dict[str, Table]:
+    found = data.analysis
     return {
         "saved": saved_table(found, address),
         "tuned": tuned_table(found, address),
@@ -138,7 +137,7 @@ def _tables(material: Material, address: Address) -> dict[str, Table]:
         "shared-curvature": shared_curvature_table(found),
         "tolerance": tolerance_table(found),
         "predicted": predicted_table(found),
-        "cost": cost_table(material),
+        "cost": cost_table(data),
     }
 
 
@@ -154,23 +153,21 @@ def _table(page: Page, out: Path, name: str, table: Table) -> None:
         return
     if TITLES[name]:
         page.subheading(TITLES[name])
-    end = page.fold(f"{len(table[1])} lines") if name in FOLDED else None
-    page.table(*table, mark=optimizer_color)
-    if end is not None:
-        end()
+    with page.fold(f"{len(table[1])} lines") if name in FOLDED else nullcontext():
+        page.table(*table, mark=optimizer_color)
     for suffix, render in ((".md", as_markdown), (".tex", as_latex), (".csv", as_csv)):
         write_atomically(out / f"table-{name}{suffix}", render(table))
 
 
-def _not_known(page: Page, out: Path, material: Material, absent: Sequence[tuple[str, str]], address: Address) -> None:
+def _not_known(page: Page, out: Path, data: ReportData, absent: Sequence[tuple[str, str]], address: Address) -> None:
     """What could not be computed, what failed, and what was not recorded."""
-    failed, found = material.failed(), material.found
+    failed, found = data.failed(), data.analysis
     if failed or found.notes or absent:
         page.heading("What is not known", "unknown")
     if failed:
         lost = sum(map(has_diverged, failed))
         page.paragraph(
-            f"{len(failed)} of {len(material.rows)} runs have no final loss and are in no fit: "
+            f"{len(failed)} of {len(data.rows)} runs have no final loss and are in no fit: "
             f"{lost} whose loss was not finite, {len(failed) - lost} unfinished."
         )
         page.table(*failed_table(failed, address), mark=optimizer_color)
@@ -181,14 +178,12 @@ def _not_known(page: Page, out: Path, material: Material, absent: Sequence[tuple
         page.bullets([(stem, how) for stem, how in absent])
 
 
-def _runs(page: Page, material: Material, address: Address) -> None:
+def _runs(page: Page, data: ReportData, address: Address) -> None:
     page.heading("Runs", "runs")
-    for opt in dict.fromkeys(row["opt"] for row in material.rows):
+    for opt in dict.fromkeys(row["opt"] for row in data.rows):
         mine: list[Row] = sorted(
-            (row for row in material.rows if row["opt"] == opt), key=lambda row: (row["params"], row["name"])
+            (row for row in data.rows if row["opt"] == opt), key=lambda row: (row["params"], row["name"])
         )
         page.subheading(f"{opt}: {len(mine)} runs", f"runs-{opt}")
-        end = page.fold("show") if len(material.rows) > MANY else None
-        page.table(*runs_table(mine, address), mark=optimizer_color)
-        if end is not None:
-            end()
+        with page.fold("show") if len(data.rows) > MANY else nullcontext():
+            page.table(*runs_table(mine, address), mark=optimizer_color)

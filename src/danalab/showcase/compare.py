@@ -141,7 +141,7 @@ def table_rows(comparison: Comparison | Sequence[Result]) -> list[tuple[str, ...
 
 def _write(config: CompareConfig, problems: tuple[Problem, ...], results: tuple[Result, ...]) -> Comparison:
     from danalab.report.figures.training import save_figure
-    from danalab.report.page import Page
+    from danalab.report.page.page import Page
     from danalab.showcase.figures import curves_figure, lr_figure, orthogonalisation_figure
 
     figures = {

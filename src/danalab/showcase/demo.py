@@ -21,7 +21,7 @@ from danalab.files import write_atomically, write_json
 from danalab.report.comparison import COLUMNS, Row, compare, markdown_table, table_cells
 from danalab.report.curves import RunCurve, read_curve
 from danalab.report.figures.training import loss_figure, lr_figure, save_figure
-from danalab.report.page import Page
+from danalab.report.page.page import Page
 
 if TYPE_CHECKING:
     from danalab.ladder.runs.pool import Job

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 
+from danalab.colors import optimizer_color
 from danalab.optim.matrix.newton_schulz import METHODS, coefficients, iterate
-from danalab.report.figures.colors import optimizer_color
 from danalab.showcase.problems import Problem
 from danalab.showcase.trials import Result
 

@@ -1,3 +1,4 @@
+from .curve import Curve as Curve
 from .dynamics.algorithms import ALGORITHMS as ALGORITHMS
 from .dynamics.algorithms import AdEMAMix as AdEMAMix
 from .dynamics.algorithms import Momentum as Momentum
@@ -13,7 +14,6 @@ from .dynamics.moments import moment_recursion as moment_recursion
 from .dynamics.ode import ode as ode
 from .dynamics.volterra import kernel_norm as kernel_norm
 from .dynamics.volterra import noise_floor as noise_floor
-from .prediction.curves import Curve as Curve
 from .prediction.envelope import frontier as frontier
 from .prediction.exponents import compute_optimum as compute_optimum
 from .prediction.exponents import phase as phase

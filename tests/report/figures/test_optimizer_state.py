@@ -10,7 +10,7 @@ from scipy.stats import beta
 
 from danalab.ladder.analysis import analyse
 from danalab.ladder.runs.rows import read_ladder
-from danalab.report.data import Absent, Material
+from danalab.report.data import MissingFigure, ReportData
 from danalab.report.figures.optimizer_state import (
     clipping_figure,
     distribution,
@@ -23,10 +23,10 @@ from danalab.train.callbacks.tau import order_statistics
 from ladder.planted import plant
 
 
-def material(folder, change=lambda row: row):
+def data(folder, change=lambda row: row):
     """A planted ladder with its rows changed."""
     rows = [change(row) for row in read_ladder(plant(folder))]
-    return Material(analyse(rows, n_bootstrap=0), rows)
+    return ReportData(analyse(rows, n_bootstrap=0), rows)
 
 
 def test_a_distribution_is_rebuilt_from_the_tails_of_its_order_statistics():
@@ -59,19 +59,19 @@ def test_parameters_belong_to_kinds_by_their_names(name, kind):
 
 
 def test_what_was_not_recorded_is_absent_with_the_flag_that_records_it(tmp_path):
-    without = material(tmp_path)
+    without = data(tmp_path)
     for draw, flag in (
         (tau_figure, "--collect-tau-stats"),
         (clipping_figure, "--log-dynamics"),
         (kappa_figure, "kappa="),
     ):
         found = draw(without)
-        assert isinstance(found, Absent)
+        assert isinstance(found, MissingFigure)
         assert flag in found.how
 
 
 def test_the_share_that_is_clipped_is_drawn_by_layer(tmp_path):
-    found = material(tmp_path)
+    found = data(tmp_path)
     (run,) = [row for row in found.tuned_runs() if row["opt"] == "adana" and row["params"] == 640_000]
     folder = Path(run["run"])
     folder.mkdir(exist_ok=True)
@@ -90,7 +90,7 @@ def test_of_several_horizons_the_longest_is_looked_into(tmp_path):
     for row in (*rows, *longer):
         Path(row["run"]).mkdir(exist_ok=True)
         (Path(row["run"]) / "tau.jsonl").touch()
-    found = Material(analyse([*rows, *longer], n_bootstrap=0), [*rows, *longer])
+    found = ReportData(analyse([*rows, *longer], n_bootstrap=0), [*rows, *longer])
     assert {opt: str(folder) for opt, folder in found.runs_with("tau.jsonl").items()} == {
         row["opt"]: row["run"] for row in longer
     }
@@ -104,7 +104,7 @@ def test_a_sweep_is_drawn_at_the_best_learning_rate_of_each_value(tmp_path):
         return {**row, "settings": {"gamma3": values[row["lr_multiplier"]], "iterations": 100}}
 
     rows = [change(row) for row in read_ladder(plant(tmp_path, multipliers=tuple(values)))]
-    figure = gamma3_figure(Material(analyse(rows, n_bootstrap=0), rows))
+    figure = gamma3_figure(ReportData(analyse(rows, n_bootstrap=0), rows))
     labelled = [line for line in figure.axes[0].get_lines() if line.get_label().startswith("adana, 640k parameters")]
     assert list(labelled[0].get_xdata()) == [0.5, 1.0, 2.0, 4.0]
     assert int(np.argmin(labelled[0].get_ydata())) == 2
@@ -116,7 +116,7 @@ def test_a_sweep_of_kappa_shows_the_baselines_level_where_it_ran_as_long(tmp_pat
     swept = [{**one, "name": f"k{kappa}", "kappa": kappa, "settings": {"kappa": kappa}} for kappa in (0.7, 0.8, 0.9)]
 
     def levels(rows):
-        figure = kappa_figure(Material(analyse(rows, n_bootstrap=0), rows))
+        figure = kappa_figure(ReportData(analyse(rows, n_bootstrap=0), rows))
         return [line.get_ydata()[0] for line in figure.axes[0].get_lines() if line.get_label() == "adamw"]
 
     assert levels([base, *swept]) == [base["final_loss"]]

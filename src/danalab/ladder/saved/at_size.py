@@ -16,14 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from danalab.errors import UserError
 from danalab.ladder.fit.statistics import Interval, small_sample_interval
-from danalab.ladder.saved.crossing import curve_arrays, first_crossing
+from danalab.ladder.saved.crossing import Curve, curve_arrays, first_crossing, on_one_grid
 
 LEAST_SEEDS = 3
 """Seeds that each side needs for an interval: with fewer the noise is not known."""
-
-Curve = tuple[np.ndarray, np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -76,7 +73,7 @@ def compute_saved(
     not_reached = sum(first_crossing(x, y, target) is None for x, y in other)
     counts = (target, len(base), len(other), not_reached)
 
-    x, losses = _on_one_grid(other)
+    x, losses = on_one_grid(other)
     mean = losses.mean(axis=0)
     crossing = first_crossing(x, mean, target)
     if crossing is None:
@@ -106,22 +103,6 @@ def _curves(compute: Any, loss: Any, what: str) -> list[Curve]:
     return [curve_arrays(x, y, f"{what}, run {i}") for i, (x, y) in enumerate(zip(compute, loss, strict=True))]
 
 
-def _on_one_grid(curves: Sequence[Curve]) -> tuple[np.ndarray, np.ndarray]:
-    """(compute [points], losses [runs, points]): the evaluations of the first curve as far as all curves go.
-
-    Curves are averaged before a crossing is sought: the crossings of noisy curves come too early on average, as each
-    takes its own luckiest evaluation. A curve that was evaluated elsewhere is taken to be linear in the logarithm of
-    compute between its points.
-    """
-    x = curves[0][0]
-    # Places that differ by rounding alone are the same.
-    low, high = max(other[0] for other, _ in curves) * (1 - 1e-6), min(other[-1] for other, _ in curves) * (1 + 1e-6)
-    x = x[(x >= low) & (x <= high)]
-    if not x.size:
-        raise UserError("runs that differ in their seeds were evaluated over ranges of compute with nothing in common")
-    return x, np.array([np.interp(np.log(x), np.log(other), y) for other, y in curves])
-
-
 def _log_crossing(x: np.ndarray, excess: np.ndarray, away: ArrayLike) -> tuple[float, bool]:
     """(Logarithm of the compute at which `excess` + `away` first falls to 0, whether it does).
 
@@ -139,6 +120,6 @@ def _log_crossing(x: np.ndarray, excess: np.ndarray, away: ArrayLike) -> tuple[f
 
 def _behind(base: Sequence[Curve], loss: float, final_compute: float) -> float | None:
     """Where the baseline's curve was at a loss, as a share of its compute."""
-    x, losses = _on_one_grid(base)
+    x, losses = on_one_grid(base)
     crossing = first_crossing(x, losses.mean(axis=0), loss)
     return None if crossing is None else crossing / final_compute

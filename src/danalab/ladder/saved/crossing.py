@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from danalab.errors import UserError
+
+Curve = tuple[np.ndarray, np.ndarray]
+"""(cost, loss), ascending in cost."""
 
 
 def curve_arrays(cost: ArrayLike, loss: ArrayLike, what: str = "curve") -> tuple[np.ndarray, np.ndarray]:
@@ -52,3 +56,19 @@ def first_crossing(x: np.ndarray, y: np.ndarray, target: float) -> float | None:
         return float(x[i])
     share = (y[i - 1] - target) / (y[i - 1] - y[i])
     return math.exp((1 - share) * math.log(x[i - 1]) + share * math.log(x[i]))
+
+
+def on_one_grid(curves: Sequence[Curve]) -> tuple[np.ndarray, np.ndarray]:
+    """(compute [points], losses [runs, points]): the evaluations of the first curve as far as all curves go.
+
+    Curves are averaged before a crossing is sought: the crossings of noisy curves come too early on average, as each
+    takes its own luckiest evaluation. A curve that was evaluated elsewhere is taken to be linear in the logarithm of
+    compute between its points.
+    """
+    x = curves[0][0]
+    # Places that differ by rounding alone are the same.
+    low, high = max(other[0] for other, _ in curves) * (1 - 1e-6), min(other[-1] for other, _ in curves) * (1 + 1e-6)
+    x = x[(x >= low) & (x <= high)]
+    if not x.size:
+        raise UserError("runs that differ in their seeds were evaluated over ranges of compute with nothing in common")
+    return x, np.array([np.interp(np.log(x), np.log(other), y) for other, y in curves])

@@ -23,7 +23,7 @@ from matplotlib.ticker import (
     NullLocator,
 )
 
-from danalab.report.figures.colors import optimizer_color, optimizer_marker
+from danalab.colors import optimizer_color, optimizer_marker
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from matplotlib.figure import Figure
 
+from danalab.colors import optimizer_color
 from danalab.ladder.analysis import Analysis, Tuned
 from danalab.ladder.runs.rows import validation_points
-from danalab.report.data import Absent, Material, is_finished
-from danalab.report.figures.colors import optimizer_color
+from danalab.report.data import MissingFigure, ReportData, is_finished
 from danalab.report.figures.drawing import (
     COMPUTE,
     EXTRAPOLATED,
@@ -46,9 +46,9 @@ ABOVE = 0.45
 
 
 @styled
-def law_figure(material: Material) -> Figure:
+def law_figure(data: ReportData) -> Figure:
     """Final loss against compute with its laws, and its distance from the baseline's at the same size."""
-    found = material.found
+    found = data.analysis
     figure, (left, right) = panels(2, columns=2, each=(4.3, 3.7))
     draw_laws(left, found)
     _draw_distances(right, found)
@@ -58,9 +58,9 @@ def law_figure(material: Material) -> Figure:
 
 
 @styled
-def headline_figure(material: Material) -> Figure:
+def headline_figure(data: ReportData) -> Figure:
     """The two pictures that say it: loss against compute, compute saved against size."""
-    found = material.found
+    found = data.analysis
     figure, (left, right) = panels(2, columns=2, each=(4.3, 3.7))
     draw_laws(left, found)
     draw_saved(right, found)
@@ -69,9 +69,9 @@ def headline_figure(material: Material) -> Figure:
 
 
 @styled
-def curves_figure(material: Material) -> Figure:
+def curves_figure(data: ReportData) -> Figure:
     """Validation loss over training, a panel a size: mean over seeds, band from lowest to highest."""
-    found = material.found
+    found = data.analysis
     sizes = sorted({each.params for each in found.tuned})
     figure, places = panels(len(sizes))
     for axes, params in zip(places, sizes, strict=True):
@@ -101,15 +101,15 @@ def curves_figure(material: Material) -> Figure:
 
 
 @styled
-def lr_law_figure(material: Material) -> Figure | Absent:
+def lr_law_figure(data: ReportData) -> Figure | MissingFigure:
     """The best learning rate of each size, those within a share of its loss, all that were tried, and the law."""
-    found = material.found
+    found = data.analysis
     if not any(len(each.rates) > 1 for each in found.tuned):
-        return Absent("several learning rates at three sizes or more: danalab ladder with multipliers")
+        return MissingFigure("several learning rates at three sizes or more: danalab ladder with multipliers")
     figure, axes = canvas("non-embedding parameters", "peak learning rate")
     for opt in found.opts:
         points, color = found.at(opt), optimizer_color(opt)
-        tried = [row for row in material.rows if row["opt"] == opt and is_finished(row)]
+        tried = [row for row in data.rows if row["opt"] == opt and is_finished(row)]
         axes.plot(
             [row["non_emb_params"] for row in tried], [row["lr"] for row in tried],
             linestyle="", markersize=2.2, alpha=0.5, color=color, marker="o", markeredgewidth=0,
@@ -127,7 +127,7 @@ def lr_law_figure(material: Material) -> Figure | Absent:
                 low, high = np.quantile(drawn, [0.025, 0.975], axis=0)
                 axes.fill_between(x, low, high, color=color, alpha=0.1, linewidth=0)
     axes.set(xscale="log", yscale="log")
-    rates = [row["lr"] for row in material.rows if is_finished(row)]
+    rates = [row["lr"] for row in data.rows if is_finished(row)]
     axes.set_ylim(0.6 * min(rates), 1.6 * max(rates))
     sizes = [each.non_emb_params for each in found.tuned]
     widen(axes.xaxis, [*sizes, EXTRAPOLATED * max(sizes)] if found.lr_laws else sizes)
@@ -138,11 +138,11 @@ def lr_law_figure(material: Material) -> Figure | Absent:
 
 
 @styled
-def residual_figure(material: Material) -> Figure | Absent:
+def residual_figure(data: ReportData) -> Figure | MissingFigure:
     """How far each run lies from its law."""
-    found = material.found
+    found = data.analysis
     if not found.loss_laws:
-        return Absent("laws of the loss: finished runs at four sizes or more of each optimizer")
+        return MissingFigure("laws of the loss: finished runs at four sizes or more of each optimizer")
     figure, axes = canvas(COMPUTE, "measured loss over its law, minus 1")
     axes.axhline(0, color=SOFT, linewidth=1)
     for position, (opt, law) in enumerate(found.loss_laws.items()):

@@ -13,7 +13,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from danalab.report.data import Absent, Material
+from danalab.report.data import MissingFigure, ReportData
 from danalab.report.figures.drawing import counts, legend, look, panels, percent, plain, powers, styled
 from danalab.train.callbacks.snr import FILE as SIGNAL_FILE
 from danalab.train.callbacks.tau import read_tau_statistics
@@ -43,16 +43,16 @@ _SCHEDULES = (
 
 
 @styled
-def schedule_figure(material: Material) -> Figure | Absent:
+def schedule_figure(data: ReportData) -> Figure | MissingFigure:
     """beta(t), alpha(t), lambda(t) and the learning rate of each optimizer's largest tuned run, as recorded."""
     logs = {}
-    for run in material.tuned_runs():
+    for run in data.tuned_runs():
         file = Path(run["run"]) / "metrics.jsonl"
         if run["opt"] not in logs and file.is_file():
             logs[run["opt"]] = read_rows(file)
     shown = [each for each in _SCHEDULES if any(each[0] in row for rows in logs.values() for row in rows)]
     if not shown:
-        return Absent("the run folders themselves: a packed ladder keeps only validation losses")
+        return MissingFigure("the run folders themselves: a packed ladder keeps only validation losses")
     figure, places = panels(len(shown), columns=2, each=(3.7, 2.6))
     for axes, (key, title, label, of) in zip(places, shown, strict=True):
         lines = {opt: [(row["step"], of(row[key])) for row in logs.get(opt, []) if key in row] for opt in logs}
@@ -60,7 +60,7 @@ def schedule_figure(material: Material) -> Figure | Absent:
             # The first row stands alone before a gap: a line from there would be no schedule.
             lines = {opt: points[1:] for opt, points in lines.items()}
             axes.set_xscale("log")
-        drawn = [opt for opt in material.found.opts if lines.get(opt)]
+        drawn = [opt for opt in data.analysis.opts if lines.get(opt)]
         for opt in drawn:
             # Equal schedules lie on each other: each shows in its turn.
             equal = [other for other in drawn if lines[other] == lines[opt]]
@@ -74,16 +74,16 @@ def schedule_figure(material: Material) -> Figure | Absent:
             (powers if min(values) < 0.01 else plain)(axes.yaxis)
         if key != "lr":
             counts(axes.xaxis)
-    legend(figure, *(Line2D([], [], color=look(opt)["color"], label=opt) for opt in material.found.opts if opt in logs))
+    legend(figure, *(Line2D([], [], color=look(opt)["color"], label=opt) for opt in data.analysis.opts if opt in logs))
     return figure
 
 
 @styled
-def tau_figure(material: Material) -> Figure | Absent:
+def tau_figure(data: ReportData) -> Figure | MissingFigure:
     """Distribution of tau over coordinates at several steps, a panel a kind of matrix, tails spread out."""
-    folders = material.runs_with("tau")
+    folders = data.runs_with("tau")
     if not folders:
-        return Absent("statistics of tau: train dana-star or dana-star-mk4 with --collect-tau-stats")
+        return MissingFigure("statistics of tau: train dana-star or dana-star-mk4 with --collect-tau-stats")
     opt, folder = next(iter(folders.items()))
     files = sorted((folder / "tau").glob("tau-step-*.npz"))
     files = [files[i] for i in sorted({round(i) for i in np.linspace(0, len(files) - 1, SNAPSHOTS)})]
@@ -113,15 +113,15 @@ def tau_figure(material: Material) -> Figure | Absent:
 
 
 @styled
-def clipping_figure(material: Material) -> Figure | Absent:
+def clipping_figure(data: ReportData) -> Figure | MissingFigure:
     """Share of coordinates whose damped momentum is held to clipsnr, over training, a panel a kind, a line a layer."""
     folders = {
         opt: folder
-        for opt, folder in material.runs_with(SIGNAL_FILE).items()
+        for opt, folder in data.runs_with(SIGNAL_FILE).items()
         if any(key.endswith("/clipped") for key in next(iter(read_rows(folder / SIGNAL_FILE)), {}))
     }
     if not folders:
-        return Absent("signal-to-noise ratios by layer: train dana-mk4 or dana-star-mk4 with --log-dynamics")
+        return MissingFigure("signal-to-noise ratios by layer: train dana-mk4 or dana-star-mk4 with --log-dynamics")
     opt, folder = next(iter(folders.items()))
     rows = read_rows(folder / SIGNAL_FILE)
     lines = _by_layer(rows)

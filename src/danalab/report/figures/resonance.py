@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from danalab.colors import MIXER_COLORS
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-COLORS = {"resonance": "#228B22", "attention": "#d62728"}
 MARKERS = {"resonance": "o", "attention": "s"}
 
 
@@ -32,7 +33,7 @@ def resonance_figure(found: Mapping[str, Any]) -> Figure:
         " (random weights: speed only)",
         fontsize=11,
     )  # fmt: skip
-    for name, color in COLORS.items():
+    for name, color in MIXER_COLORS.items():
         rows = found["speed"][name]["rows"]
         exponent = found["speed"][name]["slope"]
         label = name if exponent is None else f"{name}: exponent {exponent:.2f}"
@@ -66,7 +67,7 @@ def resonance_figure(found: Mapping[str, Any]) -> Figure:
 def _line(axes: Axes, rows: list[dict[str, Any]], key: str, name: str, label: str) -> None:
     axes.plot(
         [row["tokens"] for row in rows], [row[key] for row in rows],
-        color=COLORS[name], marker=MARKERS[name], markersize=5, linewidth=1.5, label=label,
+        color=MIXER_COLORS[name], marker=MARKERS[name], markersize=5, linewidth=1.5, label=label,
     )  # fmt: skip
 
 

@@ -9,10 +9,10 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from danalab.colors import optimizer_color
 from danalab.ladder.analysis import Analysis
 from danalab.ladder.saved.gain import GainPoint, compute_gain
-from danalab.report.data import LEAST_SEEDS, Absent, Material
-from danalab.report.figures.colors import optimizer_color
+from danalab.report.data import LEAST_SEEDS, MissingFigure, ReportData
 from danalab.report.figures.drawing import (
     EXTRAPOLATED,
     LINE,
@@ -43,11 +43,11 @@ _FAR_BELOW = -1e3
 
 
 @styled
-def saved_figure(material: Material) -> Figure | Absent:
+def saved_figure(data: ReportData) -> Figure | MissingFigure:
     """Compute saved against size, with intervals; sizes where it was not reached stand in a strip below."""
-    found = material.found
+    found = data.analysis
     if not any(found.saved.values()):
-        return Absent(f"runs of {found.baseline} and of another optimizer at the same size: danalab ladder")
+        return MissingFigure(f"runs of {found.baseline} and of another optimizer at the same size: danalab ladder")
     figure, axes = canvas(SIZE, "")
     draw_saved(axes, found, f"{found.baseline} (baseline)")
     legend(figure, *few_seeds(found))
@@ -55,11 +55,11 @@ def saved_figure(material: Material) -> Figure | Absent:
 
 
 @styled
-def gain_figure(material: Material) -> Figure | Absent:
+def gain_figure(data: ReportData) -> Figure | MissingFigure:
     """Compute saved at equal loss, by the laws, over the losses that both measured, and dashed beyond."""
-    found = material.found
+    found = data.analysis
     if not found.gains:
-        return Absent("loss laws of two optimizers: finished runs at four sizes or more")
+        return MissingFigure("loss laws of two optimizers: finished runs at four sizes or more")
     figure, axes = canvas(
         f"{found.baseline}'s compute at the same loss [FLOPs]", f"compute saved against {found.baseline}"
     )

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from danalab.colors import optimizer_color
 from danalab.errors import UserError
 from danalab.optim.core.settings import check_settings, resolve_decay
 from danalab.optim.elementwise.functional import decay_rate, log_time_scalars, schedule_factor
 from danalab.optim.schedules import get_schedule
-from danalab.report.figures.colors import optimizer_color
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

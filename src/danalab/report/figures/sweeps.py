@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from matplotlib.figure import Figure
 
-from danalab.report.data import SWEPT, Absent, Material, Row, has_diverged, is_finished, setting, varied
-from danalab.report.figures.colors import optimizer_color
+from danalab.colors import optimizer_color
+from danalab.report.data import SWEPT, MissingFigure, ReportData, Row, has_diverged, is_finished, setting, varied
 from danalab.report.figures.drawing import (
     LOSS,
     TALLEST,
@@ -53,22 +53,22 @@ Sweep = dict[Line, dict[float, list[list[float]]]]
 """Line -> value -> final losses of each learning rate, the best first, each a list over seeds."""
 
 
-def kappa_figure(material: Material) -> Figure | Absent:
+def kappa_figure(data: ReportData) -> Figure | MissingFigure:
     """Final loss against kappa, each at its best learning rate: the hummingbird on a language model."""
-    return _sweep(material, "kappa", r"$\kappa$ (damping of the long momentum, $(1+t)^{1-\kappa}$)")
+    return _sweep(data, "kappa", r"$\kappa$ (damping of the long momentum, $(1+t)^{1-\kappa}$)")
 
 
-def gamma3_figure(material: Material) -> Figure | Absent:
+def gamma3_figure(data: ReportData) -> Figure | MissingFigure:
     """Final loss against gamma3, each at its best learning rate; with several horizons also its best value's law."""
-    return _sweep(material, "gamma3", r"$\gamma_3$ (weight of the long momentum)", log=True)
+    return _sweep(data, "gamma3", r"$\gamma_3$ (weight of the long momentum)", log=True)
 
 
 @styled
-def _sweep(material: Material, name: str, label: str, log: bool = False) -> Figure | Absent:
-    lines = _sweep_lines(material, name)
+def _sweep(data: ReportData, name: str, label: str, log: bool = False) -> Figure | MissingFigure:
+    lines = _sweep_lines(data, name)
     if not lines:
         flag = name.replace("_", "-")
-        return Absent(
+        return MissingFigure(
             f"{LEAST_VALUES} values of {name} at a size: "
             f"danalab sweep --grid opt=adana {flag}={'0.25,0.5,1,2' if log else '0.5,0.7,0.85,1'} lr-multiplier=0.5,1,2"
         )
@@ -90,7 +90,7 @@ def _sweep(material: Material, name: str, label: str, log: bool = False) -> Figu
             color=color, markeredgewidth=0,
         )  # fmt: skip
         group(axes, line.opt, best, line.words, linestyle=next(shades) if len(lines) > 1 else "-", linewidth=1.2)
-    _draw_baseline(axes, material, name)
+    _draw_baseline(axes, data, name)
     bests_of = {line: {value: _mean(losses[0]) for value, losses in lines[line].items()} for line in lines}
     top = _ceiling([loss for values in bests_of.values() for loss in values.values() if math.isfinite(loss)])
     low, high = axes.get_ylim()
@@ -109,10 +109,10 @@ def _sweep(material: Material, name: str, label: str, log: bool = False) -> Figu
     return figure
 
 
-def _draw_baseline(axes: Axes, material: Material, name: str) -> None:
+def _draw_baseline(axes: Axes, data: ReportData, name: str) -> None:
     """The baseline's loss as a line, where all runs of the sweep have one size and horizon, and it was not swept."""
-    found, swept = material.found, varied(material.rows)
-    places = {(row["params"], row["tokens"]) for row in material.rows
+    found, swept = data.analysis, varied(data.rows)
+    places = {(row["params"], row["tokens"]) for row in data.rows
               if is_finished(row) and name in swept.get(row["opt"], [])}  # fmt: skip
     here = [each for each in found.at(found.baseline) if places == {(each.params, each.tokens)}]
     if here and name not in swept.get(found.baseline, []):
@@ -153,13 +153,13 @@ def _bests(lines: Sweep) -> dict[str, list[tuple[float, float]]]:
     return {opt: points for opt, points in found.items() if len({steps for steps, _ in points}) >= LEAST_VALUES}
 
 
-def _sweep_lines(material: Material, name: str) -> Sweep:
+def _sweep_lines(data: ReportData, name: str) -> Sweep:
     """The lines of a setting's sweep; runs that differ in another swept setting, in size or horizon are others'."""
-    swept = varied(material.rows)
+    swept = varied(data.rows)
     cells: dict[Line, dict[float, dict[float, list[float]]]] = defaultdict(
         lambda: defaultdict(lambda: defaultdict(list))
     )
-    for row in material.rows:
+    for row in data.rows:
         if not (is_finished(row) or has_diverged(row)) or name not in swept.get(row["opt"], []):
             continue
         others = [other for other in swept[row["opt"]] if other != name]

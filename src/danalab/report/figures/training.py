@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from danalab.colors import optimizer_color
 from danalab.ladder.runs.rows import ONE_JOBS_OWN
 from danalab.report.curves import Point, RunCurve
-from danalab.report.figures.colors import optimizer_color
 from danalab.report.figures.drawing import LOSS, canvas, counts, legend, look, powers, save_figure, short, styled, widen
 from danalab.train.config.train_config import MECHANICS
 

@@ -11,9 +11,9 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from danalab.colors import optimizer_color
 from danalab.ladder.fit.tuning import diverged_trials, rate_trials
-from danalab.report.data import Absent, Material, is_finished
-from danalab.report.figures.colors import optimizer_color
+from danalab.report.data import MissingFigure, ReportData, is_finished
 from danalab.report.figures.drawing import (
     SIZE,
     SOFT,
@@ -37,24 +37,24 @@ if TYPE_CHECKING:
 
 
 @styled
-def sensitivity_figure(material: Material) -> Figure | Absent:
+def sensitivity_figure(data: ReportData) -> Figure | MissingFigure:
     """Final loss above the best trial against the multiplier of the learning-rate law, a panel a size."""
-    found = material.found
+    found = data.analysis
     sizes = sorted({each.params for each in found.tuned if len(each.rates) > 1})
     if not sizes:
-        return Absent(
+        return MissingFigure(
             "several learning rates at a size: danalab ladder with multipliers, or danalab sweep --grid lr=..."
         )
     figure, places = panels(len(sizes))
     for axes, params in zip(places, sizes, strict=True):
-        lines = {opt: line for opt in found.opts if (line := _trials(material, opt, params))}
+        lines = {opt: line for opt in found.opts if (line := _trials(data, opt, params))}
         top = _top(lines.values())
         for opt, line in lines.items():
             inside = [(x, [y for y in losses if y <= top]) for x, losses in line]
             group(axes, opt, [(x, losses) for x, losses in inside if losses], opt, linestyle="-", linewidth=1.1)
             outside = [x for x, losses in line if min(losses) > top]
             at_the_edge(axes, outside, optimizer_color(opt))
-            _parabola(axes, material, opt, params, [x for x, _ in line], top)
+            _parabola(axes, data, opt, params, [x for x, _ in line], top)
         axes.set(xscale="log", title=f"{short(params)} parameters", xlabel="multiplier of the learning-rate law")
         lowest = min(loss for line in lines.values() for _, losses in line for loss in losses)
         axes.set_ylim(min(-0.05 * top, 1.2 * lowest), 1.08 * top)
@@ -69,11 +69,11 @@ def sensitivity_figure(material: Material) -> Figure | Absent:
 
 
 @styled
-def curvature_figure(material: Material) -> Figure | Absent:
+def curvature_figure(data: ReportData) -> Figure | MissingFigure:
     """Curvature of the final loss in the logarithm of the learning rate: how sharply an optimizer minds."""
-    found = material.found
+    found = data.analysis
     if not found.shared_curvatures and not any(found.curvatures.values()):
-        return Absent(
+        return MissingFigure(
             "three learning rates at two sizes, or five at one, with the best one inside: danalab ladder with "
             "multipliers: [0.25, 0.5, 1, 2, 4]"
         )
@@ -104,17 +104,17 @@ def curvature_figure(material: Material) -> Figure | Absent:
     return figure
 
 
-def _trials(material: Material, opt: str, params: int) -> list[tuple[float, list[float]]]:
+def _trials(data: ReportData, opt: str, params: int) -> list[tuple[float, list[float]]]:
     """(multiplier, losses above the optimizer's best mean, over seeds); infinite where a loss was not finite.
 
     Of the longest horizon; all but the learning rate as in the tuned run.
     """
-    tuned = [each for each in material.found.at(opt) if each.params == params]
+    tuned = [each for each in data.analysis.at(opt) if each.params == params]
     if not tuned:
         return []
     longest = max(tuned, key=lambda each: each.tokens)
-    trials = rate_trials([row for row in material.rows if is_finished(row)], longest)
-    lost = diverged_trials(material.rows, longest)
+    trials = rate_trials([row for row in data.rows if is_finished(row)], longest)
+    lost = diverged_trials(data.rows, longest)
     rates: dict[float, list[float]] = defaultdict(list)
     for row in (*longest.runs, *(row for row in trials if row not in longest.runs), *lost):
         rates[row["lr_multiplier"] or row["lr"]].append(row["final_loss"] if is_finished(row) else math.inf)
@@ -131,10 +131,10 @@ def _top(lines: Iterable[list[tuple[float, list[float]]]]) -> float:
     return min(max(others), TALLEST * float(np.median(others))) if others else 1.0
 
 
-def _parabola(axes: Axes, material: Material, opt: str, params: int, tried: Sequence[float], top: float) -> None:
+def _parabola(axes: Axes, data: ReportData, opt: str, params: int, tried: Sequence[float], top: float) -> None:
     """The fitted parabola, where there are rates enough for one."""
-    curvature = material.found.curvatures.get(opt, {}).get(params)
-    tuned = [each for each in material.found.at(opt) if each.params == params]
+    curvature = data.analysis.curvatures.get(opt, {}).get(params)
+    tuned = [each for each in data.analysis.at(opt) if each.params == params]
     if curvature is None or not tuned or not tuned[0].lr_multiplier:
         return
     per_multiplier = tuned[0].lr / tuned[0].lr_multiplier

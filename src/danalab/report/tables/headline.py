@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from danalab.ladder.analysis import Analysis, Tuned
 from danalab.ladder.fit.statistics import Interval
 from danalab.ladder.saved.at_size import Saved
-from danalab.report.data import LEAST_SEEDS, Material
+from danalab.report.data import LEAST_SEEDS, ReportData
 from danalab.report.figures.drawing import short
 
 NOT_KNOWN = "noise not known"
@@ -37,12 +37,12 @@ class Headline:
         return f"at {short(self.params)} parameters", self.known, f"{self.seeds}; {self.trials}"
 
 
-def headlines(material: Material) -> list[Headline]:
+def headlines(data: ReportData) -> list[Headline]:
     """An answer for each contender, those that saved most first."""
-    found = material.found
+    found = data.analysis
     ranked = []
     for opt in found.opts[1:]:
-        mine = material.largest(opt)
+        mine = data.largest(opt)
         saved = None if mine is None else found.saved.get(opt, {}).get(mine.params)
         if mine is None or saved is None:
             continue
@@ -87,9 +87,9 @@ def verdict(found: Analysis) -> list[str]:
     return sentences
 
 
-def caveat(material: Material) -> str | None:
+def caveat(data: ReportData) -> str | None:
     """Where the best learning rate was the outermost one tried, or None."""
-    tuned = [each for each in material.found.tuned if len(each.rates) > 1]
+    tuned = [each for each in data.analysis.tuned if len(each.rates) > 1]
     edges = [each for each in tuned if each.at_edge]
     if not edges:
         return None

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from danalab.ladder.analysis import Analysis
 from danalab.report.cost import hours_of, relative_time, spent
-from danalab.report.data import Material, Row, is_finished
+from danalab.report.data import ReportData, Row, is_finished
 from danalab.report.tables.headline import headlines, interval_of, interval_words, share
 from danalab.report.tables.links import Linked
 
@@ -17,13 +17,13 @@ Address = Callable[[Row], str]
 """Where a run's folder is, from where the table is read."""
 
 
-def headline_table(material: Material) -> Table:
+def headline_table(data: ReportData) -> Table:
     """A line for each contender at the largest size that the baseline ran too."""
     lines = [
         [each.opt, each.answer, each.known.replace("95% interval ", ""), f"{each.params:,}", each.seeds, each.trials]
-        for each in headlines(material)
+        for each in headlines(data)
     ]
-    against = f"compute saved against {material.found.baseline}"
+    against = f"compute saved against {data.analysis.baseline}"
     return ["optimizer", against, "95% interval", "parameters", "seeds", "learning rates"], lines
 
 
@@ -108,11 +108,11 @@ def lr_law_table(found: Analysis) -> Table:
     return ["optimizer", "a", "b", "d", "sizes", "trials"], lines
 
 
-def cost_table(material: Material) -> Table:
+def cost_table(data: ReportData) -> Table:
     """Device-hours of each optimizer's runs, as logged, evaluation apart; with a price, the cost."""
-    price, ratios = material.dollars_per_hour, relative_time(material)
+    price, ratios = data.dollars_per_hour, relative_time(data)
     lines = []
-    for opt, mine in spent(material).items():
+    for opt, mine in spent(data).items():
         ratio = f"{ratios[opt]:.2f}" if opt in ratios else "-"
         lines.append([
             opt, ", ".join(sorted(mine.devices)), Linked(str(mine.runs), f"#runs-{opt}"),
@@ -121,7 +121,7 @@ def cost_table(material: Material) -> Table:
         ])  # fmt: skip
     priced = [] if price is None else [f"cost at {price:g} $/h"]
     hours = ["hours of trials", "of the chosen rate", "of failed runs", "device-hours"]
-    return ["optimizer", "device", "runs", *hours, f"time a token / {material.found.baseline}'s", *priced], lines
+    return ["optimizer", "device", "runs", *hours, f"time a token / {data.analysis.baseline}'s", *priced], lines
 
 
 def runs_table(rows: Sequence[Row], address: Address) -> Table:

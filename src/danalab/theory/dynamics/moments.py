@@ -13,12 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
-from danalab.errors import UserError
+from danalab.theory.curve import Curve
 from danalab.theory.dynamics.algorithms import Algorithm
 from danalab.theory.precision import in_float64
-from danalab.theory.prediction.curves import Curve
 from danalab.theory.problem.model import Spectrum
-from danalab.theory.simulation.recording import geometric_times, padded, record
+from danalab.theory.recording import check_times, padded, record
 
 
 @in_float64
@@ -41,20 +40,6 @@ def moment_recursion(
         spectrum.lam, spectrum.rho, spectrum.multiplicity, spectrum.limit, algorithm, batch, padded(at)
     )
     return Curve(at.astype(float), np.asarray(risk)[: len(at)], np.asarray(momentum)[: len(at)])
-
-
-def check_times(steps: int, batch: int, times: npt.ArrayLike | None) -> np.ndarray:
-    """The times to record, checked (see `moment_recursion`)."""
-    if batch < 1:
-        raise UserError(f"batch = {batch}: at least one sample a step is needed")
-    if steps < 1:
-        raise UserError(f"steps = {steps}: at least one step is needed")
-    if times is None:
-        return geometric_times(steps)
-    at = np.asarray(times, dtype=np.int64)
-    if at.ndim != 1 or not len(at) or (np.diff(at) < 0).any() or at[0] < 0 or at[-1] > steps:
-        raise UserError(f"times must be ascending and lie in 0..{steps}")
-    return at
 
 
 @jax.jit

@@ -17,12 +17,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from danalab.errors import UserError
+from danalab.theory.curve import Curve
 from danalab.theory.dynamics.algorithms import Algorithm, stacked
 from danalab.theory.dynamics.drift import approximate_drift, drift, solve3
 from danalab.theory.precision import in_float64
-from danalab.theory.prediction.curves import Curve
 from danalab.theory.problem.model import Spectrum
-from danalab.theory.simulation.recording import padded, record
+from danalab.theory.recording import padded, record
 
 Renormalise = Literal["none", "adam", "rmsprop", "risk"]
 _RENORMALISE = ("none", "adam", "rmsprop", "risk")

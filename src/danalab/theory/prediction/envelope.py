@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from danalab.errors import UserError
+from danalab.theory.curve import Curve
 from danalab.theory.dynamics.algorithms import standard
 from danalab.theory.dynamics.ode import ode
-from danalab.theory.prediction.curves import Curve
 from danalab.theory.problem.equivalents import limit_loss
 from danalab.theory.problem.model import Spectrum
 from danalab.theory.problem.spectra import binned_spectrum

@@ -1,31 +1,24 @@
-"""Measured language-model curves beside the theory's shape. A heuristic, and marked as one wherever it is shown.
+"""Measured language-model curves compared with the theory: a heuristic, and marked as one wherever it is shown.
 
 The theory's curve is limit + A t^-s. With one limit for all optimizers (the same model and data), each curve gives an
-exponent s; the theory says by how much that of a logarithmic-time optimizer exceeds its baseline's.
+exponent s; the theory predicts the ratio of a logarithmic-time optimizer's exponent to its baseline's.
 """
 
 from __future__ import annotations
 
-import json
 import math
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 from scipy.optimize import minimize_scalar
 
 from danalab.errors import UserError
-from danalab.files import read_json
 
 BASELINES = ("adamw", "adamw-decaying-wd", "sgd")
-"""Optimizers that the others are compared with, the first one found."""
+"""Optimizers that can be the baseline; the first one found is."""
 LOG_TIME = ("adana", "dana", "dana-mk4", "dana-star", "dana-star-mk4", "auto-dana")
-"""Optimizers whose momentum grows in weight with logarithmic time: those that the theory gives another exponent."""
-TRIED = ("lr", "kappa", "delta", "gamma3", "clipsnr", "omega", "weight_decay", "wd_ts", "scheduler", "global_batch")
-"""Settings of a ladder's rows by which its trials differ, and the optimizer's own."""
+"""Optimizers with a growing logarithmic-time momentum, for which the theory predicts a larger exponent."""
 
 
 @dataclass(frozen=True)
@@ -40,125 +33,6 @@ class Measured:
     flops: np.ndarray
     loss: np.ndarray
     """Nats a token."""
-
-
-def read_measured(path: str | Path) -> list[Measured]:
-    """Curves of a run folder (metrics.jsonl), of a folder of run folders, or of a ladder.jsonl.
-
-    Of a ladder one curve for each optimizer and size: at its best settings, the mean over their seeds. Trials of other
-    learning rates and runs without a final loss say nothing of how an optimizer's best loss falls.
-
-    Raises:
-        UserError: none of these; a broken line; no validation losses.
-    """
-    path = Path(path)
-    if path.is_file():
-        return _ladder(_rows(path), path)
-    if (path / "metrics.jsonl").is_file():
-        return [_run(path)]
-    if (path / "ladder.jsonl").is_file():
-        return read_measured(path / "ladder.jsonl")
-    runs = sorted(p.parent for p in path.glob("*/metrics.jsonl")) if path.is_dir() else []
-    if not runs:
-        raise UserError(f"{path}: neither a run folder, nor a folder of runs, nor a ladder.jsonl")
-    return [_run(run) for run in runs]
-
-
-def _rows(path: Path) -> list[dict[str, Any]]:
-    rows = []
-    lines = path.read_text(encoding="utf-8").splitlines()
-    for number, line in enumerate(lines, start=1):
-        try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError as error:
-            if number < len(lines):
-                raise UserError(f"{path}:{number}: not valid JSON: {error}") from error
-    if not rows or not all(isinstance(row, dict) for row in rows):
-        raise UserError(f"{path}: no rows")
-    return rows
-
-
-def _points(rows: Iterable[dict[str, Any]], where: str) -> tuple[np.ndarray, ...]:
-    points = [
-        (row["tokens"], row.get("flops", math.nan), row["val/loss"])
-        for row in rows
-        if _is_number(row.get("tokens")) and row["tokens"] > 0 and _is_number(row.get("val/loss"))
-    ]
-    if not points:
-        raise UserError(f"{where}: no validation losses (rows with tokens and val/loss)")
-    return tuple(np.asarray(points, float).T)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and math.isfinite(value)
-
-
-def _run(folder: Path) -> Measured:
-    config = read_json(folder / "config.json") if (folder / "config.json").is_file() else {}
-    opt = config.get("config", config).get("opt", folder.name)
-    summary = read_json(folder / "summary.json") if (folder / "summary.json").is_file() else {}
-    size = summary.get("params", 0)
-    return Measured(folder.name, opt, float(size or 0), *_points(_rows(folder / "metrics.jsonl"), str(folder)))
-
-
-def _ladder(rows: Sequence[Mapping[str, Any]], path: Path) -> list[Measured]:
-    """The best settings of each optimizer and size over their longest horizon: those of least mean loss among the ones
-    with the most seeds."""
-    sizes: dict[tuple[str, float], list[Mapping[str, Any]]] = defaultdict(list)
-    for row in rows:
-        if _is_number(row.get("final_loss")):
-            sizes[_opt(row), float(row.get("params") or 0)].append(row)
-    if not sizes:
-        raise UserError(f"{path}: no row has a finite final_loss")
-    found = []
-    for (opt, size), members in sizes.items():
-        longest = max(row.get("tokens") or 0 for row in members)
-        trials: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
-        for row in members:
-            if (row.get("tokens") or 0) == longest:
-                trials[_trial(row)].append(row)
-        seeds = max(map(len, trials.values()))
-        best = min(
-            (runs for runs in trials.values() if len(runs) == seeds),
-            key=lambda runs: float(np.mean([row["final_loss"] for row in runs])),
-        )
-        found.append(Measured(f"{opt}, {size:.3g} parameters", opt, size, *_mean([_row(row, path) for row in best])))
-    return found
-
-
-def _opt(row: Mapping[str, Any]) -> str:
-    return str(row.get("settings", {}).get("opt", row.get("opt", "?")))
-
-
-def _trial(row: Mapping[str, Any]) -> str:
-    """What the repeats of a trial have in common."""
-    settings = {**row.get("settings", {}), **{key: row[key] for key in TRIED if row.get(key) is not None}}
-    return json.dumps([settings.get(key) for key in (*TRIED, "optimizer_settings")], default=str)
-
-
-def _row(row: Mapping[str, Any], path: Path) -> tuple[np.ndarray, ...]:
-    """(tokens, FLOPs, loss) of a row's curve, or of its end where it has none."""
-    curve = row.get("curve")
-    if isinstance(curve, str):
-        file = Path(curve) if Path(curve).is_absolute() else path.parent / curve
-        if not file.is_file():
-            raise UserError(f"{path}: a row has the curve {curve}, which is not there")
-        return _points(_rows(file), str(file))
-    try:
-        final = (float(row["tokens"]), float(row["flops"]), float(row["final_loss"]))
-    except (KeyError, TypeError, ValueError) as error:
-        raise UserError(f"{path}: a row has neither a curve file nor tokens, flops and final_loss ({error})") from error
-    return tuple(np.asarray([x]) for x in final)
-
-
-def _mean(curves: Sequence[tuple[np.ndarray, ...]]) -> tuple[np.ndarray, ...]:
-    """The mean over seeds where all were evaluated; tokens and FLOPs are the first's."""
-    tokens, flops, _ = curves[0]
-    shared = [i for i, at in enumerate(tokens) if all(np.any(other == at) for other, _, _ in curves)]
-    if not shared:
-        return curves[0]
-    losses = [[loss[other == tokens[i]][0] for i in shared] for other, _, loss in curves]
-    return tokens[shared], flops[shared], np.mean(losses, axis=0)
 
 
 @dataclass(frozen=True)
@@ -206,7 +80,7 @@ def fit_shapes(curves: Sequence[tuple[np.ndarray, np.ndarray]]) -> ShapeFit:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ExponentRatio:
     """One optimizer against the baseline."""
 
     name: str
@@ -215,11 +89,11 @@ class Comparison:
     ratio: float
     """Exponent over the baseline's."""
     predicted: float | None
-    """What the theory says of this ratio; None of optimizers that it says nothing of."""
+    """The theory's value of this ratio; None where it makes no prediction."""
 
 
 @dataclass(frozen=True)
-class Report:
+class MeasuredComparison:
     """Measured curves, their fit, and the comparison with the theory."""
 
     curves: list[Measured]
@@ -227,10 +101,10 @@ class Report:
     axis: str
     fit: ShapeFit
     baseline: int
-    rows: list[Comparison]
+    rows: list[ExponentRatio]
 
 
-def compare_curves(measured: Sequence[Measured], speedup: float, *, skip: float = 0.1) -> Report:
+def compare_curves(measured: Sequence[Measured], speedup: float, *, skip: float = 0.1) -> MeasuredComparison:
     """Exponents in tokens of the curves of one model size, against the baseline's and the theory's `speedup`.
 
     Args:
@@ -243,7 +117,7 @@ def compare_curves(measured: Sequence[Measured], speedup: float, *, skip: float 
     return _compare(list(measured), windows, "tokens", speedup)
 
 
-def compare_ladder(measured: Sequence[Measured], exponents: Mapping[str, float]) -> Report:
+def compare_ladder(measured: Sequence[Measured], exponents: Mapping[str, float]) -> MeasuredComparison:
     """Final losses against compute, one curve an optimizer, against the baseline and the predicted ratio of exponents.
 
     Args:
@@ -262,7 +136,9 @@ def compare_ladder(measured: Sequence[Measured], exponents: Mapping[str, float])
     return _compare(merged, windows, "FLOPs", exponents["dana-decaying"] / exponents["sgd"])
 
 
-def _compare(curves: list[Measured], windows: list[tuple[np.ndarray, np.ndarray]], axis: str, speedup: float) -> Report:
+def _compare(
+    curves: list[Measured], windows: list[tuple[np.ndarray, np.ndarray]], axis: str, speedup: float
+) -> MeasuredComparison:
     names = [c.opt for c in curves]
     baseline = next((names.index(b) for b in BASELINES if b in names), None)
     if baseline is None:
@@ -274,7 +150,7 @@ def _compare(curves: list[Measured], windows: list[tuple[np.ndarray, np.ndarray]
     fit = fit_shapes([(x / unit, y) for x, y in windows])
     base = fit.exponents[baseline]
     rows = [
-        Comparison(c.name, c.opt, s, s / base, 1.0 if c.opt in BASELINES else speedup if c.opt in LOG_TIME else None)
+        ExponentRatio(c.name, c.opt, s, s / base, 1.0 if c.opt in BASELINES else speedup if c.opt in LOG_TIME else None)
         for c, s in zip(curves, fit.exponents, strict=True)
     ]
-    return Report(curves, windows, axis, fit, baseline, rows)
+    return MeasuredComparison(curves, windows, axis, fit, baseline, rows)

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from danalab.errors import UserError
+from danalab.theory.curve import Curve
 from danalab.theory.dynamics.algorithms import critical_kappa, standard
 from danalab.theory.dynamics.ode import ode
-from danalab.theory.prediction.curves import Curve
 from danalab.theory.prediction.exponents import FAMILIES, Family, compute_optimum, phase, time_exponents
 from danalab.theory.problem.model import Spectrum, check_exponents
 from danalab.theory.problem.spectra import check_memory

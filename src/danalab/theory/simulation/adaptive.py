@@ -18,7 +18,7 @@ import numpy as np
 from danalab.errors import UserError, nearest
 from danalab.optim.jax_rules import dana_step, zero_moments
 from danalab.theory.problem.spectra import Draw
-from danalab.theory.simulation.recording import padded, record
+from danalab.theory.recording import padded, record
 
 
 class Rule(NamedTuple):

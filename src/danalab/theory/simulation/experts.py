@@ -14,8 +14,8 @@ import numpy as np
 from danalab.errors import UserError
 from danalab.theory.problem.model import PLRF
 from danalab.theory.problem.spectra import check_memory, draw
+from danalab.theory.recording import geometric_times
 from danalab.theory.simulation.adaptive import Contender, Stream, race, zipf
-from danalab.theory.simulation.recording import geometric_times
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from danalab.errors import UserError
+from danalab.theory.curve import Curve
 from danalab.theory.dynamics.algorithms import Algorithm
-from danalab.theory.dynamics.moments import check_times
-from danalab.theory.prediction.curves import Curve
 from danalab.theory.problem.model import Spectrum
-from danalab.theory.simulation.recording import padded, record
+from danalab.theory.recording import check_times, padded, record
 
 
 def simulate(

@@ -17,7 +17,7 @@ from scipy.integrate import quad
 from scipy.special import k0
 
 from danalab.errors import UserError, nearest
-from danalab.theory.simulation.recording import padded, record
+from danalab.theory.recording import padded, record
 
 KINDS = ("sign", "gauss", "product")
 """Distributions of an active gradient: +-1, N(0, 1), or a product of two N(0, 1) (a linear model at batch 1)."""

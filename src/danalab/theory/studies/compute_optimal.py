@@ -7,9 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
+from danalab.colors import optimizer_color
 from danalab.theory.prediction.envelope import frontier
 from danalab.theory.prediction.exponents import FAMILIES, compute_optimum
-from danalab.theory.studies.study import COLORS, LABELS, Study, canvas, loglog
+from danalab.theory.studies.study import LABELS, Study, canvas, loglog
 
 SIZES = tuple(100 * 2**k for k in range(11))
 
@@ -38,7 +39,7 @@ def draw_figure(study: Study) -> Figure:
     figure, axes = canvas(2, 2, 5.4, 4.2)
     for panel, family in zip(axes.flat, FAMILIES, strict=False):
         for d in p["sizes"]:
-            panel.plot(*a[f"curve_{family}_{d}"], color=COLORS[family], lw=0.8, alpha=0.45)
+            panel.plot(*a[f"curve_{family}_{d}"], color=optimizer_color(family), lw=0.8, alpha=0.45)
         inside = a[f"interior_{family}"]
         panel.plot(a["flops"][inside], a[f"risk_{family}"][inside], color="black", lw=2, label="envelope")
         fitted = study.findings[f"{LABELS[family]}: fitted exponent"]
@@ -54,7 +55,7 @@ def draw_figure(study: Study) -> Figure:
     last = axes[1][1]
     for family in FAMILIES:
         inside = a[f"interior_{family}"]
-        last.plot(a["flops"][inside], a[f"risk_{family}"][inside], color=COLORS[family], label=LABELS[family])
+        last.plot(a["flops"][inside], a[f"risk_{family}"][inside], color=optimizer_color(family), label=LABELS[family])
     loglog(
         last, f"envelopes, alpha = {p['alpha']:g}, beta = {p['beta']:g}", "compute f = d (t + 1)", "population risk P"
     )

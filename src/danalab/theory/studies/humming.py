@@ -11,9 +11,10 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
+from danalab.colors import optimizer_color
 from danalab.theory.problem.model import PLRF
 from danalab.theory.simulation.kappa_sweep import SWEPT, hummingbird
-from danalab.theory.studies.study import COLORS, LABELS, Study, canvas, loglog
+from danalab.theory.studies.study import LABELS, Study, canvas, loglog
 
 
 def compute(model: PLRF, **settings: Any) -> Study:
@@ -45,7 +46,7 @@ def draw_figure(study: Study) -> Figure:
         for i, kappa in enumerate(a["kappa"]):
             panel.plot(a["t"] + 1, a[f"risk_{name}"][:, i], color=colors(kappa), lw=1.4)
         panel.plot(a["t"] + 1, a["risk_adam"][:, 0], color="black", ls="--", lw=1.6, label="Adam")
-        panel.plot(a["t"] + 1, a["risk_sgd"][:, 0], color=COLORS["sgd"], ls="-.", lw=1.4, label="SGD")
+        panel.plot(a["t"] + 1, a["risk_sgd"][:, 0], color=optimizer_color("sgd"), ls="-.", lw=1.4, label="SGD")
         panel.axhline(float(a["limit"]), color="black", lw=0.8, ls=":", label="limit risk")
         clip = f", clipsnr = {p.get('clipsnr', 0.5):g}" if name.endswith("mk4") else ""
         loglog(panel, LABELS[name] + clip, "steps t + 1", "population risk P")
@@ -58,7 +59,7 @@ def draw_figure(study: Study) -> Figure:
         last.plot(
             a["kappa"],
             np.minimum(a[f"risk_{name}"][-1], high),
-            color=COLORS[name],
+            color=optimizer_color(name),
             marker="o",
             ms=4,
             label=LABELS[name],

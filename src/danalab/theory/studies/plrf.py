@@ -11,15 +11,16 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from danalab.colors import optimizer_color
 from danalab.theory.dynamics.algorithms import ALGORITHMS, critical_kappa, default_delta, standard
 from danalab.theory.dynamics.moments import moment_recursion
 from danalab.theory.dynamics.ode import ode
 from danalab.theory.problem.equivalents import limit_loss
 from danalab.theory.problem.model import PLRF
 from danalab.theory.problem.spectra import draw
-from danalab.theory.simulation.recording import geometric_times
+from danalab.theory.recording import geometric_times
 from danalab.theory.simulation.runs import simulate
-from danalab.theory.studies.study import COLORS, LABELS, Study, canvas, loglog
+from danalab.theory.studies.study import LABELS, Study, canvas, loglog
 
 
 def compute(
@@ -61,15 +62,17 @@ def draw_figure(study: Study) -> Figure:
     left, middle, right = axes[0]
     t = a["t"] + 1
     for name in ALGORITHMS:
-        color = COLORS[name]
+        color = optimizer_color(name)
         left.plot(t, a[f"runs_{name}"][0], color=color, alpha=0.3, lw=1)
         left.plot(t, a[f"exact_{name}"], color=color, label=LABELS[name])
         late = a["t"] >= 10
         right.plot(t[late], 100 * (a[f"ode_{name}"] / a[f"exact_{name}"] - 1)[late], color=color, label=LABELS[name])
     for name in ("sgd", "dana-decaying"):
         low, high = np.quantile(a[f"runs_{name}"], [0.1, 0.9], axis=0)
-        middle.fill_between(t, low, high, color=COLORS[name], alpha=0.3, lw=0, label=f"{LABELS[name]}: 80% of the runs")
-        middle.plot(t, a[f"exact_{name}"], color=COLORS[name], label=f"{LABELS[name]}: exact mean")
+        middle.fill_between(
+            t, low, high, color=optimizer_color(name), alpha=0.3, lw=0, label=f"{LABELS[name]}: 80% of the runs"
+        )
+        middle.plot(t, a[f"exact_{name}"], color=optimizer_color(name), label=f"{LABELS[name]}: exact mean")
         middle.plot(t, a[f"ode_{name}"], color="black", lw=1, ls=":")
     middle.plot([], [], color="black", lw=1, ls=":", label="equation in log time")
     _mark_limits(left, study)
@@ -90,8 +93,8 @@ def _mark_limits(panel: Axes, study: Study) -> None:
     panel.axhline(float(study.arrays["limit"]), color="black", lw=1, ls="--", label="limit risk")
     transition = 4 * p["d"] / p["batch"]
     if transition < p["steps"]:
-        panel.axvline(transition, color=COLORS["dana-constant"], lw=1, ls=":")
+        panel.axvline(transition, color=optimizer_color("dana-constant"), lw=1, ls=":")
         panel.annotate(
             "DANA-constant sets in, t = 4d/B", (transition, 0.98), (-4, 0), xycoords=("data", "axes fraction"),
-            textcoords="offset points", rotation=90, ha="right", va="top", fontsize=8, color=COLORS["dana-constant"],
+            textcoords="offset points", rotation=90, ha="right", va="top", fontsize=8, color=optimizer_color("dana-constant"),
         )  # fmt: skip

@@ -9,13 +9,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 
+from danalab.colors import optimizer_color
 from danalab.theory.prediction.exponents import FAMILIES
-from danalab.theory.prediction.measured import Report
+from danalab.theory.prediction.measured import MeasuredComparison
 from danalab.theory.prediction.predict import Prediction
-from danalab.theory.studies.study import COLORS, LABELS, Study, canvas, loglog
+from danalab.theory.studies.study import LABELS, Study, canvas, loglog
 
 
-def compute(prediction: Prediction, report: Report | None = None, **settings: Any) -> Study:
+def compute(prediction: Prediction, report: MeasuredComparison | None = None, **settings: Any) -> Study:
     """The prediction, and the comparison where there are measured curves, as a study."""
     times = np.geomspace(1, prediction.curves["sgd"].t[-1], 200)
     arrays = {"lam": prediction.spectrum.lam, "rho": prediction.spectrum.rho, "t": times}
@@ -62,7 +63,7 @@ def draw_figure(study: Study) -> Figure:
     spectrum.legend(loc="lower left")
     for family in FAMILIES:
         label = f"{LABELS[family]}: t^-{f['time_exponents'][family]:.2f}"
-        curves.plot(study.arrays["t"], study.arrays[f"risk_{family}"], color=COLORS[family], label=label)
+        curves.plot(study.arrays["t"], study.arrays[f"risk_{family}"], color=optimizer_color(family), label=label)
     loglog(
         curves, f"predicted on this spectrum, kappa = {f['kappa']:.2f}", "steps t", "population risk P (least squares)"
     )
@@ -84,7 +85,7 @@ def _draw_measured(panel: Axes, study: Study) -> None:
     base = next(row["exponent"] for row in rows if row["name"] == m["baseline"])
     for i, (row, amplitude) in enumerate(zip(rows, m["amplitudes"], strict=True)):
         x, loss = study.arrays[f"measured_{i}"]
-        color = COLORS.get(row["opt"], f"C{i}")
+        color = optimizer_color(row["opt"])
         panel.plot(
             x,
             loss - m["common_limit"],

@@ -5,13 +5,14 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.figure import Figure
 
+from danalab.colors import optimizer_color
 from danalab.errors import UserError
 from danalab.theory.dynamics.algorithms import ALGORITHMS, critical_kappa, dana_decaying, default_delta, standard
 from danalab.theory.dynamics.ode import ode
 from danalab.theory.precision import enable_x64
 from danalab.theory.problem.model import PLRF
 from danalab.theory.problem.spectra import binned_spectrum
-from danalab.theory.studies.study import COLORS, LABELS, Study, canvas, loglog
+from danalab.theory.studies.study import LABELS, Study, canvas, loglog
 
 SHOWN = ("sgd-m", "dana-constant", "dana-decaying", "ademamix")
 
@@ -58,10 +59,10 @@ def draw_figure(study: Study) -> Figure:
     figure, axes = canvas(1, 3, 5.0, 4.2)
     weight, memory, sweep = axes[0]
     for name in SHOWN:
-        weight.plot(a["t"], a[f"weight_{name}"], color=COLORS[name], label=LABELS[name])
+        weight.plot(a["t"], a[f"weight_{name}"], color=optimizer_color(name), label=LABELS[name])
         # The two DANA have one memory: dashes let both colours show.
         style = "--" if name == "dana-decaying" else "-"
-        memory.plot(a["t"], 1 / a[f"forget_{name}"], color=COLORS[name], ls=style, label=LABELS[name])
+        memory.plot(a["t"], 1 / a[f"forget_{name}"], color=optimizer_color(name), ls=style, label=LABELS[name])
     loglog(weight, "weight of the momentum", "steps t", "gamma3 / gamma2")
     loglog(memory, "memory of the momentum", "steps t", "1 / Delta [steps]")
     weight.set_ylim(1e-6, None)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.figure import Figure
 
+from danalab.colors import optimizer_color
 from danalab.theory.dynamics.algorithms import standard
 from danalab.theory.dynamics.ode import ode
 from danalab.theory.prediction.exponents import FAMILIES, Family, phase, time_exponents
 from danalab.theory.problem.spectra import binned_spectrum
 from danalab.theory.problem.sums import power_sum
-from danalab.theory.studies.study import COLORS, LABELS, Study, canvas
+from danalab.theory.studies.study import LABELS, Study, canvas
 
 _POINTS = ((1.0, 0.3), (1.0, 0.7), (1.0, 1.3))
 
@@ -40,15 +41,18 @@ def draw_figure(study: Study) -> Figure:
         name = phase(alpha, beta)
         for family in FAMILIES:
             panel.plot(
-                study.arrays["t"], study.arrays[f"slope_{name}_{family}"], color=COLORS[family], label=LABELS[family]
+                study.arrays["t"],
+                study.arrays[f"slope_{name}_{family}"],
+                color=optimizer_color(family),
+                label=LABELS[family],
             )
             if family == "dana-constant" and name != "Ia":
                 continue  # its capacity term takes over before these slopes are reached
             term, level = _leading(alpha, beta, family)
-            panel.axhline(level, color=COLORS[family], lw=1, ls="--")
+            panel.axhline(level, color=optimizer_color(family), lw=1, ls="--")
             panel.annotate(
                 f"{term}: {level:.3g}", (1.0, level), (-2, 3), xycoords=("axes fraction", "data"),
-                textcoords="offset points", ha="right", fontsize=8, color=COLORS[family],
+                textcoords="offset points", ha="right", fontsize=8, color=optimizer_color(family),
             )  # fmt: skip
         panel.set(xscale="log", xlabel="steps t", ylabel="-d log P / d log t", ylim=(0, 3.2))
         panel.set_title(f"phase {name}: alpha = {alpha:g}, beta = {beta:g}")

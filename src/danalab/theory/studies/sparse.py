@@ -11,9 +11,10 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LinearSegmentedColormap, LogNorm
 from matplotlib.figure import Figure
 
+from danalab.colors import optimizer_color
 from danalab.theory.problem.model import PLRF
 from danalab.theory.simulation.experts import moe
-from danalab.theory.studies.study import COLORS, LABELS, Study, canvas, loglog
+from danalab.theory.studies.study import LABELS, Study, canvas, loglog
 
 _ORDER = ("adana", "dana-mk4", "dana-star-mk4", "adam")
 
@@ -48,7 +49,9 @@ def draw_figure(study: Study) -> Figure:
             style = "-" if name == "adam" else styles[i % 4]
             if name == "dana-mk4" and i > 0:
                 continue  # the same as ADana wherever ADana is stable
-            total.plot(a["t"] + 1, a[f"total_{name}"][:, i], color=COLORS[name], ls=style, label=LABELS[name] + kappa)
+            total.plot(
+                a["t"] + 1, a[f"total_{name}"][:, i], color=optimizer_color(name), ls=style, label=LABELS[name] + kappa
+            )
     loglog(total, "total risk, geometric mean over draws", "steps t + 1", "population risk P")
     total.set_ylim(0.5 * float(a["limit"].mean()), 1e5)
     total.legend(loc="upper left", fontsize=8, ncols=2)

@@ -14,28 +14,6 @@ from matplotlib.figure import Figure
 
 from danalab.files import write_json
 
-COLORS = {
-    "adamw": "#1f77b4",
-    "adam": "#1f77b4",
-    "adana": "#228B22",
-    "dana-mk4": "#CD853F",
-    "dana-star": "#7f7f7f",
-    "dana-star-mk4": "#d62728",
-    "ademamix": "#9467bd",
-    "adamw-decaying-wd": "#00CED1",
-    "muon": "#ff7f0e",
-    "d-muon": "#8B4513",
-    "manau": "#e377c2",
-    "ademamix-decaying-wd": "#4B0082",
-    "soap": "#17becf",
-    "lion": "#DAA520",
-    "sgd": "#8c8c8c",
-    "sgd-m": "#3a3a3a",
-    "dana-constant": "#ff7f0e",
-    "dana-decaying": "#006d5b",
-}
-"""One colour for each optimizer, in every figure."""
-
 LABELS = {
     "adam": "Adam",
     "adamw": "AdamW",

@@ -1,4 +1,4 @@
-"""One fixed colour and marker for each optimizer, in every figure."""
+"""One fixed colour and marker for each optimizer and sequence mixer, in every figure of the package."""
 
 from __future__ import annotations
 
@@ -37,12 +37,15 @@ MARKERS = {
     "ademamix": "X",
 }
 """For eyes and printers without colours."""
+ALGORITHM_COLORS = {"adam": "#1f77b4", "sgd-m": "#3a3a3a", "dana-constant": "#ff7f0e", "dana-decaying": "#006d5b"}
+"""Algorithms of the theory that are not optimizers of `danalab.optim`."""
+MIXER_COLORS = {"resonance": "#228B22", "attention": "#d62728"}
 _OTHERS = ("#393b79", "#637939", "#ad494a", "#7b4173", "#3182bd", "#e6550d")
 
 
 def optimizer_color(opt: str) -> str:
-    """The optimizer's colour; one without a place of its own always gets the same of the remaining ones."""
-    return OPTIMIZER_COLORS.get(opt) or _OTHERS[sum(opt.encode()) % len(_OTHERS)]
+    """The colour of an optimizer or algorithm; an unlisted name always gets the same of a few others."""
+    return OPTIMIZER_COLORS.get(opt) or ALGORITHM_COLORS.get(opt) or _OTHERS[sum(opt.encode()) % len(_OTHERS)]
 
 
 def optimizer_marker(opt: str) -> str:

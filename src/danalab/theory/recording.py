@@ -26,6 +26,24 @@ def geometric_times(steps: int, ratio: float = 1.1) -> np.ndarray:
     return np.unique(np.concatenate([[0], np.floor(powers).astype(np.int64), [steps]]).clip(max=steps))
 
 
+def check_times(steps: int, batch: int, times: npt.ArrayLike | None) -> np.ndarray:
+    """The times to record; default `geometric_times`.
+
+    Raises:
+        UserError: `steps` or `batch` is not positive, or `times` are not ascending within 0..steps.
+    """
+    if batch < 1:
+        raise UserError(f"batch = {batch}: at least one sample a step is needed")
+    if steps < 1:
+        raise UserError(f"steps = {steps}: at least one step is needed")
+    if times is None:
+        return geometric_times(steps)
+    at = np.asarray(times, dtype=np.int64)
+    if at.ndim != 1 or not len(at) or (np.diff(at) < 0).any() or at[0] < 0 or at[-1] > steps:
+        raise UserError(f"times must be ascending and lie in 0..{steps}")
+    return at
+
+
 def padded(times: npt.ArrayLike, multiple: int = 64) -> jax.Array:
     """Repeat the last time up to a length that `multiple` divides, so that few lengths are ever compiled.
 

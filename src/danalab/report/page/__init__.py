@@ -1,0 +1,1 @@
+"""One self-contained HTML page: templates, palette for light and dark, inline SVG."""
