@@ -48,7 +48,7 @@ class Cluster:
 
 
 @dataclass(frozen=True)
-class Standing:
+class QueueState:
     """Which runs are where."""
 
     queued: list[Job]
@@ -59,7 +59,7 @@ class Standing:
     """Neither: to be submitted."""
 
 
-def standing(folder: Path, jobs: Sequence[Job]) -> Standing:
+def queue_state(folder: Path, jobs: Sequence[Job]) -> QueueState:
     """Where each unfinished run is.
 
     Raises:
@@ -71,7 +71,7 @@ def standing(folder: Path, jobs: Sequence[Job]) -> Standing:
         attempts.update(cells)
         logs |= {cell: _log(folder, name, i, len(cells)) for i, cell in enumerate(cells)}
     queued = _queued(folder)
-    found = Standing([], [], [])
+    found = QueueState([], [], [])
     for job in jobs:
         name = job.folder.name
         if job.is_finished():

@@ -22,7 +22,7 @@ from danalab.files import read_json, write_json
 from danalab.ladder.runs.grid import Cell
 from danalab.ladder.runs.pool import DIVERGED, Failure, Job, is_taken, run_jobs
 from danalab.ladder.runs.rows import portable_settings, write_rows
-from danalab.ladder.runs.slurm_arrays import Cluster, standing, submit_arrays, write_arrays
+from danalab.ladder.runs.slurm_arrays import Cluster, queue_state, submit_arrays, write_arrays
 from danalab.train.config.train_config import TrainConfig
 
 log = logging.getLogger(__name__)
@@ -90,7 +90,7 @@ def write_scripts(folder: Path, cells: Sequence[Cell], cluster: Cluster) -> list
         UserError: as `run_sweep`.
     """
     wanted, _ = _prepare(folder, cells)
-    open_ = standing(folder, wanted).open
+    open_ = queue_state(folder, wanted).open
     return write_arrays(folder, open_, cluster) if open_ else []
 
 
@@ -137,18 +137,18 @@ def _on_cluster(
     folder: Path, jobs: Sequence[Job], cluster: Cluster, gather: Callable[[], Any]
 ) -> tuple[list[Failure], list[Job]]:
     """(runs that failed, runs that are queued) once what was open has been submitted; waits where told."""
-    found = standing(folder, jobs)
+    found = queue_state(folder, jobs)
     if found.open:
         for answer in submit_arrays(write_arrays(folder, found.open, cluster)):
             log.info("%s", answer)
     if not cluster.wait:
         return found.failed, [*found.queued, *found.open]
-    found = standing(folder, jobs)
+    found = queue_state(folder, jobs)
     while found.queued:
         log.info("%d of %d runs are queued or under way", len(found.queued), len(jobs))
         time.sleep(cluster.poll_seconds)
         gather()
-        found = standing(folder, jobs)
+        found = queue_state(folder, jobs)
     left = [Failure(job, f"its job ended before the run did; see the logs in {folder / 'slurm'}") for job in found.open]
     return [*found.failed, *left], []
 

@@ -93,8 +93,9 @@ def _mark_limits(panel: Axes, study: Study) -> None:
     panel.axhline(float(study.arrays["limit"]), color="black", lw=1, ls="--", label="limit risk")
     transition = 4 * p["d"] / p["batch"]
     if transition < p["steps"]:
-        panel.axvline(transition, color=optimizer_color("dana-constant"), lw=1, ls=":")
+        color = optimizer_color("dana-constant")
+        panel.axvline(transition, color=color, lw=1, ls=":")
         panel.annotate(
             "DANA-constant sets in, t = 4d/B", (transition, 0.98), (-4, 0), xycoords=("data", "axes fraction"),
-            textcoords="offset points", rotation=90, ha="right", va="top", fontsize=8, color=optimizer_color("dana-constant"),
+            textcoords="offset points", rotation=90, ha="right", va="top", fontsize=8, color=color,
         )  # fmt: skip

@@ -40,19 +40,15 @@ def draw_figure(study: Study) -> Figure:
     for panel, (alpha, beta) in zip(axes[0], study.parameters["points"], strict=True):
         name = phase(alpha, beta)
         for family in FAMILIES:
-            panel.plot(
-                study.arrays["t"],
-                study.arrays[f"slope_{name}_{family}"],
-                color=optimizer_color(family),
-                label=LABELS[family],
-            )
+            color = optimizer_color(family)
+            panel.plot(study.arrays["t"], study.arrays[f"slope_{name}_{family}"], color=color, label=LABELS[family])
             if family == "dana-constant" and name != "Ia":
                 continue  # its capacity term takes over before these slopes are reached
             term, level = _leading(alpha, beta, family)
-            panel.axhline(level, color=optimizer_color(family), lw=1, ls="--")
+            panel.axhline(level, color=color, lw=1, ls="--")
             panel.annotate(
                 f"{term}: {level:.3g}", (1.0, level), (-2, 3), xycoords=("axes fraction", "data"),
-                textcoords="offset points", ha="right", fontsize=8, color=optimizer_color(family),
+                textcoords="offset points", ha="right", fontsize=8, color=color,
             )  # fmt: skip
         panel.set(xscale="log", xlabel="steps t", ylabel="-d log P / d log t", ylim=(0, 3.2))
         panel.set_title(f"phase {name}: alpha = {alpha:g}, beta = {beta:g}")
