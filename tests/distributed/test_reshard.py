@@ -14,10 +14,9 @@ from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from danalab.optim import DistributedMuonAdamW, build_optimizer
-from danalab.optim.distributed.zero.part import Part
+from danalab.optim.distributed.shards import TensorShard
 from danalab.train.checkpoint import tensors as flat
 from danalab.train.checkpoint.optimizer_state import flatten
-from danalab.train.checkpoint.parts import StoredPart
 from danalab.train.checkpoint.saver import Saver
 from danalab.train.checkpoint.store import META, CheckpointStore, verify
 from danalab.train.parallel.world import Layout, World, join
@@ -96,7 +95,7 @@ def train(model: nn.Module, optimizer: Any, steps: int = 2) -> None:
 
 def local(model: nn.Module, optimizer: Any) -> dict[str, Tensor]:
     tensors, _ = flat.collect(model, optimizer)
-    here = {k: v.values if isinstance(v, Part) else v for k, v in tensors.items()}
+    here = {k: v.values if isinstance(v, TensorShard) else v for k, v in tensors.items()}
     return {k: (v.to_local() if isinstance(v, DTensor) else v).clone() for k, v in here.items() if v is not None}
 
 
@@ -200,7 +199,7 @@ def read_own(rank: int, size: int, first: str, optimizer: str) -> tuple[bool, in
         read.extend(
             block.numel()
             for value in target.values()
-            for block in (value._blocks.values() if isinstance(value, StoredPart) else [])
+            for _, block in (value.blocks() if isinstance(value, TensorShard) else [])
         )
         load(target, folder)
 

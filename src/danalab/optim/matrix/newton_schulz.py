@@ -13,6 +13,7 @@ Source: K. Jordan et al., Muon (2024); Amsel et al. 2025, arXiv 2505.16932.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
@@ -120,6 +121,11 @@ def orthogonalize_each(
         stack = iterate(stack, chain)
         for k, i in enumerate(members):
             yield i, stack[k] if shapes[i][0] <= shapes[i][1] else stack[k].mT
+
+
+def matrix_shape(shape: Sequence[int]) -> tuple[int, int]:
+    """Rows and columns of a matrix, or of a convolution [out, in, *kernel] as the matrix [out, in * kernel]."""
+    return shape[0], math.prod(shape[1:])
 
 
 def flops(rows: int, columns: int) -> float:

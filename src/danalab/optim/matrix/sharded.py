@@ -11,8 +11,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from danalab.errors import UserError
 from danalab.optim.distributed.balance import owners
 from danalab.optim.distributed.dtensor.rows import RowExchange
-from danalab.optim.matrix.newton_schulz import Coefficients, flops, orthogonalize_each
-from danalab.optim.matrix.step import flat
+from danalab.optim.matrix.newton_schulz import Coefficients, flops, matrix_shape, orthogonalize_each
 
 
 def orthogonalize_shards(
@@ -62,7 +61,7 @@ def _by_owners(
 ) -> Iterator[tuple[int, Tensor]]:
     """Rows to the owner of each matrix, the owner's work, rows back: two all-to-alls, and every matrix is done once."""
     mesh = like[0].device_mesh
-    shapes = [flat(p.shape) for p in like]
+    shapes = [matrix_shape(p.shape) for p in like]
     way = RowExchange(shapes, owners([flops(*shape) for shape in shapes], mesh.size()), mesh)
     wholes = way.to_owners(local)
     work = orthogonalize_each(
@@ -85,7 +84,7 @@ def _by_all(
         return spread.full_tensor().flatten(1)
 
     everywhere = [Replicate()] * mesh.ndim
-    shapes = [flat(p.shape) for p in like]
+    shapes = [matrix_shape(p.shape) for p in like]
     for i, o in orthogonalize_each(shapes, whole, chain, local[0].dtype, local[0].device):
         o = o.reshape(like[i].shape).contiguous()
         yield i, DTensor.from_local(o, mesh, everywhere, run_check=False).redistribute(mesh, placements).to_local()

@@ -15,7 +15,13 @@ import torch
 from torch import Tensor
 
 from danalab.optim.core.rule import Rule
-from danalab.optim.matrix.newton_schulz import coefficients, default_dtype, orthogonalize, orthogonalize_each
+from danalab.optim.matrix.newton_schulz import (
+    coefficients,
+    default_dtype,
+    matrix_shape,
+    orthogonalize,
+    orthogonalize_each,
+)
 
 
 def muon_scalars(group: Mapping[str, Any], t: int) -> dict[str, Any]:
@@ -93,23 +99,23 @@ def update_all(
         return x.to(dtype)
 
     def apply(i: int, o: Tensor) -> None:
-        rate = s["lr"] * scale(flat(like[i].shape), s["matched_rms"])
+        rate = s["lr"] * scale(matrix_shape(like[i].shape), s["matched_rms"])
         ps[i].mul_(s["keep"]).add_(o.reshape(ps[i].shape).to(ps[i].dtype), alpha=-rate)
 
     whole: list[int] = []
-    sharded: dict[Any, list[int]] = {}
+    spread: dict[Any, list[int]] = {}
     for i, p in enumerate(like):
         mesh, placements = getattr(p, "device_mesh", None), getattr(p, "placements", None)
-        (whole if mesh is None else sharded.setdefault((mesh, placements), [])).append(i)
-    shapes = [flat(ps[i].shape) for i in whole]
+        (whole if mesh is None else spread.setdefault((mesh, placements), [])).append(i)
+    shapes = [matrix_shape(ps[i].shape) for i in whole]
     for k, o in orthogonalize_each(shapes, lambda k: direction(whole[k]).flatten(1), chain, dtype, ps[0].device):
         apply(whole[k], o)
-    if sharded:
-        from danalab.optim.matrix import sharded as matrix_shards
+    if spread:
+        from danalab.optim.matrix import sharded
 
-        for indices in sharded.values():
+        for indices in spread.values():
             parts = [direction(i) for i in indices]
-            for k, o in matrix_shards.orthogonalize_shards([like[i] for i in indices], parts, chain):
+            for k, o in sharded.orthogonalize_shards([like[i] for i in indices], parts, chain):
                 apply(indices[k], o)
 
 
@@ -134,9 +140,9 @@ def _matrices_of(stack: Tensor) -> Sequence[Tensor]:
     """The matrices of a stack that are here, of which each rank may have a part."""
     if getattr(stack, "device_mesh", None) is None:
         return stack.unbind(0)
-    from danalab.optim.matrix import sharded as matrix_shards
+    from danalab.optim.matrix import sharded
 
-    return matrix_shards.matrices_of(stack)
+    return sharded.matrices_of(stack)
 
 
 def _rule(name: str, scalars: Callable[[Mapping[str, Any], Any], dict[str, Any]]) -> Rule:
@@ -147,8 +153,3 @@ def _rule(name: str, scalars: Callable[[Mapping[str, Any], Any], dict[str, Any]]
 
 MUON = _rule("muon", muon_scalars)
 MATCHED_MUON = _rule("matched_muon", matched_scalars)
-
-
-def flat(shape: Any) -> tuple[int, int]:
-    """Rows and columns of a matrix, or of a convolution [out, in, *kernel]."""
-    return shape[0], math.prod(shape[1:])

@@ -7,14 +7,13 @@ twice, however many replicas there are.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from danalab.optim.distributed.balance import owners
-from danalab.optim.distributed.zero.part import Part
+from danalab.optim.distributed.shards import SavedTensor, TensorShard
 from danalab.train.parallel.world import World
 
 
@@ -26,18 +25,18 @@ class HostCopies:
         # Kept from save to save: fresh memory of this size would be paged in anew each time.
         self._copies: dict[str, Tensor] = {}
         self._specs: dict[str, Any] = {}
-        self._parts: dict[str, Part] = {}
+        self._shards: dict[str, TensorShard] = {}
 
-    def take(self, tensors: Mapping[str, Tensor | Part]) -> None:
+    def take(self, tensors: Mapping[str, SavedTensor]) -> None:
         """Copy this rank's share of `tensors` as they are now; returns when they are copied."""
         share: dict[str, Any] = share_of(tensors, self._world)
         self._copies = {name: self._copies[name] for name in share if name in self._copies}
         self._specs = {name: value._spec for name, value in share.items() if _is_sharded(value)}
-        self._parts = {name: replace(value, values=None) for name, value in share.items() if isinstance(value, Part)}
+        self._shards = {name: value.with_values(None) for name, value in share.items() if not isinstance(value, Tensor)}
         on_gpu = False
         with torch.no_grad():
             for name, value in share.items():
-                source: Tensor = value.to_local() if _is_sharded(value) else _values(value)
+                source: Tensor = value.to_local() if hasattr(value, "to_local") else value
                 copy = self._copies.get(name)
                 if copy is None or copy.shape != source.shape or copy.dtype != source.dtype:
                     copy = torch.empty(source.shape, dtype=source.dtype, device="cpu", pin_memory=source.is_cuda)
@@ -48,10 +47,10 @@ class HostCopies:
             torch.cuda.current_stream().synchronize()
 
     @property
-    def tensors(self) -> dict[str, Tensor | Part]:
+    def tensors(self) -> dict[str, SavedTensor]:
         """The copies, sharded as the originals are."""
-        found: dict[str, Tensor | Part] = {
-            name: replace(self._parts[name], values=copy) if name in self._parts else copy
+        found: dict[str, SavedTensor] = {
+            name: self._shards[name].with_values(copy) if name in self._shards else copy
             for name, copy in self._copies.items()
         }
         if not self._specs:
@@ -63,7 +62,7 @@ class HostCopies:
         return found | sharded
 
 
-def share_of(tensors: Mapping[str, Tensor | Part], world: World) -> dict[str, Tensor | Part]:
+def share_of(tensors: Mapping[str, SavedTensor], world: World) -> dict[str, SavedTensor]:
     """Those of `tensors` that this rank writes: its shards and parts, and an even part of what is replicated.
 
     All ranks call it with the same names and shapes, and together they have everything once.
@@ -71,7 +70,7 @@ def share_of(tensors: Mapping[str, Tensor | Part], world: World) -> dict[str, Te
     if world.size == 1:
         return dict(tensors)
     alike: dict[int, list[tuple[str, int]]] = {}
-    mine = {name for name, value in tensors.items() if isinstance(value, Part) and value.values is not None}
+    mine = {name for name, value in tensors.items() if not isinstance(value, Tensor) and value.values is not None}
     others = {name: value for name, value in tensors.items() if isinstance(value, Tensor)}
     for name, value in others.items():
         copies, place = _copies(value, world)
@@ -98,13 +97,6 @@ def _copies(value: Tensor, world: World) -> tuple[int, int]:
             place = place * mesh.size(dim) + at[dim]
             copies *= mesh.size(dim)
     return copies, place
-
-
-def _values(value: Tensor | Part) -> Tensor:
-    if isinstance(value, Tensor):
-        return value
-    assert value.values is not None
-    return value.values
 
 
 def _is_sharded(value: Any) -> bool:

@@ -15,17 +15,15 @@ import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from torch import Tensor
-
 from danalab.errors import UserError
 from danalab.files import sha256
-from danalab.optim.distributed.zero.part import Part
+from danalab.optim.distributed.shards import SavedTensor
 from danalab.train.checkpoint.all_ranks import run_on_all_ranks
 from danalab.train.parallel.world import World
 
 log = logging.getLogger(__name__)
 
-Writer = Callable[[Mapping[str, Tensor | Part], Path], None]
+Writer = Callable[[Mapping[str, SavedTensor], Path], None]
 
 
 def local_folder(given: Path | None, run: Path, rank: int) -> Path | None:
@@ -59,7 +57,7 @@ class LocalDisk:
         self._in_use = True
         shutil.rmtree(folder, ignore_errors=True)  # of a process that was killed
 
-    def __call__(self, tensors: Mapping[str, Tensor | Part], target: Path) -> None:
+    def __call__(self, tensors: Mapping[str, SavedTensor], target: Path) -> None:
         """Write `tensors` into `target`. Collective.
 
         Raises:
@@ -83,7 +81,7 @@ class LocalDisk:
                 return
         self._write(tensors, target)
 
-    def _stage(self, tensors: Mapping[str, Tensor | Part]) -> Path:
+    def _stage(self, tensors: Mapping[str, SavedTensor]) -> Path:
         def make() -> Path:
             self.folder.mkdir(parents=True, exist_ok=True)
             return Path(tempfile.mkdtemp(dir=self.folder))

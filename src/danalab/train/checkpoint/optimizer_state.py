@@ -13,13 +13,13 @@ from typing import Any
 from torch import Tensor
 
 from danalab.errors import UserError
-from danalab.optim.distributed.zero.part import Part
+from danalab.optim.distributed.shards import SavedTensor
 
 OPTIM, EXTRA = "optim.", "optim_extra."
 _TENSOR, _TUPLE, _PAIRS = "__tensor__", "__tuple__", "__pairs__"
 
 
-def flatten(state_dict: Mapping[str, Any], names: Sequence[str]) -> tuple[dict[str, Tensor | Part], dict[str, Any]]:
+def flatten(state_dict: Mapping[str, Any], names: Sequence[str]) -> tuple[dict[str, SavedTensor], dict[str, Any]]:
     """(tensors, or parts of them, by flat name; everything else).
 
     Args:
@@ -27,12 +27,12 @@ def flatten(state_dict: Mapping[str, Any], names: Sequence[str]) -> tuple[dict[s
     Raises:
         UserError: a value that is neither a tensor nor plain; names it.
     """
-    tensors: dict[str, Tensor | Part] = {}
+    tensors: dict[str, SavedTensor] = {}
     plain: dict[str, dict[str, Any]] = {}
     keys = [key for group in state_dict["param_groups"] for key in group["params"]]
     for name, key in zip(names, keys, strict=True):
         for what, value in state_dict["state"].get(key, {}).items():
-            if isinstance(value, (Tensor, Part)):
+            if _is_tensor(value):
                 tensors[f"{OPTIM}{name}.{what}"] = _detached(value)
             else:
                 plain.setdefault(name, {})[what] = _encode(value, f"{OPTIM}{name}.{what}", tensors)
@@ -62,7 +62,7 @@ def unflatten(
     meta: Mapping[str, Any],
     stored: Sequence[str],
     groups: Sequence[Mapping[str, Any]],
-    tensor: Callable[[str, str | None], Tensor | Part],
+    tensor: Callable[[str, str | None], SavedTensor],
 ) -> dict[str, Any]:
     """A state_dict again.
 
@@ -98,11 +98,11 @@ def _encode_setting(value: Any, name: str) -> Any:
     return list(value) if isinstance(value, tuple) else _encode(value, name, None)
 
 
-def _encode(value: Any, flat: str, tensors: dict[str, Tensor | Part] | None) -> Any:
+def _encode(value: Any, flat: str, tensors: dict[str, SavedTensor] | None) -> Any:
     """`value` for JSON; tensors in it go to `tensors`."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
-    if isinstance(value, (Tensor, Part)) and tensors is not None:
+    if _is_tensor(value) and tensors is not None:
         tensors[flat] = _detached(value)
         return {_TENSOR: flat}
     if isinstance(value, (list, tuple)):
@@ -113,7 +113,12 @@ def _encode(value: Any, flat: str, tensors: dict[str, Tensor | Part] | None) -> 
     raise UserError(f"optimizer state {flat} is a {type(value).__name__}, which a checkpoint cannot hold")
 
 
-def _detached(value: Tensor | Part) -> Tensor | Part:
+def _is_tensor(value: Any) -> bool:
+    """Whether a value is a tensor, or a shard that torch.distributed.checkpoint can write."""
+    return isinstance(value, Tensor) or hasattr(value, "__create_write_items__")
+
+
+def _detached(value: SavedTensor) -> SavedTensor:
     return value.detach() if isinstance(value, Tensor) else value
 
 
@@ -124,7 +129,7 @@ def _plain_keys(value: Mapping[Any, Any], flat: str) -> Iterator[tuple[Any, Any]
         yield key, item
 
 
-def _decode(value: Any, tensor: Callable[[str], Tensor | Part]) -> Any:
+def _decode(value: Any, tensor: Callable[[str], SavedTensor]) -> Any:
     if isinstance(value, list):
         return [_decode(item, tensor) for item in value]
     if not isinstance(value, dict):

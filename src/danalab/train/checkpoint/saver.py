@@ -16,10 +16,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from danalab.errors import UserError
-from danalab.optim.distributed.zero.part import Part
+from danalab.optim.distributed.shards import SavedTensor
 from danalab.train.checkpoint import tensors as flat
 from danalab.train.checkpoint.all_ranks import run_on_all_ranks
 from danalab.train.checkpoint.host_copies import HostCopies
@@ -64,7 +62,7 @@ class Saver:
         asynchronous: bool = True,
         world: World = World.single(),  # noqa: B008 - frozen
         local_folder: Path | None = None,
-        write: Callable[[Mapping[str, Tensor | Part], Path], None] | None = None,
+        write: Callable[[Mapping[str, SavedTensor], Path], None] | None = None,
     ):
         """Args:
         world: all ranks make a saver, and call it at the same steps.
@@ -88,7 +86,7 @@ class Saver:
     def save(
         self,
         step: int,
-        tensors: Mapping[str, Tensor | Part],
+        tensors: Mapping[str, SavedTensor],
         meta: dict[str, Any],
         *,
         before: Callable[[], None] = lambda: None,

@@ -23,10 +23,9 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from danalab.errors import UserError
-from danalab.optim.distributed.zero import DistributedMuonAdamW
-from danalab.optim.distributed.zero.part import Part
+from danalab.optim.distributed.shards import SavedTensor, empty_shard, sharded_state_dict
 from danalab.train.checkpoint.optimizer_state import flatten, unflatten
-from danalab.train.checkpoint.parts import PartPlanner, PartReader, StoredPart
+from danalab.train.checkpoint.planner import LoadPlanner, SavePlanner
 from danalab.train.checkpoint.store import DamagedCheckpointError
 from danalab.train.parallel.world import World
 
@@ -39,18 +38,17 @@ def parameter_names(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[
     return [names[id(p)] for group in optimizer.param_groups for p in group["params"]]
 
 
-def collect(model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor | Part], dict[str, Any]]:
+def collect(model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[dict[str, SavedTensor], dict[str, Any]]:
     """(flat tensors, aliasing what training changes; plain values for meta.json).
 
-    Collective for an optimizer whose state is scattered over ranks (`DistributedMuonAdamW`): each gives its parts.
+    Collective for an optimizer whose state is sharded in its own way: each rank gives its shards.
     """
-    tensors: dict[str, Tensor | Part] = {MODEL + name: value.detach() for name, value in model.state_dict().items()}
-    saved = optimizer.part_state_dict() if isinstance(optimizer, DistributedMuonAdamW) else optimizer.state_dict()
-    state, plain = flatten(saved, parameter_names(model, optimizer))
+    tensors: dict[str, SavedTensor] = {MODEL + name: value.detach() for name, value in model.state_dict().items()}
+    state, plain = flatten(sharded_state_dict(optimizer), parameter_names(model, optimizer))
     return tensors | state, plain
 
 
-def write(tensors: Mapping[str, Tensor | Part], folder: Path, world: World = World.single()) -> None:  # noqa: B008 - frozen
+def write(tensors: Mapping[str, SavedTensor], folder: Path, world: World = World.single()) -> None:  # noqa: B008 - frozen
     """Write host tensors into `folder`; with several ranks, each those that it is given. Collective.
 
     Args:
@@ -63,9 +61,9 @@ def write(tensors: Mapping[str, Tensor | Part], folder: Path, world: World = Wor
     try:
         with _quietly():
             dcp.save(
-                {name: StoredPart(value) if isinstance(value, Part) else value for name, value in tensors.items()},
+                dict(tensors),
                 storage_writer=writer,
-                planner=PartPlanner(),
+                planner=SavePlanner(),
                 no_dist=alone,
                 process_group=None if alone else world.control,
             )
@@ -155,24 +153,15 @@ def _read_optimizer(
     saved_names: list[str] = meta["names"]
     if names != saved_names or [len(group["params"]) for group in optimizer.param_groups] != meta["counts"]:
         raise DamagedCheckpointError(f"{folder}: its optimizer has other parameters or groups than this one")
-    parameters = dict(zip(names, [p for group in optimizer.param_groups for p in group["params"]], strict=True))
-    numbers = {name: number for number, name in enumerate(names)}
-    target: dict[str, Tensor | StoredPart] = {}
+    indices = {name: index for index, name in enumerate(names)}
+    target: dict[str, SavedTensor] = {}
 
-    def place(flat: str, name: str | None) -> Tensor | Part:
+    def place(flat: str, name: str | None) -> SavedTensor:
         entry = stored[flat]
         if not isinstance(entry, TensorStorageMetadata):
             raise DamagedCheckpointError(f"{folder}: {flat} is no tensor")
-        dtype = entry.properties.dtype
-        if name is not None and entry.size and isinstance(optimizer, DistributedMuonAdamW):
-            part = optimizer.room(numbers[name], entry.size, dtype)
-            if part.values is not None:
-                target[flat] = StoredPart(part)
-            return part
-        if name is not None and tuple(entry.size) == tuple(parameters[name].shape):
-            found = torch.zeros_like(parameters[name], dtype=dtype)  # sharded alike
-        else:
-            found = torch.zeros(entry.size, dtype=dtype)
+        shape, dtype = entry.size, entry.properties.dtype
+        found = torch.zeros(shape, dtype=dtype) if name is None else empty_shard(optimizer, indices[name], shape, dtype)
         target[flat] = found
         return found
 
@@ -187,9 +176,9 @@ def _read_optimizer(
     optimizer.load_state_dict(state)
 
 
-def _load(target: Mapping[str, Tensor | StoredPart], folder: Path) -> None:
+def _load(target: Mapping[str, SavedTensor], folder: Path) -> None:
     with _quietly():
-        dcp.load(dict(target), storage_reader=dcp.FileSystemReader(folder), planner=PartReader(), no_dist=True)
+        dcp.load(dict(target), storage_reader=dcp.FileSystemReader(folder), planner=LoadPlanner(), no_dist=True)
 
 
 class _Writer(dcp.FileSystemWriter):

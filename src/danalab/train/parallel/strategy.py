@@ -25,7 +25,7 @@ from danalab.models import ModelConfig, build_model
 from danalab.models.decoder import Decoder
 from danalab.optim import build_optimizer
 from danalab.optim.distributed.dtensor.layout import whole_of
-from danalab.optim.distributed.zero.part import Part
+from danalab.optim.distributed.shards import SavedTensor
 from danalab.train.parallel.norms import whole_norms
 from danalab.train.parallel.world import World
 
@@ -138,7 +138,7 @@ class ParallelStrategy:
         """What a row of metrics should say of it."""
         return {}
 
-    def stored(self, values: Mapping[str, Tensor | Part]) -> Mapping[str, Tensor | Part]:
+    def stored(self, values: Mapping[str, SavedTensor]) -> Mapping[str, SavedTensor]:
         """The tensors of a checkpoint, for those that model and optimizer have."""
         return values
 

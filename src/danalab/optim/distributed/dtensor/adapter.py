@@ -16,11 +16,17 @@ from danalab.optim.core.checks import check_gradients, check_numbers_of, check_p
 from danalab.optim.core.dummy_step import is_rehearsal
 from danalab.optim.core.groups import as_given, hyper, named_groups
 from danalab.optim.core.state import replaced_too_late
-from danalab.optim.distributed.dtensor import loading
 from danalab.optim.distributed.dtensor import state as states
 from danalab.optim.distributed.dtensor.nested import as_kept, map_leaves
-from danalab.optim.distributed.dtensor.placement import by_rows, place_parameters
-from danalab.optim.distributed.dtensor.places import LocalShard, OwnedFull, Plain, gather_rows, scatter_rows
+from danalab.optim.distributed.dtensor.placement import (
+    LocalShard,
+    OwnedFull,
+    Plain,
+    by_rows,
+    gather_rows,
+    place_parameters,
+    scatter_rows,
+)
 from danalab.optim.registry.spec import OptimizerSpec
 
 TOUCHING = ("train", "eval", "update_hessian")
@@ -272,7 +278,7 @@ class DTensorAdapter(torch.optim.Optimizer):
 
     def _complete(self) -> None:
         """Give the parameters that have taken no step a state of the right form, as ranks and checkpoints need it."""
-        loading.rehearse(self.inner, [place for i, place in enumerate(self._places) if i not in self._stepped])
+        states.rehearse(self.inner, [place for i, place in enumerate(self._places) if i not in self._stepped])
         for inner, outer in zip(self.inner.param_groups, self.param_groups, strict=True):
             for key, value in hyper(inner).items():
                 outer.setdefault(key, value)
@@ -310,14 +316,14 @@ class DTensorAdapter(torch.optim.Optimizer):
         self._follow_replaced()
         for hook in self._optimizer_load_state_dict_pre_hooks.values():
             state_dict = hook(self, state_dict) or state_dict
-        saved = loading.check(self, state_dict)
+        saved = states.check_loadable(self, state_dict)
         loaded = [saved["state"].get(key, {}) for group in saved["param_groups"] for key in group["params"]]
         stepped: set[int] = set()
         start = 0
         for group, saved_group in zip(self.param_groups, saved["param_groups"], strict=True):
-            stepped |= {start + k for k in range(len(group["params"])) if not loading.waits(saved, saved_group, k)}
-            own = {key: group[key] for key in loading.HOW if key in group}
-            group.update({key: value for key, value in hyper(saved_group).items() if key not in loading.NOTES})
+            stepped |= {start + k for k in range(len(group["params"])) if not states.waits(saved, saved_group, k)}
+            own = {key: group[key] for key in states.HOW if key in group}
+            group.update({key: value for key, value in hyper(saved_group).items() if key not in states.NOTES})
             group.update(own)
             start += len(group["params"])
         for inner, outer in zip(self.inner.param_groups, self.param_groups, strict=True):

@@ -1,14 +1,212 @@
-"""Which place (`danalab.optim.distributed.dtensor.places`) each parameter gets, and which of them travel together."""
+"""Where a parameter is when an optimizer of plain tensors steps: stand-ins for DTensors, and what becomes of state.
+
+plain tensor                    itself
+DTensor, element-wise rule      its local part (an alias); state lies as the parameter does
+DTensor, other rules            the whole of it, on one rank that owns it, for the length of the step
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+from danalab.optim.core.state import local, local_gradient
 from danalab.optim.distributed.balance import owners
-from danalab.optim.distributed.dtensor.places import LocalShard, OwnedFull, Plain
+from danalab.optim.distributed.dtensor.nested import Outline
 from danalab.optim.distributed.modes import require_supported
 from danalab.optim.registry.spec import OptimizerSpec
+
+
+class Plain:
+    """A plain tensor, on every rank that has it."""
+
+    def __init__(self, p: Any):
+        self.p = p
+        self.proxy: Tensor | None = p
+
+    def gather(self) -> None:
+        """Make the stand-in ready for a step: its value and its gradient."""
+
+    def scatter(self) -> None:
+        """Take over what the step has changed."""
+
+    def to_global(self, leaf: Any) -> Any:
+        """A leaf of the optimizer's state as the world sees it."""
+        return leaf
+
+    def to_local(self, leaf: Any) -> Any:
+        """A leaf of a state_dict as this rank's optimizer keeps it, a copy."""
+        if not isinstance(leaf, Tensor):
+            return leaf
+        from danalab.optim.distributed.dtensor.layout import whole_of
+
+        leaf = whole_of(leaf)
+        return leaf.to(self.p.device if leaf.ndim else leaf.device, copy=True)
+
+    @property
+    def shape(self) -> Any:
+        """Shape of the stand-in, which may have no values between steps."""
+        return self.p.shape
+
+
+class LocalShard(Plain):
+    """The local part of a DTensor, for rules that take each coordinate by itself."""
+
+    def __init__(self, p: Any):
+        self.p = p
+        self.proxy = Parameter(local(p.detach()), requires_grad=p.requires_grad)
+
+    def gather(self) -> None:
+        part = local(self.p.detach())
+        if self.proxy.data_ptr() != part.data_ptr():  # pyright: ignore[reportOptionalMemberAccess]
+            self.proxy.data = part  # pyright: ignore[reportOptionalMemberAccess]
+        if self.p.grad is not None:
+            self.proxy.grad = local_gradient(self.p.grad, self.p)  # pyright: ignore[reportOptionalMemberAccess]
+
+    def scatter(self) -> None:
+        self.proxy.grad = None  # pyright: ignore[reportOptionalMemberAccess]
+
+    def process_groups(self) -> tuple[Any, ...]:
+        """Groups of ranks over which, one after another, a sum over this part becomes one over the parameter."""
+        mesh = self.p.device_mesh
+        cutting = [d for d, placement in enumerate(self.p.placements) if not placement.is_replicate()]
+        return tuple(mesh.get_group(d) for d in cutting if mesh.size(d) > 1)
+
+    def to_global(self, leaf: Any) -> Any:
+        from danalab.optim.distributed.dtensor.layout import spread_like
+
+        same = isinstance(leaf, Tensor) and leaf.ndim > 0 and leaf.shape == self.shape
+        return spread_like(leaf, self.p) if same else leaf
+
+    def to_local(self, leaf: Any) -> Any:
+        from danalab.optim.distributed.dtensor.layout import cut, whole_of
+
+        if not isinstance(leaf, Tensor):
+            return leaf
+        mesh, placements = self.p.device_mesh, self.p.placements
+        if getattr(leaf, "placements", None) == placements and getattr(leaf, "device_mesh", None) == mesh:
+            return local(leaf.detach()).to(self.p.device, copy=True)
+        leaf = whole_of(leaf)
+        if leaf.ndim and leaf.shape == self.p.shape:
+            return cut(leaf, mesh, placements).to(self.p.device, copy=True).contiguous()
+        return leaf.clone()
+
+    @property
+    def shape(self) -> Any:
+        return local(self.p.detach()).shape
+
+
+class OwnedFull(Plain):
+    """The whole of a DTensor, on its owner; on other ranks there is no stand-in.
+
+    Between steps the stand-in has no values: these are where the parameter is, in shards.
+    """
+
+    def __init__(self, p: Any, owner: int):
+        from danalab.optim.distributed.dtensor.layout import own_place
+
+        self.p, self.owner = p, owner
+        self.mesh = p.device_mesh
+        self.is_mine = own_place(self.mesh) == owner
+        self.proxy = None
+        if self.is_mine:
+            self.proxy = Parameter(torch.empty(p.shape, dtype=p.dtype, device=p.device), p.requires_grad)
+
+    def gather(self) -> None:
+        from danalab.optim.distributed.dtensor.layout import whole_of
+
+        value = whole_of(self.p)
+        g = self.p.grad
+        if g is not None:
+            if g.placements != self.p.placements:
+                g = g.redistribute(placements=self.p.placements)
+            g = whole_of(g)
+        if self.proxy is not None:
+            self.proxy.data = value.contiguous()
+            self.proxy.grad = g
+
+    def scatter(self) -> None:
+        from danalab.optim.distributed.dtensor.layout import broadcast_, cut
+
+        part = local(self.p.detach())
+        if self.proxy is not None:
+            value = self.proxy.data
+            self.release()
+        else:
+            value = torch.empty(self.p.shape, dtype=part.dtype, device=part.device)
+        part.copy_(cut(broadcast_(value, self.mesh, self.owner), self.mesh, self.p.placements))
+
+    @property
+    def is_cut_by_rows(self) -> bool:
+        """Whether each rank has rows of it, as FSDP2 alone does, so that `RowExchange` can carry it."""
+        kind = type(self.p.placements[0]).__name__
+        return self.mesh.ndim == 1 and kind == "Shard" and self.p.placements[0].dim == 0
+
+    def release(self) -> None:
+        """Let go of the values."""
+        if self.proxy is not None:
+            self.proxy.grad = None
+            self.proxy.data = self.proxy.data.new_empty(0)
+
+    def to_global(self, leaf: Any) -> Any:
+        """A DTensor of what the owner has and the others know the form of. Collective."""
+        from torch.distributed.tensor import DTensor, Replicate, Shard
+
+        from danalab.optim.distributed.dtensor.layout import broadcast_, cut, spread_like
+
+        if not isinstance(leaf, (Tensor, Outline)):
+            return leaf
+        value = leaf.empty(self.p.device) if isinstance(leaf, Outline) else leaf.detach().contiguous()
+        on_host = value.device.type == "cpu" and self.p.device.type != "cpu"
+        value = broadcast_(value.to(self.p.device), self.mesh, self.owner)
+        if value.ndim == 0:
+            return value.cpu() if on_host else value
+        if value.shape == self.p.shape:
+            return spread_like(cut(value, self.mesh, self.p.placements).contiguous(), self.p)
+        spread: Sequence[Any] = [*[Replicate()] * (self.mesh.ndim - 1), Shard(0)]
+        part = cut(value, self.mesh, spread).contiguous()
+        return DTensor.from_local(part, self.mesh, spread, run_check=False, shape=value.shape, stride=value.stride())
+
+    def to_local(self, leaf: Any) -> Any:
+        from danalab.optim.distributed.dtensor.layout import whole_of
+
+        if not isinstance(leaf, Tensor):
+            return leaf
+        value = whole_of(leaf)
+        return value.to(self.p.device if value.ndim else value.device, copy=True) if self.is_mine else None
+
+
+def gather_rows(places: Sequence[OwnedFull]) -> Any:
+    """`gather` for owned parameters on one mesh, cut by rows, of one dtype; all with gradients or none. Collective.
+
+    Returns:
+        The way that they came.
+    """
+    from danalab.optim.distributed.dtensor.rows import RowExchange
+
+    way = RowExchange([place.p.shape for place in places], [place.owner for place in places], places[0].mesh)
+    values = way.to_owners([local(place.p.detach()) for place in places])
+    with_grads = places[0].p.grad is not None
+    grads = way.to_owners([local_gradient(place.p.grad, place.p) for place in places]) if with_grads else {}
+    for i in way.mine:
+        proxy = places[i].proxy
+        assert proxy is not None
+        proxy.data, proxy.grad = values[i], grads.get(i)
+    return way
+
+
+def scatter_rows(places: Sequence[OwnedFull], way: Any) -> None:
+    """`scatter` for what `gather_rows` brought. Collective."""
+    values = {i: places[i].proxy.data for i in way.mine}  # pyright: ignore[reportOptionalMemberAccess]
+    parts = [local(place.p.detach()) for place in places]
+    for part, new in zip(parts, way.from_owners(values, parts[0]), strict=True):
+        part.copy_(new)
+    for place in places:
+        place.release()
 
 
 def place_parameters(spec: OptimizerSpec, params: Sequence[Any]) -> list[Plain]:

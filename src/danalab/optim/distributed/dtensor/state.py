@@ -1,14 +1,27 @@
-"""The state of an optimizer that steps on stand-ins, as the outside has it: of the parameters that these stand for."""
+"""State of an optimizer that steps on proxies, in the form that users and checkpoints see: by parameters.
+
+State that no step has made yet has the form that a dummy step gives it (`rehearse`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from danalab.optim.distributed.dtensor.nested import as_tensors, map_leaves, outline_of
-from danalab.optim.distributed.dtensor.places import OwnedFull, Plain
+from danalab.errors import UserError
+from danalab.optim.core.groups import called, hyper
+from danalab.optim.core.state import FOREIGN
+from danalab.optim.distributed.dtensor.nested import as_tensors, leaves, map_leaves, outline_of
+from danalab.optim.distributed.dtensor.placement import OwnedFull, Plain
+
+HOW = ("foreach", "fused", "capturable", "differentiable")
+"""Group keys that say how to compute, not what: a checkpoint does not change them."""
+
+NOTES = ("unstepped", "made_by")
+"""Group keys of a state_dict that are not settings."""
 
 
 def own_state(inner: torch.optim.Optimizer, place: Plain) -> dict[str, Any]:
@@ -59,3 +72,122 @@ def _outlines(inner: torch.optim.Optimizer, places: Sequence[Plain]) -> dict[int
         for part in gather_objects(mine, mesh):
             found.update(part)
     return found
+
+
+@torch.no_grad()
+def rehearse(inner: torch.optim.Optimizer, places: Sequence[Plain]) -> None:
+    """Let the optimizer make state for parameters that have none, by a step on ones, one after another.
+
+    Parameters, gradients and settings are as before afterwards. The new state is zero, and so are settings that the
+    optimizer adds at its first step.
+    """
+    waiting = [place for place in places if place.proxy is not None and not inner.state.get(place.proxy)]
+    if not waiting:
+        return
+    everything = [q for group in inner.param_groups for q in group["params"]]
+    grads = [q.grad for q in everything]
+    before = [{key: _copy(value) for key, value in hyper(group).items()} for group in inner.param_groups]
+    for q in everything:
+        q.grad = None
+    try:
+        for place in waiting:
+            q = place.proxy
+            assert q is not None
+            data = q.data
+            # Ones: with zeros, some keep a number in place of a tensor.
+            q.data = torch.ones(place.shape, dtype=q.dtype, device=q.device)
+            q.grad = torch.ones_like(q)
+            for group in inner.param_groups:
+                group["lr"] = torch.zeros_like(group["lr"]) if isinstance(group["lr"], Tensor) else 0.0
+            try:
+                inner.step()
+                inner.state[q] = map_leaves(dict(inner.state[q]), _zero)  # which for many is where they begin
+            finally:
+                q.data, q.grad = data, None
+                for group, settings in zip(inner.param_groups, before, strict=True):
+                    new = {key: _zero(value) for key, value in hyper(group).items() if key not in settings}
+                    group.update({key: _copy(value) for key, value in settings.items()})
+                    group.update(new)
+    finally:
+        for q, g in zip(everything, grads, strict=True):
+            q.grad = g
+
+
+def _copy(value: Any) -> Any:
+    return value.clone() if isinstance(value, Tensor) else value
+
+
+def _zero(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return torch.zeros_like(value)
+    return type(value)(0) if isinstance(value, (int, float)) else value  # a bool becomes False
+
+
+def check_loadable(optimizer: Any, saved: Any) -> Mapping[str, Any]:
+    """Refuse a state_dict of another optimizer or another model; see `DTensorAdapter.load_state_dict`.
+
+    Raises:
+        UserError: names the first thing that does not fit.
+    """
+    owner = optimizer.spec.name
+    if not isinstance(saved, Mapping) or not {"state", "param_groups"} <= set(saved):
+        raise UserError(f"{owner}: not an optimizer state_dict (it has no 'state' and 'param_groups')")
+    groups, saved_groups = optimizer.param_groups, saved["param_groups"]
+    have, found = [len(group["params"]) for group in groups], [len(group["params"]) for group in saved_groups]
+    if have != found:
+        raise UserError(
+            f"{owner}: the state_dict has groups of {found} parameters, this optimizer of {have};"
+            " build it with the groups of the saved run"
+        )
+    needed = {key for key in optimizer.inner.defaults if key in groups[0] and key not in HOW}
+    for number, group in enumerate(saved_groups):
+        maker = group.get("made_by", owner)
+        if maker != owner:
+            raise UserError(f"{owner}: the state_dict belongs to optimizer '{maker}'; load it into one of its kind")
+        missing = sorted(needed - set(group))
+        foreign = sorted(key for key in FOREIGN if key in group and key not in groups[number])
+        if missing or foreign:
+            lacks = f"lacks {', '.join(missing)}" if missing else ""
+            has = f"has {', '.join(foreign)}" if foreign else ""
+            raise UserError(
+                f"{owner}: the state_dict belongs to another optimizer (group {number}"
+                f" {' and '.join(filter(None, (lacks, has)))}); load it into the one that saved it"
+            )
+    optimizer._complete()
+    expected = forms(optimizer.inner, optimizer._places)
+    may_be = getattr(optimizer.inner, "optional_state", ())
+    positions = [(group, k) for group in saved_groups for k in range(len(group["params"]))]
+    for i, (group, k) in enumerate(positions):
+        if not waits(saved, group, k):
+            p = optimizer._places[i].p
+            entry = saved["state"].get(group["params"][k], {})
+            _check_entry(owner, called(optimizer._names[i], p), p, entry, expected[i], may_be)
+    return saved
+
+
+def waits(saved: Mapping[str, Any], group: Mapping[str, Any], k: int) -> bool:
+    """Whether parameter k of a group of a state_dict had taken no step; by its state, where nothing else says so."""
+    if "unstepped" in group:
+        return k in group["unstepped"]
+    return not saved["state"].get(group["params"][k])
+
+
+def _check_entry(
+    owner: str, name: str, p: Tensor, entry: Mapping[str, Any], form: Mapping[str, Any], may_be: Sequence[str]
+) -> None:
+    lacks = sorted(set(form) - set(entry) - set(may_be))
+    extra = sorted(set(entry) - set(form) - set(may_be))
+    if lacks or extra:
+        parts = [f"lacks {', '.join(lacks)}"] * bool(lacks) + [f"has {', '.join(extra)}"] * bool(extra)
+        raise UserError(
+            f"{owner}: the state of {name} {' and '.join(parts)}: it belongs to another optimizer or to other"
+            " settings; load it into the one that saved it"
+        )
+    shapes = {path: tuple(leaf.shape) for path, leaf in leaves(dict(form)) if hasattr(leaf, "shape")}
+    for path, leaf in leaves(dict(entry)):
+        want = shapes.get(path)
+        if isinstance(leaf, Tensor) and want is not None and tuple(leaf.shape) != want:
+            raise UserError(
+                f"{owner}: {path} of {name} has shape {tuple(leaf.shape)} in the state_dict, needs {want} for a"
+                f" parameter of shape {tuple(p.shape)}: it was saved from another model"
+            )

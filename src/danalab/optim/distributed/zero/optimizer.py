@@ -25,12 +25,17 @@ from danalab.optim.core.groups import as_given, called, hyper
 from danalab.optim.core.optimizer import RuleOptimizer
 from danalab.optim.core.state import check_state_dict
 from danalab.optim.core.stats import collect
-from danalab.optim.distributed.zero.buckets import BucketTraffic
-from danalab.optim.distributed.zero.gradients import SharedGradients
+from danalab.optim.distributed.shards import SavedTensor
+from danalab.optim.distributed.zero.buckets import BucketTraffic, SharedGradients
 from danalab.optim.distributed.zero.layout import plan
-from danalab.optim.distributed.zero.own import optimizer_of, own_pieces
-from danalab.optim.distributed.zero.part import Part
-from danalab.optim.distributed.zero.setup import check_outline, check_settings, content, groups_for
+from danalab.optim.distributed.zero.setup import (
+    check_outline,
+    check_settings,
+    content,
+    groups_for,
+    optimizer_of,
+    own_pieces,
+)
 from danalab.optim.distributed.zero.state import OwnedState
 from danalab.optim.registry import optimizer_spec
 
@@ -290,27 +295,27 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
         """The state_dict that the optimizer has without sharding, on every rank, tensors in host memory. Collective."""
         return self._owned_state.state_dict(self.param_groups, self.optimizer_name)
 
-    def part_state_dict(self) -> dict[str, Any]:
-        """As `state_dict`, with a `Part` in place of each tensor but numbers: for checkpoints of ranks together.
+    def sharded_state_dict(self) -> dict[str, Any]:
+        """As `state_dict`, with a `TensorShard` in place of each tensor but numbers: for checkpoints of ranks together.
 
         Nothing is copied, and no rank gets what it doesn't own. Collective.
         """
-        return self._owned_state.state_dict(self.param_groups, self.optimizer_name, in_parts=True)
+        return self._owned_state.state_dict(self.param_groups, self.optimizer_name, sharded=True)
 
-    def room(self, parameter: int, shape: Sequence[int], dtype: torch.dtype) -> Part:
+    def empty_shard(self, parameter: int, shape: Sequence[int], dtype: torch.dtype) -> SavedTensor:
         """Zeros for this rank's part of a tensor of the state of a parameter, to be filled in and given back.
 
         Args:
             parameter: its number, in the order of the groups.
             shape: of the whole tensor.
         """
-        return self._owned_state.room(parameter, shape, dtype)
+        return self._owned_state.empty_shard(parameter, shape, dtype)
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore from a `state_dict` of any number of ranks, or of the optimizer without sharding. Collective.
 
-        In place of tensors there may be this rank's parts of them, made by `room`.
+        In place of tensors there may be this rank's parts of them, made by `empty_shard`.
 
         Raises:
             UserError: saved by another optimizer or from another model; nothing has changed then.

@@ -1,8 +1,8 @@
-"""What `DistributedMuonAdamW` is given: groups, settings, state_dicts; and what each parameter is to its layout."""
+"""Construction of `DistributedMuonAdamW`: groups, settings, costs of parameters, the inner optimizer."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -10,13 +10,15 @@ from torch import Tensor, nn
 
 from danalab.errors import UserError, nearest
 from danalab.optim.core.groups import called, named_groups, require_some
+from danalab.optim.core.optimizer import RuleOptimizer
 from danalab.optim.core.state import parameter_name
 from danalab.optim.distributed import require_supported
-from danalab.optim.distributed.zero.layout import Content
-from danalab.optim.distributed.zero.part import Part
+from danalab.optim.distributed.dtensor.adapter import DTensorAdapter
+from danalab.optim.distributed.dtensor.build import adapted
+from danalab.optim.distributed.shards import TensorShard
+from danalab.optim.distributed.zero.layout import Bucket, Content, Piece
 from danalab.optim.matrix.hybrid import HybridOptimizer, split_group
-from danalab.optim.matrix.newton_schulz import flops
-from danalab.optim.matrix.step import flat
+from danalab.optim.matrix.newton_schulz import flops, matrix_shape
 from danalab.optim.registry import groups_of
 from danalab.optim.registry.spec import OptimizerSpec
 
@@ -54,7 +56,7 @@ def content(spec: OptimizerSpec, group: Mapping[str, Any], name: str, p: Tensor)
     cost = 100.0 * p.numel()
     if matrix and p.ndim > 1:
         stacked = group.get("kind") == "experts"
-        cost += 5 * (len(p) * flops(*flat(p.shape[1:])) if stacked else flops(*flat(p.shape)))
+        cost += 5 * (len(p) * flops(*matrix_shape(p.shape[1:])) if stacked else flops(*matrix_shape(p.shape)))
     return Content(p.numel(), cost, not matrix and p.is_contiguous(), (p.dtype, p.device))
 
 
@@ -95,8 +97,49 @@ def check_outline(optimizer: torch.optim.Optimizer, saved: Any, elementwise: boo
     for group, saved_group in zip(optimizer.param_groups, saved["param_groups"], strict=True):
         for index, (p, key) in enumerate(zip(group["params"], saved_group["params"], strict=True)):
             for name, value in saved["state"].get(key, {}).items():
-                if isinstance(value, (Tensor, Part)) and value.shape and tuple(value.shape) != tuple(p.shape):
+                if isinstance(value, (Tensor, TensorShard)) and value.shape and tuple(value.shape) != tuple(p.shape):
                     raise UserError(
                         f"{OWNER}: {name} of {parameter_name(group, index)} has shape {tuple(value.shape)} in the"
                         f" state_dict, the parameter {tuple(p.shape)}: it was saved from another model"
                     )
+
+
+def own_pieces(buckets: Sequence[Bucket], params: Sequence[Tensor], rank: int) -> dict[Piece, Tensor]:
+    """A rank's pieces, each a view of its parameter."""
+    found = {}
+    for piece in (piece for bucket in buckets for piece in bucket.pieces if piece.owner == rank):
+        p = params[piece.parameter].detach()
+        found[piece] = p if piece.numel == p.numel() else p.view(-1)[piece.start : piece.stop]
+    return found
+
+
+def optimizer_of(
+    owned: Mapping[Piece, Tensor],
+    params: Sequence[Tensor],
+    spec: OptimizerSpec,
+    groups: Sequence[Mapping[str, Any]],
+    lr: float,
+    settings: dict[str, Any],
+) -> Any:
+    """The optimizer proper, on what a rank owns.
+
+    Args:
+        params: all parameters, by whose numbers pieces go.
+        groups: of the (name, parameter) pairs of all parameters; a group of which nothing is owned stays, empty.
+    """
+    place = {id(p): i for i, p in enumerate(params)}
+    pieces: dict[int, list[Tensor]] = {}
+    for piece, tensor in sorted(owned.items(), key=lambda item: (item[0].parameter, item[0].start)):
+        pieces.setdefault(piece.parameter, []).append(tensor)
+    own, names = [], []
+    for group in groups:
+        pairs = [(name, tensor) for name, p in group["params"] for tensor in pieces.get(place[id(p)], [])]
+        own.append({**group, "params": [tensor for _, tensor in pairs]})
+        names += [name for name, _ in pairs]
+    inner = adapted(spec, own, lr, settings)
+    if isinstance(inner, DTensorAdapter):
+        inner.name_parameters(names)
+    if isinstance(inner, RuleOptimizer):
+        # Ways to compute differ in the last bit, so the size that chooses one is that of the whole.
+        inner._numel = sum(p.numel() for p in params)
+    return inner

@@ -1,4 +1,4 @@
-"""The state of what a rank owns as the optimizer without sharding has it: brought together by all ranks, and cut."""
+"""State of ZeRO's inner optimizer in the form of an unsharded one: gathered from the ranks, and cut for them."""
 
 from __future__ import annotations
 
@@ -11,15 +11,18 @@ from torch import Tensor
 
 from danalab.errors import UserError
 from danalab.optim.core.groups import hyper
-from danalab.optim.distributed.dtensor import loading
 from danalab.optim.distributed.dtensor.adapter import DTensorAdapter
-from danalab.optim.distributed.zero.canonical import cut_state_dict, gather_states, own_states, part_states
+from danalab.optim.distributed.dtensor.nested import Outline, leaves, map_leaves
+from danalab.optim.distributed.dtensor.state import check_loadable
+from danalab.optim.distributed.shards import SavedTensor, TensorShard
 from danalab.optim.distributed.zero.layout import Piece
-from danalab.optim.distributed.zero.part import Part
+
+PieceStates = Mapping[Piece, tuple[Mapping[str, Any], bool]]
+"""Piece -> (its state, whether its parameter has taken no step)."""
 
 
 class OwnedState:
-    """State of the optimizer of this rank's pieces. All methods are collective."""
+    """State of the optimizer of this rank's pieces. All methods but `empty_shard` are collective."""
 
     def __init__(
         self, inner: Any, owned: Mapping[Piece, Tensor], params: Sequence[Tensor], group: Any, rank: int, ranks: int
@@ -28,39 +31,38 @@ class OwnedState:
         inner: the optimizer of the pieces.
         owned: this rank's pieces.
         params: all parameters, in the order of the groups.
-        group, rank, ranks: who shares them.
+        group, rank, ranks: the process group, this rank and the number of ranks.
         """
         self._inner, self._owned, self._params = inner, owned, params
         self._group, self._rank, self._ranks = group, rank, ranks
 
     def named(self, name: str) -> Iterator[tuple[Tensor, Tensor]]:
-        """(parameter, all of its state called `name`) on every rank, in host memory, one after another."""
-        own = own_states(self._inner, self._owned)
+        """(parameter, its whole state tensor `name`) on every rank, in host memory, one after another."""
+        own = self._own_states()
         for i, p in enumerate(self._params):
             pieces = {
                 piece: ({name: state[name]}, False)
                 for piece, (state, _) in own.items()
                 if piece.parameter == i and name in state
             }
-            found, _ = gather_states(pieces, self._shapes, self._group, self._rank, self._ranks)
+            found, _ = self._gather_whole(pieces)
             if i in found:
                 yield p, found[i][name]
 
     def state_dict(
-        self, groups: Sequence[MutableMapping[str, Any]], optimizer_name: str, *, in_parts: bool = False
+        self, groups: Sequence[MutableMapping[str, Any]], optimizer_name: str, *, sharded: bool = False
     ) -> dict[str, Any]:
         """The state_dict without sharding, on every rank, tensors in host memory.
 
         Args:
-            groups: of the whole optimizer; they get the settings that a library adds at its first step.
-            in_parts: with a `Part` in place of each tensor but numbers, of this rank's own state.
+            groups: of the whole optimizer; settings that a library adds at its first step are added to them.
+            sharded: with a `TensorShard` of this rank's own state in place of each tensor that is not 0-dim.
         """
-        own = own_states(self._inner, self._owned)  # first: it may rehearse that first step, to complete the state
+        own = self._own_states()  # first: it may add settings to the groups
         for group, inner in zip(groups, self._inner.param_groups, strict=True):
             for key, value in hyper(inner).items():
                 group.setdefault(key, value)
-        gather = part_states if in_parts else gather_states
-        states, waiting = gather(own, self._shapes, self._group, self._rank, self._ranks)
+        state, waiting = self._gather_shards(own) if sharded else self._gather_whole(own)
         saved_groups, start = [], 0
         for group in groups:
             stop = start + len(group["params"])
@@ -70,50 +72,203 @@ class OwnedState:
                 saved["made_by"] = optimizer_name
             saved_groups.append(saved)
             start = stop
-        return {"state": states, "param_groups": saved_groups}
+        return {"state": state, "param_groups": saved_groups}
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
-        """Cut this rank's part out of a whole state_dict, whose outline was checked, and load it.
+        """Load this rank's part of a whole state_dict whose outline was checked.
 
         Raises:
-            UserError: the optimizer of a rank refuses its part; nothing has changed then, on any.
+            UserError: the optimizer of some rank refuses its part; no rank has changed anything.
         """
         inner = self._inner
-        cut = cut_state_dict(saved, inner.param_groups, self._owned, self._shapes)
+        cut = self._cut_state_dict(saved)
         if isinstance(inner, DTensorAdapter):
-            self._agree(lambda: loading.check(inner, cut))
+            self._agree(lambda: check_loadable(inner, cut))
         self._agree(lambda: inner.load_state_dict(cut))
 
-    def room(self, parameter: int, shape: Sequence[int], dtype: torch.dtype) -> Part:
-        """Room for what this rank has of a tensor of a parameter's state; of a parameter that it doesn't own, nothing.
+    def empty_shard(self, index: int, shape: Sequence[int], dtype: torch.dtype) -> SavedTensor:
+        """Zeros for this rank's part of a state tensor; a shard without values where it owns nothing of the parameter.
 
         Args:
-            parameter: its number.
-            shape: of the whole tensor; one shaped like the parameter is cut as that is.
+            index: of the parameter.
+            shape: of the whole tensor; one shaped like the parameter is sliced as the parameter is.
         """
-        piece = next((piece for piece in self._owned if piece.parameter == parameter), None)
+        if not shape:
+            return torch.zeros((), dtype=dtype)
+        piece = next((piece for piece in self._owned if piece.parameter == index), None)
         if piece is None:
-            return Part(tuple(shape), dtype)
-        whole = self._shapes[parameter]
-        is_cut = tuple(shape) == tuple(whole) and piece.numel < whole.numel()
+            return TensorShard(tuple(shape), dtype)
+        p = self._params[index]
+        is_cut = tuple(shape) == tuple(p.shape) and piece.numel < p.numel()
         start, size = (piece.start, (piece.numel,)) if is_cut else (0, tuple(shape))
-        return Part(tuple(shape), dtype, start, torch.zeros(size, dtype=dtype, device=self._params[parameter].device))
+        return TensorShard(tuple(shape), dtype, start, torch.zeros(size, dtype=dtype, device=p.device))
 
-    @property
-    def _shapes(self) -> list[Any]:
-        return [p.shape for p in self._params]
+    # ---- from pieces to parameters ----
+
+    def _own_states(self) -> PieceStates:
+        """The complete state of this rank's pieces."""
+        inner = self._inner
+        if isinstance(inner, DTensorAdapter):
+            saved = inner.state_dict()
+            ids = [id(p) for group in inner.param_groups for p in group["params"]]
+            states = {tensor: saved["state"].get(index, {}) for index, tensor in enumerate(ids)}
+            waiting = {
+                id(group["params"][k])
+                for group, saved_group in zip(inner.param_groups, saved["param_groups"], strict=True)
+                for k in saved_group["unstepped"]
+            }
+            return {piece: (states[id(tensor)], id(tensor) in waiting) for piece, tensor in self._owned.items()}
+        library = getattr(inner, "inner", None)
+        if isinstance(library, DTensorAdapter):
+            library.state_dict()  # completes the state of the library's optimizer
+        return {piece: (inner.state.get(tensor, {}), False) for piece, tensor in self._owned.items()}
+
+    def _gather_whole(self, own: PieceStates) -> tuple[dict[int, dict[str, Any]], set[int]]:
+        """`_merge_shards` with whole tensors in host memory, on every rank."""
+
+        def fetch(value: Tensor | None, form: Outline, owner: int) -> Tensor:
+            return self._broadcast(value, form, owner)
+
+        def put(into: dict[str, Any], key: str, value: Tensor, piece: Piece) -> None:
+            if key not in into:
+                into[key] = torch.empty(self._params[piece.parameter].shape, dtype=value.dtype)
+            into[key].view(-1)[piece.start : piece.stop] = value
+
+        return self._merge_shards(own, fetch, put)
+
+    def _gather_shards(self, own: PieceStates) -> tuple[dict[int, dict[str, Any]], set[int]]:
+        """`_merge_shards` with a `TensorShard` in place of each tensor: values stay on the rank that owns them."""
+
+        def fetch(value: Tensor | None, form: Outline, _: int) -> TensorShard:
+            return TensorShard(form.shape, form.dtype, 0, value)
+
+        def put(into: dict[str, Any], key: str, found: TensorShard, piece: Piece) -> None:
+            if found.values is not None or key not in into:
+                shape = tuple(self._params[piece.parameter].shape)
+                into[key] = TensorShard(shape, found.dtype, piece.start, found.values)
+
+        return self._merge_shards(own, fetch, put)
+
+    def _merge_shards(
+        self,
+        own: PieceStates,
+        fetch: Callable[[Tensor | None, Outline, int], Any],
+        put: Callable[[dict[str, Any], str, Any, Piece], None],
+    ) -> tuple[dict[int, dict[str, Any]], set[int]]:
+        """(parameter index -> state, parameters that have taken no step), from all ranks' pieces.
+
+        Args:
+            own: states of this rank's pieces; tensors shaped like a slice are slices of one shaped like the parameter.
+            fetch: (the owner's tensor, None on other ranks; its outline; the owner) -> its value in the result.
+            put: (state of a parameter, key, fetched slice, its piece): add the slice.
+        """
+        outline = [
+            (piece, map_leaves(dict(state), lambda leaf: Outline(leaf) if _is_large(leaf) else _on_host(leaf)), waits)
+            for piece, (state, waits) in own.items()
+        ]
+        tensors = iter(
+            [leaf.detach() for state, _ in own.values() for _, leaf in leaves(dict(state)) if _is_large(leaf)]
+        )
+        found: dict[int, dict[str, Any]] = {}
+        waiting: set[int] = set()
+        for owner, pieces in enumerate(self._all_gather(outline)):
+            mine: Iterator[Tensor] | None = tensors if owner == self._rank else None
+            for piece, state, waits in pieces:
+                if waits:
+                    waiting.add(piece.parameter)
+
+                def resolve(leaf: Any, owner: int = owner, mine: Iterator[Tensor] | None = mine) -> Any:
+                    if not isinstance(leaf, Outline):
+                        return leaf  # such as a step count: equal for all pieces of a parameter
+                    return fetch(None if mine is None else next(mine), leaf, owner)
+
+                into = found.setdefault(piece.parameter, {})
+                is_cut = piece.numel != self._params[piece.parameter].numel()
+                for key, value in map_leaves(state, resolve).items():
+                    if is_cut and getattr(value, "shape", None) == (piece.numel,):
+                        put(into, key, value, piece)
+                    else:
+                        into[key] = value
+        return {i: state for i, state in sorted(found.items()) if state}, waiting
+
+    # ---- from parameters to pieces ----
+
+    def _cut_state_dict(self, saved: Mapping[str, Any]) -> dict[str, Any]:
+        """The state_dict of this rank's pieces, from a whole one; a `TensorShard` in it is this rank's own."""
+        piece_of = {id(tensor): piece for piece, tensor in self._owned.items()}
+        keys = [key for group in saved["param_groups"] for key in group["params"]]
+        waiting: set[int] = set()
+        start = 0
+        for group in saved["param_groups"]:
+            waiting |= {start + k for k in group.get("unstepped", ())}
+            start += len(group["params"])
+        states: dict[int, Any] = {}
+        groups: list[dict[str, Any]] = []
+        count = 0
+        for saved_group, group in zip(saved["param_groups"], self._inner.param_groups, strict=True):
+            ids = list(range(count, count + len(group["params"])))
+            count += len(ids)
+            pieces = [piece_of[id(tensor)] for tensor in group["params"]]
+            for own, piece in zip(ids, pieces, strict=True):
+                state = saved["state"].get(keys[piece.parameter])
+                if state is not None:
+                    states[own] = _cut_state(state, piece, self._params[piece.parameter].shape)
+            cut = {**hyper(saved_group), "params": ids}
+            if "unstepped" in saved_group:
+                cut["unstepped"] = [k for k, piece in enumerate(pieces) if piece.parameter in waiting]
+            groups.append(cut)
+        return {"state": states, "param_groups": groups}
+
+    # ---- messages ----
+
+    def _broadcast(self, value: Tensor | None, form: Outline, owner: int) -> Tensor:
+        """The owner's tensor, on every rank, in host memory."""
+        if self._ranks == 1:
+            assert value is not None
+            return value.cpu().clone()
+        group, device = self._group, torch.device("cpu")
+        if dist.get_backend(group) == "nccl":
+            device = torch.device("cuda", torch.cuda.current_device())
+        buffer = form.empty(device) if value is None else value.to(device).contiguous()
+        dist.broadcast(buffer, src=dist.get_global_rank(group, owner) if group is not None else owner, group=group)
+        return buffer.cpu().clone() if value is not None else buffer.cpu()
+
+    def _all_gather(self, value: Any) -> list[Any]:
+        """The value of each rank."""
+        found: list[Any] = [value] * self._ranks
+        if self._ranks > 1:
+            dist.all_gather_object(found, value, group=self._group)
+        return found
 
     def _agree(self, check: Callable[[], Any]) -> None:
-        """Make sure of something on all ranks: each has pieces of its own to check."""
+        """Run a check of each rank's own pieces; all ranks raise where one does."""
         complaint = None
         try:
             check()
         except UserError as error:
             complaint = str(error)
-        complaints: list[Any] = [complaint]
-        if self._ranks > 1:
-            complaints = [None] * self._ranks
-            dist.all_gather_object(complaints, complaint, group=self._group)
-        found = [complaint for complaint in complaints if complaint is not None]
+        found = [text for text in self._all_gather(complaint) if text is not None]
         if found:
             raise UserError(found[0])
+
+
+def _cut_state(state: Mapping[str, Any], piece: Piece, shape: torch.Size) -> dict[str, Any]:
+    """A piece's state, from the state of its whole parameter; a `TensorShard` is the piece's already."""
+    state = map_leaves(dict(state), lambda leaf: leaf.values if isinstance(leaf, TensorShard) else leaf)
+    if piece.numel == shape.numel():
+        return dict(state)
+    return {
+        key: value.reshape(-1)[piece.start : piece.stop]
+        if isinstance(value, Tensor) and value.shape == shape
+        else value
+        for key, value in state.items()
+    }
+
+
+def _is_large(value: Any) -> bool:
+    """Whether a value is sent in a message of its own."""
+    return isinstance(value, Tensor) and value.ndim > 0
+
+
+def _on_host(value: Any) -> Any:
+    return value.detach().cpu().clone() if isinstance(value, Tensor) else value

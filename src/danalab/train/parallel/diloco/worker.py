@@ -18,7 +18,7 @@ from torch import Tensor
 
 from danalab.errors import UserError
 from danalab.models.decoder import Decoder
-from danalab.optim.distributed.zero.part import Part
+from danalab.optim.distributed.shards import SavedTensor
 from danalab.train.checkpoint import tensors
 from danalab.train.checkpoint.store import CheckpointStore
 from danalab.train.parallel.diloco.exchange import Exchange
@@ -231,7 +231,7 @@ class Worker(ParallelStrategy):
             MOMENTUM + name: value for name, value in self._momentum.items()
         }
 
-    def stored(self, values: Mapping[str, Tensor | Part]) -> Mapping[str, Tensor | Part]:
+    def stored(self, values: Mapping[str, SavedTensor]) -> Mapping[str, SavedTensor]:
         inner = {INNER + name: p.detach() for name, p in self._named.items()}
         return {**values, **self._stored_outer(), **inner}
 

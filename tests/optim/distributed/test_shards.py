@@ -1,4 +1,4 @@
-"""Elements of a flattened tensor as boxes of its shape."""
+"""Elements of a flattened tensor as blocks of its shape."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from danalab.optim.distributed.zero.part import Part
+from danalab.optim.distributed.shards import TensorShard
 
 
 @st.composite
@@ -20,26 +20,26 @@ def cuts(draw):
 
 
 @given(cuts())
-def test_the_boxes_of_all_parts_are_the_tensor(cut):
+def test_the_blocks_of_all_parts_are_the_tensor(cut):
     shape, places = cut
     whole = torch.arange(torch.Size(shape).numel(), dtype=torch.float32).view(shape)
     bounds = [0, *places, whole.numel()]
     found = torch.full(shape, -1.0)
-    boxes = 0
+    blocks = 0
     for start, stop in itertools.pairwise(bounds):
-        for offsets, values in Part(shape, whole.dtype, start, whole.view(-1)[start:stop]).boxes():
+        for offsets, values in TensorShard(shape, whole.dtype, start, whole.view(-1)[start:stop]).blocks():
             region = found[tuple(slice(o, o + n) for o, n in zip(offsets, values.shape, strict=True))]
             assert torch.all(region == -1)
             region.copy_(values)
-            boxes += 1
+            blocks += 1
     assert torch.equal(found, whole)
-    assert boxes <= 3 * (2 * len(shape) - 1)
+    assert blocks <= 3 * (2 * len(shape) - 1)
 
 
-def test_a_tensor_of_nothing_is_one_box_of_nothing():
-    [(offsets, values)] = Part((3, 0), torch.float32, 0, torch.empty(3, 0)).boxes()
+def test_a_tensor_of_nothing_is_one_block_of_nothing():
+    [(offsets, values)] = TensorShard((3, 0), torch.float32, 0, torch.empty(3, 0)).blocks()
     assert (offsets, values.shape) == ((0, 0), (3, 0))
 
 
-def test_of_what_others_have_there_are_no_boxes():
-    assert list(Part((3, 2), torch.float32).boxes()) == []
+def test_of_what_others_have_there_are_no_blocks():
+    assert list(TensorShard((3, 2), torch.float32).blocks()) == []
