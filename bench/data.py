@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 from danalab.data import load_tokenizer, open_dataset, prepare
-from danalab.data.preparation.workers import available_cores
+from danalab.data.environment import available_cores
 from danalab.data.sources import Source, StdlibSource
 from danalab.data.tokenizers import BpeTokenizer, Tokenizer, train_bpe
 from danalab.errors import UserError

@@ -13,7 +13,8 @@ import torch
 
 from danalab import __version__
 from danalab.data import open_dataset, prepare
-from danalab.data.check.description import describe, verify
+from danalab.data.check import validate
+from danalab.data.description import describe
 from danalab.data.formats.manifest import Manifest, TokenizerEntry
 from danalab.data.formats.shards import HEADER, MAGIC, ShardEntry
 from danalab.data.tokenizers import train_bpe
@@ -92,7 +93,7 @@ def test_another_tokenizer_beside_the_shards_is_refused(prepared):
     train_bpe(["some words and some more words"], 270).save(prepared)
     with pytest.raises(UserError, match=r"tokenizer.*json: not the content that manifest\.json names"):
         open_dataset(prepared)
-    assert len(verify(prepared)) >= 1
+    assert len(validate(prepared).errors) >= 1
 
 
 def test_flipped_bytes_are_found_when_asked(prepared):
@@ -101,8 +102,8 @@ def test_flipped_bytes_are_found_when_asked(prepared):
     content[-3] ^= 1
     file.write_bytes(content)
     open_dataset(prepared)
-    [fault] = verify(prepared)
-    assert fault.place.endswith("train-00000.bin")
+    [fault] = validate(prepared).errors
+    assert fault.file == "train-00000.bin"
     assert "content differs" in fault.reason
 
 
@@ -243,8 +244,8 @@ def test_verify_names_every_fault_and_goes_on(prepared):
     (prepared / "val-00000.bin").unlink()
     (prepared / "tokenizer_config.json").write_text("{}")
     (prepared / "train-00007.bin").write_bytes(b"")
-    places = [fault.place.rsplit("/", 1)[1] for fault in verify(prepared)]
-    assert places == ["tokenizer_config.json", "train-00000.bin", "val-00000.bin", "train-00007.bin"]
+    places = [fault.file for fault in validate(prepared).errors]
+    assert places == ["tokenizer_config.json", "train-00000.bin", "train-00007.bin", "val-00000.bin"]
 
 
 def test_the_scan_of_a_bare_file_is_kept_until_the_file_changes(tmp_path, monkeypatch):

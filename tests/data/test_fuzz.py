@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from danalab.data import open_dataset, prepare
-from danalab.data.check.description import describe, verify
+from danalab.data.check import validate
+from danalab.data.description import describe
 from danalab.data.formats.raw_bin import record
 from danalab.data.tokenizers import load_tokenizer
 from danalab.errors import UserError
@@ -156,7 +157,7 @@ def valid(tmp_path_factory) -> dict[str, Path]:
 def test_no_corruption_passes_in_silence_or_ends_in_a_traceback(valid, layout, count, tmp_path, monkeypatch):
     monkeypatch.setattr("os.fsync", lambda _: None)  # nothing here must outlive the test
     original = valid[layout]
-    assert verify(original) == []
+    assert validate(original).valid
     names = sorted(path.name for path in original.iterdir())
     for number in range(count):
         draw = random.Random(f"{layout} {number}")
@@ -169,7 +170,7 @@ def test_no_corruption_passes_in_silence_or_ends_in_a_traceback(valid, layout, c
         corrupt(folder / name, draw)
         what = f"{layout} {number}: {corrupt.__name__} of {name}"
         try:
-            found = bool(verify(folder))
+            found = not validate(folder).valid
         except UserError:
             found = True
         except Exception as error:

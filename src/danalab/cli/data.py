@@ -1,15 +1,15 @@
-"""Prepare corpora as token shards; look at data sets, validate and split them."""
+"""Prepare corpora as token shards; describe, validate and split data sets."""
 
 from __future__ import annotations
 
 import json
 import sys
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Literal
 
 import tyro
 
-from danalab.cli import data_arrays
 from danalab.errors import UserError
 
 
@@ -98,19 +98,17 @@ def download(flags: DownloadFlags) -> None:
 
     folder = fetch(flags.name, flags.local_dir, flags.workers)
     if flags.json:
-        json.dump({"path": str(folder)}, sys.stdout)
-        print()
+        print(json.dumps({"path": str(folder)}))
     else:
         print(f"{folder}; next: danalab data prepare {flags.name} --input {folder}")
 
 
 def _show_offer(name: str, inputs: tuple[str, ...], as_json: bool) -> None:
-    from danalab.data.preparation.download import offer
+    from danalab.data.preparation.download import plan_download
 
-    found = offer(name, inputs)
+    found = plan_download(name, inputs)
     if as_json:
-        json.dump(found.as_dict(), sys.stdout)
-        print()
+        print(json.dumps(found.as_dict()))
         return
     size = f"{found.bytes / 1e9:,.3g} GB" if found.bytes is not None else "of unknown size"
     rows = [("source", f"{found.source} (licence: {found.licence})"), ("repository", found.repository)]
@@ -123,36 +121,6 @@ def _show_offer(name: str, inputs: tuple[str, ...], as_json: bool) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class VerifyFlags:
-    path: tyro.conf.Positional[Path]
-    """Folder of a data set in any layout, or of a download."""
-    record: bool = False
-    """For bare token files, which hold no hashes: write them to checksums.json, to be compared from now on."""
-    json: bool = False
-    """Print one JSON object on standard output."""
-
-
-def verify(flags: VerifyFlags) -> int:
-    """Read a data set through and compare it with its manifest; exit code 1 with each bad file named."""
-    from danalab.data.check.description import verify as faults_of
-
-    if flags.record:
-        from danalab.data.formats.raw_bin import record
-
-        record(flags.path)
-    faults = faults_of(flags.path)
-    if flags.json:
-        listed = [{"place": fault.place, "reason": fault.reason} for fault in faults]
-        json.dump({"path": str(flags.path), "valid": not faults, "faults": listed}, sys.stdout)
-        print()
-    else:
-        for fault in faults:
-            print(fault)
-        print(f"{flags.path}: {len(faults)} faults" if faults else f"{flags.path}: every file is as it was written")
-    return 1 if faults else 0
-
-
-@dataclass(frozen=True, kw_only=True)
 class InfoFlags:
     path: tyro.conf.Positional[Path]
     """Folder of a data set, in any layout."""
@@ -162,7 +130,7 @@ class InfoFlags:
 
 def info(flags: InfoFlags) -> None:
     """Tokens, documents, shards, tokenizer and source of a data set."""
-    from danalab.data.check.description import describe
+    from danalab.data.description import describe
 
     if flags.json:
         _print_json(flags.path)
@@ -183,17 +151,111 @@ def info(flags: InfoFlags) -> None:
 
 
 def _print_json(folder: Path) -> None:
-    from danalab.data.check.description import describe
+    from danalab.data.description import describe
 
-    json.dump(describe(folder), sys.stdout)
-    print()
+    print(json.dumps(describe(folder)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValidateFlags:
+    path: tyro.conf.Positional[Path]
+    """Folder of any layout (arrays, shards, bare files, a download), or one .npy, .npz or .pt file."""
+    vocab_size: int | None = None
+    """Ids must be below this; default that of the tokenizer beside the data, else GPT-2's 50,257."""
+    seq_len: int | None = None
+    """Tokens that each sequence of an array must have; default as most have."""
+    allow_duplicates: bool = False
+    """Equal sequences and files are warned of, and do not make the data invalid."""
+    record: bool = False
+    """For bare token files, which hold no hashes: write them to checksums.json, to be compared from now on."""
+    results: Path | None = None
+    """Where the results are written as JSON; default validation_results.json in the folder, if it can be written."""
+    json: bool = False
+    """Print one JSON object on standard output."""
+
+
+def validate(flags: ValidateFlags) -> int:
+    """Read a data set through and list everything that is wrong with it; exit code 1 when anything is."""
+    from rich.console import Console
+
+    from danalab.data.check import validate as validate_data
+    from danalab.data.check.advice import advise
+    from danalab.data.formats.arrays.layout import is_divided
+    from danalab.data.formats.raw_bin import record
+    from danalab.files import write_json
+
+    if flags.record:
+        record(flags.path)
+    console = Console(stderr=True)
+    with console.status("reading") as status:
+        result = validate_data(
+            flags.path,
+            vocab_size=flags.vocab_size,
+            seq_len=flags.seq_len,
+            allow_duplicates=flags.allow_duplicates,
+            on_file=lambda done, total: status.update(f"reading file {done + 1} of {total}"),
+        )
+    advice = advise(result, divided=is_divided(flags.path)) if result.valid and result.total_tokens else None
+    facts = {**result.as_dict(), "recommendations": advice.as_dict() if advice else None}
+    if flags.json:
+        print(json.dumps(facts))
+    else:
+        for finding in result.errors:
+            print(f"✗ {finding}")
+        for finding in result.warnings:
+            print(f"! {finding}")
+        print(result.as_text())
+        if advice is not None:
+            print(advice.as_text())
+    place = flags.results or (flags.path if flags.path.is_dir() else flags.path.parent) / "validation_results.json"
+    try:
+        write_json(place, facts)
+        print(f"results in {place}", file=sys.stderr)
+    except OSError as error:
+        if flags.results is not None:
+            raise UserError(f"--results {place}: {error.strerror or error}") from error
+        print(f"results not written: {place}: {error.strerror or error}; give --results FILE", file=sys.stderr)
+    return 0 if result.valid else 1
+
+
+def verify(flags: ValidateFlags) -> int:
+    """The former name of validate."""
+    return validate(flags)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitFlags:
+    path: tyro.conf.Positional[Path]
+    """Folder of arrays (.npy, .npz, .pt), in folders of any depth."""
+    output_path: Path
+    """New folder for train/ and val/, outside of the data folder."""
+    val_ratio: float = 0.01
+    """Share that validates, at least one file (sequence)."""
+    seed: int = 42
+    """Which ones."""
+    by: Literal["file", "sequence"] = "file"
+    """What is divided: whole files, or the sequences inside of them."""
+    json: bool = False
+    """Print one JSON object on standard output."""
+
+
+def split(flags: SplitFlags) -> None:
+    """Divide a folder of arrays into train/ and val/ of symbolic links; nothing is copied or overwritten."""
+    from danalab.data.formats.arrays.split import split_arrays
+
+    made = split_arrays(flags.path, flags.output_path, val_ratio=flags.val_ratio, seed=flags.seed, by=flags.by)
+    if flags.json:
+        print(json.dumps(asdict(made)))
+        return
+    inside = f" ({made.train_sequences:,} and {made.val_sequences:,} sequences)" if made.by == "sequence" else ""
+    print(f"{made.train_dir}: {made.train_files:,} files; {made.val_dir}: {made.val_files:,} files{inside}")
 
 
 SUBVERBS = {
     "prepare": (PrepareFlags, prepare),
     "download": (DownloadFlags, download),
     "info": (InfoFlags, info),
-    "verify": (VerifyFlags, verify),
-    "validate": (data_arrays.ValidateFlags, data_arrays.validate),
-    "split": (data_arrays.SplitFlags, data_arrays.split),
+    "validate": (ValidateFlags, validate),
+    "verify": (ValidateFlags, verify),
+    "split": (SplitFlags, split),
 }

@@ -41,8 +41,7 @@ def train(flags: TrainFlags) -> None:
     tokenizer = train_bpe(_up_to(source.iter_documents(), int(flags.max_mb * 1e6)), flags.vocab_size)
     file = tokenizer.save(flags.out)
     if flags.json:
-        json.dump({"path": str(file), "name": tokenizer.name, "fingerprint": tokenizer.fingerprint}, sys.stdout)
-        print()
+        print(json.dumps({"path": str(file), "name": tokenizer.name, "fingerprint": tokenizer.fingerprint}))
     else:
         print(f"{file}: {tokenizer.name}, {tokenizer.n_tokens:,} ids; use it with --tokenizer {flags.out}")
 
@@ -90,8 +89,7 @@ def evaluate(flags: EvalFlags) -> None:
                      "gpt2_bytes_per_token": r.reference_bytes_per_token}
             for r in results
         }  # fmt: skip
-        json.dump({"tokenizer": tokenizer.name, "n_tokens": tokenizer.n_tokens, "texts": rows}, sys.stdout)
-        print()
+        print(json.dumps({"tokenizer": tokenizer.name, "n_tokens": tokenizer.n_tokens, "texts": rows}))
         return
     width = max(len(r.text) for r in results)
     print(f"{'text':<{width}}  {'bytes':>9}  {'tokens':>9}  {'bytes a token':>13}  {'gpt2':>6}  {'ratio':>6}")
@@ -115,8 +113,7 @@ def fetch_gpt2(flags: FetchFlags) -> None:
 
     folder = install_tables(flags.from_)
     if flags.json:
-        json.dump({"cache": str(folder)}, sys.stdout)
-        print()
+        print(json.dumps({"cache": str(folder)}))
     else:
         print(f"GPT-2's tables are in {folder}")
 

@@ -1,9 +1,10 @@
 from .dataset import Dataset as Dataset
-from .dataset import open_dataset as open_dataset
+from .open import open_data as open_data
+from .open import open_dataset as open_dataset
 from .open import resolve_dataset as resolve_dataset
+from .open import vocabulary_of as vocabulary_of
 from .order.batches import Batches as Batches
 from .order.batches import Sequential as Sequential
-from .order.mixture import open_data as open_data
 from .preparation.pipeline import prepare as prepare
 from .sources import SOURCES as SOURCES
 from .sources import Source as Source
@@ -11,4 +12,3 @@ from .tokenizers import Tokenizer as Tokenizer
 from .tokenizers import load_tokenizer as load_tokenizer
 from .tokenizers import train_bpe as train_bpe
 from .vocabulary import Vocabulary as Vocabulary
-from .vocabulary import vocabulary_of as vocabulary_of

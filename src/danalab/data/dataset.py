@@ -1,17 +1,17 @@
 """A data set on disk, opened for training: `open_dataset(path).batches(...)[step]`.
 
-A folder with a `manifest.json` (written by `danalab data prepare`) or with bare token files.
+`danalab.data.open` makes one from a folder.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
-from danalab.data.formats.layouts import layout_of
 from danalab.data.formats.store import TokenStore
 from danalab.data.order.batches import Batches, Sequential
 from danalab.data.order.packing import PackedDocuments
@@ -49,8 +49,14 @@ class Dataset:
         fingerprint: str,
         max_ids: list[int],
         tokenizer_name: str,
+        open_split: Callable[[str], Dataset],
     ):
-        """Use `open_dataset`. `max_ids`: largest id of each shard."""
+        """Use `open_dataset`.
+
+        Args:
+            max_ids: largest id of each shard.
+            open_split: opens another split of the same data.
+        """
         self.path = path
         self.split = split
         self.store = store
@@ -61,6 +67,7 @@ class Dataset:
         self.max_id = max(max_ids, default=0)
         self.tokenizer_name = tokenizer_name
         self._max_ids = max_ids
+        self._open_split = open_split
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -102,7 +109,7 @@ class Dataset:
         Raises:
             UserError: there is none of that name.
         """
-        return open_dataset(self.path, split)
+        return self._open_split(split)
 
     def batches(
         self,
@@ -186,28 +193,6 @@ class Dataset:
 
     def __repr__(self) -> str:
         return f"Dataset({str(self.path)!r}, {self.split!r}, {self.n_tokens:,} tokens, {self.tokenizer_name})"
-
-
-def open_dataset(path: str | Path, split: str = "train") -> Dataset:
-    """Open a split of a data set in any layout of `danalab.data.formats`; nothing is read into memory.
-
-    Args:
-        path: the folder.
-        split: "train" or "val".
-
-    Raises:
-        UserError: no data set there, no such split, a shard that does not match its manifest, or ids outside of the
-            vocabulary.
-    """
-    folder = Path(path)
-    if not folder.is_dir():
-        raise UserError(f"{folder}: no such folder; make a data set with danalab data prepare")
-    layout = layout_of(folder)
-    if layout is None:
-        raise UserError(
-            f"{folder}: no data set in it (no manifest.json, no {split}.bin, no arrays); docs/data.md lists the layouts"
-        )
-    return layout.open(folder, split)
 
 
 def fingerprint_of(tokenizer: str, shards: list[str]) -> str:

@@ -1,39 +1,95 @@
-"""From what a person writes after `--data` to the folder of a data set."""
+"""From the argument of `--data` to an open data set, its folder, or its vocabulary."""
 
 from __future__ import annotations
 
 import logging
-import os
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from danalab.data.environment import dataset_folder, datasets_folder
 from danalab.data.formats import manifest as manifests
-from danalab.data.formats.layouts import layout_of
 from danalab.data.formats.manifest import Manifest
 from danalab.data.sources import SOURCES
-from danalab.data.tokenizers import Tokenizer, load_tokenizer
+from danalab.data.tokenizers import EOS, Gpt2Tokenizer, eos_of_size, load_tokenizer, requested_size
+from danalab.data.tokenizers.base import padded
+from danalab.data.vocabulary import Vocabulary, VocabularyInfo, merge_vocabularies
 from danalab.errors import UserError, nearest
+
+if TYPE_CHECKING:
+    from danalab.data.dataset import Dataset
+    from danalab.data.formats.layouts import Layout
 
 _log = logging.getLogger(__name__)
 
 
-def datasets_folder() -> Path:
-    """Where data sets lie by default: `$DATASETS_DIR`, else ./datasets."""
-    return Path(os.environ.get("DATASETS_DIR") or "datasets")
+def open_data(data: str | Path, tokenizer: str | Path | None = None, split: str = "train") -> Dataset:
+    """Open the argument of `--data`: a folder, the name of a source, or a mixture of them.
+
+    Raises:
+        UserError: see `resolve_dataset`, `open_dataset` and `parse_mixture`.
+    """
+    from danalab.data.mixture import MixedDataset, parse_mixture
+
+    pairs = parse_mixture(str(data))
+    if pairs is None:
+        return open_dataset(resolve_dataset(data, tokenizer), split)
+    parts = [open_dataset(resolve_dataset(name, tokenizer), split) for name, _ in pairs]
+    return MixedDataset(parts, [weight for _, weight in pairs])
 
 
-def dataset_folder(
-    source: str, tokenizer: str, loaded: Tokenizer | None = None, datasets_dir: str | Path | None = None
-) -> Path:
-    """NAME-TOKENIZER below the folder of data sets; a tokenizer given by its path is called by name and fingerprint."""
-    if loaded is not None and tokenizer != loaded.name:
-        tokenizer = f"{loaded.name}-{loaded.fingerprint[:8]}"
-    return Path(datasets_dir or datasets_folder()) / f"{source}-{tokenizer}"
+def open_dataset(path: str | Path, split: str = "train") -> Dataset:
+    """Open a split of a data set in any layout of `danalab.data.formats`; nothing is read into memory.
+
+    Args:
+        path: the folder.
+        split: "train" or "val".
+
+    Raises:
+        UserError: no data set there, no such split, a shard that does not match its manifest, or ids outside of the
+            vocabulary.
+    """
+    folder = Path(path)
+    return require_layout(folder).open(folder, split)
+
+
+@lru_cache(maxsize=1)
+def layouts() -> tuple[Layout, ...]:
+    """All layouts, in the order in which they are tried."""
+    from danalab.data.formats import prepared, raw_bin
+    from danalab.data.formats.arrays import layout as arrays
+    from danalab.data.preparation import download
+
+    return prepared.LAYOUT, raw_bin.LAYOUT, download.LAYOUT, arrays.LAYOUT
+
+
+def layout_of(folder: Path) -> Layout | None:
+    """The layout of the data set in `folder`; None when there is none."""
+    if not folder.is_dir():
+        return None
+    return next((layout for layout in layouts() if layout.matches(folder)), None)
+
+
+def require_layout(folder: Path) -> Layout:
+    """The layout of the data set in `folder`.
+
+    Raises:
+        UserError: no such folder, or no data set in it.
+    """
+    layout = layout_of(folder)
+    if layout is None:
+        if not folder.is_dir():
+            raise UserError(f"{folder}: no such folder; make a data set with danalab data prepare")
+        raise UserError(
+            f"{folder}: no data set in this folder (no {manifests.NAME}, no train.bin, no arrays; see docs/data.md)"
+        )
+    return layout
 
 
 @dataclass(frozen=True)
-class Unprepared:
-    """A data set that is made when a run first needs it: from a source that needs neither network nor input files."""
+class PreparationPlan:
+    """A data set that the first run will prepare, from a source that needs neither network nor input files."""
 
     source: str
     tokenizer: str
@@ -43,7 +99,7 @@ class Unprepared:
 def resolve_dataset(
     data: str | Path, tokenizer: str | Path | None = None, datasets_dir: str | Path | None = None
 ) -> Path:
-    """The folder of a data set; one that is `Unprepared` is prepared now. Arguments and errors as of `find_dataset`."""
+    """The folder of a data set, prepared now if it is only planned. Arguments and errors of `find_dataset`."""
     found = find_dataset(data, tokenizer, datasets_dir)
     if isinstance(found, Path):
         return found
@@ -55,8 +111,8 @@ def resolve_dataset(
 
 def find_dataset(
     data: str | Path, tokenizer: str | Path | None = None, datasets_dir: str | Path | None = None
-) -> Path | Unprepared:
-    """The folder of a data set, or what would be made; writes nothing.
+) -> Path | PreparationPlan:
+    """The folder of a data set, or the plan to prepare it; writes nothing.
 
     Args:
         data: a folder (as it is, or below `datasets_dir`), or the name of a source, which means
@@ -98,7 +154,7 @@ def find_dataset(
             f"{folder}: not prepared yet; run danalab data prepare {source.name}{more} "
             f"--tokenizer {wanted} --out {folder}"
         )
-    return Unprepared(source.name, wanted, folder)
+    return PreparationPlan(source.name, wanted, folder)
 
 
 def _check_tokenizer(folder: Path, tokenizer: str | Path | None) -> None:
@@ -109,3 +165,31 @@ def _check_tokenizer(folder: Path, tokenizer: str | Path | None) -> None:
         Path(tokenizer).exists() and load_tokenizer(tokenizer).fingerprint == made.fingerprint
     ):
         raise UserError(f"{folder}: written with the tokenizer {made.name}, not {tokenizer}; leave --tokenizer out")
+
+
+def vocabulary_of(data: str | Path, tokenizer: str | Path | None = None) -> Vocabulary:
+    """The vocabulary of the argument of `--data`. Existing data sets are opened; for one that a run would prepare
+    first, it is the vocabulary that it will have.
+
+    Raises:
+        UserError: see `resolve_dataset`, `open_dataset` and `parse_mixture`.
+    """
+    from danalab.data.mixture import parse_mixture
+
+    pairs = parse_mixture(str(data))
+    if pairs is None:
+        return _vocabulary_of(find_dataset(data, tokenizer))
+    return merge_vocabularies([_vocabulary_of(find_dataset(name, tokenizer)) for name, _ in pairs])
+
+
+def _vocabulary_of(found: Path | PreparationPlan) -> Vocabulary:
+    if isinstance(found, Path):
+        return open_dataset(found)
+    if size := requested_size(found.tokenizer):
+        name, n_tokens, eos_id = found.tokenizer, size, eos_of_size(size)
+    elif found.tokenizer == Gpt2Tokenizer.name:  # whose tables may have to be fetched
+        name, n_tokens, eos_id = Gpt2Tokenizer.name, Gpt2Tokenizer.n_tokens, Gpt2Tokenizer.specials[EOS]
+    else:
+        made = load_tokenizer(found.tokenizer)
+        name, n_tokens, eos_id = made.name, made.n_tokens, made.eos_id
+    return VocabularyInfo(found.folder.name, name, padded(n_tokens), padded(n_tokens), eos_id)

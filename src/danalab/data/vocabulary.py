@@ -1,20 +1,16 @@
-"""What a run must know of its data before any is read: enough to plan a run, and had without preparing anything."""
+"""What a run must know of its data before reading any: enough to plan it, without preparing anything."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
 
-from danalab.data.open import Unprepared, find_dataset
-from danalab.data.tokenizers import EOS, Gpt2Tokenizer, eos_of_size, load_tokenizer, requested_size
-from danalab.data.tokenizers.base import padded
 from danalab.errors import UserError
 
 
 class Vocabulary(Protocol):
-    """Properties as of `danalab.data.Dataset`."""
+    """The properties of `danalab.data.Dataset` that a plan needs."""
 
     @property
     def name(self) -> str: ...
@@ -31,7 +27,7 @@ class Vocabulary(Protocol):
 
 
 @dataclass(frozen=True)
-class Words:
+class VocabularyInfo:
     """A `Vocabulary` in plain values."""
 
     name: str
@@ -42,22 +38,7 @@ class Words:
     sequence_length: int | None = None
 
 
-def vocabulary_of(data: str | Path, tokenizer: str | Path | None = None) -> Vocabulary:
-    """Of what a person writes after `--data`. Data sets that are there are opened; of one that a run would prepare now
-    it is what it will have.
-
-    Raises:
-        UserError: see `resolve_dataset`, `open_dataset` and `parse_mixture`.
-    """
-    from danalab.data.order.mixture import parse_mixture
-
-    pairs = parse_mixture(str(data))
-    if pairs is None:
-        return _of(find_dataset(data, tokenizer))
-    return of_mixture([_of(find_dataset(name, tokenizer)) for name, _ in pairs])
-
-
-def of_mixture(parts: Sequence[Vocabulary]) -> Words:
+def merge_vocabularies(parts: Sequence[Vocabulary]) -> VocabularyInfo:
     """Of several data sets as one.
 
     Raises:
@@ -70,7 +51,7 @@ def of_mixture(parts: Sequence[Vocabulary]) -> Words:
                 f"{part.name}: written with {part.tokenizer_name}, but {first.name} with {first.tokenizer_name}; "
                 "a mixture needs one tokenizer"
             )
-    return Words(
+    return VocabularyInfo(
         name="+".join(part.name for part in parts),
         tokenizer_name=first.tokenizer_name,
         vocab_size=max(part.vocab_size for part in parts),
@@ -78,18 +59,3 @@ def of_mixture(parts: Sequence[Vocabulary]) -> Words:
         eos_id=first.eos_id,
         sequence_length=min((part.sequence_length for part in parts if part.sequence_length is not None), default=None),
     )
-
-
-def _of(found: Path | Unprepared) -> Vocabulary:
-    if isinstance(found, Path):
-        from danalab.data.dataset import open_dataset
-
-        return open_dataset(found)
-    if size := requested_size(found.tokenizer):
-        name, n_tokens, eos_id = found.tokenizer, size, eos_of_size(size)
-    elif found.tokenizer == Gpt2Tokenizer.name:  # whose tables may have to be fetched
-        name, n_tokens, eos_id = Gpt2Tokenizer.name, Gpt2Tokenizer.n_tokens, Gpt2Tokenizer.specials[EOS]
-    else:
-        made = load_tokenizer(found.tokenizer)
-        name, n_tokens, eos_id = made.name, made.n_tokens, made.eos_id
-    return Words(found.folder.name, name, padded(n_tokens), padded(n_tokens), eos_id)

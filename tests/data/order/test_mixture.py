@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from danalab.data import open_data
-from danalab.data.order.mixture import BLOCK, MixedSequences, block_counts, parse_mixture
+from danalab.data.mixture import parse_mixture
+from danalab.data.order.mixture import BLOCK, MixedSequences, block_counts
 from danalab.errors import UserError
 
 

@@ -14,12 +14,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from danalab.data import open_dataset, prepare
-from danalab.data.check.description import verify
+from danalab.data.check import validate
 from danalab.data.formats.manifest import Manifest
 from danalab.data.formats.shards import ShardWriter
 from danalab.data.preparation import pipeline as preparation_module
 from danalab.data.preparation import shard_writer as writing_module
-from danalab.data.preparation.holdout import Rule, labelled
+from danalab.data.preparation.holdout import SplitRule, split_documents
 from danalab.data.sources import Source, TextSource
 from danalab.data.tokenizers import train_bpe
 from danalab.errors import UserError
@@ -44,7 +44,7 @@ def small_chunks(monkeypatch):
 @pytest.mark.parametrize("tokenizer", ["bytes", "bpe-300"])
 def test_detokenised_shards_give_back_the_documents(corpus, tmp_path, small_chunks, tokenizer):
     folder = _prepare(corpus, tmp_path / "out", tokenizer=tokenizer, shard_tokens=2000)
-    expected = list(labelled(TextSource([corpus]), Rule(0.2)))
+    expected = list(split_documents(TextSource([corpus]), SplitRule(0.2)))
     assert len(Manifest.read(folder).splits["train"]) > 2
     for split in ("train", "val"):
         dataset = open_dataset(folder, split)
@@ -64,7 +64,7 @@ def test_the_manifest_tells_tokens_documents_bytes_and_ids(corpus, tmp_path):
     for split, entries in made.splits.items():
         ids = open_dataset(folder, split).store.read(0, 10**9)
         assert (ids.min(), ids.max(), len(ids)) == (entries[0].min_id, entries[0].max_id, entries[0].tokens)
-    assert verify(folder) == []
+    assert validate(folder).valid
 
 
 @pytest.fixture
@@ -132,19 +132,19 @@ def test_killed_again_and_again_it_ends_with_the_same_bytes(
 def test_a_kill_between_the_end_of_a_shard_and_the_journal_loses_nothing(corpus, tmp_path, small_chunks, monkeypatch):
     expected = _content(_prepare(corpus, tmp_path / "whole", tokenizer="bytes", shard_tokens=3000))
     monkeypatch.setattr(writing_module, "_JOURNAL_BYTES", 1)
-    real = writing_module.Writing._finish_shard
+    real = writing_module.DatasetWriter._finish_shard
 
     def dies_after_the_rename(self, split):
         real(self, split)
         if split == "train":
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(writing_module.Writing, "_finish_shard", dies_after_the_rename)
+    monkeypatch.setattr(writing_module.DatasetWriter, "_finish_shard", dies_after_the_rename)
     out = tmp_path / "out"
     with pytest.raises(KeyboardInterrupt):
         _prepare(corpus, out, tokenizer="bytes", shard_tokens=3000)
     assert (out / "train-00000.bin").exists()
-    monkeypatch.setattr(writing_module.Writing, "_finish_shard", real)
+    monkeypatch.setattr(writing_module.DatasetWriter, "_finish_shard", real)
     assert _content(_prepare(corpus, out, tokenizer="bytes", shard_tokens=3000)) == expected
 
 
@@ -224,7 +224,7 @@ def test_a_full_disk_is_one_line_and_nothing_finished_is_lost(corpus, tmp_path, 
 def test_finished_shards_are_not_removed_for_other_settings(corpus, tmp_path, small_chunks, monkeypatch):
     out = tmp_path / "out"
     with monkeypatch.context() as patched:
-        patched.setattr(writing_module.Writing, "finish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patched.setattr(writing_module.DatasetWriter, "finish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             _prepare(corpus, out, tokenizer="bytes", shard_tokens=3000)
     with pytest.raises(UserError, match="unfinished data set of other text or with other settings"):
@@ -235,7 +235,7 @@ def test_finished_shards_are_not_removed_for_other_settings(corpus, tmp_path, sm
 def test_a_damaged_journal_is_refused(corpus, tmp_path, small_chunks, monkeypatch):
     out = tmp_path / "out"
     with monkeypatch.context() as patched:
-        patched.setattr(writing_module.Writing, "finish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patched.setattr(writing_module.DatasetWriter, "finish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             _prepare(corpus, out, tokenizer="bytes", shard_tokens=3000)
     journal = out / "journal.json"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from danalab.data.preparation.holdout import Rule, labelled
+from danalab.data.preparation.holdout import SplitRule, split_documents
 from danalab.data.sources import TRAIN, VAL, Source
 from danalab.errors import UserError
 
@@ -36,7 +36,7 @@ class _Listed(Source):
 
 
 def _split(documents: list[str], fraction: float) -> tuple[list[str], list[str]]:
-    return _sides(list(labelled(_Listed(documents), Rule(fraction))))
+    return _sides(list(split_documents(_Listed(documents), SplitRule(fraction))))
 
 
 def _sides(documents: list) -> tuple[list[str], list[str]]:
@@ -79,12 +79,12 @@ def test_the_fraction_is_kept_on_average():
 
 
 def test_the_sources_own_validation_is_used_whole():
-    assert _sides(list(labelled(_Listed(["a", "b"], ["c", ""]), Rule(0.9)))) == (["a", "b"], ["c"])
+    assert _sides(list(split_documents(_Listed(["a", "b"], ["c", ""]), SplitRule(0.9)))) == (["a", "b"], ["c"])
 
 
 def test_the_first_documents_validate_and_their_copies_with_them():
     documents = ["a", "a", "b", "c", "a", "d", "b", "e"]
-    assert _sides(list(labelled(_Listed(documents), Rule(0.9, first=2)))) == (
+    assert _sides(list(split_documents(_Listed(documents), SplitRule(0.9, first=2)))) == (
         ["c", "d", "e"],
         ["a", "a", "b", "a", "b"],
     )
@@ -92,9 +92,9 @@ def test_the_first_documents_validate_and_their_copies_with_them():
 
 def test_no_more_documents_are_taken_than_the_limit():
     documents = [str(i) for i in range(100)]
-    train, val = _sides(list(labelled(_Listed(documents), Rule(0.1, limit=10))))
+    train, val = _sides(list(split_documents(_Listed(documents), SplitRule(0.1, limit=10))))
     assert sorted([*train, *val]) == documents[:10]
-    own = _sides(list(labelled(_Listed(documents, ["x", "y", "z"]), Rule(0.1, limit=2))))
+    own = _sides(list(split_documents(_Listed(documents, ["x", "y", "z"]), SplitRule(0.1, limit=2))))
     assert own == (["0", "1"], ["x", "y"])
 
 
@@ -107,14 +107,14 @@ def test_no_more_documents_are_taken_than_the_limit():
     stop=st.integers(1, 30),
 )
 def test_going_on_from_any_place_gives_the_same_documents(texts, own, first, limit, stop):
-    source, rule = _Listed(texts, own), Rule(0.1, first, limit)
+    source, rule = _Listed(texts, own), SplitRule(0.1, first, limit)
     try:
-        whole = list(labelled(source, rule))
+        whole = list(split_documents(source, rule))
     except UserError:
         return  # all validate
     before = whole[: min(stop, len(whole) - 1)]
     train, val = _sides(before)
-    rest = list(labelled(source, rule, before[-1].place, (len(train), len(val))))
+    rest = list(split_documents(source, rule, before[-1].place, (len(train), len(val))))
     assert before + rest == whole
 
 
@@ -123,4 +123,4 @@ def test_going_on_from_any_place_gives_the_same_documents(texts, own, first, lim
 )
 def test_too_few_documents_are_refused(documents, validation):
     with pytest.raises(UserError, match="source 'listed' has no"):
-        list(labelled(_Listed(documents, validation), Rule(0.01)))
+        list(split_documents(_Listed(documents, validation), SplitRule(0.01)))

@@ -12,10 +12,11 @@ import pytest
 
 from danalab.cli.app import main
 from danalab.data import open_dataset, prepare, resolve_dataset
-from danalab.data.check.description import describe, verify
+from danalab.data.check import validate
+from danalab.data.description import describe
 from danalab.data.formats.manifest import Manifest
 from danalab.data.preparation import pipeline as preparation_module
-from danalab.data.preparation.download import download, offer
+from danalab.data.preparation.download import download, plan_download
 from danalab.data.sources import SOURCES, TRAIN, VAL, HubSource, make_source
 from danalab.data.sources import hub as hub_module
 from danalab.data.sources.catalogue import articles
@@ -161,7 +162,7 @@ def test_a_connection_that_stays_broken_is_one_line():
 
 def test_without_a_network_the_recorded_facts_are_told_as_such(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")  # nobody listens there
-    found = offer("fineweb-100bt")
+    found = plan_download("fineweb-100bt")
     assert (found.checked, found.bytes, found.files) == (False, 277_000_000_000, None)
     assert "cannot be reached" in found.reason
     with pytest.raises(UserError, match=r"cannot be reached .* local copy with --input"):
@@ -181,7 +182,7 @@ def test_a_download_goes_on_where_it_was_stopped_and_is_verified(hub, fineweb, t
     download("fineweb-10bt", copy)
     files = sorted(copy.rglob("*.parquet"))
     assert [file.read_bytes() for file in files] == [p.read_bytes() for p in sorted(fineweb.rglob("*.parquet"))]
-    assert verify(copy) == []
+    assert validate(copy).valid
     files[0].unlink()
     hub.served.clear()
     download("fineweb-10bt", copy)
@@ -189,7 +190,7 @@ def test_a_download_goes_on_where_it_was_stopped_and_is_verified(hub, fineweb, t
     damaged = bytearray(files[1].read_bytes())
     damaged[40] ^= 1
     files[1].write_bytes(damaged)
-    assert [(Path(fault.place).name, fault.reason) for fault in verify(copy)] == [
+    assert [(Path(fault.file).name, fault.reason) for fault in validate(copy).errors] == [
         (files[1].name, "content differs from what the hub has")
     ]
     with pytest.raises(UserError, match="not tokens yet; run danalab data prepare fineweb-10bt --input"):
@@ -339,7 +340,7 @@ def test_bad_inputs_of_corpora_are_refused(tmp_path):
     with pytest.raises(UserError, match="takes one --input"):
         make_source("c4", [tmp_path, tmp_path])
     with pytest.raises(UserError, match="the source 'stdlib' is not of the hub"):
-        offer("stdlib")
+        plan_download("stdlib")
 
 
 def test_the_documentation_lists_every_corpus_as_it_is():

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from danalab.data import prepare
-from danalab.data.formats.arrays.division import divide
+from danalab.data.formats.arrays.split import split_arrays
 from danalab.train import TrainConfig, train
 from danalab.train.evaluation.evaluate_run import evaluate_run
 
@@ -44,7 +44,7 @@ def arrays(tmp_path_factory) -> Path:
     draw = np.random.default_rng(0)
     for number in range(3):
         np.save(folder / f"{number}.npy", draw.integers(0, 64, (30, 33)).astype(np.uint16))
-    divide(folder, folder.with_name("divided"), val_ratio=0.2, by="sequence")
+    split_arrays(folder, folder.with_name("divided"), val_ratio=0.2, by="sequence")
     return folder.with_name("divided")
 
 

@@ -6,7 +6,8 @@ a sequence.
 
 from __future__ import annotations
 
-from danalab.data.check.checks import validate
-from danalab.data.check.result import Finding, Validation
+from danalab.data.check.result import Validation
+from danalab.data.check.validation import validate
+from danalab.data.formats.layouts import Finding
 
 __all__ = ["Finding", "Validation", "validate"]

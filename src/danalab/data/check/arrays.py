@@ -9,10 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
-from danalab.data.check.result import Finding, Validation
+from danalab.data.check.result import Validation
 from danalab.data.check.statistics import Fingerprints, IdCounts
 from danalab.data.formats.arrays.files import BadArrayError, blocks, open_array, verify_archive
 from danalab.data.formats.arrays.layout import by_sequence, chosen_rows, files_by_split
+from danalab.data.formats.layouts import Finding
 
 
 class ArrayChecks:

@@ -1,26 +1,13 @@
-"""What a validation has found: plain values, and how they are printed."""
+"""The result of a validation: plain values, and how they are printed."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any
 
+from danalab.data.formats.layouts import Finding
+
 _WIDTH = 80
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One thing that is wrong with a file."""
-
-    file: str
-    """The file, or the folder."""
-    reason: str
-    position: tuple[int, ...] | None = None
-    """(sequence, token) in an array, (token,) in a stream; None where the file as a whole is meant."""
-
-    def __str__(self) -> str:
-        where = "" if self.position is None else f" [{', '.join(map(str, self.position))}]"
-        return f"{self.file}{where}: {self.reason}"
 
 
 @dataclass
@@ -29,7 +16,7 @@ class Validation:
 
     path: str
     layout: str
-    """arrays, shards or bare."""
+    """arrays, shards, bare, download or none."""
     file_format: str
     """The files' suffixes."""
     num_files: int
@@ -50,6 +37,11 @@ class Validation:
     def valid(self) -> bool:
         """Whether nothing is wrong."""
         return not self.errors
+
+    @property
+    def bad_files(self) -> int:
+        """Number of files with errors."""
+        return len({finding.file for finding in self.errors})
 
     @property
     def total_sequences(self) -> int:
@@ -80,20 +72,21 @@ class Validation:
 
     def as_text(self) -> str:
         """The table for people."""
-        mark = "✓" if self.valid else "✗"
         length = "that of each document" if self.sequence_length is None else f"{self.sequence_length:,}"
-        rows = [
-            f"{mark} Valid: {self.valid}",
-            f"✓ Files: {self.num_files}",
-            f"✓ Total sequences: {self.total_sequences:,}",
-            f"✓ Sequence length: {length}",
-            f"✓ Total tokens: {self.total_tokens:,} ({self.total_tokens / 1e9:.2f}B)",
-            f"✓ Vocab size: {self.vocab_size:,}",
-            f"✓ Unique tokens: {self.unique_tokens:,}",
-            f"✓ Avg token value: {self.avg_token_value:.2f}",
-        ]
+        rows = [f"Files: {self.num_files}"]
+        if self.layout != "download":  # text, which has no tokens yet
+            rows += [
+                f"Total sequences: {self.total_sequences:,}",
+                f"Sequence length: {length}",
+                f"Total tokens: {self.total_tokens:,} ({self.total_tokens / 1e9:.2f}B)",
+                f"Vocab size: {self.vocab_size:,}",
+                f"Unique tokens: {self.unique_tokens:,}",
+                f"Avg token value: {self.avg_token_value:.2f}",
+            ]
+        head = "✓ Valid: True" if self.valid else f"✗ Valid: False ({self.bad_files:,} bad file(s))"
         line = "=" * _WIDTH
-        return "\n".join([line, "VALIDATION RESULTS", line, *rows, line])
+        mark = "✓" if self.valid else " "
+        return "\n".join([line, "VALIDATION RESULTS", line, head, *(f"{mark} {row}" for row in rows), line])
 
 
 def _plain(finding: Finding) -> dict[str, Any]:

@@ -77,10 +77,10 @@ class Manifest:
             manifest = cls(**content)
         except (KeyError, TypeError, AttributeError) as error:
             raise UserError(f"{file}: malformed: {error}") from error
-        manifest._refuse_nonsense(file)
+        manifest._check_shards(file)
         return manifest
 
-    def _refuse_nonsense(self, file: Path) -> None:
+    def _check_shards(self, file: Path) -> None:
         seen: dict[str, str] = {}
         for split, entries in self.splits.items():
             for entry in entries:

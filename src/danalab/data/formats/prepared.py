@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from danalab.data.dataset import Dataset, fingerprint_of
-from danalab.data.formats.layouts import Fault, Layout
+from danalab.data.formats.layouts import Finding, Layout
 from danalab.data.formats.manifest import NAME, Manifest
 from danalab.data.formats.shards import Shard
 from danalab.data.formats.store import TokenStore
@@ -16,7 +17,7 @@ from danalab.errors import UserError
 from danalab.files import sha256
 
 
-def _found_in(folder: Path) -> bool:
+def _matches(folder: Path) -> bool:
     return (folder / NAME).is_file()
 
 
@@ -42,6 +43,7 @@ def _open(folder: Path, split: str) -> Dataset:
         fingerprint=fingerprint_of(manifest.tokenizer.fingerprint, [entry.sha256 for entry in entries]),
         max_ids=[entry.max_id for entry in entries],
         tokenizer_name=manifest.tokenizer.name,
+        open_split=partial(_open, folder),
     )
 
 
@@ -55,21 +57,21 @@ def _facts(folder: Path) -> dict[str, Any]:
     }
 
 
-def _verify(folder: Path) -> Iterator[Fault]:
+def _verify(folder: Path) -> Iterator[Finding]:
     """The manifest's own checksum, the tokenizer, and each shard's header and hash; shards that nobody names."""
     manifest = Manifest.read(folder)
     for name, expected in manifest.files.items():
         path = folder / name
         if not path.is_file():
-            yield Fault(str(path), "missing")
+            yield Finding(str(path), "missing")
         elif sha256(path) != expected:
-            yield Fault(str(path), f"content differs from {NAME}'s sha256")
+            yield Finding(str(path), f"content differs from {NAME}'s sha256")
     if (folder / "tokenizer.json").is_file():
         try:
             if load_tokenizer(folder).fingerprint != manifest.tokenizer.fingerprint:
-                yield Fault(str(folder / "tokenizer.json"), f"not the tokenizer that {NAME} names")
+                yield Finding(str(folder / "tokenizer.json"), f"not the tokenizer that {NAME} names")
         except UserError as error:
-            yield Fault(str(folder / "tokenizer.json"), str(error))
+            yield Finding(str(folder / "tokenizer.json"), str(error))
     named = {}
     for split, entries in manifest.splits.items():
         for entry in entries:
@@ -78,16 +80,16 @@ def _verify(folder: Path) -> Iterator[Fault]:
             try:
                 shard = manifest.open_shard(folder, entry)
                 if sha256(path) != entry.sha256:
-                    yield Fault(str(path), f"content differs from {NAME}'s sha256 ({_where(shard, entry.max_id)})")
+                    yield Finding(str(path), f"content differs from {NAME}'s sha256 ({_where(shard, entry.max_id)})")
             except UserError as error:
-                yield Fault(str(path), str(error).removeprefix(f"{path}: "))
+                yield Finding(str(path), str(error).removeprefix(f"{path}: "))
             except OSError as error:
-                yield Fault(str(path), error.strerror or str(error))
+                yield Finding(str(path), error.strerror or str(error))
         if not entries:
-            yield Fault(str(folder), f"the split '{split}' has no shards")
+            yield Finding(str(folder), f"the split '{split}' has no shards")
     for path in sorted(folder.glob("*.bin")):
         if path.name not in named:
-            yield Fault(str(path), f"{NAME} does not name this shard")
+            yield Finding(str(path), f"{NAME} does not name this shard")
 
 
 def _where(shard: Shard, max_id: int) -> str:
@@ -98,4 +100,4 @@ def _where(shard: Shard, max_id: int) -> str:
     )
 
 
-LAYOUT = Layout("shards", _found_in, _splits, _open, _facts, _verify)
+LAYOUT = Layout("shards", _matches, _splits, _open, _facts, _verify)

@@ -11,25 +11,26 @@ Nothing in such files tells whether an id is the one that was written. `record` 
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from danalab.data.dataset import Dataset, fingerprint_of
-from danalab.data.formats.layouts import Fault, Layout
+from danalab.data.formats import scan_cache
+from danalab.data.formats.layouts import Finding, Layout
 from danalab.data.formats.shards import MAGIC, Shard, reading, token_dtype
 from danalab.data.formats.store import TokenStore
 from danalab.data.tokenizers import load_tokenizer
 from danalab.data.tokenizers.base import padded
 from danalab.errors import UserError
-from danalab.files import read_json, sha256, write_atomically, write_json
+from danalab.files import read_json, sha256, write_json
 
 CHECKSUMS = "checksums.json"
 _BLOCK = 1 << 25
@@ -58,7 +59,7 @@ class _Vocabulary:
 _GPT2 = _Vocabulary("gpt2", 50_257, 50_256, "gpt2")  # what nanoGPT and the FineWeb scripts of the literature write
 
 
-def find_bare(folder: Path, split: str) -> list[Path]:
+def find_raw_files(folder: Path, split: str) -> list[Path]:
     """`SPLIT.bin`, or `SPLIT_00.bin` (`SPLIT-00.bin`) and so on, by their numbers; empty when there is none.
 
     Raises:
@@ -88,7 +89,7 @@ def find_bare(folder: Path, split: str) -> list[Path]:
     return [numbered[number] for number in sorted(numbered)]
 
 
-def open_bare(path: Path, dtype: np.dtype) -> Shard:
+def open_raw_file(path: Path, dtype: np.dtype) -> Shard:
     """The tokens of a bare file.
 
     Raises:
@@ -116,14 +117,9 @@ def scan(shard: Shard, *, anew: bool = False) -> Scan:
     Raises:
         UserError: the file cannot be read.
     """
-    status = shard.path.stat()
-    identity = f"{shard.path.resolve()}|{status.st_size}|{status.st_mtime_ns}|{shard.dtype.name}"
-    cached = _cache_folder() / f"{hashlib.sha256(identity.encode()).hexdigest()}.json"
-    if not anew:
-        try:
-            return Scan(**json.loads(cached.read_text()))
-        except (OSError, ValueError, TypeError):
-            pass
+    key = scan_cache.file_key(shard.path, "raw", shard.dtype.name)
+    if not anew and (known := scan_cache.load_facts(Scan, key)) is not None:
+        return known
     _log.info("%s: reading %d tokens through, once, for their range", shard.path, shard.n_tokens)
     digest, largest = hashlib.sha256(), 0
     with reading(shard.path) as file:
@@ -131,16 +127,8 @@ def scan(shard: Shard, *, anew: bool = False) -> Scan:
             digest.update(block)
             largest = max(largest, int(np.frombuffer(block, shard.dtype).max()))
     result = Scan(largest, digest.hexdigest())
-    try:
-        cached.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(cached, json.dumps(asdict(result)))
-    except OSError as error:
-        _log.info("%s: the scan of %s is not kept: %s", cached, shard.path, error)
+    scan_cache.save_facts(key, result)
     return result
-
-
-def _cache_folder() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "danalab" / "scans"
 
 
 def _vocabulary(folder: Path) -> _Vocabulary:
@@ -150,29 +138,29 @@ def _vocabulary(folder: Path) -> _Vocabulary:
     return _Vocabulary(tokenizer.name, tokenizer.n_tokens, tokenizer.eos_id, tokenizer.fingerprint)
 
 
-def _found_in(folder: Path) -> bool:
+def _matches(folder: Path) -> bool:
     return any(
         re.fullmatch(r"(train|val)([_-]\d+)?\.bin", name.name) for name in folder.iterdir() if name.suffix == ".bin"
     )
 
 
 def _splits(folder: Path) -> list[str]:
-    return [split for split in _SPLITS if find_bare(folder, split)]
+    return [split for split in _SPLITS if find_raw_files(folder, split)]
 
 
 def _open(folder: Path, split: str) -> Dataset:
-    files = find_bare(folder, split)
+    files = find_raw_files(folder, split)
     if not files:
         there = ", ".join(_splits(folder))
         raise UserError(f"{folder}: no split '{split}' (no {split}.bin); there are: {there}")
     vocabulary = _vocabulary(folder)
-    shards = [open_bare(file, token_dtype(padded(vocabulary.n_tokens))) for file in files]
+    shards = [open_raw_file(file, token_dtype(padded(vocabulary.n_tokens))) for file in files]
     scans = [scan(shard) for shard in shards]
     recorded = _recorded(folder)
     for shard, found in zip(shards, scans, strict=True):
         if recorded and recorded.get(shard.path.name) != found.sha256:
             raise UserError(f"{shard.path}: not the content that {CHECKSUMS} recorded")
-    refuse_twins([(shard.path, found.sha256) for shard, found in zip(shards, scans, strict=True)])
+    reject_duplicate_shards([(shard.path, found.sha256) for shard, found in zip(shards, scans, strict=True)])
     dataset = Dataset(
         folder,
         split,
@@ -182,12 +170,13 @@ def _open(folder: Path, split: str) -> Dataset:
         fingerprint=fingerprint_of(vocabulary.fingerprint, [scan.sha256 for scan in scans]),
         max_ids=[scan.max_id for scan in scans],
         tokenizer_name=vocabulary.name,
+        open_split=partial(_open, folder),
     )
     dataset.check_vocab(dataset.vocab_size)
     return dataset
 
 
-def refuse_twins(hashes: list[tuple[Path, str]]) -> None:
+def reject_duplicate_shards(hashes: list[tuple[Path, str]]) -> None:
     """Refuse two shards of the same content: their tokens would be trained on twice.
 
     Raises:
@@ -206,7 +195,7 @@ def record(folder: Path) -> Path:
     Raises:
         UserError: no bare files there, or one that cannot be read.
     """
-    files = [path for split in _SPLITS for path in find_bare(folder, split)]
+    files = [path for split in _SPLITS for path in find_raw_files(folder, split)]
     if not files:
         raise UserError(f"{folder}: no {' or '.join(f'{split}.bin' for split in _SPLITS)} to record")
     files += [path for path in sorted(folder.glob("tokenizer*.json")) if path.is_file()]
@@ -233,36 +222,36 @@ def _facts(folder: Path) -> dict[str, Any]:
     return {"source": None, "documents": {}, "text_bytes": {}}
 
 
-def _verify(folder: Path) -> Iterator[Fault]:
+def _verify(folder: Path) -> Iterator[Finding]:
     """Sizes, ids, twins, and the recorded hashes where there are any."""
     recorded = _recorded(folder)
     for name, expected in recorded.items():
         path = folder / name
         if not path.is_file():
-            yield Fault(str(path), f"missing; {CHECKSUMS} names it")
+            yield Finding(str(path), f"missing; {CHECKSUMS} names it")
         elif path.suffix == ".json" and sha256(path) != expected:
-            yield Fault(str(path), f"not the content that {CHECKSUMS} recorded")
+            yield Finding(str(path), f"not the content that {CHECKSUMS} recorded")
     vocabulary = _vocabulary(folder)
     seen: dict[str, Path] = {}
     for split in _SPLITS:
-        for path in find_bare(folder, split):
+        for path in find_raw_files(folder, split):
             try:
-                shard = open_bare(path, token_dtype(padded(vocabulary.n_tokens)))
+                shard = open_raw_file(path, token_dtype(padded(vocabulary.n_tokens)))
                 found = scan(shard, anew=True)
             except UserError as error:
-                yield Fault(str(path), str(error).removeprefix(f"{path}: "))
+                yield Finding(str(path), str(error).removeprefix(f"{path}: "))
                 continue
             if found.max_id >= padded(vocabulary.n_tokens):
                 place = TokenStore([shard], "").first_at_least(padded(vocabulary.n_tokens), 0)
                 where = f"token id {place[1]} at offset {place[0]}" if place else f"token id {found.max_id}"
-                yield Fault(str(path), f"{where} >= vocabulary {padded(vocabulary.n_tokens)} of {vocabulary.name}")
+                yield Finding(str(path), f"{where} >= vocabulary {padded(vocabulary.n_tokens)} of {vocabulary.name}")
             if found.sha256 in seen:
-                yield Fault(str(path), f"the same content as {seen[found.sha256].name}")
+                yield Finding(str(path), f"the same content as {seen[found.sha256].name}")
             seen[found.sha256] = path
             if recorded and path.name not in recorded:
-                yield Fault(str(path), f"{CHECKSUMS} does not name it")
+                yield Finding(str(path), f"{CHECKSUMS} does not name it")
             elif recorded and recorded[path.name] != found.sha256:
-                yield Fault(str(path), f"not the content that {CHECKSUMS} recorded")
+                yield Finding(str(path), f"not the content that {CHECKSUMS} recorded")
 
 
-LAYOUT = Layout("bare", _found_in, _splits, _open, _facts, _verify)
+LAYOUT = Layout("bare", _matches, _splits, _open, _facts, _verify)

@@ -13,10 +13,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from danalab.data.formats.layouts import Fault, Layout
+from danalab.data.formats.layouts import Finding, Layout
 from danalab.data.formats.shards import reading
 from danalab.data.sources import SOURCES, TRAIN, VAL, HubSource
-from danalab.data.sources.hub import HubFile, explained
+from danalab.data.sources.hub import HubFile, explain_hub_errors
 from danalab.errors import UserError
 from danalab.files import read_json, write_json
 
@@ -25,7 +25,7 @@ _BLOCK = 1 << 20
 
 
 @dataclass(frozen=True)
-class Offer:
+class DownloadPlan:
     """What there is to fetch of a corpus."""
 
     source: str
@@ -59,7 +59,7 @@ def hub_source(name: str) -> type[HubSource]:
     return source
 
 
-def offer(name: str, inputs: tuple[str, ...] = ()) -> Offer:
+def plan_download(name: str, inputs: tuple[str, ...] = ()) -> DownloadPlan:
     """What would be fetched for a corpus; from recorded facts where the hub cannot be reached, and says so.
 
     Raises:
@@ -72,8 +72,8 @@ def offer(name: str, inputs: tuple[str, ...] = ()) -> Offer:
         files = [*source.files(TRAIN), *source.files(VAL)]
     except UserError as error:
         recorded = round(kind.download_gb * 1e9) if kind.download_gb else None
-        return Offer(kind.name, kind.repo, kind.licence, None, None, recorded, False, str(error))
-    return Offer(kind.name, kind.repo, kind.licence, commit, len(files), sum(file.size for file in files), True)
+        return DownloadPlan(kind.name, kind.repo, kind.licence, None, None, recorded, False, str(error))
+    return DownloadPlan(kind.name, kind.repo, kind.licence, commit, len(files), sum(file.size for file in files), True)
 
 
 def download(name: str, folder: str | Path, workers: int = 8) -> Path:
@@ -95,7 +95,7 @@ def download(name: str, folder: str | Path, workers: int = 8) -> Path:
 
     from huggingface_hub import snapshot_download
 
-    with explained(f"hf://datasets/{source.repo}"):
+    with explain_hub_errors(f"hf://datasets/{source.repo}"):
         snapshot_download(
             source.repo,
             repo_type="dataset",
@@ -114,7 +114,7 @@ def download(name: str, folder: str | Path, workers: int = 8) -> Path:
     return folder
 
 
-def _found_in(folder: Path) -> bool:
+def _matches(folder: Path) -> bool:
     return (folder / NAME).is_file()
 
 
@@ -134,7 +134,7 @@ def _not_tokens(folder: Path) -> Any:
     raise UserError(f"{folder}: text of the hub, not tokens yet; run danalab data prepare {name} --input {folder}")
 
 
-def _verify(folder: Path) -> Iterator[Fault]:
+def _verify(folder: Path) -> Iterator[Finding]:
     _, files = _read(folder)
     for file in files:
         path = folder / file.path
@@ -142,17 +142,17 @@ def _verify(folder: Path) -> Iterator[Fault]:
             with reading(path) as stream:
                 size = os.fstat(stream.fileno()).st_size
                 if size != file.size:
-                    yield Fault(str(path), f"{size} bytes, the hub says {file.size}")
+                    yield Finding(str(path), f"{size} bytes, the hub says {file.size}")
                     continue
                 kind, _, expected = (file.digest or "").partition(":")
                 digest = hashlib.sha1(b"blob %d\0" % size) if kind == "git" else hashlib.sha256()
                 while block := stream.read(_BLOCK):
                     digest.update(block)
         except UserError as error:
-            yield Fault(str(path), str(error).removeprefix(f"{path}: "))
+            yield Finding(str(path), str(error).removeprefix(f"{path}: "))
             continue
         if expected and digest.hexdigest() != expected:
-            yield Fault(str(path), "content differs from what the hub has")
+            yield Finding(str(path), "content differs from what the hub has")
 
 
-LAYOUT = Layout("download", _found_in, _not_tokens, lambda folder, _: _not_tokens(folder), _not_tokens, _verify)
+LAYOUT = Layout("download", _matches, _not_tokens, lambda folder, _: _not_tokens(folder), _not_tokens, _verify)

@@ -17,7 +17,7 @@ from danalab.data.sources.base import TRAIN, VAL, Place, Source, walk
 from danalab.errors import UserError
 
 
-class Labelled(NamedTuple):
+class SplitDocument(NamedTuple):
     """A document, its split, and where reading stands behind it."""
 
     split: str
@@ -26,7 +26,7 @@ class Labelled(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Rule:
+class SplitRule:
     """How documents are chosen; unused where a source has validation documents of its own, `limit` apart."""
 
     fraction: float
@@ -51,13 +51,13 @@ def draw(text: str, key: str) -> float:
     return int.from_bytes(digest, "little") / 2.0**64
 
 
-def labelled(
+def split_documents(
     source: Source,
-    rule: Rule,
+    rule: SplitRule,
     start: Place | None = None,
     counts: tuple[int, int] = (0, 0),
     enough: Callable[[], bool] = lambda: False,
-) -> Iterator[Labelled]:
+) -> Iterator[SplitDocument]:
     """The source's documents, each with its split; empty ones are left out.
 
     Documents of the source's own validation come last. Otherwise the rule decides; if it chose none, the last
@@ -78,11 +78,11 @@ def labelled(
         return
     validates = _first(source, rule.first, start) if rule.first else _below(rule.fraction)
     n_train, n_val = counts
-    held: Labelled | None = None  # while none validates: one document behind, to be able to give it the last one
+    held: SplitDocument | None = None  # while none validates: one document behind, to be able to give it the last one
     for place, text in walk(source, TRAIN, start):
         if rule.limit is not None and n_train + n_val + (held is not None) >= rule.limit:
             break
-        document = Labelled(VAL if validates(text) else TRAIN, text, place)
+        document = SplitDocument(VAL if validates(text) else TRAIN, text, place)
         if document.split == TRAIN and not n_val:
             document, held = held, document
         elif held is not None:  # before the one that validates: reading may go on from there
@@ -106,7 +106,7 @@ def labelled(
         )
 
 
-def _is_copy(source: Source, document: Labelled) -> bool:
+def _is_copy(source: Source, document: SplitDocument) -> bool:
     """Whether a document before it has the same text; a pass over the source, which only small ones ever need."""
     for place, text in walk(source, TRAIN, None):
         if place >= document.place:
@@ -117,8 +117,8 @@ def _is_copy(source: Source, document: Labelled) -> bool:
 
 
 def _with_own_validation(
-    source: Source, rule: Rule, start: Place | None, counts: tuple[int, int], enough: Callable[[], bool]
-) -> Iterator[Labelled]:
+    source: Source, rule: SplitRule, start: Place | None, counts: tuple[int, int], enough: Callable[[], bool]
+) -> Iterator[SplitDocument]:
     done: dict[str, int] = dict(zip((TRAIN, VAL), counts, strict=True))
     for side in (TRAIN, VAL):
         if start is not None and start.side == VAL and side == TRAIN:
@@ -127,7 +127,7 @@ def _with_own_validation(
             if done[side] == rule.limit or (side == TRAIN and enough()):
                 break
             done[side] += 1
-            yield Labelled(side, text, place)
+            yield SplitDocument(side, text, place)
     for side, what in ((TRAIN, "training"), (VAL, "validation")):
         if not done[side]:
             raise UserError(f"the source '{source.name}' has no {what} text")

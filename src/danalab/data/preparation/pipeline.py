@@ -22,15 +22,15 @@ from contextlib import contextmanager
 from dataclasses import astuple
 from pathlib import Path
 
+from danalab.data.environment import available_cores, dataset_folder
 from danalab.data.formats import manifest as manifests
 from danalab.data.formats.manifest import Manifest
-from danalab.data.open import dataset_folder
 from danalab.data.preparation import journal as journals
-from danalab.data.preparation.holdout import Labelled, Rule, draw, labelled
+from danalab.data.preparation.holdout import SplitDocument, SplitRule, draw, split_documents
 from danalab.data.preparation.journal import Journal
 from danalab.data.preparation.progress import Estimate, Progress
-from danalab.data.preparation.shard_writer import Writing
-from danalab.data.preparation.workers import Chunk, available_cores, encode_in_order
+from danalab.data.preparation.shard_writer import DatasetWriter
+from danalab.data.preparation.workers import Chunk, encode_in_order
 from danalab.data.sources import TRAIN, Place, Source, make_source
 from danalab.data.tokenizers import load_tokenizer, requested_size, train_bpe
 from danalab.errors import UserError
@@ -84,7 +84,7 @@ def prepare(
     if val_fraction is not None and val_documents is not None:
         raise UserError("--val-fraction and --val-documents: give one of them")
     first = source.val_documents if val_documents is None and val_fraction is None else val_documents
-    rule = Rule(source.val_fraction if val_fraction is None else val_fraction, first, max_documents)
+    rule = SplitRule(source.val_fraction if val_fraction is None else val_fraction, first, max_documents)
     if shard_tokens < 1 or (workers is not None and workers < 1):
         raise UserError("--shard-tokens and --workers: at least 1 is needed")
     if max_tokens is not None and max_tokens < 1:
@@ -98,7 +98,7 @@ def prepare(
     if (folder / manifests.NAME).is_file():
         return _already(folder, request)
     folder.mkdir(parents=True, exist_ok=True)
-    with _locked(folder), _told_when_full(folder):
+    with _locked(folder), _explain_full_disk(folder):
         if (folder / manifests.NAME).is_file():
             return _already(folder, request)
         journal = _begin(folder, request)
@@ -117,10 +117,10 @@ def prepare(
         large = size is None or size >= _SMALL
         estimate = Estimate(source, max_tokens)
         with (
-            contextlib.closing(Writing(folder, chosen, journal, shard_tokens, max_tokens, source)) as writing,
+            contextlib.closing(DatasetWriter(folder, chosen, journal, shard_tokens, max_tokens, source)) as writing,
             Progress(f"tokenising {source.name}", shown=progress) as bar,
         ):
-            documents = labelled(source, rule, journal.place, writing.counts, writing.enough)
+            documents = split_documents(source, rule, journal.place, writing.counts, writing.enough)
             chunks = _chunks(documents)
             results = encode_in_order(chosen, folder, chunks, workers or available_cores(), processes=large)
             with contextlib.closing(results):
@@ -138,7 +138,7 @@ def prepare(
     return folder
 
 
-def _request(source: Source, tokenizer: str, rule: Rule, max_tokens: int | None, shard_tokens: int) -> str:
+def _request(source: Source, tokenizer: str, rule: SplitRule, max_tokens: int | None, shard_tokens: int) -> str:
     limits = [*astuple(rule), max_tokens, shard_tokens, _CHUNK_CHARACTERS, _CHUNK_DOCUMENTS]
     what = [source.name, source.identity(), tokenizer, *limits, 2]
     return hashlib.sha256(json.dumps(what).encode()).hexdigest()
@@ -155,7 +155,7 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _told_when_full(folder: Path) -> Iterator[None]:
+def _explain_full_disk(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -198,12 +198,12 @@ def _begin(folder: Path, request: str) -> Journal:
     return journal
 
 
-def _sample(source: Source, rule: Rule) -> Iterator[str]:
+def _sample(source: Source, rule: SplitRule) -> Iterator[str]:
     """About 3 MB of training text, spread over the corpus by a hash: merges are learned in a second from that."""
     size = source.size_bytes()
     share = 1.0 if size is None else _SAMPLE_BYTES / max(size, 1)
     left = _SAMPLE_BYTES
-    for document in labelled(source, rule):
+    for document in split_documents(source, rule):
         if document.split == TRAIN and draw(document.text, "danalab sample 1") < share:
             yield document.text[: min(left, _SAMPLE_DOCUMENT)]
             left -= min(len(document.text), _SAMPLE_DOCUMENT)
@@ -211,7 +211,7 @@ def _sample(source: Source, rule: Rule) -> Iterator[str]:
                 return
 
 
-def _chunks(documents: Iterator[Labelled]) -> Iterator[tuple[Place, Chunk]]:
+def _chunks(documents: Iterator[SplitDocument]) -> Iterator[tuple[Place, Chunk]]:
     """Documents some at a time, with the place behind them. A chunk lies on one side of the source."""
     chunk: list[tuple[str, str]] = []
     size, behind = 0, None

@@ -17,7 +17,7 @@ from danalab.files import sha256
 _JOURNAL_BYTES = 64_000_000
 
 
-class Writing:
+class DatasetWriter:
     """Takes encoded chunks in order; ends shards when they are full, and the work when enough was taken."""
 
     def __init__(

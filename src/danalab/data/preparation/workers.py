@@ -57,11 +57,6 @@ Result = dict[str, Encoded]
 T = TypeVar("T")
 
 
-def available_cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def encode_chunk(tokenizer: Tokenizer, chunk: Chunk) -> Result:
     """Tokenise labelled documents; in each split they keep their order."""
     dtype = token_dtype(tokenizer.vocab_size)
@@ -97,11 +92,11 @@ def encode_in_order(
         for mark, chunk in chunks:
             yield mark, encode_chunk(tokenizer, chunk)
         return
-    crew = _Crew(folder, workers) if processes else _Threads(tokenizer, workers)
+    pool = _ProcessPool(folder, workers) if processes else _ThreadPool(tokenizer, workers)
     try:
         pending: deque[tuple[T, Future[Result]]] = deque()
         for mark, chunk in chunks:
-            pending.append((mark, crew.submit(chunk)))
+            pending.append((mark, pool.submit(chunk)))
             while pending and (pending[0][1].done() or len(pending) > (_AHEAD + 2) * workers):
                 first, result = pending.popleft()
                 yield first, result.result()
@@ -109,10 +104,10 @@ def encode_in_order(
             first, result = pending.popleft()
             yield first, result.result()
     finally:
-        crew.close()
+        pool.close()
 
 
-class _Threads:
+class _ThreadPool:
     """Threads of this process."""
 
     def __init__(self, tokenizer: Tokenizer, workers: int):
@@ -126,7 +121,7 @@ class _Threads:
         self._pool.shutdown(cancel_futures=True)
 
 
-class _Crew:
+class _ProcessPool:
     """The child processes, and the chunks that wait for them; whoever is free takes the next."""
 
     def __init__(self, folder: Path, workers: int):
@@ -136,7 +131,7 @@ class _Crew:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "TOKENIZERS_PARALLELISM": "false"}
         command = [sys.executable, "-m", "danalab.data.preparation.workers", str(folder)]
         self._waiting: queue.SimpleQueue[tuple[Chunk, Future[Result]] | None] = queue.SimpleQueue()
-        self._children = [_Child(command, environment, self._waiting) for _ in range(workers)]
+        self._children = [_WorkerProcess(command, environment, self._waiting) for _ in range(workers)]
 
     def submit(self, chunk: Chunk) -> Future[Result]:
         result: Future[Result] = Future()
@@ -150,7 +145,7 @@ class _Crew:
             child.close()
 
 
-class _Child:
+class _WorkerProcess:
     """One process, a thread that writes chunks to it, and a thread that reads its results."""
 
     def __init__(

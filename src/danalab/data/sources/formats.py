@@ -16,7 +16,7 @@ from pathlib import Path, PurePath
 from typing import BinaryIO
 
 from danalab.data.formats.shards import reading
-from danalab.data.tokenizers.base import refuse_surrogates
+from danalab.data.tokenizers.base import reject_surrogates
 from danalab.errors import MissingExtra, UserError
 
 MAX_DOCUMENT_BYTES = 256 * 1024
@@ -175,7 +175,7 @@ def _lines_of_json(blocks: Iterable[bytes], name: str, field: str) -> Iterator[s
         if not isinstance(content, str):
             raise UserError(f'{name}, line {number}: an object with the field "{field}" (a string) is expected')
         try:
-            refuse_surrogates(content)
+            reject_surrogates(content)
         except UserError as error:
             raise UserError(f"{name}, line {number}: {error}") from None
         yield content

@@ -65,7 +65,7 @@ class HubFolder:
         for pattern in patterns:
             top = _fixed(pattern)
             begin = f"{self._root}/{top}" if top else self._root
-            with explained(self.name):
+            with explain_hub_errors(self.name):
                 listed = cast("dict[str, dict[str, Any]]", self._filesystem.find(begin, detail=True))
             for full, facts in listed.items():
                 path = full.removeprefix(self._root).lstrip("/")
@@ -119,7 +119,7 @@ def commit_of(repo: str, revision: str) -> str:
         UserError: the hub cannot be reached, or has no such repository or revision.
     """
     api = _hub_library("reading from the hub").HfApi(endpoint=os.environ.get("HF_ENDPOINT"))
-    with explained(f"hf://datasets/{repo}"):
+    with explain_hub_errors(f"hf://datasets/{repo}"):
         return str(api.dataset_info(repo, revision=revision).sha)
 
 
@@ -245,7 +245,7 @@ def persistent(
             sleep(_PAUSE_SECONDS * 2 ** (failures - 1))
 
 
-class explained:  # noqa: N801  a context, named as it reads
+class explain_hub_errors:  # noqa: N801  a context, named as it reads
     """Turns the hub library's errors into one line that says what to do."""
 
     def __init__(self, name: str):

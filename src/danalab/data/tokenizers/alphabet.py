@@ -12,12 +12,12 @@ CHARACTER_OF_BYTE = {byte: chr(byte) for byte in _PRINTABLE} | {b: chr(256 + n) 
 BYTE_OF_CHARACTER = {character: byte for byte, character in CHARACTER_OF_BYTE.items()}
 
 
-def spelled(token: bytes) -> str:
+def to_printable(token: bytes) -> str:
     """A token as `tokenizer.json` writes it."""
     return "".join([CHARACTER_OF_BYTE[byte] for byte in token])
 
 
-def unspelled(token: str) -> bytes:
+def from_printable(token: str) -> bytes:
     """The bytes of a token as `tokenizer.json` writes it.
 
     Raises:

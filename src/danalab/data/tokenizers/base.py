@@ -155,7 +155,7 @@ class Tokenizer(ABC):
         return f"{type(self).__name__}({self.name!r}, n_tokens={self.n_tokens})"
 
 
-def refuse_surrogates(text: str) -> None:
+def reject_surrogates(text: str) -> None:
     """Half of a surrogate pair is no character: it has no bytes to encode.
 
     Raises:

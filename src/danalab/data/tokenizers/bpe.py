@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from danalab.data.tokenizers.alphabet import unspelled
-from danalab.data.tokenizers.base import CHAT_SPECIALS, EOS, Tokenizer, refuse_surrogates
+from danalab.data.tokenizers.alphabet import from_printable
+from danalab.data.tokenizers.base import CHAT_SPECIALS, EOS, Tokenizer, reject_surrogates
 from danalab.errors import UserError
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class BpeTokenizer(Tokenizer):
             encodings = self._engine.encode_batch_fast(list(texts), add_special_tokens=False)
         except TypeError:
             for text in texts:
-                refuse_surrogates(text)
+                reject_surrogates(text)
             raise
         # array() reads a list of ints three times as fast as numpy does, and numpy takes it as it is.
         return [np.frombuffer(array("I", encoding.ids), dtype=np.uint32) for encoding in encodings]
@@ -82,7 +82,7 @@ class BpeTokenizer(Tokenizer):
 
 def _bytes_of(token: str, origin: str) -> bytes:
     try:
-        return unspelled(token)
+        return from_printable(token)
     except KeyError as error:
         raise UserError(
             f"{origin}: token {token!r} has the character {error.args[0]!r}; only byte-level encodings are read"

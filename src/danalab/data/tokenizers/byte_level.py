@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from danalab.data.tokenizers.alphabet import spelled
-from danalab.data.tokenizers.base import BYTE_LEVEL_RULE, CHAT_SPECIALS, EOS, Tokenizer, refuse_surrogates
+from danalab.data.tokenizers.alphabet import to_printable
+from danalab.data.tokenizers.base import BYTE_LEVEL_RULE, CHAT_SPECIALS, EOS, Tokenizer, reject_surrogates
 
 
 class ByteTokenizer(Tokenizer):
@@ -25,7 +25,7 @@ class ByteTokenizer(Tokenizer):
 
     def encode_array(self, texts: Sequence[str]) -> list[np.ndarray]:
         for text in texts:
-            refuse_surrogates(text)
+            reject_surrogates(text)
         return [np.frombuffer(text.encode(), dtype=np.uint8) for text in texts]
 
     def to_json(self) -> str:
@@ -53,7 +53,7 @@ def byte_level_json(table: list[bytes], merges: list[tuple[bytes, bytes]], speci
             "fuse_unk": False,
             "byte_fallback": False,
             "ignore_merges": False,
-            "vocab": {spelled(token): id_ for id_, token in enumerate(table) if token},
-            "merges": [[spelled(left), spelled(right)] for left, right in merges],
+            "vocab": {to_printable(token): id_ for id_, token in enumerate(table) if token},
+            "merges": [[to_printable(left), to_printable(right)] for left, right in merges],
         },
     }

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from danalab.data.tokenizers.alphabet import unspelled
-from danalab.data.tokenizers.base import CHAT_SPECIALS, EOS, Tokenizer, refuse_surrogates
+from danalab.data.tokenizers.alphabet import from_printable
+from danalab.data.tokenizers.base import CHAT_SPECIALS, EOS, Tokenizer, reject_surrogates
 from danalab.data.tokenizers.byte_level import byte_level_json
 from danalab.errors import UserError
 from danalab.files import read_json, write_atomically
@@ -127,7 +127,7 @@ class Gpt2Tokenizer(Tokenizer):
         """
         try:
             model = read_json(file)["model"]
-            ranks = {unspelled(token): id_ for token, id_ in model["vocab"].items()}
+            ranks = {from_printable(token): id_ for token, id_ in model["vocab"].items()}
             merges = model["merges"]
         except (KeyError, TypeError, AttributeError) as error:
             raise UserError(f"{file}: not a byte-level tokenizer.json: {error!r}") from error
@@ -141,7 +141,7 @@ class Gpt2Tokenizer(Tokenizer):
     def encode_array(self, texts: Sequence[str]) -> list[np.ndarray]:
         for text in texts:
             if not text.isascii():  # tiktoken would put U+FFFD in place of half a surrogate pair
-                refuse_surrogates(text)
+                reject_surrogates(text)
         return [self._engine.encode_to_numpy(text, disallowed_special=()) for text in texts]
 
     def to_json(self) -> str:

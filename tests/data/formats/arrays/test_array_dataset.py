@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from danalab.data import open_dataset, resolve_dataset
-from danalab.data.check.description import describe
-from danalab.data.formats.arrays.dataset import ArrayDataset, ArrayFiles, Part
-from danalab.data.formats.arrays.division import divide
+from danalab.data.description import describe
+from danalab.data.formats.arrays.dataset import ArrayDataset, ArrayFiles, ArrayPart
 from danalab.data.formats.arrays.scan import scan_all
+from danalab.data.formats.arrays.split import split_arrays
 from danalab.errors import UserError
 
 from .conftest import ids, write
@@ -105,14 +105,14 @@ def test_the_fingerprint_follows_the_content_and_not_the_format(tmp_path):
 
 def test_files_beyond_the_budget_are_read_again_least_recently_used_first(tmp_path):
     paths = [write(tmp_path / f"{n}.pt", np.full((2, 8), n)) for n in range(4)]
-    parts = [Part(path, scan) for path, scan in zip(paths, scan_all(paths), strict=True)]
+    parts = [ArrayPart(path, scan) for path, scan in zip(paths, scan_all(paths), strict=True)]
     files = ArrayFiles(parts, cache_bytes=2 * 128)
     result = np.empty((1, 8), np.int64)
     for sequence in (0, 2, 0, 4):  # files 0, 1, 0, 2
         files.read_into(np.array([sequence]), 8, result)
         assert (result == sequence // 2).all()
-    assert files.loaded.keys() == [0, 2]
-    assert files.loaded.bytes == 2 * 128
+    assert set(files.loaded) == {0, 2}
+    assert files.loaded.currsize == 2 * 128
 
 
 def test_an_undivided_folder_says_how_to_make_a_validation_split(arrays):
@@ -127,7 +127,7 @@ def test_sequences_of_different_lengths_are_refused(arrays):
 
 
 def test_a_split_by_sequence_opens_as_disjoint_and_exhaustive_splits(arrays, tmp_path):
-    divide(arrays, tmp_path / "out", val_ratio=0.2, by="sequence")
+    split_arrays(arrays, tmp_path / "out", val_ratio=0.2, by="sequence")
     train, val = (open_dataset(tmp_path / "out", split).sequential(32)[0:100][0].numpy() for split in ("train", "val"))
     assert (len(train), len(val)) == (46, 11)
     both = np.unique(np.concatenate([train, val]), axis=0)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
+from cachetools import LRUCache
 
 from danalab.data.dataset import Dataset, fingerprint_of
-from danalab.data.formats.arrays.cache import ByteCache
 from danalab.data.formats.arrays.files import open_array
 from danalab.data.formats.arrays.scan import ArrayScan
 from danalab.data.formats.store import TokenStore
@@ -27,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Part:
+class ArrayPart:
     """A file, and which of its sequences belong to the split."""
 
     path: Path
@@ -44,17 +46,18 @@ class Part:
 class ArrayFiles:
     """Sequences by number over all parts; files are mapped or read when they are needed."""
 
-    def __init__(self, parts: Sequence[Part], cache_bytes: int = CACHE_BYTES):
+    def __init__(self, parts: Sequence[ArrayPart], cache_bytes: int = CACHE_BYTES):
         self.parts = list(parts)
         self.ends = np.cumsum([part.n for part in self.parts])
         self.n = int(self.ends[-1])
         self.length = self.parts[0].scan.length
-        self.loaded: ByteCache[int, np.ndarray] = ByteCache(cache_bytes, lambda array: array.nbytes)
-        self._mapped: ByteCache[int, np.ndarray] = ByteCache(_MAPPINGS, lambda _: 1)
+        self.loaded = _byte_cache(cache_bytes)
+        self._mapped: LRUCache[int, np.ndarray] = LRUCache(_MAPPINGS)
+        self._lock = threading.Lock()
 
     def set_budget(self, budget: int) -> None:
         """Take a new cache of `budget` bytes; warns where the files that need it do not fit."""
-        self.loaded = ByteCache(budget, lambda array: array.nbytes)
+        self.loaded = _byte_cache(budget)
         scans = [part.scan for part in self.parts if part.path.suffix != ".npy"]
         whole = sum(scan.sequences * scan.length * scan.item_bytes for scan in scans)
         if whole > budget:
@@ -68,7 +71,12 @@ class ArrayFiles:
         """The array of a part, [sequences, length]."""
         part = self.parts[number]
         cache = self._mapped if part.path.suffix == ".npy" else self.loaded
-        array = cache.get(number, lambda: open_array(part.path))
+        with self._lock:
+            array = cache.get(number)
+            if array is None:
+                array = open_array(part.path)
+                with contextlib.suppress(ValueError):  # larger than the whole cache
+                    cache[number] = array
         if array.shape != (part.scan.sequences, part.scan.length):
             raise UserError(f"{part.path}: its shape changed since it was opened; start again")
         return array
@@ -82,6 +90,11 @@ class ArrayFiles:
             local = numbers[mine] - (int(self.ends[number]) - part.n)
             rows = local if part.chosen is None else part.chosen[local]
             result[mine] = self.array(number)[rows, :width]
+
+
+def _byte_cache(budget: int) -> LRUCache[int, np.ndarray]:
+    """Arrays by number within `budget` bytes; the least recently used one goes first."""
+    return LRUCache(budget, lambda array: array.nbytes)
 
 
 class ArrayRows:
@@ -113,7 +126,15 @@ class ArrayRows:
 class ArrayDataset(Dataset):
     """One split of a folder of arrays."""
 
-    def __init__(self, path: Path, split: str, parts: Sequence[Part], vocab_size: int, tokenizer: Tokenizer | None):
+    def __init__(
+        self,
+        path: Path,
+        split: str,
+        parts: Sequence[ArrayPart],
+        vocab_size: int,
+        tokenizer: Tokenizer | None,
+        open_split: Callable[[str], Dataset],
+    ):
         """Use `open_dataset`. `vocab_size`: one more than the largest id of all splits."""
         self.files = ArrayFiles(parts)
         self.sequence_length = self.files.length
@@ -129,6 +150,7 @@ class ArrayDataset(Dataset):
             fingerprint=fingerprint_of(tokenizer.fingerprint if tokenizer else "arrays", hashes),
             max_ids=[part.scan.max_id for part in parts],
             tokenizer_name=tokenizer.name if tokenizer else "an unknown tokenizer",
+            open_split=open_split,
         )
         self.n_tokens = self.files.n * self.sequence_length
 

@@ -1,13 +1,11 @@
-"""What a data set holds, as plain values for printing; whether it is what was written."""
+"""The facts of a data set, as plain values for printing."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-from danalab.data.dataset import open_dataset
-from danalab.data.formats.layouts import Fault, Layout, layout_of
-from danalab.errors import UserError
+from danalab.data.open import open_dataset, require_layout
 
 
 def describe(path: str | Path) -> dict[str, Any]:
@@ -18,7 +16,7 @@ def describe(path: str | Path) -> dict[str, Any]:
         UserError: no data set there, or one that does not match its manifest.
     """
     folder = Path(path)
-    layout = _layout(folder)
+    layout = require_layout(folder)
     opened = {name: open_dataset(folder, name) for name in layout.splits(folder)}
     facts = layout.facts(folder)
     splits: dict[str, Any] = {}
@@ -43,27 +41,3 @@ def describe(path: str | Path) -> dict[str, Any]:
         "eos_id": first.eos_id,
         "splits": splits,
     }
-
-
-def verify(path: str | Path) -> list[Fault]:
-    """Read a data set through; every fault that shows, an empty list when it is what was written.
-
-    Raises:
-        UserError: no data set there.
-    """
-    folder = Path(path)
-    layout = _layout(folder)
-    faults: list[Fault] = []
-    try:
-        faults += layout.verify(folder)
-    except UserError as error:  # nothing can be said of the shards when the manifest is damaged
-        faults.append(Fault(str(folder), str(error).removeprefix(f"{folder}: ")))
-    return faults
-
-
-def _layout(folder: Path) -> Layout:
-    layout = layout_of(folder)
-    if layout is None:
-        what = "not a data set (no manifest.json, no train.bin, no arrays)" if folder.is_dir() else "no such folder"
-        raise UserError(f"{folder}: {what}")
-    return layout

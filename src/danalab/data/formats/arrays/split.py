@@ -26,7 +26,7 @@ from danalab.files import fsync_folder, write_json
 
 
 @dataclass(frozen=True)
-class Division:
+class ArraySplit:
     """What was made."""
 
     train_dir: str
@@ -41,9 +41,9 @@ class Division:
     val_sequences: int | None = None
 
 
-def divide(
+def split_arrays(
     source: str | Path, out: str | Path, *, val_ratio: float = 0.01, seed: int = 42, by: str = "file"
-) -> Division:
+) -> ArraySplit:
     """Make `out`/train and `out`/val of links into `source`, with the folders that it has.
 
     Args:
@@ -104,7 +104,7 @@ def _check_places(source: Path, out: Path) -> None:
         raise UserError(f"--output-path {out}: is not empty; nothing is overwritten, so remove it or take another")
 
 
-def _by_file(source: Path, files: list[Path], work: Path, out: Path, val_ratio: float, seed: int) -> Division:
+def _by_file(source: Path, files: list[Path], work: Path, out: Path, val_ratio: float, seed: int) -> ArraySplit:
     groups: dict[tuple[int, int], list[Path]] = {}
     for path in files:
         status = path.stat()
@@ -123,10 +123,10 @@ def _by_file(source: Path, files: list[Path], work: Path, out: Path, val_ratio: 
     for split, paths in by_split.items():
         for path in paths:
             _link(path, work / split / path.relative_to(source))
-    return Division(str(out / "train"), str(out / "val"), len(by_split["train"]), len(val), "file", seed, val_ratio)
+    return ArraySplit(str(out / "train"), str(out / "val"), len(by_split["train"]), len(val), "file", seed, val_ratio)
 
 
-def _by_sequence(source: Path, files: list[Path], work: Path, out: Path, val_ratio: float, seed: int) -> Division:
+def _by_sequence(source: Path, files: list[Path], work: Path, out: Path, val_ratio: float, seed: int) -> ArraySplit:
     unique: dict[tuple[int, int], Path] = {}
     for path in files:
         status = path.stat()
@@ -152,7 +152,7 @@ def _by_sequence(source: Path, files: list[Path], work: Path, out: Path, val_rat
             with open(place.with_name(place.name + ".rows"), "wb") as file:
                 np.save(file, rows.astype(np.int64), allow_pickle=False)
             n_files[split] += 1
-    return Division(
+    return ArraySplit(
         str(out / "train"), str(out / "val"), n_files["train"], n_files["val"], "sequence", seed, val_ratio,
         total - n_val, n_val,
     )  # fmt: skip

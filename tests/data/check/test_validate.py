@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from danalab.cli.app import main
 from danalab.data.check import validate
 from danalab.data.check.statistics import Fingerprints, IdCounts
-from danalab.data.formats.arrays.division import divide
+from danalab.data.formats.arrays.split import split_arrays
 from danalab.errors import UserError
 
 
@@ -150,7 +150,7 @@ def test_a_sequence_in_both_splits_is_found(folder, tmp_path):
 
 
 def test_splits_by_sequence_count_each_sequence_once(folder, tmp_path):
-    divide(folder, tmp_path / "s", val_ratio=0.3, by="sequence")
+    split_arrays(folder, tmp_path / "s", val_ratio=0.3, by="sequence")
     result = validate(tmp_path / "s")
     assert result.valid, result.errors
     assert result.total_sequences == 20

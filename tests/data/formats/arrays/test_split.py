@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from danalab.data.formats.arrays.division import divide
+from danalab.data.formats.arrays.split import split_arrays
 from danalab.errors import UserError
 
 from .conftest import ids, write
@@ -25,7 +25,7 @@ def _links(folder: Path) -> dict[str, Path]:
 
 
 def test_train_and_val_are_disjoint_exhaustive_links_with_the_folders_of_the_source(arrays, tmp_path):
-    made = divide(arrays, tmp_path / "out", val_ratio=0.34)
+    made = split_arrays(arrays, tmp_path / "out", val_ratio=0.34)
     train, val = _links(Path(made.train_dir)), _links(Path(made.val_dir))
     assert {**train, **val} == _links(arrays)
     assert not train.keys() & val.keys()
@@ -35,7 +35,7 @@ def test_train_and_val_are_disjoint_exhaustive_links_with_the_folders_of_the_sou
 
 def test_the_same_seed_chooses_the_same_files_and_another_does_not(arrays, tmp_path):
     chosen = [
-        tuple(_links(Path(divide(arrays, tmp_path / str(n), val_ratio=0.5, seed=seed).val_dir)))
+        tuple(_links(Path(split_arrays(arrays, tmp_path / str(n), val_ratio=0.5, seed=seed).val_dir)))
         for n, seed in enumerate([1, 1, 2, 3, 4])
     ]
     assert chosen[0] == chosen[1]
@@ -44,7 +44,7 @@ def test_the_same_seed_chooses_the_same_files_and_another_does_not(arrays, tmp_p
 
 def test_relative_paths_lead_to_the_files(arrays, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    divide(Path("arrays"), Path("deep/out"))
+    split_arrays(Path("arrays"), Path("deep/out"))
     assert all(path.is_file() for path in _links(tmp_path / "deep" / "out").values())
 
 
@@ -55,7 +55,7 @@ def test_names_of_one_file_never_straddle(tmp_path):
         (source / f"again{number}.npy").symlink_to(path)
         os.link(path, source / f"hard{number}.npy")
     for seed in range(8):
-        made = divide(source, tmp_path / f"out{seed}", val_ratio=0.3, seed=seed)
+        made = split_arrays(source, tmp_path / f"out{seed}", val_ratio=0.3, seed=seed)
         inodes = [
             {os.stat(path).st_ino for path in _links(Path(place)).values()} for place in (made.train_dir, made.val_dir)
         ]
@@ -63,22 +63,22 @@ def test_names_of_one_file_never_straddle(tmp_path):
 
 
 def test_another_ratio_does_not_write_over_an_earlier_split(arrays, tmp_path):
-    divide(arrays, tmp_path / "out")
+    split_arrays(arrays, tmp_path / "out")
     before = _links(tmp_path / "out")
     with pytest.raises(UserError, match="is not empty; nothing is overwritten"):
-        divide(arrays, tmp_path / "out", val_ratio=0.5)
+        split_arrays(arrays, tmp_path / "out", val_ratio=0.5)
     assert _links(tmp_path / "out") == before
 
 
 def test_an_empty_output_folder_is_taken(arrays, tmp_path):
     (tmp_path / "out").mkdir()
-    assert divide(arrays, tmp_path / "out").val_files == 1
+    assert split_arrays(arrays, tmp_path / "out").val_files == 1
 
 
 def test_nothing_is_left_behind_by_a_failure(arrays, tmp_path, monkeypatch):
-    monkeypatch.setattr("danalab.data.formats.arrays.division.write_json", lambda *_: 1 / 0)
+    monkeypatch.setattr("danalab.data.formats.arrays.split.write_json", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        divide(arrays, tmp_path / "out")
+        split_arrays(arrays, tmp_path / "out")
     assert [path.name for path in tmp_path.iterdir()] == ["arrays"]
 
 
@@ -89,7 +89,7 @@ def test_by_sequence_every_sequence_is_in_exactly_one_split(tmp_path_factory, ra
     counts = {"a.npy": 3, "b/c.npy": 1, "d.npy": 9}
     for number, (name, n) in enumerate(counts.items()):
         write(folder / "in" / name, ids(n, 5, number))
-    made = divide(folder / "in", folder / "out", val_ratio=ratio, seed=seed, by="sequence")
+    made = split_arrays(folder / "in", folder / "out", val_ratio=ratio, seed=seed, by="sequence")
     seen = {name: [] for name in counts}
     for place in (made.train_dir, made.val_dir):
         for name in _links(Path(place)):
@@ -128,5 +128,5 @@ def test_what_cannot_be_divided_is_refused(tmp_path, change, settings, reason):
     arguments = {**settings}
     places = [tmp_path / arguments.pop("source", "arrays"), tmp_path / arguments.pop("out", "out")]
     with pytest.raises(UserError, match=reason):
-        divide(*places, **arguments)
+        split_arrays(*places, **arguments)
     assert not (tmp_path / "out").exists()

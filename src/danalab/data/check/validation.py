@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from danalab.data.check.arrays import check_arrays
-from danalab.data.check.result import Finding, Validation
+from danalab.data.check.result import Validation
 from danalab.data.check.statistics import IdCounts
-from danalab.data.dataset import Dataset, open_dataset
+from danalab.data.dataset import Dataset
 from danalab.data.formats.arrays.files import READERS
-from danalab.data.formats.layouts import Layout, layout_of
+from danalab.data.formats.layouts import Finding, Layout
+from danalab.data.open import layout_of, open_dataset
 from danalab.data.tokenizers import load_tokenizer
 from danalab.errors import UserError
 
@@ -44,29 +46,35 @@ def validate(
     for name, value in (("--vocab-size", vocab_size), ("--seq-len", seq_len)):
         if value is not None and value < 1:
             raise UserError(f"{name} {value}: at least 1 is needed")
-    one_file = path.is_file()
-    layout = None if one_file else layout_of(path)
-    name = layout.name if layout else "arrays" if one_file else "none"
-    result = Validation(str(path), name, "", 0, vocab_size or GPT2_VOCAB)
-    if one_file and path.suffix not in READERS:
+    layout = None if path.is_file() else layout_of(path)
+    result = Validation(str(path), layout.name if layout else "arrays", "", 0, vocab_size or GPT2_VOCAB)
+    if path.is_file() and path.suffix not in READERS:
         result.errors.append(Finding(str(path), f"not an array file ({', '.join(READERS)})"))
-    elif layout is None and not one_file:
+    elif layout is None and path.is_dir():
+        result.layout = "none"
         result.errors.append(Finding(str(path), "no data set in it: no manifest.json, no train.bin, no arrays"))
-    elif layout is None or layout.name == "arrays":
+    elif result.layout == "arrays":
+        folder, files = (path, None) if layout else (path.parent, [path])
         if vocab_size is None:
-            result.vocab_size = _vocabulary(path if path.is_dir() else path.parent, result)
+            result.vocab_size = _vocabulary(folder, result)
         check_arrays(
-            path if path.is_dir() else path.parent,
-            [path] if one_file else None,
-            result,
-            seq_len=seq_len,
-            allow_duplicates=allow_duplicates,
-            on_file=on_file,
-        )
-    else:
-        _check_stream(path, layout, result, vocab_size, on_file)
+            folder, files, result, seq_len=seq_len, allow_duplicates=allow_duplicates, on_file=on_file
+        )  # fmt: skip
+    elif layout is not None:
+        _compare_with_record(path, layout, result)
+        if layout.name != "download":
+            _count_tokens(path, layout, result, vocab_size, on_file)
     result.errors.sort(key=lambda finding: finding.file)
     return result
+
+
+def _compare_with_record(folder: Path, layout: Layout, result: Validation) -> None:
+    """Add the layout's own findings: sizes, headers and hashes."""
+    try:
+        for fault in layout.verify(folder):
+            result.errors.append(replace(fault, file=_short(folder, fault.file)))
+    except UserError as error:  # of a damaged manifest: nothing else can be checked
+        result.errors.append(Finding(str(folder), str(error).removeprefix(f"{folder}: ")))
 
 
 def _vocabulary(folder: Path, result: Validation) -> int:
@@ -79,11 +87,10 @@ def _vocabulary(folder: Path, result: Validation) -> int:
         return GPT2_VOCAB
 
 
-def _check_stream(
+def _count_tokens(
     folder: Path, layout: Layout, result: Validation, vocab_size: int | None, on_file: Callable[[int, int], None]
 ) -> None:
-    """Shards and bare files: the layout's own faults, then the statistics of what can be opened."""
-    result.errors += [Finding(_short(folder, fault.place), fault.reason) for fault in layout.verify(folder)]
+    """The statistics of the shards and bare files that can be opened."""
     result.file_format = ".bin"
     opened: list[Dataset] = []
     try:

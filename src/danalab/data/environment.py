@@ -1,0 +1,34 @@
+"""What the environment decides: the folders of data sets and caches, and the number of cores."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from danalab.data.tokenizers import Tokenizer
+
+
+def datasets_folder() -> Path:
+    """The default folder of data sets: `$DATASETS_DIR`, else ./datasets."""
+    return Path(os.environ.get("DATASETS_DIR") or "datasets")
+
+
+def dataset_folder(
+    source: str, tokenizer: str, loaded: Tokenizer | None = None, datasets_dir: str | Path | None = None
+) -> Path:
+    """NAME-TOKENIZER in the folder of data sets; a tokenizer given by its path adds its name and fingerprint."""
+    if loaded is not None and tokenizer != loaded.name:
+        tokenizer = f"{loaded.name}-{loaded.fingerprint[:8]}"
+    return Path(datasets_dir or datasets_folder()) / f"{source}-{tokenizer}"
+
+
+def cache_folder(name: str) -> Path:
+    """A folder for files that can be made again: `$XDG_CACHE_HOME/danalab/NAME`, by default in ~/.cache."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "danalab" / name
+
+
+def available_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
