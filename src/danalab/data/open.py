@@ -81,9 +81,7 @@ def require_layout(folder: Path) -> Layout:
     if layout is None:
         if not folder.is_dir():
             raise UserError(f"{folder}: no such folder; make a data set with danalab data prepare")
-        raise UserError(
-            f"{folder}: no data set in this folder (no {manifests.NAME}, no train.bin, no arrays; see docs/data.md)"
-        )
+        raise UserError(f"{folder}: no data set in it (no {manifests.NAME}, no train.bin, no arrays): see docs/data.md")
     return layout
 
 
