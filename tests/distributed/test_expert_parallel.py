@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor
 from danalab.errors import UserError
 from danalab.models import ModelConfig, build_model
 from danalab.models.moe.losses import router_losses, weighted
-from danalab.models.parallel.experts import check_expert_parallel, share_experts
+from danalab.models.parallel.experts import apply_expert_parallel, check_expert_parallel
 from danalab.optim import build_optimizer
 from danalab.train.checkpoint import tensors
 from danalab.train.config.train_config import TrainConfig
@@ -40,7 +40,7 @@ def passed(model, tokens, positions: int) -> tuple[torch.Tensor, dict[str, torch
 def test_outputs_and_gradients_are_those_of_one_process_and_every_expert_learns(ranks):
     def shared(rank: int, size: int):
         model = build_model(CONFIG, seed=3)
-        share_experts(model, CONFIG, init_device_mesh("cpu", (size,)))
+        apply_expert_parallel(model, CONFIG, init_device_mesh("cpu", (size,)))
         own = TOKENS[rank * 4 // size : (rank + 1) * 4 // size]
         hidden, grads = passed(model, own, TOKENS.numel())
         whole = {}
@@ -94,7 +94,7 @@ def test_what_ranks_with_experts_save_one_process_reads_and_back(tmp_path: Path)
 
     def read(rank: int, size: int, folder: Path, meta):
         model = build_model(CONFIG, seed=5)
-        share_experts(model, CONFIG, init_device_mesh("cpu", (size,)))
+        apply_expert_parallel(model, CONFIG, init_device_mesh("cpu", (size,)))
         optimizer = build_optimizer("adana", model, lr=1e-2)
         tensors.read(folder, model, optimizer, meta)
         return {name: p.full_tensor() if isinstance(p, DTensor) else p.detach() for name, p in model.named_parameters()}
@@ -113,7 +113,7 @@ def trained(mesh, rank: int, size: int):
     """A model after one step on all tokens."""
     model = build_model(CONFIG, seed=3)
     if mesh is not None:
-        share_experts(model, CONFIG, mesh)
+        apply_expert_parallel(model, CONFIG, mesh)
     optimizer = build_optimizer("adana", model, lr=1e-2)
     _, grads = passed(model, TOKENS[rank * 4 // size : (rank + 1) * 4 // size], TOKENS.numel())
     for grad in grads.values():

@@ -11,7 +11,7 @@ from danalab.errors import UserError
 from danalab.models import ModelConfig, build_model
 from danalab.models import loss as loss_module
 from danalab.models.loss import chunked_cross_entropy, token_cross_entropy
-from danalab.models.parallel.tensor import check_tensor_parallel, share_products
+from danalab.models.parallel.tensor import apply_tensor_parallel, check_tensor_parallel
 from distributed.ranks import run_ranks
 
 ROWS, WIDTH, VOCAB = 40, 12, 29
@@ -61,7 +61,7 @@ def test_logits_hidden_and_losses_are_the_whole_models(arch, head_dim):
 
     def shared(rank: int, size: int) -> list[torch.Tensor]:
         model = build_model(shape, device="meta")
-        share_products(model, init_device_mesh("cpu", (size,)))
+        apply_tensor_parallel(model, init_device_mesh("cpu", (size,)))
         model.to_empty(device="cpu")
         model.init_weights(torch.Generator().manual_seed(0))
         assert all(isinstance(p, DTensor) for p in model.parameters())

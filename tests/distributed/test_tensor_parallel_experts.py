@@ -14,8 +14,8 @@ from danalab.errors import UserError
 from danalab.models import Decoder, ModelConfig, build_model
 from danalab.models.moe.experts import StackedLinear
 from danalab.models.moe.losses import Usage, router_losses, weighted
-from danalab.models.parallel.experts import share_experts
-from danalab.models.parallel.tensor import check_tensor_parallel, share_products
+from danalab.models.parallel.experts import apply_expert_parallel
+from danalab.models.parallel.tensor import apply_tensor_parallel, check_tensor_parallel
 from danalab.optim import build_optimizer
 from danalab.train.checkpoint import tensors
 from danalab.train.parallel import Layout, World
@@ -34,7 +34,7 @@ TOKENS = torch.randint(0, 31, (3, 12), generator=torch.Generator().manual_seed(1
 
 def cut(config: ModelConfig, size: int) -> Decoder:
     model = build_model(config, device="meta")
-    share_products(model, init_device_mesh("cpu", (size,)))
+    apply_tensor_parallel(model, init_device_mesh("cpu", (size,)))
     model.to_empty(device="cpu")
     model.init_weights(torch.Generator().manual_seed(0))
     return model
@@ -82,7 +82,7 @@ def test_logits_and_every_gradient_are_those_of_one_process(name):
     ],
     ids=["2 ranks", "2 x 2 ranks"],
 )
-def test_ranks_that_share_products_make_the_curve_of_one(ranks, case):
+def test_tensor_parallel_ranks_make_the_curve_of_one(ranks, case):
     results = [found for (found,) in run_ranks(curves, ranks, [case], seconds=240.0)]
     expected = curve(Case(case.arch, case.opt, steps=case.steps))
     assert all(torch.equal(found, results[0]) for found in results)
@@ -149,7 +149,7 @@ def test_what_ranks_with_features_of_experts_save_any_other_arrangement_reads(tm
         for by_features in (True, False):
             model = cut(config, size) if by_features else build_model(config, seed=5)
             if not by_features:
-                share_experts(model, config, init_device_mesh("cpu", (size,)))
+                apply_expert_parallel(model, config, init_device_mesh("cpu", (size,)))
             optimizer = build_optimizer("adana", model, lr=1e-2)
             tensors.read(tmp_path, model, optimizer, meta)
             values = {n: p.full_tensor() if isinstance(p, DTensor) else p.detach() for n, p in model.named_parameters()}

@@ -39,7 +39,7 @@ def _variants() -> dict[str, ModelConfig]:
                 config = tiny(arch, **changes)
             except UserError:
                 continue
-            structure = config.architecture.structure
+            structure = config.architecture
             default = {"tied_head": structure.tied_head, "attention_gate": structure.attention_gate}
             if not changes or any(default.get(key) != value for key, value in changes.items()):
                 found[f"{arch}-{name}"] = config
@@ -56,7 +56,7 @@ def is_dense_attention(config: ModelConfig) -> bool:
     Transforms of whole rows, chunks of a recurrence, and products over all tokens of an expert are causal, too, but the
     order of their sums depends on the whole row.
     """
-    structure = config.architecture.structure
+    structure = config.architecture
     return not (
         structure.oscillators
         or (structure.n_experts if config.n_experts is None else config.n_experts)

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 
 from danalab.errors import UserError
 from danalab.models import MODELS, Decoder, ModelConfig, build_model
-from danalab.models.layers.basic import LayerNorm
+from danalab.models.layers.norm import LayerNorm
 from danalab.models.layers.rotary import Rotary, rotate
 from danalab.scaling import dimensions, parameter_count
 
-STRUCTURES = {name: MODELS.get(name).structure for name in MODELS.names()}
+STRUCTURES = {name: MODELS.get(name) for name in MODELS.names()}
 ATTENTION = [name for name, made in STRUCTURES.items() if not made.oscillators]
 DENSE = [name for name in ATTENTION if not STRUCTURES[name].n_experts]
 

@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from danalab.errors import UserError
 from danalab.inference.generation import generate
 from danalab.models import ModelConfig, build_model, canonical_arrays, load_canonical
-from danalab.models.delta_rule.mixer import Forgetting, GatedDeltaNet
+from danalab.models.delta_rule.mixer import DecayGate, GatedDeltaNet
 from danalab.models.layers.short_convolution import ShortConvolution
 from danalab.scaling import flops_per_token, parameter_count
 
@@ -98,7 +98,7 @@ def test_what_is_no_matrix_is_not_decayed():
 
 
 def test_rates_of_forgetting_are_drawn_as_described():
-    module = Forgetting(20000)
+    module = DecayGate(20000)
     module.draw(torch.Generator().manual_seed(0))
     rates, times = module.A_log.detach().exp(), F.softplus(module.dt_bias.detach())
     assert 0 < rates.min() < 0.01

@@ -76,7 +76,7 @@ def _measure(case: Case, rounds: int) -> dict[str, Any]:
         "llama", case.d_model, 1, 8, case.d_model // 8, case.expert_dim, 64, 64,
         n_experts=case.n_experts, top_k=case.top_k,
     )  # fmt: skip
-    grouped = MixtureOfExperts(config, "swiglu")
+    grouped = MixtureOfExperts(config)
     draw = torch.Generator().manual_seed(0)
     for parameter in grouped.parameters():
         nn.init.normal_(parameter, 0.0, 0.02, generator=draw)

@@ -26,7 +26,7 @@ from torch import Tensor
 from danalab.benchmarks.timing import clock_of, machine
 from danalab.models import Decoder, ModelConfig, build_model
 from danalab.models.cache import Cache
-from danalab.scaling.architectures import STRUCTURES
+from danalab.scaling.architectures import ARCHITECTURES
 from danalab.train import TrainConfig, train
 
 VOCAB = 256
@@ -83,7 +83,7 @@ def measure(settings: Settings, say: Callable[[str], None]) -> dict[str, Any]:
 
 def shapes(d_model: int, n_layers: int, vocab_size: int, seq_len: int) -> dict[str, ModelConfig]:
     """Both models, of one size within a percent: attention's fourth square matrix is taken off its mlp."""
-    mlp_dim = STRUCTURES.get("resonance").mlp_dim(d_model)
+    mlp_dim = ARCHITECTURES.get("resonance").mlp_dim(d_model)
     groups = math.gcd(8, d_model)
     head_dim = math.gcd(LARGEST_HEAD, d_model)
     common: dict[str, Any] = {"d_model": d_model, "n_layers": n_layers, "vocab_size": vocab_size, "seq_len": seq_len}

@@ -6,8 +6,7 @@ import json
 import sys
 from dataclasses import dataclass
 
-from danalab.scaling.dimensions import GPT2_VOCAB
-from danalab.scaling.sparsity import EXPERT_SETTINGS
+from danalab.scaling.shape import EXPERT_SETTINGS, GPT2_VOCAB, RESONANCE_SETTINGS
 from danalab.train.config.model_flags import ModelFlags
 
 
@@ -55,7 +54,6 @@ def run(flags: Flags) -> None:
     """What a run would be: dimensions, parameters, tokens, steps, LR, weight decay, FLOPs; trains nothing."""
     from danalab.scaling import plan
     from danalab.scaling.estimates import accelerator_hours, memory_gib
-    from danalab.scaling.resonance import RESONANCE_SETTINGS
     from danalab.train.config.given_size import given_dimensions
     from danalab.train.config.resolve import checked_decay
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -14,15 +15,14 @@ from danalab.errors import UserError, nearest
 from danalab.models.cache import State
 from danalab.models.config import ModelConfig
 from danalab.models.delta_rule.mixer import GatedDeltaNet
-from danalab.models.layers.attention import Attention
-from danalab.models.layers.basic import make_norm
+from danalab.models.layers.norm import make_norm
+from danalab.models.moe.mixture import make_mlp
 from danalab.models.moe.router import Routing
-from danalab.models.resonance.mixer import Resonator
 
 CHECKPOINTING = ("none", "full", "every-n:K", "selective")
 
 _aten = torch.ops.aten
-# Costly to compute again, and small beside what lies between them: the products, and attention's output.
+# Expensive to recompute, and small compared with the rest: matrix products and the output of attention.
 _SAVED_OPS = [
     _aten.mm.default,
     torch.ops.danalab.grouped_linear.default,
@@ -35,27 +35,27 @@ _SAVED_OPS = [
 
 
 class Block(nn.Module):
-    """Norm, attention (or what stands in its place), norm, MLP around a residual stream.
+    """The block of index `layer`: norm, mixer (attention or its replacement), norm, MLP around a residual stream.
 
     Checkpointing is inside `forward`, so that a block may be compiled or sharded after it is set.
     """
 
-    def __init__(self, config: ModelConfig, attention: Attention | GatedDeltaNet | Resonator, mlp: nn.Module):
+    def __init__(self, config: ModelConfig, layer: int):
         super().__init__()
         self.attention_norm = make_norm(config, config.d_model)
-        self.attention: Any = attention  # each takes the state that it made
+        self.attention: Any = make_mixer(config, layer)  # each kind takes the state that it made
         self.mlp_norm = make_norm(config, config.d_model)
-        self.mlp = mlp
+        self.mlp = make_mlp(config, layer)
         self.residual_scale = config.residual_scale
         self.checkpointing = "none"
 
     def forward(
         self, x_BLD: Tensor, rotary_L1P2: Tensor | None, state: State | None = None, starts_BL: Tensor | None = None
     ) -> Tensor | tuple[Tensor, Routing]:
-        """[B, L, D]; where the MLP is made of experts, also what their router's losses need.
+        """[B, L, D]; with experts, also the sums that their router's losses need.
 
-        Returned, not kept: so it holds under compilation, sharding and checkpointing, where side effects may be lost
-        or happen twice.
+        These are returned, not stored: under compilation, sharding and checkpointing side effects may be lost or
+        happen twice.
 
         Args: x [B, L, D]; rotary, state, starts: see `Attention.forward`.
         """
@@ -80,12 +80,21 @@ class Block(nn.Module):
         return x + update if self.residual_scale == 1.0 else x.add(update, alpha=self.residual_scale)
 
 
+def make_mixer(config: ModelConfig, layer: int) -> nn.Module:
+    """Attention, or what the architecture has in its place in the block of index `layer`."""
+    linear = config.linear_attention
+    if linear is not None and layer in linear.layers:
+        return GatedDeltaNet(config)
+    module, _, name = config.architecture.mixer.partition(":")
+    return getattr(import_module(module), name)(config)
+
+
 def checkpointing_rule(mode: str) -> Callable[[int], str]:
-    """For each layer's index, how its block keeps activations: "none", "full" or "selective".
+    """A function from the index of a layer to its mode of checkpointing: "none", "full" or "selective".
 
     Args:
-        mode: "none"; "full" (keep only each block's input); "every-n:K" (so for blocks 0, K, 2K, ...); "selective"
-            (keep products and attention outputs, compute the rest again).
+        mode: "none"; "full" (keep only each block's input); "every-n:K" ("full" for blocks 0, K, 2K, ...); "selective"
+            (keep matrix products and attention outputs, recompute the rest).
     Raises:
         UserError: any other mode.
     """

@@ -27,7 +27,7 @@ def build_model(
         UserError: unknown initialisation.
     """
     with torch.device("meta"):
-        model = config.architecture.load()(config).to(dtype)
+        model = Decoder(config).to(dtype)
     if torch.device(device).type == "meta":
         return model
     model = model.to_empty(device=device)

@@ -1,4 +1,4 @@
-"""What decoding remembers: the number of tokens seen, and one state for each block."""
+"""The decoding state of a model: the number of tokens processed, and one state for each block."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from danalab.errors import UserError
 
 
 class KeyValues:
-    """Keys and values of one attention, written in place; memory is taken on first use, in the data's dtype."""
+    """Keys and values of one attention, written in place; memory is allocated on first use, in the data's dtype."""
 
     def __init__(self, batch: int, max_len: int):
         self.batch, self.max_len, self.length = batch, max_len, 0
@@ -29,13 +29,13 @@ class KeyValues:
         return self._keys[:, :, :end], self._values[:, :, :end]
 
 
-class LastInputs:
-    """What short convolutions (`danalab.models.layers.short_convolution`) have to know of earlier tokens."""
+class ConvState:
+    """The last inputs of short convolutions (`danalab.models.layers.short_convolution`)."""
 
     def __init__(self, batch: int):
         self.batch = batch
         self.last: tuple[Tensor, ...] | None = None
-        """The last vectors that the short convolutions have heard, [B, size - 1, C] each."""
+        """The last inputs of each convolution, [B, size - 1, C]."""
 
     def past(self, inputs: tuple[Tensor, ...], count: int) -> tuple[Tensor, ...]:
         """The `count` vectors before each of `inputs` [B, T, C], zeros before the first; keeps the last ones."""
@@ -45,8 +45,8 @@ class LastInputs:
         return before
 
 
-class Ringing(LastInputs):
-    """The state of one bank of oscillators (`danalab.models.resonance`), of one size at any length."""
+class OscillatorState(ConvState):
+    """The state of one bank of oscillators (`danalab.models.resonance`); its size does not depend on the length."""
 
     def __init__(self, batch: int):
         super().__init__(batch)
@@ -54,27 +54,27 @@ class Ringing(LastInputs):
         """Complex [B, D, R]; None before the first token."""
 
 
-class Memory(LastInputs):
-    """The state of one layer with the delta rule (`danalab.models.delta_rule`), of one size at any length."""
+class DeltaRuleState(ConvState):
+    """The state of one delta-rule layer (`danalab.models.delta_rule`); its size does not depend on the length."""
 
     def __init__(self, batch: int):
         super().__init__(batch)
         self.matrices: Tensor | None = None
-        """What each head remembers, [B, H, K, V]; None before the first token."""
+        """[B, H, K, V], one matrix per head; None before the first token."""
 
 
-State = KeyValues | Ringing | Memory
+State = KeyValues | OscillatorState | DeltaRuleState
 
 
 class Cache:
-    """The decoding state of a model: `hidden(tokens, cache=cache)` continues at `length` and moves it on."""
+    """The decoding state of a model: `hidden(tokens, cache=cache)` continues at `length` and advances it."""
 
     def __init__(self, batch: int, max_len: int, states: list[State]):
-        """Args: batch: sequences; max_len: room [tokens]; states: one a block, made by the block's mixer."""
+        """Args: batch: sequences; max_len: capacity [tokens]; states: one per block, made by the block's mixer."""
         self.batch, self.max_len, self.states = batch, max_len, states
         self.length = 0
 
-    def require_room(self, batch: int, length: int) -> None:
+    def check_capacity(self, batch: int, length: int) -> None:
         """Raises `UserError` when `length` more tokens of `batch` sequences do not fit."""
         if batch != self.batch:
             raise UserError(f"the cache was made for a batch of {self.batch}, the tokens have a batch of {batch}")

@@ -1,9 +1,9 @@
-"""The decoder that every architecture is: token embedding, blocks, final norm, head.
+"""The decoder, for every architecture: token embedding, blocks, final norm, head.
 
     x = E[tokens];   x = block_i(x) for each i;   hidden = norm(x);   logits = hidden W_head^T
 
 Where positions are learned, x = E[tokens] + P[positions] instead of rotations in each block; where the head is tied,
-W_head = E. An architecture says what a block is; everything else (checks, caches, parameter kinds, loss) is here.
+W_head = E. The configuration determines the blocks (`danalab.models.block`).
 Shapes: B batch, L length, D model dimension, V vocabulary.
 """
 
@@ -22,39 +22,40 @@ from danalab.models.block import Block, checkpointing_rule
 from danalab.models.cache import Cache
 from danalab.models.config import ModelConfig
 from danalab.models.init import initialise
-from danalab.models.layers.basic import KIND_OF_ROLE, Embedding, Linear, make_norm
 from danalab.models.layers.documents import document_positions, document_starts
+from danalab.models.layers.embedding import Embedding
+from danalab.models.layers.linear import Linear
+from danalab.models.layers.norm import make_norm
 from danalab.models.layers.rotary import Rotary
 from danalab.models.loss import chunked_cross_entropy, hoyer_penalty, token_cross_entropy
 from danalab.models.moe.losses import router_losses, stacked, weighted
 from danalab.models.moe.router import Routing
-from danalab.models.parallel.vocabulary import whole_logits
+from danalab.models.parallel.vocabulary import full_logits
+from danalab.models.roles import KIND_OF_ROLE
 
 
 class Decoder(nn.Module):
-    """A causal language model; subclasses define `make_block`. Weights are undefined until `init_weights`."""
+    """A causal language model. Weights are undefined until `init_weights`."""
 
     def __init__(self, config: ModelConfig):
         super().__init__()
         self.config = config
         self.document_token: int | None = None
-        """Id at which a new document begins in a row, whose attention and positions then start anew; None: a row is one
-        document. A matter of training and evaluation: a text that is decoded from a cache is one document."""
+        """Token id that starts a new document within a row, with its own attention and positions; None: a row is one
+        document. For training and evaluation: text decoded with a cache is one document."""
         self.measures_hoyer = False
-        """Whether passes that have gradients compute the Hoyer penalty of the embedded tokens, for `take_hoyer`."""
+        """Whether passes with gradients compute the Hoyer penalty of the embedded tokens, for `take_hoyer`."""
+        self.phase_lr_factor = 1.0
+        """Factor on the learning rate of the oscillators' phases (resonance); set it before building the optimizer."""
         self.token_embedding = Embedding(config.vocab_size, config.d_model, "tied" if config.tied else "embedding")
         self.position_embedding = Embedding(config.seq_len, config.d_model) if config.learns_positions else None
-        rotary = config.architecture.structure.rotary
-        self.rotary = Rotary(config.seq_len, config.rotated, config.rope_theta) if rotary else None
-        self.blocks = nn.ModuleList(self.make_block(config, layer) for layer in range(config.n_layers))
+        has_rotary = config.architecture.rotary
+        self.rotary = Rotary(config.seq_len, config.rotated, config.rope_theta) if has_rotary else None
+        self.blocks = nn.ModuleList(Block(config, layer) for layer in range(config.n_layers))
         self.final_norm = make_norm(config, config.d_model)
         self.output_head = None if config.tied else Linear(config.d_model, config.vocab_size, role="head")
         self._routing: list[Routing] = []
         self._hoyer: Tensor | None = None
-
-    def make_block(self, config: ModelConfig, layer: int) -> Block:
-        """The block of index `layer`, counted from 0."""
-        raise NotImplementedError
 
     # ---- the function ----
 
@@ -68,14 +69,14 @@ class Decoder(nn.Module):
         valid_count: Tensor | float | None = None,
         position_count: Tensor | float | None = None,
     ) -> Tensor | tuple[Tensor, Tensor]:
-        """Logits [B, L, V] of `tokens` [B, L]; or, given `targets` [B, L], the loss without ever making the logits.
+        """Logits [B, L, V] of `tokens` [B, L]; or, given `targets` [B, L], the loss without materialising the logits.
 
-        With targets the result and the other arguments are those of `chunked_cross_entropy`. Training goes this way
-        so that wrappers that work on `forward` (data-parallel, sharding) see the whole computation.
+        With targets the result and the other arguments are those of `chunked_cross_entropy`. Training calls `forward`
+        so that wrappers of it (data-parallel, sharding) see the whole computation.
         """
         hidden = self.hidden(tokens)
         if targets is None:
-            return whole_logits(hidden, self.head_weight) if self.output_head is None else self.output_head(hidden)
+            return full_logits(hidden, self.head_weight) if self.output_head is None else self.output_head(hidden)
         return chunked_cross_entropy(
             hidden, self.head_weight, targets, z_loss, ignore_index,
             valid_count=valid_count, position_count=position_count,
@@ -87,11 +88,11 @@ class Decoder(nn.Module):
             return token_cross_entropy(self.hidden(tokens), self.head_weight, targets, ignore_index)
 
     def hidden(self, tokens: Tensor, cache: Cache | None = None) -> Tensor:
-        """What the head reads: [B, L, D] for `tokens` [B, L] of an integer dtype.
+        """The input of the head, [B, L, D], for `tokens` [B, L] of an integer dtype.
 
         Args:
-            cache: from `new_cache`; then `tokens` continue at `cache.length`, which moves on. Prefill and decoding
-                alike; keys and values carry no gradient.
+            cache: from `new_cache`; `tokens` then continue at `cache.length`, which advances (prefill and decoding).
+                Keys and values carry no gradient.
         Raises:
             UserError: a wrong shape or dtype, more than seq_len tokens, or (on CPU) an id outside the vocabulary.
         """
@@ -100,7 +101,7 @@ class Decoder(nn.Module):
         if cache is not None:
             if self.document_token is not None:
                 raise UserError("a cache holds one document: set document_token to None before decoding")
-            cache.require_room(*tokens.shape)
+            cache.check_capacity(*tokens.shape)
         if cache is None and self.document_token is not None:
             starts = document_starts(tokens, self.document_token)
             position = document_positions(starts)
@@ -133,24 +134,23 @@ class Decoder(nn.Module):
         return x + self.position_embedding(position), None
 
     def take_hoyer(self) -> Tensor | None:
-        """The Hoyer penalty of the last pass's tokens, once, with its gradient; None where it was not measured."""
+        """The Hoyer penalty of the last pass's tokens, with its gradient; None if not measured or already taken."""
         found, self._hoyer = self._hoyer, None
         return found
 
     def take_routing(self) -> Routing | None:
-        """How experts were used in the last pass that had gradients, in sums [layers with experts, ...]; once.
+        """The use of experts in the last pass with gradients, as sums [layers with experts, ...], and None afterwards.
 
-        None where there are no experts. The tensors carry the gradient of what `danalab.models.moe.losses` makes of
-        them; after this the model does not hold on to them.
+        None where there are no experts. The tensors carry the gradient for `danalab.models.moe.losses`.
         """
         routing, self._routing = self._routing, []
         return stacked(routing) if routing else None
 
     def auxiliary_losses(self) -> dict[str, Tensor]:
-        """The router's losses in the last pass, before their weights, and "total", what to add to the loss.
+        """The router's losses of the last pass, before weighting, and "total", their weighted sum.
 
-        For training loops of one's own: `(ce + model.auxiliary_losses()["total"]).backward()`, once a pass; all of a
-        batch is this pass then. `{}` where there are no experts.
+        For your own training loop: `(ce + model.auxiliary_losses()["total"]).backward()`, once per pass; the pass is
+        then taken as the whole batch. `{}` where there are no experts.
         """
         routing = self.take_routing()
         if routing is None:
@@ -168,8 +168,8 @@ class Decoder(nn.Module):
         limit = self.config.seq_len
         if batch < 1 or (max_len is not None and not 1 <= max_len <= limit):
             raise UserError(f"a cache needs batch >= 1 and 1 <= max_len <= seq_len {limit}: got {batch} and {max_len}")
-        room = max_len or limit
-        return Cache(batch, room, [block.attention.new_state(batch, room) for block in self._each_block()])
+        capacity = max_len or limit
+        return Cache(batch, capacity, [block.attention.new_state(batch, capacity) for block in self._typed_blocks()])
 
     def _check(self, tokens: Tensor, start: int) -> None:
         if tokens.ndim != 2 or tokens.numel() == 0:
@@ -182,7 +182,7 @@ class Decoder(nn.Module):
                 f"{tokens.shape[1]} tokens{more} are more than the model's seq_len {self.config.seq_len}; "
                 "shorten the input or build the model with a larger seq_len"
             )
-        # On an accelerator the question would wait for the device; there the lookup itself fails.
+        # On an accelerator this check would wait for the device; there the lookup itself fails.
         if tokens.device.type == "cpu" and not torch.compiler.is_compiling():
             low, high = (int(end) for end in tokens.aminmax())
             if low < 0 or high >= self.config.vocab_size:
@@ -196,10 +196,10 @@ class Decoder(nn.Module):
 
     def init_weights(self, generator: torch.Generator, init: str | None = None) -> None:
         """Draw all weights, in place, from a CPU `generator`: the same numbers on any device and any sharding."""
-        initialise(self, init or self.config.architecture.init, generator)
+        initialise(self, self.parameter_roles(), self.config.n_layers, init or self.config.architecture.init, generator)
 
     def parameter_roles(self) -> dict[str, str]:
-        """Parameter name -> role (see `danalab.models.layers.basic`)."""
+        """Parameter name -> role (see `danalab.models.roles`)."""
         return {
             f"{prefix}.{name}" if prefix else name: _role(module, name)
             for prefix, module in self.named_modules()
@@ -210,6 +210,10 @@ class Decoder(nn.Module):
         """Parameter name -> its kind (`danalab.optim.core.kinds`), by which optimizers group."""
         return {name: KIND_OF_ROLE[role] for name, role in self.parameter_roles().items()}
 
+    def learning_rate_factors(self) -> dict[str, float]:
+        """Parameter name -> factor on its learning rate, for those with a factor of their own."""
+        return {name: self.phase_lr_factor for name, _ in self.named_parameters() if name.endswith(".bank.weight.phi")}
+
     def num_parameters(self) -> int:
         """Number of weights, each counted once."""
         return sum(parameter.numel() for parameter in self.parameters())
@@ -217,15 +221,15 @@ class Decoder(nn.Module):
     def set_activation_checkpointing(self, mode: str) -> None:
         """Trade time for memory: "none", "full", "every-n:K" or "selective" (see `checkpointing_rule`)."""
         rule = checkpointing_rule(mode)
-        for layer, block in enumerate(self._each_block()):
+        for layer, block in enumerate(self._typed_blocks()):
             block.checkpointing = rule(layer)
 
-    def _each_block(self) -> Iterable[Block]:
-        return cast(Iterable[Block], self.blocks)  # compiled or sharded ones behave as the blocks that they wrap
+    def _typed_blocks(self) -> Iterable[Block]:
+        return cast(Iterable[Block], self.blocks)  # compiled or sharded ones behave like blocks
 
 
 def _without_routing(output: Tensor | tuple[Tensor, Routing], found: list[Routing]) -> Tensor:
-    """The block's tensor; where it has experts, what it says of their use goes to `found`."""
+    """The block's tensor; the routing of its experts is appended to `found`."""
     if isinstance(output, Tensor):
         return output
     x, routing = output
@@ -238,6 +242,6 @@ def _role(module: nn.Module, name: str) -> str:
 
 
 def _uncompiled() -> AbstractContextManager[object]:
-    # Decoding changes shapes at every token: compiled blocks would compile over and over. Where nothing is compiled the
-    # compiler is not imported either, which takes longer than a short text.
+    # Decoding changes shapes at every token, and compiled blocks would recompile each time. The import of the compiler
+    # takes longer than a short text: without it nothing is compiled.
     return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()

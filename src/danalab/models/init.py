@@ -6,23 +6,19 @@
 | karpathy-gpt2 | 0.02        | 0.02           | 0.02/sqrt(2 n_layers)     | 0.02           |
 | standard      | 1           | 1/sqrt(fan_in) | 1/sqrt(fan_in)            | 1/sqrt(fan_in) |
 
-Each matrix of stacked experts is drawn as a matrix of its own; a router as a linear map.
-A table that is embedding and head at once is drawn as a head: logits begin near 1 in all schemes.
+Each matrix of stacked experts is drawn separately; a router is drawn as a linear map, and a table that is embedding and
+head at once as a head, so that logits start near 1 in all schemes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
 
 import torch
-from torch import Tensor
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch import nn
 
+from danalab.models.parallel.shards import assign
 from danalab.registry import Registry
-
-if TYPE_CHECKING:
-    from danalab.models.decoder import Decoder
 
 Scheme = Callable[[str, int, int], float]
 """(role, columns of the weight: fan_in of a map, width of an embedding; n_layers) -> standard deviation."""
@@ -43,46 +39,41 @@ def _standard(role: str, columns: int, n_layers: int) -> float:
 
 
 _DRAWN_AS = {"tied": "head", "expert": "linear", "expert_residual": "residual", "router": "linear"}
-"""Role -> the role of the table above whose standard deviation it has; the others have their own."""
+"""Role -> the role of the table above with the same standard deviation."""
 
-_CONSTANT = {"gain": 1.0, "excess": 0.0, "bias": 0.0}
-_DRAWN_BY_THEIR_MODULE = ("oscillator", "convolution", "decay")
+_CONSTANT = {"gain": 1.0, "zero_centered_gain": 0.0, "bias": 0.0}
+_DRAWN_BY_MODULE = ("oscillator", "convolution", "decay")
+"""Roles of modules with a method `draw(generator)`."""
 
 INITS.add("scaled-gpt", _scaled_gpt, "ScaledGPT")
 INITS.add("karpathy-gpt2", _karpathy_gpt2, "KarpathyGPT2")
 INITS.add("standard", _standard)
 
 
-def initialise(model: Decoder, init: str, generator: torch.Generator) -> None:
+def initialise(
+    model: nn.Module, roles: Mapping[str, str], n_layers: int, init: str, generator: torch.Generator
+) -> None:
     """Draw all weights of `model` in place, in the order of its parameters.
 
     Args:
+        roles: parameter name -> role.
         init: name in `INITS`.
-        generator: on the CPU. Every rank draws every whole weight and keeps its own part, so that the result depends
+        generator: on the CPU. Every rank draws every whole weight and keeps its shard, so that the result depends
             neither on the device nor on the number of ranks.
     Raises:
         UserError: unknown `init`.
     """
     scheme = INITS.get(init)
-    roles = model.parameter_roles()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if roles[name] in _DRAWN_BY_THEIR_MODULE:
+            if roles[name] in _DRAWN_BY_MODULE:
                 continue  # below
             if roles[name] in _CONSTANT:
                 parameter.fill_(_CONSTANT[roles[name]])
                 continue
-            std = scheme(_DRAWN_AS.get(roles[name], roles[name]), parameter.shape[-1], model.config.n_layers)
+            std = scheme(_DRAWN_AS.get(roles[name], roles[name]), parameter.shape[-1], n_layers)
             values = torch.empty(parameter.shape, dtype=torch.float32).normal_(0.0, std, generator=generator)
             assign(parameter, values)
     for module in model.modules():
         if (draw := getattr(module, "draw", None)) is not None:
             draw(generator)
-
-
-def assign(parameter: Tensor, values: Tensor) -> None:
-    """Copy the whole `values` into `parameter`, which may be sharded: every rank gives them all and keeps its part."""
-    values = values.to(parameter.device, parameter.dtype)
-    if isinstance(parameter, DTensor):
-        values = distribute_tensor(values, parameter.device_mesh, parameter.placements, src_data_rank=None)
-    parameter.copy_(values)

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from danalab.errors import UserError
-from danalab.models.parallel.vocabulary import VocabularyPart, vocabulary_part
+from danalab.models.parallel.vocabulary import VocabularyShard, vocabulary_shard
 
 # Rows of a chunk, bounded by its logits. CPU: enough for efficient products, few enough for the passes between them to
 # stay in cache where the vocabulary allows it. Accelerators: the products must be large.
@@ -94,7 +94,7 @@ class _Problem(NamedTuple):
     position_count: Tensor
     dtype: torch.dtype
     """Of the products."""
-    part: VocabularyPart | None
+    part: VocabularyShard | None
     """Which of the head's rows are here; None: all."""
 
 
@@ -119,7 +119,7 @@ def _problem(
     if position_count is None:
         position_count = flat.numel()
     exact = torch.promote_types(dtype, torch.float32)
-    weight, part = vocabulary_part(head_weight)
+    weight, part = vocabulary_shard(head_weight)
     problem = _Problem(
         targets=flat.where(valid, 0),
         valid=valid,
@@ -230,7 +230,7 @@ def _forward_backward_rows(
 
 
 def _exponentials(
-    logits_CV: Tensor, targets_C: Tensor, part: VocabularyPart | None, ce_C: Tensor, lse_C: Tensor
+    logits_CV: Tensor, targets_C: Tensor, part: VocabularyShard | None, ce_C: Tensor, lse_C: Tensor
 ) -> tuple[Tensor, Tensor]:
     """(exp(logits - their row's maximum), made in place, and its row sums [C]) over the whole vocabulary.
 
@@ -262,7 +262,7 @@ def _empty_results(rows: Tensor) -> tuple[Tensor, Tensor]:
     return ce, torch.empty_like(ce)
 
 
-def _picked(logits_CV: Tensor, targets_C: Tensor, part: VocabularyPart | None) -> Tensor:
+def _picked(logits_CV: Tensor, targets_C: Tensor, part: VocabularyShard | None) -> Tensor:
     """The targets' logits; with a part, 0 for those of other ranks."""
     if part is None:
         return logits_CV.gather(1, targets_C.unsqueeze(1)).squeeze(1)
@@ -274,7 +274,7 @@ def _at_least_float32(x: Tensor) -> Tensor:
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
-def _logit_chunks(rows: Tensor, weight: Tensor, part: VocabularyPart | None) -> Iterator[tuple[slice, Tensor]]:
+def _logit_chunks(rows: Tensor, weight: Tensor, part: VocabularyShard | None) -> Iterator[tuple[slice, Tensor]]:
     """(rows taken, their logits [C, V] in float32 or more, free to be overwritten), a chunk at a time."""
     buffer = None
     # Ranks with parts of the head must take the same chunks, also where the last rank's part is shorter.

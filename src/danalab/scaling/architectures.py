@@ -1,68 +1,80 @@
-"""What the counts and the size rules need to know of each architecture, by name.
+"""The table of architectures: what each is made of, and how its sizes follow from a number of heads.
 
-    enoki   head_dim  64, n_layers = 3 heads // 4, d_model =  64 heads, mlp_dim = 4 d_model
-    qwen3   head_dim 128, n_layers = 2 heads,      d_model = 128 heads, mlp_dim = 3 d_model
-    qwen3next as qwen3, with 8 experts of d_model hidden features, 2 for each token and one for all: qwen3's active size
-    gpt     head_dim  64, n_layers = heads,        d_model =  64 heads, mlp_dim = 4 d_model
-    llama   head_dim 128, n_layers = heads,        d_model = 128 heads, mlp_dim = 8/3 d_model, up to the next 256
-    moe     as enoki, with 8 experts of that mlp_dim in place of each mlp, 2 for each token
-    resonance has no heads, but sizes by name: `danalab.scaling.resonance`
+A new architecture is one row here; if it mixes tokens by a new layer, the row names the layer's class (`mixer`).
+Parameter and FLOP counts, models, checkpoints and flags all read this table.
 
-The first two are the paper's ladders. The next two pass through the sizes that everybody knows: gpt of 12 heads is
-GPT-2 (124M), llama of 32 heads has the dimensions of Llama 7B.
+The rows enoki and qwen3 are the paper's ladders. gpt of 12 heads is GPT-2 (124M); llama of 32 heads has the dimensions
+of Llama 7B; qwen3next has the active size of qwen3; resonance has named sizes (`danalab.scaling.resonance`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 from danalab.errors import UserError
 from danalab.registry import Registry
 
+Activation = Literal["gelu", "gelu-tanh", "swiglu"]
+
 
 @dataclass(frozen=True, kw_only=True)
-class Structure:
-    """An architecture, for counting; what a shape can say of itself (gate, head, norms) is only the default here."""
+class Architecture:
+    """One row. Settings that a configuration may also choose (gate, norms, head, experts) are defaults."""
 
+    name: str
+    summary: str
+    """One line for people."""
     head_dim: int
-    """Features of a head, where --heads decides."""
+    """Features of a head where the size is given by --heads."""
     n_layers: Callable[[int], int]
     """Heads -> blocks."""
     mlp_dim: Callable[[int], int]
-    """d_model -> hidden width of the mlp."""
-    mlp_matrices: int
-    """2: up and down; 3: and a gate."""
+    """d_model -> hidden width of the MLP."""
+    activation: Activation
+    """Of the MLP; swiglu has a third matrix, the gate."""
+    norm: str
+    """"layernorm", "rmsnorm" or "rmsnorm-1p"."""
+    mixer: str = "danalab.models.layers.attention:Attention"
+    """`module:Class` of the layer that mixes tokens; constructed with a `ModelConfig`."""
+    init: str = "scaled-gpt"
+    """Initialisation."""
     attention_gate: bool = False
-    """Attention's output is gated elementwise."""
+    """The output of attention is gated elementwise."""
     qk_norm: bool = True
     """Queries and keys are normalised, head by head."""
     tied_head: bool = False
     """The head is the token embedding."""
     learned_positions: bool = False
-    """A vector for each position; else rotary embedding, which has no weights."""
+    """One vector per position in place of rotary embedding."""
     biases: bool = False
-    """Linear maps and norms have one."""
+    """Linear maps and norms have biases."""
     oscillators: bool = False
-    """Tokens are mixed by banks of damped oscillators: no attention, and positions only by what still rings."""
+    """Tokens are mixed by damped oscillators: no attention, no position encoding."""
     n_experts: int = 0
-    """Experts in place of the mlp, where the shape says nothing; any architecture with attention can have them."""
+    """Experts in place of each MLP; every architecture with attention can have them."""
     top_k: int = 2
-    """Experts that a token is sent to, where the shape says nothing."""
+    """Experts per token."""
     n_shared_experts: int = 0
-    """Experts that every token passes, where the shape says nothing."""
+    """Experts that every token passes."""
     shared_expert_gate: bool = False
-    """What shared experts say is gated."""
+    """The output of the shared experts is gated."""
     expert_dim: Callable[[int], int] = lambda mlp_dim: mlp_dim
-    """mlp_dim -> hidden width of an expert, where the shape says nothing."""
+    """mlp_dim -> hidden width of an expert."""
     linear_attention: bool = False
     """Layers may have the gated delta rule in place of attention."""
     size_law: bool = False
-    """The paper's 12 d_model^2 n_layers is its size for learning rates, whatever its matrices are."""
+    """Learning rates follow 12 d_model^2 n_layers, whatever the matrices are."""
+
+    @property
+    def mlp_matrices(self) -> int:
+        """Matrices of an MLP or expert: up and down, and with swiglu the gate."""
+        return 3 if self.activation == "swiglu" else 2
 
     @property
     def rotary(self) -> bool:
-        """Queries and keys turn with their positions."""
+        """Queries and keys are rotated by their positions."""
         return not (self.learned_positions or self.oscillators)
 
 
@@ -74,34 +86,50 @@ def _no_heads(heads: int) -> int:
     raise UserError(f"--heads {heads}: resonance has none; give --size, or --model-dim and --num-layers")
 
 
-STRUCTURES: Registry[Structure] = Registry("architecture")
-STRUCTURES.add(
-    "enoki",
-    Structure(head_dim=64, n_layers=lambda heads: 3 * heads // 4, mlp_dim=lambda d: 4 * d, mlp_matrices=2),
-    "diloco",  # its old name; what trains by DiLoCo is danalab.train.parallel.diloco, whatever the architecture
+ARCHITECTURES: Registry[Architecture] = Registry("architecture")
+
+
+def _add(row: Architecture, *aliases: str) -> None:
+    ARCHITECTURES.add(row.name, row, *aliases)
+
+
+_add(
+    Architecture(
+        name="enoki",
+        summary="GPT-3-like: rotary, QK-LayerNorm, pre-LayerNorm, GELU, untied head; head_dim 64",
+        head_dim=64,
+        n_layers=lambda heads: 3 * heads // 4,
+        mlp_dim=lambda d: 4 * d,
+        activation="gelu",
+        norm="layernorm",
+    ),
+    "diloco",  # old name; the training method is danalab.train.parallel.diloco, for every architecture
 )
-STRUCTURES.add(
-    "moe",
-    Structure(head_dim=64, n_layers=lambda heads: 3 * heads // 4, mlp_dim=lambda d: 4 * d, mlp_matrices=2, n_experts=8),
-)
-STRUCTURES.add(
-    "qwen3",
-    Structure(
+_add(
+    # Sources: arXiv 2505.09388 (Qwen3), 2505.06708 (gated attention); attention_gate=False is the published Qwen3.
+    Architecture(
+        name="qwen3",
+        summary="rotary, QK-RMSNorm, pre-RMSNorm, SwiGLU, gated attention, untied head; head_dim 128",
         head_dim=128,
         n_layers=lambda heads: 2 * heads,
         mlp_dim=lambda d: 3 * d,
-        mlp_matrices=3,
+        activation="swiglu",
+        norm="rmsnorm",
         attention_gate=True,
         size_law=True,
-    ),
+    )
 )
-STRUCTURES.add(
-    "qwen3next",
-    Structure(
+_add(
+    # Sources: Qwen3-Next as in the `transformers` library; arXiv 2412.06464 (gated delta rule).
+    Architecture(
+        name="qwen3next",
+        summary="qwen3 with 8 experts and a shared one in place of each mlp; --full-attention-interval 4: the gated "
+        "delta rule in place of attention in three layers of four",
         head_dim=128,
         n_layers=lambda heads: 2 * heads,
         mlp_dim=lambda d: 3 * d,
-        mlp_matrices=3,
+        activation="swiglu",
+        norm="rmsnorm-1p",
         attention_gate=True,
         n_experts=8,
         n_shared_experts=1,
@@ -112,13 +140,16 @@ STRUCTURES.add(
     ),
     "qwen3-next",
 )
-STRUCTURES.add(
-    "gpt",
-    Structure(
+_add(
+    # Source: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners".
+    Architecture(
+        name="gpt",
+        summary="GPT-2: learned positions, pre-LayerNorm, GELU (tanh), biases, head tied to the embedding; head_dim 64",
         head_dim=64,
         n_layers=lambda heads: heads,
         mlp_dim=lambda d: 4 * d,
-        mlp_matrices=2,
+        activation="gelu-tanh",
+        norm="layernorm",
         qk_norm=False,
         tied_head=True,
         learned_positions=True,
@@ -127,19 +158,46 @@ STRUCTURES.add(
     "base",
     "gpt2",
 )
-STRUCTURES.add(
-    "llama",
-    Structure(head_dim=128, n_layers=lambda heads: heads, mlp_dim=_swiglu_width, mlp_matrices=3, qk_norm=False),
+_add(
+    # Sources: arXiv 2302.13971 (Llama), 2305.13245 (grouped queries).
+    Architecture(
+        name="llama",
+        summary="rotary, pre-RMSNorm, SwiGLU, grouped queries, untied head; head_dim 128",
+        head_dim=128,
+        n_layers=lambda heads: heads,
+        mlp_dim=_swiglu_width,
+        activation="swiglu",
+        norm="rmsnorm",
+        qk_norm=False,
+    )
 )
-STRUCTURES.add(
-    "resonance",
-    Structure(
+_add(
+    # Sources: arXiv 2101.03961 (Switch Transformers), 2202.08906 (router z-loss), 2211.15841 (dropless experts).
+    Architecture(
+        name="moe",
+        summary="enoki with 8 experts in place of each mlp, 2 per token; the other architectures take --n-experts, too",
+        head_dim=64,
+        n_layers=lambda heads: 3 * heads // 4,
+        mlp_dim=lambda d: 4 * d,
+        activation="gelu",
+        norm="layernorm",
+        n_experts=8,
+    )
+)
+_add(
+    Architecture(
+        name="resonance",
+        summary="gated banks of damped oscillators by the FFT (no attention), pre-RMSNorm, SwiGLU, tied head; --size",
         head_dim=64,
         n_layers=_no_heads,
         mlp_dim=lambda d: 64 * round(8 * d / 192) or 64,
-        mlp_matrices=3,
+        activation="swiglu",
+        norm="rmsnorm",
+        mixer="danalab.models.resonance.mixer:Resonator",
+        # Scaled by 1/sqrt(d), a tied head would start by predicting the token it has just read, at sqrt(d) logits.
+        init="karpathy-gpt2",
         qk_norm=False,
         tied_head=True,
         oscillators=True,
-    ),
+    )
 )

@@ -8,100 +8,21 @@ for its gains; a gated qwen3 has 14 d_model^2 a layer.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 from danalab.errors import UserError
-from danalab.scaling.architectures import STRUCTURES
-from danalab.scaling.linear_attention import LinearShape, linear_attention
-from danalab.scaling.sparsity import SparseShape, mlp_biases, mlp_params, sparsity
-
-GPT2_VOCAB = 50304
-"""GPT-2's 50,257 token ids, padded to a multiple of 64: the vocabulary of the paper's ladder."""
-
-DEFAULT_MODES = 8
-"""Oscillators of a channel of the resonance model, where nothing is said of them."""
-
-
-class Shape(LinearShape, SparseShape, Protocol):
-    """Whatever knows its own dimensions: `Dimensions` here, `ModelConfig` in danalab.models."""
-
-    @property
-    def vocab_size(self) -> int: ...
-    @property
-    def attention_gate(self) -> bool | None: ...
-    @property
-    def n_kv_heads(self) -> int | None: ...
-    @property
-    def qk_norm(self) -> bool | None: ...
-    @property
-    def tied_head(self) -> bool | None: ...
-    @property
-    def seq_len(self) -> int: ...
-    @property
-    def num_frequencies(self) -> int | None: ...
-    @property
-    def mixer(self) -> str | None: ...
-    @property
-    def learned_positions(self) -> bool | None: ...
-    @property
-    def conv_width(self) -> int: ...
+from danalab.scaling.architectures import ARCHITECTURES
+from danalab.scaling.linear_attention import linear_attention
+from danalab.scaling.shape import GPT2_VOCAB, Shape
+from danalab.scaling.sparsity import mlp_biases, mlp_params, sparsity
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dimensions:
+class Dimensions(Shape):
     """The shape of a model, before it is built."""
 
-    arch: str
-    d_model: int
-    n_layers: int
-    n_heads: int
-    head_dim: int
-    mlp_dim: int
     vocab_size: int = GPT2_VOCAB
-    attention_gate: bool | None = None
-    """Gated attention output; None = the architecture's default (qwen3 yes, the others no)."""
-    n_kv_heads: int | None = None
-    """Key/value heads; None = as many as query heads."""
-    qk_norm: bool | None = None
-    """Normalised queries and keys; None = the architecture's default (enoki, qwen3 yes)."""
-    tied_head: bool | None = None
-    """One matrix for embedding and head; None = the architecture's default (gpt yes, the others no)."""
-    num_frequencies: int | None = None
-    """Oscillators of all groups (resonance, whose groups are its n_heads); None = 8 a group."""
-    mixer: str | None = None
-    """"none": a resonance model without its oscillators; None = with them."""
-    learned_positions: bool | None = None
-    """A vector for each position; None = the architecture's default (gpt yes, the others no)."""
-    conv_width: int = 0
-    """Taps of the convolutions before the oscillators (resonance); 0 = none."""
-    full_attention_interval: int | None = None
-    """Every so many layers one has attention, the others the gated delta rule (qwen3next); None = attention in all."""
-    linear_key_heads: int | None = None
-    """Key heads of the delta rule; None = n_heads."""
-    linear_value_heads: int | None = None
-    """Value heads of the delta rule; None = two for each of its key heads."""
-    linear_key_dim: int | None = None
-    """Width of a key head of the delta rule; None = head_dim / 2."""
-    linear_value_dim: int | None = None
-    """Width of a value head of the delta rule; None = head_dim / 2."""
-    conv_size: int | None = None
-    """Taps of the delta rule's convolutions; None = 4."""
-    n_experts: int | None = None
-    """Experts in place of the mlp; None = the architecture's default (moe, qwen3next 8, the others none)."""
-    top_k: int | None = None
-    """Experts of a token; None = the architecture's default (2)."""
-    expert_dim: int | None = None
-    """Hidden width of an expert; None = the architecture's default (mlp_dim)."""
-    n_shared_experts: int | None = None
-    """Experts that every token passes; None = the architecture's default (qwen3next 1, the others none)."""
-    shared_expert_gate: bool | None = None
-    """Gated shared experts; None = the architecture's default (qwen3next yes)."""
-    decoder_sparse_step: int = 1
-    """Every so many layers one has experts."""
-    mlp_only_layers: tuple[int, ...] = ()
-    """Layers that have a dense mlp all the same."""
     seq_len: int = 0
-    """Positions that have a vector of their own, where positions are learned; they are left out of the count at 0."""
+    """Positions with a vector of their own, where positions are learned; 0 leaves them out of the count."""
 
     @property
     def non_emb_params(self) -> int:
@@ -110,11 +31,11 @@ class Dimensions:
         Of experts those count that a token passes through.
         """
         # The paper's law for qwen3 ignores its third mlp matrix and its gate; the fitted LRs rest on it all the same.
-        if STRUCTURES.get(self.arch).size_law:
+        if self.architecture.size_law:
             law = 12 * self.d_model**2 * self.n_layers
             if sparsity(self) is None:
                 return law
-            dense = STRUCTURES.get(self.arch).mlp_matrices * self.d_model * self.mlp_dim * self.n_layers
+            dense = self.architecture.mlp_matrices * self.d_model * self.mlp_dim * self.n_layers
             used = matrix_params(self, active=True)
             return law * used // (used - mlp_params(self, active=True) + dense)
         return matrix_params(self, active=True)
@@ -122,7 +43,7 @@ class Dimensions:
     @property
     def total_params(self) -> int:
         """The size law with token embedding and head (once where they are one), which sets the horizon."""
-        return self.non_emb_params + (1 if is_tied(self) else 2) * self.d_model * self.vocab_size
+        return self.non_emb_params + (1 if self.tied else 2) * self.d_model * self.vocab_size
 
 
 def dimensions(arch: str, heads: int, vocab_size: int = GPT2_VOCAB, n_kv_heads: int | None = None) -> Dimensions:
@@ -132,10 +53,10 @@ def dimensions(arch: str, heads: int, vocab_size: int = GPT2_VOCAB, n_kv_heads: 
         UserError: unknown architecture, so few heads that no layer is left, or n_kv_heads that does not divide them.
     Source: arXiv 2602.05298, the Enoki and Qwen3 ladders; the others: see `danalab.scaling.architectures`.
     """
-    arch = STRUCTURES.canonical(arch)
+    arch = ARCHITECTURES.canonical(arch)
     if heads < 1:
         raise UserError(f"--heads {heads}: at least 1 is needed")
-    rule = STRUCTURES.get(arch)
+    rule = ARCHITECTURES.get(arch)
     n_layers = rule.n_layers(heads)
     if n_layers < 1:
         smallest = next(h for h in range(heads, 1000) if rule.n_layers(h) >= 1)
@@ -161,7 +82,7 @@ def explicit_dimensions(
         UserError: unknown architecture, a size below 1, n_heads that does not divide d_model, or n_kv_heads that does
             not divide n_heads.
     """
-    arch = STRUCTURES.canonical(arch)
+    arch = ARCHITECTURES.canonical(arch)
     if head_dim is None:
         if n_heads < 1 or d_model % n_heads:
             raise UserError(f"--n-heads {n_heads} does not divide --d-model {d_model}; give --head-dim")
@@ -171,7 +92,7 @@ def explicit_dimensions(
         "n_layers": n_layers,
         "n_heads": n_heads,
         "head_dim": head_dim,
-        "mlp_dim": STRUCTURES.get(arch).mlp_dim(d_model) if mlp_dim is None else mlp_dim,
+        "mlp_dim": ARCHITECTURES.get(arch).mlp_dim(d_model) if mlp_dim is None else mlp_dim,
         "vocab_size": vocab_size,
     }
     for name, size in sizes.items():
@@ -192,29 +113,6 @@ def explicit_dimensions(
     )
 
 
-def is_gated(shape: Shape) -> bool:
-    """Whether the attention output is gated, with the architecture's default where the shape leaves it open."""
-    return STRUCTURES.get(shape.arch).attention_gate if shape.attention_gate is None else shape.attention_gate
-
-
-def is_tied(shape: Shape) -> bool:
-    """Whether the head is the token embedding, with the architecture's default where the shape leaves it open."""
-    return STRUCTURES.get(shape.arch).tied_head if shape.tied_head is None else shape.tied_head
-
-
-def learns_positions(shape: Shape) -> bool:
-    """Whether each position has a vector, with the architecture's default where the shape leaves it open."""
-    own = STRUCTURES.get(shape.arch).learned_positions
-    return own if shape.learned_positions is None else shape.learned_positions
-
-
-def modes_of(shape: Shape) -> int:
-    """Oscillators of one channel (resonance); 0 where its mixer is "none"."""
-    if shape.mixer == "none":
-        return 0
-    return DEFAULT_MODES if shape.num_frequencies is None else shape.num_frequencies // shape.n_heads
-
-
 def attention_layers(shape: Shape) -> int:
     """Layers with attention, or what stands in its place in the architecture; the others have the delta rule."""
     linear = linear_attention(shape)
@@ -223,29 +121,28 @@ def attention_layers(shape: Shape) -> int:
 
 def _attention_params(shape: Shape) -> int:
     """Weights of one attention that take part in matrix products."""
-    if STRUCTURES.get(shape.arch).oscillators:  # value, gate and output
+    if shape.architecture.oscillators:  # value, gate and output
         return 3 * shape.d_model**2
     width = shape.n_heads * shape.head_dim
-    kv_width = (shape.n_kv_heads or shape.n_heads) * shape.head_dim
-    query = width * (2 if is_gated(shape) else 1)
+    kv_width = shape.kv_heads * shape.head_dim
+    query = width * (2 if shape.gated else 1)
     return shape.d_model * (query + 2 * kv_width + width)
 
 
 def _vector_params(shape: Shape) -> int:
     """Gains, and biases and oscillators where the architecture has them."""
-    structure, layers = STRUCTURES.get(shape.arch), shape.n_layers
-    qk_norm = structure.qk_norm if shape.qk_norm is None else shape.qk_norm
-    gains = (2 * layers + 1) * shape.d_model + (2 * attention_layers(shape) * shape.head_dim if qk_norm else 0)
+    structure, layers = shape.architecture, shape.n_layers
+    gains = (2 * layers + 1) * shape.d_model + (2 * attention_layers(shape) * shape.head_dim if shape.qk_normed else 0)
     if (linear := linear_attention(shape)) is not None:
         return gains + len(linear.layers) * linear.vector_params
     if structure.oscillators:  # poles by group; magnitude, phase, the share that passes at once and taps by channel
-        modes = modes_of(shape)
+        modes = shape.modes
         if not modes:
             return gains
         return gains + layers * (2 * shape.n_heads * modes + (2 * modes + 1 + shape.conv_width) * shape.d_model)
     if not structure.biases:
         return gains
-    query, key = shape.n_heads * shape.head_dim, (shape.n_kv_heads or shape.n_heads) * shape.head_dim
+    query, key = shape.n_heads * shape.head_dim, shape.kv_heads * shape.head_dim
     return 2 * gains + layers * (query + 2 * key + shape.d_model) + mlp_biases(shape)
 
 
@@ -271,8 +168,8 @@ def parameter_count(shape: Shape, *, embeddings: bool = True, active: bool = Fal
     count = matrix_params(shape, active=active) + _vector_params(shape)
     if not embeddings:
         return count
-    rows = (1 if is_tied(shape) else 2) * shape.vocab_size
-    if learns_positions(shape):
+    rows = (1 if shape.tied else 2) * shape.vocab_size
+    if shape.learns_positions:
         rows += shape.seq_len
     return count + rows * shape.d_model
 
@@ -289,7 +186,7 @@ def flops_per_token(shape: Shape, seq_len: int) -> int:
         seq_len: context length [tokens].
     """
     weights = matrix_params(shape, active=True) + shape.vocab_size * shape.d_model
-    if STRUCTURES.get(shape.arch).oscillators:
+    if shape.architecture.oscillators:
         return 6 * weights
     attention = 12 * attention_layers(shape) * shape.n_heads * shape.head_dim * seq_len
     linear = linear_attention(shape)

@@ -8,42 +8,14 @@ twice as many value heads, both half as wide as attention's.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 from danalab.errors import UserError
-from danalab.scaling.architectures import STRUCTURES
+from danalab.scaling.shape import Shape
 
 CHUNK = 64
 """Tokens of a chunk, as FLOPs are reckoned."""
 
 _SIZES = ("linear_key_heads", "linear_value_heads", "linear_key_dim", "linear_value_dim", "conv_size")
-
-
-class LinearShape(Protocol):
-    """What is asked of a shape here; see `ModelConfig` for the meaning of each."""
-
-    @property
-    def arch(self) -> str: ...
-    @property
-    def d_model(self) -> int: ...
-    @property
-    def n_layers(self) -> int: ...
-    @property
-    def n_heads(self) -> int: ...
-    @property
-    def head_dim(self) -> int: ...
-    @property
-    def full_attention_interval(self) -> int | None: ...
-    @property
-    def linear_key_heads(self) -> int | None: ...
-    @property
-    def linear_value_heads(self) -> int | None: ...
-    @property
-    def linear_key_dim(self) -> int | None: ...
-    @property
-    def linear_value_dim(self) -> int | None: ...
-    @property
-    def conv_size(self) -> int | None: ...
 
 
 @dataclass(frozen=True)
@@ -92,7 +64,7 @@ class LinearAttention:
         return 3 * (shared + own) + self.value_heads * 2 * CHUNK * CHUNK
 
 
-def linear_attention(shape: LinearShape) -> LinearAttention | None:
+def linear_attention(shape: Shape) -> LinearAttention | None:
     """The delta-rule layers of `shape`, or None where it has none.
 
     Raises:
@@ -104,7 +76,7 @@ def linear_attention(shape: LinearShape) -> LinearAttention | None:
             raise UserError(
                 f"--full-attention-interval {interval}: 1 (attention in every layer) or more (4: in every fourth)"
             )
-        if interval > 1 and not STRUCTURES.get(shape.arch).linear_attention:
+        if interval > 1 and not shape.architecture.linear_attention:
             raise UserError(
                 f"--full-attention-interval {interval}: {shape.arch} has attention in every layer; qwen3next can have "
                 "the delta rule in others"

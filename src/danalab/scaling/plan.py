@@ -13,20 +13,16 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from danalab.errors import UserError
-from danalab.scaling.architectures import STRUCTURES
 from danalab.scaling.dimensions import (
-    GPT2_VOCAB,
     Dimensions,
     attention_layers,
     dimensions,
     flops_per_token,
-    is_gated,
-    is_tied,
-    modes_of,
     parameter_count,
 )
 from danalab.scaling.learning_rate import COUPLED_AND_DECAYING, OPTIMIZERS, decay_lr, lr_law
 from danalab.scaling.resonance import check_resonance
+from danalab.scaling.shape import GPT2_VOCAB
 from danalab.scaling.sparsity import sparsity
 
 
@@ -145,8 +141,8 @@ def plan(
     shape = dims if dims is not None else dimensions(arch, heads or 0, vocab_size, n_kv_heads)
     shape = replace(
         shape,
-        attention_gate=is_gated(shape) if attention_gate is None else attention_gate,
-        tied_head=is_tied(shape) if tied_head is None else tied_head,
+        attention_gate=shape.gated if attention_gate is None else attention_gate,
+        tied_head=shape.tied if tied_head is None else tied_head,
         seq_len=seq_len,
         **(settings or {}),
     )
@@ -185,10 +181,10 @@ def plan(
         head_dim=shape.head_dim,
         mlp_dim=shape.mlp_dim,
         vocab_size=shape.vocab_size,
-        attention_gate=is_gated(shape),
-        n_kv_heads=shape.n_kv_heads or shape.n_heads,
-        num_frequencies=(modes_of(shape) * shape.n_heads or None) if STRUCTURES.get(shape.arch).oscillators else None,
-        tied_head=is_tied(shape),
+        attention_gate=shape.gated,
+        n_kv_heads=shape.kv_heads,
+        num_frequencies=(shape.modes * shape.n_heads or None) if shape.architecture.oscillators else None,
+        tied_head=shape.tied,
         seq_len=seq_len,
         non_emb_params=shape.non_emb_params,
         total_params=shape.total_params,

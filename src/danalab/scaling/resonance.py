@@ -15,14 +15,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from danalab.errors import UserError, nearest
-from danalab.scaling.architectures import STRUCTURES
-from danalab.scaling.dimensions import GPT2_VOCAB, Dimensions, Shape, explicit_dimensions
+from danalab.scaling.architectures import ARCHITECTURES
+from danalab.scaling.dimensions import Dimensions, explicit_dimensions
+from danalab.scaling.shape import GPT2_VOCAB, Shape
 
 GROUPS = 8
 LONGEST_TABLE = 32768
 """Rows of a table of learned positions, at most."""
-RESONANCE_SETTINGS = ("learned_positions", "conv_width")
-"""What of a shape is off unless asked for, and only here."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +91,7 @@ def check_resonance(shape: Shape) -> None:
         UserError: another architecture cannot have them; a table that is too long; a width that is none; convolutions
             without oscillators.
     """
-    structure, width = STRUCTURES.get(shape.arch), shape.conv_width
+    structure, width = shape.architecture, shape.conv_width
     if isinstance(width, bool) or not isinstance(width, int) or width < 0 or width == 1:
         raise UserError(f"--conv-width {width!r}: 0 (none), or how many tokens it hears, at least 2 (4 is usual)")
     if not structure.oscillators:
@@ -123,7 +122,7 @@ def if_resonance(
     Raises:
         UserError: also where another architecture is given a `size`, `num_frequencies` or `mixer`.
     """
-    if STRUCTURES.get(arch).oscillators:
+    if ARCHITECTURES.get(arch).oscillators:
         return resonance_dimensions(size, num_frequencies=num_frequencies, vocab_size=vocab_size, mixer=mixer, **given)
     for flag, value in (("--size", size), ("--num-frequencies", num_frequencies), ("--mixer", mixer)):
         if value is not None:

@@ -7,43 +7,9 @@ A layer has experts where `n_experts` > 0, its index i (from 0) is not among `ml
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 from danalab.errors import UserError
-from danalab.scaling.architectures import STRUCTURES
-
-EXPERT_SETTINGS = (
-    "n_experts", "top_k", "expert_dim", "n_shared_experts", "shared_expert_gate", "decoder_sparse_step",
-    "mlp_only_layers",
-)  # fmt: skip
-"""What of a shape says how many experts there are, and where."""
-
-
-class SparseShape(Protocol):
-    """What is asked of a shape here; see `ModelConfig` for the meaning of each."""
-
-    @property
-    def arch(self) -> str: ...
-    @property
-    def d_model(self) -> int: ...
-    @property
-    def n_layers(self) -> int: ...
-    @property
-    def mlp_dim(self) -> int: ...
-    @property
-    def n_experts(self) -> int | None: ...
-    @property
-    def top_k(self) -> int | None: ...
-    @property
-    def expert_dim(self) -> int | None: ...
-    @property
-    def n_shared_experts(self) -> int | None: ...
-    @property
-    def shared_expert_gate(self) -> bool | None: ...
-    @property
-    def decoder_sparse_step(self) -> int: ...
-    @property
-    def mlp_only_layers(self) -> tuple[int, ...]: ...
+from danalab.scaling.shape import EXPERT_SETTINGS, Shape
 
 
 @dataclass(frozen=True)
@@ -64,13 +30,13 @@ class Sparsity:
     """Indices of the layers that have experts, ascending."""
 
 
-def sparsity(shape: SparseShape) -> Sparsity | None:
+def sparsity(shape: Shape) -> Sparsity | None:
     """The experts of `shape`, or None where it has none.
 
     Raises:
         UserError: settings of experts that contradict each other, or that no experts are there for.
     """
-    structure = STRUCTURES.get(shape.arch)
+    structure = shape.architecture
     n_experts = structure.n_experts if shape.n_experts is None else shape.n_experts
     if n_experts < 0 or (shape.n_experts is not None and n_experts < 1):
         raise UserError(f"--n-experts {n_experts}: at least 1 is needed; leave it out for a model without experts")
@@ -94,13 +60,13 @@ def sparsity(shape: SparseShape) -> Sparsity | None:
     return Sparsity(n_experts, top_k, expert_dim, n_shared * expert_dim, gate and n_shared > 0, _layers(shape))
 
 
-def mlp_params(shape: SparseShape, *, active: bool = False) -> int:
+def mlp_params(shape: Shape, *, active: bool = False) -> int:
     """Weights of all layers' mlps and experts, routers and gates that take part in matrix products.
 
     Args:
         active: only what one token passes through.
     """
-    matrices = STRUCTURES.get(shape.arch).mlp_matrices
+    matrices = shape.architecture.mlp_matrices
     sparse = sparsity(shape)
     if sparse is None:
         return shape.n_layers * matrices * shape.d_model * shape.mlp_dim
@@ -111,9 +77,9 @@ def mlp_params(shape: SparseShape, *, active: bool = False) -> int:
     return len(sparse.layers) * each + dense
 
 
-def mlp_biases(shape: SparseShape) -> int:
+def mlp_biases(shape: Shape) -> int:
     """Biases of all layers' mlps, where the architecture has them; experts have none, shared ones do."""
-    inner = STRUCTURES.get(shape.arch).mlp_matrices - 1
+    inner = shape.architecture.mlp_matrices - 1
     sparse = sparsity(shape)
     if sparse is None:
         return shape.n_layers * (inner * shape.mlp_dim + shape.d_model)
@@ -121,7 +87,7 @@ def mlp_biases(shape: SparseShape) -> int:
     return dense + (len(sparse.layers) * (inner * sparse.shared_dim + shape.d_model) if sparse.shared_dim else 0)
 
 
-def _layers(shape: SparseShape) -> tuple[int, ...]:
+def _layers(shape: Shape) -> tuple[int, ...]:
     step = shape.decoder_sparse_step
     if step < 1:
         raise UserError(f"--decoder-sparse-step {step}: at least 1 is needed (1: every layer has experts)")
@@ -136,7 +102,7 @@ def _layers(shape: SparseShape) -> tuple[int, ...]:
     return layers
 
 
-def _refuse_without_experts(shape: SparseShape) -> None:
+def _refuse_without_experts(shape: Shape) -> None:
     for name in EXPERT_SETTINGS:
         if getattr(shape, name) not in (None, False, (), 1 if name == "decoder_sparse_step" else None):
             raise UserError(f"--{name.replace('_', '-')}: {shape.arch} has no experts here; give --n-experts, too")

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from danalab.data import Dataset
 from danalab.data.order.batches import Batches
 from danalab.errors import UserError
-from danalab.models.resonance.model import Resonance
 from danalab.train.callbacks.registry import make_callbacks
 from danalab.train.callbacks.spikes import SpikeMonitor
 from danalab.train.checkpoint.local_disk import local_folder
@@ -59,8 +58,7 @@ def build_trainer(
     model = strategy.build_model(resolved.model, init=config.init, seed=config.seed, device=device)
     model.set_activation_checkpointing(config.activation_checkpointing)
     model.document_token = dataset.eos_id if config.document_mask else None
-    if isinstance(model, Resonance):
-        model.phase_lr_factor = config.phase_lr_factor
+    model.phase_lr_factor = config.phase_lr_factor
     if resolved.compile:
         require_compiler(device)
         for block in model.blocks:

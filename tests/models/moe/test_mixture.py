@@ -11,14 +11,14 @@ from torch.nn import functional as F
 
 from danalab.models import ModelConfig
 from danalab.models.moe import MixtureOfExperts, Router
-from danalab.models.moe.experts import Activation
 from danalab.models.moe.grouped import LEAST_ROWS, grouped_linear
+from danalab.scaling.architectures import Activation
 
 
 def mixture(activation: Activation, **changes) -> MixtureOfExperts:
     arch = "llama" if activation == "swiglu" else "enoki"
     config = ModelConfig(arch, 12, 1, 2, 6, 20, 31, 16, **{"n_experts": 6, "top_k": 2, **changes})
-    layer = MixtureOfExperts(config, activation).double()
+    layer = MixtureOfExperts(config).double()
     draw = torch.Generator().manual_seed(0)
     for parameter in layer.parameters():
         torch.nn.init.normal_(parameter, 0, 0.4, generator=draw)

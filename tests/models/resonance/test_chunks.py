@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from danalab.models.resonance import chunks
-from danalab.models.resonance.chunks import chunk_length, ringing_convolution
+from danalab.models.resonance.chunks import chunk_length, chunked_bank_convolution
 from danalab.models.resonance.convolution import causal_convolution
 from danalab.models.resonance.oscillators import OscBank
 
@@ -48,7 +48,7 @@ def test_gradients_are_those_of_finite_differences(short):
     gamma, omega = (value.detach().requires_grad_() for value in bank.damping_and_frequency())
     u, d = noise(2, 37, 12).requires_grad_(), noise(12, seed=3).requires_grad_()
     weight = torch.complex(noise(3, 4, 2, seed=4), noise(3, 4, 2, seed=5)).requires_grad_()
-    assert torch.autograd.gradcheck(ringing_convolution, (u, d, gamma, omega, weight), fast_mode=True)
+    assert torch.autograd.gradcheck(chunked_bank_convolution, (u, d, gamma, omega, weight), fast_mode=True)
 
 
 def test_no_output_depends_on_a_later_chunk_or_a_later_token_of_its_own(short):

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from danalab.errors import UserError
-from danalab.scaling.architectures import STRUCTURES
+from danalab.scaling.architectures import ARCHITECTURES
 from danalab.scaling.learning_rate import OPTIMIZERS
 from danalab.train.config.train_config import MECHANICS, flag
 from danalab.train.run.folder import RunFolder
@@ -108,7 +108,7 @@ def _same(name: str, made: Any, wanted: Any) -> bool:
     """Whether a recorded setting is the one that is wanted: 1 is 1.0, a path its words, an alias its optimizer."""
     if wanted is None:
         return True  # automatic: what was recorded came of it
-    names = {"opt": OPTIMIZERS, "arch": STRUCTURES}.get(name)
+    names = {"opt": OPTIMIZERS, "arch": ARCHITECTURES}.get(name)
     if names is not None:
         return names.canonical(str(wanted)) == made
     try:

@@ -13,8 +13,8 @@ the vocabulary, d the width, L the layers with attention:
 from __future__ import annotations
 
 from danalab.errors import UserError, nearest
-from danalab.scaling.architectures import STRUCTURES
-from danalab.scaling.dimensions import Shape, attention_layers, flops_per_token, matrix_params
+from danalab.scaling.dimensions import attention_layers, flops_per_token, matrix_params
+from danalab.scaling.shape import Shape
 
 CONVENTIONS = ("6nd", "6nd-total", "kaplan", "deepseek", "exact")
 UNITS = {"flops": 1.0, "pfh": 3600e15, "pfd": 86400e15}
@@ -34,7 +34,7 @@ def training_flops(shape: Shape, tokens: float, seq_len: int, convention: str = 
     if convention == "exact":
         return float(flops_per_token(shape, seq_len)) * tokens
     matrices = matrix_params(shape, active=True)
-    attends = not STRUCTURES.get(shape.arch).oscillators
+    attends = not shape.architecture.oscillators
     embedding = shape.vocab_size * shape.d_model
     per_token = {
         "6nd": 6 * (matrices + embedding),

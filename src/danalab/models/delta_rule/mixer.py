@@ -18,13 +18,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from danalab.models.cache import Memory
+from danalab.models.cache import DeltaRuleState
 from danalab.models.config import ModelConfig
 from danalab.models.delta_rule.rule import delta_step, gated_delta_rule
-from danalab.models.init import assign
-from danalab.models.layers.basic import Linear, RMSNorm, own_part
+from danalab.models.layers.linear import Linear
+from danalab.models.layers.norm import RMSNorm
 from danalab.models.layers.precision import full_precision
 from danalab.models.layers.short_convolution import ShortConvolution
+from danalab.models.parallel.shards import assign, local_shard
 
 _LEAST_SQUARE = 1e-6
 """Added to a key's squared length, so that a zero has a direction's gradient."""
@@ -32,7 +33,7 @@ _TIMES = (1e-3, 1e-1)
 _LARGEST_RATE = 16.0
 
 
-class Forgetting(nn.Module):
+class DecayGate(nn.Module):
     """g = -A softplus(a + dt), at most 0: the logarithm of what each head keeps. A and dt are learned, A as A_log."""
 
     role = "decay"
@@ -45,7 +46,7 @@ class Forgetting(nn.Module):
     def forward(self, a_BTH: Tensor) -> Tensor:
         """g [B, T, H], at least in float32."""
         a = a_BTH.to(torch.promote_types(a_BTH.dtype, torch.float32))
-        rate, dt = (own_part(weight).to(a.dtype) for weight in (self.A_log, self.dt_bias))
+        rate, dt = (local_shard(weight).to(a.dtype) for weight in (self.A_log, self.dt_bias))
         return -rate.exp() * F.softplus(a + dt)
 
     def draw(self, generator: torch.Generator) -> None:
@@ -79,7 +80,7 @@ class GatedDeltaNet(nn.Module):
         self.query_conv = ShortConvolution(keys, shape.conv_size)
         self.key_conv = ShortConvolution(keys, shape.conv_size)
         self.value_conv = ShortConvolution(values, shape.conv_size)
-        self.forgetting = Forgetting(shape.value_heads)
+        self.forgetting = DecayGate(shape.value_heads)
         self.norm = RMSNorm(shape.value_dim, config.norm_eps)
         self.out = Linear(values, d, role="residual")
 
@@ -87,7 +88,7 @@ class GatedDeltaNet(nn.Module):
         self,
         x_BTD: Tensor,
         rotary: Tensor | None = None,
-        state: Memory | None = None,
+        state: DeltaRuleState | None = None,
         starts_BT: Tensor | None = None,
     ) -> Tensor:
         """Args:
@@ -121,7 +122,7 @@ class GatedDeltaNet(nn.Module):
         return _unit(q) * self.key_dim**-0.5, _unit(k), v
 
     def _remember(
-        self, q: Tensor, k: Tensor, v: Tensor, g: Tensor, b: Tensor, state: Memory | None, starts: Tensor | None
+        self, q: Tensor, k: Tensor, v: Tensor, g: Tensor, b: Tensor, state: DeltaRuleState | None, starts: Tensor | None
     ) -> Tensor:
         """o [B, T, H, V]; moves the state on."""
         if state is None:
@@ -137,9 +138,9 @@ class GatedDeltaNet(nn.Module):
         state.matrices = after.detach()
         return o
 
-    def new_state(self, batch: int, max_len: int) -> Memory:
+    def new_state(self, batch: int, max_len: int) -> DeltaRuleState:
         """An empty memory for `batch` sequences; `max_len` costs nothing."""
-        return Memory(batch)
+        return DeltaRuleState(batch)
 
 
 def _unit(x: Tensor) -> Tensor:

@@ -115,7 +115,7 @@ def _obstacle(config: ModelConfig) -> str | None:
     if config.arch not in _CLASSES:
         known = ", ".join(sorted({*_CLASSES, *ARCHITECTURES}))
         return f"transformers has no class for {config.arch}; what can be exported: {known}"
-    structure = config.architecture.structure
+    structure = config.architecture
     wanted: dict[str, tuple[object, object]] = {
         "attention_gate": (config.gated, config.arch == "qwen3next"),
         "qk_norm": (config.qk_normed, structure.qk_norm),

@@ -59,7 +59,7 @@ def _of_attention(config: ModelConfig) -> dict[str, Any]:
         "head_dim": config.head_dim,
         "attention_gate": config.gated,
         "qk_norm": config.qk_normed,
-        "swiglu": config.architecture.structure.mlp_matrices == 3,
+        "swiglu": config.architecture.mlp_matrices == 3,
         "rope_base": config.rope_theta,
         **_of_experts(config),
     }

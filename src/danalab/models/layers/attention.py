@@ -14,8 +14,9 @@ from torch.nn import functional as F
 
 from danalab.models.cache import KeyValues
 from danalab.models.config import ModelConfig
-from danalab.models.layers.basic import Linear, make_norm
 from danalab.models.layers.documents import attend_within_documents
+from danalab.models.layers.linear import Linear
+from danalab.models.layers.norm import make_norm
 from danalab.models.layers.rotary import rotate
 
 

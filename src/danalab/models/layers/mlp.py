@@ -2,35 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from danalab.models.config import ModelConfig
-from danalab.models.layers.basic import Linear
+from danalab.models.layers.linear import Linear
 
 
 class GeluMLP(nn.Module):
-    """down(gelu(up(x))), with the exact (erf) GELU or its tanh formula; `width` None: mlp_dim."""
+    """down(gelu(up(x))), with the exact (erf) GELU or its tanh formula."""
 
-    def __init__(self, config: ModelConfig, approximate: Literal["none", "tanh"] = "none", width: int | None = None):
+    def __init__(self, config: ModelConfig, width: int):
         super().__init__()
-        width = config.mlp_dim if width is None else width
         self.up = Linear(config.d_model, width, bias=config.biased)
         self.down = Linear(width, config.d_model, role="residual", bias=config.biased)
-        self.approximate = approximate
+        self.approximate = "tanh" if config.architecture.activation == "gelu-tanh" else "none"
 
     def forward(self, x: Tensor) -> Tensor:
         return self.down(F.gelu(self.up(x), approximate=self.approximate))
 
 
 class SwiGLU(nn.Module):
-    """down(silu(gate(x)) * up(x)); `width` None: mlp_dim."""
+    """down(silu(gate(x)) * up(x))."""
 
-    def __init__(self, config: ModelConfig, width: int | None = None):
+    def __init__(self, config: ModelConfig, width: int):
         super().__init__()
-        width = config.mlp_dim if width is None else width
         self.gate = Linear(config.d_model, width)
         self.up = Linear(config.d_model, width)
         self.down = Linear(width, config.d_model, role="residual")

@@ -8,8 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from danalab.models.init import assign
-from danalab.models.layers.basic import own_part
+from danalab.models.parallel.shards import assign, local_shard
 
 
 class ShortConvolution(nn.Module):
@@ -30,7 +29,7 @@ class ShortConvolution(nn.Module):
             starts: place in the row of the first token of each token's document, [B, T], which hears nothing from
                 before it; None: the row is one document.
         """
-        weight, length = own_part(self.weight), x_BTC.shape[1]
+        weight, length = local_shard(self.weight), x_BTC.shape[1]
         if past_BPC is None:
             past_BPC = x_BTC.new_zeros(x_BTC.shape[0], self.size - 1, x_BTC.shape[2])
         x = torch.cat((past_BPC, x_BTC), dim=1).to(torch.promote_types(x_BTC.dtype, weight.dtype))

@@ -1,7 +1,7 @@
 """Mixture of experts: a router sends each token to a few of many MLPs; only these are computed, and none is dropped."""
 
 from danalab.models.moe.experts import Experts
-from danalab.models.moe.mixture import MixtureOfExperts, feed_forward
+from danalab.models.moe.mixture import MixtureOfExperts, make_mlp
 from danalab.models.moe.router import Router, Routing
 
-__all__ = ["Experts", "MixtureOfExperts", "Router", "Routing", "feed_forward"]
+__all__ = ["Experts", "MixtureOfExperts", "Router", "Routing", "make_mlp"]

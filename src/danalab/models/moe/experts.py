@@ -8,17 +8,14 @@ E experts, F hidden features of an expert.
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from danalab.models.layers.basic import own_part
 from danalab.models.moe.fused import gated_hidden
 from danalab.models.moe.grouped import grouped_linear, product_dtype
-
-Activation = Literal["swiglu", "gelu", "gelu-tanh"]
+from danalab.models.parallel.shards import local_shard
+from danalab.scaling.architectures import Activation
 
 
 class StackedLinear(nn.Module):
@@ -35,7 +32,7 @@ class StackedLinear(nn.Module):
 
     def here(self) -> Tensor:
         """The weight; of one that is shared out among ranks, this rank's experts or this rank's features of all."""
-        return own_part(self.weight)
+        return local_shard(self.weight)
 
 
 class Experts(nn.Module):

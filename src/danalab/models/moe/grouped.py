@@ -16,6 +16,8 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.flop_counter import register_flop_formula
 
+from danalab.models.layers.precision import is_autocast
+
 log = logging.getLogger(__name__)
 
 LEAST_ROWS = 32
@@ -37,11 +39,6 @@ def product_dtype(x: Tensor, weight: Tensor) -> torch.dtype:
     if is_autocast(x.device):
         return torch.get_autocast_dtype(x.device.type)
     return torch.promote_types(x.dtype, weight.dtype)
-
-
-def is_autocast(device: torch.device) -> bool:
-    """Whether autocast is on for a device; the meta device, which it does not know, has none."""
-    return device.type != "meta" and torch.is_autocast_enabled(device.type)
 
 
 @torch.library.custom_op("danalab::grouped_linear", mutates_args=())

@@ -8,14 +8,14 @@ What its losses need are sums over tokens: so a global batch may be taken in any
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from danalab.models.layers.basic import Linear, own_part
-from danalab.models.moe.grouped import is_autocast
+from danalab.models.layers.linear import Linear
+from danalab.models.layers.precision import full_precision
+from danalab.models.parallel.shards import local_shard
 
 
 class Routing(NamedTuple):
@@ -41,9 +41,9 @@ class Router(nn.Module):
         """(weights [T, K] in float32, indices of experts [T, K] int64, sums for the losses)."""
         # Float32, and outside of autocast: neighbouring probabilities are the same number in bfloat16, and a token
         # would be sent elsewhere by rounding.
-        with torch.autocast(x_TD.device.type, enabled=False) if is_autocast(x_TD.device) else nullcontext():
+        with full_precision(x_TD):
             exact = torch.promote_types(x_TD.dtype, torch.float32)
-            logits = nn.functional.linear(x_TD.to(exact), own_part(self.map.weight).to(exact))
+            logits = nn.functional.linear(x_TD.to(exact), local_shard(self.map.weight).to(exact))
             lse = logits.logsumexp(-1)
             probabilities = (logits - lse.unsqueeze(-1)).exp()
             weights, chosen = probabilities.topk(self.top_k, dim=-1)

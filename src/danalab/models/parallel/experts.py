@@ -1,9 +1,9 @@
-"""Experts shared out among ranks: tokens travel to the rank that has their expert, and what it says of them back.
+"""Expert parallelism: tokens are sent to the rank that has their expert, and the results back.
 
-    rank r has experts r E/n ... (r + 1) E/n - 1 of E, for n ranks; everything else of the layer is on every rank
+    rank r has experts r E/n ... (r + 1) E/n - 1 of E, for n ranks; the rest of the layer is on every rank
 
-Rows are sorted by expert, so those for one rank lie together: one all-to-all takes them there, another back, and the
-gradients go the same ways in reverse. Shapes: R rows of this rank, A rows that arrive, D model dimension, E experts.
+Rows are sorted by expert, so those for one rank are contiguous: one all-to-all sends them, another returns the results,
+and gradients take the reverse way. Shapes: R rows of this rank, A rows received, D model dimension, E experts.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from torch.distributed.tensor import DTensor, Shard
 from danalab.errors import UserError
 from danalab.models.config import ModelConfig
 from danalab.models.moe.experts import Experts, StackedLinear
+from danalab.models.moe.mixture import MixtureOfExperts
 from danalab.models.moe.permute import Order, sort_by_expert, spread
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def check_expert_parallel(config: ModelConfig, ranks: int) -> None:
-    """Find out whether a model's experts can be shared out among `ranks`.
+    """Check that a model's experts can be divided among `ranks`.
 
     Raises:
         UserError: there are no experts, or they cannot be divided evenly.
@@ -44,74 +45,71 @@ def check_expert_parallel(config: ModelConfig, ranks: int) -> None:
         )
 
 
-def share_experts(model: nn.Module, config: ModelConfig, mesh: DeviceMesh) -> list[nn.Module]:
-    """Cut the experts of `model`, in place, over the ranks of the 1-D `mesh`; returns the cut modules.
+def apply_expert_parallel(model: nn.Module, config: ModelConfig, mesh: DeviceMesh) -> list[nn.Module]:
+    """Shard the experts of `model`, in place, over the ranks of the 1-D `mesh`; returns the sharded modules.
 
-    Their weights become DTensors, each rank's part of which is whole experts; they hold nothing yet where the model is
-    on the meta device, and else this rank's part of what was there.
+    Their weights become DTensors whose local shards are whole experts: without memory where the model is on the meta
+    device, else this rank's part of the weights.
 
     Raises:
         UserError: see `check_expert_parallel`.
     """
-    from danalab.models.moe.mixture import MixtureOfExperts
-
     check_expert_parallel(config, mesh.size())
-    cut: list[nn.Module] = []
+    sharded: list[nn.Module] = []
     for layer in model.modules():
         if isinstance(layer, MixtureOfExperts):
             layer.exchange = Exchange(mesh.get_group(), mesh.size())
             for module in layer.experts.modules():
                 if isinstance(module, StackedLinear):
-                    part = module.weight.detach().chunk(mesh.size())[mesh.get_local_rank()].clone()
-                    spread_weight = DTensor.from_local(part, mesh, [Shard(0)], run_check=False)
-                    module.weight = nn.Parameter(spread_weight)
-                    cut.append(module)
-    return cut
+                    shard = module.weight.detach().chunk(mesh.size())[mesh.get_local_rank()].clone()
+                    module.weight = nn.Parameter(DTensor.from_local(shard, mesh, [Shard(0)], run_check=False))
+                    sharded.append(module)
+    return sharded
 
 
 class Exchange:
-    """Rows to the ranks of their experts, and back."""
+    """Sends rows to the ranks of their experts, and the results back."""
 
     def __init__(self, group: ProcessGroup, ranks: int):
         self._group, self._ranks = group, ranks
-        # What travels depends on the data, and so do all sizes: nothing that a compiler could know beforehand.
-        self._go = cast("Callable[..., Tensor]", torch.compiler.disable(self._there_and_back))
+        # All sizes depend on the data, so there is nothing to compile.
+        self._run = cast("Callable[..., Tensor]", torch.compiler.disable(self._round_trip))
 
     def __call__(self, experts: Experts, rows_RD: Tensor, counts_E: Tensor) -> Tensor:
-        """What all ranks' experts say of `rows`, which are sorted by expert, `counts` for each. Collective."""
-        return self._go(experts, rows_RD, counts_E)
+        """The outputs of all ranks' experts for `rows`, sorted by expert, `counts` rows each. Collective."""
+        return self._run(experts, rows_RD, counts_E)
 
-    def _there_and_back(self, experts: Experts, rows_RD: Tensor, counts_E: Tensor) -> Tensor:
-        leaving = counts_E.view(self._ranks, -1)
-        arriving = torch.empty_like(leaving)  # [rank that they come from, expert of this rank]
-        dist.all_to_all_single(arriving, leaving.contiguous(), group=self._group)
-        out, back = leaving.sum(1).tolist(), arriving.sum(1).tolist()
-        arrived_AD = _all_to_all(rows_RD, out, back, self._group)
-        of_expert = torch.arange(arriving.shape[1], device=rows_RD.device).expand_as(arriving)
-        order = sort_by_expert(of_expert.flatten().repeat_interleave(arriving.flatten()).unsqueeze(1))
-        said = experts(spread(arrived_AD, order), arriving.sum(0))
-        as_arrived = Order(order.rows_of_token.squeeze(1), order.token_of_row.unsqueeze(1))
-        return _all_to_all(spread(said, as_arrived), back, out, self._group)
+    def _round_trip(self, experts: Experts, rows_RD: Tensor, counts_E: Tensor) -> Tensor:
+        sent = counts_E.view(self._ranks, -1)
+        received = torch.empty_like(sent)  # [sending rank, expert of this rank]
+        dist.all_to_all_single(received, sent.contiguous(), group=self._group)
+        n_sent, n_received = sent.sum(1).tolist(), received.sum(1).tolist()
+        received_AD = _all_to_all(rows_RD, n_sent, n_received, self._group)
+        expert = torch.arange(received.shape[1], device=rows_RD.device).expand_as(received)
+        order = sort_by_expert(expert.flatten().repeat_interleave(received.flatten()).unsqueeze(1))
+        output = experts(spread(received_AD, order), received.sum(0))
+        inverse = Order(order.rows_of_token.squeeze(1), order.token_of_row.unsqueeze(1))
+        return _all_to_all(spread(output, inverse), n_received, n_sent, self._group)
 
 
-def _all_to_all(x: Tensor, leaving: list[int], arriving: list[int], group: ProcessGroup) -> Tensor:
-    return cast(Tensor, _AllToAll.apply(x, leaving, arriving, group))
+def _all_to_all(x: Tensor, sent: list[int], received: list[int], group: ProcessGroup) -> Tensor:
+    return cast(Tensor, _AllToAll.apply(x, sent, received, group))
 
 
 class _AllToAll(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, leaving: list[int], arriving: list[int], group: ProcessGroup) -> Tensor:
-        ctx.ways, ctx.group = (leaving, arriving), group
-        return _exchange(x, leaving, arriving, group)
+    def forward(ctx: Any, x: Tensor, sent: list[int], received: list[int], group: ProcessGroup) -> Tensor:
+        ctx.sizes, ctx.group = (sent, received), group
+        return _exchange(x, sent, received, group)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        leaving, arriving = ctx.ways
-        return _exchange(grads[0], arriving, leaving, ctx.group), None, None, None
+        sent, received = ctx.sizes
+        return _exchange(grads[0], received, sent, ctx.group), None, None, None
 
 
-def _exchange(x: Tensor, leaving: list[int], arriving: list[int], group: ProcessGroup) -> Tensor:
-    out = x.new_empty(sum(arriving), *x.shape[1:])
-    dist.all_to_all_single(out, x.contiguous(), arriving, leaving, group=group)
+def _exchange(x: Tensor, sent: list[int], received: list[int], group: ProcessGroup) -> Tensor:
+    out = x.new_empty(sum(received), *x.shape[1:])
+    dist.all_to_all_single(out, x.contiguous(), received, sent, group=group)
     return out

@@ -1,4 +1,4 @@
-"""How a decoder's products are shared out within a group of ranks, read from the roles of its layers.
+"""Tensor parallelism: how the roles of a decoder's layers cut its weights over a group of ranks.
 
     role             rank r holds                     input           output
     linear           rows (heads, hidden units)       whole           its rows' features
@@ -7,12 +7,12 @@
     expert_residual  columns of every expert's        its features    its part of the sum over ranks
     head             rows (token ids)                 whole           whole logits (the loss needs none)
     tied             rows (token ids)                 whole           whole, looked up by the rank that has the row
-    oscillator, convolution, decay: its channels or heads, of all that is learned; they do not hear each other
-    gain, excess, embedding, router: whole on every rank; norms of heads see the rank's heads only
+    oscillator, convolution, decay: its channels or heads, which are independent of each other
+    gain, zero_centered_gain, embedding, router: whole on every rank; norms of heads see the rank's heads only
 
-Every rank routes by itself, all alike. What ranks make of an expert's features is added up once for a layer, after the
-experts of a token have been added up, and so are the gradients of tokens and of their experts' weights.
-Every parameter becomes a DTensor of the group's mesh, so that norms and sums over all of them are of one kind.
+Every rank computes the same routing. The ranks' outputs of the experts are summed once per layer, after the sum over a
+token's experts, and so are the gradients of tokens and of their experts' weights. Every parameter becomes a DTensor on
+the group's mesh, so that norms and sums treat all of them alike.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ HEADS = 2
 
 
 def check_tensor_parallel(config: ModelConfig, ranks: int) -> None:
-    """Find out whether a model can be shared out among `ranks`.
+    """Check that a model can be cut over `ranks`.
 
     Raises:
-        UserError: they do not divide the heads or the hidden units.
+        UserError: `ranks` does not divide the heads or the hidden units.
     """
     wanted = _cut_sizes(config)
     for name, size in wanted.items():
@@ -56,7 +56,7 @@ def check_tensor_parallel(config: ModelConfig, ranks: int) -> None:
 
 
 def _cut_sizes(config: ModelConfig) -> dict[str, int]:
-    """What ranks share equally, of the layers that are there."""
+    """Sizes of the model's layers that the number of ranks must divide."""
     delta, sparse = config.linear_attention, config.sparsity
     sizes: dict[str, int] = {}
     if delta is None or len(delta.layers) < config.n_layers:
@@ -70,21 +70,21 @@ def _cut_sizes(config: ModelConfig) -> dict[str, int]:
     return sizes
 
 
-def share_products(model: Decoder, mesh: DeviceMesh) -> None:
+def apply_tensor_parallel(model: Decoder, mesh: DeviceMesh) -> None:
     """Cut `model`, in place, over the ranks of the 1-D `mesh`; its function stays the same on every rank.
 
     Raises:
-        UserError: see `check_tensor_parallel`; or a layer whose role says nothing of how to cut it.
+        UserError: see `check_tensor_parallel` and `tensor_parallel_plan`.
     """
     check_tensor_parallel(model.config, mesh.size())
     parallelize_module(model, mesh, tensor_parallel_plan(model))
 
 
 def tensor_parallel_plan(model: Decoder) -> dict[str, ParallelStyle]:
-    """Name of each layer that has weights -> how it is cut.
+    """Name of each layer with weights -> how it is cut.
 
     Raises:
-        UserError: a layer whose role is not known here.
+        UserError: a layer with an unknown role.
     """
     of_heads = {
         id(norm)
@@ -109,33 +109,33 @@ def tensor_parallel_plan(model: Decoder) -> dict[str, ParallelStyle]:
             plan[name] = RowwiseParallel(input_layouts=Replicate())
         elif role in _CUT_ALONG:
             plan[name] = _Cut(_CUT_ALONG[role])
-        elif role in ("gain", "excess", "embedding", "router"):
+        elif role in ("gain", "zero_centered_gain", "embedding", "router"):
             plan[name] = _Whole(Shard(HEADS) if id(module) in of_heads else Replicate())
         else:
-            raise UserError(f"--tp-size: {model.config.arch} has a layer '{name}' that this does not know how to cut")
+            raise UserError(f"--tp-size: {model.config.arch} has a layer '{name}' of role {role}, which cannot be cut")
     return plan
 
 
 _CUT_ALONG = {"oscillator": 0, "convolution": 0, "decay": 0, "expert": 1, "expert_residual": 2}
-"""Role of a module that computes with its part by itself -> dimension along which its weights are cut."""
+"""Role of a module that works on its shard alone -> dimension along which its weights are cut."""
 
 
 class _Whole(ParallelStyle):
-    """Weights whole on every rank; inputs and outputs are plain tensors, laid out over ranks as `layout` says."""
+    """Weights whole on every rank; inputs and outputs are plain tensors, placed on the mesh by `layout`."""
 
     def __init__(self, layout: Placement):
         super().__init__()
         self._layout = layout
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
-        # Without a function for parameters, they are replicated.
+        # Without a partition function, parameters are replicated.
         enter: Any = partial(_enter, self._layout)  # torch types both as returning nothing
         leave: Any = partial(_leave, self._layout)
         return distribute_module(module, device_mesh, None, enter, leave)
 
 
 class _Cut(ParallelStyle):
-    """All weights are cut along `dim`; the module computes with its part."""
+    """All weights are cut along `dim`; the module computes with its shard."""
 
     def __init__(self, dim: int):
         super().__init__()
@@ -148,21 +148,21 @@ class _Cut(ParallelStyle):
 
 
 class _Summed(ParallelStyle):
-    """Experts of which each rank has some features: what they say is added up over ranks."""
+    """Experts of which each rank has some features: their outputs are summed over ranks."""
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         assert isinstance(module, MixtureOfExperts)
-        module.enter, module.leave = partial(_to_parts, device_mesh), partial(_total, device_mesh)
+        module.enter, module.leave = partial(_sum_gradients, device_mesh), partial(_sum_over_ranks, device_mesh)
         return module
 
 
-def _to_parts(mesh: DeviceMesh, x: Tensor) -> Tensor:
-    """`x`, whose gradient is the sum of those that ranks find."""
+def _sum_gradients(mesh: DeviceMesh, x: Tensor) -> Tensor:
+    """`x`, whose gradient is summed over ranks."""
     return DTensor.from_local(x, mesh, [Replicate()], run_check=False).to_local(grad_placements=[Partial()])
 
 
-def _total(mesh: DeviceMesh, x: Tensor) -> Tensor:
-    """The sum of ranks' `x`."""
+def _sum_over_ranks(mesh: DeviceMesh, x: Tensor) -> Tensor:
+    """The sum of `x` over ranks."""
     return DTensor.from_local(x, mesh, [Partial()], run_check=False).redistribute(placements=[Replicate()]).to_local()
 
 

@@ -1,4 +1,4 @@
-"""A rank's rows of a head that is cut along the vocabulary, and the sums and maxima over all ranks' rows."""
+"""A head sharded along the vocabulary: a rank's rows of it, and sums and maxima over the rows of all ranks."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.nn import functional as F
 
 from danalab.errors import UserError
+from danalab.models.parallel.shards import is_sharded
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
 
 @dataclass(frozen=True)
-class VocabularyPart:
+class VocabularyShard:
     """Token ids start, start + 1, ... of this rank."""
 
     start: int
     rows: int
     """Ids of this rank."""
     widest: int
-    """Ids of the rank that has most."""
+    """Ids of the rank with the most."""
     group: ProcessGroup
 
     def local(self, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """(targets counted from `start`, those of other ranks replaced by 0; which are this rank's)."""
+        """(targets counted from `start`, those of other ranks replaced by 0; mask of this rank's)."""
         own = (targets >= self.start) & (targets < self.start + self.rows)
         return (targets - self.start).where(own, 0), own
 
@@ -43,23 +43,27 @@ class VocabularyPart:
         return values
 
 
-def whole_logits(hidden: Tensor, head_weight: Tensor) -> Tensor:
-    """hidden @ head_weight.T, [..., V], on every rank, also where each holds some rows of the head only."""
-    if not isinstance(head_weight, DTensor):
+def full_logits(hidden: Tensor, head_weight: Tensor) -> Tensor:
+    """hidden @ head_weight.T, [..., V], on every rank, also if each holds only some rows of the head."""
+    if not is_sharded(head_weight):
         return F.linear(hidden, head_weight)
-    whole = [Replicate()] * head_weight.device_mesh.ndim
-    spread = DTensor.from_local(hidden, head_weight.device_mesh, whole, run_check=False)
-    return cast(DTensor, F.linear(spread, head_weight)).full_tensor()
+    from torch.distributed.tensor import DTensor, Replicate
+
+    replicated = [Replicate()] * head_weight.device_mesh.ndim
+    hidden = DTensor.from_local(hidden, head_weight.device_mesh, replicated, run_check=False)
+    return cast(DTensor, F.linear(hidden, head_weight)).full_tensor()
 
 
-def vocabulary_part(head_weight: Tensor) -> tuple[Tensor, VocabularyPart | None]:
-    """(the rows [V or fewer, D] that are here, None where these are all of them); gradients pass through.
+def vocabulary_shard(head_weight: Tensor) -> tuple[Tensor, VocabularyShard | None]:
+    """(this rank's rows [V or fewer, D], None if these are all); gradients pass through.
 
     Raises:
-        UserError: a head that is sharded in another way than along the vocabulary of one group of ranks.
+        UserError: a head that is sharded otherwise than along the vocabulary of one group of ranks.
     """
-    if not isinstance(head_weight, DTensor):
+    if not is_sharded(head_weight):
         return head_weight, None
+    from torch.distributed.tensor import Shard
+
     mesh, placements = head_weight.device_mesh, head_weight.placements
     if mesh.ndim != 1 or placements != (Shard(0),):
         raise UserError(f"chunked_cross_entropy: head_weight is sharded as {placements}; only (Shard(0),) can be used")
@@ -67,4 +71,4 @@ def vocabulary_part(head_weight: Tensor) -> tuple[Tensor, VocabularyPart | None]
     widest = -(-vocab_size // ranks)
     start = min(rank * widest, vocab_size)
     rows = min(widest, vocab_size - start)
-    return head_weight.to_local(), VocabularyPart(start, rows, widest, mesh.get_group())
+    return head_weight.to_local(), VocabularyShard(start, rows, widest, mesh.get_group())

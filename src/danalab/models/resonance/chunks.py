@@ -34,7 +34,7 @@ def chunk_length(length: int) -> int:
     return 1 << (least - 1).bit_length()
 
 
-def ringing_convolution(
+def chunked_bank_convolution(
     u_BTD: Tensor, skip_D: Tensor, gamma_GR: Tensor, omega_GR: Tensor, weight_GCR: Tensor
 ) -> Tensor:
     """y [B, T, D] of a bank of oscillators at rest; differentiable once.

@@ -16,9 +16,9 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from danalab.models.cache import Ringing
+from danalab.models.cache import OscillatorState
 from danalab.models.config import ModelConfig
-from danalab.models.layers.basic import Linear
+from danalab.models.layers.linear import Linear
 from danalab.models.layers.short_convolution import ShortConvolution
 from danalab.models.resonance.oscillators import OscBank
 
@@ -36,7 +36,11 @@ class Resonator(nn.Module):
         self.out = Linear(d, d, role="residual")
 
     def forward(
-        self, x_BLD: Tensor, rotary: Tensor | None = None, state: Ringing | None = None, starts: Tensor | None = None
+        self,
+        x_BLD: Tensor,
+        rotary: Tensor | None = None,
+        state: OscillatorState | None = None,
+        starts: Tensor | None = None,
     ) -> Tensor:
         """Args:
         x: [B, L, D].
@@ -54,7 +58,7 @@ class Resonator(nn.Module):
         g = self.g(x_BLD)
         return self.out(F.silu(g) * y.to(g.dtype))
 
-    def _continue(self, bank: OscBank, v_BLD: Tensor, state: Ringing) -> Tensor:
+    def _continue(self, bank: OscBank, v_BLD: Tensor, state: OscillatorState) -> Tensor:
         before = bank.new_state(state.batch, v_BLD) if state.values is None else state.values
         if v_BLD.shape[1] == 1:
             y, after = bank.step(v_BLD[:, 0], before)
@@ -64,6 +68,6 @@ class Resonator(nn.Module):
         state.values = after.detach()
         return y
 
-    def new_state(self, batch: int, max_len: int) -> Ringing:
+    def new_state(self, batch: int, max_len: int) -> OscillatorState:
         """Oscillators at rest for `batch` sequences; `max_len` costs nothing."""
-        return Ringing(batch)
+        return OscillatorState(batch)

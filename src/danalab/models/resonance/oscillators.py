@@ -18,10 +18,9 @@ import math
 import torch
 from torch import Tensor, nn
 
-from danalab.models.init import assign
-from danalab.models.layers.basic import own_part
 from danalab.models.layers.precision import full_precision
-from danalab.models.resonance.chunks import ringing_convolution
+from danalab.models.parallel.shards import assign, local_shard
+from danalab.models.resonance.chunks import chunked_bank_convolution
 from danalab.models.resonance.convolution import causal_convolution
 from danalab.models.resonance.documents import convolve_apart, document_lengths
 
@@ -55,7 +54,7 @@ class ComplexWeight(nn.Module):
 
     def forward(self, dtype: torch.dtype | None = None) -> Tensor:
         """w, complex [rows, columns], from parameters in `dtype` (default their own)."""
-        return torch.polar(own_part(self.a).to(dtype).exp(), own_part(self.phi).to(dtype))
+        return torch.polar(local_shard(self.a).to(dtype).exp(), local_shard(self.phi).to(dtype))
 
 
 class OscBank(nn.Module):
@@ -84,10 +83,10 @@ class OscBank(nn.Module):
         Whatever the parameters, 0 < omega < pi, and gamma is finite, at least 1 / (4 train_len) and at least
         omega / (2 `LARGEST_QUALITY`).
         """
-        omega = math.pi * torch.sigmoid(own_part(self.theta).to(dtype))
+        omega = math.pi * torch.sigmoid(local_shard(self.theta).to(dtype))
         floor = max(1 / (4 * self.train_len), LEAST_DAMPING)
         least = (omega / (2 * LARGEST_QUALITY)).clamp(min=floor)
-        return torch.maximum(own_part(self.nu).to(dtype).clamp(max=LARGEST_NU).exp(), least), omega
+        return torch.maximum(local_shard(self.nu).to(dtype).clamp(max=LARGEST_NU).exp(), least), omega
 
     def poles(self, dtype: torch.dtype | None = None) -> Tensor:
         """lambda, complex [G, R], all inside the unit circle."""
@@ -117,11 +116,11 @@ class OscBank(nn.Module):
         dtype = self._dtype(u_BTD)
         with full_precision(u_BTD):
             gamma, omega = self.damping_and_frequency(dtype)
-            bank = own_part(self.d).to(dtype), gamma, omega, self._amplitudes(gamma)
+            bank = local_shard(self.d).to(dtype), gamma, omega, self._amplitudes(gamma)
             if starts_BT is None:
-                return ringing_convolution(u_BTD.to(dtype), *bank)
+                return chunked_bank_convolution(u_BTD.to(dtype), *bank)
             lengths = document_lengths(starts_BT)
-            return convolve_apart(u_BTD.to(dtype), lengths, lambda u: ringing_convolution(u, *bank))
+            return convolve_apart(u_BTD.to(dtype), lengths, lambda u: chunked_bank_convolution(u, *bank))
 
     def _dtype(self, u: Tensor) -> torch.dtype:
         return torch.promote_types(torch.promote_types(u.dtype, self.nu.dtype), torch.float32)
@@ -131,7 +130,7 @@ class OscBank(nn.Module):
     def new_state(self, batch: int, like: Tensor) -> Tensor:
         """Oscillators at rest: zeros, complex [B, D, R], on the device of `like` and in its precision or better."""
         return torch.zeros(
-            batch, own_part(self.d).shape[0], self.modes, dtype=self._dtype(like).to_complex(), device=like.device
+            batch, local_shard(self.d).shape[0], self.modes, dtype=self._dtype(like).to_complex(), device=like.device
         )
 
     def step(self, u_BD: Tensor, state_BDR: Tensor) -> tuple[Tensor, Tensor]:
@@ -143,7 +142,7 @@ class OscBank(nn.Module):
             u = u_BD.to(dtype)
             state = poles * state_BDR + u.unsqueeze(-1)
             heard = (self._amplitudes(gamma).flatten(0, 1) * state).sum(-1).real
-            return heard + own_part(self.d).to(dtype) * u, state
+            return heard + local_shard(self.d).to(dtype) * u, state
 
     def prefill(self, u_BTD: Tensor, state_BDR: Tensor, chunk: int = PREFILL_CHUNK) -> tuple[Tensor, Tensor]:
         """T tokens after `state`: (y [B, T, D], the next state), `chunk` tokens at a time, whose memory it takes.
@@ -163,7 +162,7 @@ class OscBank(nn.Module):
                 powers = torch.polar((-gamma.unsqueeze(-1) * lags).exp(), omega.unsqueeze(-1) * lags)
                 ringing = torch.einsum("bgcr,grt->btgc", c * state, powers[..., 1:]).real.flatten(2)
                 outputs.append(
-                    causal_convolution(u, self.kernel(length, dtype)) + own_part(self.d).to(dtype) * u + ringing
+                    causal_convolution(u, self.kernel(length, dtype)) + local_shard(self.d).to(dtype) * u + ringing
                 )
                 driven = u.unflatten(2, (gamma.shape[0], -1)).to(powers.dtype)
                 driven = torch.einsum("btgc,grt->bgcr", driven, powers[..., :-1].flip(-1))

@@ -11,12 +11,11 @@ from pathlib import Path
 
 from danalab.data.vocabulary import Vocabulary
 from danalab.errors import UserError
-from danalab.models.config import ROUTER_SETTINGS, ModelConfig
+from danalab.models.config import ModelConfig
 from danalab.scaling import Plan, flops_per_token, plan
-from danalab.scaling.architectures import STRUCTURES
+from danalab.scaling.architectures import ARCHITECTURES
 from danalab.scaling.learning_rate import OPTIMIZERS, decay_lr
-from danalab.scaling.resonance import RESONANCE_SETTINGS
-from danalab.scaling.sparsity import EXPERT_SETTINGS
+from danalab.scaling.shape import EXPERT_SETTINGS, RESONANCE_SETTINGS, ROUTER_SETTINGS
 from danalab.train.config.batch_schedule import BatchSchedule
 from danalab.train.config.given_size import given_dimensions
 from danalab.train.config.optimizer_settings import checked_settings
@@ -62,7 +61,7 @@ def resolve(config: TrainConfig, dataset: Vocabulary, world_size: int = 1, devic
     config = replace(config, seq_len=config.seq_len or _seq_len(dataset))
     if config.document_mask and dataset.eos_id is None:
         raise UserError(f"--document-mask: it is not known which id ends a document of {dataset.name}; leave it out")
-    if config.document_mask and config.compile and STRUCTURES.get(config.arch).oscillators:
+    if config.document_mask and config.compile and ARCHITECTURES.get(config.arch).oscillators:
         raise UserError(
             f"--compile: not with --document-mask for {config.arch}, which sorts documents by their lengths"
         )
@@ -133,7 +132,7 @@ def resolve(config: TrainConfig, dataset: Vocabulary, world_size: int = 1, devic
     device_type = device_type or (config.device or "cpu").partition(":")[0]
     on_gpu = device_type == "cuda"
     # torch.compile generates no code for the oscillators' complex numbers.
-    compiles = on_gpu and not model.architecture.structure.oscillators
+    compiles = on_gpu and not model.architecture.oscillators
     resolved = RunSpec(
         config=filled,
         model=model,
@@ -157,7 +156,7 @@ def _check_phases(config: TrainConfig) -> None:
     factor = config.phase_lr_factor
     if not 0 < factor < float("inf"):
         raise UserError(f"--phase-lr-factor {factor}: must be finite and positive")
-    if factor != 1 and (not STRUCTURES.get(config.arch).oscillators or config.mixer == "none"):
+    if factor != 1 and (not ARCHITECTURES.get(config.arch).oscillators or config.mixer == "none"):
         what = "--mixer none" if config.mixer == "none" else f"--arch {config.arch}"
         raise UserError(f"--phase-lr-factor {factor}: {what} has no phases; leave it out")
 

@@ -29,11 +29,11 @@ class DDPStrategy(ParallelStrategy):
     def build_model(self, config: ModelConfig, *, init: str | None, seed: int, device: torch.device) -> Decoder:
         if not self.world.layout.expert_parallel:
             return super().build_model(config, init=init, seed=seed, device=device)
-        from danalab.models.parallel.experts import share_experts
+        from danalab.models.parallel.experts import apply_expert_parallel
 
         assert self.world.mesh is not None
         model = build_model(config, device="meta")  # no rank ever holds all experts
-        share_experts(model, config, self.world.mesh["replicate"])
+        apply_expert_parallel(model, config, self.world.mesh["replicate"])
         model.to_empty(device=device)
         model.init_weights(torch.Generator().manual_seed(seed), init)
         return model

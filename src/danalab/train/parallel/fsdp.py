@@ -26,17 +26,17 @@ class FSDPStrategy(ParallelStrategy):
         """Whose weights are shared out whole, and not by FSDP."""
 
     def build_model(self, config: ModelConfig, *, init: str | None, seed: int, device: torch.device) -> Decoder:
-        from danalab.models.parallel.tensor import share_products
+        from danalab.models.parallel.tensor import apply_tensor_parallel
 
         self._init = (init, seed, device)
         model = build_model(config, device="meta")  # no rank ever holds a whole model
         assert self.world.mesh is not None
         if self.world.tp_size > 1:
-            share_products(model, self.world.mesh["tp"])
+            apply_tensor_parallel(model, self.world.mesh["tp"])
         if self.world.layout.expert_parallel:
-            from danalab.models.parallel.experts import share_experts
+            from danalab.models.parallel.experts import apply_expert_parallel
 
-            self._experts = share_experts(model, config, self.world.mesh["shard"])
+            self._experts = apply_expert_parallel(model, config, self.world.mesh["shard"])
         return model
 
     def wrap(self, model: Decoder, compute_dtype: torch.dtype | None) -> None:

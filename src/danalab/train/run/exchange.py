@@ -19,8 +19,7 @@ from danalab.files import fsync_folder, read_json, write_atomically, write_json
 from danalab.models import build_model
 from danalab.models.huggingface import from_huggingface, require_class, to_huggingface
 from danalab.models.huggingface.export_module import module_file
-from danalab.scaling.resonance import RESONANCE_SETTINGS
-from danalab.scaling.sparsity import EXPERT_SETTINGS
+from danalab.scaling.shape import EXPERT_SETTINGS, RESONANCE_SETTINGS
 from danalab.train.checkpoint import tensors
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.run.folder import RunFolder

@@ -57,7 +57,7 @@ class DanalabResonanceConfig(PretrainedConfig):
         super().__init__(**more)
 
 
-class Ringing:
+class OscillatorState:
     """What each layer's oscillators still do, what its convolution has to know, and how many tokens have been read."""
 
     is_compileable = False
@@ -174,7 +174,7 @@ class Resonator(nn.Module):
         self.bank = OscBank(config) if config.modes else None
         self.out = nn.Linear(config.d_model, config.d_model, bias=False)
 
-    def forward(self, x: Tensor, heard: Tensor | None, ringing: Ringing | None, layer: int) -> Tensor:
+    def forward(self, x: Tensor, heard: Tensor | None, ringing: OscillatorState | None, layer: int) -> Tensor:
         y = v = self.v(x)
         if self.bank is not None:
             # What is padding strikes nothing, as if it were not there.
@@ -211,7 +211,7 @@ class Block(nn.Module):
         self.mlp_norm, self.mlp = Norm(config), MLP(config)
         self.layer, self.scale = layer, config.residual_scale
 
-    def forward(self, x: Tensor, heard: Tensor | None, ringing: Ringing | None) -> Tensor:
+    def forward(self, x: Tensor, heard: Tensor | None, ringing: OscillatorState | None) -> Tensor:
         x = x + self.scale * self.attention(self.attention_norm(x), heard, ringing, self.layer)
         return x + self.scale * self.mlp(self.mlp_norm(x))
 
@@ -291,7 +291,7 @@ class DanalabResonanceForCausalLM(PreTrainedModel, GenerationMixin):
     ) -> CausalLMOutputWithPast:
         """Logits [B, L, V] of `input_ids` [B, L], after what `past_key_values` has read; with labels a loss, too."""
         if use_cache and past_key_values is None:
-            past_key_values = Ringing(self.config.n_layers)
+            past_key_values = OscillatorState(self.config.n_layers)
         x = self.token_embedding(input_ids)
         if self.position_embedding is not None:
             x = x + self.position_embedding(self.positions(input_ids, attention_mask, past_key_values))

@@ -1,0 +1,16 @@
+"""Embedding tables with a role (`danalab.models.roles`)."""
+
+from __future__ import annotations
+
+from torch import nn
+
+
+class Embedding(nn.Embedding):
+    """One vector for each token id, or each position."""
+
+    def __init__(self, rows: int, dim: int, role: str = "embedding"):
+        super().__init__(rows, dim)
+        self.role = role
+
+    def reset_parameters(self) -> None:
+        """Does nothing: `danalab.models.init` draws all weights."""

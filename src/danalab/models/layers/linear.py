@@ -1,0 +1,16 @@
+"""Linear maps with a role (`danalab.models.roles`)."""
+
+from __future__ import annotations
+
+from torch import nn
+
+
+class Linear(nn.Linear):
+    """y = x W^T, or x W^T + b, with W [out_features, in_features]."""
+
+    def __init__(self, in_features: int, out_features: int, role: str = "linear", bias: bool = False):
+        super().__init__(in_features, out_features, bias=bias)
+        self.role = role
+
+    def reset_parameters(self) -> None:
+        """Does nothing: `danalab.models.init` draws all weights."""
