@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
+from dataclasses import dataclass
 
 import pytest
 
-from danalab.files import write_atomically
+from danalab.errors import UserError
+from danalab.files import read_json, read_yaml, validated, write_atomically
 
 
 def test_a_full_disk_leaves_the_old_file_and_names_it(tmp_path, monkeypatch):
@@ -21,3 +23,49 @@ def test_a_full_disk_leaves_the_old_file_and_names_it(tmp_path, monkeypatch):
         write_atomically(file, "new")
     assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
     assert file.read_text() == "old"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("deep.json", "[" * 100_000, "nested too deeply"),
+        ("long.json", "1" * 5000, "4300 digits"),
+        ("cut.json", '{"a": 1', "line 1 column 8"),
+        ("deep.yaml", "[" * 100_000, "nested too deeply"),
+        ("long.yaml", "a: " + "1" * 5000, "4300 digits"),
+        ("self.yaml", "a: &a [*a]", "contains itself"),
+        (
+            "bomb.yaml",
+            "a0: &a0 [1, 1]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n" for n in range(1, 64)),
+            "written out",
+        ),
+        ("call.yaml", "a: !!python/object/apply:os.system [touch pwned]", "python/object"),
+        ("null\0.json", None, "null byte"),
+        ("pipe.json", None, "not a regular file"),
+    ],
+)
+def test_files_that_would_crash_or_hang_a_reader_are_refused_in_one_line(tmp_path, name, content, reason):
+    file = tmp_path / name
+    if content is not None:
+        file.write_text(content)
+    elif name == "pipe.json":
+        os.mkfifo(file)
+    with pytest.raises(UserError, match=reason) as caught:
+        (read_yaml if name.endswith("yaml") else read_json)(file)
+    assert "\n" not in str(caught.value)
+
+
+def test_aliases_that_expand_to_little_are_read(tmp_path):
+    (tmp_path / "a.yaml").write_text("a: &x {lr: 1}\nb: {<<: *x}")
+    assert read_yaml(tmp_path / "a.yaml") == {"a": {"lr": 1}, "b": {"lr": 1}}
+
+
+def test_content_that_does_not_fit_is_named_with_its_place():
+    @dataclass
+    class Facts:
+        tokens: int
+        shares: list[float]
+
+    assert validated(Facts, {"tokens": 3, "shares": [1, 0.5]}, "facts.json") == Facts(3, [1.0, 0.5])
+    with pytest.raises(UserError, match=r"^facts\.json: malformed: shares\.1: Input should be a valid number"):
+        validated(Facts, {"tokens": 3, "shares": [1, "x"]}, "facts.json")

@@ -1,15 +1,20 @@
-"""Files that survive a crash: atomic writes, folder fsync, hashes, JSON."""
+"""Files: atomic writes, hashes, and reading of JSON and YAML that somebody else may have written."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
+import stat
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from danalab.errors import UserError
+
+MAX_TEXT_BYTES = 1 << 28
+_MAX_YAML_NODES = 100_000
+T = TypeVar("T")
 
 
 def fsync_folder(path: str | os.PathLike[str]) -> None:
@@ -63,18 +68,97 @@ def sha256(path: str | os.PathLike[str]) -> str:
     return digest.hexdigest()
 
 
+def read_text(path: str | os.PathLike[str]) -> str:
+    """The UTF-8 text of a file of settings or facts.
+
+    Raises:
+        UserError: absent, unreadable, not a regular file (a named pipe would block), larger than 256 MiB, or not UTF-8.
+    """
+    try:
+        status = os.stat(path)
+        if not stat.S_ISREG(status.st_mode):
+            raise UserError(f"{path}: not a regular file")
+        if status.st_size > MAX_TEXT_BYTES:
+            raise UserError(f"{path}: {status.st_size:,} bytes; at most {MAX_TEXT_BYTES:,} are read")
+        return Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not UTF-8: {error}") from error
+    except UserError:
+        raise
+    except ValueError as error:  # a null byte in the path
+        raise UserError(f"{str(path)!r}: {error}") from error
+
+
 def read_json(path: str | os.PathLike[str]) -> Any:
     """Parse a JSON file.
 
     Raises:
-        UserError: absent, unreadable or malformed; the message names the file and the position.
+        UserError: as of `read_text`, or malformed; the message names the file and the position.
     """
     try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror or error}") from error
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: not valid JSON: {error}") from error
+        return json.loads(read_text(path))
+    except RecursionError as error:
+        raise UserError(f"{path}: not valid JSON: nested too deeply") from error
+    except ValueError as error:  # also of a number with thousands of digits
+        raise error if isinstance(error, UserError) else UserError(f"{path}: not valid JSON: {error}") from error
+
+
+def read_yaml(path: str | os.PathLike[str]) -> Any:
+    """Parse a YAML file of plain values.
+
+    Raises:
+        UserError: as of `read_text`, malformed, or aliases that contain themselves or expand without bound.
+    """
+    import yaml
+
+    text = read_text(path)
+    try:
+        loader = yaml.SafeLoader(text)
+        root = loader.get_single_node()
+        if root is None:
+            return None
+        _expanded_nodes(root, {})
+        return loader.construct_document(root)
+    except RecursionError as error:
+        raise UserError(f"{path}: not valid YAML: nested too deeply") from error
+    except (yaml.YAMLError, ValueError) as error:
+        raise UserError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
+
+
+def _expanded_nodes(node: Any, known: dict[int, int]) -> int:
+    """Number of YAML nodes when aliases are written out. `known`: by node; 0 for those that are being counted.
+
+    Raises:
+        ValueError: an alias inside of what it names, or more than `_MAX_YAML_NODES`.
+    """
+    if id(node) not in known:
+        known[id(node)] = 0
+        children = node.value if isinstance(node.value, list) else []
+        parts = [part for child in children for part in (child if isinstance(child, tuple) else (child,))]
+        known[id(node)] = 1 + sum(_expanded_nodes(part, known) for part in parts)
+    if known[id(node)] == 0:
+        raise ValueError("an alias contains itself")
+    if known[id(node)] > _MAX_YAML_NODES:
+        raise ValueError(f"more than {_MAX_YAML_NODES:,} values when aliases are written out")
+    return known[id(node)]
+
+
+def validated(kind: type[T], content: Any, place: object) -> T:
+    """`content`, read from a file, as a `kind`: a data class, pydantic model or any type that pydantic can check.
+
+    Raises:
+        UserError: `place` and the first thing that does not fit, in one line.
+    """
+    from pydantic import TypeAdapter, ValidationError
+
+    try:
+        return TypeAdapter(kind).validate_python(content)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise UserError(f"{place}: malformed: {f'{where}: ' if where else ''}{first['msg']}") from error
 
 
 def write_json(path: str | os.PathLike[str], value: Any) -> None:
