@@ -11,7 +11,9 @@ import torch
 from danalab.models import ModelConfig
 from danalab.train.parallel import Layout, World, join
 from danalab.train.parallel.registry import make_strategy
+from danalab.train.step.batch import Batch
 from danalab.train.step.gradients import GradientStep, UpdateNorm
+from danalab.train.step.loss import CrossEntropy
 from danalab.train.step.router_balance import RouterBalance
 
 VOCAB, LENGTH, ROWS, STEPS = 60, 16, 8, 20
@@ -62,22 +64,22 @@ def curve(case: Case, world: World | None = None, dtype: torch.dtype | None = No
     strategy.wrap(model, dtype)
     optimizer = strategy.make_optimizer(case.opt, model, lr=1e-3)
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    balance = None if model.config.sparsity is None else RouterBalance(model.config, torch.device("cpu"))
     step = GradientStep(
         model,
         parameters,
         micro_batch=case.micro_batch,
         grad_clip=0.5,
-        z_loss=1e-4,
+        loss=CrossEntropy(1e-4, balance=balance),
         autocast=contextlib.nullcontext if dtype is None else lambda: torch.autocast("cpu", dtype),
         strategy=strategy,
-        balance=None if model.config.sparsity is None else RouterBalance(model.config, torch.device("cpu")),
     )
     moved, rows = UpdateNorm(parameters), []
     for number in range(case.steps):
         inputs, targets = batch(number)
         share_of = ROWS // world.dp_size
         own = slice(world.dp_rank * share_of, (world.dp_rank + 1) * share_of)
-        result = step(inputs[own], targets[own])
+        result = step(Batch(inputs[own], targets[own]))
         moved.before()
         optimizer.step()
         optimizer.zero_grad()

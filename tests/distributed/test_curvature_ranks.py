@@ -11,8 +11,10 @@ import torch
 from danalab.optim import optimizer_spec
 from danalab.train.parallel import Layout, World, join
 from danalab.train.parallel.registry import make_strategy
+from danalab.train.step.batch import Batch
 from danalab.train.step.curvature import Curvature
 from danalab.train.step.gradients import GradientStep
+from danalab.train.step.loss import CrossEntropy
 from danalab.train.step.optimizer_driver import OptimizerDriver
 from distributed.curves import ROWS, VOCAB, batch, config
 from distributed.ranks import run_ranks
@@ -32,8 +34,9 @@ def setup(world: World) -> tuple[Any, Curvature, OptimizerDriver, GradientStep]:
     driver = OptimizerDriver(
         strategy.make_optimizer("sophia", model, lr=1e-2, rho=0.01, hessian_interval=2), optimizer_spec("sophia")
     )
-    settings = {"micro_batch": ROWS // 4, "autocast": contextlib.nullcontext, "strategy": strategy}
-    gradients = GradientStep(model, driver.parameters, grad_clip=0.5, z_loss=1e-4, **settings)
+    settings = {"autocast": contextlib.nullcontext, "strategy": strategy}
+    loss = CrossEntropy(1e-4)
+    gradients = GradientStep(model, driver.parameters, micro_batch=ROWS // 4, grad_clip=0.5, loss=loss, **settings)
     device = torch.device("cpu")
     return (
         model,
@@ -63,8 +66,8 @@ def shared(rank: int, size: int, layout: Layout) -> tuple[list[torch.Tensor], li
     own = slice(world.dp_rank * part, (world.dp_rank + 1) * part)
     for step in range(3):
         inputs, targets = batch(step)
-        curvature.before_step(step, inputs[own], targets[own])
-        driver.step(gradients(inputs[own], targets[own]).finite)
+        curvature.before_step(step, Batch(inputs[own], targets[own]))
+        driver.step(gradients(Batch(inputs[own], targets[own])).finite)
         driver.zero_grad()
     return [whole(p) for p in model.parameters()], labels
 
@@ -77,8 +80,8 @@ def alone(labels: list[list[torch.Tensor]]) -> list[torch.Tensor]:
         inputs, targets = batch(step)
         if driver.curvature_is_due():
             used = torch.cat([inputs[rank * part : rank * part + ROWS // 4] for rank in range(len(labels))])
-            driver.take_curvature(gradients.of_labels(used, torch.cat([drawn[step // 2] for drawn in labels])))
-        driver.step(gradients(inputs, targets).finite)
+            driver.take_curvature(gradients.of_labels(Batch(used, torch.cat([drawn[step // 2] for drawn in labels]))))
+        driver.step(gradients(Batch(inputs, targets)).finite)
         driver.zero_grad()
     return [p.detach().clone() for p in model.parameters()]
 

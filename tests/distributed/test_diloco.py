@@ -157,7 +157,7 @@ def test_one_worker_with_an_outer_rate_of_one_trains_as_if_alone(words, tmp_path
 
 def test_each_worker_reads_a_part_of_each_batch_that_no_other_reads(words, tmp_path, monkeypatch):
     seen: dict[int, list[int]] = {}
-    hooked(monkeypatch, lambda trainer: seen.update({trainer.step: trainer.batches.windows(trainer.step).tolist()}))
+    hooked(monkeypatch, lambda trainer: seen.update({trainer.step: trainer.batches.describe(trainer.step)["windows"]}))
 
     def read(rank: int, size: int, config: TrainConfig) -> dict[int, list[int]]:
         run_training(config)

@@ -19,7 +19,7 @@ from danalab.train import job as job_module
 from danalab.train.build import build_trainer
 from danalab.train.callbacks.tau import read_tau_statistics
 from danalab.train.config.train_config import TrainConfig
-from danalab.train.evaluation.evaluator import Evaluator
+from danalab.train.evaluation.evaluator import ValidationLoss
 from danalab.train.job import run_training
 from danalab.train.parallel import Layout, World, join
 from danalab.train.run.metrics import read_rows
@@ -129,7 +129,7 @@ def test_validation_is_the_same_for_any_batch_and_number_of_ranks(words):
         model = build_model(shape)
         found = []
         for batch_size in (2, 4, 8, 31):
-            evaluator = Evaluator(
+            evaluator = ValidationLoss(
                 windows,
                 lengths,
                 batch_size=batch_size,
@@ -177,14 +177,14 @@ def test_a_signal_to_one_rank_stops_all_at_the_same_step(words, tmp_path, monkey
 @pytest.mark.parametrize(("mode", "outcome"), [("skip", ("finished", 0)), ("stop", ("nonfinite", 3))])
 def test_a_loss_that_is_not_finite_on_one_rank_is_everyones(words, tmp_path, monkeypatch, backend, mode, outcome):
     def spoil(trainer):
-        original = trainer._gradients._model.forward
+        original = trainer.gradients._model.forward
 
         def forward(*args, **kwargs):
             ce, lse2 = original(*args, **kwargs)
             spoilt = trainer.world.rank == 1 and trainer.step == 6 and torch.is_grad_enabled()
             return (ce * float("nan") if spoilt else ce), lse2
 
-        trainer._gradients._model.forward = forward
+        trainer.gradients._model.forward = forward
 
     hooked(monkeypatch, spoil)
     config = settings(words, tmp_path / "run", distributed_backend=backend, on_nonfinite=mode)

@@ -19,7 +19,7 @@ from danalab.train.build import build_trainer
 from danalab.train.checkpoint import store as store_module
 from danalab.train.config.resolve import resolve
 from danalab.train.evaluation.evaluate_run import evaluate_run
-from danalab.train.evaluation.evaluator import Evaluation, Evaluator
+from danalab.train.evaluation.evaluator import Evaluation, ValidationLoss
 from danalab.train.job import run_training, train
 from danalab.train.run.folder import RunFolder
 from danalab.train.run.open import open_run
@@ -163,7 +163,7 @@ def test_a_gradient_that_is_not_finite_stops_the_run_before_the_update(tiny, mon
 
 
 def test_a_summary_is_json_whatever_the_validation_loss_is(tiny, monkeypatch):
-    monkeypatch.setattr(Evaluator, "full", lambda *_: Evaluation(float("nan"), float("inf"), 5))
+    monkeypatch.setattr(ValidationLoss, "full", lambda *_: Evaluation(float("nan"), float("inf"), 5))
 
     def refuse(word):
         raise AssertionError(word)
@@ -197,14 +197,14 @@ def test_sigterm_checkpoints_the_current_step_and_asks_for_requeue(tiny, tmp_pat
 
     def build(*args, **kwargs):
         trainer = original(*args, **kwargs)
-        schedule = trainer._schedule
+        schedule = trainer.schedule
 
         def interrupting(step):
             if step == 7:
                 os.kill(os.getpid(), signal.SIGTERM)
             return schedule(step)
 
-        trainer._schedule = interrupting
+        trainer.schedule = interrupting
         return trainer
 
     monkeypatch.setattr(job_module, "build_trainer", build)
@@ -266,13 +266,14 @@ def test_an_evaluation_that_is_interrupted_is_made_up_for(tiny, tmp_path, monkey
 
     def build(*args, **kwargs):
         trainer = original(*args, **kwargs)
-        fixed = trainer.evaluator.fixed
+        (evaluator,) = trainer.stage.evaluators
+        fixed = evaluator.fixed
 
         def interrupted(model, should_stop):
             os.kill(os.getpid(), signal.SIGTERM)
             return fixed(model, should_stop)
 
-        trainer.evaluator.fixed = interrupted
+        evaluator.fixed = interrupted
         return trainer
 
     monkeypatch.setattr(job_module, "build_trainer", build)
@@ -401,7 +402,7 @@ def test_a_disk_that_is_full_for_a_while_costs_neither_the_run_nor_a_row(tiny, t
 
     def build(*args, **kwargs):
         trainer = original(*args, **kwargs)
-        schedule, files = trainer._schedule, []
+        schedule, files = trainer.schedule, []
 
         def filling(step):
             metrics = trainer.logbook._metrics
@@ -414,7 +415,7 @@ def test_a_disk_that_is_full_for_a_while_costs_neither_the_run_nor_a_row(tiny, t
                 metrics._file = files.pop()
             return schedule(step)
 
-        trainer._schedule = filling
+        trainer.schedule = filling
         return trainer
 
     monkeypatch.setattr(job_module, "build_trainer", build)

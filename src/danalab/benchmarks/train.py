@@ -30,7 +30,9 @@ from danalab.train.build import build_trainer
 from danalab.train.config.resolve import resolve
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.run.folder import RunFolder
-from danalab.train.trainer import BatchSource, Trainer
+from danalab.train.stage import BatchSource
+from danalab.train.step.batch import Batch
+from danalab.train.trainer import Trainer
 
 
 @dataclass(frozen=True)
@@ -123,7 +125,7 @@ def _plain(case: Case, data: Path, device: str) -> PlainLoop:
     )
 
 
-class TakingTurns:
+class TakingTurns(BatchSource):
     """A batch source that lets something else work between blocks of steps, and takes the time of both."""
 
     def __init__(
@@ -140,7 +142,7 @@ class TakingTurns:
         self.working: list[float] = []
         """Of `ours`, seconds in forward, backward and optimizer."""
 
-    def iterate(self, start_step: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+    def iterate(self, start_step: int = 0) -> Iterator[Batch]:
         """See `BatchSource.iterate`. A block of steps has ended when the batch after it is asked for."""
         source = self._source.iterate(start_step)
         for number in range(self._rounds):
@@ -238,12 +240,13 @@ def _trainer_alone(case: Case, data: Path, scratch: Path, rounds: int) -> dict[s
     seconds = median(launched + waited for launched, waited in zip(turns.ours, turns.theirs, strict=True))
     rate = block * case.batch_size * case.seq_len / seconds
     peak = peak_flops(torch.cuda.get_device_name())
+    total = trainer.stage.consumption
     return {
         "tokens_per_second": rate,
-        "mfu": rate * trainer.resolved.plan.flops_per_token / peak[0] if peak else None,
+        "mfu": rate * total.flops(1) / total.tokens(1) / peak[0] if peak else None,
         "peak": {"flops": peak[0], "source": peak[1]} if peak else None,
         "memory_gib": torch.cuda.max_memory_allocated() / 2**30,
-        "params": trainer.resolved.plan.exact_params,
+        "params": sum(p.numel() for p in trainer.model.parameters()),
     }
 
 

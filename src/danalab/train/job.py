@@ -84,15 +84,15 @@ def run_training(config: TrainConfig) -> Outcome:
     ):
         if not world.is_console_rank:
             logging.getLogger("danalab").setLevel(logging.ERROR)
-        resolved = world.compute_on_rank0(lambda: _settle(config, world, keep))
-        folder = folder_of(resolved, world)
+        spec = world.compute_on_rank0(lambda: _settle(config, world, keep))
+        folder = folder_of(spec, world)
         dataset = _open(config)
-        resolved, source = agree_on_resume_point(resolved, dataset, folder, world)
+        spec, source = agree_on_resume_point(spec, dataset, folder, world)
         if source is not None and source.finished:
             if world.is_main:
                 log.info("%s: finished at step %d already; --extend-to continues it", folder.path, source.step)
             return Outcome(folder.path, "finished", 0, folder.read_summary() or {}, world.is_console_rank)
-        return _run(resolved, dataset, folder, source, world, stop)
+        return _run(spec, dataset, folder, source, world, stop)
 
 
 def _launch(config: TrainConfig) -> Outcome:
@@ -100,10 +100,10 @@ def _launch(config: TrainConfig) -> Outcome:
     assert config.nproc is not None
     layout = layout_of(config, {})
     shape = layout.shape(config.nproc)
-    resolved = resolve(config, _open(config), data_parallel_size(shape), device_type(config.device))
-    check_parallel(resolved, layout, config.nproc)
+    spec = resolve(config, _open(config), data_parallel_size(shape), device_type(config.device))
+    check_parallel(spec, layout, config.nproc)
     end = launch(config, config.nproc, device_type(config.device))
-    folder = RunFolder(resolved.run_dir)
+    folder = RunFolder(spec.run_dir)
     status = {0: "finished", NONFINITE_EXIT_CODE: "nonfinite"}.get(end, "interrupted")
     summary = folder.read_summary() or {}
     return Outcome(folder.path, summary.get("status", status), end, summary)
@@ -118,39 +118,39 @@ def _open(config: TrainConfig) -> Dataset:
 def _settle(config: TrainConfig, world: World, keep: contextlib.ExitStack) -> RunSpec:
     """The run, decided; its folder is locked for as long as `keep` is open. By rank 0 for all."""
     dataset = _open(config)
-    resolved = resolve(config, dataset, world.dp_size, device_type(config.device))
-    dataset.check_vocab(resolved.model.vocab_size)
-    check_parallel(resolved, world.layout, world.size)
-    keep.enter_context(folder_of(resolved, world).locked())
-    return as_worker(resolved, world) if world.layout.backend == "diloco" else resolved
+    spec = resolve(config, dataset, world.dp_size, device_type(config.device))
+    dataset.check_vocab(spec.model.vocab_size)
+    check_parallel(spec, world.layout, world.size)
+    keep.enter_context(folder_of(spec, world).locked())
+    return as_worker(spec, world) if world.layout.backend == "diloco" else spec
 
 
-def folder_of(resolved: RunSpec, world: World) -> RunFolder:
+def folder_of(spec: RunSpec, world: World) -> RunFolder:
     """The run folder; of a DiLoCo worker but the first a folder in it."""
-    return RunFolder(resolved.run_dir / "workers" / str(world.worker) if world.worker else resolved.run_dir)
+    return RunFolder(spec.run_dir / "workers" / str(world.worker) if world.worker else spec.run_dir)
 
 
 def _run(
-    resolved: RunSpec,
+    spec: RunSpec,
     dataset: Dataset,
     folder: RunFolder,
     source: ResumePoint | None,
     world: World,
     stop: StopRequest,
 ) -> Outcome:
-    if resolved.config.tune_malloc:
+    if spec.config.tune_malloc:
         tune_malloc()  # not before the data are there: one arena holds up the threads that tokenise
-    trainer = build_trainer(resolved, dataset, folder, stop, world)
+    trainer = build_trainer(spec, dataset, folder, stop, world)
     if source is not None:
         source.load(trainer, world)
     if world.is_main:
-        folder.write_config(run_record(resolved, dataset, trainer.device, world))
+        folder.write_config(run_record(spec, dataset, trainer.device, world))
         folder.summary_file.unlink(missing_ok=True)
         folder.nonfinite_file.unlink(missing_ok=True)
-        _announce(resolved, dataset, trainer)
+        _announce(spec, dataset, trainer)
         if world.is_console_rank:
-            sample = None if dataset.sequence_length is None else resolved.seq_len
-            trainer.callbacks.append(ConsoleProgress(resolved.iterations, trainer.step, sample_tokens=sample))
+            sample = None if dataset.sequence_length is None else spec.seq_len
+            trainer.callbacks.append(ConsoleProgress(spec.iterations, trainer.step, sample_tokens=sample))
     try:
         status = trainer.fit()
     except NonFiniteError:
@@ -162,11 +162,11 @@ def _run(
     return Outcome(folder.path, status, code, summary, world.is_console_rank)
 
 
-def _announce(resolved: RunSpec, dataset: Dataset, trainer: Trainer) -> None:
-    config, planned, world = resolved.config, resolved.plan, trainer.world
-    for note in resolved.notes:
+def _announce(spec: RunSpec, dataset: Dataset, trainer: Trainer) -> None:
+    config, planned, world = spec.config, spec.plan, trainer.world
+    for note in spec.notes:
         log.info("%s", note)
-    log.info("run %s on %s", resolved.run_dir, trainer.device)
+    log.info("run %s on %s", spec.run_dir, trainer.device)
     log.info("data %s: %s tokens, %s", dataset.path, f"{dataset.n_tokens:,}", dataset.tokenizer_name)
     log.info(
         "model %s: %d layers, d_model %d, %d %s; %s parameters",
@@ -176,17 +176,17 @@ def _announce(resolved: RunSpec, dataset: Dataset, trainer: Trainer) -> None:
     )  # fmt: skip
     log.info(
         "global batch %d = batch %d x %d rank%s x %d accumulation; %s tokens a step",
-        resolved.global_batch, config.batch_size, world.dp_size, "s" * (world.dp_size > 1), config.acc_steps,
-        f"{resolved.tokens_per_step:,}",
+        spec.global_batch, config.batch_size, world.dp_size, "s" * (world.dp_size > 1), config.acc_steps,
+        f"{spec.tokens_per_step:,}",
     )  # fmt: skip
     if world.size > 1:
         shape = " x ".join(f"{name} {size}" for name, size in world.layout.shape(world.size).items())
         log.info("%s on %d ranks: %s", world.layout.backend, world.size, shape)
     log.info(
         "%s, peak lr %.4g (%s), %s over %d steps, warm-up %d",
-        planned.opt, planned.lr, resolved.lr_source, config.scheduler, resolved.iterations, planned.warmup,
+        planned.opt, planned.lr, spec.lr_source, config.scheduler, spec.iterations, planned.warmup,
     )  # fmt: skip
     log.info("from step %d", trainer.step)
-    epochs = resolved.batches.tokens(resolved.iterations) / dataset.n_tokens
+    epochs = spec.batches.tokens(spec.iterations) / dataset.n_tokens
     if epochs > 1:
         log.info("the run sees its data %.1f times", epochs)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from danalab.models import ModelConfig, build_model
-from danalab.train.evaluation.evaluator import Evaluator, position_ranges
+from danalab.train.evaluation.evaluator import ValidationLoss, position_ranges
 
 VOCAB, EOS, LENGTH, COUNT = 64, 7, 16, 13
 
@@ -32,10 +32,10 @@ def model():
     return build_model(ModelConfig("enoki", 32, 2, 2, 16, 64, VOCAB, LENGTH))
 
 
-def evaluator(batch_size: int = 4, n_fixed: int = 5) -> Evaluator:
+def evaluator(batch_size: int = 4, n_fixed: int = 5) -> ValidationLoss:
     lengths = np.arange(1, VOCAB + 1)
     lengths[EOS] = 0
-    return Evaluator(
+    return ValidationLoss(
         Windows(),
         lengths,
         batch_size=batch_size,

@@ -9,7 +9,9 @@ import torch
 
 from danalab.models import ModelConfig, build_model
 from danalab.models.loss import hoyer_penalty
+from danalab.train.step.batch import Batch
 from danalab.train.step.gradients import GradientStep, UpdateNorm
+from danalab.train.step.loss import CrossEntropy
 
 
 def gradients(micro_batch: int, *, masked: bool = False, clip: float = 0.0, spoil: bool = False):
@@ -25,9 +27,14 @@ def gradients(micro_batch: int, *, masked: bool = False, clip: float = 0.0, spoi
             model.blocks[1].mlp_norm.weight[0] = float("nan")  # type: ignore[union-attr, index]
     parameters = list(model.parameters())
     step = GradientStep(
-        model, parameters, micro_batch=micro_batch, grad_clip=clip, z_loss=1e-4, autocast=contextlib.nullcontext
+        model,
+        parameters,
+        micro_batch=micro_batch,
+        grad_clip=clip,
+        loss=CrossEntropy(1e-4),
+        autocast=contextlib.nullcontext,
     )
-    result = step(tokens[:, :-1], targets)
+    result = step(Batch(tokens[:, :-1], targets))
     return result, torch.cat([p.grad.flatten() for p in parameters]), model, tokens, targets
 
 
@@ -76,13 +83,13 @@ def test_the_hoyer_penalty_pulls_at_the_embedding_and_is_no_part_of_the_loss(mic
     parameters = list(model.parameters())
     model.zero_grad()
     step = GradientStep(
-        model, parameters, micro_batch=micro_batch, grad_clip=0, z_loss=1e-4, hoyer_loss=0.3,
+        model, parameters, micro_batch=micro_batch, grad_clip=0, loss=CrossEntropy(1e-4, 0.3),
         autocast=contextlib.nullcontext,
     )  # fmt: skip
-    result = step(tokens[:, :-1], targets)
+    result = step(Batch(tokens[:, :-1], targets))
     found = torch.cat([p.grad.flatten() for p in parameters]) - plain
     penalty = hoyer_penalty(model.token_embedding(tokens[:, :-1]))
     expected = torch.autograd.grad(0.3 * penalty, parameters, materialize_grads=True)
     torch.testing.assert_close(found, torch.cat([g.flatten() for g in expected]), rtol=1e-4, atol=1e-6)
-    torch.testing.assert_close(result.hoyer, penalty.detach())
+    torch.testing.assert_close(result.metrics["hoyer"], penalty.detach())
     torch.testing.assert_close(result.loss, model(tokens[:, :-1], targets)[0].detach())

@@ -10,7 +10,9 @@ import torch
 from danalab.errors import UserError
 from danalab.models import ModelConfig, build_model
 from danalab.optim import build_optimizer
+from danalab.train.step.batch import Batch
 from danalab.train.step.gradients import GradientStep
+from danalab.train.step.loss import CrossEntropy
 from danalab.train.step.loss_scale import LossScale
 from danalab.train.step.memory_check import check_memory
 from danalab.train.step.optimizer_driver import OptimizerDriver
@@ -27,8 +29,9 @@ def parts():
         model,
         driver.parameters,
         micro_batch=4,
+        seq_len=16,
         grad_clip=0.5,
-        z_loss=1e-4,
+        loss=CrossEntropy(1e-4),
         autocast=contextlib.nullcontext,
         loss_scale=scale,
     )
@@ -38,7 +41,7 @@ def parts():
 def test_it_leaves_weights_gradients_state_and_random_numbers_as_they_were(parts):
     model, driver, gradients, scale = parts
     weights, random, before = [p.clone() for p in model.parameters()], torch.get_rng_state(), scale.state_dict()
-    assert check_memory(gradients, driver, micro_batch=4, seq_len=16, device=CPU) == 0
+    assert check_memory(gradients, driver, device=CPU) == 0
     assert all(torch.equal(p, w) for p, w in zip(model.parameters(), weights, strict=True))
     assert all(p.grad is None for p in model.parameters())
     assert all(not v.any() for state in driver.optimizer.state.values() for v in state.values() if torch.is_tensor(v))
@@ -53,8 +56,9 @@ def test_too_little_memory_ends_in_advice(parts, monkeypatch):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 7 GiB")
 
     monkeypatch.setattr(gradients, "of_labels", of_labels)
+    gradients.micro_batch, gradients.seq_len = 32, 2048
     with pytest.raises(UserError, match=r"micro-batches of 32 x 2048 tokens: lower --batch-size .* fsdp"):
-        check_memory(gradients, driver, micro_batch=32, seq_len=2048, device=CPU)
+        check_memory(gradients, driver, device=CPU)
 
 
 # ---- float16's factor on the loss ----
@@ -78,12 +82,12 @@ def test_the_loss_scale_halves_where_gradients_overflow_and_doubles_after_many_g
 def test_a_scaled_loss_gives_the_same_gradients_and_norms(parts):
     model, driver, gradients, _ = parts
     plain = GradientStep(
-        model, driver.parameters, micro_batch=4, grad_clip=0.5, z_loss=1e-4, autocast=contextlib.nullcontext
+        model, driver.parameters, micro_batch=4, grad_clip=0.5, loss=CrossEntropy(1e-4), autocast=contextlib.nullcontext
     )
     tokens = torch.randint(0, 64, (4, 16), generator=torch.Generator().manual_seed(0))
-    expected = plain(tokens, tokens)
+    expected = plain(Batch(tokens, tokens))
     grads = [p.grad.clone() for p in driver.parameters]
     driver.zero_grad()
-    found = gradients(tokens, tokens)
+    found = gradients(Batch(tokens, tokens))
     torch.testing.assert_close(found.grad_norm, expected.grad_norm)
     torch.testing.assert_close([p.grad for p in driver.parameters], grads)

@@ -12,7 +12,7 @@ cuts the same sequences into pieces: what is read, and its order, stay as they a
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from queue import Queue
 
 import numpy as np
@@ -108,7 +108,7 @@ class Batches:
         pairs = zip(inputs.split(sizes), targets.split(sizes), strict=True)
         return [self._cut(step + i, batch) for i, batch in enumerate(pairs)]
 
-    def iterate(self, start_step: int = 0, *, depth: int = 2, pin_memory: bool = False) -> Iterator[Batch]:
+    def iterate(self, start_step: int = 0, *, depth: int = 2, pin_memory: bool = False) -> Generator[Batch]:
         """Batches from `start_step` on, without end, assembled ahead by a background thread.
 
         Args:

@@ -1,34 +1,79 @@
-"""Something that looks on while a run is trained: mirrors of its metrics, monitors, statistics, profiles.
+"""Base of callbacks: mirrors of the metrics, monitors, statistics, profiles, samples.
 
-A callback changes nothing of the run. It is told, in this order, of each update that is about to be made and was made,
-of each row of metrics, and of the end; what it wants to remember across restarts is part of checkpoints.
+Order of the calls in a step: `before_update`, `after_update` (or `on_skip`), `metrics`, `on_evaluated`, `on_row`.
+A callback changes nothing of the run. Its `state_dict` is part of checkpoints.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from danalab.train.config.run_spec import RunSpec
+    from danalab.train.parallel.strategy import ParallelStrategy
+
+
+@dataclass(frozen=True)
+class CallbackContext:
+    """What a callback is built from."""
+
+    spec: RunSpec
+    folder: Path
+    """The run folder."""
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    strategy: ParallelStrategy
+
+    @property
+    def writes(self) -> bool:
+        """Whether this rank writes files; the others take part in collectives."""
+        return self.strategy.world.is_main
 
 
 class Callback:
-    """Base of callbacks: hears everything, does nothing.
+    """Does nothing; subclasses override the hooks they need.
 
-    `on_row` and `on_end` are called on the first rank alone; the others on every rank, where they may use collectives.
+    `on_row` and `on_end` are called on rank 0 only, the others on every rank, where they may use collectives.
     """
 
     name = "callback"
-    """Under which its state stands in checkpoints."""
+    """Key of its state in checkpoints."""
+
+    @classmethod
+    def build(cls, context: CallbackContext) -> Callback | None:
+        """The callback of a run on this rank; None where it has nothing to do.
+
+        Raises:
+            UserError: an extra is missing, or the run lacks what the callback needs.
+        """
+        return cls()
 
     def on_start(self, step: int) -> None:
-        """Training begins, or goes on, from the state after `step` steps."""
+        """Training starts or resumes from the state after `step` steps."""
 
     def before_update(self, step: int, logged: bool) -> None:
-        """The gradients of update number `step` are there (clipped, finite); the weights are still the old ones."""
+        """Step `step` has its gradients (clipped); the weights are still the old ones.
+
+        On a GPU the update may still be skipped. `logged`: the step gets a row.
+        """
 
     def after_update(self, step: int, logged: bool) -> None:
-        """Update number `step` was made."""
+        """The update of step `step` was made. On a GPU the call for a step that is not logged comes one step late."""
+
+    def on_skip(self, step: int) -> None:
+        """The update of step `step` was not made: its loss or gradient is not finite."""
+
+    def metrics(self, step: int) -> dict[str, float]:
+        """Further entries for the row of a logged step."""
+        return {}
 
     def on_evaluated(self, step: int) -> None:
-        """The fixed validation set was evaluated after `step` steps."""
+        """The model was evaluated after `step` steps."""
 
     def on_row(self, row: dict[str, Any]) -> None:
         """A row of metrics was written."""
@@ -37,18 +82,18 @@ class Callback:
         """The run ended or was stopped; entries may be added to the summary."""
 
     def sync(self) -> None:
-        """Make durable what was written so far; a checkpoint is committed after it. Called beside training.
+        """Make written data durable before a checkpoint is committed. Called from another thread.
 
         Raises:
             OSError: it cannot be written.
         """
 
     def close(self) -> None:
-        """Let go of files and connections, whatever happened."""
+        """Release files and connections; called however training ends."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain values to be checkpointed."""
+        """Plain values for a checkpoint."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take back what `state_dict` gave."""
+        """Restore `state_dict`."""

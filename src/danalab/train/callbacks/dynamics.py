@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from danalab.optim.distributed.dtensor.layout import whole_of
-from danalab.train.callbacks.base import Callback
+from danalab.train.callbacks.base import Callback, CallbackContext
 from danalab.train.parallel.strategy import ParallelStrategy
 from danalab.train.run.metrics import MetricsFile
 
@@ -40,9 +40,9 @@ class Dynamics(Callback):
         writes: bool = True,
     ):
         """Args:
-        file: where the rows go.
-        strategy: knows the gradients; by the first step those parameters are attached to it.
-        writes: whether this rank is the one that writes; sharded parameters are gathered by all.
+        file: destination of the rows.
+        strategy: knows the gradients of the parameters, which are attached to it before the first step.
+        writes: whether this rank writes; sharded parameters are gathered by all.
         """
         self._parameters = [(name, p) for name, p in named_parameters if p.requires_grad]
         self._path, self._strategy, self._writes = file, strategy, writes
@@ -50,13 +50,19 @@ class Dynamics(Callback):
         self._before: list[Tensor] = []
         self._row: dict[str, float] = {}
 
+    @classmethod
+    def build(cls, context: CallbackContext) -> Dynamics:
+        """In the run folder."""
+        file, named = context.folder / "dynamics.jsonl", context.model.named_parameters()
+        return cls(file, named, context.strategy, writes=context.writes)
+
     def on_start(self, step: int) -> None:
         """Open the file without the rows past the resumed step."""
         if self._writes:
             self._file = MetricsFile(self._path, step)
 
     def before_update(self, step: int, logged: bool) -> None:
-        """Remember the weights and measure the gradients."""
+        """Copy the weights and measure the gradients."""
         if not logged:
             return
         self._row = {}
@@ -75,9 +81,13 @@ class Dynamics(Callback):
         for (name, p), before in zip(self._parameters, self._before, strict=True):
             old, new = whole_of(before).double(), whole_of(p).double()
             self._row |= {f"{name}/{key}": value for key, value in update_statistics(old, new).items()}
-        self._before = []
+        self._before = []  # frees the memory
         if self._file is not None:
             self._file.write({"step": step, **dict(sorted(self._row.items()))})
+
+    def on_skip(self, step: int) -> None:
+        """A step that was not made has no row."""
+        self._before = []
 
     def sync(self) -> None:
         """Make the rows so far durable."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from danalab.train.callbacks.base import Callback
+from danalab.train.callbacks.base import Callback, CallbackContext
 
 log = logging.getLogger(__name__)
 
@@ -26,6 +26,11 @@ class ProfilerTrace(Callback):
         self._folder, self._rank = folder, rank
         self._profiler: Any = None
         self._step = 0
+
+    @classmethod
+    def build(cls, context: CallbackContext) -> ProfilerTrace:
+        """In the run folder's `profile/`."""
+        return cls(context.folder / "profile", context.strategy.world.rank)
 
     def on_start(self, step: int) -> None:
         """Start the profiler's own schedule."""
@@ -47,6 +52,10 @@ class ProfilerTrace(Callback):
         log.info("profile of steps %d to %d: %s", self._step - ACTIVE + 1, self._step, path)
 
     def after_update(self, step: int, logged: bool) -> None:
+        """Tell the profiler that a step ended."""
+        self.on_skip(step)
+
+    def on_skip(self, step: int) -> None:
         """Tell the profiler that a step ended."""
         if self._profiler is not None:
             self._step = step

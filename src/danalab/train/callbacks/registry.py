@@ -1,78 +1,34 @@
-"""Callbacks that a run can have: TensorBoard, Weights & Biases, dynamics, statistics of tau, profiles."""
+"""The callbacks of a run. A new callback is a file with a `Callback` class and a line here."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from importlib import import_module
 
-from danalab.optim import optimizer_spec
-from danalab.train.callbacks.base import Callback
+from danalab.train.callbacks.base import Callback, CallbackContext
 
-if TYPE_CHECKING:
-    import torch
-    from torch import nn
+CALLBACKS: list[tuple[str | None, str]] = [
+    # (the setting that turns it on, None: always on; module:class)
+    (None, "danalab.train.callbacks.spikes:SpikeMonitor"),
+    ("log_dynamics", "danalab.train.callbacks.dynamics:Dynamics"),
+    ("log_dynamics", "danalab.train.callbacks.snr:SignalToNoise"),
+    ("collect_tau_stats", "danalab.train.callbacks.tau:TauStatistics"),
+    ("profile", "danalab.train.callbacks.profiler:ProfilerTrace"),
+    ("tensorboard", "danalab.train.callbacks.tensorboard:TensorBoardMirror"),
+    ("wandb", "danalab.train.callbacks.wandb:WandbMirror"),
+]
+"""In the order in which they are called."""
 
-    from danalab.train.config.run_spec import RunSpec
-    from danalab.train.parallel.strategy import ParallelStrategy
-    from danalab.train.run.folder import RunFolder
 
-
-def make_callbacks(
-    resolved: RunSpec,
-    folder: RunFolder,
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    strategy: ParallelStrategy,
-) -> list[Callback]:
-    """The callbacks that the configuration asks for, on this rank.
+def make_callbacks(context: CallbackContext) -> list[Callback]:
+    """The callbacks that the run's settings ask for, on this rank.
 
     Raises:
-        UserError: an extra is missing, or the optimizer keeps no tau.
+        UserError: see `Callback.build`.
     """
-    config, world = resolved.config, strategy.world
     found: list[Callback] = []
-    if config.log_dynamics:
-        from danalab.train.callbacks.dynamics import Dynamics
-
-        found.append(Dynamics(folder.path / "dynamics.jsonl", model.named_parameters(), strategy, writes=world.is_main))
-        if optimizer_spec(config.opt).log_time:
-            from danalab.train.callbacks.snr import FILE, SignalToNoise
-
-            named = model.named_parameters()
-            signal = SignalToNoise(folder.path / FILE, named, optimizer, strategy, writes=world.is_main)
-            found += [signal] if signal.is_measurable else []
-    if config.collect_tau_stats:
-        from danalab.train.callbacks.tau import TauStatistics
-
-        found.append(
-            TauStatistics(
-                folder.path / "tau",
-                model.named_parameters(),
-                optimizer,
-                strategy,
-                eval_interval=config.eval_interval,
-                last_step=resolved.iterations,
-                writes=world.is_main,
-            )
-        )
-    if config.profile:
-        from danalab.train.callbacks.profiler import ProfilerTrace
-
-        found.append(ProfilerTrace(folder.path / "profile", world.rank))
-    if config.tensorboard and world.is_main:
-        from danalab.train.callbacks.tensorboard import TensorBoardMirror
-
-        found.append(TensorBoardMirror(folder.path / "tensorboard"))
-    if config.wandb and world.is_main:
-        from danalab.train.callbacks.wandb import WandbMirror
-
-        found.append(
-            WandbMirror(
-                folder.path,
-                config.as_dict(),
-                project=config.wandb_project,
-                entity=config.wandb_entity,
-                group=config.wandb_group,
-                mode=config.wandb_mode,
-            )
-        )
+    for setting, path in CALLBACKS:
+        if setting is None or getattr(context.spec.config, setting):
+            module, _, name = path.partition(":")
+            callback = getattr(import_module(module), name).build(context)
+            found += [] if callback is None else [callback]
     return found

@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from danalab.optim import optimizer_spec
 from danalab.optim.core.stats import signal_sums
-from danalab.train.callbacks.base import Callback
+from danalab.train.callbacks.base import Callback, CallbackContext
 from danalab.train.parallel.strategy import ParallelStrategy
 from danalab.train.run.metrics import MetricsFile
 
@@ -53,10 +54,14 @@ class SignalToNoise(Callback):
         self._path, self._writes = file, writes
         self._file: MetricsFile | None = None
 
-    @property
-    def is_measurable(self) -> bool:
-        """Whether the optimizer keeps the second moment, without which there is no such ratio."""
-        return "exp_avg_sq" in self._states
+    @classmethod
+    def build(cls, context: CallbackContext) -> SignalToNoise | None:
+        """For log-time optimizers that keep the second moment, without which there is no such ratio."""
+        if not optimizer_spec(context.spec.config.opt).log_time:
+            return None
+        named, writes = context.model.named_parameters(), context.writes
+        made = cls(context.folder / FILE, named, context.optimizer, context.strategy, writes=writes)
+        return made if "exp_avg_sq" in made._states else None
 
     def on_start(self, step: int) -> None:
         """Open the file without the rows past the resumed step."""

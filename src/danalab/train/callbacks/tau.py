@@ -18,7 +18,7 @@ from torch import Tensor
 
 from danalab.errors import UserError
 from danalab.files import write_atomically
-from danalab.train.callbacks.base import Callback
+from danalab.train.callbacks.base import Callback, CallbackContext
 from danalab.train.parallel.strategy import ParallelStrategy
 
 QUANTILES = (0.0, 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0)
@@ -63,6 +63,19 @@ class TauStatistics(Callback):
             )
         self._folder, self._writes = folder, writes
         self._interval, self._last = eval_interval, last_step
+
+    @classmethod
+    def build(cls, context: CallbackContext) -> TauStatistics:
+        """In the run folder's `tau/`."""
+        return cls(
+            context.folder / "tau",
+            context.model.named_parameters(),
+            context.optimizer,
+            context.strategy,
+            eval_interval=context.spec.config.eval_interval,
+            last_step=context.spec.iterations,
+            writes=context.writes,
+        )
 
     def is_due(self, step: int) -> bool:
         """Whether the evaluation after `step` steps is one of those."""

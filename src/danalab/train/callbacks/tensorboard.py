@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from danalab.errors import MissingExtra
-from danalab.train.callbacks.base import Callback
+from danalab.train.callbacks.base import Callback, CallbackContext
 from danalab.train.run.metrics import scalars
 
 
@@ -27,6 +27,11 @@ class TensorBoardMirror(Callback):
             raise MissingExtra("tensorboard", "track", "--tensorboard") from error
         self._folder = folder
         self._writer: Any = None
+
+    @classmethod
+    def build(cls, context: CallbackContext) -> TensorBoardMirror | None:
+        """On rank 0, in the run folder's `tensorboard/`."""
+        return cls(context.folder / "tensorboard") if context.writes else None
 
     def on_start(self, step: int) -> None:
         """Open the event file of this job."""

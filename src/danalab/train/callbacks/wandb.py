@@ -9,7 +9,7 @@ from typing import Any
 
 from danalab.errors import MissingExtra, UserError
 from danalab.files import read_json, write_json
-from danalab.train.callbacks.base import Callback
+from danalab.train.callbacks.base import Callback, CallbackContext
 from danalab.train.run.metrics import scalars
 
 log = logging.getLogger(__name__)
@@ -46,6 +46,13 @@ class WandbMirror(Callback):
         self._folder, self._config = folder, config
         self._where = {"project": project, "entity": entity, "group": group, "mode": mode}
         self._run: Any = None
+
+    @classmethod
+    def build(cls, context: CallbackContext) -> WandbMirror | None:
+        """On rank 0."""
+        config = context.spec.config
+        where = {key: getattr(config, f"wandb_{key}") for key in ("project", "entity", "group", "mode")}
+        return cls(context.folder, config.as_dict(), **where) if context.writes else None
 
     def on_start(self, step: int) -> None:
         """Connect, or open the offline folder.

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-
-import torch
 
 from danalab.data import open_data
 from danalab.errors import UserError
 from danalab.train.config.run_spec import recorded_dtype
-from danalab.train.evaluation.evaluator import Evaluator, PositionLoss
+from danalab.train.evaluation.evaluator import PositionLoss, ValidationLoss
 from danalab.train.run.open import open_run
-from danalab.train.system.device import autocast_dtype, choose_device
+from danalab.train.system.device import autocast_context, autocast_dtype, choose_device
 
 
 @dataclass(frozen=True)
@@ -61,17 +57,17 @@ def evaluate_run(
     dataset.check_vocab(loaded.model.config.vocab_size)
     if config.get("document_mask"):
         loaded.model.document_token = dataset.eos_id
-    dtype = autocast_dtype(recorded_dtype(run.config), chosen)
+    autocast = autocast_context(autocast_dtype(recorded_dtype(run.config), chosen), chosen)
     try:
         token_bytes = run.tokenizer.token_bytes() if data is None else dataset.token_bytes
     except UserError:
         token_bytes = None
-    evaluator = Evaluator(
+    evaluator = ValidationLoss(
         dataset.sequential(config["seq_len"]),
         token_bytes,
         batch_size=batch_size or config["batch_size"],
         n_fixed=0,
-        autocast=contextlib.nullcontext if dtype is None else partial(torch.autocast, chosen.type, dtype=dtype),
+        autocast=autocast,
         device=chosen,
     )
     result = evaluator.full(loaded.model)

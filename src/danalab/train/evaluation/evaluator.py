@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from danalab.train.parallel.world import World
-from danalab.train.step.gradients import IGNORED
+from danalab.train.step.batch import IGNORED
 
 FIXED_BATCH = 32
 """Windows that `--eval-batches` counts as one: a constant, so that the fixed set does not move with the batch."""
@@ -55,8 +55,8 @@ class Evaluation:
     """The loss by how much of the window came before; it falls as far as a model makes use of what came before."""
 
 
-class Evaluator:
-    """Evaluates a model on the windows of a split."""
+class ValidationLoss:
+    """Cross-entropy of a model on the windows of a split; an `Evaluator` of the trainer."""
 
     def __init__(
         self,
@@ -86,6 +86,22 @@ class Evaluator:
         self.n_fixed = total if n_fixed == 0 else min(n_fixed, total)
         self.covers_all = self.n_fixed == total
         self._fixed = [i * total // self.n_fixed for i in range(self.n_fixed)]
+        self._last_full: tuple[int, Evaluation] | None = None
+
+    def evaluate(
+        self, model: nn.Module, step: int, should_stop: Callable[[], bool], *, final: bool
+    ) -> dict[str, float | None] | None:
+        """val/loss and val/bpb on the fixed set; at the end on all windows, with their number of tokens."""
+        if final and self._last_full is not None and self._last_full[0] == step:
+            found: Evaluation | None = self._last_full[1]
+        else:
+            found = (self.full if final else self.fixed)(model, should_stop)
+        if found is None:
+            return None
+        if self.covers_all:
+            self._last_full = step, found
+        tokens = {"val/tokens": found.tokens} if final else {}
+        return {"val/loss": found.loss, "val/bpb": found.bpb, **tokens}
 
     def fixed(self, model: nn.Module, should_stop: Callable[[], bool] = bool) -> Evaluation | None:
         """Evaluate on the fixed set; None where `should_stop` became true on the way."""

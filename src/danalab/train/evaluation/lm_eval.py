@@ -5,20 +5,17 @@ Source: Gao et al. 2024, the language model evaluation harness; its package is l
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 from dataclasses import dataclass
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from danalab.errors import MissingExtra, UserError, nearest
+from danalab.train.config.run_spec import recorded_dtype
 from danalab.train.run.open import open_run
-from danalab.train.system.device import autocast_dtype, choose_device
+from danalab.train.system.device import autocast_context, autocast_dtype, choose_device
 
 
 @dataclass(frozen=True)
@@ -71,13 +68,13 @@ def evaluate_tasks(
 
     config, chosen = run.config["config"], choose_device(device)
     loaded = run.load_model(step, chosen)
-    dtype = autocast_dtype(config["dtype"], chosen)
+    autocast = autocast_context(autocast_dtype(recorded_dtype(run.config), chosen), chosen)
     model = HarnessModel(
         loaded.model,
         tokenizer,
         batch_size=batch_size or config["batch_size"],
         device=chosen,
-        autocast=contextlib.nullcontext if dtype is None else partial(torch.autocast, chosen.type, dtype=dtype),
+        autocast=autocast,
     )
     try:
         evaluate: Any = lm_eval.simple_evaluate  # its decorator hides its arguments from type checkers

@@ -82,7 +82,7 @@ class ResumePoint:
             if world.is_main:
                 log.info("goes on from %s", path)
                 if self.history is not None:
-                    copy_rows(self.history, trainer.folder.metrics_file, trainer.step)
+                    copy_rows(self.history, trainer.logbook.metrics_file, trainer.step)
             return
         raise UserError("; ".join(reasons))
 

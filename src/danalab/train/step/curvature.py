@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from danalab.train.parallel.strategy import ParallelStrategy
-from danalab.train.step.gradients import IGNORED, GradientStep
+from danalab.train.step.batch import IGNORED, Batch
+from danalab.train.step.gradients import GradientStep
 from danalab.train.step.optimizer_driver import OptimizerDriver
 
 LOGITS_AT_ONCE = 2**28
@@ -31,7 +32,6 @@ class Curvature:
         *,
         seed: int,
         vocab_size: int,
-        micro_batch: int,
         autocast: Callable[[], Any],
         strategy: ParallelStrategy,
         device: torch.device,
@@ -39,25 +39,24 @@ class Curvature:
         """Args:
         seed: with the step, decides what labels are drawn.
         vocab_size: width of the logits.
-        micro_batch: sequences of each rank that are used.
         """
         self._model, self._gradients, self._driver = model, gradients, driver
-        self._seed, self._micro_batch = seed, micro_batch
+        self._seed = seed
         self._rows = LOGITS_AT_ONCE // vocab_size
         self._autocast, self._strategy, self._device = autocast, strategy, device
 
-    def before_step(self, step: int, inputs: Tensor, targets: Tensor) -> None:
-        """Estimate, if it is time, at the weights as they are; the gradients are empty before and after. Collective.
+    def before_step(self, step: int, batch: Batch) -> None:
+        """Estimate, where one is due, at the current weights; the gradients are empty before and after. Collective.
 
         Args:
             step: steps made so far.
-            inputs, targets: this rank's part of the coming step's batch; positions without a target draw no label.
+            batch: this rank's part of the next step's batch; positions without a target draw no label.
         """
         if not self._driver.curvature_is_due():
             return
-        part = slice(0, self._micro_batch)
-        labels = self._draw(step, inputs[part], targets[part])
-        self._driver.take_curvature(self._gradients.of_labels(inputs[part], labels))
+        part = batch.rows(slice(0, self._gradients.micro_batch))
+        labels = self._draw(step, part.inputs, part.targets)
+        self._driver.take_curvature(self._gradients.of_labels(Batch(part.inputs, labels)))
 
     @torch.no_grad()
     def _draw(self, step: int, inputs: Tensor, targets: Tensor) -> Tensor:

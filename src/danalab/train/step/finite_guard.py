@@ -1,7 +1,7 @@
-"""What is not finite never reaches weights or moments.
+"""Steps whose loss or gradient is not finite are not made, and weights that are not finite are not saved.
 
-The check itself is a tensor made with the step (`StepResult.finite`), honoured by the optimizer on its device. Here is
-what follows from it on the host: on a CPU at once, on a GPU one step later, so that nothing waits for the device.
+The finite check of a step is a tensor (`StepResult.finite`) that the optimizer reads on its device. The host reads it
+at once on a CPU; on a GPU one step later, so that nothing waits for the device.
 """
 
 from __future__ import annotations
@@ -17,102 +17,114 @@ import torch
 from torch import Tensor
 
 from danalab.files import write_json
+from danalab.optim.core.state import local
+from danalab.train.parallel.world import World
 from danalab.train.step.gradients import StepResult
 
 log = logging.getLogger(__name__)
 
-MOST_SKIPS_IN_A_ROW = 10
+MAX_SKIPS_IN_A_ROW = 10
 
 
 class NonFiniteError(ArithmeticError):
-    """Training stopped at a loss or gradient that is not finite."""
+    """Training stopped at a loss, gradient or weight that is not finite."""
 
 
 @dataclass
 class _Seen:
     step: int
-    loss: Tensor
-    grad_norm: Tensor
+    result: StepResult
     finite: Tensor
-    norms: Tensor
-    scale: Tensor | None
     ready: Any = None
 
 
 @dataclass
 class FiniteGuard:
-    """Reads the finite checks and acts by `mode`: "stop" or "skip"."""
+    """Reads the finite checks and acts by `mode`: "stop" or "skip". All ranks read the same and decide the same."""
 
     mode: str
     report: Path
-    """Where to write what was seen."""
+    """File that describes the step that ended the run."""
     describe: Callable[[int], dict[str, Any]]
-    """Step -> what its batch was, for the report."""
-    names: list[str]
-    """Of the parameters that have gradients, in the optimizer's order."""
-    writes: bool = True
-    """Whether this rank is the one that writes and speaks; all ranks see and decide the same."""
+    """Number of a step -> description of its batch, for the report."""
+    parameters: dict[str, Tensor]
+    """Those of the optimizer by name, in its order."""
+    world: World = field(default_factory=World.single)
     skipped: int = 0
-    """Steps skipped in all; part of checkpoints."""
+    """Skipped steps in total; part of checkpoints."""
     in_a_row: int = 0
     _pending: _Seen | None = field(default=None, repr=False)
 
-    def check(self, step: int, result: StepResult) -> None:
-        """Look at a step's result; on a GPU at the previous one's.
+    def check(self, step: int, result: StepResult, *, wait: bool = False) -> list[tuple[int, bool]]:
+        """Read a step's check; on a GPU the previous step's, and with `wait` this step's too.
+
+        Returns:
+            (step, whether its update is made) of each check that was read.
+        Raises:
+            NonFiniteError: by mode "stop", after 10 skips in a row, or where the weights themselves are not finite.
+        """
+        if not result.finite.is_cuda:
+            return [(step, self._act(_Seen(step, result, result.finite)))]
+        found = self.settle()
+        self._pending = _Seen(step, result, result.finite.to("cpu", non_blocking=True), torch.cuda.Event())
+        self._pending.ready.record()
+        return found + (self.settle() if wait else [])
+
+    def settle(self) -> list[tuple[int, bool]]:
+        """Read a check that is still outstanding; see `check`."""
+        seen, self._pending = self._pending, None
+        if seen is None:
+            return []
+        seen.ready.synchronize()
+        return [(seen.step, self._act(seen))]
+
+    def check_weights(self, step: int) -> None:
+        """Refuse weights that are not finite; before they are saved. Collective.
 
         Raises:
-            NonFiniteError: by mode "stop", or after 10 skips in a row.
+            NonFiniteError: names the parameters.
         """
-        seen = _Seen(step, result.loss, result.grad_norm, result.finite, result.norms, result.scale)
-        if result.finite.is_cuda:
-            seen.finite = result.finite.to("cpu", non_blocking=True)
-            seen.ready = torch.cuda.Event()
-            seen.ready.record()
-            seen, self._pending = self._pending, seen
-            if seen is None:
-                return
-            seen.ready.synchronize()
-        self._act(seen)
+        names, values = list(self.parameters), [local(p.detach()) for p in self.parameters.values()]
+        largest = torch._foreach_norm([v if v.numel() else v.new_zeros(1) for v in values], float("inf"))
+        bad = [name for name, ok in zip(names, torch.isfinite(torch.stack(largest)).tolist(), strict=True) if not ok]
+        if not self.world.agree(int(bool(bad))):
+            return
+        self._write({"step": step, "parameters": bad})
+        where = f": {bad[0]}" + (f" and {len(bad) - 1} more" if len(bad) > 1 else "") if bad else ""
+        raise NonFiniteError(
+            f"step {step}: weights are not finite{where}; they are not saved. A lower --lr may help; the run resumes "
+            f"from its last checkpoint. Report: {self.report}"
+        )
 
-    def settle(self) -> None:
-        """Look at what is still outstanding; call before saving, so that nothing poisoned goes unnoticed."""
-        seen, self._pending = self._pending, None
-        if seen is not None:
-            seen.ready.synchronize()
-            self._act(seen)
-
-    def _act(self, seen: _Seen) -> None:
+    def _act(self, seen: _Seen) -> bool:
+        """Whether the update is made."""
         if bool(seen.finite):
             self.in_a_row = 0
-            return
-        loss, norm = float(seen.loss), float(seen.grad_norm)
+            return True
+        result = seen.result
+        loss, norm = float(result.loss), float(result.grad_norm)
         what = f"step {seen.step}: loss {loss}, gradient norm {norm}"
-        if seen.scale is not None and float(seen.scale) > 1 and math.isfinite(loss):
-            if self.writes:  # float16's way of finding its scale
-                log.info("%s: beyond float16 at loss scale %g; step not made, scale halved", what, float(seen.scale))
-            return
+        if result.scale is not None and float(result.scale) > 1 and math.isfinite(loss):
+            if self.world.is_main:  # float16 looks for its scale
+                log.info("%s: beyond float16 at loss scale %g; step not made, scale halved", what, float(result.scale))
+            return False
+        bad = [name for name, ok in zip(self.parameters, torch.isfinite(result.norms).tolist(), strict=True) if not ok]
+        found = {"step": seen.step, "loss": str(loss), "grad_norm": str(norm), "parameters": bad}
         if self.mode == "stop":
-            self._write(seen, loss, norm)
-            raise NonFiniteError(f"{what}: not finite; the update was not made. What was seen: {self.report}")
+            self._write({**found, **self.describe(seen.step)})
+            raise NonFiniteError(f"{what}: not finite; the update was not made. Report: {self.report}")
+        self.check_weights(seen.step)  # skipping would not help
         self.skipped += 1
         self.in_a_row += 1
-        if self.in_a_row >= MOST_SKIPS_IN_A_ROW:
-            self._write(seen, loss, norm)
+        if self.in_a_row >= MAX_SKIPS_IN_A_ROW:
+            self._write({**found, **self.describe(seen.step)})
             raise NonFiniteError(
-                f"{what}: not finite for the {self.in_a_row}th step in a row; giving up. What was seen: {self.report}"
+                f"{what}: not finite for the {self.in_a_row}th step in a row; giving up. Report: {self.report}"
             )
-        if self.writes:
+        if self.world.is_main:
             log.warning("%s: not finite; step skipped (%d in all, %d in a row)", what, self.skipped, self.in_a_row)
+        return False
 
-    def _write(self, seen: _Seen, loss: float, norm: float) -> None:
-        if not self.writes:
-            return
-        finite = torch.isfinite(seen.norms).tolist()
-        found = {
-            "step": seen.step,
-            "loss": str(loss),
-            "grad_norm": str(norm),
-            "parameters": [name for name, ok in zip(self.names, finite, strict=True) if not ok],
-            **self.describe(seen.step),
-        }
-        write_json(self.report, found)
+    def _write(self, found: dict[str, Any]) -> None:
+        if self.world.is_main:
+            write_json(self.report, found)

@@ -11,6 +11,7 @@ import logging
 import torch
 from torch.distributed.tensor import DTensor
 
+from danalab.train.step.batch import Batch
 from danalab.train.step.gradients import GradientStep
 from danalab.train.step.optimizer_driver import OptimizerDriver
 from danalab.train.system.errors import explain_errors
@@ -26,12 +27,10 @@ def check_memory(
     gradients: GradientStep,
     driver: OptimizerDriver,
     *,
-    micro_batch: int,
-    seq_len: int,
     device: torch.device,
     state_share: float = 1.0,
 ) -> float:
-    """Compute the gradients of `micro_batch` sequences of `seq_len`, and forget them. Collective.
+    """Compute the gradients of a full micro-batch and drop them. Collective.
 
     Args:
         state_share: how much of the optimizer's state this rank keeps of what its weights have.
@@ -40,10 +39,11 @@ def check_memory(
     Raises:
         UserError: memory does not suffice; says which flags to change.
     """
-    random = random_state()
+    random, micro_batch, seq_len = random_state(), gradients.micro_batch, gradients.seq_len
+    assert seq_len is not None
     with explain_errors(micro_batch, seq_len):
         tokens = torch.zeros(micro_batch, seq_len, dtype=torch.int64)
-        gradients.of_labels(tokens, tokens)
+        gradients.of_labels(Batch(tokens, tokens))
         weights = [p.to_local() if isinstance(p, DTensor) else p for p in driver.parameters]
         copies = COPIES + (0 if any(driver.optimizer.state.values()) else MOMENTS * state_share)
         room = torch.empty(int(copies * sum(p.numel() for p in weights)), dtype=torch.float32, device=device)

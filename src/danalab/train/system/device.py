@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import shutil
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -60,6 +65,11 @@ def autocast_dtype(name: str | None, device: torch.device) -> torch.dtype | None
     if device.type == "cpu" and not _multiplies_bfloat16():
         log.warning("bfloat16 is slower than float32 on a CPU that has no instructions for its products")
     return torch.bfloat16
+
+
+def autocast_context(dtype: torch.dtype | None, device: torch.device) -> Callable[[], AbstractContextManager[Any]]:
+    """Makes the context manager of forward computations; `dtype` as `autocast_dtype` gives it."""
+    return contextlib.nullcontext if dtype is None else partial(torch.autocast, device.type, dtype=dtype)
 
 
 def _multiplies_bfloat16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:

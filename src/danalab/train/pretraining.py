@@ -1,0 +1,103 @@
+"""Pre-training as a stage: windows of a token stream, cross-entropy, validation loss on a held-out split."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Generator
+from contextlib import closing
+from typing import Any
+
+import numpy as np
+import torch
+
+from danalab.data import Dataset
+from danalab.data.order.batches import Batches
+from danalab.errors import UserError
+from danalab.train.config.run_spec import RunSpec
+from danalab.train.evaluation.evaluator import FIXED_BATCH, ValidationLoss
+from danalab.train.parallel.world import World
+from danalab.train.run.folder import RunFolder
+from danalab.train.stage import BatchSource, Consumption, Stage
+from danalab.train.step.batch import Batch
+from danalab.train.step.loss import CrossEntropy
+from danalab.train.step.router_balance import RouterBalance
+
+log = logging.getLogger(__name__)
+
+
+class TokenBatches(BatchSource):
+    """Batches of a dataset, a function of the step; a thread assembles them ahead."""
+
+    def __init__(self, batches: Batches, *, pin_memory: bool, **description: Any):
+        """Args:
+        pin_memory: page-locked memory, which a GPU copies beside its work.
+        description: goes into reports about a batch.
+        """
+        self._batches, self._pin_memory, self._description = batches, pin_memory, description
+
+    def iterate(self, start_step: int = 0) -> Generator[Batch]:
+        """See `BatchSource.iterate`."""
+        with closing(self._batches.iterate(start_step, pin_memory=self._pin_memory)) as batches:  # ends the thread
+            for inputs, targets in batches:
+                yield Batch(inputs, targets)
+
+    def describe(self, step: int) -> dict[str, Any]:
+        """Numbers of this rank's windows, the seed and the length."""
+        return {"windows": [int(window) for window in self._batches.windows(step)], **self._description}
+
+
+def pretraining(
+    spec: RunSpec,
+    dataset: Dataset,
+    folder: RunFolder,
+    world: World,
+    device: torch.device,
+    autocast: Callable[[], Any],
+) -> Stage:
+    """The stage of `danalab train`. Keeps the tokenizer in the run folder.
+
+    Raises:
+        UserError: the data has no validation split, or too few tokens.
+    """
+    config = spec.config
+    batches = dataset.batches(
+        seed=config.data_seed,
+        global_batch=spec.batches.batch,
+        seq_len=spec.seq_len,
+        length=spec.batches.length,
+        packing=config.packing,
+        rank=world.dp_rank,
+        world_size=world.dp_size,
+    )
+    if world.is_main and (packing := batches.report()) is not None:
+        log.info("packing: %s", packing)
+    val = dataset.open_split("val")
+    val.check_vocab(spec.model.vocab_size)
+    validation = ValidationLoss(
+        val.sequential(spec.seq_len),
+        _keep_tokenizer(val, folder, world),
+        batch_size=config.batch_size or 1,
+        n_fixed=config.eval_batches * FIXED_BATCH,
+        autocast=autocast,
+        device=device,
+        world=World.single() if world.layout.backend == "diloco" else world,
+    )
+    balance = None if spec.model.sparsity is None else RouterBalance(spec.model, device)
+    return Stage(
+        TokenBatches(batches, pin_memory=device.type == "cuda", data_seed=config.data_seed, seq_len=spec.seq_len),
+        CrossEntropy(config.z_loss, config.hoyer_loss, balance),
+        Consumption(spec.batches.tokens, spec.batches.sequences, spec.flops),
+        [validation],
+    )
+
+
+def _keep_tokenizer(dataset: Dataset, folder: RunFolder, world: World) -> np.ndarray | None:
+    """Copy the tokenizer into the run folder; returns the bytes of each token, None where there is no tokenizer."""
+    try:
+        if world.is_main and not (folder.tokenizer_folder / "tokenizer.json").is_file():
+            dataset.tokenizer.save(folder.tokenizer_folder)
+        return dataset.token_bytes
+    except UserError as error:
+        if world.is_main:
+            log.warning("no bits per byte, and no text from this run: %s", error)
+        return None

@@ -1,0 +1,76 @@
+"""A stage of training: batches, loss, evaluation. Pre-training is one (`danalab.train.pretraining`).
+
+Trainer = loop, optimizer, checkpoints, metrics          Stage = what differs between pre-training, SFT and RL
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Any, Protocol
+
+from torch import nn
+
+from danalab.train.step.batch import Batch
+from danalab.train.step.loss import Loss
+
+
+class BatchSource:
+    """Batches of a run.
+
+    The trainer asks for the batch of a step after the update of the step before, so a source may sample from the
+    model that is trained (on-policy). A source whose batches depend on the step alone may read ahead in `iterate`.
+    """
+
+    def batch(self, step: int) -> Batch:
+        """This rank's part of the batch of a 0-based step."""
+        raise NotImplementedError
+
+    def iterate(self, start_step: int = 0) -> Iterator[Batch]:
+        """Batches from a step on, each made when it is asked for. A generator is closed when training ends."""
+        return (self.batch(step) for step in count(start_step))
+
+    def describe(self, step: int) -> dict[str, Any]:
+        """Plain values that identify the batch of a step, for a report about it."""
+        return {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain values for a checkpoint: the state after the last batch that was used."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore `state_dict`."""
+
+
+class Evaluator(Protocol):
+    """Measures a model."""
+
+    def evaluate(
+        self, model: nn.Module, step: int, should_stop: Callable[[], bool], *, final: bool
+    ) -> dict[str, float | None] | None:
+        """Metrics by name after `step` steps, for a row and the summary; None where `should_stop` became true.
+
+        Args: final: at the end of the run, where a full pass is due. Collective.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Consumption:
+    """Totals after a number of steps."""
+
+    tokens: Callable[[int], int]
+    sequences: Callable[[int], int]
+    flops: Callable[[int], float]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """See the module."""
+
+    batches: BatchSource
+    loss: Loss
+    consumption: Consumption
+    evaluators: Sequence[Evaluator] = ()
+    """None: the run has no validation."""
