@@ -224,6 +224,26 @@ def test_a_gradient_that_some_ranks_lack_counts_as_zero_there_and_one_that_all_l
         assert clocks == [0, 0] + [1] * 8
 
 
+def uneven_passes(rank: int, ranks: int, overlap: bool) -> list[Tensor]:
+    """Two backward passes a step, all of them sent; in a pass rank 1 has no gradient for a block in the middle."""
+    model = tiny()
+    optimizer = sharded("adana", model, overlap=overlap)
+    for step in range(3):
+        for k in range(2):
+            present = [p for name, p in model.named_parameters() if rank == 0 or step == k or "blocks.1" not in name]
+            torch.stack([p.sum() * (step + k + 1) / 4 for p in present]).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return weights(model)
+
+
+def test_with_overlap_every_backward_pass_sends_the_same_buckets_whatever_gradients_a_rank_lacks():
+    want = run_ranks(uneven_passes, 2, False)
+    found = run_ranks(uneven_passes, 2, True, seconds=30.0)
+    assert same(found[0], found[1])
+    assert same(found[0], want[0])
+
+
 def rehearsal(rank: int, ranks: int) -> bool:
     model = tiny()
     optimizer = sharded("d-muon", model)

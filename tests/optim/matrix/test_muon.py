@@ -257,3 +257,14 @@ def test_a_state_dict_of_another_optimizer_is_refused():
     model = tiny()
     with pytest.raises(UserError, match="another optimizer"):
         build_optimizer("muon", model).load_state_dict(build_optimizer("manau", model).state_dict())
+
+
+def test_a_factor_on_the_learning_rate_of_a_mixed_group_scales_matrices_and_the_rest():
+    matrix, bias = torch.nn.Parameter(torch.ones(4, 4)), torch.nn.Parameter(torch.ones(4))
+    groups = [{"params": [matrix, bias], "lr_factor": 0.5}, {"params": [torch.nn.Parameter(torch.ones(3))]}]
+    optimizer = build_optimizer("muon", groups, lr=0.02)
+    assert [(group["use_muon"], group["lr"]) for group in optimizer.param_groups] == [
+        (True, 0.01),
+        (False, pytest.approx(0.0015)),
+        (False, pytest.approx(0.003)),
+    ]

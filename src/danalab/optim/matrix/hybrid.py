@@ -52,6 +52,11 @@ class HybridOptimizer(RuleOptimizer):
         except (TypeError, ValueError) as error:
             raise error if isinstance(error, UserError) else UserError(f"{self.name}: {error}") from error
 
+    @staticmethod
+    def split_group(owner: str, group: Any) -> list[dict[str, Any]]:
+        """See the function."""
+        return split_group(owner, group)
+
     def other_settings(self, lr: float) -> dict[str, Any]:
         """Settings of a group of the rest, where it doesn't have its own; `lr` is that of the matrices."""
         return {}

@@ -22,7 +22,7 @@ def adapted(spec: OptimizerSpec, params: Iterable[Any], lr: Any, settings: dict[
     Raises:
         UserError: see `DTensorAdapter`; or a factor for an optimizer that has one rate for all groups.
     """
-    groups = named_groups(spec.name, params)
+    groups = parameter_groups(spec, spec.name, params)
     factors = [group.pop("lr_factor", 1.0) for group in groups]
     if spec.one_rate and len(set(factors)) > 1:
         raise UserError(
@@ -36,6 +36,17 @@ def adapted(spec: OptimizerSpec, params: Iterable[Any], lr: Any, settings: dict[
                 if rate in group:
                     group[rate] = group[rate] * factor
     return optimizer
+
+
+def parameter_groups(spec: OptimizerSpec, owner: str, params: Iterable[Any]) -> list[dict[str, Any]]:
+    """Groups whose "params" are (name, parameter), split as the optimizer's class splits them.
+
+    Args:
+        owner: the optimizer, for messages.
+    """
+    groups = named_groups(owner, params)
+    split = getattr(spec.build, "split_group", None)
+    return groups if split is None else [part for group in groups for part in split(owner, group)]
 
 
 def _built(

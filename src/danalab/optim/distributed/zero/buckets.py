@@ -158,18 +158,22 @@ class BucketTraffic:
 
 
 class SharedGradients:
-    """The gradients of all buckets. All ranks call the same methods in the same order."""
+    """The gradients of all buckets. All ranks call the same methods in the same order.
+
+    A rank sends either all buckets, in their order, or none: which gradients it lacks changes no message.
+    """
 
     def __init__(
         self, traffic: Sequence[BucketTraffic], params: Sequence[Tensor], group: Any, ranks: int, overlap: bool
     ):
         """Args:
-        params: all parameters, by whose numbers pieces go.
+        params: all parameters, which pieces refer to by index.
         overlap: send gradients during the backward pass.
         """
         self._traffic, self._params, self._group, self._ranks = traffic, params, group, ranks
         self._holding = False
-        self._next = 0  # bucket that is sent next during a backward pass
+        self._next: int | None = None
+        """The bucket to send next in this backward pass; None outside of one."""
         if overlap:
             for each in traffic:
                 for i in each.bucket.parameters:
@@ -185,15 +189,34 @@ class SharedGradients:
         finally:
             self._holding = False
 
+    def _on_gradient(self, traffic: BucketTraffic, parameter: int, _: Tensor) -> None:
+        if self._holding:
+            return
+        if self._next is None:
+            self._next = 0
+            torch.autograd.Variable._execution_engine.queue_callback(self._end_pass)  # pyright: ignore
+        traffic.arrived(parameter)
+        while self._next < len(self._traffic) and self._traffic[self._next].complete:
+            self._send_next()
+
+    def _end_pass(self) -> None:
+        """Send the buckets that wait for gradients which this backward pass does not have."""
+        while self._next is not None and self._next < len(self._traffic):
+            self._send_next()
+        self._next = None
+
+    @torch.no_grad()
+    def _send_next(self) -> None:
+        assert self._next is not None
+        self._traffic[self._next].launch_reduce()
+        self._next += 1
+
     def launch(self) -> None:
-        """Send what has not been sent, in the order of buckets, which all ranks share."""
-        for traffic in self._traffic[self._next :]:
-            if traffic.has_gradients or (traffic.grads is None and not traffic.is_reducing):
-                traffic.launch_reduce()
-        for traffic in self._traffic[: self._next]:
-            if traffic.has_gradients:
-                traffic.launch_reduce()
-        self._next = 0
+        """Send all buckets if a gradient has not been sent, or none was sent since the last step."""
+        self._end_pass()  # of a backward pass that failed
+        if any(each.has_gradients or (each.grads is None and not each.is_reducing) for each in self._traffic):
+            for each in self._traffic:
+                each.launch_reduce()
 
     def finish(self) -> None:
         """Wait for all that is under way."""
@@ -204,7 +227,7 @@ class SharedGradients:
         """Drop the averaged gradients."""
         for traffic in self._traffic:
             traffic.forget()
-        self._next = 0
+        self._next = None
 
     def owned(self) -> Iterator[tuple[Piece, Tensor]]:
         """The averaged gradients of this rank's pieces, of those that have one."""
@@ -241,17 +264,6 @@ class SharedGradients:
         if self._ranks > 1:
             dist.all_reduce(found, group=self._group)
         return not bool(found)
-
-    def _on_gradient(self, traffic: BucketTraffic, parameter: int, _: Tensor) -> None:
-        if self._holding:
-            return
-        traffic.arrived(parameter)
-        with torch.no_grad():
-            while self._next < len(self._traffic) and self._traffic[self._next].complete:
-                self._traffic[self._next].launch_reduce()
-                self._next += 1
-            if self._next == len(self._traffic):
-                self._next = 0  # another backward pass may follow
 
 
 def _reduce_scatter() -> Any:

@@ -9,15 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from danalab.errors import UserError, nearest
-from danalab.optim.core.groups import called, named_groups, require_some
+from danalab.optim.core.groups import called, require_some
 from danalab.optim.core.optimizer import RuleOptimizer
 from danalab.optim.core.state import parameter_name
 from danalab.optim.distributed import require_supported
 from danalab.optim.distributed.dtensor.adapter import DTensorAdapter
-from danalab.optim.distributed.dtensor.build import adapted
+from danalab.optim.distributed.dtensor.build import adapted, parameter_groups
 from danalab.optim.distributed.shards import TensorShard
 from danalab.optim.distributed.zero.layout import Bucket, Content, Piece
-from danalab.optim.matrix.hybrid import HybridOptimizer, split_group
 from danalab.optim.matrix.newton_schulz import flops, matrix_shape
 from danalab.optim.registry import groups_of
 from danalab.optim.registry.spec import OptimizerSpec
@@ -32,15 +31,9 @@ def groups_for(spec: OptimizerSpec, model_or_params: Any) -> list[dict[str, Any]
         UserError: there are none.
     """
     given = groups_of(spec, model_or_params) if isinstance(model_or_params, nn.Module) else model_or_params
-    groups = named_groups(OWNER, given)
+    groups = parameter_groups(spec, OWNER, given)
     require_some(OWNER, groups)
-    if _is_hybrid(spec):
-        groups = named_groups(OWNER, [part for group in groups for part in split_group(OWNER, group)])
     return groups
-
-
-def _is_hybrid(spec: OptimizerSpec) -> bool:
-    return isinstance(spec.build, type) and issubclass(spec.build, HybridOptimizer)
 
 
 def content(spec: OptimizerSpec, group: Mapping[str, Any], name: str, p: Tensor) -> Content:
@@ -51,7 +44,7 @@ def content(spec: OptimizerSpec, group: Mapping[str, Any], name: str, p: Tensor)
     """
     if getattr(p, "device_mesh", None) is not None:
         raise UserError(f"{OWNER}: {called(name, p)} is a DTensor already; use '{spec.name}' itself with FSDP2")
-    matrix = bool(group.get("use_muon")) if _is_hybrid(spec) else not spec.elementwise
+    matrix = group["use_muon"] if hasattr(spec.build, "split_group") else not spec.elementwise
     # An element costs about as much as 100 multiplications: it is memory that is slow.
     cost = 100.0 * p.numel()
     if matrix and p.ndim > 1:
