@@ -1,7 +1,7 @@
-"""The settings tables of docs/optimizers.md, made from the registry.
+"""The settings tables of docs/optimizers.md, generated from the registry.
 
-The page is written by hand, but for what stands between `<!-- settings: NAME -->` and `<!-- end -->`: that is replaced.
-`python docs/build_optimizers.py` does so; a test holds page and registry together.
+The page is written by hand, except for the text between `<!-- settings: NAME -->` and `<!-- end -->`, which
+`python docs/build_optimizers.py` replaces. A test compares page and registry.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from danalab.optim import list_optimizers, optimizer_spec
 from danalab.optim.registry.spec import OptimizerSpec
 
 HOW = ("foreach", "fused", "capturable", "differentiable", "maximize", "stochastic_rounding")
-"""Settings that say how to compute or in which direction: explained once, not in every table."""
+"""Settings shared by most optimizers: explained once, not in every table."""
 
 DECAY = {
-    "independent": "independent: times the schedule factor lr / peak_lr alone",
-    "coupled": "coupled: times the learning rate",
+    "independent": "independent: multiplied by the schedule factor lr / peak_lr only",
+    "coupled": "coupled: multiplied by the learning rate",
     "none": "none",
 }
 
@@ -27,10 +27,10 @@ _BARE = re.compile(r"<!-- settings: \S+ -->\n(?!.*?<!-- end -->)", re.DOTALL)
 
 
 def refresh(page: str) -> str:
-    """The page with all tables anew.
+    """The page with all tables regenerated.
 
     Raises:
-        UserError: an optimizer without a place on the page, a place without an optimizer, or one that is not closed.
+        UserError: an optimizer without a block on the page, a block without an optimizer, or one that is not closed.
     """
     if _BARE.search(page):
         raise UserError("docs/optimizers.md: a block '<!-- settings: NAME -->' has no '<!-- end -->'")
@@ -46,7 +46,7 @@ def refresh(page: str) -> str:
 
 
 def block(spec: OptimizerSpec) -> str:
-    """What the registry knows of an optimizer, in Markdown between its marks."""
+    """The registry entry of an optimizer as Markdown, between its markers."""
     lines = [f"<!-- settings: {spec.name} -->", "", f"{spec.summary[0].upper()}{spec.summary[1:]}. {_facts(spec)}", ""]
     own = {name: setting for name, setting in spec.settings.items() if name not in HOW}
     if own:
@@ -61,15 +61,15 @@ def block(spec: OptimizerSpec) -> str:
 def _facts(spec: OptimizerSpec) -> str:
     facts = [f"Weight decay is {DECAY[spec.decay]}."]
     if spec.log_time:
-        facts.append("Lives in logarithmic time: has `coefficients()`, `collect_stats()` and `update_rms()`.")
+        facts.append("Logarithmic time: has `coefficients()`, `collect_stats()` and `update_rms()`.")
     if spec.train_eval:
         facts.append("Call `optimizer.train()` before training and `optimizer.eval()` before evaluation and saving.")
     if spec.closure:
         facts.append("`step` needs a closure.")
     if spec.hessian:
-        facts.append("Wants a Hessian estimate: `hessian_is_due()`, `update_hessian()`.")
+        facts.append("Needs Hessian estimates: `hessian_is_due()`, `update_hessian()`.")
     if not spec.per_parameter:
-        facts.append("Parameters are coupled by a statistic over all of them.")
+        facts.append("A statistic over all parameters couples them.")
     if spec.advice:
         facts.append(f"Note: {spec.advice}.")
     if spec.aliases:
