@@ -18,7 +18,7 @@ SOURCE = ROOT / "src"
 LAYERS = ["optim", "scaling", "models", "data", "inference", "train", "chat", "ladder", "report", "benchmarks", "cli"]
 """Lowest first: a room may use those before it."""
 RANK = {layer: number for number, layer in enumerate(LAYERS)} | {"showcase": LAYERS.index("benchmarks")}
-COMMON = {"errors", "files", "registry"}
+COMMON = {"colors", "errors", "files", "registry"}
 THEORY = {"theory", "optim"} | COMMON
 USERS_OF_THEORY = {"theory", "report", "cli"}
 LARGEST_FOLDER, LONGEST_FILE = 16, 600
