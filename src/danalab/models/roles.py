@@ -26,4 +26,4 @@ KIND_OF_ROLE = {
     "head": "head",
     **dict.fromkeys(("gain", "zero_centered_gain", "bias", "oscillator", "convolution", "decay"), "vector"),
 }
-"""Role -> parameter kind of `danalab.optim.core.kinds`, by which optimizers group."""
+"""Role -> parameter kind of `danalab.optim.core.groups`, by which optimizers group."""

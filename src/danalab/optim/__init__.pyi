@@ -1,4 +1,4 @@
-from .core.kinds import parameter_kinds as parameter_kinds
+from .core.groups import parameter_kinds as parameter_kinds
 from .distributed.zero import DistributedMuonAdamW as DistributedMuonAdamW
 from .elementwise.adamw_decaying_wd import AdamWDecayingWD as AdamWDecayingWD
 from .elementwise.adana import ADana as ADana

@@ -28,7 +28,7 @@ try:
 except ImportError as error:
     raise MissingExtra("optax", "theory", "danalab.optim.optax") from error
 
-from danalab.optim.core.settings import check_first_decay
+from danalab.optim.core.checks import check_first_decay
 from danalab.optim.jax_rules import Moments, dana_step, zero_moments
 
 __all__ = ["DanaState", "adana", "dana_mk4", "dana_star", "dana_star_mk4"]

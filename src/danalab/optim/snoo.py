@@ -20,8 +20,7 @@ import torch
 from torch import Tensor
 
 from danalab.errors import UserError
-from danalab.optim.core.dummy_step import is_rehearsal
-from danalab.optim.core.state import local, moment_dtype, parameter_name
+from danalab.optim.core.state import is_dummy_step, local, moment_dtype, parameter_name
 
 OUTER_SETTINGS = {"k": "outer_k", "lr_outer": "outer_lr", "mu": "outer_mu"}
 """Arguments of `SNOO` and the keys that they have in the parameter groups, where no inner optimizer has keys alike."""
@@ -143,7 +142,7 @@ class SNOO(torch.optim.Optimizer):
     @torch.no_grad()
     def _begin(self) -> list[tuple[dict[str, Any], Tensor]]:
         """The parameters that take part in this step, with their groups; none in a rehearsal."""
-        if is_rehearsal(self.param_groups):
+        if is_dummy_step(self.param_groups):
             return []
         held = [p for group in self.param_groups for p in group["params"]]
         if len(held) != len(self._outer) or not all(p in self._outer for p in held):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import logging
 import os
 
@@ -12,8 +13,8 @@ from torch._dynamo.utils import counters
 
 from danalab.errors import UserError
 from danalab.optim import AdamWDecayingWD, ADana, DanaMK4, DanaStar, DanaStarMK4
-from danalab.optim.backends import choice as ways
-from danalab.optim.backends import native
+from danalab.optim.backends import choice, native
+from danalab.optim.elementwise.adana import ADANA
 
 ALL = [ADana, DanaMK4, DanaStar, DanaStarMK4, AdamWDecayingWD]
 
@@ -140,10 +141,10 @@ def test_graph_skips_a_step_on_the_device():
 def fresh_cache(monkeypatch, tmp_path):
     monkeypatch.setenv("DANALAB_CACHE", str(tmp_path / "cache"))
     native.library.cache_clear()
-    ways._native_is_there.cache_clear()
+    choice._kernels_are_available.cache_clear()
     yield tmp_path / "cache"
     native.library.cache_clear()
-    ways._native_is_there.cache_clear()
+    choice._kernels_are_available.cache_clear()
 
 
 def test_without_a_compiler_fused_is_refused_and_the_choice_falls_on_plain_torch(fresh_cache, monkeypatch, caplog):
@@ -154,7 +155,10 @@ def test_without_a_compiler_fused_is_refused_and_the_choice_falls_on_plain_torch
     assert "\n" not in str(caught.value)
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
-            assert ways.choose({"fused": None, "foreach": None, "capturable": False}, "cpu", 1 << 30) is ways.eager
+            assert (
+                choice.choose_backend(ADANA, {"fused": None, "foreach": None, "capturable": False}, "cpu")
+                is choice.eager
+            )
     assert len(caplog.records) == 1
 
 
@@ -185,18 +189,35 @@ def test_a_cache_that_others_can_write_to_is_refused(fresh_cache):
         native.library()
 
 
+DEFAULTS = {"fused": None, "foreach": None, "capturable": False}
+
+
 @pytest.mark.parametrize(
-    ("flags", "device", "numel", "want"),
+    ("flags", "device", "want"),
     [
-        ({"fused": None}, "cpu", 10, ways.eager),
-        ({"fused": None}, "cpu", 1 << 24, native.fused),
-        ({"fused": False}, "cpu", 1 << 24, ways.eager),
-        ({"fused": True}, "cpu", 10, native.fused),
-        ({"foreach": True}, "cpu", 1 << 24, ways.foreach),
-        ({"foreach": False}, "cpu", 1 << 24, ways.eager),
-        ({"fused": None}, "cuda", 10, ways.foreach),
-        ({"fused": None, "capturable": True}, "cuda", 10, ways.eager),
+        ({}, "cpu", native.fused),
+        ({"fused": False}, "cpu", choice.eager),
+        ({"fused": True}, "cpu", native.fused),
+        ({"foreach": True}, "cpu", choice.foreach),
+        ({"foreach": False}, "cpu", choice.eager),
+        ({}, "cuda", choice.foreach),
+        ({"capturable": True}, "cuda", choice.eager),
     ],
 )
-def test_choice_of_a_way(flags, device, numel, want):
-    assert ways.choose({"fused": None, "foreach": None, "capturable": False, **flags}, device, numel) is want
+def test_choice_of_a_back_end(flags, device, want):
+    assert choice.choose_backend(ADANA, {**DEFAULTS, **flags}, device) is want
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_rule_with_a_reference_alone_is_stepped_eagerly_and_other_back_ends_are_refused(device):
+    bare = dataclasses.replace(ADANA, foreach=None, kernel_scalars=None)
+    assert choice.choose_backend(bare, DEFAULTS, device) is choice.eager
+
+    class Bare(ADana):
+        rule = bare
+
+    (p,) = params([(1 << 20,)])
+    Bare([p], lr=0.1).step()
+    for flag in ("fused", "foreach"):
+        with pytest.raises(UserError, match=f"leave {flag}=True out"):
+            Bare([p], lr=0.1, **{flag: True})

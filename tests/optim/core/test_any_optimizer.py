@@ -15,8 +15,8 @@ from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 
 from danalab.errors import UserError
 from danalab.optim import DistributedMuonAdamW, build_optimizer, list_optimizers, optimizer_spec
+from danalab.optim.core.checks import MAY_BE_NONE
 from danalab.optim.core.parse_settings import kind_of
-from danalab.optim.core.settings import MAY_BE_NONE
 from danalab.optim.distributed.dtensor.adapter import DTensorAdapter
 
 pytest.importorskip("pytorch_optimizer")

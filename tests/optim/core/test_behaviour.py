@@ -124,7 +124,7 @@ def test_omega_and_horizon_give_omega_over_time():
         ({"weight_decay": -0.1}, "weight_decay"),
         ({"wd_ts": 0.0}, "wd_ts"),
         ({"weight_decay": 100.0, "wd_ts": 1.0}, "first step"),
-        ({"omega": 4.0, "weight_decay": 0.1, "horizon": 100}, "two forms"),
+        ({"omega": 4.0, "weight_decay": 0.1, "horizon": 100}, "both set the weight decay"),
         ({"omega": 4.0}, "horizon"),
         ({"horizon": 100}, "omega"),
         ({"omega": 4.0, "horizon": 100, "wd_ts": 3.0}, "both"),

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from danalab.optim import ADana, AutoDana, Dana, SignDana
-from danalab.optim.core.signal import noise_floor
+from danalab.optim.core.stats import noise_floor
 
 WAYS = {"eager": {"fused": False}, "foreach": {"foreach": True}, "fused": {"fused": True}}
 

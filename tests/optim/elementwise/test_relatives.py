@@ -23,9 +23,9 @@ SETTINGS = {
     AutoDana: {"omega": 0.5, "horizon": 200},
 }
 ALL = list(SETTINGS)
-WAYS = {"eager": {"fused": False}, "foreach": {"foreach": True}, "fused": {"fused": True}}
+BACKENDS = {"eager": {"fused": False}, "foreach": {"foreach": True}, "fused": {"fused": True}}
 each = pytest.mark.parametrize("cls", ALL)
-each_way = pytest.mark.parametrize("flags", WAYS.values(), ids=WAYS)
+each_backend = pytest.mark.parametrize("flags", BACKENDS.values(), ids=BACKENDS)
 
 
 def made(*shapes: tuple[int, ...], seed: int = 0, dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
@@ -47,9 +47,9 @@ def flat(params: list[torch.Tensor]) -> torch.Tensor:
     return torch.cat([p.detach().flatten() for p in params])
 
 
-@each_way
+@each_backend
 @each
-def test_ways_agree_to_1e6_over_100_steps_in_float32(cls, flags):
+def test_back_ends_agree_to_1e6_over_100_steps_in_float32(cls, flags):
     finished = []
     for chosen in ({"fused": False}, flags):
         params = made((64, 33), (33,), (7, 5, 3))
@@ -65,7 +65,7 @@ def test_ways_agree_to_1e6_over_100_steps_in_float32(cls, flags):
 @each
 def test_float64_takes_the_same_way(cls):
     finished = []
-    for chosen in WAYS.values():
+    for chosen in BACKENDS.values():
         params = made((9, 4), (5,), dtype=torch.float64)
         train(cls(params, lr=3e-3, **SETTINGS[cls], **chosen), range(20))
         finished.append(flat(params))
@@ -87,7 +87,7 @@ def test_threads_and_cuts_do_not_change_a_bit(cls):
     assert torch.equal(*finished)
 
 
-@each_way
+@each_backend
 @each
 def test_a_parameter_without_gradient_is_left_alone(cls, flags):
     still, moved = made((3,), (3,))
@@ -99,7 +99,7 @@ def test_a_parameter_without_gradient_is_left_alone(cls, flags):
     assert [optimizer.state[p]["step"].item() for p in (still, moved)] == [0, 1]
 
 
-@each_way
+@each_backend
 @each
 def test_ascent_is_descent_on_the_negative(cls, flags):
     finished = []
@@ -195,7 +195,7 @@ def test_state_of_another_member_is_refused(cls):
         cls([p]).load_state_dict(ADana([p]).state_dict())
 
 
-@each_way
+@each_backend
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @each
 def test_sixteen_bits_take_the_float32_step_rounded_once(cls, dtype, flags):
@@ -209,7 +209,7 @@ def test_sixteen_bits_take_the_float32_step_rounded_once(cls, dtype, flags):
     torch.testing.assert_close(narrow, wide.to(dtype))
 
 
-@each_way
+@each_backend
 @each
 def test_stochastic_rounding_keeps_small_updates_in_the_mean(cls, flags):
     moved = {}

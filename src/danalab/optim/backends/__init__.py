@@ -1,1 +1,1 @@
-"""Ways to compute a step: eager reference, foreach lists, the compiled graph, the native CPU kernel."""
+"""Back ends of an optimizer step: eager (the reference), foreach, native (C++ on CPUs) and compiled (torch.compile)."""

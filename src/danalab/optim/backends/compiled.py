@@ -1,8 +1,8 @@
-"""The fused way on accelerators: the pure update traced by torch.compile into kernels that make one pass over memory.
+"""The compiled back end for accelerators: torch.compile turns the pure update into kernels with one pass over memory.
 
-A list of parameters becomes one graph, whose writes are `_foreach_copy_`, so that inductor fuses across parameters as
-well as within them. Scalars enter as one tensor, so no change of them compiles anything again; another list of
-parameters (shapes, dtypes, strides) has a graph of its own.
+A list of parameters becomes one graph, whose writes are `_foreach_copy_`, so that inductor fuses across parameters too.
+Scalars enter as one tensor: changing them recompiles nothing. Another list of parameters (shapes, dtypes, strides) has
+its own graph.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def fused(rule: Rule, batches: list[Batch]) -> None:
 
     for batch in batches:
         random = batch.group["stochastic_rounding"] and batch.params[0].dtype in (torch.bfloat16, torch.float16)
-        # Random rounding follows on a float32 copy: its noise is a function of each element's position.
+        # Random rounding works on a float32 copy: its noise is a function of each element's position.
         params = [p.float() for p in batch.params] if random else batch.params
         names, values, absent = _pack(rule, batch)
         signature = tuple((p.shape, p.stride(), g.dtype, g.stride()) for p, g in zip(params, batch.grads, strict=True))
@@ -49,7 +49,7 @@ def fused(rule: Rule, batches: list[Batch]) -> None:
 
 
 def _pack(rule: Rule, batch: Batch) -> tuple[tuple[str, ...], Tensor, tuple[str, ...]]:
-    """Names of the scalars, their values [names, 1 or parameters] on the device, and the names that stand for None."""
+    """Names of the scalars, their values [names, 1 or parameters] on the device, and the names of the None."""
     scalars = batch.scalars(rule)
     absent = tuple(name for name, value in scalars.items() if value is None)
     present = {name: value for name, value in scalars.items() if value is not None}
@@ -78,6 +78,6 @@ def _graph(rule: Rule, names: tuple[str, ...], absent: tuple[str, ...]) -> Calla
         for old, new in zip(olds, news, strict=True):
             torch._foreach_copy_(old, new)
 
-    # torch.compile keeps its graphs with the code object and allows only a few there: each list gets a copy of its own.
+    # torch.compile stores graphs with the code object and limits their number there: each list gets its own copy.
     copy = types.FunctionType(step.__code__.replace(), step.__globals__, step.__name__, None, step.__closure__)
     return torch.compile(copy, fullgraph=True, dynamic=False)

@@ -1,6 +1,6 @@
 // One pass over memory for all parameters of an optimizer: reads p, g and the moments, writes p and the moments.
 //
-// The update rules are those of functional.py and its neighbours, arranged for few divisions and no waiting.
+// The update rules are those of danalab/optim/elementwise, arranged for few divisions and no waiting.
 // All parameters form one line of elements that is cut evenly among the threads, so that many small tensors cost no more
 // than one large. Built once per machine and loaded through ctypes: plain C interface, no Python or torch headers.
 
@@ -19,7 +19,7 @@ namespace {
 
 // Order of the scalars of a batch; native.py fills them in.
 struct Scalars {
-  double lr, keep, eps, sign;          // sign: -1 to ascend
+  double lr, decay_factor, eps, sign;          // sign: -1 to ascend
   double gain1, gain2, gain3;          // weights of the new gradient in m (and tau), in v, in the slow average
   double momentum, offset, clip;       // see the rules below; clip < 0: none
   double t, exponent;                  // dana_star: t, 1 - kappa; auto_dana: log2(1 + t), kappa_max - kappa_min
@@ -57,7 +57,7 @@ inline float float_of(uint32_t u) {
   return x;
 }
 
-inline uint32_t hash32(uint32_t x) {  // as in functional.py
+inline uint32_t hash32(uint32_t x) {  // as in rounding.py
   x ^= x >> 16;
   x *= 0x7FEB352Du;
   x ^= x >> 15;
@@ -133,7 +133,7 @@ enum Rule { ADANA, DANA_STAR, ADAMW_DECAYING_WD, ADEMAMIX, DANA, SIGN_DANA, AUTO
 template <Rule RULE, bool CLIP, bool STOCHASTIC, class P, class S>
 void run(P* __restrict p, const P* __restrict grad, S* __restrict m, S* __restrict v, S* __restrict slow, int64_t begin,
          int64_t end, uint32_t seed, const Scalars& a) {
-  const S lr = S(a.lr), keep = S(a.keep), eps = S(a.eps), sign = S(a.sign), gain1 = S(a.gain1), gain2 = S(a.gain2);
+  const S lr = S(a.lr), decay_factor = S(a.decay_factor), eps = S(a.eps), sign = S(a.sign), gain1 = S(a.gain1), gain2 = S(a.gain2);
   const S momentum = S(a.momentum), offset = S(a.offset), clip = S(a.clip), root_scale = S(a.root_scale);
   const S gain3 = S(a.gain3), t = S(a.t), exponent = S(a.exponent), floor = S(a.floor);
 #pragma omp simd
@@ -168,7 +168,7 @@ void run(P* __restrict p, const P* __restrict grad, S* __restrict m, S* __restri
     } else {  // momentum: gamma3 (alpha + alpha_offset)
       step = (g + momentum * mi) / (std::sqrt(vi) + eps);
     }
-    const S decayed = RULE == ADEMAMIX ? keep * load(p[i]) - lr * step : keep * (load(p[i]) - lr * step);
+    const S decayed = RULE == ADEMAMIX ? decay_factor * load(p[i]) - lr * step : decay_factor * (load(p[i]) - lr * step);
     store<STOCHASTIC>(p[i], decayed, seed, i);
   }
 }
@@ -184,7 +184,7 @@ void run_star(P* __restrict p, const P* __restrict grad, S* __restrict m, S* __r
               int64_t begin, int64_t end, uint32_t seed, const Scalars& a) {
   constexpr int64_t block = 128;
   alignas(64) S roots[block], damping[block];
-  const S lr = S(a.lr), keep = S(a.keep), eps = S(a.eps), sign = S(a.sign), gain = S(a.gain1), t = S(a.t);
+  const S lr = S(a.lr), decay_factor = S(a.decay_factor), eps = S(a.eps), sign = S(a.sign), gain = S(a.gain1), t = S(a.t);
   const S momentum = S(a.momentum), offset = S(a.offset), clip = S(a.clip), exponent = S(a.exponent);
   const S c_min = S(1 / (2 + a.t));  // q >= 1 / (1 + t)
   for (int64_t from = begin; from < end; from += block) {
@@ -218,7 +218,7 @@ void run_star(P* __restrict p, const P* __restrict grad, S* __restrict m, S* __r
       } else {
         step += (damping[j] + offset) * m[i];
       }
-      store<STOCHASTIC>(p[i], keep * (load(p[i]) - lr * (step * scale)), seed, i);
+      store<STOCHASTIC>(p[i], decay_factor * (load(p[i]) - lr * (step * scale)), seed, i);
     }
   }
 }

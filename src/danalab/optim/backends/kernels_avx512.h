@@ -76,10 +76,10 @@ inline Power power_of(double k, double momentum) {
 // What does not depend on the element.
 struct Constants {
   Power power;
-  Vector rate, keep, eps, sign, gain, t, offset, clip, c_min;
+  Vector rate, decay_factor, eps, sign, gain, t, offset, clip, c_min;
 
   explicit Constants(const Scalars& a)
-      : power(power_of(a.exponent, a.momentum)), rate(all(a.lr * a.keep)), keep(all(a.keep)), eps(all(a.eps)),
+      : power(power_of(a.exponent, a.momentum)), rate(all(a.lr * a.decay_factor)), decay_factor(all(a.decay_factor)), eps(all(a.eps)),
         sign(all(a.sign < 0 ? -0.0 : 0.0)), gain(all(a.gain1)), t(all(a.t)), offset(all(a.offset)), clip(all(a.clip)),
         c_min(all(1 / (2 + a.t))) {}
 };
@@ -106,7 +106,7 @@ INLINE void step(const Constants& k, float* p, const float* grad, const float* m
   const Vector one = all(1), half = all(0.5), tau_new = load(tau);
   const Vector damping = k.power(larger(mul(tau_new, k.t), one));
   const Vector c = larger(smaller(tau_new, half), k.c_min), root_q = _mm512_sqrt_ps(_mm512_div_ps(c, sub(one, c)));
-  const Vector m_new = load(m), g = flip(load(grad), k.sign), inverse = load(reciprocals), kept = mul(load(p), k.keep);
+  const Vector m_new = load(m), g = flip(load(grad), k.sign), inverse = load(reciprocals), kept = mul(load(p), k.decay_factor);
   if (CLIP) {  // NaN does not pass `within`, but g or m is NaN then, too
     const Vector damped = within(mul(damping, mul(m_new, inverse)), mul(root_q, k.clip));
     const Vector direction = mul_add(mul_add(m_new, k.offset, g), inverse, damped);

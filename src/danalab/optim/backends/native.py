@@ -1,7 +1,7 @@
-"""The fused way on CPUs: kernels.cpp, compiled once per machine, takes all parameters in one pass over memory.
+"""The native back end for CPUs: kernels.cpp updates all parameters in one pass over memory.
 
-Nothing is compiled for a model, a shape or a setting: scalars are arguments. The library is kept in a cache folder
-under a name that holds the hash of source, compiler, CPU and torch version.
+It is compiled once per machine, not for a model, a shape or a setting: scalars are arguments. The library is kept in a
+cache folder; its name contains the hash of source, compiler, CPU and torch version.
 """
 
 from __future__ import annotations
@@ -24,11 +24,10 @@ import torch
 from torch import Tensor
 
 from danalab.errors import UserError
-from danalab.optim.backends.rounding import store_rounded
+from danalab.optim.backends.rounding import rounding_seed, store_rounded
 from danalab.optim.core.batch import Batch
 from danalab.optim.core.rule import Rule
 from danalab.optim.core.state import moment_dtype
-from danalab.optim.elementwise.functional import rounding_seed
 
 log = logging.getLogger(__name__)
 
@@ -37,9 +36,9 @@ INCLUDED = SOURCE.with_name("kernels_avx512.h")
 FLAGS = ("-std=c++17", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fopenmp", "-fPIC", "-shared")
 
 KERNELS = ("adana", "dana_star", "adamw_decaying_wd", "ademamix", "dana", "sign_dana", "auto_dana")
-"""Names of rules, and of the loops that kernels.cpp has for them."""
+"""Rules that have a kernel; the functions of kernels.cpp have the same names."""
 
-# float16 is not here: it has no place on CPUs, so it goes through float32 copies.
+# float16 is not among them: it is rare on CPUs, and takes float32 copies.
 DTYPES = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2}
 
 
@@ -47,7 +46,7 @@ class _Scalars(ctypes.Structure):
     _fields_ = [
         (name, ctypes.c_double)
         for name in (
-            *("lr", "keep", "eps", "sign", "gain1", "gain2", "gain3", "momentum", "offset", "clip"),
+            *("lr", "decay_factor", "eps", "sign", "gain1", "gain2", "gain3", "momentum", "offset", "clip"),
             *("t", "exponent", "root_scale", "floor"),
         )
     ]
@@ -64,15 +63,15 @@ def fused(rule: Rule, batches: list[Batch]) -> None:
     """The update of all batches in one call."""
     function = getattr(library(), rule.name)
     columns: list[list[int]] = [[] for _ in range(9)]
-    kept: list[Tensor] = []  # what a raw pointer leads to must stay alive during the call
-    copies: list[tuple[Tensor, Tensor, Batch, int]] = []  # parameter, its stand-in, and its place
+    kept: list[Tensor] = []  # the kernel has raw pointers to them: they must stay alive during the call
+    copies: list[tuple[Tensor, Tensor, Batch, int]] = []  # parameter, its copy, batch and index in the batch
     for number, batch in enumerate(batches):
         sixteen_bit = batch.params[0].dtype == torch.bfloat16
         random = bool(batch.group["stochastic_rounding"]) and sixteen_bit
         for i, (p, g, moments) in enumerate(zip(batch.params, batch.grads, batch.moments, strict=True)):
             m = moments[0]
             if not _alike(p, g, m):
-                # Laid out like the moments and wide: the kernel takes each memory block as one line of elements.
+                # In the layout and dtype of the moments: the kernel takes each block of memory as one line of elements.
                 wide = torch.empty_like(m).copy_(p)
                 copies.append((p, wide, batch, i))
                 p, g = wide, torch.empty_like(m).copy_(g)
@@ -102,17 +101,17 @@ def _alike(p: Tensor, g: Tensor, m: Tensor) -> bool:
 
 
 def _scalars(rule: Rule, batch: Batch) -> _Scalars:
-    """The kernel's scalars: the rule's own, and what all rules have."""
+    """The kernel's scalars: the rule's own, and those of all rules."""
     s = batch.scalars(rule)
-    assert rule.for_kernel is not None  # `ways.choose` sends no other rule here
+    assert rule.kernel_scalars is not None  # `choose_backend` sends no other rule here
     values = {
         "lr": s["lr"],
-        "keep": s["keep"],
+        "decay_factor": s["decay_factor"],
         # The kernels divide by the square of sqrt(v) + eps, which must not vanish.
         "eps": max(s.get("eps", 0.0), 1e-18),
         "sign": -1.0 if batch.group["maximize"] else 1.0,
         "clip": -1.0,
-        **rule.for_kernel(s),
+        **rule.kernel_scalars(s),
     }
     return _Scalars(**{name: float(value) for name, value in values.items()})
 
@@ -147,7 +146,7 @@ def library() -> ctypes.CDLL:
 
 
 def cache_folder() -> Path:
-    """$DANALAB_CACHE, else danalab in $XDG_CACHE_HOME or ~/.cache; made when absent.
+    """$DANALAB_CACHE, else danalab in $XDG_CACHE_HOME or ~/.cache; created if absent.
 
     Raises:
         UserError: it cannot be made or written to, or belongs to somebody else.
@@ -170,7 +169,7 @@ def cache_folder() -> Path:
 
 
 def _key() -> str:
-    """What the compiled library depends on."""
+    """Hash of everything that the compiled library depends on."""
     processor = platform.processor()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():  # -march=native: a home folder may be shared by machines with different CPUs
@@ -214,7 +213,7 @@ def _build(path: Path) -> None:
 
 
 def _openmp() -> list[str]:
-    """torch's own copy of the OpenMP runtime to link with: a second one would bring a second pool of threads."""
+    """torch's own copy of the OpenMP runtime to link with: a second one would create a second pool of threads."""
     folder = Path(torch.__file__).parent
     copies = sorted([*folder.glob("lib/libgomp*.so*"), *folder.parent.glob("torch.libs/libgomp*.so*")])
     return [str(copies[0])] if copies else []

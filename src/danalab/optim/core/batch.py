@@ -1,4 +1,4 @@
-"""The work of one step, gathered: parameters that share a group, a dtype, a device and a step count."""
+"""The batches of one step: parameters that share a group, a dtype, a device and a step count."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ from danalab.optim.core.state import drop_replaced, follow_parameter, local, loc
 
 @dataclass
 class Batch:
-    """Local tensors of parameters that take the same scalars; all lists run in parallel."""
+    """Local tensors of parameters with the same scalars; the lists are parallel."""
 
     group: Mapping[str, Any]
     t: Any
-    """Count of this step: a number, or with `capturable` one for each parameter, a float64 tensor on the device."""
+    """The step count: a number, or with `capturable` a float64 tensor on the device, one value for each parameter."""
     skip: Tensor | None
     """0-dim bool on the device: True makes this step change nothing."""
     params: list[Tensor] = field(default_factory=list)
     grads: list[Tensor] = field(default_factory=list)
     moments: list[list[Tensor]] = field(default_factory=list)
-    """A list of the rule's moments for each parameter."""
+    """For each parameter the list of the rule's moments."""
     indices: list[int] = field(default_factory=list)
-    """Position among all parameters of the optimizer, which seeds stochastic rounding."""
+    """Positions among all parameters of the optimizer: seeds of stochastic rounding."""
 
     def scalars(self, rule: Rule) -> dict[str, Any]:
-        """The rule's scalars of this step; neutral ones where the step is to be skipped."""
+        """The rule's scalars of this step; neutral ones where the step is skipped."""
         scalars = rule.scalars(self.group, self.t)
         if self.skip is not None:
-            for name, neutral in {"lr": 0.0, "keep": 1.0, **dict.fromkeys(rule.gains, 0.0)}.items():
+            for name, neutral in {"lr": 0.0, "decay_factor": 1.0, **dict.fromkeys(rule.gains, 0.0)}.items():
                 scalars[name] = torch.where(self.skip, neutral, on_device(scalars[name], self.skip.device))
         return scalars
 
     def scalars_each(self, rule: Rule) -> Iterable[dict[str, Any]]:
-        """The scalars of each parameter: the same ones, but with clocks on the device."""
+        """The scalars of each parameter: they are the same, except with step counts on the device."""
         scalars = self.scalars(rule)
         for i in range(len(self.params)):
             yield {
@@ -47,11 +47,11 @@ class Batch:
             }
 
     def count(self, i: int) -> Any:
-        """Count of this step for parameter i of the batch."""
+        """The step count of parameter i of the batch."""
         return self.t[i] if isinstance(self.t, Tensor) else self.t
 
     def signed_grads(self) -> Iterable[Tensor]:
-        """Gradients of what is to be minimised."""
+        """Gradients of the loss to minimize; zeros where the step is skipped."""
         for g in self.grads:
             if self.skip is not None:
                 g = torch.where(self.skip, 0.0, g)  # not times zero: that keeps NaN
@@ -59,7 +59,7 @@ class Batch:
 
 
 def on_device(value: Any, device: torch.device) -> Tensor:
-    """A number as a tensor there, by a fill: a copy from the host would be refused while a CUDA graph is captured."""
+    """A number as a tensor on the device, by a fill: a CUDA graph cannot capture a copy from the host."""
     return value.to(device) if isinstance(value, Tensor) else torch.full((), float(value), device=device)
 
 
@@ -69,7 +69,7 @@ def gather(
     rule_of: Callable[[Mapping[str, Any]], Rule],
     skip: Tensor | None,
 ) -> list[Batch]:
-    """Advance the clocks of all parameters that have a gradient, and sort these parameters into batches.
+    """Advance the step counts of all parameters that have a gradient, and sort these parameters into batches.
 
     Raises:
         UserError: a sparse gradient, or a learning rate above 0 in a group that was built with 0. Nothing has changed.
@@ -100,7 +100,7 @@ def gather(
     _advance([state["step"] for *_, state in found], skip)
 
     batches: dict[Any, Batch] = {}
-    clocks: dict[Any, list[Tensor]] = {}
+    step_tensors: dict[Any, list[Tensor]] = {}
     for group, index, p, g, state in found:
         rule = rule_of(group)
         step = state["step"]
@@ -114,9 +114,9 @@ def gather(
         batch.moments.append([local(state[name]) for name in rule.moments])
         batch.indices.append(index)
         if t is None:
-            clocks.setdefault(key, []).append(step)
-    for key, steps in clocks.items():
-        # A step that is skipped computes with the t that it would have had: t = 0 has no scalars.
+            step_tensors.setdefault(key, []).append(step)
+    for key, steps in step_tensors.items():
+        # A skipped step computes with the t of the step that it would have been: scalars at t = 0 are undefined.
         t = torch.stack(steps).double()
         batches[key].t = t if skip is None else t + skip
     return list(batches.values())

@@ -1,4 +1,4 @@
-"""Checks of what is given to optimizers of libraries, which differ in what they refuse and how they say it."""
+"""Checks of hyper-parameters and parameters, ours and those given to optimizers of libraries; forms of weight decay."""
 
 from __future__ import annotations
 
@@ -12,8 +12,137 @@ from torch import Tensor
 from danalab.errors import UserError
 from danalab.optim.core.groups import called
 from danalab.optim.core.parse_settings import WANTED, kind_of
-from danalab.optim.core.settings import MAY_BE_NONE, is_number, number_of
 from danalab.optim.registry.spec import Setting
+
+POSITIVE = ("delta", "wd_ts", "alpha_warmup", "beta3_warmup", "significance")
+NOT_NEGATIVE = (
+    *("lr", "peak_lr", "kappa", "kappa_min", "kappa_max", "eps", "gamma3", "alpha", "alpha_offset"),
+    *("clipsnr", "weight_decay", "matched_rms"),
+)
+MAY_BE_NONE = ("wd_ts", "alpha_warmup", "beta3_warmup", "clipsnr")
+
+
+def check_settings(owner: str, group: Mapping[str, Any], rates: int = 2) -> None:
+    """Refuse hyper-parameters that make no sense.
+
+    Raises:
+        UserError: see `check_numbers`; or a decay that would take more than the whole parameter in its first step.
+    """
+    check_numbers(owner, group, rates)
+    check_first_decay(owner, group["weight_decay"], group["wd_ts"])
+
+
+def check_first_decay(owner: str, weight_decay: float, wd_ts: float | None) -> None:
+    """Refuse an independent weight decay that would flip signs.
+
+    Raises:
+        UserError: it takes more than a whole parameter in its first step.
+    """
+    first = weight_decay / (1 + 1 / wd_ts) if wd_ts is not None else weight_decay
+    if first > 1:
+        raise UserError(
+            f"{owner}: weight_decay {weight_decay:g} with wd_ts {wd_ts} takes {first:g} of a parameter in the"
+            " first step; it is independent of the learning rate and must stay below 1 (try omega and horizon)"
+        )
+
+
+def check_coupled_decay(owner: str, group: Mapping[str, Any]) -> None:
+    """Refuse a weight decay, multiplied by the learning rate, that would flip signs.
+
+    Raises:
+        UserError: it takes a whole parameter, or more, in one step.
+    """
+    if isinstance(group["lr"], Tensor) and group["lr"].device.type != "cpu":
+        return  # reading it would wait for the device
+    taken = float(group["lr"]) * group["weight_decay"]
+    if taken >= 1:
+        raise UserError(
+            f"{owner}: weight_decay {group['weight_decay']:g} takes lr * weight_decay = {taken:g} of a parameter in one"
+            " step, must stay below 1"
+        )
+
+
+def check_numbers(owner: str, group: Mapping[str, Any], rates: int = 2) -> None:
+    """Refuse hyper-parameters that are no numbers or out of range.
+
+    Args:
+        rates: how many numbers `betas` has, where there is one.
+    Raises:
+        UserError: negative or not finite, or a momentum rate outside [0, 1).
+    """
+    for name in (*POSITIVE, *NOT_NEGATIVE):
+        if name not in group or (group[name] is None and name in MAY_BE_NONE):
+            continue
+        value = number_of(owner, name, group[name])
+        if value is None:
+            continue
+        limit = "positive" if name in POSITIVE else "not negative"
+        if not math.isfinite(value) or value < 0 or (value == 0 and name in POSITIVE):
+            raise UserError(f"{owner}: {name} is {value}, must be finite and {limit}")
+    if group.get("kappa", 0) > 6:
+        raise UserError(f"{owner}: kappa is {group['kappa']}, must be between 0 (undamped momentum) and 6")
+    if "betas" in group:
+        betas = group["betas"]
+        are_numbers = isinstance(betas, (tuple, list)) and all(is_number(b) or isinstance(b, Tensor) for b in betas)
+        if not are_numbers or len(betas) != rates or not all(0 <= float(beta) < 1 for beta in betas):
+            count = {2: "two", 3: "three"}[rates]
+            raise UserError(f"{owner}: betas is {betas}, must be {count} numbers in [0, 1)")
+
+
+def is_number(value: Any) -> bool:
+    """An int or a float; True and False are neither."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def number_of(owner: str, name: str, value: Any) -> float | None:
+    """The value of a setting as a number; None if it is on a device, since reading it would wait for the device.
+
+    Raises:
+        UserError: it is not a number, nor a tensor of one.
+    """
+    if isinstance(value, Tensor):
+        if value.numel() != 1:
+            raise UserError(f"{owner}: {name} is a tensor of shape {tuple(value.shape)}, must be a single number")
+        if value.device.type != "cpu":
+            return None
+        value = value.item()
+    if not is_number(value):
+        raise UserError(f"{owner}: {name} is {value!r}, must be a number")
+    return value
+
+
+def resolve_decay(
+    owner: str,
+    *,
+    weight_decay: float,
+    wd_ts: float | None,
+    omega: float | None,
+    horizon: float | None,
+) -> tuple[float, float | None]:
+    """(weight_decay, wd_ts) from either form: lambda(t) = weight_decay / (1 + t/wd_ts) = omega / (wd_ts + t).
+
+    Args:
+        omega: decay strength; then wd_ts = horizon / 10 unless given, and weight_decay = omega / wd_ts.
+        horizon: length of the run [steps].
+    Raises:
+        UserError: both forms at once, or half of one.
+    """
+    if omega is None:
+        if horizon is not None:
+            raise UserError(f"{owner}: horizon has no effect without omega; give omega too, or weight_decay and wd_ts")
+        return weight_decay, wd_ts
+    if weight_decay:
+        raise UserError(f"{owner}: omega and weight_decay both set the weight decay; give one of them")
+    for name, value in (("omega", omega), ("horizon", horizon), ("wd_ts", wd_ts)):
+        if value is not None and not is_number(value):
+            raise UserError(f"{owner}: {name} is {value!r}, must be a number")
+        if value is not None and not (math.isfinite(value) and (value > 0 or (name == "omega" and value == 0))):
+            raise UserError(f"{owner}: {name} is {value}, must be finite and positive")
+    if (horizon is None) == (wd_ts is None):
+        both = "both horizon and wd_ts are given" if horizon is not None else "the horizon is missing"
+        raise UserError(f"{owner}: omega needs the length of the run, but {both}; give horizon=STEPS or wd_ts")
+    time_scale = wd_ts if wd_ts is not None else horizon / 10  # pyright: ignore[reportOptionalOperand]
+    return omega / time_scale, time_scale
 
 
 def in_one_line(owner: str, build: Callable[[], Any]) -> Any:
@@ -32,11 +161,11 @@ def in_one_line(owner: str, build: Callable[[], Any]) -> Any:
 
 
 def check_numbers_of(owner: str, known: Mapping[str, Setting], given: Mapping[str, Any]) -> None:
-    """Refuse settings that no run can mean: of another type, not finite, or negative where the default is not.
+    """Refuse settings that make no sense: of another type, not finite, or negative where the default is not.
 
     Args:
-        known: settings of the optimizer; `lr` is one always.
-        given: settings by name; others are passed over.
+        known: settings of the optimizer; `lr` is always one.
+        given: settings by name; unknown ones are ignored.
     Raises:
         UserError: names the setting.
     """
@@ -75,7 +204,7 @@ def _check_number(owner: str, name: str, value: Any, usual: Any) -> None:
 
 
 def check_parameters(owner: str, groups: Iterable[Mapping[str, Any]]) -> None:
-    """Refuse parameters that are not of real floating-point numbers, or that are given twice.
+    """Refuse parameters that are not real floating-point tensors, or that are given twice.
 
     Args:
         groups: as `named_groups` returns them.

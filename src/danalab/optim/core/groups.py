@@ -1,26 +1,96 @@
-"""Parameters as a caller gives them, in one form."""
+"""Parameters as a caller passes them, and their kinds: embedding, matrix, experts, router, head or vector.
+
+`experts` are stacked matrices [experts, rows, columns]. Optimizers and weight decay treat the kinds differently.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, cast
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from danalab.errors import UserError
 
+KINDS = ("embedding", "matrix", "experts", "router", "head", "vector")
+DECAYED = ("matrix", "experts", "router", "head")
+
+_HEADS = ("head", "lm_head", "output_head", "unembedding", "unembed", "embed_out")
+_EMBEDDINGS = ("wte", "wpe")
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The model inside torch.compile's and DistributedDataParallel's wrappers."""
+    while True:
+        inner = getattr(model, "_orig_mod", None)
+        if inner is None and isinstance(model, nn.parallel.DistributedDataParallel):
+            inner = model.module
+        if inner is None:
+            return model
+        model = inner
+
+
+def learning_rate_factors(model: nn.Module) -> dict[str, float]:
+    """Parameter name -> factor of its learning rate, where that is not 1.
+
+    A model declares them in a method `learning_rate_factors()`.
+    """
+    own: Any = getattr(unwrapped(model), "learning_rate_factors", None)
+    found = cast("dict[str, float]", own()) if callable(own) else {}
+    return {name: factor for name, factor in found.items() if factor != 1}
+
+
+def kind_by_name(name: str, ndim: int) -> str:
+    """Kind of a parameter by its name ("" if unknown) and number of dimensions."""
+    words = name.lower().split(".")[-2:]
+    if ndim < 2:
+        return "vector"
+    if any(word in _HEADS for word in words):  # before embeddings: heads may be called unembed
+        return "head"
+    return "embedding" if any("embed" in word or word in _EMBEDDINGS for word in words) else "matrix"
+
+
+def parameter_kinds(model: nn.Module) -> dict[str, str]:
+    """Kind of each parameter by name, as `model.named_parameters()` names it.
+
+    A model may declare them in a method `parameter_kinds()`. Otherwise: fewer than two dimensions is a vector; the
+    weight of an nn.Embedding, or a name that contains "embed", is an embedding; a linear layer that has a head's name
+    or as many outputs as the vocabulary has tokens is a head; the rest are matrices. A weight shared by embedding and
+    head counts as an embedding.
+    """
+    model = unwrapped(model)
+    own: Any = getattr(model, "parameter_kinds", None)
+    if callable(own):
+        return dict(cast("dict[str, str]", own()))
+    modules = list(model.modules())
+    embeddings = {id(module.weight) for module in modules if isinstance(module, nn.Embedding)}
+    vocabularies = {module.num_embeddings for module in modules if isinstance(module, nn.Embedding)}
+    heads = {
+        id(module.weight)
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear) and (name.split(".")[-1] in _HEADS or module.out_features in vocabularies)
+    }
+    kinds: dict[str, str] = {}
+    for name, parameter in model.named_parameters():
+        kind = kind_by_name(name, parameter.ndim)
+        if kind != "vector" and id(parameter) in (embeddings | heads):
+            kind = "embedding" if id(parameter) in embeddings else "head"
+        kinds[name] = kind
+    return kinds
+
+
 OWN_KEYS = ("params", "param_names")
-"""Keys of a group that are no settings."""
+"""Keys of a group that are not settings."""
 
 
 def named_groups(owner: str, given: Iterable[Any]) -> list[dict[str, Any]]:
-    """Groups whose "params" are (name, parameter), the name "" where there is none.
+    """Groups whose "params" are (name, parameter) pairs; the name is "" where none was given.
 
     Args:
         owner: the optimizer, for messages.
         given: parameters, named parameters or groups of them.
     Raises:
-        UserError: something else is among them.
+        UserError: something else is given.
     """
     if isinstance(given, Tensor):
         raise UserError(f"{owner}: a single tensor was given, must be a list of parameters")
@@ -40,14 +110,14 @@ def require_some(owner: str, groups: Iterable[Mapping[str, Any]]) -> None:
     """Refuse groups without any parameter.
 
     Raises:
-        UserError: there is none.
+        UserError: no group has one.
     """
     if not any(group["params"] for group in groups):
         raise UserError(f"{owner}: no parameters were given, there is nothing to optimize")
 
 
 def called(name: str, p: Tensor) -> str:
-    """What to call a parameter in a message."""
+    """Name of a parameter for messages."""
     return f"parameter '{name}'" if name else f"a parameter of shape {tuple(p.shape)}"
 
 
@@ -57,7 +127,7 @@ def hyper(group: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def as_given(pairs: Iterable[tuple[str, Tensor]]) -> list[Any]:
-    """(name, parameter) pairs as torch takes them: with names where all have one, else without."""
+    """(name, parameter) pairs as torch takes them: with names if all have one, else without."""
     pairs = list(pairs)
     return pairs if all(name for name, _ in pairs) else [p for _, p in pairs]
 

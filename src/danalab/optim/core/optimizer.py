@@ -1,7 +1,7 @@
-"""The optimizer classes behind our rules: groups, clocks, state and the choice of a way to compute.
+"""The base classes of our optimizers: groups, step counts, state, and the choice of a back end.
 
-Time is a hyper-parameter here, so the rules of time are strict: every parameter has its own step count t in its state;
-it starts at 0, advances by one when a gradient is applied to that parameter, and never otherwise.
+Every parameter has its own step count t in its state. It starts at 0 and advances by one when a gradient is applied to
+that parameter, and only then: the hyper-parameters of logarithmic-time optimizers depend on it.
 """
 
 from __future__ import annotations
@@ -14,41 +14,77 @@ import torch
 from torch import Tensor
 
 from danalab.errors import UserError
-from danalab.optim.backends import choice as ways
+from danalab.optim.backends.choice import Backend, choose_backend, require_backend
 from danalab.optim.core.batch import Batch, gather
-from danalab.optim.core.dummy_step import is_rehearsal
+from danalab.optim.core.checks import check_settings, resolve_decay
 from danalab.optim.core.rule import Rule
-from danalab.optim.core.settings import check_settings, resolve_decay
-from danalab.optim.core.state import IMPLEMENTATION, check_state_dict, fill_state, local, moment_dtype, parameter_name
-from danalab.optim.elementwise.functional import decay_rate, schedule_factor
+from danalab.optim.core.state import (
+    IMPLEMENTATION,
+    check_state_dict,
+    fill_state,
+    is_dummy_step,
+    moment_dtype,
+    parameter_name,
+)
+from danalab.optim.core.stats import collect, update_rms
+from danalab.optim.elementwise.scalars import decay_rate, schedule_factor
 
 log = logging.getLogger(__name__)
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
+def constructor_settings(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings among the arguments of a constructor, given as its `locals()`."""
+    return {name: value for name, value in arguments.items() if name not in ("self", "params", "__class__")}
+
+
 class RuleOptimizer(torch.optim.Optimizer):
-    """What our optimizers share: a rule for each group, clocks, state from construction on, checks before loading.
+    """An optimizer with a rule for each group, state from construction on, and checks before loading.
 
     State of a parameter: `step` (0-dim float32, as in torch) and its rule's moments, which are float32 even where the
     parameter is bfloat16 or float16. A subclass says which rule a group has and which settings it refuses.
+
+    Args:
+        settings: hyper-parameters, and the flags `foreach`, `fused` and `capturable` (see `ADana`).
     """
 
     takes_dtensors: ClassVar[bool] = True
-    """Steps on the local parts of DTensors by itself."""
-    _numel: int | None = None  # elements of all parameters, counted when first needed
+    """Steps on the local parts of DTensors without a wrapper."""
+
+    def __init__(self, params: Any, settings: dict[str, Any]):
+        for other in ("fused", "capturable"):
+            if settings["foreach"] and settings[other]:
+                raise UserError(f"{self.name}: foreach=True and {other}=True exclude each other; leave one of them out")
+        self.check_group(settings)
+        try:
+            super().__init__(params, settings)
+        except (TypeError, ValueError) as error:
+            raise error if isinstance(error, UserError) else UserError(f"{self.name}: {error}") from error
 
     def rule_of(self, group: Mapping[str, Any]) -> Rule:
         """The rule that updates a group's parameters."""
         raise NotImplementedError
 
     def check_group(self, group: Mapping[str, Any]) -> None:
-        """Refuse settings that no run can mean.
+        """Refuse settings that make no sense.
 
         Raises:
             UserError: names the setting.
         """
         raise NotImplementedError
+
+    def prepare_groups(self, group: dict[str, Any]) -> list[dict[str, Any]]:
+        """The groups that a group given by the caller becomes."""
+        return [group]
+
+    def check_backend(self, group: Mapping[str, Any]) -> None:
+        """Refuse flags that ask for a back end that the group's rule or its devices do not have.
+
+        Raises:
+            UserError: see `require_backend`.
+        """
+        require_backend(self.name, self.rule_of(group), group, {p.device.type for p in group["params"]})
 
     @property
     def name(self) -> str:
@@ -56,42 +92,44 @@ class RuleOptimizer(torch.optim.Optimizer):
         return type(self).__name__
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add parameters with settings of their own; what is not given is as at construction.
+        """Add parameters with their own settings; the others are as at construction.
 
         Raises:
             UserError: a setting out of range, or a parameter that cannot be optimized; nothing has been added then.
         """
-        super().add_param_group(param_group)
-        group = self.param_groups[-1]
+        before = len(self.param_groups)
         try:
-            self.check_group(group)
-            for index, p in enumerate(group["params"]):
-                if p.dtype not in DTYPES:
-                    raise UserError(
-                        f"{self.name}: {parameter_name(group, index)} is {p.dtype};"
-                        " only float32, float64, bfloat16 and float16 parameters can be optimized"
-                    )
-        except UserError:
-            self.param_groups.pop()
+            for group in self.prepare_groups(param_group):
+                super().add_param_group(group)
+                self._check_added(self.param_groups[-1])
+        except Exception:
+            del self.param_groups[before:]
             raise
-        if group["fused"]:
-            for device in {p.device.type for p in group["params"]}:
-                ways.require_fused(device)
-        self._numel = None
-        group.setdefault("peak_lr", float(group["lr"]))
-        for p in group["params"]:
-            fill_state(self.state[p], p, self.rule_of(group).moments, bool(group["capturable"]))
+        for group in self.param_groups[before:]:
+            group.setdefault("peak_lr", float(group["lr"]))
+            for p in group["params"]:
+                fill_state(self.state[p], p, self.rule_of(group).moments, bool(group["capturable"]))
+
+    def _check_added(self, group: dict[str, Any]) -> None:
+        self.check_group(group)
+        for index, p in enumerate(group["params"]):
+            if p.dtype not in DTYPES:
+                raise UserError(
+                    f"{self.name}: {parameter_name(group, index)} is {p.dtype};"
+                    " only float32, float64, bfloat16 and float16 parameters can be optimized"
+                )
+        self.check_backend(group)
 
     @torch.no_grad()
     def step(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, closure: Callable[[], Any] | None = None, *, found_nonfinite: Tensor | bool | None = None
     ) -> Any:
-        """Apply the gradients; a parameter without one is left alone and its clock stands still.
+        """Apply the gradients; a parameter without one is left unchanged, and so is its step count.
 
         Args:
             closure: evaluates the model again and returns the loss.
-            found_nonfinite: True leaves everything as it is, clocks included. A tensor is honoured on its device
-                without waiting for it where all groups are `capturable`; otherwise it is read.
+            found_nonfinite: True skips the step, step counts included. A tensor is evaluated on its device without
+                waiting for it where all groups are `capturable`; otherwise it is read.
         Returns:
             What the closure returned, or None.
         Raises:
@@ -106,13 +144,13 @@ class RuleOptimizer(torch.optim.Optimizer):
             skip = found_nonfinite.bool()
         elif found_nonfinite is not None and bool(found_nonfinite):
             return loss
-        if is_rehearsal(self.param_groups):
+        if is_dummy_step(self.param_groups):
             return loss
         self._apply(skip)
         return loss
 
-    # Where a whole training step is compiled, this stays outside of its graphs: traced, clocks would become constants,
-    # and passes over memory be taken apart. By this name, as in torch.optim, it costs no import before it is needed.
+    # Excluded from the graphs of a compiled training step: traced, step counts would become constants and single passes
+    # over memory would be split. This name of dynamo's decorator, as in torch.optim, needs no import of dynamo here.
     @torch._disable_dynamo
     def _apply(self, skip: Tensor | None) -> None:
         """Apply all gradients, each group's by its rule."""
@@ -124,19 +162,15 @@ class RuleOptimizer(torch.optim.Optimizer):
             self._apply_rule(rule, batches)
 
     def _apply_rule(self, rule: Rule, batches: list[Batch]) -> None:
-        chosen: dict[ways.Way, list[Batch]] = {}
+        chosen: dict[Backend, list[Batch]] = {}
         for batch in batches:
-            chosen.setdefault(self._way(batch), []).append(batch)
-        for way, alike in chosen.items():
-            way(rule, alike)
-
-    def _way(self, batch: Batch) -> ways.Way:
-        if self._numel is None:
-            self._numel = sum(local(p).numel() for group in self.param_groups for p in group["params"])
-        return ways.choose(batch.group, batch.params[0].device.type, self._numel)
+            backend = choose_backend(rule, batch.group, batch.params[0].device.type)
+            chosen.setdefault(backend, []).append(batch)
+        for backend, of_backend in chosen.items():
+            backend(rule, of_backend)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore moments, clocks and every hyper-parameter; how to compute (fused, ...) stays as built.
+        """Restore moments, step counts and every hyper-parameter; the flags of back ends (fused, ...) stay as built.
 
         Raises:
             UserError: saved by another optimizer or from another model; nothing has changed then.
@@ -170,27 +204,9 @@ class RuleOptimizer(torch.optim.Optimizer):
 
 
 class ElementwiseOptimizer(RuleOptimizer):
-    """One element-wise rule for all parameters; `ADana` explains the arguments."""
+    """One element-wise rule for all parameters."""
 
     rule: ClassVar[Rule]
-
-    def __init__(
-        self,
-        params: Any,
-        settings: dict[str, Any],
-        *,
-        foreach: bool | None,
-        fused: bool | None,
-        capturable: bool,
-    ):
-        if foreach and (fused or capturable):
-            other = "fused" if fused else "capturable"
-            raise UserError(f"{self.name}: foreach=True and {other}=True exclude each other; leave one of them out")
-        self.check_group(settings)
-        try:
-            super().__init__(params, {**settings, "foreach": foreach, "fused": fused, "capturable": capturable})
-        except (TypeError, ValueError) as error:
-            raise error if isinstance(error, UserError) else UserError(f"{self.name}: {error}") from error
 
     def rule_of(self, group: Mapping[str, Any]) -> Rule:
         return self.rule
@@ -218,23 +234,11 @@ class ElementwiseOptimizer(RuleOptimizer):
 
 
 class DecayingOptimizer(ElementwiseOptimizer):
-    """One element-wise rule with independent, decaying weight decay, stated in either of two forms."""
+    """One element-wise rule with independent, decaying weight decay, given in either of two forms."""
 
-    def __init__(
-        self,
-        params: Any,
-        settings: dict[str, Any],
-        *,
-        omega: float | None,
-        horizon: float | None,
-        foreach: bool | None,
-        fused: bool | None,
-        capturable: bool,
-    ):
-        decay = {key: settings[key] for key in ("weight_decay", "wd_ts")}
-        settings["weight_decay"], settings["wd_ts"] = resolve_decay(self.name, **decay, omega=omega, horizon=horizon)
-        super().__init__(params, settings, foreach=foreach, fused=fused, capturable=capturable)
-        if settings["weight_decay"] and not any(group["weight_decay"] for group in self.param_groups):
+    def __init__(self, params: Any, settings: dict[str, Any]):
+        super().__init__(params, _with_decay(self.name, settings, None))
+        if self.defaults["weight_decay"] and not any(group["weight_decay"] for group in self.param_groups):
             # Trainers that make groups of their own write their weight decay into them, which is 0 unless it is set.
             log.warning(
                 "%s: a weight decay was set, but every group says weight_decay 0, so nothing decays;"
@@ -242,15 +246,58 @@ class DecayingOptimizer(ElementwiseOptimizer):
                 self.name,
             )
 
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add parameters with settings of their own; what is not given is as at construction.
+    def prepare_groups(self, group: dict[str, Any]) -> list[dict[str, Any]]:
+        return [_with_decay(self.name, group, self.defaults["wd_ts"]) if isinstance(group, dict) else group]
+
+
+class LogTimeOptimizer(DecayingOptimizer):
+    """An optimizer whose averages run in logarithmic time: beta(t) = 1 - delta / (delta + t)."""
+
+    def coefficients(self, group: int = 0) -> dict[str, Any]:
+        """Scalars of the last step of a group: `t`, `lr`, `schedule`, `beta`, `alpha`, `lambda`.
+
+        Numbers; with `capturable` those that depend on t are 0-dim tensors, so that no device is waited for. `alpha` is
+        `largest_alpha`.
+        """
+        settings, known = self.param_groups[group], super().coefficients(group)
+        t = known["t"]
+        beta = 1 - settings["delta"] / (settings["delta"] + t)
+        return {**known, "beta": beta, "alpha": self.largest_alpha(settings, t)}
+
+    def largest_alpha(self, group: Mapping[str, Any], t: Any) -> Any:
+        """(1 + t)^(1 - kappa), the largest of all coordinates."""
+        return (1 + t) ** (1 - group["kappa"])
+
+    def collect_stats(self) -> dict[str, Any]:
+        """Means over all coordinates after the last step, as 0-dim tensors; see `danalab.optim.core.stats.collect`.
+
+        Costs a pass over the state: call it when you log, and on all ranks. No device is waited for.
+        """
+        return collect(self)
+
+    def update_rms(self) -> Any:
+        """Root mean square of the last step's direction (before the learning rate), over all coordinates.
+
+        A 0-dim tensor, computed from the state and the gradients: call it between `step()` and `zero_grad()`, on all
+        ranks.
 
         Raises:
-            UserError: a setting out of range, or a parameter that cannot be optimized; nothing has been added then.
+            UserError: the gradients are gone.
         """
-        group = dict(param_group) if isinstance(param_group, dict) else param_group
-        if "omega" in group or "horizon" in group:
-            form = {key: group.pop(key, None) for key in ("omega", "horizon")}
-            decay = {"weight_decay": group.pop("weight_decay", 0.0), "wd_ts": group.pop("wd_ts", None)}
-            group["weight_decay"], group["wd_ts"] = resolve_decay(self.name, **decay, **form)
-        super().add_param_group(group)
+        return update_rms(self)
+
+
+def _with_decay(owner: str, settings: Mapping[str, Any], wd_ts: float | None) -> dict[str, Any]:
+    """Settings with `weight_decay` and `wd_ts` in place of `omega` and `horizon`; `wd_ts` is for an omega alone."""
+    found = dict(settings)
+    omega, horizon = found.pop("omega", None), found.pop("horizon", None)
+    if omega is not None or horizon is not None:
+        own = found.get("wd_ts")
+        found["weight_decay"], found["wd_ts"] = resolve_decay(
+            owner,
+            weight_decay=found.get("weight_decay", 0.0),
+            wd_ts=wd_ts if own is None and horizon is None else own,
+            omega=omega,
+            horizon=horizon,
+        )
+    return found

@@ -1,8 +1,13 @@
-"""State of a parameter: made at construction, moved with its parameter, checked before it is loaded."""
+"""State of a parameter: created at construction, moved with its parameter, checked before it is loaded.
+
+Also the dummy step of checkpoint helpers, which creates state and must not change it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -12,14 +17,14 @@ from torch.nn import Parameter
 from danalab.errors import UserError
 
 IMPLEMENTATION = ("foreach", "fused", "capturable")
-"""Group keys that say how to compute, not what: a checkpoint does not change them."""
+"""Group keys that choose a back end: a checkpoint does not change them."""
 
-# Hyper-parameters of other optimizers, so that a foreign state_dict is told from one with a key of the user's own.
+# Hyper-parameters of other optimizers: they distinguish a foreign state_dict from one with a user's own key.
 FOREIGN = ("betas", "momentum", "nesterov", "amsgrad", "clipsnr", "delta", "kappa", "alpha", "rho", "dampening")
 
 
 def parameter_name(group: Mapping[str, Any], index: int) -> str:
-    """What to call parameter `index` of a group in a message."""
+    """Name of parameter `index` of a group for messages."""
     names = group.get("param_names")
     if names:
         return f"parameter '{names[index]}'"
@@ -27,10 +32,10 @@ def parameter_name(group: Mapping[str, Any], index: int) -> str:
 
 
 def fill_state(state: dict[str, Any], p: Tensor, moments: tuple[str, ...], capturable: bool) -> None:
-    """Make the state of a parameter that has taken no step: all zero.
+    """Create the state of a parameter that has taken no step: all zero.
 
-    It exists from construction on, so that all ranks agree about what is in a checkpoint, and torch's checkpoint
-    helpers need no rehearsal step to make it.
+    It exists from construction on, so that all ranks agree on the content of a checkpoint, and torch's checkpoint
+    helpers need no dummy step to create it.
     """
     state["step"] = torch.zeros((), dtype=torch.float32, device=p.device if capturable else "cpu")
     dtype = moment_dtype(p)
@@ -45,8 +50,8 @@ def moment_dtype(p: Tensor) -> torch.dtype:
 
 
 def follow_parameter(state: dict[str, Any], p: Tensor, moments: tuple[str, ...], capturable: bool) -> None:
-    """Bring the state to where the parameter is now: models are often moved after the optimizer was made."""
-    if not state:  # a parameter that was put into the group in place of another, as when a library shards a model
+    """Move the state to the parameter's device and dtype: models are often moved after the optimizer was built."""
+    if not state:  # a parameter that replaced another one in the group, as when a library shards a model
         fill_state(state, p, moments, capturable)
     dtype = moment_dtype(p)
     if capturable and state["step"].device != p.device:
@@ -57,10 +62,10 @@ def follow_parameter(state: dict[str, Any], p: Tensor, moments: tuple[str, ...],
 
 
 def drop_replaced(state: dict[Any, dict[str, Any]], groups: Iterable[Mapping[str, Any]], owner: str) -> None:
-    """Forget parameters that are in no group any more: libraries that shard a model put others in their place.
+    """Drop the state of parameters that are in no group any more: libraries that shard a model replace them.
 
     Raises:
-        UserError: one of them has taken steps; its moments and its clock would be lost.
+        UserError: one of them has taken steps; its moments and its step count would be lost.
     """
     held = [p for group in groups for p in group["params"]]
     if len(state) <= len(held) and all(p in state for p in held):
@@ -74,9 +79,9 @@ def drop_replaced(state: dict[Any, dict[str, Any]], groups: Iterable[Mapping[str
 
 
 def replaced_too_late(owner: str) -> str:
-    """What to say of parameters that were replaced after they had taken steps."""
+    """The message for parameters that were replaced after they had taken steps."""
     return (
-        f"{owner}: parameters were replaced after they had taken steps, so their moments and clocks would be lost;"
+        f"{owner}: parameters were replaced after they had taken steps, so their moments and step counts would be lost;"
         " shard or convert the model first, then load the optimizer's state"
     )
 
@@ -90,7 +95,7 @@ def local(tensor: Tensor) -> Tensor:
 
 
 def local_gradient(g: Tensor, p: Tensor) -> Tensor:
-    """The local part of a gradient, laid out as the parameter is: tensor parallelism may leave a partial sum."""
+    """The local part of a gradient, in the parameter's placements: tensor parallelism may leave a partial sum."""
     if type(g) is Tensor:
         return g
     placements = getattr(p, "placements", None)
@@ -153,3 +158,50 @@ def _check_entry(owner: str, name: str, p: Tensor, moments: tuple[str, ...], ent
                 f"{owner}: {key} of {name} has shape {tuple(entry[key].shape)} in the state_dict,"
                 f" the parameter {tuple(p.shape)}: it was saved from another model"
             )
+
+
+_dummy_step: ContextVar[bool | None] = ContextVar("dummy_step", default=None)
+
+
+@contextmanager
+def set_dummy_step(answer: bool) -> Iterator[None]:
+    """Within this context `is_dummy_step` returns `answer`: for callers that know more than a rank's own gradients."""
+    token = _dummy_step.set(answer)
+    try:
+        yield
+    finally:
+        _dummy_step.reset(token)
+
+
+def is_dummy_step(groups: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether all gradients and learning rates are zero, as in the step that checkpoint helpers make to create state.
+
+    Ranks agree: they have the same learning rates, and sharded gradients are summed over them.
+    """
+    answer = _dummy_step.get()
+    if answer is not None:
+        return answer
+    groups = list(groups)
+    if not has_zero_rate(groups):
+        return False
+    grads = [p.grad for group in groups for p in group["params"] if p.grad is not None]
+    return not any(_any_nonzero(g) for g in grads)
+
+
+def has_zero_rate(groups: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether all learning rates are known to be zero, without waiting for a device."""
+    groups = list(groups)
+    if any(isinstance(group["lr"], Tensor) and group["lr"].device.type != "cpu" for group in groups):
+        return False
+    if any(float(group["lr"]) != 0 for group in groups):
+        return False
+    return not (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing())
+
+
+def _any_nonzero(g: Tensor) -> bool:
+    if g.layout != torch.strided:
+        return True
+    total = g.abs().sum()
+    # A rank's own shard may be zero where another's is not, and the ranks must agree.
+    full = getattr(total, "full_tensor", None)
+    return bool((full() if full is not None else total) != 0)

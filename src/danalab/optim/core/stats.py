@@ -1,4 +1,4 @@
-"""Diagnostics of the log-time optimizers, computed only when asked for: they cost a pass over the state."""
+"""Diagnostics of the log-time optimizers, computed on request: they cost a pass over the state."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from danalab.errors import UserError
-from danalab.optim.core.signal import noise_floor, signal_share
 from danalab.optim.core.state import local, local_gradient
 
 
@@ -21,12 +20,12 @@ def collect(
     Args:
         across: sums totals over ranks that each have an optimizer of their own for some of the coordinates.
     Returns:
-        0-dim float32 tensors, of which a member without second moment has only the last two:
+        0-dim float32 tensors; an optimizer without second moment has only the last two:
         `snr`: mean of u = |m|/r (with tau: |m| sqrt(q)/r);
         `damped`: mean of A = T^(1-kappa) u, after clipping (with tau: u/q in place of u);
         `clipped`: share of coordinates where the clip acts (only with `clipsnr`);
         `tau`: its mean (only with tau);
-        `kappa`: its mean (only where it is chosen on line);
+        `kappa`: its mean (only where it is chosen online);
         `effective_time`: mean of T = max(tau t, 1), or of t without tau;
         `momentum_norm`: Euclidean norm of m.
     """
@@ -39,7 +38,7 @@ def collect(
 
 
 def signal_sums(state: Mapping[str, Any], group: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Sums over the coordinates of one parameter's state of what `collect` takes the means of, 0-dim tensors.
+    """Sums over the coordinates of one parameter's state, 0-dim tensors; `collect` takes their means.
 
     Args:
         state: `step`, `exp_avg` and, where the optimizer has them, `exp_avg_sq` and `tau`; of DTensors the local part.
@@ -87,7 +86,7 @@ def update_rms(optimizer: Any) -> Tensor:
         moments = [local(state[name]) for name in rule.moments]
         g = local_gradient(p.grad, p).to(moments[0].dtype)
         scalars = rule.scalars(group, state["step"].to(g.device))
-        for name in ("lr", "keep", *rule.gains):
+        for name in ("lr", "decay_factor", *rule.gains):
             del scalars[name]
         direction = rule.direction(-g if group["maximize"] else g, *moments, **scalars)
         return {"squares": direction.square().sum()}
@@ -98,16 +97,27 @@ def update_rms(optimizer: Any) -> Tensor:
     return (totals["squares"] / totals["count"]).sqrt().float()
 
 
+def noise_floor(t: Any, delta: Any) -> Any:
+    """N(t): mean of (m / r)^2 after t gradients that are independent noise."""
+    return delta**2 / ((2 * delta - 1) * t + delta**2)
+
+
+def signal_share(u: Tensor, floor: Any) -> Tensor:
+    """w = max(0, 1 - floor / u^2), 0 where u is 0: the share of the power of m that is signal."""
+    squares = u * u
+    return torch.where(squares > floor, 1 - floor / squares, 0.0)
+
+
 Sums = Callable[[Tensor, dict[str, Any], dict[str, Any]], "dict[str, Tensor] | None"]
 
 
 @torch.no_grad()
 def _total(optimizer: Any, sums: Sums) -> dict[str, Tensor]:
-    """Sum over all parameters and ranks of what `sums` finds in the local part of each, and the `count` of coordinates.
+    """Totals over all parameters and ranks of `sums` of each local part, and the `count` of coordinates.
 
-    Parameters that are sharded alike are summed before the ranks are: one collective for each way of sharding.
+    Parameters with equal placements are summed before the ranks are: one collective for each mesh and placement.
     """
-    ways: dict[Any, tuple[Any, dict[str, Tensor]]] = {}
+    layouts: dict[Any, tuple[Any, dict[str, Tensor]]] = {}
     for group in optimizer.param_groups:
         for p in group["params"]:
             found = sums(p, optimizer.state[p], group)
@@ -115,11 +125,11 @@ def _total(optimizer: Any, sums: Sums) -> dict[str, Tensor]:
                 continue
             found["count"] = torch.tensor(float(local(p).numel()), dtype=torch.float64, device=p.device)
             mesh, placements = getattr(p, "device_mesh", None), getattr(p, "placements", None)
-            _, total = ways.setdefault((mesh, placements), (p, {}))
+            _, total = layouts.setdefault((mesh, placements), (p, {}))
             for name, value in found.items():
                 total[name] = total[name] + value if name in total else value.double()
     totals: dict[str, Tensor] = {}
-    for p, total in ways.values():
+    for p, total in layouts.values():
         for name, value in zip(total, _across_ranks(torch.stack(list(total.values())), p), strict=True):
             totals[name] = totals[name] + value.to(totals[name].device) if name in totals else value
     return totals
@@ -132,6 +142,6 @@ def _across_ranks(values: Tensor, p: Tensor) -> Tensor:
         return values
     from torch.distributed.tensor import DTensor, Partial, Replicate
 
-    # Asked this way round: what FSDP2 makes of a tensor-parallel shard does not call itself one.
+    # Not is_shard(): the placement that FSDP2 gives a tensor-parallel shard does not say that it is one.
     kinds = [Replicate() if placement.is_replicate() else Partial() for placement in placements]
     return DTensor.from_local(values, p.device_mesh, kinds, run_check=False).full_tensor()  # pyright: ignore

@@ -1,11 +1,79 @@
-"""AdamW with independent, decaying weight decay: the baseline that shares ADana's decay and nothing else."""
+"""AdamW with independent, decaying weight decay: the baseline that differs from ADana in everything but the decay."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from danalab.optim.core.optimizer import DecayingOptimizer
-from danalab.optim.core.rule import ADAMW_DECAYING_WD
+from torch import Tensor
+
+from danalab.optim.backends.foreach import TensorList, average, subtract_ratio
+from danalab.optim.core.optimizer import DecayingOptimizer, constructor_settings
+from danalab.optim.core.rule import Rule
+from danalab.optim.elementwise.scalars import Scalar, adam_scalars
+
+
+def adamw_decaying_wd_update(
+    p: Tensor,
+    g: Tensor,
+    m: Tensor,
+    v: Tensor,
+    *,
+    lr: Scalar,
+    gain1: Scalar,
+    gain2: Scalar,
+    correction1: Scalar,
+    correction2: Scalar,
+    decay_factor: Scalar = 1.0,
+    eps: Scalar = 1e-8,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """One step of Adam followed by independent weight decay.
+
+        m <- m + (1-beta1) (g - m)          v <- v + (1-beta2) (g^2 - v)
+        p <- k (p - lr m / (1-beta1^t) / (sqrt(v / (1-beta2^t)) + eps))
+
+    `gain1`, `gain2` are 1 - beta; `correction1`, `correction2` are 1 - beta^t.
+    """
+    p, g = p.to(m.dtype), g.to(m.dtype)
+    m = m + gain1 * (g - m)
+    v = v + gain2 * (g * g - v)
+    step = adamw_direction(g, m, v, correction1=correction1, correction2=correction2, eps=eps)
+    return decay_factor * (p - lr * step), m, v
+
+
+def adamw_direction(
+    g: Tensor, m: Tensor, v: Tensor, *, correction1: Scalar, correction2: Scalar, eps: Scalar
+) -> Tensor:
+    """The update of `adamw_decaying_wd_update` before the learning rate, from the new moments."""
+    return (m / correction1) / (v.sqrt() / correction2**0.5 + eps)
+
+
+def adamw_decaying_wd_foreach(p: TensorList, g: TensorList, m: TensorList, v: TensorList, **s: Any) -> None:
+    """`adamw_decaying_wd_update` in place; `p` is in the dtype of the moments."""
+    average(m, v, g, s["gain1"], s["gain2"])
+    root = v.sqrt().div_(s["correction2"] ** 0.5).add_(s["eps"])
+    subtract_ratio(p, m, root, s["lr"] / s["correction1"], s["decay_factor"])
+
+
+def _kernel_scalars(s: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "gain1": s["gain1"],
+        "gain2": s["gain2"],
+        "momentum": 1 / s["correction1"],
+        "root_scale": s["correction2"] ** -0.5,
+    }
+
+
+ADAMW_DECAYING_WD = Rule(
+    "adamw_decaying_wd",
+    ("exp_avg", "exp_avg_sq"),
+    scalars=adam_scalars,
+    update=adamw_decaying_wd_update,
+    direction=adamw_direction,
+    gains=("gain1", "gain2"),
+    foreach=adamw_decaying_wd_foreach,
+    kernel_scalars=_kernel_scalars,
+)
 
 
 class AdamWDecayingWD(DecayingOptimizer):
@@ -36,15 +104,4 @@ class AdamWDecayingWD(DecayingOptimizer):
         maximize: bool = False,
         stochastic_rounding: bool = False,
     ):
-        settings = {
-            "lr": lr,
-            "betas": betas,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "wd_ts": wd_ts,
-            "maximize": maximize,
-            "stochastic_rounding": stochastic_rounding,
-        }
-        super().__init__(
-            params, settings, omega=omega, horizon=horizon, foreach=foreach, fused=fused, capturable=capturable
-        )
+        super().__init__(params, constructor_settings(locals()))

@@ -1,15 +1,223 @@
-"""The logarithmic-time optimizers: ADana, DanaMK4, DanaStar, DanaStarMK4.
+"""The logarithmic-time optimizers ADana, DanaMK4, DanaStar and DanaStarMK4.
 
-One update with two switches: `Star` gives every coordinate its own clock, `MK4` bounds the signal-to-noise ratio of the
-damped momentum. The equations are those of `danalab.optim.elementwise.functional`.
+One update with two switches: `Star` gives every coordinate its own effective time, `MK4` bounds the signal-to-noise
+ratio of the damped momentum. The kernels `adana` and `dana_star` in `backends/kernels.cpp` compute the same.
+Source: arXiv 2602.05298.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from danalab.optim.core.log_time import LogTimeOptimizer
-from danalab.optim.core.rule import ADANA, DANA_STAR
+import torch
+from torch import Tensor
+
+from danalab.optim.backends.foreach import TensorList, average, subtract_ratio
+from danalab.optim.core.optimizer import LogTimeOptimizer, constructor_settings
+from danalab.optim.core.rule import Rule
+from danalab.optim.elementwise.scalars import Scalar, effective_time_scalars, log_time_scalars
+
+
+def adana_update(
+    p: Tensor,
+    g: Tensor,
+    m: Tensor,
+    v: Tensor,
+    *,
+    lr: Scalar,
+    gain: Scalar,
+    alpha: Scalar,
+    decay_factor: Scalar = 1.0,
+    eps: Scalar = 1e-8,
+    gamma3: Scalar = 1.0,
+    alpha_offset: Scalar = 1.0,
+    clipsnr: Scalar | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """One step of ADana (`clipsnr` None) or DanaMK4.
+
+        m <- m + a (g - m)          v <- v + a (g^2 - v)          r = sqrt(v) + eps          u = m / r
+        p <- k (p - lr [ g/r + gamma3 (clip(alpha u) + alpha_offset u) ])
+
+    Args:
+        p, g: parameter and gradient, any shape, any floating dtype.
+        m, v: first and second moment, same shape, float32 or float64; arithmetic is done in their dtype.
+        clipsnr: bound of |alpha u|; None = no bound.
+    Returns:
+        The new (p, m, v); p in the dtype of the moments, to be rounded once by the caller.
+    """
+    p, g = p.to(m.dtype), g.to(m.dtype)
+    m = m + gain * (g - m)
+    v = v + gain * (g * g - v)
+    step = adana_direction(g, m, v, alpha=alpha, eps=eps, gamma3=gamma3, alpha_offset=alpha_offset, clipsnr=clipsnr)
+    return decay_factor * (p - lr * step), m, v
+
+
+def adana_direction(
+    g: Tensor,
+    m: Tensor,
+    v: Tensor,
+    *,
+    alpha: Scalar,
+    eps: Scalar,
+    gamma3: Scalar,
+    alpha_offset: Scalar,
+    clipsnr: Scalar | None,
+) -> Tensor:
+    """The bracket of `adana_update`, from the new moments."""
+    r = v.sqrt() + eps
+    if clipsnr is None:
+        return (g + gamma3 * (alpha + alpha_offset) * m) / r
+    u = m / r
+    return g / r + gamma3 * (torch.clamp(alpha * u, -clipsnr, clipsnr) + alpha_offset * u)
+
+
+def adana_foreach(p: TensorList, g: TensorList, m: TensorList, v: TensorList, **s: Any) -> None:
+    """`adana_update` in place; `p` is in the dtype of the moments."""
+    average(m, v, g, s["gain"], s["gain"])
+    root = v.sqrt().add_(s["eps"])
+    gamma3, offset, clip = s["gamma3"], s["alpha_offset"], s["clipsnr"]
+    if clip is None:
+        # Two divisions instead of memory for g + c m.
+        subtract_ratio(p, g, root, s["lr"], 1.0)
+        subtract_ratio(p, m, root, s["lr"] * gamma3 * (s["alpha"] + offset), s["decay_factor"])
+    else:
+        # clip(alpha m/r) = clip(alpha m, bound +- clip r) / r: one division at the end serves all three terms.
+        bound = root.mul(clip)
+        step = m.mul(s["alpha"]).clamp_max_(bound)
+        step.clamp_min_(bound.neg_()).mul_(gamma3).add_(m, alpha=gamma3 * offset).add_(g)
+        subtract_ratio(p, step, root, s["lr"], s["decay_factor"])
+
+
+def dana_star_update(
+    p: Tensor,
+    g: Tensor,
+    m: Tensor,
+    v: Tensor,
+    tau: Tensor,
+    *,
+    lr: Scalar,
+    gain: Scalar,
+    t: Scalar,
+    kappa: Scalar,
+    decay_factor: Scalar = 1.0,
+    eps: Scalar = 1e-8,
+    gamma3: Scalar = 1.0,
+    alpha_offset: Scalar = 1.0,
+    clipsnr: Scalar | None = None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """One step of DanaStar (`clipsnr` None) or DanaStarMK4: every coordinate has its own effective time T.
+
+        m, v, r as in `adana_update`          tau <- tau + a (|g| / (|g| + r) - tau)
+        q = max( c / (1 - c), 1 / (1 + t) ),  c = min(tau, 1/2)
+        T = max(tau t, 1)          n = sqrt(q) / r
+        p <- k (p - lr [ n g + gamma3 (q clip(T^(1-kappa) m n / q) + alpha_offset m n) ])
+
+    tau estimates q / (1 + q), q the probability that a coordinate receives a gradient.
+
+    Returns:
+        The new (p, m, v, tau); see `adana_update` for dtypes.
+    """
+    p, g = p.to(m.dtype), g.to(m.dtype)
+    m = m + gain * (g - m)
+    v = v + gain * (g * g - v)
+    size = g.abs()
+    tau = tau + gain * (size / (size + v.sqrt() + eps) - tau)
+    step = dana_star_direction(
+        g, m, v, tau, t=t, kappa=kappa, eps=eps, gamma3=gamma3, alpha_offset=alpha_offset, clipsnr=clipsnr
+    )
+    return decay_factor * (p - lr * step), m, v, tau
+
+
+def dana_star_direction(
+    g: Tensor,
+    m: Tensor,
+    v: Tensor,
+    tau: Tensor,
+    *,
+    t: Scalar,
+    kappa: Scalar,
+    eps: Scalar,
+    gamma3: Scalar,
+    alpha_offset: Scalar,
+    clipsnr: Scalar | None,
+) -> Tensor:
+    """The bracket of `dana_star_update`, from the new state."""
+    r = v.sqrt() + eps
+    c = torch.clamp(tau, max=0.5)
+    q = torch.clamp(c / (1 - c), min=1 / (1 + t))
+    n = q.sqrt() / r
+    u = m * n
+    damped = torch.clamp(tau * t, min=1.0) ** (1 - kappa) * u
+    if clipsnr is not None:
+        damped = torch.clamp(damped, -clipsnr * q, clipsnr * q)
+    return n * g + gamma3 * (damped + alpha_offset * u)
+
+
+def dana_star_foreach(p: TensorList, g: TensorList, m: TensorList, v: TensorList, tau: TensorList, **s: Any) -> None:
+    """`dana_star_update` in place; `p` is in the dtype of the moments."""
+    average(m, v, g, s["gain"], s["gain"])
+    root = v.sqrt().add_(s["eps"])
+    size = g.abs()
+    tau.lerp_(size.div_(size.add(root)), s["gain"])
+    del size  # whole lists of temporaries: freed as soon as possible
+    # sqrt(q) = 1 / sqrt(1 / c - 1) for c between 1 / (2 + t), where q is 1 / (1 + t), and 1/2.
+    root_q = tau.clamp_min(1 / (2 + s["t"])).clamp_max_(0.5).reciprocal_().sub_(1.0).rsqrt_()
+    # T^(1-kappa) = t^(1-kappa) max(tau, 1/t)^(1-kappa): the first factor is a number, `long`.
+    exponent = 1 - s["kappa"]
+    long = s["t"] ** exponent
+    step = tau.clamp_min(1 / s["t"]).pow_(exponent)
+    if s["clipsnr"] is None:
+        step = g.addcmul(step, m, value=s["gamma3"] * long)
+    else:
+        # The clipped term, q clip(T^(1-kappa) m n / q), is clip(T^(1-kappa) m / scale) scale n, scale = sqrt(q) r.
+        scale, bound = root.mul(root_q), s["clipsnr"] / long
+        step.mul_(m).div_(scale).clamp_min_(-bound).clamp_max_(bound)
+        step = g.addcmul(step, scale, value=s["gamma3"] * long)
+    step.add_(m, alpha=s["gamma3"] * s["alpha_offset"])
+    subtract_ratio(p, step, root.div_(root_q), s["lr"], s["decay_factor"])  # sqrt(v) / sqrt(q) is 1 / n
+
+
+def _momentum_kernel_scalars(s: Mapping[str, Any]) -> dict[str, Any]:
+    gamma3, clip = s["gamma3"], s["clipsnr"]
+    return {
+        "gain1": s["gain"],
+        "gain2": s["gain"],
+        "offset": gamma3 * s["alpha_offset"],
+        "clip": -1.0 if clip is None else gamma3 * clip,
+    }
+
+
+def _adana_kernel_scalars(s: Mapping[str, Any]) -> dict[str, Any]:
+    # Without a clip the two momentum terms are one.
+    alpha = s["alpha"] + (s["alpha_offset"] if s["clipsnr"] is None else 0.0)
+    return {**_momentum_kernel_scalars(s), "momentum": s["gamma3"] * alpha}
+
+
+def _dana_star_kernel_scalars(s: Mapping[str, Any]) -> dict[str, Any]:
+    return {**_momentum_kernel_scalars(s), "momentum": s["gamma3"], "t": s["t"], "exponent": 1 - s["kappa"]}
+
+
+ADANA = Rule(
+    "adana",
+    ("exp_avg", "exp_avg_sq"),
+    scalars=log_time_scalars,
+    update=adana_update,
+    direction=adana_direction,
+    gains=("gain",),
+    foreach=adana_foreach,
+    kernel_scalars=_adana_kernel_scalars,
+)
+DANA_STAR = Rule(
+    "dana_star",
+    ("exp_avg", "exp_avg_sq", "tau"),
+    scalars=effective_time_scalars,
+    update=dana_star_update,
+    direction=dana_star_direction,
+    gains=("gain",),
+    foreach=dana_star_foreach,
+    kernel_scalars=_dana_star_kernel_scalars,
+)
 
 
 class ADana(LogTimeOptimizer):
@@ -21,19 +229,19 @@ class ADana(LogTimeOptimizer):
 
     Args:
         params: parameters, named parameters, or groups of them; a group may override any setting below.
-        lr: learning rate. The value at construction is the group's `peak_lr`, which schedulers do not touch.
-        delta: the averages span the last 1/delta of the run [steps at t = delta: half].
-        kappa: exponent of the damping; between 0 and 1, smaller is more momentum.
+        lr: learning rate. The value at construction is the group's `peak_lr`, which schedulers do not change.
+        delta: the averages cover about the last 1/delta of the run [steps; half of it at t = delta].
+        kappa: exponent of the damping, between 0 and 1; smaller values mean more momentum.
         gamma3: scales the momentum term.
         alpha_offset: 1 is the published implementation, for which learning rates were fitted; 0 is the paper's formula.
-        weight_decay: decay a step at the peak learning rate, not multiplied by it; `wd_ts` None keeps it constant.
+        weight_decay: decay per step at the peak learning rate, not multiplied by it; constant if `wd_ts` is None.
         wd_ts: time scale of its decay [steps].
         omega: the other form: with `horizon` (or wd_ts), lambda(t) = omega / (wd_ts + t).
         horizon: length of the run [steps]; wd_ts = horizon / 10.
-        foreach: work on lists of parameters; fewer, larger kernels on a GPU.
-        fused: True: one compiled pass over memory. None: chosen by device and size. False: plain torch.
-        capturable: keep the clock on the device, for CUDA graphs.
-        maximize: ascend.
+        foreach: update lists of parameters; fewer, larger kernels on a GPU.
+        fused: True: one compiled pass over memory. None: chosen by device. False: plain torch.
+        capturable: keep the step count on the device, for CUDA graphs.
+        maximize: maximize the objective instead of minimizing it.
         stochastic_rounding: round bfloat16 and float16 parameters up or down at random, so that the mean is exact.
     Raises:
         UserError: a setting out of range, both forms of weight decay, no parameters, or `fused` without a compiler.
@@ -62,21 +270,7 @@ class ADana(LogTimeOptimizer):
         maximize: bool = False,
         stochastic_rounding: bool = False,
     ):
-        settings = {
-            "lr": lr,
-            "delta": delta,
-            "kappa": kappa,
-            "eps": eps,
-            "gamma3": gamma3,
-            "alpha_offset": alpha_offset,
-            "weight_decay": weight_decay,
-            "wd_ts": wd_ts,
-            "maximize": maximize,
-            "stochastic_rounding": stochastic_rounding,
-        }
-        super().__init__(
-            params, settings, omega=omega, horizon=horizon, foreach=foreach, fused=fused, capturable=capturable
-        )
+        super().__init__(params, constructor_settings(locals()))
 
 
 class DanaMK4(LogTimeOptimizer):
@@ -105,26 +299,11 @@ class DanaMK4(LogTimeOptimizer):
         stochastic_rounding: bool = False,
         clipsnr: float = 2.0,
     ):
-        settings = {
-            "lr": lr,
-            "delta": delta,
-            "kappa": kappa,
-            "eps": eps,
-            "gamma3": gamma3,
-            "alpha_offset": alpha_offset,
-            "clipsnr": clipsnr,
-            "weight_decay": weight_decay,
-            "wd_ts": wd_ts,
-            "maximize": maximize,
-            "stochastic_rounding": stochastic_rounding,
-        }
-        super().__init__(
-            params, settings, omega=omega, horizon=horizon, foreach=foreach, fused=fused, capturable=capturable
-        )
+        super().__init__(params, constructor_settings(locals()))
 
 
 class DanaStar(ADana):
-    """ADana with a clock for each coordinate, for sparse or uneven gradients.
+    """ADana with an effective time for each coordinate, for sparse or uneven gradients.
 
         tau <- tau + a (|g| / (|g| + r) - tau)        T = max(tau t, 1)
         q   =  max(c / (1-c), 1 / (1+t)),  c = min(tau, 1/2)

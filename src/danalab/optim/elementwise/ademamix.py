@@ -17,11 +17,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from danalab.optim.backends.foreach import New, Values, average, root_of
-from danalab.optim.core.optimizer import DecayingOptimizer, ElementwiseOptimizer
+from danalab.optim.backends.foreach import TensorList, average, subtract_ratio
+from danalab.optim.core.checks import check_coupled_decay, check_numbers, check_settings
+from danalab.optim.core.optimizer import DecayingOptimizer, ElementwiseOptimizer, constructor_settings
 from danalab.optim.core.rule import Rule
-from danalab.optim.core.settings import check_coupled_decay, check_numbers, check_settings
-from danalab.optim.elementwise.functional import Scalar, adam_scalars, keep_factor
+from danalab.optim.elementwise.scalars import Scalar, adam_scalars, decay_factor
 
 
 def ademamix_update(
@@ -38,10 +38,10 @@ def ademamix_update(
     correction1: Scalar,
     correction2: Scalar,
     weight: Scalar,
-    keep: Scalar = 1.0,
+    decay_factor: Scalar = 1.0,
     eps: Scalar = 1e-8,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """One step of AdEMAMix on a parameter that has already been told how much of it weight decay leaves.
+    """One step of AdEMAMix; weight decay enters as a factor of the parameter.
 
         m <- m + (1-beta1) (g - m)      s <- s + (1-beta3(t)) (g - s)      v <- v + (1-beta2) (g^2 - v)
         p <- k p - lr (m / (1-beta1^t) + weight s) / (sqrt(v / (1-beta2^t)) + eps)
@@ -52,7 +52,7 @@ def ademamix_update(
         gain1, gain2, gain3: 1 - beta1, 1 - beta2, 1 - beta3(t).
         correction1, correction2: 1 - beta1^t, 1 - beta2^t.
         weight: gamma3 alpha(t).
-        keep: k, what weight decay leaves.
+        decay_factor: k, from weight decay.
     Returns:
         The new (p, m, v, slow); p in the dtype of the averages, to be rounded once by the caller.
     """
@@ -61,7 +61,7 @@ def ademamix_update(
     slow = slow + gain3 * (g - slow)
     v = v + gain2 * (g * g - v)
     step = ademamix_direction(g, m, v, slow, correction1=correction1, correction2=correction2, weight=weight, eps=eps)
-    return keep * p - lr * step, m, v, slow
+    return decay_factor * p - lr * step, m, v, slow
 
 
 def ademamix_direction(
@@ -75,19 +75,19 @@ def ademamix_direction(
     weight: Scalar,
     eps: Scalar,
 ) -> Tensor:
-    """What `ademamix_update` subtracts, before the learning rate, from the new averages."""
+    """The update of `ademamix_update` before the learning rate, from the new averages."""
     return (m / correction1 + weight * slow) / (v.sqrt() / correction2**0.5 + eps)
 
 
-def ademamix_foreach(new: New, p: Values, g: Values, m: Values, v: Values, slow: Values, **s: Any) -> None:
-    """`ademamix_update` in place. `p` is in the dtype of the averages."""
+def ademamix_foreach(p: TensorList, g: TensorList, m: TensorList, v: TensorList, slow: TensorList, **s: Any) -> None:
+    """`ademamix_update` in place; `p` is in the dtype of the averages."""
     average(m, v, g, s["gain1"], s["gain2"])
     slow.lerp_(g, s["gain3"])
-    root = root_of(new, v, s["eps"] * s["correction2"] ** 0.5)
-    step = new("mul", m, 1 / s["correction1"]).add_(slow, alpha=s["weight"])
-    if s["keep"] != 1:
-        p.mul_(s["keep"])
-    p.addcdiv_(step, root, value=-s["lr"] * s["correction2"] ** 0.5)
+    root = v.sqrt().add_(s["eps"] * s["correction2"] ** 0.5)
+    step = m.mul(1 / s["correction1"]).add_(slow, alpha=s["weight"])
+    if s["decay_factor"] != 1:
+        p.mul_(s["decay_factor"])
+    subtract_ratio(p, step, root, s["lr"] * s["correction2"] ** 0.5, 1.0)
 
 
 def mixing_weight(group: Mapping[str, Any], t: Scalar) -> Scalar:
@@ -128,15 +128,15 @@ def _scalars(group: Mapping[str, Any], t: Scalar) -> dict[str, Scalar]:
 
 def coupled_scalars(group: Mapping[str, Any], t: Scalar) -> dict[str, Scalar]:
     """Scalars of step t (from 1) of `ademamix_update` where weight decay is multiplied by the learning rate."""
-    return {**_scalars(group, t), "keep": 1 - group["lr"] * group["weight_decay"]}
+    return {**_scalars(group, t), "decay_factor": 1 - group["lr"] * group["weight_decay"]}
 
 
 def decaying_scalars(group: Mapping[str, Any], t: Scalar) -> dict[str, Scalar]:
     """Scalars of step t (from 1) of `ademamix_update` with independent, decaying weight decay."""
-    return {**_scalars(group, t), "keep": keep_factor(group, t)}
+    return {**_scalars(group, t), "decay_factor": decay_factor(group, t)}
 
 
-def _for_kernel(s: Mapping[str, Any]) -> dict[str, Any]:
+def _kernel_scalars(s: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "gain1": s["gain1"],
         "gain2": s["gain2"],
@@ -155,7 +155,7 @@ _rule = partial(
     direction=ademamix_direction,
     foreach=ademamix_foreach,
     gains=("gain1", "gain2", "gain3"),
-    for_kernel=_for_kernel,
+    kernel_scalars=_kernel_scalars,
 )
 ADEMAMIX = _rule(scalars=coupled_scalars)
 ADEMAMIX_DECAYING_WD = _rule(scalars=decaying_scalars)
@@ -179,12 +179,12 @@ class AdEMAMix(_Mixing):
         u  = (m / (1-beta1^t) + gamma3 alpha(t) s) / (sqrt(v / (1-beta2^t)) + eps)
         p <- p - lr (u + weight_decay p)
 
-    The slow momentum starts at zero and is not corrected for it; its warm-ups (`mixing_weight`, `slow_rate`) let it
-    come in gently. In the scaling ladder alpha = steps^(1-kappa), beta3 = 1 - delta / steps, both warm-ups = steps.
+    The slow momentum starts at zero without bias correction; warm-ups (`mixing_weight`, `slow_rate`) phase it in.
+    In the scaling ladder alpha = steps^(1-kappa), beta3 = 1 - delta / steps, both warm-ups = steps.
 
     Args:
         params: parameters, named parameters, or groups of them; a group may override any setting below.
-        lr: learning rate. The value at construction is the group's `peak_lr`, which schedulers do not touch.
+        lr: learning rate. The value at construction is the group's `peak_lr`, which schedulers do not change.
         betas: rates of the fast momentum, of the second moment, and of the slow momentum.
         alpha: weight of the slow momentum.
         alpha_warmup: steps until `alpha` has grown linearly from 0; None: at once.
@@ -217,19 +217,7 @@ class AdEMAMix(_Mixing):
         maximize: bool = False,
         stochastic_rounding: bool = False,
     ):
-        settings = {
-            "lr": lr,
-            "betas": betas,
-            "eps": eps,
-            "alpha": alpha,
-            "alpha_warmup": alpha_warmup,
-            "beta3_warmup": beta3_warmup,
-            "gamma3": gamma3,
-            "weight_decay": weight_decay,
-            "maximize": maximize,
-            "stochastic_rounding": stochastic_rounding,
-        }
-        super().__init__(params, settings, foreach=foreach, fused=fused, capturable=capturable)
+        super().__init__(params, constructor_settings(locals()))
 
     def check_group(self, group: Mapping[str, Any]) -> None:
         check_numbers(self.name, group, rates=3)
@@ -271,22 +259,7 @@ class AdEMAMixDecayingWD(_Mixing, DecayingOptimizer):
         maximize: bool = False,
         stochastic_rounding: bool = False,
     ):
-        settings = {
-            "lr": lr,
-            "betas": betas,
-            "eps": eps,
-            "alpha": alpha,
-            "alpha_warmup": alpha_warmup,
-            "beta3_warmup": beta3_warmup,
-            "gamma3": gamma3,
-            "weight_decay": weight_decay,
-            "wd_ts": wd_ts,
-            "maximize": maximize,
-            "stochastic_rounding": stochastic_rounding,
-        }
-        super().__init__(
-            params, settings, omega=omega, horizon=horizon, foreach=foreach, fused=fused, capturable=capturable
-        )
+        super().__init__(params, constructor_settings(locals()))
 
     def check_group(self, group: Mapping[str, Any]) -> None:
         check_settings(self.name, group, rates=3)

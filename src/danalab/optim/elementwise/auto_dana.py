@@ -1,19 +1,19 @@
-"""AutoDana: ADana that chooses kappa by itself, for every coordinate and step, from the signal-to-noise ratio of m.
+"""AutoDana: ADana that chooses kappa for every coordinate and step from the signal-to-noise ratio of m.
 
-If the gradients of a coordinate were independent noise, m / r would not vanish but have the variance of the average's
-weights, which for beta(t) = 1 - delta / (delta + t) is
+If the gradients of a coordinate were independent noise, m / r would have the variance of the average's weights, which
+for beta(t) = 1 - delta / (delta + t) is
 
     N(t) = delta^2 / ((2 delta - 1) t + delta^2)          (for delta = 8 within 3 % for every t, exact for large t)
 
-while gradients that all agree give |m| / r = 1. What exceeds z standard deviations of the noise is signal, and its
-share of the power of m decides how fast the momentum may grow:
+while gradients that all agree give |m| / r = 1. The excess over z standard deviations of the noise is signal, and its
+share of the power of m determines how fast the momentum grows:
 
     u = m / r          w = max(0, 1 - z^2 N(t) / u^2)          kappa = kappa_max - (kappa_max - kappa_min) w
     p <- p - lr [ g/r + gamma3 ((1+t)^(1-kappa) + alpha_offset) u ]
 
 w is the positive-part shrinkage that a Wiener filter would apply to m. Pure noise has w = 0 in nearly all coordinates
 and kappa = kappa_max, no growing momentum; a gradient that keeps its sign has w -> 1 and kappa -> kappa_min. The rule
-needs no state of its own and no sums over coordinates, so it is the same on shards.
+needs no additional state and no sums over coordinates, so it is the same on shards.
 
 Source: our own rule; the family is arXiv 2602.05298. The shrinkage is James and Stein's 1961, coordinate by coordinate.
 """
@@ -28,11 +28,11 @@ import torch
 from torch import Tensor
 
 from danalab.errors import UserError
-from danalab.optim.backends.foreach import New, Values, average, root_of, two_to
-from danalab.optim.core.log_time import LogTimeOptimizer
+from danalab.optim.backends.foreach import TensorList, average
+from danalab.optim.core.optimizer import LogTimeOptimizer, constructor_settings
 from danalab.optim.core.rule import Rule
-from danalab.optim.core.signal import noise_floor, signal_share
-from danalab.optim.elementwise.functional import Scalar, keep_factor
+from danalab.optim.core.stats import noise_floor, signal_share
+from danalab.optim.elementwise.scalars import Scalar, decay_factor
 
 
 def auto_dana_update(
@@ -47,7 +47,7 @@ def auto_dana_update(
     span: Scalar,
     alpha: Scalar,
     floor: Scalar,
-    keep: Scalar = 1.0,
+    decay_factor: Scalar = 1.0,
     eps: Scalar = 1e-8,
     gamma3: Scalar = 1.0,
     alpha_offset: Scalar = 1.0,
@@ -72,7 +72,7 @@ def auto_dana_update(
     v = v + gain * (g * g - v)
     shared = {"log2_time": log2_time, "span": span, "alpha": alpha, "floor": floor}
     step = auto_dana_direction(g, m, v, eps=eps, gamma3=gamma3, alpha_offset=alpha_offset, **shared)
-    return keep * (p - lr * step), m, v
+    return decay_factor * (p - lr * step), m, v
 
 
 def auto_dana_direction(
@@ -88,25 +88,25 @@ def auto_dana_direction(
     gamma3: Scalar,
     alpha_offset: Scalar,
 ) -> Tensor:
-    """What `auto_dana_update` subtracts, before the learning rate: the bracket, from the new moments."""
+    """The bracket of `auto_dana_update`, from the new moments."""
     r = v.sqrt() + eps
     u = m / r
     growth = torch.exp2(log2_time * (span * signal_share(u, floor)))
     return g / r + gamma3 * (alpha * growth + alpha_offset) * u
 
 
-def auto_dana_foreach(new: New, p: Values, g: Values, m: Values, v: Values, **s: Any) -> None:
-    """`auto_dana_update` in place. `p` is in the dtype of the moments."""
+def auto_dana_foreach(p: TensorList, g: TensorList, m: TensorList, v: TensorList, **s: Any) -> None:
+    """`auto_dana_update` in place; `p` is in the dtype of the moments."""
     average(m, v, g, s["gain"], s["gain"])
-    root = root_of(new, v, s["eps"])
-    ratio = new("div", m, root)
+    root = v.sqrt().add_(s["eps"])
+    ratio = m.div(root)
     # 1 - floor / u^2, held at 0 from below; a u of 0 gives minus infinity there, and floor / 0 no NaN as floor > 0.
-    share = new("mul", ratio, ratio).reciprocal_().mul_(-s["floor"]).add_(1.0).clamp_min_(0.0)
-    two_to(share, s["log2_time"] * s["span"])
+    share = ratio.mul(ratio).reciprocal_().mul_(-s["floor"]).add_(1.0).clamp_min_(0.0)
+    share.mul_(s["log2_time"] * s["span"] * math.log(2)).exp_()
     share.mul_(s["gamma3"] * s["alpha"]).add_(s["gamma3"] * s["alpha_offset"]).mul_(ratio)
     p.add_(share.addcdiv_(g, root), alpha=-s["lr"])
-    if s["keep"] != 1:
-        p.mul_(s["keep"])
+    if s["decay_factor"] != 1:
+        p.mul_(s["decay_factor"])
 
 
 def _scalars(group: Mapping[str, Any], t: Scalar) -> dict[str, Scalar]:
@@ -117,12 +117,12 @@ def _scalars(group: Mapping[str, Any], t: Scalar) -> dict[str, Scalar]:
         "span": group["kappa_max"] - group["kappa_min"],
         "alpha": (1 + t) ** (1 - group["kappa_max"]),
         "floor": group["significance"] ** 2 * noise_floor(t, group["delta"]),
-        "keep": keep_factor(group, t),
+        "decay_factor": decay_factor(group, t),
         **{name: group[name] for name in ("eps", "gamma3", "alpha_offset")},
     }
 
 
-def _for_kernel(s: Mapping[str, Any]) -> dict[str, Any]:
+def _kernel_scalars(s: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "gain1": s["gain"],
         "gain2": s["gain"],
@@ -137,17 +137,17 @@ def _for_kernel(s: Mapping[str, Any]) -> dict[str, Any]:
 AUTO_DANA = Rule(
     "auto_dana",
     ("exp_avg", "exp_avg_sq"),
-    _scalars,
-    auto_dana_update,
-    auto_dana_direction,
-    auto_dana_foreach,
+    scalars=_scalars,
+    update=auto_dana_update,
+    direction=auto_dana_direction,
     gains=("gain",),
-    for_kernel=_for_kernel,
+    foreach=auto_dana_foreach,
+    kernel_scalars=_kernel_scalars,
 )
 
 
 class AutoDana(LogTimeOptimizer):
-    """ADana whose kappa is chosen on line, coordinate by coordinate, from the signal-to-noise ratio of the momentum.
+    """ADana whose kappa is chosen online, for each coordinate, from the signal-to-noise ratio of the momentum.
 
         a = delta / (delta + t)          m <- m + a (g - m)          v <- v + a (g^2 - v)          r = sqrt(v) + eps
         u = m / r        N(t) = delta^2 / ((2 delta - 1) t + delta^2)        w = max(0, 1 - significance^2 N(t) / u^2)
@@ -155,11 +155,11 @@ class AutoDana(LogTimeOptimizer):
         p <- p - lr [ g/r + gamma3 ((1+t)^(1-kappa) + alpha_offset) u ]
         p <- p (1 - (lr / peak_lr) weight_decay / (1 + t / wd_ts))
 
-    `danalab.optim.elementwise.auto_dana` says why. `collect_stats()` reports the mean kappa.
+    `danalab.optim.elementwise.auto_dana` explains the rule. `collect_stats()` reports the mean kappa.
 
     Args:
         params: parameters, named parameters, or groups of them; a group may override any setting below.
-        lr: learning rate. The value at construction is the group's `peak_lr`, which schedulers do not touch.
+        lr: learning rate. The value at construction is the group's `peak_lr`, which schedulers do not change.
         kappa_min: kappa of a coordinate whose gradients agree.
         kappa_max: kappa of a coordinate whose gradients are noise.
         significance: multiple of the noise's standard deviation from which m counts as signal.
@@ -194,23 +194,7 @@ class AutoDana(LogTimeOptimizer):
         maximize: bool = False,
         stochastic_rounding: bool = False,
     ):
-        settings = {
-            "lr": lr,
-            "delta": delta,
-            "kappa_min": kappa_min,
-            "kappa_max": kappa_max,
-            "significance": significance,
-            "eps": eps,
-            "gamma3": gamma3,
-            "alpha_offset": alpha_offset,
-            "weight_decay": weight_decay,
-            "wd_ts": wd_ts,
-            "maximize": maximize,
-            "stochastic_rounding": stochastic_rounding,
-        }
-        super().__init__(
-            params, settings, omega=omega, horizon=horizon, foreach=foreach, fused=fused, capturable=capturable
-        )
+        super().__init__(params, constructor_settings(locals()))
 
     def check_group(self, group: Mapping[str, Any]) -> None:
         super().check_group(group)

@@ -1,4 +1,4 @@
-"""Dana without normalisation, for linear problems and for the theory, and its relative that takes signs.
+"""Dana, without normalisation, for linear problems and the theory; and SignDana, which takes signs.
 
     a = delta / (delta + t)          m <- m + a (g - m)          alpha(t) = (1 + t)^(1 - kappa)
     Dana:      p <- p - lr [ g       + gamma3 (alpha(t) + alpha_offset) m       ]
@@ -15,16 +15,16 @@ from typing import Any
 
 from torch import Tensor
 
-from danalab.optim.backends.foreach import New, Values
-from danalab.optim.core.log_time import LogTimeOptimizer
+from danalab.optim.backends.foreach import TensorList
+from danalab.optim.core.optimizer import LogTimeOptimizer, constructor_settings
 from danalab.optim.core.rule import Rule
-from danalab.optim.elementwise.functional import Scalar, log_time_scalars
+from danalab.optim.elementwise.scalars import Scalar, log_time_scalars
 
 
 def dana_update(
-    p: Tensor, g: Tensor, m: Tensor, *, lr: Scalar, gain: Scalar, weight: Scalar, keep: Scalar = 1.0
+    p: Tensor, g: Tensor, m: Tensor, *, lr: Scalar, gain: Scalar, weight: Scalar, decay_factor: Scalar = 1.0
 ) -> tuple[Tensor, Tensor]:
-    """One step of Dana: m <- m + gain (g - m), then p <- keep (p - lr (g + weight m)).
+    """One step of Dana: m <- m + gain (g - m), then p <- decay_factor (p - lr (g + weight m)).
 
     Args:
         p, g: parameter and gradient, any shape, any floating dtype.
@@ -35,50 +35,47 @@ def dana_update(
     """
     p, g = p.to(m.dtype), g.to(m.dtype)
     m = m + gain * (g - m)
-    return keep * (p - lr * dana_direction(g, m, weight=weight)), m
+    return decay_factor * (p - lr * dana_direction(g, m, weight=weight)), m
 
 
 def dana_direction(g: Tensor, m: Tensor, *, weight: Scalar) -> Tensor:
-    """What `dana_update` subtracts, before the learning rate, from the new average."""
+    """The update of `dana_update` before the learning rate, from the new average."""
     return g + weight * m
 
 
 def sign_dana_update(
-    p: Tensor, g: Tensor, m: Tensor, *, lr: Scalar, gain: Scalar, weight: Scalar, keep: Scalar = 1.0
+    p: Tensor, g: Tensor, m: Tensor, *, lr: Scalar, gain: Scalar, weight: Scalar, decay_factor: Scalar = 1.0
 ) -> tuple[Tensor, Tensor]:
     """One step of SignDana: `dana_update` with sign(g) and sign(m) in place of g and m."""
     p, g = p.to(m.dtype), g.to(m.dtype)
     m = m + gain * (g - m)
-    return keep * (p - lr * sign_dana_direction(g, m, weight=weight)), m
+    return decay_factor * (p - lr * sign_dana_direction(g, m, weight=weight)), m
 
 
 def sign_dana_direction(g: Tensor, m: Tensor, *, weight: Scalar) -> Tensor:
-    """What `sign_dana_update` subtracts, before the learning rate, from the new average."""
+    """The update of `sign_dana_update` before the learning rate, from the new average."""
     return g.sign() + weight * m.sign()
 
 
-def _foreach(new: New, p: Values, g: Values, m: Values, *, signs: bool, **s: Any) -> None:
+def _foreach(p: TensorList, g: TensorList, m: TensorList, *, signs: bool, **s: Any) -> None:
     m.lerp_(g, s["gain"])
-    if signs:
-        step = new("sign", g).add_(new("sign", m), alpha=s["weight"])
-    else:
-        step = new("add", g, m, alpha=s["weight"])
+    step = g.sign().add_(m.sign(), alpha=s["weight"]) if signs else g.add(m, alpha=s["weight"])
     p.add_(step, alpha=-s["lr"])
-    if s["keep"] != 1:
-        p.mul_(s["keep"])
+    if s["decay_factor"] != 1:
+        p.mul_(s["decay_factor"])
 
 
 def _scalars(group: Mapping[str, Any], t: Scalar) -> dict[str, Scalar]:
     s = log_time_scalars({**group, "eps": None}, t)
     weight = s["gamma3"] * (s["alpha"] + s["alpha_offset"])
-    return {**{name: s[name] for name in ("lr", "gain", "keep")}, "weight": weight}
+    return {**{name: s[name] for name in ("lr", "gain", "decay_factor")}, "weight": weight}
 
 
-def _for_kernel(s: Mapping[str, Any]) -> dict[str, Any]:
+def _kernel_scalars(s: Mapping[str, Any]) -> dict[str, Any]:
     return {"gain1": s["gain"], "momentum": s["weight"]}
 
 
-_rule = partial(Rule, moments=("exp_avg",), scalars=_scalars, gains=("gain",), for_kernel=_for_kernel)
+_rule = partial(Rule, moments=("exp_avg",), scalars=_scalars, gains=("gain",), kernel_scalars=_kernel_scalars)
 DANA = _rule("dana", update=dana_update, direction=dana_direction, foreach=partial(_foreach, signs=False))
 SIGN_DANA = _rule(
     "sign_dana", update=sign_dana_update, direction=sign_dana_direction, foreach=partial(_foreach, signs=True)
@@ -97,7 +94,7 @@ class Dana(LogTimeOptimizer):
 
     Args:
         params: parameters, named parameters, or groups of them; a group may override any setting below.
-        lr: learning rate. The value at construction is the group's `peak_lr`, which schedulers do not touch.
+        lr: learning rate. The value at construction is the group's `peak_lr`, which schedulers do not change.
         delta, kappa: as in `ADana`.
         gamma3: scales the momentum term.
         alpha_offset: added to the damping (1+t)^(1-kappa); here the formula is the paper's, without it.
@@ -128,23 +125,10 @@ class Dana(LogTimeOptimizer):
         maximize: bool = False,
         stochastic_rounding: bool = False,
     ):
-        settings = {
-            "lr": lr,
-            "delta": delta,
-            "kappa": kappa,
-            "gamma3": gamma3,
-            "alpha_offset": alpha_offset,
-            "weight_decay": weight_decay,
-            "wd_ts": wd_ts,
-            "maximize": maximize,
-            "stochastic_rounding": stochastic_rounding,
-        }
-        super().__init__(
-            params, settings, omega=omega, horizon=horizon, foreach=foreach, fused=fused, capturable=capturable
-        )
+        super().__init__(params, constructor_settings(locals()))
 
 
-class SignDana(Dana):
+class SignDana(LogTimeOptimizer):
     """ADana's schedules with the sign of both terms in place of their normalisation by the second moment.
 
         a = delta / (delta + t)          m <- m + a (g - m)
@@ -182,20 +166,4 @@ class SignDana(Dana):
         maximize: bool = False,
         stochastic_rounding: bool = False,
     ):
-        super().__init__(
-            params,
-            lr,
-            delta=delta,
-            kappa=kappa,
-            gamma3=gamma3,
-            alpha_offset=alpha_offset,
-            weight_decay=weight_decay,
-            wd_ts=wd_ts,
-            omega=omega,
-            horizon=horizon,
-            foreach=foreach,
-            fused=fused,
-            capturable=capturable,
-            maximize=maximize,
-            stochastic_rounding=stochastic_rounding,
-        )
+        super().__init__(params, constructor_settings(locals()))

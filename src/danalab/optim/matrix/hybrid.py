@@ -15,14 +15,14 @@ import torch
 from torch import Tensor, nn
 
 from danalab.errors import UserError, nearest
-from danalab.optim.backends import choice as ways
+from danalab.optim.backends.foreach import foreach
 from danalab.optim.core.batch import Batch
-from danalab.optim.core.kinds import DECAYED, KINDS, kind_by_name, parameter_kinds, unwrapped
+from danalab.optim.core.checks import check_numbers, number_of
+from danalab.optim.core.groups import DECAYED, KINDS, kind_by_name, parameter_kinds, unwrapped
 from danalab.optim.core.optimizer import RuleOptimizer
 from danalab.optim.core.rule import Rule
-from danalab.optim.core.settings import check_numbers, number_of
 from danalab.optim.matrix.newton_schulz import coefficients
-from danalab.optim.matrix.step import update_stacks
+from danalab.optim.matrix.step import update_all, update_stacks
 
 ORTHOGONALISED = ("matrix", "experts")
 """Kinds whose momentum is orthogonalised: of stacked experts, each matrix by itself."""
@@ -42,15 +42,9 @@ class HybridOptimizer(RuleOptimizer):
     matrix_rule: ClassVar[Rule]
     other_rule: ClassVar[Rule]
 
-    def __init__(self, params: Any, settings: dict[str, Any], *, foreach: bool | None, fused: bool | None):
-        if foreach and fused:
-            raise UserError(f"{self.name}: foreach=True and fused=True exclude each other; leave one of them out")
-        settings["ns_dtype"] = dtype_name(self.name, settings["ns_dtype"])
-        self.check_group(settings)
-        try:
-            super().__init__(params, {**settings, "foreach": foreach, "fused": fused, "capturable": False})
-        except (TypeError, ValueError) as error:
-            raise error if isinstance(error, UserError) else UserError(f"{self.name}: {error}") from error
+    def __init__(self, params: Any, settings: dict[str, Any]):
+        ns_dtype = dtype_name(self.name, settings["ns_dtype"])
+        super().__init__(params, {**settings, "ns_dtype": ns_dtype, "capturable": False})
 
     @staticmethod
     def split_group(owner: str, group: Any) -> list[dict[str, Any]]:
@@ -78,20 +72,22 @@ class HybridOptimizer(RuleOptimizer):
                 " parameter in one step, must stay below 1"
             )
 
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add parameters; a group that says neither `use_muon` nor `kind` becomes two groups, matrices and the rest.
-
-        Raises:
-            UserError: a setting out of range, or a parameter that cannot be optimized.
-        """
-        for group in split_group(self.name, param_group):
-            was_split = group.pop("was_split", False)
-            if not group["use_muon"]:
+    def prepare_groups(self, group: dict[str, Any]) -> list[dict[str, Any]]:
+        """A group that says neither `use_muon` nor `kind` becomes two groups, matrices and the rest."""
+        found = []
+        for part in split_group(self.name, group):
+            was_split = part.pop("was_split", False)
+            if not part["use_muon"]:
                 # The settings of a group that was split are those of its matrices.
-                lr = group.get("lr") if was_split else None
+                lr = part.get("lr") if was_split else None
                 rest = self.other_settings(float(self.defaults["lr"] if lr is None else lr))
-                group = {**group, **rest} if was_split else {**rest, **group}
-            super().add_param_group(group)
+                part = {**part, **rest} if was_split else {**rest, **part}
+            found.append(part)
+        return found
+
+    def check_backend(self, group: Mapping[str, Any]) -> None:
+        if not group["use_muon"]:  # the flags choose how the rest is computed
+            super().check_backend(group)
 
     def _apply_rule(self, rule: Rule, batches: list[Batch]) -> None:
         if rule is not self.matrix_rule:
@@ -100,8 +96,8 @@ class HybridOptimizer(RuleOptimizer):
         originals = [p for group in self.param_groups for p in group["params"]]
         for batch in batches:
             like = [originals[index] for index in batch.indices]
-            step = update_stacks if batch.group.get("kind") == "experts" else rule.foreach
-            ways.foreach(replace(rule, foreach=partial(step, like=like)), [batch])
+            step = update_stacks if batch.group.get("kind") == "experts" else update_all
+            foreach(replace(rule, foreach=partial(step, like=like)), [batch])
 
 
 def model_groups(model: nn.Module) -> list[dict[str, Any]]:
@@ -178,18 +174,18 @@ def _looks_like_matrix(name: str, p: Tensor) -> bool:
     return kind_by_name(name, p.ndim) == "matrix" and p.shape[0] < VOCABULARY_ROWS
 
 
-def coupled(scalars: Callable[..., dict[str, Any]], keep: Callable[..., Any]) -> Callable[..., dict[str, Any]]:
+def coupled(scalars: Callable[..., dict[str, Any]], decay_factor: Callable[..., Any]) -> Callable[..., dict[str, Any]]:
     """Scalars of an element-wise rule whose decay comes before the update: p <- k p - lr u.
 
     The rules of this package end in p <- k (p - lr' u), which is the same with lr' = lr / k.
     """
 
     def rescaled(group: Mapping[str, Any], t: Any) -> dict[str, Any]:
-        kept = keep(group, t)
-        if kept <= 0:
+        factor = decay_factor(group, t)
+        if factor <= 0:
             raise UserError(
-                f"weight decay takes {1 - kept:g} of a parameter in one step (lr {group['lr']:g}); lower it"
+                f"weight decay takes {1 - factor:g} of a parameter in one step (lr {group['lr']:g}); lower it"
             )
-        return {**scalars(group, t), "keep": kept, "lr": group["lr"] / kept}
+        return {**scalars(group, t), "decay_factor": factor, "lr": group["lr"] / factor}
 
     return rescaled

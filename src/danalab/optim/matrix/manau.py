@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 
-from danalab.optim.core.rule import DANA_STAR
-from danalab.optim.elementwise.functional import decay_rate, effective_time_scalars
+from danalab.optim.core.optimizer import constructor_settings
+from danalab.optim.elementwise.adana import DANA_STAR
+from danalab.optim.elementwise.scalars import decay_rate, effective_time_scalars
 from danalab.optim.matrix.hybrid import HybridOptimizer, coupled
 from danalab.optim.matrix.step import MATCHED_MUON
 
@@ -63,24 +64,4 @@ class Manau(HybridOptimizer):
         maximize: bool = False,
         stochastic_rounding: bool = False,
     ):
-        settings = {
-            "lr": lr,
-            "momentum": momentum,
-            "nesterov": nesterov,
-            "ns_steps": ns_steps,
-            "ns_method": ns_method,
-            "ns_dtype": ns_dtype,
-            "matched_rms": matched_rms,
-            "dana_momentum": dana_momentum,
-            "delta": delta,
-            "kappa": kappa,
-            "clipsnr": clipsnr,
-            "eps": eps,
-            "gamma3": gamma3,
-            "alpha_offset": alpha_offset,
-            "weight_decay": weight_decay,
-            "wd_ts": wd_ts,
-            "maximize": maximize,
-            "stochastic_rounding": stochastic_rounding,
-        }
-        super().__init__(params, settings, foreach=foreach, fused=fused)
+        super().__init__(params, constructor_settings(locals()))

@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 
-from danalab.optim.core.rule import ADAMW_DECAYING_WD
-from danalab.optim.elementwise.functional import adam_scalars
+from danalab.optim.core.optimizer import constructor_settings
+from danalab.optim.elementwise.adamw_decaying_wd import ADAMW_DECAYING_WD
+from danalab.optim.elementwise.scalars import adam_scalars
 from danalab.optim.matrix.hybrid import HybridOptimizer, coupled
 from danalab.optim.matrix.step import MATCHED_MUON, MUON
 
@@ -85,22 +86,9 @@ class Muon(HybridOptimizer):
         maximize: bool = False,
         stochastic_rounding: bool = False,
     ):
-        settings = {
-            "lr": lr,
-            "momentum": momentum,
-            "nesterov": nesterov,
-            "ns_steps": ns_steps,
-            "ns_method": ns_method,
-            "ns_dtype": ns_dtype,
-            "weight_decay": weight_decay,
-            "betas": betas,
-            "eps": eps,
-            "wd_ts": None,
-            "maximize": maximize,
-            "stochastic_rounding": stochastic_rounding,
-        }
-        self._rest = {"lr": adamw_lr, "weight_decay": adamw_weight_decay}
-        super().__init__(params, settings, foreach=foreach, fused=fused)
+        settings = constructor_settings(locals())
+        self._rest = {"lr": settings.pop("adamw_lr"), "weight_decay": settings.pop("adamw_weight_decay")}
+        super().__init__(params, {**settings, "wd_ts": None})
 
     def __getstate__(self) -> dict[str, Any]:  # pyright: ignore[reportIncompatibleMethodOverride]
         return {**super().__getstate__(), "_rest": self._rest}
@@ -146,19 +134,4 @@ class DMuon(HybridOptimizer):
         maximize: bool = False,
         stochastic_rounding: bool = False,
     ):
-        settings = {
-            "lr": lr,
-            "momentum": momentum,
-            "nesterov": nesterov,
-            "ns_steps": ns_steps,
-            "ns_method": ns_method,
-            "ns_dtype": ns_dtype,
-            "weight_decay": weight_decay,
-            "betas": betas,
-            "eps": eps,
-            "matched_rms": matched_rms,
-            "wd_ts": None,
-            "maximize": maximize,
-            "stochastic_rounding": stochastic_rounding,
-        }
-        super().__init__(params, settings, foreach=foreach, fused=fused)
+        super().__init__(params, {**constructor_settings(locals()), "wd_ts": None})

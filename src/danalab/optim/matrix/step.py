@@ -31,7 +31,7 @@ def muon_scalars(group: Mapping[str, Any], t: int) -> dict[str, Any]:
 
 
 def matched_scalars(group: Mapping[str, Any], t: int) -> dict[str, Any]:
-    """Scalars of step t: B <- decay B + gain g, X = fresh g + weight B, then `lr`, `keep` and what O needs."""
+    """Scalars of step t: B <- decay B + gain g, X = fresh g + weight B, then `lr`, `decay_factor` and what O needs."""
     momentum = group["momentum"]
     if group.get("dana_momentum"):
         gain = group["delta"] / (group["delta"] + t)
@@ -43,7 +43,7 @@ def matched_scalars(group: Mapping[str, Any], t: int) -> dict[str, Any]:
     return {
         **rates,
         "lr": group["lr"],
-        "keep": 1 - group["lr"] * group["weight_decay"],
+        "decay_factor": 1 - group["lr"] * group["weight_decay"],
         "matched_rms": group.get("matched_rms"),
         "method": group["ns_method"],
         "steps": group["ns_steps"],
@@ -63,7 +63,7 @@ def update(p: Tensor, g: Tensor, buffer: Tensor, **s: Any) -> tuple[Tensor, Tens
     p, g = p.to(buffer.dtype), g.to(buffer.dtype)
     buffer = s["decay"] * buffer + s["gain"] * g
     direction = momentum_direction(g, buffer, **s)
-    return s["keep"] * p - s["lr"] * direction, buffer
+    return s["decay_factor"] * p - s["lr"] * direction, buffer
 
 
 def momentum_direction(g: Tensor, buffer: Tensor, **s: Any) -> Tensor:
@@ -100,7 +100,7 @@ def update_all(
 
     def apply(i: int, o: Tensor) -> None:
         rate = s["lr"] * scale(matrix_shape(like[i].shape), s["matched_rms"])
-        ps[i].mul_(s["keep"]).add_(o.reshape(ps[i].shape).to(ps[i].dtype), alpha=-rate)
+        ps[i].mul_(s["decay_factor"]).add_(o.reshape(ps[i].shape).to(ps[i].dtype), alpha=-rate)
 
     whole: list[int] = []
     spread: dict[Any, list[int]] = {}
@@ -146,9 +146,7 @@ def _matrices_of(stack: Tensor) -> Sequence[Tensor]:
 
 
 def _rule(name: str, scalars: Callable[[Mapping[str, Any], Any], dict[str, Any]]) -> Rule:
-    return Rule(
-        name, ("momentum_buffer",), scalars, update, momentum_direction, update_all, gains=("gain",), elementwise=False
-    )
+    return Rule(name, ("momentum_buffer",), scalars, update, momentum_direction, gains=("gain",), foreach=update_all)
 
 
 MUON = _rule("muon", muon_scalars)

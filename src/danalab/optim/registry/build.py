@@ -14,8 +14,14 @@ import torch
 from torch import nn
 
 from danalab.errors import UserError, nearest
-from danalab.optim.core.groups import named_groups, require_some
-from danalab.optim.core.kinds import DECAYED, learning_rate_factors, parameter_kinds, unwrapped
+from danalab.optim.core.groups import (
+    DECAYED,
+    learning_rate_factors,
+    named_groups,
+    parameter_kinds,
+    require_some,
+    unwrapped,
+)
 from danalab.optim.registry.catalogue import entries
 from danalab.optim.registry.spec import OptimizerSpec, Setting
 from danalab.registry import Registry

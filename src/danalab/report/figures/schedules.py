@@ -1,6 +1,6 @@
 """The schedules of a log-time optimizer over a run: beta(t), alpha(t), lambda(t) and the learning rate.
 
-Every number comes from the functions that the optimizers themselves call in each step (`optim.elementwise.functional`,
+Every number comes from the functions that the optimizers themselves call in each step (`optim.elementwise.scalars`,
 `danalab.optim.schedules`); nothing is computed twice.
 """
 
@@ -16,8 +16,8 @@ import torch
 
 from danalab.colors import optimizer_color
 from danalab.errors import UserError
-from danalab.optim.core.settings import check_settings, resolve_decay
-from danalab.optim.elementwise.functional import decay_rate, log_time_scalars, schedule_factor
+from danalab.optim.core.checks import check_settings, resolve_decay
+from danalab.optim.elementwise.scalars import decay_rate, log_time_scalars, schedule_factor
 from danalab.optim.schedules import get_schedule
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def schedule_table(run: RunSchedules) -> Table:
     for kappa in run.kappa:
         columns[column("alpha", "kappa", kappa, run.kappa)] = log_time_scalars(group(run.delta[0], kappa), t)["alpha"]
     columns["lambda"] = torch.as_tensor(decay_rate(first, t), dtype=torch.float64).expand(run.steps)
-    columns["decay"] = 1 - log_time_scalars(first, t)["keep"]
+    columns["decay"] = 1 - log_time_scalars(first, t)["decay_factor"]
     return Table({name: values.tolist() for name, values in columns.items()}, weight_decay, wd_ts)
 
 

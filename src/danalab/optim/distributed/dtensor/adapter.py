@@ -13,9 +13,8 @@ from torch import Tensor
 
 from danalab.errors import UserError
 from danalab.optim.core.checks import check_gradients, check_numbers_of, check_parameters, in_one_line
-from danalab.optim.core.dummy_step import is_rehearsal
 from danalab.optim.core.groups import as_given, hyper, named_groups
-from danalab.optim.core.state import replaced_too_late
+from danalab.optim.core.state import is_dummy_step, replaced_too_late
 from danalab.optim.distributed.dtensor import state as states
 from danalab.optim.distributed.dtensor.nested import as_kept, map_leaves
 from danalab.optim.distributed.dtensor.placement import (
@@ -218,7 +217,7 @@ class DTensorAdapter(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         check_gradients(self.spec.name, self._names, self._params)
-        if is_rehearsal(self.param_groups):
+        if is_dummy_step(self.param_groups):
             self._awake = True
             self._complete()
             return loss

@@ -20,10 +20,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from danalab.errors import UserError
-from danalab.optim.core.dummy_step import decided, has_zero_rate
 from danalab.optim.core.groups import as_given, called, hyper
 from danalab.optim.core.optimizer import RuleOptimizer
-from danalab.optim.core.state import check_state_dict
+from danalab.optim.core.state import check_state_dict, has_zero_rate, set_dummy_step
 from danalab.optim.core.stats import collect
 from danalab.optim.distributed.shards import SavedTensor
 from danalab.optim.distributed.zero.buckets import BucketTraffic, SharedGradients
@@ -177,7 +176,7 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
                 loss = closure()
         self._check_addresses()
         self._gradients.launch()
-        with self._settings_shared(), decided(self._rehearses()):
+        with self._settings_shared(), set_dummy_step(self._rehearses()):
             if self.spec.in_parts or isinstance(self._inner, RuleOptimizer):
                 for traffic in self._traffic:
                     self._step([traffic])

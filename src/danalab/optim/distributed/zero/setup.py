@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from danalab.errors import UserError, nearest
 from danalab.optim.core.groups import called, require_some
-from danalab.optim.core.optimizer import RuleOptimizer
 from danalab.optim.core.state import parameter_name
 from danalab.optim.distributed import require_supported
 from danalab.optim.distributed.dtensor.adapter import DTensorAdapter
@@ -132,7 +131,4 @@ def optimizer_of(
     inner = adapted(spec, own, lr, settings)
     if isinstance(inner, DTensorAdapter):
         inner.name_parameters(names)
-    if isinstance(inner, RuleOptimizer):
-        # Ways to compute differ in the last bit, so the size that chooses one is that of the whole.
-        inner._numel = sum(p.numel() for p in params)
     return inner

@@ -1,0 +1,66 @@
+"""Scalars of a step, shared by the element-wise rules; a rule passes them to its update by name.
+
+    gain           a(t) = delta / (delta + t)                 weight of the new gradient; beta(t) = 1 - a(t)
+    alpha          alpha(t) = (1 + t)^(1 - kappa)             damping of the long average
+    decay_rate     lambda(t) = weight_decay / (1 + t / wd_ts) independent weight decay
+    decay_factor   k(t) = 1 - (lr / peak_lr) lambda(t)        multiplies the parameter
+
+t = 1, 2, ... counts the updates of a parameter. Source: arXiv 2602.05298; Loshchilov and Hutter 2019 (AdamW).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+Scalar = Any
+"""A number, or a 0-dim tensor where the step count is kept on the device."""
+
+
+def log_time_scalars(group: Mapping[str, Any], t: Scalar) -> dict[str, Scalar]:
+    """Scalars of ADana's step t (from 1) for a parameter group."""
+    return {
+        "lr": group["lr"],
+        "gain": group["delta"] / (group["delta"] + t),
+        "alpha": (1 + t) ** (1 - group["kappa"]),
+        "decay_factor": decay_factor(group, t),
+        **{name: group[name] for name in ("eps", "gamma3", "alpha_offset")},
+        "clipsnr": group.get("clipsnr"),
+    }
+
+
+def effective_time_scalars(group: Mapping[str, Any], t: Scalar) -> dict[str, Scalar]:
+    """Scalars of DanaStar's step t (from 1) for a parameter group."""
+    scalars = log_time_scalars(group, t)
+    del scalars["alpha"]  # each coordinate has its own
+    return {**scalars, "t": t, "kappa": group["kappa"]}
+
+
+def adam_scalars(group: Mapping[str, Any], t: Scalar) -> dict[str, Scalar]:
+    """Scalars of Adam's step t (from 1), with independent weight decay."""
+    beta1, beta2 = group["betas"]
+    return {
+        "lr": group["lr"],
+        "gain1": 1 - beta1,
+        "gain2": 1 - beta2,
+        "correction1": 1 - beta1**t,
+        "correction2": 1 - beta2**t,
+        "decay_factor": decay_factor(group, t),
+        "eps": group["eps"],
+    }
+
+
+def decay_rate(group: Mapping[str, Any], t: Scalar) -> Scalar:
+    """lambda(t): independent weight decay of step t, before the schedule factor."""
+    wd_ts = group.get("wd_ts")
+    return group["weight_decay"] / (1 + t / wd_ts) if wd_ts is not None else group["weight_decay"]
+
+
+def schedule_factor(group: Mapping[str, Any]) -> Scalar:
+    """s = lr / peak_lr; 0 for a group that was built with learning rate 0."""
+    return group["lr"] / group["peak_lr"] if group["peak_lr"] else 0.0
+
+
+def decay_factor(group: Mapping[str, Any], t: Scalar) -> Scalar:
+    """k(t): the factor that weight decay applies to a parameter in step t."""
+    return 1 - schedule_factor(group) * decay_rate(group, t)
