@@ -22,8 +22,8 @@ from danalab.train.config.train_config import TrainConfig
 from danalab.train.evaluation.evaluator import ValidationLoss
 from danalab.train.job import run_training
 from danalab.train.parallel import Layout, World, join
+from danalab.train.parallel import lost_ranks as failures
 from danalab.train.run.metrics import read_rows
-from danalab.train.system import errors as failures
 from distributed.ranks import RankFailed, run_ranks
 
 CPU = torch.device("cpu")

@@ -1,0 +1,129 @@
+"""A stage of one's own: its batches, loss and evaluators are all that the trainer needs."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+
+from danalab.data import open_dataset
+from danalab.train.build import build_trainer
+from danalab.train.config.resolve import resolve
+from danalab.train.run.folder import RunFolder
+from danalab.train.run.metrics import read_rows
+from danalab.train.stage import BatchSource, Consumption, Stage
+from danalab.train.step.batch import Batch
+from danalab.train.step.loss import CrossEntropy, Loss, LossTerms
+
+
+class OnPolicy(BatchSource):
+    """Batches that depend on the model as it is, and on a counter of its own."""
+
+    def __init__(self):
+        self.model, self.made, self.seen = None, 0, []
+
+    def batch(self, step):
+        self.made += 1
+        self.seen.append(float(next(self.model.parameters()).detach().sum()))
+        tokens = torch.full((4, 16), self.made % 50)
+        return Batch(tokens, tokens, extra={"advantage": torch.ones(4)})
+
+    def state_dict(self):
+        return {"made": self.made}
+
+    def load_state_dict(self, state):
+        self.made = state["made"]
+
+
+class PolicyGradient(Loss):
+    metrics = ("advantage",)
+
+    def denominators(self, batch):
+        return [float(len(batch))]
+
+    def __call__(self, model, part, totals):
+        log_p = model(part.inputs).log_softmax(-1).mean((1, 2))
+        advantage = part.extra["advantage"]
+        loss = -(advantage * log_p).sum() / totals[0]
+        return LossTerms(loss, loss.detach(), {"advantage": advantage.sum() / totals[0]})
+
+
+class Constant:
+    """An evaluator."""
+
+    def evaluate(self, model, step, should_stop, *, final):
+        return {"reward": 0.5 + final}
+
+
+def make(tiny, source, evaluators=(), **given):
+    def stage(*_):
+        return Stage(source, PolicyGradient(), Consumption(lambda s: 64 * s, lambda s: 4 * s, float), evaluators)
+
+    config = tiny(iterations=8, log_interval=1, eval_interval=4, ckpt_interval=0, **given)
+    dataset = open_dataset(config.data)
+    spec = resolve(config, dataset)
+    spec.run_dir.mkdir(exist_ok=True)
+    trainer = build_trainer(spec, dataset, RunFolder(spec.run_dir), make_stage=stage)
+    source.model = trainer.model
+    return trainer
+
+
+def test_an_on_policy_source_sees_every_update_and_its_state_is_part_of_checkpoints(tiny, tmp_path):
+    source = OnPolicy()
+    trainer = make(tiny, source, iterations_to_run=3)
+    assert trainer.fit() == "stopped"
+    assert source.made == 3
+    assert len(set(source.seen)) == 3  # each batch was made after the update before it
+    assert trainer._meta()["batches"] == {"made": 3}
+    again = OnPolicy()
+    resumed = make(tiny, again, run_dir=tmp_path / "other")
+    resumed.restore(trainer._meta())
+    assert resumed.fit() == "finished"
+    assert again.made == 8
+
+
+def test_a_stage_without_evaluators_trains_to_its_end_without_validation(tiny):
+    trainer = make(tiny, OnPolicy())
+    assert trainer.fit() == "finished"
+    rows = read_rows(trainer.logbook.metrics_file)
+    assert [row["step"] for row in rows] == list(range(1, 9))
+    assert rows[-1]["train/advantage"] == 1.0
+    assert rows[-1]["train/loss"] < rows[0]["train/loss"]
+    assert rows[-1]["flops"] == 8.0
+    assert not any(key.startswith("val/") for row in rows for key in row)
+
+
+def test_what_evaluators_return_stands_in_the_rows_and_in_the_summary(tiny):
+    trainer = make(tiny, OnPolicy(), [Constant()])
+    trainer.fit()
+    rewards = {row["step"]: row.get("reward") for row in read_rows(trainer.logbook.metrics_file)}
+    assert rewards == {**dict.fromkeys(range(1, 9)), 4: 0.5, 8: 0.5}
+    summary = RunFolder(trainer.saver.store.folder.parent).read_summary()
+    assert summary is not None
+    assert summary["reward"] == 1.5
+
+
+@pytest.mark.parametrize("z_loss", [0.0, 0.1])
+def test_weights_of_targets_are_repetitions_and_a_weight_of_0_is_no_target(tiny, z_loss):
+    trainer = make(tiny, OnPolicy())
+    tokens = torch.randint(0, 50, (2, 17), generator=torch.Generator().manual_seed(0))
+    inputs, targets = tokens[:, :-1], tokens[:, 1:].clone()
+    loss, model = CrossEntropy(z_loss), trainer.model
+
+    def terms(batch):
+        return loss(model, batch, loss.denominators(batch))
+
+    check = partial(torch.testing.assert_close, rtol=1e-5, atol=1e-6)
+    plain, ones = terms(Batch(inputs, targets)), terms(Batch(inputs, targets, torch.ones(2, 16)))
+    check(ones.objective, plain.objective)
+    masked = targets.clone()
+    masked[0, :5] = -1
+    check(
+        terms(Batch(inputs, targets, (masked >= 0).float())).loss,
+        terms(Batch(inputs, masked)).loss,
+    )
+    twice = torch.ones(2, 16)
+    twice[1] = 2.0
+    repeated = Batch(torch.cat([inputs, inputs[1:]]), torch.cat([targets, targets[1:]]))
+    check(terms(Batch(inputs, targets, twice)).loss, terms(repeated).loss)
