@@ -158,7 +158,9 @@ def validated(kind: type[T], content: Any, place: object) -> T:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         where = ".".join(map(str, first["loc"]))
-        raise UserError(f"{place}: malformed: {f'{where}: ' if where else ''}{first['msg']}") from error
+        raise UserError(
+            f"{place}: malformed: {f'{where}: ' if where else ''}{first['msg'].removeprefix('Value error, ')}"
+        ) from error
 
 
 def write_json(path: str | os.PathLike[str], value: Any) -> None:

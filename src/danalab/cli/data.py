@@ -138,7 +138,7 @@ def info(flags: InfoFlags) -> None:
     facts = describe(flags.path)
     rows = [("path", facts["path"]), ("layout", facts["layout"])]
     if facts["source"]:
-        rows.append(("source", f"{facts['source']['name']} (licence: {facts['source']['licence']})"))
+        rows.append(("source", f"{facts['source'].get('name')} (licence: {facts['source'].get('licence')})"))
     ends = "" if facts["eos_id"] is None else f", documents end with id {facts['eos_id']}"
     rows.append(("tokenizer", f"{facts['tokenizer']}, vocabulary {facts['vocab_size']:,}{ends}"))
     for split, part in facts["splits"].items():

@@ -14,6 +14,7 @@ from danalab.data.order.windows import Rows, Sequences
 from danalab.data.tokenizers import Tokenizer
 from danalab.data.vocabulary import merge_vocabularies
 from danalab.errors import UserError
+from danalab.files import read_yaml, validated
 
 
 class MixedDataset(Dataset):
@@ -114,15 +115,7 @@ def parse_mixture(text: str) -> list[tuple[str, float]] | None:
 
 
 def _from_yaml(file: str) -> list[tuple[str, float]]:
-    import yaml
-
-    try:
-        content = yaml.safe_load(Path(file).read_text(encoding="utf-8"))
-        return [(str(name), float(weight)) for name, weight in content.items()]
-    except OSError as error:
-        raise UserError(f"--data {file}: {error.strerror or error}") from error
-    except (yaml.YAMLError, AttributeError, TypeError, ValueError) as error:
-        raise UserError(f"--data {file}: a mapping of data sets to weights is expected") from error
+    return list(validated(dict[str, float], read_yaml(file), f"--data {file}").items())
 
 
 def _checked(pairs: list[tuple[str, float]], text: str) -> list[tuple[str, float]]:

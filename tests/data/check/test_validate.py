@@ -74,7 +74,7 @@ BAD = {
     "too long": (lambda p: p.write_bytes(p.with_name("a.npy").read_bytes() + b"xx"), "2 bytes more", None),
     "rubbish": (lambda p: p.write_bytes(b"rubbish" * 99), "damaged", None),
     "objects": (lambda p: np.save(p, np.array([[{}, 1]], object), allow_pickle=True), "damaged", None),
-    "dangling": (lambda p: p.symlink_to("gone"), "a symbolic link to nowhere", None),
+    "dangling": (lambda p: p.symlink_to("gone"), "a dangling symbolic link", None),
     "a folder": (lambda p: p.mkdir(), None, None),
     "a copy": (lambda p: p.write_bytes(p.with_name("a.npy").read_bytes()), "the same content as a.npy", None),
     "a second name": (lambda p: os.link(p.with_name("a.npy"), p), "the same file as a.npy", None),

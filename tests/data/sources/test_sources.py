@@ -172,7 +172,7 @@ def test_reading_goes_on_behind_any_document(tmp_path, name, monkeypatch):
 def test_a_link_to_nowhere_and_a_file_that_cannot_be_read_are_named(tmp_path, monkeypatch):
     (tmp_path / "x.txt").symlink_to(tmp_path / "gone.txt")
     for given in (tmp_path, tmp_path / "x.txt"):
-        with pytest.raises(UserError, match=r"x\.txt: a symbolic link to nowhere \(.*gone\.txt\)"):
+        with pytest.raises(UserError, match=r"x\.txt: a dangling symbolic link \(to .*gone\.txt\)"):
             TextSource([given])
     (tmp_path / "gone.txt").write_text("there")
     source = TextSource([tmp_path / "x.txt"])

@@ -227,5 +227,5 @@ def test_saved_characters_are_read_again(tmp_path):
     tokenizer.save(tmp_path)
     assert load_tokenizer(tmp_path).fingerprint == tokenizer.fingerprint
     (tmp_path / "tokenizer_config.json").write_text('{"danalab_name": 3}')
-    with pytest.raises(UserError, match="danalab_name is not a name"):
+    with pytest.raises(UserError, match="danalab_name: Input should be a valid string"):
         load_tokenizer(tmp_path)

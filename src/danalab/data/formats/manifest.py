@@ -1,16 +1,18 @@
-"""`manifest.json`: what a prepared data set is made of. Written last, so a folder that has one is complete."""
+"""`manifest.json`: the parts of a prepared data set. It is written last, so a folder that has one is complete."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, field, fields
-from pathlib import Path, PurePath
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
-from danalab.data.formats.shards import Shard, ShardEntry, read_header, token_dtype
+from pydantic import ConfigDict
+
+from danalab.data.formats.shards import FileName, Shard, ShardEntry, TokenId, read_header, token_dtype
 from danalab.errors import UserError
-from danalab.files import read_json, write_json
+from danalab.files import read_json, validated, write_json
 
 NAME = "manifest.json"
 _FORMAT = "danalab-shards"
@@ -19,13 +21,15 @@ _VERSION = 1
 
 @dataclass(frozen=True)
 class TokenizerEntry:
-    """The tokenizer of the shards; `tokenizer.json` beside the manifest holds it whole."""
+    """The tokenizer of the shards, saved whole in `tokenizer.json` beside the manifest."""
 
     name: str
     fingerprint: str
-    n_tokens: int
-    vocab_size: int
-    eos_id: int
+    n_tokens: TokenId
+    vocab_size: TokenId
+    eos_id: TokenId
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
 
 
 @dataclass(frozen=True)
@@ -34,19 +38,21 @@ class Manifest:
 
     tokenizer: TokenizerEntry
     source: dict[str, Any]
-    """Name, licence, and the settings that chose its documents."""
+    """Name, licence, and the settings that selected its documents."""
     splits: dict[str, list[ShardEntry]]
     request: str
-    """SHA-256 [hex] of everything that decides the content: preparing the same again is no work."""
+    """SHA-256 [hex] of every setting that affects the content: preparing the same again does nothing."""
     danalab: str
     """Version that wrote it."""
-    files: dict[str, str] = field(default_factory=dict)
+    files: dict[FileName, str] = field(default_factory=dict)
     """Other files of the data set (its tokenizer's), with their SHA-256 [hex]."""
     format: str = field(default=_FORMAT)
     version: int = field(default=_VERSION)
 
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
     def write(self, folder: Path) -> None:
-        """Write into the folder, atomically, with a checksum of its own."""
+        """Write into the folder, atomically, with a checksum."""
         content = asdict(self)
         write_json(folder / NAME, {**content, "checksum": checksum_of(content)})
 
@@ -65,39 +71,29 @@ class Manifest:
             raise UserError(f"{file}: version {content.get('version')}, this danalab reads version {_VERSION}")
         checksum = content.pop("checksum", None)  # early manifests have none
         if checksum is not None and checksum != checksum_of(content):
-            raise UserError(
-                f"{file}: damaged or changed by hand: its checksum does not fit; prepare the data set again"
-            )
-        try:
-            content["tokenizer"] = _checked(TokenizerEntry(**content["tokenizer"]))
-            content["splits"] = {
-                split: [_checked(ShardEntry(**entry)) for entry in entries]
-                for split, entries in content["splits"].items()
-            }
-            manifest = cls(**content)
-        except (KeyError, TypeError, AttributeError) as error:
-            raise UserError(f"{file}: malformed: {error}") from error
-        manifest._check_shards(file)
+            raise UserError(f"{file}: damaged or edited: its checksum does not match; prepare the data set again")
+        manifest = validated(cls, content, file)
+        manifest._check_splits(file)
         return manifest
 
-    def _check_shards(self, file: Path) -> None:
+    def _check_splits(self, file: Path) -> None:
+        if not self.splits:
+            raise UserError(f"{file}: malformed: no splits")
         seen: dict[str, str] = {}
         for split, entries in self.splits.items():
             for entry in entries:
-                if PurePath(entry.file).name != entry.file:
-                    raise UserError(f"{file}: malformed: the shard {entry.file!r} is not a file of this folder")
-                for what, label in ((entry.file, "named twice"), (entry.sha256, "the same content as another shard")):
-                    if what in seen:
+                for key, problem in ((entry.file, "named twice"), (entry.sha256, "the same content as another shard")):
+                    if key in seen:
                         raise UserError(
-                            f"{file}: {entry.file} ({split}): {label} ({seen[what]}); its tokens would count twice"
+                            f"{file}: {entry.file} ({split}): {problem} ({seen[key]}); its tokens would count twice"
                         )
-                    seen[what] = entry.file
+                    seen[key] = entry.file
 
     def open_shards(self, folder: Path, split: str) -> list[Shard]:
         """The split's shards, each checked against its header and this manifest (not read through).
 
         Raises:
-            UserError: no such split, or a shard that is missing, truncated, or another than the manifest's.
+            UserError: no such split, or a shard that is missing, truncated, or does not match the manifest.
         """
         if split not in self.splits:
             raise UserError(f"{folder}: no split '{split}'; there are: {', '.join(self.splits)}")
@@ -107,7 +103,7 @@ class Manifest:
         """One shard, checked against its header and this manifest (not read through).
 
         Raises:
-            UserError: it is missing, truncated, or another than the manifest's.
+            UserError: missing, truncated, or does not match the manifest.
         """
         path = folder / entry.file
         shard, fingerprint = read_header(path)
@@ -130,20 +126,5 @@ class Manifest:
 
 
 def checksum_of(content: dict[str, Any]) -> str:
-    """SHA-256 [hex] of what a JSON file holds, whatever its spacing."""
+    """SHA-256 [hex] of the content of a JSON file, independent of its spacing."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
-def _checked(entry: Any) -> Any:
-    """A dataclass whose fields are all strings or counts, as they should be.
-
-    Raises:
-        TypeError: one is not.
-    """
-    for each in fields(entry):
-        value = getattr(entry, each.name)
-        if each.type == "str" and not isinstance(value, str):
-            raise TypeError(f"{each.name} {value!r} is not text")
-        if each.type == "int" and (type(value) is not int or value < 0):
-            raise TypeError(f"{each.name} {value!r} is not a count")
-    return entry

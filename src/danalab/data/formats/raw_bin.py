@@ -25,12 +25,12 @@ import numpy as np
 from danalab.data.dataset import Dataset, fingerprint_of
 from danalab.data.formats import scan_cache
 from danalab.data.formats.layouts import Finding, Layout
-from danalab.data.formats.shards import MAGIC, Shard, reading, token_dtype
+from danalab.data.formats.shards import MAGIC, FileName, Shard, reading, token_dtype
 from danalab.data.formats.store import TokenStore
 from danalab.data.tokenizers import load_tokenizer
 from danalab.data.tokenizers.base import padded
 from danalab.errors import UserError
-from danalab.files import read_json, sha256, write_json
+from danalab.files import read_json, sha256, validated, write_json
 
 CHECKSUMS = "checksums.json"
 _BLOCK = 1 << 25
@@ -212,9 +212,9 @@ def _recorded(folder: Path) -> dict[str, str]:
     file = folder / CHECKSUMS
     if not os.path.lexists(file):
         return {}
-    hashes = read_json(file)
-    if not isinstance(hashes, dict) or not hashes or not all(isinstance(value, str) for value in hashes.values()):
-        raise UserError(f"{file}: malformed; delete it, or record the hashes again")
+    hashes = validated(dict[FileName, str], read_json(file), file)
+    if not hashes:
+        raise UserError(f"{file}: empty; delete it, or record the hashes again")
     return hashes
 
 

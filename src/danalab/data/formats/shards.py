@@ -16,10 +16,11 @@ import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from typing import BinaryIO
+from pathlib import Path, PurePath
+from typing import Annotated, BinaryIO
 
 import numpy as np
+from pydantic import AfterValidator, ConfigDict, Field
 
 from danalab.errors import UserError
 from danalab.files import fsync_folder, sha256
@@ -36,17 +37,19 @@ def token_dtype(vocab_size: int) -> np.dtype:
 
 @contextmanager
 def reading(path: Path) -> Iterator[BinaryIO]:
-    """A file opened for reading.
+    """A regular file opened for reading.
 
     Raises:
-        UserError: it is missing, a link to nowhere, or cannot be read; also while it is being read.
+        UserError: missing, a dangling link, not a regular file, or unreadable, also after it was opened.
     """
     try:
+        if path.exists() and not path.is_file():  # a named pipe would block
+            raise UserError(f"{path}: not a regular file")
         with open(path, "rb") as file:
             yield file
     except FileNotFoundError:
         if path.is_symlink():
-            raise UserError(f"{path}: a symbolic link to nowhere ({os.readlink(path)})") from None
+            raise UserError(f"{path}: a dangling symbolic link (to {os.readlink(path)})") from None
         raise UserError(f"{path}: missing; prepare the data set again") from None
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror or error}") from error
@@ -54,7 +57,7 @@ def reading(path: Path) -> Iterator[BinaryIO]:
 
 @dataclass(frozen=True)
 class Shard:
-    """Where a run of tokens lies: a file, the first byte, the type and the number of its tokens."""
+    """A run of tokens in a file: offset of the first byte, type and number of the tokens."""
 
     path: Path
     offset: int
@@ -62,39 +65,52 @@ class Shard:
     n_tokens: int
 
     def tokens(self, *, scattered: bool = False) -> np.ndarray:
-        """The ids, memory-mapped, read-only, [n_tokens]; `scattered`: they will be read here and there."""
+        """The ids, memory-mapped, read-only, [n_tokens]. `scattered`: no read-ahead, for random access."""
         if self.n_tokens == 0:
             return np.empty(0, self.dtype)
         with reading(self.path) as file:
             size = os.fstat(file.fileno()).st_size
             if size < self.offset + self.n_tokens * self.dtype.itemsize:
-                raise UserError(f"{self.path}: {size} bytes: it became shorter since the data set was opened")
+                raise UserError(f"{self.path}: {size} bytes: truncated since the data set was opened")
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         if scattered and hasattr(mmap, "MADV_RANDOM"):
             mapped.madvise(mmap.MADV_RANDOM)
         return np.frombuffer(mapped, self.dtype, self.n_tokens, self.offset)
 
 
+def _plain_name(name: str) -> str:
+    if PurePath(name).name != name or "\0" in name:
+        raise ValueError(f"{name!r} is not the name of a file in this folder")
+    return name
+
+
+Count = Annotated[int, Field(strict=True, ge=0, lt=2**62)]
+TokenId = Annotated[int, Field(strict=True, ge=0, lt=2**32)]
+FileName = Annotated[str, AfterValidator(_plain_name)]
+
+
 @dataclass(frozen=True)
 class ShardEntry:
-    """What the manifest says of a shard."""
+    """The facts of a shard in the manifest."""
 
-    file: str
-    tokens: int
-    documents: int
-    text_bytes: int
+    file: FileName
+    tokens: Count
+    documents: Count
+    text_bytes: Count
     """UTF-8 bytes of the documents' text."""
     sha256: str
     """Of the whole file."""
-    min_id: int
-    max_id: int
+    min_id: TokenId
+    max_id: TokenId
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
 
 
 def read_header(path: Path) -> tuple[Shard, str]:
-    """A shard by its header, and the fingerprint of its tokenizer.
+    """Read a shard's header; returns the shard and the fingerprint of its tokenizer.
 
     Raises:
-        UserError: not a shard, another version, or a size that the header does not promise.
+        UserError: not a shard, another version, or a file size other than the header's.
     """
     with reading(path) as file:
         size = os.fstat(file.fileno()).st_size
@@ -106,22 +122,22 @@ def read_header(path: Path) -> tuple[Shard, str]:
         raise UserError(f"{path}: shard version {version}, {width} bytes a token; this danalab reads version {VERSION}")
     expected = HEADER.size + count * width
     if size != expected:
-        what = "truncated" if size < expected else "too long"
-        raise UserError(f"{path}: {what}: {size} bytes, its header promises {expected}; prepare the data set again")
+        problem = "truncated" if size < expected else "too long"
+        raise UserError(f"{path}: {problem}: {size} bytes, its header says {expected}; prepare the data set again")
     return Shard(path, HEADER.size, np.dtype(f"<u{width}"), count), fingerprint.hex()
 
 
 class ShardWriter:
     """Appends documents' ids to `NAME.bin.part`; `finish` writes the header, makes it durable and renames it.
 
-    All that a resumed preparation needs to know is how many tokens were flushed: what lies beyond is cut off.
+    A resumed preparation passes the number of flushed tokens; the file is truncated there.
     """
 
     def __init__(self, path: Path, dtype: np.dtype, fingerprint: str, flushed_tokens: int = 0):
-        """Begin, or go on after `flushed_tokens` tokens of an interrupted shard.
+        """Start a shard, or continue an interrupted one after `flushed_tokens` tokens.
 
         Raises:
-            UserError: the interrupted shard has fewer tokens than were flushed.
+            UserError: the interrupted shard is shorter, or a link.
         """
         self.path = path
         self.tokens = flushed_tokens
@@ -130,6 +146,8 @@ class ShardWriter:
         self._part = path.with_name(path.name + ".part")
         if flushed_tokens and path.exists() and not self._part.exists():
             os.replace(path, self._part)  # killed between `finish` and the journal
+        if self._part.is_symlink():
+            raise UserError(f"{self._part}: a symbolic link; delete the folder and prepare it again")
         self._file = open(self._part, "r+b" if flushed_tokens else "w+b")  # noqa: SIM115  closed by `finish`
         end = HEADER.size + flushed_tokens * dtype.itemsize
         if self._part.stat().st_size < end and flushed_tokens:
@@ -144,12 +162,12 @@ class ShardWriter:
         self.tokens += len(ids)
 
     def flush(self) -> None:
-        """Make what was appended durable."""
+        """Make the appended tokens durable."""
         self._file.flush()
         os.fsync(self._file.fileno())
 
     def close(self) -> None:
-        """Leave the part where it is."""
+        """Close the file and keep it as it is."""
         self._file.close()
 
     def finish(self, documents: int, text_bytes: int) -> ShardEntry:

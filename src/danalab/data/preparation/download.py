@@ -1,13 +1,14 @@
-"""A corpus of the hub fetched whole into a folder, and that folder checked against what the hub said of its files.
+"""Download of a whole corpus of the hub into a folder, and the check of that folder against the hub's hashes.
 
 The folder has the layout of the repository, so `danalab data prepare NAME --input FOLDER` reads it. `download.json`
-holds each file's size and hash; `danalab data verify FOLDER` compares them.
+holds each file's size and hash; `danalab data validate FOLDER` compares them.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import shlex
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ from danalab.data.formats.shards import reading
 from danalab.data.sources import SOURCES, TRAIN, VAL, HubSource
 from danalab.data.sources.hub import HubFile, explain_hub_errors
 from danalab.errors import UserError
-from danalab.files import read_json, write_json
+from danalab.files import read_json, validated, write_json
 
 NAME = "download.json"
 _BLOCK = 1 << 20
@@ -26,31 +27,41 @@ _BLOCK = 1 << 20
 
 @dataclass(frozen=True)
 class DownloadPlan:
-    """What there is to fetch of a corpus."""
+    """The files to fetch for a corpus."""
 
     source: str
     repository: str
     licence: str
     commit: str | None
-    """None where the hub could not be asked."""
+    """None if the hub could not be reached."""
     files: int | None
     bytes: int | None
-    """To fetch in all; where the hub could not be asked, what is recorded here; None when nothing is."""
+    """Total size; recorded in danalab if the hub could not be reached, None if unknown."""
     checked: bool
-    """Whether the hub was asked just now."""
+    """Whether the hub answered."""
     reason: str = ""
-    """Why it was not."""
+    """Why it did not."""
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
         return asdict(self)
 
 
+@dataclass(frozen=True)
+class DownloadRecord:
+    """The content of `download.json`."""
+
+    source: str
+    repository: str
+    commit: str
+    files: list[HubFile]
+
+
 def hub_source(name: str) -> type[HubSource]:
-    """The corpus of the hub called `name`.
+    """The hub corpus called `name`.
 
     Raises:
-        UserError: unknown, or a source that is not of the hub.
+        UserError: unknown, or not a corpus of the hub.
     """
     source = SOURCES.get(name)
     if not issubclass(source, HubSource):
@@ -60,7 +71,7 @@ def hub_source(name: str) -> type[HubSource]:
 
 
 def plan_download(name: str, inputs: tuple[str, ...] = ()) -> DownloadPlan:
-    """What would be fetched for a corpus; from recorded facts where the hub cannot be reached, and says so.
+    """What a download would fetch; from recorded facts if the hub cannot be reached.
 
     Raises:
         UserError: not a corpus of the hub.
@@ -77,15 +88,15 @@ def plan_download(name: str, inputs: tuple[str, ...] = ()) -> DownloadPlan:
 
 
 def download(name: str, folder: str | Path, workers: int = 8) -> Path:
-    """Fetch the files of a corpus; what is there already is not fetched again. Returns the folder.
+    """Fetch the files of a corpus, except those that are there already; returns the folder.
 
     Args:
         name: a corpus of the hub.
-        folder: gets the repository's layout.
-        workers: files fetched at a time.
+        folder: receives the files, in the repository's layout.
+        workers: number of parallel downloads.
 
     Raises:
-        UserError: not a corpus of the hub, the hub cannot be reached, or a file arrived with another size.
+        UserError: not a corpus of the hub, the hub cannot be reached, or a file has the wrong size.
         MissingExtra: `huggingface_hub` is not installed.
     """
     folder = Path(folder)
@@ -109,8 +120,7 @@ def download(name: str, folder: str | Path, workers: int = 8) -> Path:
         size = (folder / file.path).stat().st_size
         if size != file.size:
             raise UserError(f"{folder / file.path}: {size} bytes, the hub says {file.size}; delete it and run it again")
-    listed = [asdict(file) for file in files]
-    write_json(folder / NAME, {"source": source.name, "repository": source.repo, "commit": commit, "files": listed})
+    write_json(folder / NAME, asdict(DownloadRecord(source.name, source.repo, commit, files)))
     return folder
 
 
@@ -118,25 +128,19 @@ def _matches(folder: Path) -> bool:
     return (folder / NAME).is_file()
 
 
-def _read(folder: Path) -> tuple[str, list[HubFile]]:
-    content = read_json(folder / NAME)
-    try:
-        files = [HubFile(**file) for file in content["files"]]
-        if not all(isinstance(f.path, str) and type(f.size) is int for f in files):
-            raise TypeError("a file without path or size")
-        return str(content["source"]), files
-    except (KeyError, TypeError) as error:
-        raise UserError(f"{folder / NAME}: malformed: {error}; run danalab data download again") from error
+def _read(folder: Path) -> DownloadRecord:
+    return validated(DownloadRecord, read_json(folder / NAME), folder / NAME)
 
 
 def _not_tokens(folder: Path) -> Any:
-    name, _ = _read(folder)
-    raise UserError(f"{folder}: text of the hub, not tokens yet; run danalab data prepare {name} --input {folder}")
+    name = shlex.quote(_read(folder).source)
+    raise UserError(
+        f"{folder}: text of the hub, not tokens yet; run danalab data prepare {name} --input {shlex.quote(str(folder))}"
+    )
 
 
 def _verify(folder: Path) -> Iterator[Finding]:
-    _, files = _read(folder)
-    for file in files:
+    for file in _read(folder).files:
         path = folder / file.path
         try:
             with reading(path) as stream:
@@ -152,7 +156,7 @@ def _verify(folder: Path) -> Iterator[Finding]:
             yield Finding(str(path), str(error).removeprefix(f"{path}: "))
             continue
         if expected and digest.hexdigest() != expected:
-            yield Finding(str(path), "content differs from what the hub has")
+            yield Finding(str(path), "content differs from the hub's")
 
 
 LAYOUT = Layout("download", _matches, _not_tokens, lambda folder, _: _not_tokens(folder), _not_tokens, _verify)

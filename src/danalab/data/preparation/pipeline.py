@@ -172,7 +172,7 @@ def _already(folder: Path, request: str) -> Path:
     if made.request != request:
         raise UserError(
             f"{folder}: holds a data set made from other text or with other settings "
-            f"({made.source['name']}, {made.tokenizer.name}); choose another --out or delete the folder"
+            f"({made.source.get('name')}, {made.tokenizer.name}); choose another --out or delete the folder"
         )
     return folder
 

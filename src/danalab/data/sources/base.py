@@ -6,7 +6,9 @@ import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
+
+from pydantic import Field
 
 from danalab.errors import UserError
 
@@ -14,12 +16,12 @@ TRAIN, VAL = "train", "val"
 
 
 class Place(NamedTuple):
-    """Where reading stands: so many documents of a part are behind; those of the parts before it are, too."""
+    """A position in a source: all earlier parts and the first `documents` documents of `part` have been read."""
 
     side: str
     """TRAIN (the documents), or VAL (the source's own validation documents)."""
-    part: int
-    documents: int
+    part: Annotated[int, Field(strict=True, ge=0)]
+    documents: Annotated[int, Field(strict=True, ge=0)]
 
 
 class Source(ABC):

@@ -17,8 +17,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, cast
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, ClassVar, cast
+
+from pydantic import AfterValidator, Field
 
 from danalab.data.sources.base import TRAIN, VAL, Source, walk
 from danalab.data.sources.formats import File, read_documents
@@ -33,13 +35,19 @@ _HTTP_CLIENTS = {"httpx", "httpx2", "httpcore", "requests"}
 _log = logging.getLogger(__name__)
 
 
+def _path_inside(path: str) -> str:
+    if PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts or "\0" in path:
+        raise ValueError(f"{path!r} is not a path inside of the repository")
+    return path
+
+
 @dataclass(frozen=True)
 class HubFile:
     """A file of a repository."""
 
-    path: str
+    path: Annotated[str, AfterValidator(_path_inside)]
     """Below the repository's root."""
-    size: int
+    size: Annotated[int, Field(strict=True, ge=0)]
     """[bytes]"""
     digest: str | None
     """`sha256:HEX` of a large file, `git:HEX` (SHA-1 of git's blob) of a small one, as the hub says; None locally."""

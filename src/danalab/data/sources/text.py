@@ -90,5 +90,5 @@ def _find(inputs: Sequence[str | Path], flag: str) -> list[Path]:
             found.append(entry)
     for path in found:
         if not path.exists():
-            raise UserError(f"{flag} {path}: a symbolic link to nowhere ({path.readlink()})")
+            raise UserError(f"{flag} {path}: a dangling symbolic link (to {path.readlink()})")
     return list(dict.fromkeys(found))

@@ -8,6 +8,7 @@ A tokenizer is saved as `tokenizer.json` (the format of the `tokenizers` library
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from danalab.data.tokenizers.byte_level import ByteTokenizer
 from danalab.data.tokenizers.characters import CharacterTokenizer
 from danalab.data.tokenizers.gpt2 import Gpt2Tokenizer
 from danalab.errors import UserError, nearest
-from danalab.files import read_json
+from danalab.files import read_json, validated
 
 __all__ = [
     "CHAT_SPECIALS",
@@ -75,11 +76,14 @@ def load_tokenizer(name: str | Path) -> Tokenizer:
 
 
 def _name_in(settings: Path) -> str | None:
-    content = read_json(settings)
-    name = content.get("danalab_name") if isinstance(content, dict) else content
-    if name is not None and not isinstance(name, str):
-        raise UserError(f"{settings}: malformed: danalab_name is not a name")
-    return name
+    return validated(_Settings, read_json(settings), settings).danalab_name
+
+
+@dataclass(frozen=True)
+class _Settings:
+    """The part of `tokenizer_config.json` that is read here."""
+
+    danalab_name: str | None = None
 
 
 @lru_cache(maxsize=1)

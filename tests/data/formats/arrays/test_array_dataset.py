@@ -151,7 +151,7 @@ def test_packing_documents_is_refused(arrays):
 
 def test_links_to_nowhere_are_named(arrays):
     (arrays / "x.npy").symlink_to("gone.npy")
-    with pytest.raises(UserError, match=r"x\.npy: a symbolic link to nowhere \(gone\.npy\)"):
+    with pytest.raises(UserError, match=r"x\.npy: a dangling symbolic link \(to gone\.npy\)"):
         open_dataset(arrays)
 
 

@@ -109,7 +109,7 @@ def test_by_sequence_every_sequence_is_in_exactly_one_split(tmp_path_factory, ra
         (None, {"out": "arrays/out"}, "lies in the data folder"),
         (None, {"out": "arrays"}, "lies in the data folder"),
         (None, {"source": "nothing"}, "no such folder"),
-        ("dangling", {}, r"x\.npy: a symbolic link to nowhere"),
+        ("dangling", {}, r"x\.npy: a dangling symbolic link"),
         ("one", {}, "give --by sequence"),
         ("none", {}, "no arrays"),
         ("divided", {}, "has train/ and val/ already"),

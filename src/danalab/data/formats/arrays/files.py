@@ -49,7 +49,7 @@ def open_array(path: Path) -> np.ndarray:
         BadArrayError: not such a file, or it cannot be read.
     """
     if path.is_symlink() and not path.exists():
-        raise BadArrayError(path, f"a symbolic link to nowhere ({os.readlink(path)})")
+        raise BadArrayError(path, f"a dangling symbolic link (to {os.readlink(path)})")
     try:
         size = path.stat().st_size
         if not path.is_file():

@@ -6,9 +6,10 @@ A file `NAME.rows` (a .npy of row numbers) beside an array `NAME` says which of 
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -18,11 +19,18 @@ from danalab.data.formats.arrays.scan import scan_all
 from danalab.data.formats.layouts import Layout
 from danalab.data.tokenizers import load_tokenizer
 from danalab.errors import UserError
-from danalab.files import read_json
+from danalab.files import read_json, validated
 
 SPLITS = ("train", "val")
 SPLIT_RECORD = "split.json"
-"""What `danalab data split` says of itself."""
+"""Written by `danalab data split`."""
+
+
+@dataclass(frozen=True)
+class SplitRecord:
+    """The part of `split.json` that opening the folder needs."""
+
+    by: Literal["file", "sequence"]
 
 
 def is_divided(folder: Path) -> bool:
@@ -73,7 +81,7 @@ def chosen_rows(path: Path, sequences: int, required: bool) -> np.ndarray | None
 def by_sequence(folder: Path) -> bool:
     """Whether the folder was divided inside of files."""
     record = folder / SPLIT_RECORD
-    return record.is_file() and read_json(record).get("by") == "sequence"
+    return record.is_file() and validated(SplitRecord, read_json(record), record).by == "sequence"
 
 
 def _open(folder: Path, split: str) -> ArrayDataset:

@@ -68,7 +68,7 @@ def split_arrays(
     if dangling:
         others = f" and {len(dangling) - 1} more" if len(dangling) > 1 else ""
         target = os.readlink(dangling[0])
-        raise UserError(f"{dangling[0]}: a symbolic link to nowhere ({target}){others}; remove it first")
+        raise UserError(f"{dangling[0]}: a dangling symbolic link (to {target}){others}; remove it first")
     if not files:
         raise UserError(f"{source}: no arrays (.npy, .npz, .pt) below it")
     out.parent.mkdir(parents=True, exist_ok=True)
