@@ -10,7 +10,8 @@ import pytest
 
 from danalab.cli.app import main
 from danalab.errors import UserError
-from danalab.ladder.runs.pool import Job, run_jobs
+from danalab.ladder.runs.jobs import Job
+from danalab.ladder.runs.pool import run_jobs
 from danalab.showcase import demo as demo_module
 from danalab.showcase.demo import DemoConfig, run_demo, verdict
 
@@ -52,7 +53,7 @@ def test_both_optimizers_start_from_the_same_weights_and_see_the_same_data(made)
 
 def test_started_again_it_trains_nothing(made, monkeypatch):
     config, demo = made
-    monkeypatch.setattr("danalab.ladder.runs.pool._start", lambda *_: pytest.fail("a finished run was started"))
+    monkeypatch.setattr("danalab.ladder.runs.pool.Worker", lambda *_: pytest.fail("a finished run was started"))
     assert run_demo(config).rows == demo.rows
 
 

@@ -18,7 +18,7 @@ from typing import Any
 from danalab.errors import UserError, nearest
 from danalab.files import write_json
 from danalab.ladder.runs.grid import Cell, expand, name_of, parse_plan
-from danalab.ladder.runs.pool import Failure
+from danalab.ladder.runs.jobs import Failure
 from danalab.ladder.runs.slurm_arrays import Cluster
 from danalab.ladder.runs.sweep import run_sweep
 from danalab.scaling.learning_rate import OPTIMIZERS

@@ -24,7 +24,7 @@ from danalab.report.figures.training import loss_figure, lr_figure, save_figure
 from danalab.report.page.page import Page
 
 if TYPE_CHECKING:
-    from danalab.ladder.runs.pool import Job
+    from danalab.ladder.runs.jobs import Job
 
 MODEL = {"arch": "enoki", "d_model": 128, "n_layers": 2, "n_heads": 2}
 SEQ_LEN = 128
@@ -96,7 +96,7 @@ def run_demo(config: DemoConfig) -> Demo:
 
 
 def _job(config: DemoConfig, data: Path, opt: str, lr: float, seed: int) -> Job:
-    from danalab.ladder.runs.pool import Job
+    from danalab.ladder.runs.jobs import Job
 
     steps = config.tokens // (BATCH_SIZE * SEQ_LEN)
     settings = {

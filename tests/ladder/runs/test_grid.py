@@ -23,6 +23,20 @@ def test_values_are_read_as_what_they_are():
     }
 
 
+def test_a_value_has_the_type_of_its_flag(tmp_path):
+    said = parse_assignments(["iterations=1e3", "scheduler=cos,none", "warmup_steps=none", "tokens-per-param=1e1"])
+    assert said == {
+        "iterations": [1000], "scheduler": ["cos", "none"], "warmup_steps": [None], "tokens_per_param": [10.0],
+    }  # fmt: skip
+    assert isinstance(said["iterations"][0], int)
+    file = tmp_path / "grid.yaml"
+    file.write_text("fixed: {iterations: 1e3}\ngrid: {scheduler: [cos, none]}\n")
+    fixed, grid, _ = read_grid(file)
+    assert (fixed, grid) == ({"iterations": 1000}, {"scheduler": ["cos", "none"]})
+    with pytest.raises(UserError, match=r"--iterations 10\.5: a whole number is expected"):
+        expand({"opt": ["adamw"]}, parse_fixed(["iterations=10.5"]))
+
+
 def test_what_is_fixed_has_one_value_and_loses_nothing_of_it():
     said = parse_fixed(["seq-len=256", "data=a:0.7,b:0.3", "mlp-only-layers=0,2", "compile=true"])
     assert said == {"seq_len": 256, "data": "a:0.7,b:0.3", "mlp_only_layers": [0, 2], "compile": True}

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -11,16 +14,19 @@ from pathlib import Path
 
 import pytest
 
-from danalab.ladder.runs.pool import Job, run_jobs
+from danalab.ladder.runs import pool
+from danalab.ladder.runs.jobs import Job
+from danalab.ladder.runs.pool import run_jobs
+from danalab.ladder.runs.progress import Progress
 
 NOTES_ITS_END = """
-import pathlib, signal, sys, time
+import os, pathlib, signal, sys, time
 folder = pathlib.Path(sys.argv[1])
 def end(*_):
     (folder / "told").touch()
     sys.exit(143)
 signal.signal(signal.SIGTERM, end)
-(folder / "begun").touch()
+(folder / "begun").write_text(str(os.getpid()))
 time.sleep(60)
 """
 
@@ -47,3 +53,124 @@ def test_sigterm_stops_the_runs_of_a_pool_before_it_ends(tmp_path: Path) -> None
     assert ended.value.code == 143
     assert all((job.folder / "told").exists() for job in jobs)
     assert signal.getsignal(signal.SIGTERM) == before
+
+
+class Scripted(Job):
+    """A run that is a Python script of one line."""
+
+    def command(self) -> list[str]:
+        return [sys.executable, "-c", self.settings["script"]]
+
+
+def test_a_run_that_crashes_ends_alone_and_the_others_of_its_worker_go_on(tmp_path: Path) -> None:
+    scripts = ["import os; os.kill(os.getpid(), 9)", "print('fine')", "raise SystemExit(4)"]
+    jobs = [Scripted(tmp_path / str(i), {"script": script}) for i, script in enumerate(scripts)]
+    ended: list[Job] = []
+    failures = run_jobs(jobs, parallel=1, title="three", keep_going=True, on_end=ended.append)
+    assert [(failure.job, failure.reason.split(":")[0]) for failure in failures] == [
+        (jobs[0], "ended with exit code -9"), (jobs[2], "ended with exit code 4"),
+    ]  # fmt: skip
+    assert ended == jobs
+    assert (jobs[1].folder / "log.txt").read_text() == "fine\n"
+
+
+POOL = """
+import pathlib, sys
+from danalab.ladder.runs.pool import run_jobs
+from danalab.ladder.runs.jobs import Job
+class Waiting(Job):
+    def command(self):
+        return [sys.executable, "-c", sys.argv[2], str(self.folder)]
+run_jobs([Waiting(pathlib.Path(sys.argv[1]), {})], title="waiting")
+"""
+
+
+def test_a_pool_that_is_killed_leaves_no_run_behind(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    killed = subprocess.Popen([sys.executable, "-c", POOL, str(folder), NOTES_ITS_END], stderr=subprocess.DEVNULL)
+    wait_for(lambda: (folder / "begun").is_file() and (folder / "begun").read_text())
+    killed.kill()
+    killed.wait()
+    wait_for((folder / "told").exists)
+    wait_for(lambda: not is_running(int((folder / "begun").read_text())))
+
+
+def wait_for(condition) -> None:
+    deadline = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def is_running(pid: int) -> bool:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, 0)
+        return True
+    return False
+
+
+class FakeWorker:
+    """A worker on a machine with four GPUs, where one thread is faster than two."""
+
+    devices = ("0", "1", "2", "3")
+    is_alive = True
+
+    def __init__(self) -> None:
+        self.started: list[tuple[str | None, int | None]] = []
+        self.running: list[int] = []
+        self.measured = 0
+        FakeWorker.last = self
+
+    def start(self, index, command, log, environment, threads) -> None:
+        self.running.append(index)
+        self.started.append((environment.get("CUDA_VISIBLE_DEVICES"), threads))
+
+    def tokens_per_second(self, settings, threads):
+        self.measured += 1
+        return {1: 48_700.0, 2: 19_500.0}
+
+    def ended(self):
+        found, self.running = [(index, 0) for index in self.running], []
+        return found
+
+    def close(self) -> None: ...
+
+
+def test_runs_are_spread_over_the_gpus_with_as_many_as_they_have_ranks(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(pool, "Worker", FakeWorker)
+    run_jobs([Job(tmp_path / str(i), {}) for i in range(4)], title="four")
+    assert [devices for devices, _ in FakeWorker.last.started] == ["0", "1", "2", "3"]
+    run_jobs([Job(tmp_path / f"r{i}", {"nproc": 2}) for i in range(2)], title="two of two ranks")
+    assert [devices for devices, _ in FakeWorker.last.started] == ["0,1", "2,3"]
+
+
+def test_the_faster_number_of_threads_is_measured_once_a_size_and_kept_for_resuming(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(pool, "Worker", FakeWorker)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    jobs = [Job(tmp_path / str(i), {"device": "cpu", "d_model": 16, "seed": i}) for i in range(3)]
+    run_jobs(jobs, title="three", parallel=1)
+    assert (FakeWorker.last.started, FakeWorker.last.measured) == ([(None, 1)] * 3, 1)
+    (jobs[0].folder / pool.THREADS_FILE).write_text("2")
+    run_jobs(jobs[:1], title="again", parallel=1)
+    assert FakeWorker.last.started == [(None, 2)]
+
+
+def test_a_number_of_threads_that_is_set_is_left_alone(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(pool, "Worker", FakeWorker)
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    run_jobs([Job(tmp_path / "a", {"device": "cpu"})], title="one", parallel=1)
+    assert FakeWorker.last.started == [(None, None)]
+
+
+def test_a_line_of_progress_has_the_runs_under_way_and_the_remaining_time_by_their_cost(tmp_path) -> None:
+    now = 0.0
+    jobs = [Job(tmp_path / name, {"iterations": 10}, flops) for name, flops in (("a", 1.0), ("b", 3.0))]
+    with Progress("two", jobs, [0, 1], clock=lambda: now) as progress:
+        assert "not known yet" in progress.line([0])
+        now = 600.0
+        progress.ended(0)
+        (tmp_path / "b").mkdir()
+        (tmp_path / "b" / "metrics.jsonl").write_text(json.dumps({"step": 5, "val/loss": 3.2}) + "\n")
+        now = 1500.0
+        assert progress.line([1]) == "1 of 2 runs done; b (step 5, val loss 3.2000); about 15 min left"

@@ -11,7 +11,8 @@ import yaml
 
 from danalab.errors import UserError
 from danalab.ladder.runs.grid import expand
-from danalab.ladder.runs.pool import Job, run_jobs
+from danalab.ladder.runs.jobs import Job
+from danalab.ladder.runs.pool import run_jobs
 from danalab.ladder.runs.rows import read_ladder
 from danalab.ladder.runs.sweep import collect, run_sweep
 from danalab.train.run.folder import RunFolder
@@ -65,6 +66,18 @@ def test_a_run_that_fails_is_listed_and_does_not_stop_the_rest(fixed, tmp_path):
     (failure,) = found.failures
     assert "vocab" in failure.reason
     assert [row["status"] for row in found.rows] == ["finished"]
+
+
+def test_a_run_that_crashes_is_listed_and_does_not_stop_the_rest(fixed, tmp_path, monkeypatch):
+    from danalab.train import job
+
+    run = job.run_training
+    monkeypatch.setattr(job, "run_training", lambda config: run(config) if config.seed else None.crash)
+    found = run_sweep(tmp_path, expand({"seed": [0, 1]}, fixed), executor="inline")
+    assert [failure.reason for failure in found.failures] == [
+        "AttributeError: 'NoneType' object has no attribute 'crash'"
+    ]
+    assert [row["name"] for row in found.rows] == ["s1"]
 
 
 def test_an_optimizers_own_setting_may_be_in_the_grid(fixed, tmp_path):

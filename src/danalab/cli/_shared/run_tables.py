@@ -12,7 +12,7 @@ from danalab.errors import UserError
 if TYPE_CHECKING:
     from danalab.ladder.runs.estimate import Estimate, Rate
     from danalab.ladder.runs.grid import Cell
-    from danalab.ladder.runs.pool import Failure
+    from danalab.ladder.runs.jobs import Failure
     from danalab.ladder.runs.sweep import SweepResult
 
 

@@ -14,11 +14,15 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from danalab.errors import UserError
 from danalab.ladder.runs.grid import Cell
 from danalab.scaling.hardware import named
+
+if TYPE_CHECKING:
+    from danalab.scaling import Plan
+    from danalab.train.config.train_config import TrainConfig
 
 Rate = Callable[[str, int], float]
 """(optimizer, parameters) -> FLOP/s of one device."""
@@ -86,14 +90,9 @@ def estimate(
     Raises:
         UserError: a setting that cannot be meant.
     """
-    from danalab.data import vocabulary_of
-    from danalab.train.config.resolve import resolve
-
-    known = cache(vocabulary_of)
     found = []
     for cell in cells:
-        config = cell.config(folder / "runs" / cell.name)
-        planned = resolve(config, known(config.data, config.tokenizer)).plan
+        planned = plan_of(cell.config(folder / "runs" / cell.name))
         hours = None if rate is None else planned.flops / rate(planned.opt, planned.exact_params) / 3600
         found.append(
             Estimate(
@@ -103,6 +102,24 @@ def estimate(
             )
         )  # fmt: skip
     return found
+
+
+def plan_of(config: TrainConfig) -> Plan:
+    """Size, steps and FLOPs of a run.
+
+    Raises:
+        UserError: a setting out of range, or data that cannot be read.
+    """
+    from danalab.train.config.resolve import resolve
+
+    return resolve(config, _vocabulary(config.data, config.tokenizer)).plan
+
+
+@cache
+def _vocabulary(data: str, tokenizer: str | None) -> Any:
+    from danalab.data import vocabulary_of
+
+    return vocabulary_of(data, tokenizer)
 
 
 def total(values: Sequence[float | None]) -> float | None:

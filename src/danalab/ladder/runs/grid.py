@@ -13,8 +13,10 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import cache
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from danalab.errors import UserError, nearest
 from danalab.optim import list_optimizers, optimizer_spec
@@ -23,7 +25,7 @@ from danalab.train.config.train_config import TrainConfig, flag
 LONGEST_NAME = 100
 SHORT = {"heads": "h", "lr_multiplier": "lrx", "seed": "s", "weight_decay": "wd", "iterations": "n",
          "d_model": "d", "n_layers": "L", "n_heads": "H"}  # fmt: skip
-"""What a setting is called in a run's name; others by their own name, `opt` and `arch` by their value alone."""
+"""Short names of settings in run names; others have their own name, `opt` and `arch` only their value."""
 OWN = ("optimizer_settings", "run_dir", "name", "resume_from", "extend_to", "iterations_to_run", "json", "auto_resume")
 """Fields that belong to one job, not to a grid."""
 
@@ -33,12 +35,12 @@ class Cell:
     """One run of a sweep."""
 
     name: str
-    """Of its folder: readable, and the same for the same settings."""
+    """Name of its folder: readable, and the same for the same settings."""
     settings: dict[str, Any]
     """Fields of `TrainConfig`."""
 
     def config(self, run_dir: Path) -> TrainConfig:
-        """As the trainer takes it.
+        """The configuration for the trainer.
 
         Raises:
             UserError: a setting out of range.
@@ -66,7 +68,7 @@ def parse_assignments(words: Sequence[str], what: str = "--grid") -> dict[str, l
             raise UserError(f"{what} {word}: KEY=VALUE,VALUE,... is expected")
         if key in found:
             raise UserError(f"{what} {word}: {flag(key)} is there twice")
-        found[key] = [plain_value(value) for value in values.split(",") if value.strip()]
+        found[key] = [typed_value(key, value) for value in values.split(",") if value.strip()]
     return found
 
 
@@ -83,12 +85,36 @@ def parse_fixed(words: Sequence[str]) -> dict[str, Any]:
             raise UserError(f"--fixed {word}: no value for {flag(key)}")
         if key in found:
             raise UserError(f"--fixed {word}: {flag(key)} is there twice")
-        found[key] = values if _kind(key).startswith("tuple") else plain_value(word.partition("=")[2])
+        is_list = any(get_origin(kind) is tuple for kind in _kinds(key))
+        found[key] = values if is_list else typed_value(key, word.partition("=")[2])
     return found
 
 
+def typed_value(key: str, value: Any) -> Any:
+    """A value as the field `key` of `TrainConfig` has it: 1e3 is 1000 for a whole number, "none" is text for a name.
+
+    What does not fit the field stays as it is, for `expand` to refuse; other keys take `plain_value`.
+    """
+    kinds = _kinds(key)
+    if isinstance(value, str):
+        word = value.strip()
+        # Path, str, Literal["..."]: text, but "none" means automatic where the field has that.
+        is_text = any(kind in (str, Path) or get_origin(kind) is Literal for kind in kinds)
+        value = (None if type(None) in kinds and word.lower() == "none" else word) if is_text else plain_value(word)
+    if int in kinds and isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value
+
+
+@cache
+def _kinds(key: str) -> tuple[Any, ...]:
+    """The types that a field of `TrainConfig` may have; empty where an optimizer alone knows the key."""
+    kind = get_type_hints(TrainConfig).get(key)
+    return () if kind is None else (get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,))
+
+
 def plain_value(word: str) -> Any:
-    """A word as a number, a truth value, nothing or text, in this order of preference."""
+    """A word as a number, true or false, None or text, in this order of preference."""
     word = word.strip()
     for kind in (int, float):
         try:
@@ -136,16 +162,17 @@ def read_grid(path: Path) -> tuple[dict[str, Any], dict[str, list[Any]], list[di
 
 
 def _settings(loaded: Mapping[Any, Any]) -> dict[str, Any]:
-    """Fields by their names in code, numbers as numbers (YAML reads 1e-3 as text), all the way down."""
-    return {str(name).replace("-", "_"): _plain(value) for name, value in loaded.items()}
+    """Fields by their names in code and values by their types (YAML reads 1e-3 as text), at every depth."""
+    names = {str(name).replace("-", "_"): value for name, value in loaded.items()}
+    return {name: _typed(name, value) for name, value in names.items()}
 
 
-def _plain(value: Any) -> Any:
+def _typed(name: str, value: Any) -> Any:
     if isinstance(value, dict):
         return _settings(value)
     if isinstance(value, list):
-        return [_plain(each) for each in value]
-    return plain_value(value) if isinstance(value, str) else value
+        return [_typed(name, each) for each in value]
+    return typed_value(name, value)
 
 
 def expand(
@@ -196,18 +223,16 @@ def _require_field(key: str, value: Any) -> None:
         raise UserError(
             f"the grid has the unknown key '{key}'{hint}; keys are flags of danalab train, with --opt's own"
         )
-    kind = _kind(key)
-    if isinstance(value, str) and kind and not any(text in kind for text in ("str", "Path", "Literal")):
-        raise UserError(f"{flag(key)} {value}: {'true or false' if 'bool' in kind else 'a number'} is expected")
-
-
-def _kind(key: str) -> str:
-    """The type of a field of `TrainConfig`, as it is written there; empty where an optimizer alone knows the key."""
-    return next((str(field.type) for field in fields(TrainConfig) if field.name == key), "")
+    kinds = _kinds(key)
+    is_number = {int, float, bool} & set(kinds) and str not in kinds
+    if is_number and isinstance(value, str):
+        raise UserError(f"{flag(key)} {value}: {'true or false' if bool in kinds else 'a number'} is expected")
+    if is_number and float not in kinds and isinstance(value, float):
+        raise UserError(f"{flag(key)} {value:g}: a whole number is expected")
 
 
 def name_of(varied: Mapping[str, Any]) -> str:
-    """A folder's name for a run, from what varies: the optimizer first, then in the order given."""
+    """The folder name of a run, from the settings that vary: the optimizer first, then in their order."""
     first = [key for key in ("arch", "opt") if key in varied]
     parts = [
         str(varied[key]) if key in first else f"{SHORT.get(key, key)}{_shown(varied[key])}"
@@ -220,11 +245,11 @@ def name_of(varied: Mapping[str, Any]) -> str:
 
 
 def _hashed(name: str, settings: Mapping[str, Any]) -> str:
-    """A name that its settings alone have, where it is too long or not theirs alone."""
+    """A name with a hash of its settings, where the plain name is too long or not unique."""
     digest = hashlib.sha256(json.dumps(dict(settings), sort_keys=True, default=str).encode()).hexdigest()[:10]
     return f"{name[: LONGEST_NAME - 11]}-{digest}"
 
 
 def _shown(value: Any) -> str:
-    """A value in a name; two that differ are never shown alike."""
+    """A value in a name; different values have different texts."""
     return f"{value:g}" if isinstance(value, float) and float(f"{value:g}") == value else str(value)

@@ -21,7 +21,7 @@ from typing import Any
 
 from danalab.errors import UserError
 from danalab.files import read_json, write_json
-from danalab.ladder.runs.pool import DIVERGED, Failure, Job
+from danalab.ladder.runs.jobs import DIVERGED, Failure, Job
 from danalab.train.system import slurm
 
 LARGEST_ARRAY = 1000

@@ -10,17 +10,20 @@ There is no other state: killed at any time and started again, it ends with the 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from danalab.errors import UserError
 from danalab.files import read_json, write_json
+from danalab.ladder.runs.estimate import plan_of
 from danalab.ladder.runs.grid import Cell
-from danalab.ladder.runs.pool import DIVERGED, Failure, Job, is_taken, run_jobs
+from danalab.ladder.runs.jobs import DIVERGED, Failure, Job, is_taken
+from danalab.ladder.runs.pool import run_jobs
 from danalab.ladder.runs.rows import portable_settings, write_rows
 from danalab.ladder.runs.slurm_arrays import Cluster, queue_state, submit_arrays, write_arrays
 from danalab.train.config.train_config import TrainConfig
@@ -109,6 +112,7 @@ def _prepare(folder: Path, cells: Sequence[Cell]) -> tuple[list[Job], dict[Path,
     """Jobs and their configurations, checked; then the folder, with what has been asked for."""
     wanted = [Job(folder / "runs" / cell.name, cell.settings) for cell in cells]
     configs = {job.folder: cell.config(job.folder) for cell, job in zip(cells, wanted, strict=True)}
+    wanted = [replace(job, flops=_flops(configs[job.folder])) for job in wanted]
     clashes = {job.folder: found for job in wanted if (found := job.differences())}
     if clashes:
         # Gone on with, the rows of the old runs would stand for the new ones, and a ladder be tuned by them.
@@ -121,6 +125,13 @@ def _prepare(folder: Path, cells: Sequence[Cell]) -> tuple[list[Job], dict[Path,
     asked = {cell.name: portable_settings(cell.settings) for cell in cells}
     write_json(folder / RECORD, {"runs": {**_record(folder), **asked}})
     return wanted, configs
+
+
+def _flops(config: TrainConfig) -> float | None:
+    """Cost of a run, for the remaining time; None where its settings or data do not go together: the run says why."""
+    with contextlib.suppress(Exception):
+        return float(plan_of(config).flops)
+    return None
 
 
 def _record(folder: Path) -> dict[str, Any]:
@@ -171,6 +182,10 @@ def _inline(
             outcome = run_training(configs[job.folder])
         except UserError as error:
             failures.append(Failure(job, str(error)))
+            continue
+        except Exception as error:  # one run's crash never stops the others
+            log.exception("run %s crashed", job.folder.name)
+            failures.append(Failure(job, f"{type(error).__name__}: {error}"))
             continue
         if outcome.status == "interrupted":
             raise KeyboardInterrupt

@@ -1,0 +1,128 @@
+"""One run of a sweep as a job: its folder, its settings, and whether it is finished, begun or another run's."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from danalab.scaling.architectures import ARCHITECTURES
+from danalab.scaling.learning_rate import OPTIMIZERS
+from danalab.train.config.train_config import MECHANICS, flag
+from danalab.train.run.folder import RunFolder
+from danalab.train.run.metrics import last_rows
+
+_SHAPES_THE_RUN = ("heads", "size", "tokens_per_param", "lr_multiplier")
+"""Settings among the mechanics of a job that others follow from."""
+DIVERGED = "diverged: a loss was not finite (nonfinite.json); it is not tried again unless its folder is deleted"
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run to train."""
+
+    folder: Path
+    """The run folder."""
+    settings: dict[str, Any]
+    """Flags of `danalab train`, by field name."""
+    flops: float | None = None
+    """Estimated cost, for the remaining time; None: not known."""
+
+    def flags(self) -> list[str]:
+        """Flags of `danalab train` that make the run."""
+        words = ["--run-dir", str(self.folder)]
+        for name, value in self.settings.items():
+            if isinstance(value, (list, tuple)):
+                words += [flag(name), *map(str, value)]
+            elif value is not None:
+                words.append(f"{flag(name)}={value}")
+        return words
+
+    def command(self) -> list[str]:
+        """The command line that makes the run."""
+        return [sys.executable, "-m", "danalab", "train", *self.flags()]
+
+    def is_finished(self) -> bool:
+        """Whether the folder holds this run, finished."""
+        folder = RunFolder(self.folder)
+        if not folder.config_file.exists() or (folder.read_summary() or {}).get("status") != "finished":
+            return False
+        return self.is_same()
+
+    def is_same(self) -> bool:
+        """Whether the run in the folder has these settings."""
+        made = self._made()
+        return all(_same(name, made.get(name), value) for name, value in self.settings.items())
+
+    def differences(self) -> list[str]:
+        """Settings in which the run in the folder differs from this one; such a run cannot be resumed.
+
+        Settings of how a run is carried out, paths of data and settings that the run did not know make no difference.
+        """
+        folder = RunFolder(self.folder)
+        if not folder.config_file.is_file() or not folder.metrics_file.is_file():
+            return []
+        made = self._made()
+        return [
+            f"{flag(name)} {made[name]} there, {value} here"
+            for name, value in self.settings.items()
+            if name in made
+            and (name not in MECHANICS or name in _SHAPES_THE_RUN)
+            and not _same(name, made[name], value)
+        ]
+
+    def _made(self) -> dict[str, Any]:
+        """The settings of the run in the folder."""
+        made = RunFolder(self.folder).read_config()["config"]
+        return {**made, **(made.get("optimizer_settings") or {})}
+
+    def has_diverged(self) -> bool:
+        """Whether the folder holds this run, ended by a loss that is not finite: a repetition would end alike."""
+        folder = RunFolder(self.folder)
+        return (
+            folder.config_file.exists()
+            and (folder.read_summary() or {}).get("status") == "nonfinite"
+            and self.is_same()
+        )
+
+    def steps(self) -> int | None:
+        """Length of the run [steps]; None where it follows from the size and the run has not begun."""
+        if self.settings.get("iterations"):
+            return int(self.settings["iterations"])
+        folder = RunFolder(self.folder)
+        plan = folder.read_config().get("plan", {}) if folder.config_file.is_file() else {}
+        return plan.get("steps")
+
+    def progress(self) -> tuple[int, float | None]:
+        """(steps done, last validation loss near the end of the metrics), for display."""
+        step, val_loss = 0, None
+        for row in last_rows(RunFolder(self.folder).metrics_file):
+            step, val_loss = row["step"], row.get("val/loss", val_loss)
+        return step, val_loss
+
+
+def _same(name: str, made: Any, wanted: Any) -> bool:
+    """Whether a recorded setting equals the wanted one: 1 equals 1.0, a path its text, an alias its optimizer."""
+    if wanted is None:
+        return True  # automatic: the recorded value is what it resolved to
+    names = {"opt": OPTIMIZERS, "arch": ARCHITECTURES}.get(name)
+    if names is not None:
+        return names.canonical(str(wanted)) == made
+    try:
+        return float(made) == float(wanted)
+    except (TypeError, ValueError):
+        return str(made) == str(wanted)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A run that failed."""
+
+    job: Job
+    reason: str
+
+
+def is_taken(job: Job) -> bool:
+    """Whether another process is making the run."""
+    return job.folder.is_dir() and RunFolder(job.folder).is_locked()
