@@ -10,7 +10,8 @@ import torch
 from danalab.errors import UserError
 from danalab.models import ModelConfig, build_model
 from danalab.models.decoder import Decoder
-from danalab.models.huggingface import from_huggingface, require_class, to_halves, to_huggingface, to_pairs
+from danalab.models.huggingface import from_huggingface, require_class, to_huggingface
+from danalab.models.huggingface.common import to_halves, to_pairs
 from models.weights import random_model
 
 transformers = pytest.importorskip("transformers")
@@ -188,14 +189,14 @@ def test_what_transformers_cannot_compute_is_refused(config: ModelConfig, messag
         ({"attention_bias": True}, "attention_bias = True"),
         ({"hidden_act": "gelu"}, "hidden_act = 'gelu'"),
         ({"rope_parameters": {"rope_type": "llama3", "rope_theta": 1e4}}, "rope_type = 'llama3'"),
-        ({"num_hidden_layers": 1}, "9 weights that config.json knows nothing of"),
+        ({"num_hidden_layers": 1}, "9 weights that config.json does not describe"),
         ({"num_hidden_layers": 3}, "no weight 'model.layers.2.input_layernorm.weight'"),
         ({"num_attention_heads": 0, "head_dim": None}, "config.json of a llama model cannot be used"),
         ({"num_key_value_heads": 3}, "n_kv_heads must divide n_heads"),
         ({"model_type": ["llama"]}, "cannot be imported"),
         ({"rope_parameters": "x"}, "config.json of a llama model cannot be used"),
         ({"rope_parameters": {"rope_theta": "x"}}, "config.json of a llama model cannot be used"),
-        ({"vocab_size": 60}, r"'model.embed_tokens.weight' has shape \[61, 32\], config.json asks for \[60, 32\]"),
+        ({"vocab_size": 60}, r"'model.embed_tokens.weight' has shape \[61, 32\], config.json requires \[60, 32\]"),
     ],
 )
 def test_files_that_do_not_fit_are_refused_by_name(changes: dict[str, Any], message: str):

@@ -148,7 +148,7 @@ def test_what_transformers_cannot_compute_is_refused(config: ModelConfig, messag
         ({"layer_types": ["linear_attention"]}, "attention in every n-th layer"),
         ({"num_experts": 0}, "--n-experts 0"),
         ({"linear_num_value_heads": 3}, "linear_key_heads must divide linear_value_heads"),
-        ({"linear_conv_kernel_dim": 3}, r"conv1d.weight' has shape \[256, 1, 4\], config.json asks for \[256, 1, 3\]"),
+        ({"linear_conv_kernel_dim": 3}, r"conv1d.weight' has shape \[256, 1, 4\], config.json requires \[256, 1, 3\]"),
         ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}, "rope_type = 'yarn'"),
         ({"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.35}}, "rotary_dim must be even"),
     ],

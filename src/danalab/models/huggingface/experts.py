@@ -3,8 +3,8 @@
     llama with experts                            MixtralForCausalLM     every layer sparse, weights renormalised
     qwen3 with experts, without attention gate    Qwen3MoeForCausalLM
 
-Both have one matrix for each expert, as in published files; the stacks of version 5 are read, too. Everything but the
-mlp is as `danalab.models.huggingface` has it for the dense models. Shared experts: none.
+Both have one matrix for each expert, as in published files; the stacks of version 5 are read, too. Everything except
+the MLP is as in the dense models (`danalab.models.huggingface.llama_qwen`). Shared experts: none.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 
 from danalab.models.config import ModelConfig
-from danalab.models.huggingface.parts import Taker, Weights, require
+from danalab.models.huggingface.common import TensorReader, Weights, require
 
 
 class Naming(NamedTuple):
-    """How a class of `transformers` calls what a sparse layer has."""
+    """The names that a class of `transformers` has for a sparse layer."""
 
     cls: str
     model_type: str
@@ -35,11 +35,11 @@ NAMINGS = {
     "qwen3": Naming("Qwen3MoeForCausalLM", "qwen3_moe", "mlp", "gate_proj", "up_proj", "down_proj"),
 }
 """By our architecture."""
-ARCHITECTURES = {naming.model_type: arch for arch, naming in NAMINGS.items()}
+MODEL_TYPES = {naming.model_type: arch for arch, naming in NAMINGS.items()}
 """By model_type."""
 
 
-def experts_obstacle(config: ModelConfig) -> str | None:
+def expert_obstacle(config: ModelConfig) -> str | None:
     """Why `transformers` has no class for a model with these experts; None where it has one."""
     sparsity = config.sparsity
     assert sparsity is not None
@@ -56,8 +56,8 @@ def experts_obstacle(config: ModelConfig) -> str | None:
     return None
 
 
-def experts_settings(config: ModelConfig) -> dict[str, Any]:
-    """What config.json says of experts."""
+def expert_settings(config: ModelConfig) -> dict[str, Any]:
+    """config.json entries of the experts."""
     sparsity = config.sparsity
     assert sparsity is not None
     common = {
@@ -82,11 +82,11 @@ def experts_settings(config: ModelConfig) -> dict[str, Any]:
     }
 
 
-def experts_config(described: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of `ModelConfig` that config.json's experts make.
+def expert_fields(described: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of `ModelConfig` for the experts of config.json.
 
     Raises:
-        UserError: a setting that ours cannot have.
+        UserError: a setting that our models do not support.
         KeyError: a setting is missing.
     """
     common = {
@@ -98,7 +98,7 @@ def experts_config(described: Mapping[str, Any]) -> dict[str, Any]:
         return {**common, "n_experts": described["num_local_experts"]}
     return {
         **common,
-        # The second name is what version 5 saves it under.
+        # Version 5 saves it under the second name.
         "n_experts": described["num_experts" if "num_experts" in described else "num_local_experts"],
         "expert_dim": described["moe_intermediate_size"],
         "renormalise": described.get("norm_topk_prob", False),
@@ -107,7 +107,7 @@ def experts_config(described: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def experts_out(config: ModelConfig, weights: Mapping[str, Tensor]) -> Weights:
+def expert_weights(config: ModelConfig, weights: Mapping[str, Tensor]) -> Weights:
     """The named tensors of `transformers` for routers and experts."""
     naming, sparsity = NAMINGS[config.arch], config.sparsity
     assert sparsity is not None
@@ -121,7 +121,7 @@ def experts_out(config: ModelConfig, weights: Mapping[str, Tensor]) -> Weights:
     return found
 
 
-def take_experts(config: ModelConfig, take: Taker) -> Weights:
+def read_experts(config: ModelConfig, read: TensorReader) -> Weights:
     """Our routers and experts from the named tensors of `transformers`.
 
     Raises:
@@ -134,17 +134,17 @@ def take_experts(config: ModelConfig, take: Taker) -> Weights:
     for layer in sparsity.layers:
         ours, theirs = f"blocks.{layer}.mlp", f"model.layers.{layer}.{naming.module}"
         stacks = f"model.layers.{layer}.mlp.experts"
-        if f"{stacks}.gate_up_proj" in take:
+        if f"{stacks}.gate_up_proj" in read:
             theirs = f"model.layers.{layer}.mlp"
-            gate, up = take(f"{stacks}.gate_up_proj", count, 2 * wide, d).split(wide, dim=1)
-            parts = {"gate": gate, "up": up, "down": take(f"{stacks}.down_proj", count, d, wide)}
+            gate, up = read(f"{stacks}.gate_up_proj", count, 2 * wide, d).split(wide, dim=1)
+            parts = {"gate": gate, "up": up, "down": read(f"{stacks}.down_proj", count, d, wide)}
         else:
             parts = {
                 part: torch.stack(
-                    [take(f"{theirs}.experts.{e}.{getattr(naming, part)}.weight", *shape) for e in range(count)]
+                    [read(f"{theirs}.experts.{e}.{getattr(naming, part)}.weight", *shape) for e in range(count)]
                 )
                 for part, shape in (("gate", (wide, d)), ("up", (wide, d)), ("down", (d, wide)))
             }
-        found[f"{ours}.router.map.weight"] = take(f"{theirs}.gate.weight", count, d)
+        found[f"{ours}.router.map.weight"] = read(f"{theirs}.gate.weight", count, d)
         found |= {f"{ours}.experts.{part}.weight": stack for part, stack in parts.items()}
     return found

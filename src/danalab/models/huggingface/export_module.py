@@ -1,7 +1,6 @@
-"""Models that `transformers` has no class for, with a class of ours that travels with their weights.
+"""Models without a class in `transformers`: the export contains a class of ours beside the weights.
 
-An export holds a file of ours, `modeling_*.py`, beside the weights; `from_pretrained(FOLDER, trust_remote_code=True)`
-runs it.
+The file is `remote/modeling_*.py`; `from_pretrained(FOLDER, trust_remote_code=True)` runs it.
 """
 
 from __future__ import annotations
@@ -15,23 +14,23 @@ from danalab.models.config import ModelConfig
 
 MODEL_TYPE = "danalab"
 ARCHITECTURES = ("enoki", "moe", "qwen3", "llama", "resonance")
-"""Those whose function a module of ours computes, with any of their switches."""
+"""Architectures that our modules compute, with any of their options."""
 
 
 def module_file(config: ModelConfig) -> Path:
-    """The module with this model's class."""
+    """The file with this model's class."""
     name = "modeling_danalab_resonance.py" if config.arch == "resonance" else "modeling_danalab.py"
     return Path(__file__).parent / "remote" / name
 
 
 def in_module(config: ModelConfig) -> bool:
-    """Whether the module's class computes this model's function."""
+    """Whether our class computes this model's function."""
     plain = config.rotated == config.head_dim and config.norm_kind != "rmsnorm-1p"
     return config.arch in ARCHITECTURES and plain
 
 
 def module_settings(config: ModelConfig) -> dict[str, Any]:
-    """config.json for a model of the module's class; the weights keep their names."""
+    """config.json for our class; the weights keep their names."""
     stem, name = module_file(config).stem, "DanalabResonance" if config.arch == "resonance" else "Danalab"
     return {
         "architectures": [f"{name}ForCausalLM"],
@@ -48,11 +47,11 @@ def module_settings(config: ModelConfig) -> dict[str, Any]:
         "tie_word_embeddings": config.tied,
         "use_cache": True,
         "danalab_model": config.as_dict(),
-        **(_of_oscillators(config) if config.arch == "resonance" else _of_attention(config)),
+        **(_oscillator_settings(config) if config.arch == "resonance" else _attention_settings(config)),
     }
 
 
-def _of_attention(config: ModelConfig) -> dict[str, Any]:
+def _attention_settings(config: ModelConfig) -> dict[str, Any]:
     return {
         "n_heads": config.n_heads,
         "n_kv_heads": config.kv_heads,
@@ -61,11 +60,11 @@ def _of_attention(config: ModelConfig) -> dict[str, Any]:
         "qk_norm": config.qk_normed,
         "swiglu": config.architecture.mlp_matrices == 3,
         "rope_base": config.rope_theta,
-        **_of_experts(config),
+        **_expert_settings(config),
     }
 
 
-def _of_experts(config: ModelConfig) -> dict[str, Any]:
+def _expert_settings(config: ModelConfig) -> dict[str, Any]:
     sparsity = config.sparsity
     if sparsity is None:
         return {}
@@ -80,7 +79,7 @@ def _of_experts(config: ModelConfig) -> dict[str, Any]:
     }
 
 
-def _of_oscillators(config: ModelConfig) -> dict[str, Any]:
+def _oscillator_settings(config: ModelConfig) -> dict[str, Any]:
     from danalab.models.resonance import oscillators
 
     return {
@@ -98,7 +97,7 @@ def from_module(described: Mapping[str, Any]) -> ModelConfig:
     """The configuration of an exported model.
 
     Raises:
-        UserError: config.json does not say it.
+        UserError: config.json does not contain it.
     """
     model = described.get("danalab_model")
     if not isinstance(model, dict):

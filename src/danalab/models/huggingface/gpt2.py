@@ -1,8 +1,8 @@
-"""GPT-2 in the names and layout of `transformers`: maps are stored [in, out]; q, k and v are one map."""
+"""gpt as GPT2LMHeadModel: matrices are stored [in, out]; q, k and v are one matrix."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from danalab.errors import UserError
 from danalab.models.config import ModelConfig
-from danalab.models.huggingface.parts import Weights, require
+from danalab.models.huggingface.common import TensorReader, Weights, require
 
 _MODULES = {
     "attention_norm": "ln_1",
@@ -29,8 +29,8 @@ _OUTSIDE = {
 }
 
 
-def gpt_settings(config: ModelConfig) -> dict[str, Any]:
-    """What a config.json says of a gpt beside what all models say."""
+def to_settings(config: ModelConfig) -> dict[str, Any]:
+    """config.json without the entries that all models have."""
     return {
         "model_type": "gpt2",
         "n_positions": config.seq_len,
@@ -46,8 +46,8 @@ def gpt_settings(config: ModelConfig) -> dict[str, Any]:
     }
 
 
-def gpt_weights(config: ModelConfig, weights: Mapping[str, Tensor]) -> Weights:
-    """Named tensors of `GPT2LMHeadModel`, from our state dict."""
+def to_weights(config: ModelConfig, weights: Mapping[str, Tensor]) -> Weights:
+    """Named tensors of `GPT2LMHeadModel` from our state dict."""
     found = {theirs: weights[ours] for ours, theirs in _OUTSIDE.items() if ours in weights}
     for layer in range(config.n_layers):
         for ours, theirs in _MODULES.items():
@@ -59,11 +59,11 @@ def gpt_weights(config: ModelConfig, weights: Mapping[str, Tensor]) -> Weights:
     return found
 
 
-def gpt_config(described: Mapping[str, Any]) -> ModelConfig:
+def from_settings(described: Mapping[str, Any]) -> ModelConfig:
     """Our configuration for a config.json.
 
     Raises:
-        UserError: a setting that ours cannot have.
+        UserError: a setting that our models do not support.
     """
     require(described, "activation_function", ("gelu_new", "gelu_pytorch_tanh"), "gelu_new")
     require(described, "scale_attn_weights", (True,), True)
@@ -86,13 +86,13 @@ def gpt_config(described: Mapping[str, Any]) -> ModelConfig:
     )
 
 
-def take_gpt(config: ModelConfig, take: Callable[..., Tensor]) -> Weights:
-    """Our state dict, from named tensors."""
+def from_weights(config: ModelConfig, read: TensorReader) -> Weights:
+    """Our state dict from named tensors."""
     d, wide = config.d_model, config.mlp_dim
     rows = {"token_embedding.weight": config.vocab_size, "position_embedding.weight": config.seq_len,
             "output_head.weight": config.vocab_size}  # fmt: skip
     found = {
-        ours: take(theirs, *((rows[ours], d) if ours in rows else (d,)))
+        ours: read(theirs, *((rows[ours], d) if ours in rows else (d,)))
         for ours, theirs in _OUTSIDE.items()
         if ours != "output_head.weight" or not config.tied
     }
@@ -101,7 +101,7 @@ def take_gpt(config: ModelConfig, take: Callable[..., Tensor]) -> Weights:
         for ours, theirs in _MODULES.items():
             for kind in ("weight", "bias"):
                 shape = sizes.get(ours, (d,))
-                tensor = take(f"transformer.h.{layer}.{theirs}.{kind}", *(shape if kind == "weight" else shape[-1:]))
+                tensor = read(f"transformer.h.{layer}.{theirs}.{kind}", *(shape if kind == "weight" else shape[-1:]))
                 tensor = tensor.T if tensor.ndim > 1 else tensor
                 name = f"blocks.{layer}.{ours}.{kind}"
                 if "qkv" in ours:

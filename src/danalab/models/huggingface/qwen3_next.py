@@ -1,12 +1,12 @@
-"""qwen3next in the names and layouts of `transformers`' Qwen3NextForCausalLM, and back: permutations, and exact.
+"""qwen3next as Qwen3NextForCausalLM, and back: exact, by permutations.
 
     self_attn.q_proj           head by head, its queries and then its gate
     linear_attn.in_proj_qkvz   key head by key head: query, key, its values, their z
-    linear_attn.in_proj_ba     key head by key head: what is written and what is forgotten by its value heads
+    linear_attn.in_proj_ba     key head by key head: write strength and decay of its value heads
     linear_attn.conv1d         the channels of all queries, keys and values
     mlp.experts.E.*            one matrix an expert, as in published files; read also as the stacks of version 5
 
-Only the first `rotary_dim` features of a head turn, and so only they move: from pairs to halves. H: head dimension.
+Only the first `rotary_dim` features of a head are rotated, and only these are permuted. H: head dimension.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from danalab.errors import UserError
 from danalab.models.config import ModelConfig
-from danalab.models.huggingface.parts import Taker, Weights, require, rotary_settings, to_halves, to_pairs
+from danalab.models.huggingface.common import TensorReader, Weights, require, rotary_settings, to_halves, to_pairs
 from danalab.scaling.linear_attention import LinearAttention
 from danalab.scaling.sparsity import Sparsity
 
@@ -31,18 +31,18 @@ _MLP = {"gate": "gate_proj", "up": "up_proj", "down": "down_proj"}
 # ---- out ----
 
 
-def next_settings(config: ModelConfig) -> dict[str, Any]:
-    """config.json without what all exports have in common; the model has experts, with a gated shared one."""
+def to_settings(config: ModelConfig) -> dict[str, Any]:
+    """config.json without the entries that all models have; the model has experts with a gated shared one."""
     sparsity, linear = config.sparsity, config.linear_attention
     assert sparsity is not None
     factor = config.rotated / config.head_dim
-    if int(config.head_dim * factor) < config.rotated:  # as transformers reckons; rounding may have taken the last
+    if int(config.head_dim * factor) < config.rotated:  # transformers rounds down
         factor = (config.rotated + 0.5) / config.head_dim
     rotary = rotary_settings(config)
     settings: dict[str, Any] = {
         "model_type": "qwen3_next",
         **rotary,
-        # As with rope_theta: before version 5 transformers reads the first, from then on the second.
+        # As with rope_theta: transformers reads the first before version 5, the second since.
         "partial_rotary_factor": factor,
         "rope_parameters": {**rotary["rope_parameters"], "partial_rotary_factor": factor},
         "layer_types": [
@@ -69,7 +69,7 @@ def next_settings(config: ModelConfig) -> dict[str, Any]:
     return settings
 
 
-def next_weights(config: ModelConfig, weights: Mapping[str, Tensor]) -> Weights:
+def to_weights(config: ModelConfig, weights: Mapping[str, Tensor]) -> Weights:
     """The named tensors of `transformers` for a state dict of ours."""
     found = {f"{_OUTSIDE[ours]}.weight": weights[f"{ours}.weight"] for ours in _outside(config)}
     sparsity, linear = config.sparsity, config.linear_attention
@@ -90,24 +90,24 @@ def _outside(config: ModelConfig) -> list[str]:
     return [name for name in _OUTSIDE if name != "output_head" or not config.tied]
 
 
-def _turned(rows: Tensor, config: ModelConfig, way: Callable[[Tensor, int], Tensor]) -> Tensor:
-    """`rows` [heads x H] or [heads x H, D] with the features that turn put another way."""
+def _permuted(rows: Tensor, config: ModelConfig, way: Callable[[Tensor, int], Tensor]) -> Tensor:
+    """`rows` [heads x H] or [heads x H, D] with their rotated features permuted by `way`."""
     heads = rows.unflatten(0, (-1, config.head_dim))
-    turning, still = heads.split((config.rotated, config.head_dim - config.rotated), dim=1)
-    moved = way(turning.flatten(0, 1), config.rotated).unflatten(0, (-1, config.rotated))
-    return torch.cat((moved, still), dim=1).flatten(0, 1)
+    rotated, rest = heads.split((config.rotated, config.head_dim - config.rotated), dim=1)
+    moved = way(rotated.flatten(0, 1), config.rotated).unflatten(0, (-1, config.rotated))
+    return torch.cat((moved, rest), dim=1).flatten(0, 1)
 
 
 def _attention_out(config: ModelConfig, of: Callable[[str], Tensor]) -> Weights:
-    queries = _turned(of("attention.q.weight"), config, to_halves)
+    queries = _permuted(of("attention.q.weight"), config, to_halves)
     both = [rows.unflatten(0, (-1, config.head_dim)) for rows in (queries, of("attention.gate.weight"))]
     return {
         "self_attn.q_proj.weight": torch.cat(both, dim=1).flatten(0, 1),
-        "self_attn.k_proj.weight": _turned(of("attention.k.weight"), config, to_halves),
+        "self_attn.k_proj.weight": _permuted(of("attention.k.weight"), config, to_halves),
         "self_attn.v_proj.weight": of("attention.v.weight"),
         "self_attn.o_proj.weight": of("attention.out.weight"),
-        "self_attn.q_norm.weight": _turned(of("attention.q_norm.weight"), config, to_halves),
-        "self_attn.k_norm.weight": _turned(of("attention.k_norm.weight"), config, to_halves),
+        "self_attn.q_norm.weight": _permuted(of("attention.q_norm.weight"), config, to_halves),
+        "self_attn.k_norm.weight": _permuted(of("attention.k_norm.weight"), config, to_halves),
     }
 
 
@@ -148,11 +148,11 @@ def _experts_out(sparsity: Sparsity, of: Callable[[str], Tensor]) -> Weights:
 # ---- in ----
 
 
-def next_config(described: Mapping[str, Any]) -> ModelConfig:
+def from_settings(described: Mapping[str, Any]) -> ModelConfig:
     """The configuration that a config.json of model type qwen3_next describes.
 
     Raises:
-        UserError: a setting that ours cannot have.
+        UserError: a setting that our models do not support.
         KeyError: a setting is missing.
     """
     require(described, "attention_bias", (False,), False)
@@ -215,12 +215,12 @@ def _interval(described: Mapping[str, Any]) -> int:
         if list(kinds) == regular and len(kinds) == described["num_hidden_layers"]:
             return interval
     raise UserError(
-        "config.json has layer_types that are not attention in every n-th layer and linear attention in the others, "
-        "one for each of its layers: our models do not have that"
+        "config.json has layer_types other than attention in every n-th layer and linear attention in the others, "
+        "one for each layer, which our models do not support"
     )
 
 
-def take_next(config: ModelConfig, take: Taker) -> Weights:
+def from_weights(config: ModelConfig, read: TensorReader) -> Weights:
     """Our state dict from the named tensors of `transformers`.
 
     Raises:
@@ -229,80 +229,80 @@ def take_next(config: ModelConfig, take: Taker) -> Weights:
     d, linear, sparsity = config.d_model, config.linear_attention, config.sparsity
     assert sparsity is not None
     found = {
-        f"{ours}.weight": take(f"{_OUTSIDE[ours]}.weight", *((d,) if ours == "final_norm" else (config.vocab_size, d)))
+        f"{ours}.weight": read(f"{_OUTSIDE[ours]}.weight", *((d,) if ours == "final_norm" else (config.vocab_size, d)))
         for ours in _outside(config)
     }
     for layer in range(config.n_layers):
         prefix = f"model.layers.{layer}."
-        parts = {f"{ours}.weight": take(f"{prefix}{theirs}.weight", d) for ours, theirs in _NORMS.items()}
+        parts = {f"{ours}.weight": read(f"{prefix}{theirs}.weight", d) for ours, theirs in _NORMS.items()}
         if linear is None or layer not in linear.layers:
-            parts |= _take_attention(config, take, prefix)
+            parts |= _read_attention(config, read, prefix)
         else:
-            parts |= _take_linear(linear, d, take, prefix)
+            parts |= _read_linear(linear, d, read, prefix)
         if layer in sparsity.layers:
-            parts |= _take_experts(sparsity, d, take, f"{prefix}mlp.")
+            parts |= _read_experts(sparsity, d, read, f"{prefix}mlp.")
         else:
-            parts |= _take_mlp("mlp", take, f"{prefix}mlp", d, config.mlp_dim)
+            parts |= _read_mlp("mlp", read, f"{prefix}mlp", d, config.mlp_dim)
         found |= {f"blocks.{layer}.{name}": tensor for name, tensor in parts.items()}
     return found
 
 
-def _take_attention(config: ModelConfig, take: Taker, prefix: str) -> Weights:
+def _read_attention(config: ModelConfig, read: TensorReader, prefix: str) -> Weights:
     d, dim = config.d_model, config.head_dim
     queries, keys = config.n_heads * dim, config.kv_heads * dim
-    both = take(f"{prefix}self_attn.q_proj.weight", 2 * queries, d).unflatten(0, (-1, 2, dim))
+    both = read(f"{prefix}self_attn.q_proj.weight", 2 * queries, d).unflatten(0, (-1, 2, dim))
     found = {
-        "q.weight": _turned(both[:, 0].flatten(0, 1), config, to_pairs),
+        "q.weight": _permuted(both[:, 0].flatten(0, 1), config, to_pairs),
         "gate.weight": both[:, 1].flatten(0, 1),
-        "k.weight": _turned(take(f"{prefix}self_attn.k_proj.weight", keys, d), config, to_pairs),
-        "v.weight": take(f"{prefix}self_attn.v_proj.weight", keys, d),
-        "out.weight": take(f"{prefix}self_attn.o_proj.weight", d, queries),
-        "q_norm.weight": _turned(take(f"{prefix}self_attn.q_norm.weight", dim), config, to_pairs),
-        "k_norm.weight": _turned(take(f"{prefix}self_attn.k_norm.weight", dim), config, to_pairs),
+        "k.weight": _permuted(read(f"{prefix}self_attn.k_proj.weight", keys, d), config, to_pairs),
+        "v.weight": read(f"{prefix}self_attn.v_proj.weight", keys, d),
+        "out.weight": read(f"{prefix}self_attn.o_proj.weight", d, queries),
+        "q_norm.weight": _permuted(read(f"{prefix}self_attn.q_norm.weight", dim), config, to_pairs),
+        "k_norm.weight": _permuted(read(f"{prefix}self_attn.k_norm.weight", dim), config, to_pairs),
     }
     return {f"attention.{name}": tensor for name, tensor in found.items()}
 
 
-def _take_linear(linear: LinearAttention, d: int, take: Taker, prefix: str) -> Weights:
+def _read_linear(linear: LinearAttention, d: int, read: TensorReader, prefix: str) -> Weights:
     keys, values, heads = linear.key_width, linear.value_width, linear.value_heads
 
     def apart(name: str, **widths: int) -> Weights:
-        rows = take(f"{prefix}linear_attn.{name}.weight", sum(widths.values()), d)
+        rows = read(f"{prefix}linear_attn.{name}.weight", sum(widths.values()), d)
         parts = rows.unflatten(0, (linear.key_heads, -1)).split([w // linear.key_heads for w in widths.values()], dim=1)
         return {f"{ours}.weight": part.flatten(0, 1) for ours, part in zip(widths, parts, strict=True)}
 
-    taps = take(f"{prefix}linear_attn.conv1d.weight", 2 * keys + values, 1, linear.conv_size)
+    taps = read(f"{prefix}linear_attn.conv1d.weight", 2 * keys + values, 1, linear.conv_size)
     taps = taps.squeeze(1).split((keys, keys, values))
     found = {
         **apart("in_proj_qkvz", query=keys, key=keys, value=values, z=values),
         **apart("in_proj_ba", write=heads, forget=heads),
         **{f"{name}_conv.weight": rows for name, rows in zip(("query", "key", "value"), taps, strict=True)},
-        "forgetting.A_log": take(f"{prefix}linear_attn.A_log", heads),
-        "forgetting.dt_bias": take(f"{prefix}linear_attn.dt_bias", heads),
-        "norm.weight": take(f"{prefix}linear_attn.norm.weight", linear.value_dim),
-        "out.weight": take(f"{prefix}linear_attn.out_proj.weight", d, values),
+        "forgetting.A_log": read(f"{prefix}linear_attn.A_log", heads),
+        "forgetting.dt_bias": read(f"{prefix}linear_attn.dt_bias", heads),
+        "norm.weight": read(f"{prefix}linear_attn.norm.weight", linear.value_dim),
+        "out.weight": read(f"{prefix}linear_attn.out_proj.weight", d, values),
     }
     return {f"attention.{name}": tensor for name, tensor in found.items()}
 
 
-def _take_mlp(ours: str, take: Taker, theirs: str, d: int, wide: int) -> Weights:
+def _read_mlp(ours: str, read: TensorReader, theirs: str, d: int, wide: int) -> Weights:
     return {
-        f"{ours}.{mine}.weight": take(f"{theirs}.{name}.weight", *((d, wide) if mine == "down" else (wide, d)))
+        f"{ours}.{mine}.weight": read(f"{theirs}.{name}.weight", *((d, wide) if mine == "down" else (wide, d)))
         for mine, name in _MLP.items()
     }
 
 
-def _take_experts(sparsity: Sparsity, d: int, take: Taker, prefix: str) -> Weights:
+def _read_experts(sparsity: Sparsity, d: int, read: TensorReader, prefix: str) -> Weights:
     count, wide = sparsity.n_experts, sparsity.expert_dim
-    if f"{prefix}experts.gate_up_proj" in take:
-        gate, up = take(f"{prefix}experts.gate_up_proj", count, 2 * wide, d).split(wide, dim=1)
-        stacks = {"gate": gate, "up": up, "down": take(f"{prefix}experts.down_proj", count, d, wide)}
+    if f"{prefix}experts.gate_up_proj" in read:
+        gate, up = read(f"{prefix}experts.gate_up_proj", count, 2 * wide, d).split(wide, dim=1)
+        stacks = {"gate": gate, "up": up, "down": read(f"{prefix}experts.down_proj", count, d, wide)}
     else:
-        each = [_take_mlp("of", take, f"{prefix}experts.{expert}", d, wide) for expert in range(count)]
+        each = [_read_mlp("of", read, f"{prefix}experts.{expert}", d, wide) for expert in range(count)]
         stacks = {mine: torch.stack([one[f"of.{mine}.weight"] for one in each]) for mine in _MLP}
     return {
         **{f"mlp.experts.{mine}.weight": stack for mine, stack in stacks.items()},
-        **_take_mlp("mlp.shared", take, f"{prefix}shared_expert", d, sparsity.shared_dim),
-        "mlp.router.map.weight": take(f"{prefix}gate.weight", count, d),
-        "mlp.shared_gate.weight": take(f"{prefix}shared_expert_gate.weight", 1, d),
+        **_read_mlp("mlp.shared", read, f"{prefix}shared_expert", d, sparsity.shared_dim),
+        "mlp.router.map.weight": read(f"{prefix}gate.weight", count, d),
+        "mlp.shared_gate.weight": read(f"{prefix}shared_expert_gate.weight", 1, d),
     }

@@ -1,4 +1,4 @@
-"""What is needed to read and write the names and layouts of `transformers`, whatever the model. H: head dimension."""
+"""Helpers to read and write the names and layouts of `transformers`, for all models. H: head dimension."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def to_pairs(rows: Tensor, head_dim: int) -> Tensor:
 
 
 def rotary_settings(config: ModelConfig) -> dict[str, Any]:
-    """What config.json says of every model with rotary embeddings and a gated mlp."""
+    """config.json entries of every model with rotary embeddings and a gated MLP."""
     return {
         "hidden_size": config.d_model,
         "intermediate_size": config.mlp_dim,
@@ -45,18 +45,18 @@ def rotary_settings(config: ModelConfig) -> dict[str, Any]:
 
 
 def require(described: Mapping[str, Any], name: str, allowed: tuple[Any, ...], default: Any) -> None:
-    """Find out whether a setting of config.json is one that our models can have.
+    """Check that a setting of config.json is one that our models support.
 
     Raises:
-        UserError: it is another than the `allowed` ones.
+        UserError: it is none of the `allowed` values.
     """
     if (value := described.get(name, default)) not in allowed:
-        raise UserError(f"config.json has {name} = {value!r}, which our models do not have; only {allowed[0]!r} can be "
-                        "imported")  # fmt: skip
+        raise UserError(f"config.json has {name} = {value!r}, which our models do not support; only {allowed[0]!r} can "
+                        "be imported")  # fmt: skip
 
 
-def plain(weights: Mapping[str, Tensor], prefix: str) -> Weights:
-    """Names with the prefix that files of a bare model lack, without tables that follow from the configuration."""
+def canonical_names(weights: Mapping[str, Tensor], prefix: str) -> Weights:
+    """Names with the prefix that files of a headless model lack; without tables that follow from the configuration."""
     tables = re.compile(r"\.attn\.(masked_)?bias$|\.rotary_emb\.inv_freq$|^\.mtp\.")
     return {
         name if name.startswith((prefix, "lm_head.")) else prefix + name: tensor
@@ -65,8 +65,8 @@ def plain(weights: Mapping[str, Tensor], prefix: str) -> Weights:
     }
 
 
-class Taker:
-    """Named tensors, each taken once, with the shape that is needed."""
+class TensorReader:
+    """Named tensors, each read once, with its expected shape."""
 
     def __init__(self, weights: Weights):
         self._left = dict(weights)
@@ -76,17 +76,17 @@ class Taker:
 
     def __call__(self, name: str, *shape: int) -> Tensor:
         if name not in self._left:
-            raise UserError(f"the files have no weight '{name}', which config.json asks for")
+            raise UserError(f"the files have no weight '{name}', which config.json requires")
         tensor = self._left.pop(name)
         if tuple(tensor.shape) != shape:
-            raise UserError(f"weight '{name}' has shape {list(tensor.shape)}, config.json asks for {list(shape)}")
+            raise UserError(f"weight '{name}' has shape {list(tensor.shape)}, config.json requires {list(shape)}")
         if not tensor.is_floating_point():
             kind = str(tensor.dtype).removeprefix("torch.")
-            raise UserError(f"weight '{name}' is of {kind}: quantised models are not read, take the original")
+            raise UserError(f"weight '{name}' is of {kind}: quantised models cannot be imported; use the original")
         return tensor
 
     def finish(self) -> None:
-        """Raises `UserError` where a tensor was not taken."""
+        """Raises `UserError` if a tensor was not read."""
         if self._left:
-            raise UserError(f"the files have {len(self._left)} weights that config.json knows nothing of, "
+            raise UserError(f"the files have {len(self._left)} weights that config.json does not describe, "
                             f"'{next(iter(self._left))}' first")  # fmt: skip

@@ -1,0 +1,130 @@
+"""Our models in the names and layouts of `transformers`, and back: exact, by permutations. Needs no transformers.
+
+gpt                            GPT2LMHeadModel                          `gpt2`
+llama                          LlamaForCausalLM, MixtralForCausalLM     `llama_qwen`, `experts`
+qwen3 without attention gate   Qwen3ForCausalLM, Qwen3MoeForCausalLM    `llama_qwen`, `experts`
+qwen3next                      Qwen3NextForCausalLM                     `qwen3_next`
+others                         a class of ours, exported with them      `export_module`, `remote`
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from danalab.errors import UserError
+from danalab.models.build import build_model
+from danalab.models.config import ModelConfig
+from danalab.models.huggingface import gpt2, llama_qwen, qwen3_next
+from danalab.models.huggingface.common import TensorReader, Weights, canonical_names
+from danalab.models.huggingface.experts import MODEL_TYPES as EXPERT_TYPES
+from danalab.models.huggingface.experts import NAMINGS, expert_obstacle
+from danalab.models.huggingface.export_module import ARCHITECTURES, MODEL_TYPE, from_module, in_module, module_settings
+
+_CLASSES = {"gpt": "GPT2LMHeadModel", "llama": "LlamaForCausalLM", "qwen3": "Qwen3ForCausalLM",
+            "qwen3next": "Qwen3NextForCausalLM"}  # fmt: skip
+_MODEL_TYPES = {"gpt2": "gpt", "llama": "llama", "qwen3": "qwen3", "qwen3_next": "qwen3next", **EXPERT_TYPES}
+_LAYOUTS = {"gpt": gpt2, "llama": llama_qwen, "qwen3": llama_qwen, "qwen3next": qwen3_next}
+
+
+def to_huggingface(config: ModelConfig, weights: Mapping[str, Tensor]) -> tuple[dict[str, Any], Weights]:
+    """(config.json, named tensors) of `transformers` for a model and its state dict.
+
+    Raises:
+        UserError: `transformers` has no class that computes this model's function.
+    """
+    require_class(config)
+    if _obstacle(config) is not None:
+        return module_settings(config), dict(weights)
+    described = {"architectures": [_CLASSES[config.arch]], "vocab_size": config.vocab_size, "use_cache": True,
+                 "tie_word_embeddings": config.tied}  # fmt: skip
+    if config.sparsity is not None and config.arch in NAMINGS:
+        described["architectures"] = [NAMINGS[config.arch].cls]
+    layout = _LAYOUTS[config.arch]
+    return described | layout.to_settings(config), layout.to_weights(config, weights)
+
+
+def require_class(config: ModelConfig) -> None:
+    """Check that a class of `transformers`, or ours, computes this model's function.
+
+    Raises:
+        UserError: none does; says why.
+    """
+    obstacle = _obstacle(config)
+    if obstacle is None or in_module(config):
+        return
+    if config.arch in ARCHITECTURES and config.arch not in _CLASSES:  # our class has it, but not with these options
+        obstacle = (
+            f"no class, of transformers or ours, has {config.arch} with norm '{config.norm_kind}' and heads of which "
+            f"{config.rotated} of {config.head_dim} features are rotated"
+        )
+    raise UserError(obstacle)
+
+
+def _obstacle(config: ModelConfig) -> str | None:
+    """Why `transformers` itself has no class for this model; None where it has one."""
+    if config.arch not in _CLASSES:
+        known = ", ".join(sorted({*_CLASSES, *ARCHITECTURES}))
+        return f"transformers has no class for {config.arch}; what can be exported: {known}"
+    wanted: dict[str, tuple[object, object]] = {
+        "attention_gate": (config.gated, config.arch == "qwen3next"),
+        "qk_norm": (config.qk_normed, config.architecture.qk_norm),
+        "norm": (config.norm_kind, config.architecture.norm),
+        "residual_scale": (config.residual_scale, 1.0),
+    }
+    if config.arch == "gpt":
+        wanted["n_kv_heads"] = (config.kv_heads, config.n_heads)
+        wanted["n_heads x head_dim"] = (config.n_heads * config.head_dim, config.d_model)
+    if config.arch == "llama":  # its configuration class requires it
+        wanted["d_model modulo n_heads"] = (config.d_model % config.n_heads, 0)
+    if config.arch == "qwen3next":
+        wanted["shared_expert_gate"] = (config.sparsity is not None and config.sparsity.shared_gate, True)
+        linear = config.linear_attention
+        wanted["layers with attention"] = (linear is None or len(linear.layers) < config.n_layers, True)
+    else:
+        if config.sparsity is not None and (obstacle := expert_obstacle(config)) is not None:
+            return obstacle
+        wanted["rotary_dim"] = (config.rotated, config.head_dim)
+    for name, (is_, must_be) in wanted.items():
+        if is_ != must_be:
+            return f"{_CLASSES[config.arch]} has {name} = {must_be} only: a {config.arch} with {is_} cannot be exported"
+    return None
+
+
+def from_huggingface(described: Mapping[str, Any], weights: Mapping[str, Tensor]) -> tuple[ModelConfig, Weights]:
+    """(configuration, state dict) of our model for a config.json and named tensors of `transformers`.
+
+    Raises:
+        UserError: another kind of model, a setting that our models do not support, or weights that are missing,
+            unknown or of a wrong shape.
+    """
+    kind = described.get("model_type")
+    if kind == MODEL_TYPE:
+        return _ours(from_module(described), weights)
+    if not isinstance(kind, str) or kind not in _MODEL_TYPES:
+        raise UserError(f"model_type '{kind}' cannot be imported; what can: {', '.join(_MODEL_TYPES)}, danalab")
+    try:
+        config = _LAYOUTS[_MODEL_TYPES[kind]].from_settings(described)
+    except KeyError as error:
+        raise UserError(f"config.json of a {kind} model has no '{error.args[0]}'") from None
+    except UserError:
+        raise
+    except (TypeError, ValueError, AttributeError, ZeroDivisionError) as error:
+        raise UserError(f"config.json of a {kind} model cannot be used: {error}") from None
+    named = canonical_names(weights, "transformer." if kind == "gpt2" else "model.")
+    if config.tied:
+        named.pop("lm_head.weight", None)
+    read = TensorReader(named)
+    found = _LAYOUTS[config.arch].from_weights(config, read)
+    read.finish()
+    return config, found
+
+
+def _ours(config: ModelConfig, weights: Mapping[str, Tensor]) -> tuple[ModelConfig, Weights]:
+    read = TensorReader(dict(weights))
+    expected = build_model(config, device="meta").state_dict()
+    found = {name: read(name, *tensor.shape) for name, tensor in expected.items()}
+    read.finish()
+    return config, found

@@ -1,0 +1,131 @@
+"""llama and qwen3 as LlamaForCausalLM and Qwen3ForCausalLM, with experts as Mixtral and Qwen3-MoE.
+
+Rotary embedding turns features j and j + H/2 there, 2j and 2j + 1 here; gains of QK-norm are permuted likewise.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from danalab.models.config import ModelConfig
+from danalab.models.huggingface.common import TensorReader, Weights, require, rotary_settings, to_halves, to_pairs
+from danalab.models.huggingface.experts import MODEL_TYPES as EXPERT_TYPES
+from danalab.models.huggingface.experts import expert_fields, expert_settings, expert_weights, read_experts
+
+_LAYER = {
+    "attention_norm.weight": "input_layernorm.weight",
+    "attention.q.weight": "self_attn.q_proj.weight",
+    "attention.k.weight": "self_attn.k_proj.weight",
+    "attention.v.weight": "self_attn.v_proj.weight",
+    "attention.out.weight": "self_attn.o_proj.weight",
+    "attention.q_norm.weight": "self_attn.q_norm.weight",
+    "attention.k_norm.weight": "self_attn.k_norm.weight",
+    "mlp_norm.weight": "post_attention_layernorm.weight",
+    "mlp.gate.weight": "mlp.gate_proj.weight",
+    "mlp.up.weight": "mlp.up_proj.weight",
+    "mlp.down.weight": "mlp.down_proj.weight",
+}
+"""Names of a block's weights, by ours."""
+_OUTSIDE = {
+    "token_embedding.weight": "model.embed_tokens.weight",
+    "final_norm.weight": "model.norm.weight",
+    "output_head.weight": "lm_head.weight",
+}
+_ARCHITECTURES = {"llama": "llama", "qwen3": "qwen3", **EXPERT_TYPES}
+"""By model_type."""
+_ROTATED = ("attention.q.weight", "attention.k.weight", "attention.q_norm.weight", "attention.k_norm.weight")
+
+
+def to_settings(config: ModelConfig) -> dict[str, Any]:
+    """config.json without the entries that all models have."""
+    settings = {"model_type": config.arch, **rotary_settings(config)}
+    settings |= {"mlp_bias": False} if config.arch == "llama" else {"use_sliding_window": False}
+    return settings if config.sparsity is None else settings | expert_settings(config)
+
+
+def to_weights(config: ModelConfig, weights: Mapping[str, Tensor]) -> Weights:
+    """Named tensors of `transformers` from our state dict."""
+    names = _names(config)
+    found = {
+        names[ours]: to_halves(tensor, config.head_dim) if ours.endswith(_ROTATED) else tensor
+        for ours, tensor in weights.items()
+        if ours in names
+    }
+    if config.sparsity is not None:
+        found |= expert_weights(config, weights)
+    return {name: tensor.contiguous() for name, tensor in found.items()}
+
+
+def from_settings(described: Mapping[str, Any]) -> ModelConfig:
+    """Our configuration for a config.json.
+
+    Raises:
+        UserError: a setting that our models do not support.
+        KeyError: a setting is missing.
+    """
+    for name in ("attention_bias", "mlp_bias", "use_sliding_window"):
+        require(described, name, (False,), False)
+    require(described, "hidden_act", ("silu",), "silu")
+    rope = described.get("rope_parameters") or described.get("rope_scaling") or {}
+    require(rope, "rope_type", ("default",), rope.get("type", "default"))
+    require(rope, "partial_rotary_factor", (1, 1.0), 1.0)
+    heads = described["num_attention_heads"]
+    keys = described.get("num_key_value_heads")
+    return ModelConfig(
+        _ARCHITECTURES[described["model_type"]],
+        described["hidden_size"],
+        described["num_hidden_layers"],
+        heads,
+        described.get("head_dim") or described["hidden_size"] // heads,
+        described["intermediate_size"],
+        described["vocab_size"],
+        described["max_position_embeddings"],
+        norm_eps=described.get("rms_norm_eps", 1e-6),
+        attention_gate=False,
+        n_kv_heads=None if keys == heads else keys,
+        rope_theta=float(rope.get("rope_theta") or described.get("rope_theta") or 10000.0),
+        tied_head=described.get("tie_word_embeddings", False),
+        **(expert_fields(described) if described["model_type"] in EXPERT_TYPES else {}),
+    )
+
+
+def from_weights(config: ModelConfig, read: TensorReader) -> Weights:
+    """Our state dict from named tensors.
+
+    Raises:
+        UserError: a tensor is missing or has another shape.
+    """
+    d, wide, dim = config.d_model, config.mlp_dim, config.head_dim
+    queries, keys = config.n_heads * dim, config.kv_heads * dim
+    shapes: dict[str, tuple[int, ...]] = {
+        **dict.fromkeys(("token_embedding", "output_head"), (config.vocab_size, d)),
+        **dict.fromkeys(("attention_norm", "mlp_norm", "final_norm"), (d,)),
+        **dict.fromkeys(("attention.k", "attention.v"), (keys, d)),
+        **dict.fromkeys(("attention.q_norm", "attention.k_norm"), (dim,)),
+        **dict.fromkeys(("mlp.gate", "mlp.up"), (wide, d)),
+        "attention.q": (queries, d),
+        "attention.out": (d, queries),
+        "mlp.down": (d, wide),
+    }
+    found = {}
+    for ours, theirs in _names(config).items():
+        tensor = read(theirs, *shapes[re.sub(r"^blocks\.\d+\.", "", ours).removesuffix(".weight")])
+        found[ours] = to_pairs(tensor, dim) if ours.endswith(_ROTATED) else tensor
+    return found if config.sparsity is None else found | read_experts(config, read)
+
+
+def _names(config: ModelConfig) -> dict[str, str]:
+    """Their name of every weight, by ours."""
+    outside = {ours: theirs for ours, theirs in _OUTSIDE.items() if ours != "output_head.weight" or not config.tied}
+    sparse = () if config.sparsity is None else config.sparsity.layers
+    return outside | {
+        f"blocks.{layer}.{ours}": f"model.layers.{layer}.{theirs}"
+        for layer in range(config.n_layers)
+        for ours, theirs in _LAYER.items()
+        if config.qk_normed or not ours.endswith(("q_norm.weight", "k_norm.weight"))
+        if layer not in sparse or not ours.startswith("mlp.")
+    }
