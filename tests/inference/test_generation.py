@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from danalab.errors import UserError
-from danalab.inference.generation import generate, sample
+from danalab.inference import generate, sample
 from danalab.models import Decoder, ModelConfig, build_model
 
 
@@ -51,6 +51,19 @@ def test_prompt_and_text_may_fill_the_context_exactly(model: Decoder):
     assert list(generate(model, [1] * 24, max_tokens=0)) == []
 
 
+def test_a_sliding_window_continues_beyond_the_context_from_its_second_half(model: Decoder):
+    text = [1, 2, 3, *generate(model, [1, 2, 3], max_tokens=40, temperature=0, sliding_window=True)]
+    assert len(text) == 43
+    start = 0  # of the window that the model sees
+    for position in range(3, 43):
+        if position - start > 24:
+            start = position - 12
+        logits = model(torch.tensor([text[start:position]]))[0, -1]
+        assert text[position] == int(logits.argmax())
+    long = [7] * 50
+    assert len(list(generate(model, long, max_tokens=3, sliding_window=True))) == 3
+
+
 def test_gradients_stay_on_for_the_caller_between_tokens(model: Decoder):
     for _ in generate(model, [1], max_tokens=2):
         assert torch.is_grad_enabled()
@@ -88,6 +101,7 @@ def test_a_model_that_has_diverged_says_so(wrong: float, temperature: float):
         ([1], {"max_tokens": -1}, "max_tokens must not be negative"),
         ([1], {"max_tokens": 1, "temperature": -0.1}, "temperature >= 0"),
         ([1], {"max_tokens": 1, "temperature": float("nan")}, "temperature >= 0"),
+        ([1], {"max_tokens": 1, "temperature": float("inf")}, "finite temperature >= 0"),
         ([1], {"max_tokens": 1, "top_k": -1}, "top_k >= 0"),
         ([1], {"max_tokens": 1, "top_p": 0.0}, "0 < top_p <= 1"),
         ([1], {"max_tokens": 1, "n_valid": 62}, "n_valid <= vocab_size"),

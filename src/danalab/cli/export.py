@@ -7,17 +7,21 @@ from pathlib import Path
 
 from tyro.conf import Positional
 
+from danalab.cli._shared.run_argument import required_run
+
 
 @dataclass(frozen=True, kw_only=True)
 class Flags:
-    run: Positional[Path]
-    """Run folder; an unfinished run will do."""
+    folder: Positional[Path | None] = None
+    """Run folder, finished or not."""
+    run: Path | None = None
+    """Run folder, in place of the first argument."""
     out: Path
     """New folder for config.json, model.safetensors, the tokenizer and the model card."""
     step: int | None = None
     """Checkpoint [steps]; default the newest that verifies."""
     dtype: str = "float32"
-    """Of the weights: float32, bfloat16 or float16."""
+    """Number format of the weights: float32, bfloat16 or float16 (also fp32, bf16, fp16)."""
     json: bool = False
     """Print one JSON object on standard output."""
 
@@ -31,7 +35,8 @@ def run(flags: Flags) -> None:
     from danalab.train.run.exchange import export_run
 
     log_to_stderr()
-    done = export_run(flags.run, flags.out, step=flags.step, dtype=flags.dtype)
+    run = required_run(flags.folder, flags.run, "export")
+    done = export_run(run, flags.out, step=flags.step, dtype=flags.dtype)
     if flags.json:
         print(json.dumps({**dataclasses.asdict(done), "folder": str(done.folder)}))
         return

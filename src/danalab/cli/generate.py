@@ -6,37 +6,42 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from tyro.conf import arg
+from tyro.conf import Positional, arg
 
+from danalab.cli._shared.run_argument import chosen_run
 from danalab.errors import UserError
 
 
 @dataclass(frozen=True, kw_only=True)
 class Flags:
+    folder: Positional[Path | None] = None
+    """Run folder, finished or not."""
     run: Path | None = None
-    """Run folder; an unfinished run will do."""
+    """Run folder, in place of the first argument."""
     from_: Annotated[Path | None, arg(name="from")] = None
-    """Folder in Hugging Face format, in place of --run: what danalab export wrote, or another that import takes."""
+    """Folder in Hugging Face format in place of a run: an export of ours, or a model that danalab import accepts."""
     prompt: str = ""
     """Text to continue; empty: start a new document."""
     step: int | None = None
     """Checkpoint [steps]; default the newest that verifies."""
     tokenizer: str | None = None
-    """Name (gpt2, bytes) or path of the tokenizer that made the run's data; default the one that the folder keeps."""
+    """Name (gpt2, bytes) or path of the tokenizer that made the run's data; default the folder's own."""
     max_tokens: int | None = None
-    """How many tokens to add at most; default 128, or what the model's context leaves room for."""
+    """Tokens to add at most; default 128, or as many as fit in the model's context."""
     temperature: float = 0.8
-    """0 takes the likeliest token each time."""
+    """Divides the logits; 0 takes the most likely token."""
     top_k: int = 0
-    """Sample among the k likeliest tokens; 0: all."""
+    """Sample among the k most likely tokens; 0: all."""
     top_p: float = 1.0
-    """Sample among the likeliest tokens that make up this share of the probability."""
+    """Sample among the most likely tokens that together have this probability."""
+    sliding_window: bool = False
+    """Continue beyond the model's context: when it is full, the model rereads its second half."""
     samples: int = 1
-    """How many continuations."""
+    """Number of continuations."""
     seed: int = 0
-    """Same seed, same text; sample i takes seed + i."""
+    """Same seed, same text; sample i uses seed + i."""
     interactive: bool = False
-    """Ask for prompts until an empty line or the end of input; --prompt is left aside."""
+    """Ask for prompts until an empty line or the end of input; ignores --prompt."""
     json: bool = False
     """Print one JSON object on standard output instead of streaming the text."""
 
@@ -45,38 +50,42 @@ def run(flags: Flags) -> None:
     """Sample text from a run or an exported model: the prompt and its continuation, streamed to standard output."""
     import json
 
+    from danalab.inference.parameters import SamplingParameters
+
     if flags.samples < 1:
         raise UserError(f"--samples {flags.samples}: must be at least 1")
     if not abs(flags.seed) + flags.samples < 2**63:
         raise UserError(f"--seed {flags.seed}: must be below 2^63")
-    sampler = _sampler(flags)
-    settings = {"temperature": flags.temperature, "top_k": flags.top_k, "top_p": flags.top_p}
+    names = ("max_tokens", "temperature", "top_k", "top_p", "sliding_window")
+    settings = {name: getattr(flags, name) for name in names}
+    SamplingParameters(**settings)  # raises before a model is loaded
+    source = chosen_run(flags.folder, flags.run)
+    generator = _open(flags, source)
     if flags.json:
         samples = [
-            sampler.sample(flags.prompt, flags.max_tokens, seed=flags.seed + i, **settings).as_dict()
-            for i in range(flags.samples)
+            generator.complete(flags.prompt, seed=flags.seed + i, **settings).as_dict() for i in range(flags.samples)
         ]
-        where = {"run": str(flags.run), "step": sampler.step} if flags.run is not None else {"from": str(flags.from_)}
+        where = {"run": str(source), "step": generator.step} if source is not None else {"from": str(flags.from_)}
         print(json.dumps({**where, "prompt": flags.prompt, "samples": samples}))
         return
     for prompt in _prompts(flags):
         for i in range(flags.samples):
             print(prompt, end="", flush=True)
-            for piece in sampler.stream(prompt, flags.max_tokens, seed=flags.seed + i, **settings):
+            for piece in generator.stream(prompt, seed=flags.seed + i, **settings):
                 print(piece, end="", flush=True)
             print("\n" if flags.samples > 1 else "")
 
 
-def _sampler(flags: Flags):
-    from danalab.train.run.sampling import Sampler
+def _open(flags: Flags, source: Path | None):
+    from danalab.train.run.sampling import open_generator, open_huggingface_generator
 
-    if flags.from_ is None and flags.run is not None:
-        return Sampler.open(flags.run, flags.step, flags.tokenizer)
-    if flags.from_ is None or flags.run is not None:
+    if flags.from_ is None and source is not None:
+        return open_generator(source, flags.step, flags.tokenizer)
+    if flags.from_ is None or source is not None:
         raise UserError("give either --run (a run folder) or --from (a folder in Hugging Face format)")
     if flags.step is not None:
         raise UserError(f"--step {flags.step}: --from has one model and no checkpoints; leave it out")
-    return Sampler.open_huggingface(flags.from_, flags.tokenizer)
+    return open_huggingface_generator(flags.from_, flags.tokenizer)
 
 
 def _prompts(flags: Flags):

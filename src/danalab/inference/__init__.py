@@ -1,5 +1,5 @@
-"""Text from a model: decoding with a cache."""
+"""Text from a model: sampling parameters, decoding with a cache, tokens to text."""
 
-from danalab.inference.generation import generate, sample
+import lazy_loader
 
-__all__ = ["generate", "sample"]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

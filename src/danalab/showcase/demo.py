@@ -184,10 +184,10 @@ def verdict(rows: Sequence[Row]) -> list[str]:
 
 
 def _samples(folder: Path) -> list[str]:
-    from danalab.train.run.sampling import Sampler
+    from danalab.train.run.sampling import open_generator
 
-    sampler = Sampler.open(folder)
-    return [prompt + sampler.sample(prompt, None, seed=0, temperature=0.7, top_k=40).text for prompt in PROMPTS]
+    generator = open_generator(folder)
+    return [prompt + generator.complete(prompt, seed=0, temperature=0.7, top_k=40).text for prompt in PROMPTS]
 
 
 def as_json(demo: Demo) -> str:

@@ -1,0 +1,30 @@
+"""The run folder of a verb, given as its first argument or by --run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from danalab.errors import UserError
+
+
+def chosen_run(positional: Path | None, flag: Path | None) -> Path | None:
+    """The one of the two that was given, or None.
+
+    Raises:
+        UserError: both were given.
+    """
+    if positional is not None and flag is not None:
+        raise UserError(f"{positional} and --run {flag}: give the run folder once")
+    return flag if positional is None else positional
+
+
+def required_run(positional: Path | None, flag: Path | None, verb: str) -> Path:
+    """As `chosen_run`.
+
+    Raises:
+        UserError: both were given, or neither.
+    """
+    run = chosen_run(positional, flag)
+    if run is None:
+        raise UserError(f"give a run folder: danalab {verb} RUN")
+    return run
