@@ -59,7 +59,7 @@ def test_the_command_prints_one_json_object_and_writes_it(tmp_path, capsys):
     ("arguments", "complaint"),
     [
         (["--opts", "adanna"], "did you mean 'adana'"),
-        (["--opts", "adana:quick"], "unknown way 'quick'"),
+        (["--opts", "adana:quick"], "unknown backend 'quick'"),
         (["--opts", "adana:graph"], "CUDA graphs need --device cuda"),
         (["--opts", "muon:graph"], "CUDA graphs need --device cuda"),
         (["--opts", "torch.Adamm"], "did you mean 'Adam'"),

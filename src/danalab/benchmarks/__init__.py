@@ -1,1 +1,1 @@
-"""What `danalab bench` measures: each question answered by ratios against named peers, taken in one run."""
+"""Benchmarks: speed as ratios to named peers, both measured in one run; `danalab bench` and the scripts of bench/."""

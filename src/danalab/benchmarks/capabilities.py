@@ -1,4 +1,4 @@
-"""Which optimizers can be had in which parallel modes: docs/optimizer-capabilities.md, from measurements."""
+"""docs/optimizer-capabilities.md: the parallel modes of each optimizer, from measurements."""
 
 from __future__ import annotations
 
@@ -10,59 +10,60 @@ from danalab.optim.registry import list_optimizers, optimizer_spec
 from danalab.optim.registry.spec import OptimizerSpec
 
 Cell = Mapping[str, Any]
-"""{"refused": why}, or {"step": difference, "reload": difference} relative to the largest update."""
+"""{"refused": reason}, or {"step": difference, "reload": difference} relative to the largest update."""
 
 EPSILON = 1e-5
 """Largest difference that counts as the same step."""
 
-HEAD = """# Optimizers in parallel: what works, measured
+HEAD = """# Optimizers in parallel modes, measured
 
 Every optimizer of the registry in every parallel mode, on gloo ranks against one process; written by
 `python bench/optim_capabilities.py`, checked by `tests/distributed/test_optim_capabilities.py`.
 
-- **bitwise**: three steps, and two more after a checkpoint that other ranks read, give the very bits of one process
-  that never stopped. Gradients have few bits, so that averages are exact and the optimizer alone is compared.
+- **bitwise**: three steps, and two more after a checkpoint that another number of ranks reads, give the same bits as
+  one undisturbed process. Gradients have few bits, so that their averages are exact and only the optimizer is
+  compared.
 - a number: the largest difference of any parameter, relative to that parameter's largest update; at most 1e-5.
 - **no**: refused before training starts; the reason is below the table.
 
-Ranks that write the checkpoint and ranks that read it: {ranks}. It goes through
+Ranks that write the checkpoint and ranks that read it: {ranks}. It uses
 `torch.distributed.checkpoint` and its `get_optimizer_state_dict` / `set_optimizer_state_dict`. Sizes are odd and even
-(65x33, 32x16, 3x40, ...), one has less rows than ranks.
+(65x33, 32x16, 3x40, ...); one tensor has fewer rows than ranks.
 
 """
 
 TAIL = """
-## How a step is taken on sharded parameters
+## Updates of sharded parameters
 
-`build_optimizer` returns an optimizer that does the right thing by itself, in a trainer of your own too
-(`fully_shard(model)`, then `build_optimizer("soap", model, lr=...)`):
+`build_optimizer` selects the method, also in your own trainer (`fully_shard(model)`, then
+`build_optimizer("soap", model, lr=...)`):
 
-- **local shards**: each coordinate is updated by itself, so every rank updates its part, in place, without messages.
-  State lies as the parameter does.
-- **whole, at an owner**: what looks at a whole matrix or tensor (preconditioners, factored moments, trust ratios,
-  norms) is gathered to one rank, updated there and sent back; who owns what is balanced by cost. State stays with the
-  owner and is spread only in checkpoints.
-- **whole matrices by turns**: the same for orthogonalised momentum of this package, whose state stays in shards.
-- **local shards, sums over ranks**: the statistic over all parameters is a sum, which is completed over ranks.
+- **local shards**: an elementwise update, so every rank updates its shard in place, without communication. State is
+  sharded like the parameter.
+- **whole, at an owner**: an update that needs a whole matrix or tensor (preconditioners, factored moments, trust
+  ratios, norms). The gradient is gathered to one rank, the update is computed there and sent back; owners are balanced
+  by cost. State stays with the owner and is sharded only in checkpoints.
+- **whole matrices by turns**: the same for the orthogonalised momentum of this package, whose state stays sharded.
+- **local shards, sums over ranks**: a statistic over all parameters is a sum, which is reduced over ranks.
 
 `zero` is `DistributedMuonAdamW`: parameters are replicated, each rank owns slices or whole parameters. A sharded run
-with an optimizer that cannot be exact is refused by `danalab.optim.distributed.dtensor.require_supported(name, mode)`.
+with an optimizer that cannot be exact is refused by `danalab.optim.distributed.require_supported(name, mode)`.
 
-Checkpoints hold DTensors for what is sharded and are read by any number of ranks, in any mode: `state_dict()` is
-collective where state is owned (call it on all ranks). It is complete before the first step already; each group says in
-`unstepped` which of its parameters have taken no step. The step that checkpoint helpers make to see what state there is
-(zero gradients, learning rate 0) changes no parameter and no clock of any optimizer.
+Checkpoints hold DTensors for sharded state and are read by any number of ranks, in any mode. `state_dict()` is
+collective if state is owned (call it on all ranks). It is complete before the first step; the key `unstepped` of each
+group lists the parameters that have taken no step. The dummy step of checkpoint helpers (zero gradients, learning rate
+0) changes no parameter and no step count of any optimizer.
 
-## What these measurements do not say
+## Limits of these measurements
 
-They are of float32 on CPUs, with gloo. Orthogonalisation in bfloat16, the default on GPUs, amplifies rounding: where
-its input differs in the last bit, its output differs by percents of its largest entry. The same matrices are computed
-from the same bits in every mode here, so this shows only where gradients were summed in another order.
+They are in float32 on CPUs, with gloo. Orthogonalisation in bfloat16, the default on GPUs, amplifies rounding: if its
+input differs in the last bit, its output differs by percents of its largest entry. In every mode here the same
+matrices are computed from the same bits, so this appears only where gradients are summed in another order.
 """
 
 
 def how(spec: OptimizerSpec) -> str:
-    """How an optimizer takes its step on DTensor parameters."""
+    """How an optimizer updates DTensor parameters."""
     if spec.elementwise:
         return "local shards"
     if spec.sums_over_ranks:

@@ -1,7 +1,7 @@
-"""What does a checkpoint cost? Seconds that training is held up, until it is committed, and until it is loaded again.
+"""Cost of a checkpoint: seconds that training is blocked, until it is committed, and until it is loaded again.
 
 Peers save the same tensors: torch.save of one file with an fsync, and torch.distributed.checkpoint, both while training
-waits. Ours hashes every byte besides, and reads it back to verify before it loads; the peers do neither.
+waits. Ours also hashes every byte, and verifies the hashes before loading; the peers do neither.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def measure(sizes: Sequence[float], rounds: int, folder: Path | None, say: Calla
 
     Args:
         sizes: parameters [millions]; with ADana's two moments three times as many numbers are saved.
-        folder: on the disk that is asked about; default the system's temporary folder.
-        say: told a line as soon as it is known.
+        folder: on the disk to measure; default the system's temporary folder.
+        say: called with each line of text.
     """
     found = []
     for size in sizes:
@@ -54,7 +54,7 @@ def _line(row: dict[str, Any]) -> str:
 
 
 class Matrices(nn.Module):
-    """Parameters of the shapes of a transformer's, of about `millions` in all."""
+    """Parameters in the shapes of a transformer, about `millions` in total."""
 
     def __init__(self, millions: float):
         super().__init__()
@@ -88,7 +88,7 @@ def _measure_one(millions: float, rounds: int, place: Path) -> dict[str, Any]:
         "loaded": load,
         "torch.load": lambda: _torch_load(values, place / "torch.pt"),
     }
-    for warm in (ours, work["torch.save"]):  # what is loaded has to be there
+    for warm in (ours, work["torch.save"]):  # loading needs a saved file
         warm()
     held.clear()
     times = interleaved(work, rounds, wall_clock)

@@ -1,12 +1,12 @@
 """Optimizers under their names in the benchmark.
 
-    adana:fused          an optimizer of the registry, in one way of computing: fused, foreach, eager
-    adana:graph          the same with its clock on the device, captured as a CUDA graph and replayed
-    adamw                an optimizer of the registry as it comes
+    adana:fused          an optimizer of the registry with one backend: fused, foreach, eager
+    adana:graph          the same with its step count on the device, captured as a CUDA graph and replayed
+    adamw                an optimizer of the registry with its default settings
     torch.Muon           a class of torch.optim
     po.AdEMAMix          a class of pytorch-optimizer (extra `baselines`)
 
-torch.Muon takes matrices only, so it is measured on those of the model; Muon's kin here update the rest as well.
+torch.Muon accepts only matrices, so it is measured on those of the model; our Muon variants also update the rest.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from danalab.benchmarks.timing import Work
 from danalab.errors import MissingExtra, UserError, nearest
 from danalab.optim import optimizer_spec
 
-WAYS: dict[str, dict[str, bool]] = {
+BACKENDS: dict[str, dict[str, bool]] = {
     "fused": {"fused": True},
     "foreach": {"foreach": True},
     "eager": {"foreach": False, "fused": False},
@@ -33,30 +33,30 @@ REFERENCE = "adamw:fused"
 MATRIX_PEER = "torch.Muon"
 FOREACH_PEER = "adamw:foreach"
 PEERS = {"ademamix": "po.AdEMAMix"}
-"""The library's own of optimizers that we have as well."""
+"""The library's version of optimizers that exist here too."""
 LR = 1e-6
-"""Small, so that thousands of steps on the same gradients leave ordinary numbers."""
+"""Small, so that weights stay finite after thousands of steps on the same gradients."""
 
 TARGETS = {"adana:fused": 1.05, "dana-mk4:fused": 1.05, "dana-star:fused": 1.35, "dana-star-mk4:fused": 1.35}
-"""Largest ratio to the reference that was aimed at: 5% over it, times 9/7 for nine words moved in place of seven."""
+"""Target ratios to the reference: 1.05, times 9/7 for rules that move nine words per parameter instead of seven."""
 
 
 @dataclass(frozen=True)
 class Contender:
-    """One way to make a step."""
+    """One optimizer with one backend."""
 
     name: str
     build: Callable[[list[Tensor]], torch.optim.Optimizer]
     peer: str | None = None
-    """Another contender that it is compared with beside the reference."""
+    """Another contender to compare with, besides the reference."""
     graph: bool = False
     """Replayed as a CUDA graph."""
 
     def prepare(self, params: list[Tensor]) -> tuple[torch.optim.Optimizer, Work]:
-        """The optimizer, with its state made by one step, and what makes a step.
+        """The optimizer with its state initialised by one step, and the function that makes a step.
 
         Raises:
-            UserError: it cannot be built like this.
+            UserError: it cannot be built with these settings.
         """
         try:
             optimizer = self.build(params)
@@ -74,25 +74,29 @@ def contender(name: str, device: str) -> Contender:
     """The contender of that name.
 
     Raises:
-        UserError: unknown optimizer, class or way; a CUDA graph on another device; one whose step needs the model.
+        UserError: unknown optimizer, class or backend; a CUDA graph on another device; a step that needs the model.
         MissingExtra: pytorch-optimizer is not installed.
     """
     library, dot, class_name = name.partition(".")
     if dot and library in ("torch", "po"):
         return Contender(name, _from_library(name, library, class_name))
-    base, colon, way = name.partition(":")
-    if colon and way not in WAYS:
-        raise UserError(f"--opts {name}: unknown way '{way}'{nearest(way, WAYS)}; known: {', '.join(WAYS)}")
-    if way == "graph" and device != "cuda":
+    base, colon, backend = name.partition(":")
+    if colon and backend not in BACKENDS:
+        raise UserError(
+            f"--opts {name}: unknown backend '{backend}'{nearest(backend, BACKENDS)}; known: {', '.join(BACKENDS)}"
+        )
+    if backend == "graph" and device != "cuda":
         raise UserError(f"--opts {name}: CUDA graphs need --device cuda")
     spec = optimizer_spec(base)
     if spec.closure or spec.hessian:
-        raise UserError(f"--opts {name}: its step needs the model, which this benchmark does not have")
-    settings: dict[str, Any] = {k: v for k, v in WAYS.get(way, {}).items() if k in spec.settings or v}
+        raise UserError(f"--opts {name}: its step needs a model, and this benchmark has none")
+    settings: dict[str, Any] = {k: v for k, v in BACKENDS.get(backend, {}).items() if k in spec.settings or v}
     unknown = [key for key in settings if key not in spec.settings]
     if unknown:
-        have = [each for each, flags in WAYS.items() if all(key in spec.settings for key, on in flags.items() if on)]
-        raise UserError(f"--opts {name}: {spec.name} cannot be asked to be {way}; it has: {', '.join(have) or 'none'}")
+        have = [
+            each for each, flags in BACKENDS.items() if all(key in spec.settings for key, on in flags.items() if on)
+        ]
+        raise UserError(f"--opts {name}: {spec.name} has no backend {backend}; it has: {', '.join(have) or 'none'}")
     if "horizon" in spec.settings:
         settings |= {"omega": 4.0, "horizon": 10_000}  # decay is part of the work
 
@@ -101,18 +105,18 @@ def contender(name: str, device: str) -> Contender:
 
     if "ns_steps" in spec.settings:
         peer = MATRIX_PEER
-    elif way == "foreach" and name != FOREACH_PEER:
+    elif backend == "foreach" and name != FOREACH_PEER:
         peer = FOREACH_PEER
     else:
         peer = PEERS.get(spec.name)
-    return Contender(f"{spec.name}:{way}" if way else spec.name, build, peer, way == "graph")
+    return Contender(f"{spec.name}:{backend}" if backend else spec.name, build, peer, backend == "graph")
 
 
 def captured(optimizer: torch.optim.Optimizer) -> Work:
-    """The optimizer's step as a CUDA graph; returns what replays it.
+    """Capture the optimizer's step as a CUDA graph; returns the function that replays it.
 
-    Steps on a side stream come first, as PyTorch's documentation asks: they compile and allocate, which a capture
-    cannot.
+    Steps on a side stream come first, as PyTorch's documentation requires: they compile and allocate, which is not
+    possible during a capture.
     """
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
@@ -127,12 +131,12 @@ def captured(optimizer: torch.optim.Optimizer) -> Work:
 
 
 def is_matrix_contender(entry: Contender) -> bool:
-    """Whether it orthogonalises: those are slower by orders of magnitude."""
+    """Whether it orthogonalises, which is slower by orders of magnitude."""
     return entry.peer == MATRIX_PEER or entry.name == MATRIX_PEER
 
 
 def _groups(name: str, params: list[Tensor]) -> Any:
-    """All parameters in one group; in two for optimizers that treat embeddings and vectors apart."""
+    """All parameters in one group, or two for optimizers that treat matrices separately."""
     if "use_muon" not in _group_keys(name):
         return params
     return [{"params": part, "use_muon": flag} for flag, part in _split(params).items() if part]

@@ -1,7 +1,7 @@
-"""The gated delta rule by chunks, against the same rule as transformers falls back to, and against attention.
+"""The gated delta rule in chunks, against the fallback of transformers, and against attention.
 
-Mixing alone, forward and backward, without the maps around it: attention has as many heads of the same width. The two
-rules get the same numbers, and their outputs and gradients are compared before anything is timed.
+Forward and backward of the mixing only, without the surrounding maps; attention has as many heads of the same width.
+The two rules get the same inputs, and their outputs and gradients are compared before timing.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ ALIKE = 1e-4
 def measure(
     lengths: Sequence[int], heads: int, width: int, rounds: int, device: str, say: Callable[[str], None]
 ) -> dict[str, Any]:
-    """The result, ready for JSON; a line is said for each length.
+    """Measure each length; returns values for JSON.
 
     Args:
-        lengths: [tokens]. heads: as many key heads as value heads. width: features of a head. rounds: that count.
+        lengths: [tokens]. heads: number of key heads and of value heads. width: features of a head. rounds: counted.
     Raises:
         MissingExtra: transformers is not installed.
         UserError: the two rules disagree, or a number below 1.
@@ -60,7 +60,7 @@ def _transformers_rule() -> Callable[..., tuple[Tensor, Any]]:
     try:
         module = importlib.import_module("transformers.models.qwen3_next.modeling_qwen3_next")
     except ImportError:
-        raise MissingExtra("transformers", "hf", "the rule to compare with") from None
+        raise MissingExtra("transformers", "hf", "the delta rule of transformers") from None
     return module.torch_chunk_gated_delta_rule
 
 
@@ -106,4 +106,4 @@ def _contenders(
 
 def _require_alike(ours: Tensor, theirs: Tensor, length: int) -> None:
     if not (ours - theirs).abs().max() <= ALIKE * theirs.abs().max():
-        raise UserError(f"the two rules differ by more than {ALIKE:g} at {length} tokens: nothing to compare")
+        raise UserError(f"the two rules differ by more than {ALIKE:g} at {length} tokens")

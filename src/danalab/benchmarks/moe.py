@@ -1,15 +1,14 @@
-"""How fast are experts? Forward and backward of the layer against Python loops over experts, with the same weights.
+"""Speed of experts: forward and backward of the layer against Python loops over experts, with the same weights.
 
-    dense loop      every expert says something of every token, times the weight that the router gives it for that
-                    token, which is 0 where the expert was not chosen
-    stacked loop    weights as ours, [experts, out, in]; for each expert: the tokens that chose it by a mask, its
-                    matrices by indexing, `index_add_` of what it says. So do Mixtral and Qwen3-MoE in transformers
-    module loop     likewise, but each expert has matrices of its own: no indexing of stacks
+    dense loop      applies every expert to every token, times the router's weight, which is 0 for other experts
+    stacked loop    weights as ours, [experts, out, in]; for each expert: select its tokens by a mask and its matrices
+                    by indexing, then `index_add_` the outputs. As Mixtral and Qwen3-MoE in transformers
+    module loop     the same with separate matrices for each expert: no indexing of stacks
 
-All compute the same numbers, which is checked. What the dense loop loses is the work for tokens that did not choose an
-expert, experts / top_k times as much as is needed; what a loop over stacks loses is mostly the gradient: that of one
-expert's matrices is a stack of zeros with one part set, made and added anew for each expert. The module loop loses next
-to nothing but for the copies around its products. Freed memory stays with the process, as in the trainer.
+All compute the same numbers, which is checked. The dense loop does experts / top_k times the necessary work. The
+stacked loop loses time mostly in the gradient: that of one expert's matrices is a stack of zeros with one part set,
+allocated and added for each expert. The module loop loses only the copies around its products. Freed memory stays with
+the process, as in the trainer.
 """
 
 from __future__ import annotations
@@ -38,12 +37,12 @@ class Case:
     n_experts: int = 16
     top_k: int = 2
     dtype: str = "float32"
-    """Of the products; "bfloat16": by autocast, weights and routing stay float32."""
+    """Of the products; "bfloat16": by autocast; weights and routing stay float32."""
 
 
 CASES = (Case(256), Case(1024), Case(256, dtype="bfloat16"), Case(1024, dtype="bfloat16"))
 _LARGEST_ERROR = {"float32": 1e-5, "bfloat16": 2e-2}
-"""Norm of what two contenders differ by, as a share."""
+"""Largest relative norm of the difference between two contenders."""
 
 
 def measure(cases: Sequence[Case], rounds: int, say: Callable[[str], None]) -> dict[str, Any]:
@@ -51,7 +50,7 @@ def measure(cases: Sequence[Case], rounds: int, say: Callable[[str], None]) -> d
 
     Args:
         rounds: turns of each contender that count.
-        say: takes lines for people.
+        say: called with each line of text.
     """
     tuned = tune_malloc()
     found: dict[str, Any] = {"benchmark": "moe", "machine": machine("cpu"), "rounds": rounds, "keeps_memory": tuned}
@@ -119,7 +118,7 @@ def _work(layer: nn.Module, x: Tensor, upstream: Tensor, dtype: str) -> Callable
 
 
 class _Loop(nn.Module):
-    """Expert by expert; subclasses have the matrices."""
+    """A loop over experts; subclasses hold the matrices."""
 
     def __init__(self, like: MixtureOfExperts):
         super().__init__()
@@ -132,7 +131,7 @@ class _Loop(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         flat = x.flatten(0, -2)
-        with torch.autocast("cpu", enabled=False):  # as ours: else other experts would be chosen
+        with torch.autocast("cpu", enabled=False):  # as ours; otherwise other experts might be chosen
             weights, chosen = F.linear(flat, self.router).softmax(-1).topk(self.top_k, dim=-1)
             weights = weights / weights.sum(-1, keepdim=True)
         return self.mixed(flat, weights, chosen).view_as(x)
@@ -143,18 +142,18 @@ class _Loop(nn.Module):
         total = torch.zeros_like(flat)
         for expert in range(self.n_experts):
             place, token = torch.where(mask[expert])
-            said = self.said(expert, flat[token]) * weights[token, place, None]
-            total.index_add_(0, token, said.to(total.dtype))
+            output = self.expert_output(expert, flat[token]) * weights[token, place, None]
+            total.index_add_(0, token, output.to(total.dtype))
         return total
 
-    def said(self, expert: int, rows: Tensor) -> Tensor:
-        """What an expert makes of rows."""
+    def expert_output(self, expert: int, rows: Tensor) -> Tensor:
+        """SwiGLU of one expert."""
         gate, up, down = self.matrices(expert)
         return F.linear(F.silu(F.linear(rows, gate)) * F.linear(rows, up), down)
 
 
 class StackedLoop(_Loop):
-    """Matrices in stacks, gate above up, as transformers has them."""
+    """Stacked matrices, gate and up concatenated, as in transformers."""
 
     def __init__(self, like: MixtureOfExperts):
         super().__init__(like)
@@ -168,7 +167,7 @@ class StackedLoop(_Loop):
 
 
 class ModuleLoop(_Loop):
-    """Each expert's matrices by themselves."""
+    """Separate matrices for each expert."""
 
     def __init__(self, like: MixtureOfExperts):
         super().__init__(like)
@@ -185,11 +184,11 @@ class ModuleLoop(_Loop):
 
 
 class DenseLoop(ModuleLoop):
-    """Every expert for all tokens."""
+    """Every expert on all tokens."""
 
     def mixed(self, flat: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
         of_expert = torch.zeros(len(flat), self.n_experts, dtype=weights.dtype).scatter(1, chosen, weights)
         total = torch.zeros_like(flat)
         for expert in range(self.n_experts):
-            total = total + of_expert[:, expert, None] * self.said(expert, flat)
+            total = total + of_expert[:, expert, None] * self.expert_output(expert, flat)
         return total

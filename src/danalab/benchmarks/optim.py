@@ -1,14 +1,14 @@
-"""How long is an optimizer step? Ratios against torch's fused AdamW, and bandwidth against a plain copy.
+"""Time of an optimizer step: ratios to torch's fused AdamW, and bandwidth relative to a plain copy.
 
-Each contender meets the reference in rounds of their own, in which both, its peer if it has one, and a copy of as many
-floats as the model has take turns. Only those live at once, so that the memory needed does not grow with the number of
-contenders. A step moves at least
+For each contender a series of rounds alternates the contender, the reference, its peer if any, and a copy of as many
+floats as the model has. Only these exist at the same time, so memory does not grow with the number of contenders. A
+step moves at least
 
     bytes = 3 x parameters (gradient read, parameter read and written) + 2 x state (read and written)
 
-and the bandwidth that this means is set against what the copy reached in the same rounds. It can exceed the copy's: on
-a CPU a store first reads its cache line, which a copy is not credited with and an update in place needs anyway. The
-reference meets itself too: how far that ratio is from 1 is the noise of the measurement.
+and the resulting bandwidth is compared with that of the copy in the same rounds. It can exceed the copy's: on a CPU a
+store first reads its cache line, which is not counted for the copy and is needed by an in-place update anyway. The
+reference is also compared with itself: the deviation of that ratio from 1 is the noise of the measurement.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ GRAPHS = ("adamw:graph", "adana:graph", "dana-mk4:graph", "dana-star-mk4:graph")
 MATRICES = (MATRIX_PEER, "muon", "d-muon")
 
 MATRICES_UP_TO = {"cpu": 50, "cuda": 10_000}
-"""Million parameters up to which the default includes orthogonalisation: on a CPU a step takes seconds beyond."""
+"""Million parameters up to which orthogonalisation is measured by default: beyond, a step on a CPU takes seconds."""
 
 
 def default_contenders(device: str, size: int) -> tuple[str, ...]:
-    """The contenders of a size, where none are named."""
+    """The default contenders of a size."""
     names = ELEMENTWISE + (GRAPHS if device == "cuda" else ())
     return names + (MATRICES if size <= MATRICES_UP_TO[device] else ())
 
@@ -75,13 +75,13 @@ def measure(
     Args:
         device: "cpu" or "cuda".
         sizes: million parameters, keys of `SIZES`.
-        rounds: interleaved rounds that count, at least 1; 15 and more for a result.
+        rounds: interleaved rounds that count, at least 1; 15 or more for a result.
         names: contenders; none: `default_contenders`.
-        report: gets a line of text for each result as it comes.
+        report: called with a line of text for each result.
     Returns:
-        What JSON is made of: question, machine, and for each size the copy's bandwidth and a row a contender.
+        Values for JSON: question, machine, and for each size the copy's bandwidth and one row per contender.
     Raises:
-        UserError: an unknown size or contender, a device that is not there, or too little memory.
+        UserError: an unknown size or contender, a missing device, or too little memory.
     """
     if device == "cuda" and not torch.cuda.is_available():
         raise UserError("--device cuda: torch sees no CUDA device here")
@@ -99,7 +99,7 @@ def measure(
 
 
 def transformer(vocab: int, width: int, layers: int, device: str = "cpu") -> list[Tensor]:
-    """float32 parameters with gradients in the shapes of a transformer: many small tensors among the large.
+    """float32 parameters with gradients in the shapes of a transformer, small tensors included.
 
     The first is the embedding [vocab, width].
     """
@@ -120,10 +120,10 @@ def _measure_size(
 ) -> dict[str, Any]:
     vocab, width, layers = SIZES[size]
     numel = vocab * width + width + layers * (12 * width * width + 2 * width + 128)
-    needed = 4 * numel * 14  # parameters, gradients, two for the copy, and the states of the three that live at once
+    needed = 4 * numel * 14  # parameters, gradients, two for the copy, and the states of the three that exist at once
     if needed > memory_bytes(device):
         raise UserError(
-            f"--sizes {size}: about {needed / 2**30:.0f} GiB are needed, {device} has"
+            f"--sizes {size}: needs about {needed / 2**30:.0f} GiB, {device} has"
             f" {memory_bytes(device) / 2**30:.0f} GiB; leave it out"
         )
     params = transformer(vocab, width, layers, device)
@@ -146,7 +146,7 @@ def _measure_size(
 
 
 def _duel(entry: Contender, params: list[Tensor], numel: int, rounds: int, device: str) -> tuple[dict[str, Any], float]:
-    """A contender's row, and the bandwidth of the copy in the same rounds [GB/s]."""
+    """The contender's row, and the bandwidth of the copy in the same rounds [GB/s]."""
     opponents = {REFERENCE, *([entry.peer] if entry.peer else [])} - {entry.name}
     work = {name: contender(name, device).prepare(params)[1] for name in sorted(opponents)}
     optimizer, work["contender"] = entry.prepare(params)
@@ -174,7 +174,7 @@ def _duel(entry: Contender, params: list[Tensor], numel: int, rounds: int, devic
     if entry.peer:
         row["peer"], row["ratio_to_peer"] = entry.peer, ratios(mine, times[entry.peer])
     if is_matrix_contender(entry):
-        del row["gb_per_s"], row["share_of_copy"]  # products, not memory, are what takes the time
+        del row["gb_per_s"], row["share_of_copy"]  # limited by matrix products, not by memory
     del work, optimizer
     gc.collect()
     if device == "cuda":

@@ -1,4 +1,4 @@
-"""A training loop as people write it by hand: the peer of `danalab bench train`.
+"""A hand-written training loop: the peer of `danalab bench train`.
 
 The same function as our enoki (pre-norm, rotary positions, QK-norm, GELU, untied head), in plain PyTorch: one fused
 projection for q, k and v, whole logits, torch's cross-entropy, torch's fused AdamW, clipping, random windows of a

@@ -1,9 +1,9 @@
-"""Oscillators against attention, in models of one size: time, memory, decoding, and what each learns.
+"""Oscillators against attention in models of equal size: time, memory, decoding, and loss.
 
-Speed is that of random weights on random tokens, and says nothing of quality; a slope is the exponent of the time over
-the length: 1 is linear, 2 quadratic. Learning is both models under one trainer, with one optimizer and the same tokens
-in the same order; losses are compared at equal tokens, and at equal time: when the faster one has finished, where the
-slower one's learning rate has not come down yet. Each begins with the weights that its architecture draws by default.
+Speed is measured with random weights and tokens, and says nothing about quality; a slope is the exponent of time as a
+function of length: 1 is linear, 2 quadratic. For the loss both models use the same trainer, optimizer and tokens in the
+same order; losses are compared at equal tokens and at equal time, that is, when the faster model has finished and the
+learning rate of the slower one has not decayed yet. Each model uses the default initialisation of its architecture.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ from danalab.scaling.architectures import ARCHITECTURES
 from danalab.train import TrainConfig, train
 
 VOCAB = 256
-"""Of the models whose speed is measured: small, so that mixing and not the head takes the time."""
+"""Of the speed measurement: small, so that mixing takes the time, not the head."""
 DECODED = 32
-"""Tokens whose decoding is timed at each position."""
+"""Decoded tokens timed at each position."""
 LARGEST_HEAD = 64
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What is measured."""
+    """Settings of the measurement."""
 
     d_model: int
     n_layers: int
     lengths: tuple[int, ...]
     """Contexts [tokens]."""
     longest_attention: int
-    """No step of attention is made on longer ones."""
+    """Attention is not measured at longer ones."""
     rounds: int
     """Steps of each model at each length; the fastest counts."""
     device: str = "cpu"
     data: str | None = None
-    """What both are trained on; None: speed only."""
+    """Training data of both; None: speed only."""
     seq_len: int = 512
     """Context of that training [tokens]."""
     steps: int = 200
@@ -61,19 +61,19 @@ class Settings:
 
 QUICK = {"d_model": 32, "n_layers": 1, "lengths": (256, 512, 1024), "longest_attention": 1024, "rounds": 1,
          "seq_len": 64, "steps": 20}  # fmt: skip
-"""What `--quick` takes in place of the defaults: whether everything works, in seconds; its numbers mean nothing."""
+"""Settings of `--quick`, a smoke test in seconds; its numbers mean nothing."""
 
 
 def measure(settings: Settings, say: Callable[[str], None]) -> dict[str, Any]:
     """Measure everything; see `danalab bench resonance`.
 
-    Args: say: takes lines for people.
+    Args: say: called with each line of text.
     """
     shown = {**vars(settings), "lengths": list(settings.lengths), "seeds": list(settings.seeds)}
     found: dict[str, Any] = {
         "benchmark": "resonance",
         "machine": machine(settings.device),
-        "settings": {**shown, "data": settings.data and Path(settings.data).name},  # not where it lies on this machine
+        "settings": {**shown, "data": settings.data and Path(settings.data).name},  # without the path on this machine
         "speed": {"weights": "random: speed only", **speed(settings, say)},
     }
     if settings.data is not None:
@@ -82,7 +82,7 @@ def measure(settings: Settings, say: Callable[[str], None]) -> dict[str, Any]:
 
 
 def shapes(d_model: int, n_layers: int, vocab_size: int, seq_len: int) -> dict[str, ModelConfig]:
-    """Both models, of one size within a percent: attention's fourth square matrix is taken off its mlp."""
+    """Both models, equal in size within a percent: attention's fourth square matrix is subtracted from its MLP."""
     mlp_dim = ARCHITECTURES.get("resonance").mlp_dim(d_model)
     groups = math.gcd(8, d_model)
     head_dim = math.gcd(LARGEST_HEAD, d_model)
@@ -152,7 +152,7 @@ def train_once(model: Decoder, tokens: Tensor) -> None:
 
 @torch.no_grad()
 def decoding(model: Decoder, tokens: Tensor, clock: Callable[[Callable[[], Any]], float]) -> dict[str, float]:
-    """Median seconds of one more token after `tokens`, and the bytes that decoding keeps."""
+    """Median seconds of one more token after `tokens`, and the bytes of the decoding state."""
     cache = model.new_cache(1, tokens.shape[1] + DECODED)
     model.hidden(tokens, cache)
     one = tokens[:, :1]
@@ -166,7 +166,7 @@ def kept_bytes(cache: Cache) -> int:
 
 
 def slope(points: Sequence[tuple[float, float]]) -> float | None:
-    """Exponent of the second over the first: the least-squares line through the logarithms; None of one point."""
+    """Slope of the least-squares line through the logarithms; None for one point."""
     if len(points) < 2:
         return None
     x, y = ([math.log(point[axis]) for point in points] for axis in (0, 1))
@@ -176,9 +176,9 @@ def slope(points: Sequence[tuple[float, float]]) -> float | None:
 
 
 def peak_bytes(work: Callable[[], Any], device: str) -> int | None:
-    """Most memory that `work` holds beyond what is held before it; None where the system does not tell.
+    """Peak memory of `work` beyond what was allocated before; None if the system does not report it.
 
-    On a CPU it is what the process has resident, of which Linux keeps the highest mark.
+    On a CPU it is the peak of resident memory, which Linux records.
     """
     if device == "cuda":
         before = torch.cuda.memory_allocated()
@@ -188,7 +188,7 @@ def peak_bytes(work: Callable[[], Any], device: str) -> int | None:
     if sys.platform != "linux":
         return None
     gc.collect()
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # else freed memory would be taken again unseen
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # otherwise freed memory would be reused unnoticed
     if trim is not None:
         trim(0)
     try:
@@ -206,7 +206,7 @@ def _status(name: str) -> int:
 
 
 def speed_lines(name: str, found: Mapping[str, Any]) -> list[str]:
-    """A table for people."""
+    """The table as text."""
     lines = [f"{name}, {found['params']:,} parameters (random weights: speed only)"]
     for row in found["rows"]:
         peak = "" if row["peak_bytes"] is None else f", peak {row['peak_bytes'] / 2**20:8.1f} MiB"
@@ -224,7 +224,7 @@ def speed_lines(name: str, found: Mapping[str, Any]) -> list[str]:
 
 
 def learning(settings: Settings, say: Callable[[str], None]) -> dict[str, Any]:
-    """Both models trained alike on `settings.data`."""
+    """Both models trained in the same way on `settings.data`."""
     runs: dict[str, list[dict[str, Any]]] = {"resonance": [], "attention": []}
     with tempfile.TemporaryDirectory() as scratch:
         for seed in settings.seeds:
@@ -249,7 +249,7 @@ def learning(settings: Settings, say: Callable[[str], None]) -> dict[str, Any]:
 
 
 def _trained(name: str, seed: int, settings: Settings, scratch: Path) -> dict[str, Any]:
-    # The vocabulary is the data's: it changes neither the shape of a block nor which of the two is larger.
+    # The vocabulary of the data changes neither the shape of a block nor which model is larger.
     shape = shapes(settings.d_model, settings.n_layers, VOCAB, settings.seq_len)[name]
     every = max(1, settings.steps // 10)
     config = TrainConfig(
@@ -293,7 +293,7 @@ def _trained(name: str, seed: int, settings: Settings, scratch: Path) -> dict[st
 
 
 def loss_at(curve: Sequence[Mapping[str, float]], axis: str, where: float) -> float:
-    """The loss of a curve at a point of "tokens" or "time", between its points on a straight line."""
+    """The loss of a curve at a value of "tokens" or "time", interpolated linearly."""
     before = [point for point in curve if point[axis] <= where]
     after = [point for point in curve if point[axis] >= where]
     low, high = (before or after)[-1 if before else 0], (after or before)[0 if after else -1]

@@ -1,7 +1,7 @@
-"""Timing that can be believed: interleaved rounds, medians with quartiles, and what the machine itself can do.
+"""Timing: interleaved rounds, medians with quartiles, and facts about the machine.
 
-Contenders take turns in every round, so that a slow moment of the machine hits all of them; a ratio is the median over
-rounds of the ratio within a round.
+Contenders alternate in every round, so that a slow moment of the machine affects all of them; a ratio is the median
+over rounds of the ratio within a round.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from statistics import median, quantiles
 from typing import Any
 
 WARM_UP = 3
-"""Rounds before those that count: caches, allocators, compilers and threads settle in them."""
+"""Rounds that are not counted, for caches, allocators, compilers and threads."""
 
 Work = Callable[[], Any]
 
 
 def pin_threads(threads: int) -> None:
-    """One core a thread, before torch starts its threads; for the rest of the process.
+    """Pin each thread to its own core, for the rest of the process; call it before torch starts its threads.
 
-    Two threads on one core wait for each other for milliseconds, which would be measured in place of the work.
+    Two threads on one core wait for each other for milliseconds, which would be measured instead of the work.
     """
     if "torch" not in sys.modules:  # the thread library reads these once
         os.environ.setdefault("OMP_PROC_BIND", "true")
@@ -35,7 +35,7 @@ def pin_threads(threads: int) -> None:
 
 
 def interleaved(work: Mapping[str, Work], rounds: int, clock: Callable[[Work], float]) -> dict[str, list[float]]:
-    """Seconds of each contender in each of `rounds` rounds; every round starts with another one."""
+    """Seconds of each contender in each of `rounds` rounds; each round starts with another contender."""
     times: dict[str, list[float]] = {name: [] for name in work}
     names = list(work)
     for number in range(rounds + WARM_UP):
@@ -55,7 +55,7 @@ def wall_clock(work: Work) -> float:
 
 
 def cuda_clock(work: Work) -> float:
-    """Seconds on the device from an idle start: launches that the kernels wait for are counted, as in a real step."""
+    """Seconds on the device from an idle start, including launches that kernels wait for, as in a real step."""
     import torch
 
     start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
@@ -86,7 +86,7 @@ def spread(values: Sequence[float]) -> dict[str, float]:
 
 
 def machine(device: str) -> dict[str, Any]:
-    """What a reader must know of the machine, and of how the process had it."""
+    """Facts about the machine, and how the process uses it."""
     import torch
 
     policies = {os.SCHED_OTHER: "shared", os.SCHED_FIFO: "real-time: other processes wait"}

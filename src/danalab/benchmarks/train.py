@@ -1,8 +1,8 @@
-"""How fast does the trainer train? Tokens a second against a loop written by hand, and what the trainer itself costs.
+"""Speed of the trainer: tokens per second against a hand-written loop, and the trainer's own overhead.
 
-The two take turns, block of steps by block of steps: the trainer asks for its next batch, and is kept waiting while the
-plain loop works. Nothing of the trainer is left out: loader, guard, logging, schedule. Its overhead is what remains of
-a step after forward, backward and the optimizer.
+The two alternate in blocks of steps: when the trainer requests the first batch of a block, it waits while the plain
+loop runs its block. The complete trainer is measured: loader, guard, logging, schedule. Its overhead is the share of a
+step outside forward, backward and the optimizer.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from danalab.train.trainer import Trainer
 
 @dataclass(frozen=True)
 class Case:
-    """What is trained."""
+    """A model and a batch."""
 
     arch: str
     heads: int
@@ -66,7 +66,7 @@ def measure(device: str, cases: Sequence[Case], rounds: int, say: Callable[[str]
     Args:
         device: cpu or cuda.
         rounds: turns of each side that count.
-        say: takes lines for people.
+        say: called with each line of text.
     """
     found: dict[str, Any] = {"machine": machine(device), "rounds": rounds, "block": BLOCK[device], "cases": []}
     for case in cases:
@@ -79,7 +79,7 @@ def measure(device: str, cases: Sequence[Case], rounds: int, say: Callable[[str]
 
 
 def _random_tokens(folder: Path, vocab_size: int, seq_len: int) -> Path:
-    """Sequences of token ids by Zipf's law: what is in them does not matter for speed."""
+    """Sequences of token ids by Zipf's law; the content does not matter for speed."""
     for split, rows in (("train", 4_000_000 // seq_len), ("val", 64)):
         ids = np.minimum(np.random.default_rng(0).zipf(1.2, (rows, seq_len + 1)), vocab_size) - 1
         ids[0, 0] = vocab_size - 1
@@ -126,13 +126,13 @@ def _plain(case: Case, data: Path, device: str) -> PlainLoop:
 
 
 class TakingTurns(BatchSource):
-    """A batch source that lets something else work between blocks of steps, and takes the time of both."""
+    """A batch source that runs another function between blocks of steps, and times both."""
 
     def __init__(
         self, source: BatchSource, rounds: int, block: int, other: Callable[[], Any], at_work: Callable[[], float]
     ):
         """Args:
-        other: the other side's block.
+        other: runs a block of the other side.
         at_work: seconds that the trainer has spent in forward, backward and optimizer so far.
         """
         self._source, self._rounds, self._block = source, rounds + WARM_UP, block
@@ -159,7 +159,7 @@ class TakingTurns(BatchSource):
 
 
 def _steps(rounds: int, block: int) -> int:
-    """Steps of a run that lasts `rounds` blocks: one more, so that the last block's end is seen."""
+    """Steps of a run of `rounds` blocks, plus one to observe the end of the last block."""
     return (rounds + WARM_UP) * block + 1
 
 
@@ -189,7 +189,7 @@ class _Stopwatch:
 
     @contextlib.contextmanager
     def around(self, trainer: Trainer) -> Iterator[None]:
-        """Watch the trainer's model and optimizer while the context lasts; only what it calls itself is counted."""
+        """Time the trainer's calls of its model and optimizer within the context."""
         model: Any = trainer.model
         watched = [(model, "forward"), (trainer.driver, "step")]
         originals = [getattr(owner, name) for owner, name in watched]
@@ -218,7 +218,7 @@ class _Stopwatch:
 
 
 def _alone(case: Case, data: Path, scratch: Path, rounds: int) -> dict[str, Any]:
-    """On a GPU: the trainer, then the plain loop, each with the memory for itself."""
+    """On a GPU: the trainer, then the plain loop, each with the whole memory."""
     row = _trainer_alone(case, data, scratch, rounds) if case.loss == "chunked" else {}
     gc.collect()
     torch.cuda.empty_cache()
@@ -236,7 +236,7 @@ def _trainer_alone(case: Case, data: Path, scratch: Path, rounds: int) -> dict[s
     turns = TakingTurns(trainer.batches, rounds, block, torch.cuda.synchronize, lambda: 0.0)
     trainer.batches = turns
     trainer.fit()
-    # Our block ends when its last step was launched: the wait for the device stands under the other's name.
+    # A block ends when its last step was launched: waiting for the device is in `theirs`.
     seconds = median(launched + waited for launched, waited in zip(turns.ours, turns.theirs, strict=True))
     rate = block * case.batch_size * case.seq_len / seconds
     peak = peak_flops(torch.cuda.get_device_name())
@@ -257,7 +257,7 @@ def _plain_alone(case: Case, data: Path, rounds: int) -> dict[str, Any]:
     times = []
     for number in range(rounds + WARM_UP):
         start = time.perf_counter()
-        plain.run(block)  # reads the last loss, and so waits for the device
+        plain.run(block)  # reads the last loss, which waits for the device
         if number >= WARM_UP:
             times.append(time.perf_counter() - start)
     return {

@@ -1,4 +1,4 @@
-"""The optimizers with their hyper-parameters."""
+"""Optimizers: list them, compare them on small problems, draw their schedules."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from danalab.train.config.scheduler_flags import SchedulerFlags
 @dataclass(frozen=True, kw_only=True)
 class CompareFlags:
     opts: tuple[str, ...] = ("adamw", "ademamix", "muon", "adana", "dana-star-mk4")
-    """Optimizers; danalab optim list shows them all."""
+    """Optimizers; `danalab optim list` shows all."""
     problems: tuple[str, ...] = ("quadratic", "matrix", "language")
     """Problems: quadratic, matrix, language."""
     trials: int = 6
@@ -20,17 +20,17 @@ class CompareFlags:
     seeds: int = 3
     """Runs at the best learning rate."""
     jobs: int | None = None
-    """Searches at a time, one thread each; default one a core."""
+    """Parallel searches, one thread each; default: the number of cores."""
     quick: bool = False
-    """Runs a tenth as long, 3 learning rates, one seed: only to see how it goes."""
+    """A smoke test: runs a tenth as long, 3 learning rates, one seed."""
     out: Path = Path("optim-compare")
-    """Folder for the page, pictures and tables."""
+    """Folder for the page, figures and tables."""
     json: bool = False
     """Print one JSON object on standard output."""
 
 
 def compare(flags: CompareFlags) -> None:
-    """Optimizers side by side on three small problems, all learning rates tuned alike; minutes on two cores."""
+    """Optimizers on three small problems, with learning rates tuned alike; minutes on two cores."""
     import json
     import sys
 
@@ -46,7 +46,7 @@ def compare(flags: CompareFlags) -> None:
     print()
     for row in rows:
         print("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
-    print(f"\nAll of it on one page: {flags.out / 'index.html'}")
+    print(f"\npage: {flags.out / 'index.html'}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,27 +56,27 @@ class SchedulesFlags(SchedulerFlags):
     lr: float = 1e-3
     """Peak learning rate."""
     delta: tuple[float, ...] = (8.0,)
-    """Averaging windows, beta(t) = 1 - delta / (delta + t); several are drawn side by side."""
+    """Averaging windows, beta(t) = 1 - delta / (delta + t); several values are drawn together."""
     kappa: tuple[float, ...] = (0.85,)
-    """Exponents of the damping alpha(t) = (1 + t)^(1 - kappa); several are drawn side by side."""
+    """Exponents of the damping alpha(t) = (1 + t)^(1 - kappa); several values are drawn together."""
     omega: float | None = None
     """Weight-decay strength, lambda(t) = omega / (wd_ts + t); default 4, unless --weight-decay is given."""
     horizon: float | None = None
-    """wd_ts = horizon / 10 [steps]; default the run's length."""
+    """wd_ts = horizon / 10 [steps]; default: the number of steps."""
     weight_decay: float | None = None
-    """Weight decay at the start, in place of --omega."""
+    """Initial weight decay, instead of --omega."""
     wd_ts: float | None = None
-    """Time scale of its decay [steps]; with --weight-decay, none: constant."""
+    """Time scale of its decay [steps]; default with --weight-decay: constant."""
     warmup_steps: int | None = None
     """Warm-up [steps]; default steps / 50."""
     out: Path = Path("schedules")
-    """Folder for schedules.png, .svg and .csv (a row a step)."""
+    """Folder for schedules.png, .svg and .csv (one row per step)."""
     json: bool = False
     """Print one JSON object on standard output."""
 
 
 def schedules(flags: SchedulesFlags) -> None:
-    """The clock of a run: beta(t), alpha(t), lambda(t) and the learning rate of every step, drawn and as a table."""
+    """The schedules of a run: beta(t), alpha(t), lambda(t) and the learning rate, as a figure and a table."""
     import json
 
     from danalab.files import write_atomically

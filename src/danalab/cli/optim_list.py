@@ -1,4 +1,4 @@
-"""`danalab optim list`: what optimizers there are, what each can do, and what can be set."""
+"""`danalab optim list`: the optimizers, their capabilities and settings."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from danalab.optim.registry.spec import OptimizerSpec
 
 ARCHITECTURES = ("enoki", "qwen3")
-"""Those with fitted learning-rate laws."""
+"""Architectures with fitted learning-rate laws."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,7 +21,7 @@ class ListFlags:
 
 
 def list_optimizers(flags: ListFlags) -> None:
-    """The optimizers with what they can do, or one of them with its settings, defaults, learning rate and reference."""
+    """The optimizers and their capabilities, or one of them with settings, defaults, learning rate and reference."""
     import json
 
     from danalab.optim import list_optimizers as names
@@ -37,7 +37,7 @@ def list_optimizers(flags: ListFlags) -> None:
 
 
 def as_dict(spec: OptimizerSpec) -> dict[str, Any]:
-    """All that is known of an optimizer, for JSON."""
+    """The registry entry of an optimizer, for JSON."""
     from danalab.optim.core.parse_settings import kind_of
 
     return {
@@ -64,20 +64,20 @@ def as_dict(spec: OptimizerSpec) -> dict[str, Any]:
 
 
 def _print_table(specs: list[OptimizerSpec]) -> None:
-    rows: list[tuple[str, ...]] = [("name", "decay", "cut", "zero", "fsdp", "tp", "needs", "what it is")]
+    rows: list[tuple[str, ...]] = [("name", "decay", "shard", "zero", "fsdp", "tp", "needs", "summary")]
     for spec in specs:
         modes = _modes(spec)
         able = ["yes" if mode in modes else "-" for mode in ("zero", "fsdp", "fsdp+tp")]
-        cut = "anywhere" if spec.elementwise else "whole" if spec.per_parameter else "coupled"
-        rows.append((spec.name, spec.decay, cut, *able, ", ".join(_needs(spec)) or "-", spec.summary))
+        shard = "elements" if spec.elementwise else "tensors" if spec.per_parameter else "none"
+        rows.append((spec.name, spec.decay, shard, *able, ", ".join(_needs(spec)) or "-", spec.summary))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         print("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
     print(
-        "\ndecay: weight decay is multiplied by the learning rate (coupled), or by the schedule alone (independent)."
-        "\ncut: a parameter may be cut anywhere among ranks, or is needed whole, or all parameters are coupled."
-        "\nneeds: an extra (pip install 'danalab[EXTRA]'); eval: trains at other weights than it is evaluated at;"
-        " hessian: a pass with sampled labels now and then."
+        "\ndecay: weight decay is multiplied by the learning rate (coupled), or only by the schedule (independent)."
+        "\nshard: the update is elementwise (elements), needs whole tensors, or couples all parameters (none)."
+        "\nneeds: an extra (pip install 'danalab[EXTRA]'); eval: evaluates at other weights than it trains;"
+        " hessian: a periodic pass with sampled labels."
         "\n\ndanalab optim list --opt NAME shows the settings of one; all of them are flags of danalab train."
     )
 
@@ -94,7 +94,7 @@ def _print_one(spec: OptimizerSpec) -> None:
     for arch in ARCHITECTURES:
         rule = _rate(arch, spec.name)
         print(f"learning rate on {arch}: {rule['formula']}: {rule['source']}")
-    print(f"trains in parallel: {', '.join(_modes(spec))}")
+    print(f"parallel modes: {', '.join(_modes(spec))}")
     if spec.advice:
         print(f"note: {spec.advice}")
     print()
@@ -104,8 +104,8 @@ def _print_one(spec: OptimizerSpec) -> None:
 
 
 _DECAY = {
-    "independent": "times the schedule factor alone",
-    "coupled": "times the learning rate",
+    "independent": "multiplied by the schedule factor only",
+    "coupled": "multiplied by the learning rate",
     "none": "none",
 }
 
