@@ -109,7 +109,8 @@ def read_yaml(path: str | os.PathLike[str]) -> Any:
     """Parse a YAML file of plain values.
 
     Raises:
-        UserError: as of `read_text`, malformed, or aliases that contain themselves or expand without bound.
+        UserError: as of `read_text`, malformed, a key given twice, or aliases that contain themselves or expand
+            without bound.
     """
     import yaml
 
@@ -136,6 +137,9 @@ def _expanded_nodes(node: Any, known: dict[int, int]) -> int:
     if id(node) not in known:
         known[id(node)] = 0
         children = node.value if isinstance(node.value, list) else []
+        keys = [child[0].value for child in children if isinstance(child, tuple) and isinstance(child[0].value, str)]
+        if twice := [key for key in keys if keys.count(key) > 1]:
+            raise ValueError(f"{twice[0]} is given {len(twice)} times; leave one")
         parts = [part for child in children for part in (child if isinstance(child, tuple) else (child,))]
         known[id(node)] = 1 + sum(_expanded_nodes(part, known) for part in parts)
     if known[id(node)] == 0:

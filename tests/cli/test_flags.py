@@ -126,16 +126,16 @@ def test_bad_flags_are_one_line(arguments, message):
     ("text", "message"),
     [
         ("bach_size: 3", "unknown key 'bach_size' .did you mean 'batch_size'"),
-        ("batch_size: many", "batch_size: 'many' is not of type int"),
-        ("batch_size: true", "is not of type int"),
-        ("- 3", "a mapping of flags is expected"),
+        ("batch_size: many", "batch_size: 'many': must be a whole number"),
+        ("batch_size: true", "batch_size: True: must be a number"),
+        ("- 3", "a mapping of names to values is expected"),
         ("a: [", "not valid YAML"),
         ("lr: 2026-13-45", "not valid YAML"),
-        ("0", "a mapping of flags is expected, not int"),
+        ("0", "a mapping of names to values is expected, not int"),
         ("batch-size: 3\nbatch_size: 4", "batch_size is given 2 times"),
         ("lr: 3\nlr: 4", "lr is given 2 times"),
-        ("kind: c", "kind: 'c' is not one of a, b"),
-        ("layers: [1, x]", "layers: 'x' is not of type int"),
+        ("kind: c", "kind: 'c': must be 'a' or 'b'"),
+        ("layers: [1, x]", "layers: 'x': must be a whole number"),
     ],
 )
 def test_a_bad_file_is_named_with_its_key(tmp_path, text, message):
@@ -154,9 +154,9 @@ def test_lists_of_a_file_are_read_as_what_they_hold(tmp_path):
 def test_a_file_that_is_no_text_is_refused_and_an_empty_name_is_no_file(tmp_path):
     file = tmp_path / "run.yaml"
     file.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(UserError, match="not a text file in UTF-8"):
+    with pytest.raises(UserError, match="not UTF-8"):
         flags("--config", str(file))
-    with pytest.raises(UserError, match="--config : Is a directory"):
+    with pytest.raises(UserError, match="--config : No such file"):
         flags("--config", "")
 
 
@@ -220,13 +220,3 @@ def test_every_verb_has_help(verb, capsys):
         code = stop.code or 0
     assert code == 0
     assert verb in capsys.readouterr().out
-
-
-def test_complaints_are_read_out_of_frames_with_and_without_line_drawing():
-    from danalab.cli._shared.flags import _one_line
-
-    framed = (
-        "╭─ Value error ──╮\n│ --x 1: too     │\n│ small          │\n│ ────────────── │\n│ For help ...   │\n╰────╯"
-    )
-    plain = " Value error    \n -------------- \n  --x 1: too    \n  small         \n -------------- \n  For help ...  "
-    assert _one_line(framed) == _one_line(plain) == "--x 1: too small"

@@ -21,7 +21,7 @@ def python(code: str) -> str:
 
 
 def test_a_step_needs_torch_alone():
-    names = ("numpy", "tyro", "rich", "yaml", "matplotlib", "tokenizers", "tiktoken", "safetensors", "jax", "scipy")
+    names = ("numpy", "pydantic", "rich", "yaml", "matplotlib", "tokenizers", "tiktoken", "safetensors", "jax", "scipy")
     code = """
 import torch
 p = torch.ones(3, requires_grad=True)

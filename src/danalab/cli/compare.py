@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-import tyro
+from danalab.cli._shared.options import Positional
 
 
 @dataclass(frozen=True, kw_only=True)
 class Flags:
-    runs: tyro.conf.Positional[tuple[Path, ...]]
+    runs: Positional[tuple[Path, ...]]
     """Run folders."""
     baseline: str | None = None
     """Name of the run that the others are measured against; default the first adamw run, else the first."""

@@ -8,14 +8,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-import tyro
-
+from danalab.cli._shared.options import Positional
 from danalab.errors import UserError
 
 
 @dataclass(frozen=True, kw_only=True)
 class PrepareFlags:
-    name: tyro.conf.Positional[str]
+    name: Positional[str]
     """Source: stdlib (Python's own library, no network), text (your files, with --input), or a corpus of the hub:
     fineweb-10bt, fineweb-100bt, fineweb-edu, c4, openwebtext2, redpajama, redpajama-v2, slimpajama, wikitext, arxiv,
     shakespeare-char."""
@@ -75,7 +74,7 @@ def prepare(flags: PrepareFlags) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class DownloadFlags:
-    name: tyro.conf.Positional[str]
+    name: Positional[str]
     """Corpus of the hub, e.g. fineweb-100bt."""
     local_dir: Path
     """Folder for its files, in the layout of the hub's repository."""
@@ -122,7 +121,7 @@ def _show_offer(name: str, inputs: tuple[str, ...], as_json: bool) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class InfoFlags:
-    path: tyro.conf.Positional[Path]
+    path: Positional[Path]
     """Folder of a data set, in any layout."""
     json: bool = False
     """Print one JSON object on standard output."""
@@ -158,7 +157,7 @@ def _print_json(folder: Path) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class ValidateFlags:
-    path: tyro.conf.Positional[Path]
+    path: Positional[Path]
     """Folder of any layout (arrays, shards, bare files, a download), or one .npy, .npz or .pt file."""
     vocab_size: int | None = None
     """Ids must be below this; default that of the tokenizer beside the data, else GPT-2's 50,257."""
@@ -225,7 +224,7 @@ def verify(flags: ValidateFlags) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class SplitFlags:
-    path: tyro.conf.Positional[Path]
+    path: Positional[Path]
     """Folder of arrays (.npy, .npz, .pt), in folders of any depth."""
     output_path: Path
     """New folder for train/ and val/, outside of the data folder."""

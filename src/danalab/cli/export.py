@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from tyro.conf import Positional
-
+from danalab.cli._shared.options import Positional
 from danalab.cli._shared.run_argument import required_run
 
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
-from tyro.conf import Positional, arg
-
+from danalab.cli._shared.options import Positional
 from danalab.cli._shared.run_argument import chosen_run
 from danalab.errors import UserError
 
@@ -18,7 +16,7 @@ class Flags:
     """Run folder, finished or not."""
     run: Path | None = None
     """Run folder, in place of the first argument."""
-    from_: Annotated[Path | None, arg(name="from")] = None
+    from_: Path | None = None
     """Folder in Hugging Face format in place of a run: an export of ours, or a model that danalab import accepts."""
     prompt: str = ""
     """Text to continue; empty: start a new document."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from tyro.conf import Positional
+from danalab.cli._shared.options import Positional
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from tyro.conf import Positional
-
+from danalab.cli._shared.options import Positional
 from danalab.errors import UserError
 
 

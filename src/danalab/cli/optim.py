@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from danalab.cli.optim_list import ListFlags, list_optimizers
-from danalab.train.config.scheduler_flags import SchedulerFlags
+from danalab.train.config.sections.schedule import ScheduleSettings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,7 @@ def compare(flags: CompareFlags) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SchedulesFlags(SchedulerFlags):
+class SchedulesFlags(ScheduleSettings):
     steps: int = 10_000
     """Length of the run [steps]."""
     lr: float = 1e-3

@@ -4,94 +4,60 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import ClassVar
 
-from danalab.scaling.shape import EXPERT_SETTINGS, GPT2_VOCAB, RESONANCE_SETTINGS
-from danalab.train.config.model_flags import ModelFlags
+from danalab.scaling.plan import Plan
+from danalab.scaling.shape import GPT2_VOCAB
+from danalab.train.config.fields import Count
+from danalab.train.config.sections.batch import BatchSettings
+from danalab.train.config.sections.data import SequenceSettings
+from danalab.train.config.sections.model import ModelSettings
+from danalab.train.config.sections.optimizer import OptimizerSettings
 
 
 @dataclass(frozen=True, kw_only=True)
-class Flags(ModelFlags):
-    opt: str = "adana"
-    """Optimizer."""
-    vocab_size: int = GPT2_VOCAB
-    """Vocabulary, padded [tokens]."""
-    seq_len: int = 2048
-    """Context length [tokens]."""
-    batch_size: int = 32
-    """Sequences of one micro-batch on one rank."""
-    acc_steps: int = 1
-    """Micro-batches a step."""
-    nproc: int = 1
+class Flags(OptimizerSettings, BatchSettings, SequenceSettings, ModelSettings):
+    title: ClassVar[str] = ""
+
+    nproc: Count = 1
     """Data-parallel ranks."""
-    global_batch: int | None = None
-    """Sequences a step, given directly; default batch-size x acc-steps x nproc."""
-    tokens_per_param: float = 20.0
-    """Horizon [tokens a parameter]."""
-    horizon_basis: str = "total"
-    """Parameters that the horizon counts: total or non-emb."""
-    iterations: int | None = None
-    """Steps, in place of the horizon."""
-    warmup_steps: int | None = None
-    """Warm-up [steps]; default iterations / 50."""
-    lr: float | None = None
-    """Peak learning rate; default by the fitted law."""
-    kappa: float = 0.85
-    """The Dana family's damping exponent."""
-    delta: float = 8.0
-    """The Dana family's averaging window: beta(t) = 1 - delta / (delta + t)."""
-    omega: float = 4.0
-    """Weight-decay strength, as in omega / t."""
-    weight_decay: float | None = None
-    """Default omega / wd_ts (independent) or omega / (lr steps) (coupled)."""
-    wd_ts: float | None = None
-    """Time scale of the decaying weight decay [steps]; default iterations / 10."""
     json: bool = False
     """Print one JSON object on standard output."""
 
 
 def run(flags: Flags) -> None:
     """What a run would be: dimensions, parameters, tokens, steps, LR, weight decay, FLOPs; trains nothing."""
-    from danalab.scaling import plan
+    from danalab.data.vocabulary import VocabularyInfo
     from danalab.scaling.estimates import accelerator_hours, memory_gib
-    from danalab.train.config.given_size import given_dimensions
-    from danalab.train.config.resolve import checked_decay
+    from danalab.train.config.resolve import resolve
+    from danalab.train.config.train_config import TrainConfig
 
-    planned = plan(
-        flags.arch,
-        flags.opt,
-        flags.heads,
-        dims=given_dimensions(flags, flags.vocab_size),
-        seq_len=flags.seq_len,
-        batch_size=flags.batch_size,
-        acc_steps=flags.acc_steps,
-        world_size=flags.nproc,
-        global_batch=flags.global_batch,
-        vocab_size=flags.vocab_size,
-        n_kv_heads=flags.n_kv_heads,
-        attention_gate=flags.attention_gate,
-        tied_head=flags.tied_head,
-        kappa=flags.kappa,
-        delta=flags.delta,
-        omega=flags.omega,
-        tokens_per_param=flags.tokens_per_param,
-        horizon_basis=flags.horizon_basis,
-        iterations=flags.iterations,
-        warmup_steps=flags.warmup_steps,
-        lr=flags.lr,
-        weight_decay=flags.weight_decay,
-        wd_ts=flags.wd_ts,
-        settings={
-            name: getattr(flags, name) for name in (*EXPERT_SETTINGS, *RESONANCE_SETTINGS, "full_attention_interval")
-        },
-    )
-    planned, about_decay = checked_decay(planned, flags.weight_decay)
-    memory = memory_gib(planned, flags.batch_size)
+    names = {field.name for field in fields(TrainConfig)} - {"json", "nproc"}
+    config = TrainConfig(**{field.name: getattr(flags, field.name) for field in fields(flags) if field.name in names})
+    size = flags.vocab_size or GPT2_VOCAB
+    words = VocabularyInfo(name="data", tokenizer_name="", vocab_size=size, least_vocab_size=1, eos_id=None)
+    spec = resolve(config, words, world_size=flags.nproc)
+    planned, micro_batch = spec.plan, spec.config.batch_size or 1
+    memory = memory_gib(planned, micro_batch)
     hours = accelerator_hours(planned.flops)
     if flags.json:
         json.dump({**planned.as_dict(), "memory_gib": memory, "gpu_hours": hours}, sys.stdout)
         print()
         return
+    rows = [
+        *_describe(planned, flags),
+        *(("", note) for note in spec.notes),
+        ("compute", f"{planned.flops:.4g} FLOPs ({planned.flops_per_token:,} a token)"),
+        ("memory", f"{memory:.1f} GiB at micro-batch {micro_batch}, bf16 autocast, no checkpointing (estimate)"),
+        ("hours", ", ".join(f"{name} {value:.2g}" for name, value in hours.items()) + " (estimate: 40% MFU)"),
+    ]
+    for name, value in rows:
+        print(f"{name:<13} {value}")
+
+
+def _describe(planned: Plan, flags: Flags) -> list[tuple[str, str]]:
+    """Model, parameters, batch, length, optimizer and weight decay as rows of a table."""
     decay = (
         f"{planned.weight_decay:.6g} / (1 + t / {planned.wd_ts:g}), times the schedule"
         if planned.wd_ts is not None
@@ -114,7 +80,7 @@ def run(flags: Flags) -> None:
         experts = [("experts", f"{which}, in {planned.sparse_layers} layers; {active}")]
     if planned.delta_layers:
         parts += f" in {planned.n_layers - planned.delta_layers} layers and the delta rule in {planned.delta_layers}"
-    rows = [
+    return [
         ("model", f"{planned.arch}, {parts}, {planned.n_layers} layers, "
                   f"d_model {planned.d_model}, mlp {planned.mlp_dim}"),
         *experts,
@@ -124,10 +90,4 @@ def run(flags: Flags) -> None:
         ("horizon", f"{planned.steps:,} steps, {planned.tokens:,} tokens, warm-up {planned.warmup} steps"),
         ("optimizer", f"{planned.opt}, peak lr {planned.lr:.6e} ({planned.lr_source})"),
         ("weight decay", decay),
-        *(("", note) for note in about_decay),
-        ("compute", f"{planned.flops:.4g} FLOPs ({planned.flops_per_token:,} a token)"),
-        ("memory", f"{memory:.1f} GiB at micro-batch {flags.batch_size}, bf16 autocast, no checkpointing (estimate)"),
-        ("hours", ", ".join(f"{name} {value:.2g}" for name, value in hours.items()) + " (estimate: 40% MFU)"),
     ]  # fmt: skip
-    for name, value in rows:
-        print(f"{name:<13} {value}")

@@ -6,7 +6,6 @@ danalab slurm --runs runs.txt --at-once 4 -- --arch enoki --opt adana      # a l
 
 from __future__ import annotations
 
-import hashlib
 import sys
 from collections import Counter
 from dataclasses import dataclass
@@ -71,30 +70,29 @@ def _checked(words: list[str], ranks: int) -> tuple[str, list[str]]:
     The name is one of the flags alone: the same in every job of the run, and known before the data is looked at.
     """
     from danalab.cli._shared.flags import parse
-    from danalab.train.config.train_config import MECHANICS, TrainConfig
+    from danalab.train.config.train_config import TrainConfig
 
     config: TrainConfig = parse(TrainConfig, list(words), prog="danalab train", description="").flags
-    if getattr(config, "nproc", 1) not in (None, 1):
-        raise UserError(f"--nproc {config.nproc}: under SLURM the ranks are started by srun; give --gpus and --nodes")  # pyright: ignore[reportAttributeAccessIssue]
+    if config.nproc not in (None, 1):
+        raise UserError(f"--nproc {config.nproc}: under SLURM the ranks are started by srun; give --gpus and --nodes")
     words = list(words)
-    if ranks > 1 and not _is_given(words, "distributed_backend"):
-        words += ["--distributed-backend", "ddp"]
+    if ranks > 1 and config.distributed_backend is None:
+        words += ["--distributed-backend", "fsdp" if config.expert_parallel else "ddp"]
     name = config.name or (config.run_dir.name if config.run_dir else None)
     if name is None:
-        name = _name(config, MECHANICS - {"data", "tokenizer", "heads", "tokens_per_param", "lr_multiplier"})
+        name = _name(config)
         words += ["--name", name]
     return name, words
 
 
-def _is_given(words: list[str], field: str) -> bool:
-    return any(word.split("=")[0].replace("-", "_") == f"__{field}" for word in words)
+def _name(config: TrainConfig) -> str:
+    """A name from the flags alone; what follows from the data is not known here."""
+    from danalab.train.config.fields import names_of
+    from danalab.train.config.run_name import digest_of
 
-
-def _name(config: TrainConfig, mechanics: frozenset[str]) -> str:
-    settings = {key: value for key, value in config.as_dict().items() if key not in mechanics}
-    digest = hashlib.sha256(repr(sorted(settings.items())).encode()).hexdigest()[:8]
-    size = f"h{config.heads}" if config.heads is not None else f"d{config.d_model}"
-    return f"{config.arch}-{config.opt}-{size}-{digest}"
+    size = f"h{config.heads}" if config.heads is not None else config.size or f"d{config.d_model}"
+    digest = digest_of(config, names_of(type(config), "run", "input", "data"))
+    return "-".join(filter(None, [config.arch, config.opt, size, digest]))
 
 
 def _require_apart(runs: list[tuple[str, list[str]]]) -> None:

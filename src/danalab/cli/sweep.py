@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from tyro.conf import Positional
-
 from danalab.cli._shared.cluster_flags import ClusterFlags, require_used
+from danalab.cli._shared.options import Positional
 from danalab.cli._shared.run_tables import CostFlags, require_plan_flags, show_plan, show_rows
 from danalab.errors import UserError
 

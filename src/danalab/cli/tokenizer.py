@@ -7,10 +7,8 @@ import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
-import tyro
-
+from danalab.cli._shared.options import Positional
 from danalab.errors import UserError
 
 
@@ -57,7 +55,7 @@ def _up_to(documents: Iterable[str], limit: int) -> Iterator[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class EvalFlags:
-    tokenizer: tyro.conf.Positional[str]
+    tokenizer: Positional[str]
     """bytes, gpt2, or the path of a tokenizer.json or of the folder that holds one."""
     input: tuple[str, ...] = ()
     """Files to measure on besides the built-in samples: .txt .md .jsonl .parquet, also .gz and .zst."""
@@ -101,7 +99,7 @@ def evaluate(flags: EvalFlags) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class FetchFlags:
-    from_: Annotated[Path, tyro.conf.arg(name="from")]
+    from_: Path
     """Folder with vocab.bpe and encoder.json, as OpenAI published them."""
     json: bool = False
     """Print one JSON object on standard output."""

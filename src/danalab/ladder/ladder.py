@@ -22,7 +22,7 @@ from danalab.ladder.runs.jobs import Failure
 from danalab.ladder.runs.slurm_arrays import Cluster
 from danalab.ladder.runs.sweep import run_sweep
 from danalab.scaling.learning_rate import OPTIMIZERS
-from danalab.train.config.train_config import flag
+from danalab.train.config.fields import flag
 
 _FORMS = {
     "opts": "opts: [adamw, adana]",

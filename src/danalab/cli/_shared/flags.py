@@ -1,279 +1,173 @@
-"""A data class becomes flags: tyro does the parsing; here are the YAML file, booleans with values, and one-line errors.
+"""The command line as an instance of a data class: argparse parses, pydantic converts.
 
-Order of precedence: defaults < `--config FILE.yaml` < flags. Underscores and hyphens are the same in flag names.
+Order of precedence: defaults < `--config FILE.yaml` < flags. Underscores and hyphens are the same in flag names. The
+settings of the optimizer that --opt names are flags, too.
 """
 
 from __future__ import annotations
 
-import contextlib
+import argparse
 import dataclasses
-import io
 import re
-import types
-import typing
-from collections.abc import Container
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NoReturn
 
 from danalab.cli._shared import optimizer_flags
+from danalab.cli._shared.help import help_text
+from danalab.cli._shared.options import Option, docstrings, options_of
 from danalab.errors import UserError, nearest
+from danalab.files import read_yaml
+from danalab.train.config.fields import field_types, flag, plain, validated
 
 _TRUE = {"true", "1", "yes", "on"}
 _FALSE = {"false", "0", "no", "off"}
-_OTHER_WORDS = {
-    "--model-dim": "--d-model",
-    "--num-layers": "--n-layers",
-    "--data-path": "--data",
-    "--output-dir": "--run-dir",
-    "--max-seq-len": "--seq-len",
-    "--gradient-accumulation": "--acc-steps",
-    "--no-amp": "--dtype=float32",
-    # As the original training code has them (docs/parity.md).
-    "--model": "--arch",
-    "--n-embd": "--d-model",
-    "--n-layer": "--n-layers",
-    "--n-head": "--n-heads",
-    "--mlp-hidden-dim": "--mlp-dim",
-    "--sequence-length": "--seq-len",
-    "--dataset": "--data",
-    "--init-scheme": "--init",
-    "--gamma-3-factor": "--gamma3",
-    "--wd-ts-const": "--wd-ts",
-    "--wsd-final-lr-scale": "--final-lr-scale",
-    "--wsd-fract-decay": "--fract-decay",
-    "--z-loss-coeff": "--z-loss",
-    "--latest-ckpt-interval": "--ckpt-interval",
-    "--permanent-ckpt-interval": "--keep-every",
-}
-"""What others call our flags, where a verb has them."""
+_NEGATIVE = re.compile(r"-\.?\d[\d.eE+-]*")
 
 
 @dataclasses.dataclass(frozen=True)
 class Parsed:
-    """What the command line said."""
+    """The result of parsing a command line."""
 
     flags: Any
     print_config: bool
 
     def as_yaml(self, resolved: dict[str, Any] | None = None) -> str:
-        """The configuration as YAML that `--config` takes back; `resolved` replaces what was left automatic."""
+        """The configuration as YAML that `--config` reads; `resolved` replaces automatic values."""
         import yaml
 
-        values = dataclasses.asdict(self.flags)
-        values.update({k: v for k, v in (resolved or {}).items() if k in values})
-        plain = {
-            k: str(v) if isinstance(v, Path) else list(v) if isinstance(v, tuple) else v for k, v in values.items()
-        }
-        return yaml.safe_dump(plain, sort_keys=False)
+        values = {field.name: getattr(self.flags, field.name) for field in dataclasses.fields(self.flags)}
+        values.update({key: value for key, value in (resolved or {}).items() if key in values})
+        return yaml.safe_dump(plain(values), sort_keys=False)
 
 
 def parse(flags_type: type, arguments: list[str], *, prog: str, description: str) -> Parsed:
     """Parse `arguments` into an instance of the data class `flags_type`.
 
     Raises:
-        UserError: unknown flag (with the nearest spelling), bad value, unknown key in the YAML file.
+        UserError: unknown flags (with the nearest spellings), a bad value, an unknown key in the YAML file.
         SystemExit: with code 0 after `--help`.
     """
-    import tyro
-
-    hints = typing.get_type_hints(flags_type, include_extras=True)
-    fields = {f.name: f for f in dataclasses.fields(flags_type) if f.init}
-    arguments, config_file = _take_value(_in_our_words(arguments, fields), "--config")
-    print_config = "--print-config" in arguments
-    arguments = [a for a in arguments if a != "--print-config"]
-    names = [name for name in fields if name != optimizer_flags.FIELD]
-    loaded = {} if config_file is None else _yaml_values(config_file)
+    options = options_of(flags_type, leave_out=optimizer_flags.FIELD)
+    names = [option.name for option in options]
+    given, extra = _parse_words(options, arguments, prog)
+    asks_help = given.keys() & {"help", "help_all"}
+    where = f"--config {given.get('config')}"
+    from_file = _read_file(given["config"]) if "config" in given and not asks_help else {}
     settings: dict[str, Any] = {}
-    opt = ""
-    if optimizer_flags.FIELD in fields:
-        opt = optimizer_flags.chosen(arguments, loaded, str(fields["opt"].default))
-        settings = optimizer_flags.from_file(loaded, names, opt, f"--config {config_file}")
-        arguments, given = optimizer_flags.take(arguments, names, opt, prog)
-        settings |= given
-    arguments = _plain_booleans(arguments, {name: hints[name] for name in names})
-    positional = {n for n in names if "Positional" in str(hints[n])}
-    _refuse_unknown(arguments, [n for n in names if n not in positional], prog)
-
-    default = None if config_file is None else _from_yaml(flags_type, names, loaded, config_file)
-    complaint = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(complaint):
-            flags = tyro.cli(
-                flags_type,
-                args=arguments,
-                prog=prog,
-                description=description + "  Also: --config FILE.yaml, --print-config, --debug.",
-                **({"default": default} if default is not None else {}),
-            )
-    except SystemExit as stop:
-        if stop.code in (0, None):
-            if opt:
-                named = any(argument.split("=")[0] == "--opt" for argument in arguments)
-                print(optimizer_flags.help_text(opt if named else None, names, prog))
-            raise
-        raise UserError(f"{_one_line(complaint.getvalue())}; see {prog} --help") from None
-    if settings:
-        flags = dataclasses.replace(flags, **{optimizer_flags.FIELD: settings})
-    return Parsed(flags, print_config)
-
-
-def _in_our_words(arguments: list[str], fields: Container[str | None]) -> list[str]:
-    """Others' names as ours, unless the verb lacks the flag: then it is refused as it was typed."""
-    parted = [argument.partition("=") for argument in arguments]
-    words = [(_OTHER_WORDS.get(name.replace("_", "-"), name), name, equals + value) for name, equals, value in parted]
-    return [(ours if _field(ours.partition("=")[0]) in fields else name) + rest for ours, name, rest in words]
-
-
-def _take_value(arguments: list[str], flag: str) -> tuple[list[str], str | None]:
-    """Remove `flag VALUE` or `flag=VALUE`; returns the rest and the value."""
-    rest: list[str] = []
-    value = None
-    pending = iter(arguments)
-    for argument in pending:
-        if argument == flag:
-            value = next(pending, None)
-            if value is None:
-                raise UserError(f"{flag} needs a value")
-        elif argument.startswith(flag + "="):
-            value = argument.split("=", 1)[1]
-        else:
-            rest.append(argument)
-    return rest, value
-
-
-def _options(hint: Any) -> tuple[Any, ...]:
-    """The members of a union; a plain type is a union of one."""
-    return typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
-
-
-def _plain_booleans(arguments: list[str], hints: dict[str, Any]) -> list[str]:
-    """`--flag False` and `--flag=false` mean `--no-flag`: the word after a boolean is never silently true."""
-    result: list[str] = []
-    position = 0
-    while position < len(arguments):
-        name, equals, value = arguments[position].partition("=")
-        position += 1
-        field = _field(name)
-        negated = field is not None and field.startswith("no_") and field not in hints
-        field = field[3:] if field and negated else field
-        if field is None or bool not in _options(hints.get(field)):
-            result.append(arguments[position - 1])
-            continue
-        if not equals and position < len(arguments) and arguments[position].lower() in _TRUE | _FALSE:
-            value = arguments[position]
-            position += 1
-        if value and value.lower() not in _TRUE | _FALSE:
-            raise UserError(f"{name} {value}: true or false is expected")
-        truth = (value.lower() not in _FALSE) != negated
-        flag = field.replace("_", "-")
-        if type(None) in _options(hints[field]):  # tyro wants a value where None is a third state
-            result += [f"--{flag}", str(truth)]
-        else:
-            result.append(f"--{flag}" if truth else f"--no-{flag}")
-    return result
-
-
-def _field(flag: str) -> str | None:
-    return flag[2:].replace("-", "_") if flag.startswith("--") else None
-
-
-def _refuse_unknown(arguments: list[str], names: list[str], prog: str) -> None:
-    # a field called `from_` (a keyword of Python) is the flag --from
-    known = {"help", *(name.rstrip("_") for name in names), *(f"no_{name}" for name in names)}
-    for argument in arguments:
-        field = _field(argument.split("=")[0])
-        if field is not None and field not in known:
-            spelled = [name.rstrip("_").replace("_", "-") for name in names]
-            flag = argument.split("=")[0]
-            hint = nearest(field.replace("_", "-"), spelled).replace("'", "").replace("mean ", "mean --")
-            raise UserError(f"unknown flag {flag}{hint}; see {prog} --help")
-
-
-def _yaml_values(file: str) -> dict[str, Any]:
-    """What the file says, by field name."""
-    import yaml
-
-    try:
-        text = Path(file).read_text(encoding="utf-8")
-        node, loaded = yaml.compose(text, Loader=yaml.SafeLoader), yaml.safe_load(text)
-    except OSError as error:
-        raise UserError(f"--config {file}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise UserError(f"--config {file}: not a text file in UTF-8") from error
-    except (yaml.YAMLError, ValueError) as error:  # a value such as 2026-13-45 is no date, and so a ValueError
-        raise UserError(f"--config {file}: not valid YAML: {error}") from error
-    if loaded is None:
-        return {}
-    if not isinstance(loaded, dict):
-        raise UserError(f"--config {file}: a mapping of flags is expected, not {type(loaded).__name__}")
-    keys = [str(key.value).replace("-", "_") for key, _ in node.value]
-    for key in keys:
-        if keys.count(key) > 1:  # of which YAML would keep the last
-            raise UserError(f"--config {file}: {key} is given {keys.count(key)} times; leave one")
-    return {str(key).replace("-", "_"): value for key, value in loaded.items()}
-
-
-def _from_yaml(flags_type: type, names: list[str], values: dict[str, Any], file: str) -> Any:
-    """An instance with the file's values; what the file leaves out keeps its default."""
-    import tyro
-
-    for key in values:
+    notes, opt = [], ""
+    if optimizer_flags.FIELD in field_types(flags_type):
+        opt = str(given.get("opt") or from_file.get("opt") or getattr(flags_type, "opt", ""))
+        settings = optimizer_flags.from_file(from_file, names, opt, where)
+        if any(word.startswith("--") for word in extra) or (asks_help and "opt" in given):
+            options += optimizer_flags.options(opt, names)
+            given, extra = _parse_words(options, arguments, prog)
+            settings |= optimizer_flags.take(given, opt)
+        notes.append(optimizer_flags.help_note(opt if "opt" in given else None, prog))
+    if asks_help:
+        helps = docstrings(flags_type)
+        options = [dataclasses.replace(option, help=option.help or helps.get(option.name, "")) for option in options]
+        print(help_text(options, prog, description, everything="help_all" in given, notes=notes))
+        raise SystemExit(0)
+    _refuse_unknown(extra, options, prog, opt)
+    for key in from_file:
         if key not in names:
-            raise UserError(f"--config {file}: unknown key '{key}'{nearest(key, names)}")
-    hints = typing.get_type_hints(flags_type)
-    for key, value in values.items():
-        values[key] = _coerced(value, hints[key], f"--config {file}: {key}")
+            raise UserError(f"{where}: unknown key '{key}'{nearest(key, names)}")
+    values = validated(flags_type, from_file, where)
+    values |= validated(flags_type, {name: given[name] for name in names if name in given})
     for field in dataclasses.fields(flags_type):
         required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
         if field.init and required and field.name not in values:
-            values[field.name] = tyro.MISSING
-    return flags_type(**values)
+            positional = any(option.positional for option in options if option.name == field.name)
+            what = field.name.upper() if positional else flag(field.name)
+            raise UserError(f"{what} is needed; see {prog} --help")
+    if settings:
+        values[optimizer_flags.FIELD] = settings
+    return Parsed(flags_type(**values), "print_config" in given)
 
 
-def _coerced(value: Any, hint: Any, where: str) -> Any:
-    """A YAML value as the field's type; YAML reads 1e-3 as text and 1 as an integer."""
-    options = _options(hint)
-    if value is None and type(None) in options:
-        return None
-    for kind in options:
-        origin = typing.get_origin(kind) or kind
-        if origin is typing.Literal:
-            if value not in typing.get_args(kind):
-                raise UserError(f"{where}: {value!r} is not one of {', '.join(map(str, typing.get_args(kind)))}")
-            return value
-        if origin is tuple and isinstance(value, list):
-            return tuple(_item(item, typing.get_args(kind)[0], where) for item in value)
-        if not isinstance(origin, type) or origin is type(None):
-            continue
-        if isinstance(value, origin) and not (isinstance(value, bool) and origin is not bool):
-            return value
-        if origin is float and isinstance(value, (int, str)) and not isinstance(value, bool):
-            with contextlib.suppress(ValueError):
-                return float(value)
-        if origin is Path and isinstance(value, str):
-            return Path(value)
-    names = " or ".join(getattr(kind, "__name__", str(kind)) for kind in options if kind is not type(None))
-    raise UserError(f"{where}: {value!r} is not of type {names}")
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        message = re.sub(r"^argument (\S+): expected .*", r"\1 needs a value", message.replace("/--help", ""))
+        raise UserError(f"{message}; see {self.prog.split(' [')[0]} --help")
 
 
-def _item(value: Any, kind: Any, where: str) -> Any:
-    """An entry of a list; words may look like numbers, as steps do."""
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return str(value) if kind is str and is_number else _coerced(value, kind, where)
+def _parse_words(options: list[Option], words: list[str], prog: str) -> tuple[dict[str, Any], list[str]]:
+    """(values by field name, as text; words that no option takes)."""
+    parser = _Parser(prog=prog, add_help=False, allow_abbrev=False, argument_default=argparse.SUPPRESS)
+    for name in ("--help", "--help-all", "--print-config"):
+        parser.add_argument(name, dest=name.strip("-").replace("-", "_"), action="store_true")
+    parser.add_argument("--config")
+    for option in options:
+        if option.positional:
+            parser.add_argument(option.name, nargs="*" if option.many else "?")
+        elif option.many:
+            parser.add_argument(flag(option.name), dest=option.name, nargs="*", action="extend")
+        else:
+            parser.add_argument(flag(option.name), dest=option.name)
+    found, extra = parser.parse_known_intermixed_args(_normalised(options, words))
+    return {name: value for name, value in vars(found).items() if value is not None}, extra
 
 
-def _one_line(box: str) -> str:
-    """tyro frames its complaint; take the first paragraph's words out of the frame."""
-    words: list[str] = []
-    titled = "╭" not in box  # where there is only ASCII, the title stands in the text, above a rule
-    for line in re.sub(r"\x1b\[[0-9;]*m", "", box).splitlines():
-        text = line.strip("│|╭╮╰╯ ")
-        if line.startswith(("╭", "╰", "┌", "└")):
-            continue
-        if words and set(text) <= {"─", "-", " "}:
-            if not titled:
-                break
-            words, titled = [], False
-            continue
-        words.append(text)
-    return " ".join(" ".join(words).split()).rstrip(".")
+def _normalised(options: list[Option], words: list[str]) -> list[str]:
+    """Words in one spelling: hyphens, our names for others' flags, switches and negative numbers as --flag=value."""
+    by_flag = {flag(option.name): option for option in options if not option.positional}
+    aliases = {
+        f"--{name}": flag(option.name) + equals + value
+        for option in options
+        for name, equals, value in (alias.partition("=") for alias in option.aliases)
+    }
+    result: list[str] = []
+    pending = list(reversed(words))
+    while pending:
+        word = pending.pop()
+        typed, equals, value = word.partition("=")
+        spelled = typed.replace("_", "-")
+        spelled = aliases.get(spelled, spelled)
+        negated = spelled.startswith("--no-") and spelled not in by_flag
+        if negated:
+            spelled = aliases.get(f"--{spelled[5:]}", f"--{spelled[5:]}")
+        option = by_flag.get(spelled)
+        if typed.startswith("--") and "=" in spelled:
+            result.append(spelled)
+        elif option is None or (negated and not option.is_switch):
+            result.append(word)  # a value, or refused later as it was typed
+        elif option.is_switch:
+            if not equals:
+                value = pending.pop() if pending and pending[-1].lower() in _TRUE | _FALSE else "true"
+            if value.lower() not in _TRUE | _FALSE:
+                raise UserError(f"{typed} {value!r}: true or false is expected")
+            result.append(f"{spelled}={str((value.lower() in _TRUE) != negated).lower()}")
+        elif not equals and not option.many and pending and _NEGATIVE.fullmatch(pending[-1]):
+            result.append(f"{spelled}={pending.pop()}")  # argparse would take -1e-3 for a flag
+        else:
+            result.append(spelled + equals + value)
+    return result
+
+
+def _read_file(file: str) -> dict[str, Any]:
+    """The values of a YAML file, by field name."""
+    try:
+        loaded = read_yaml(file)
+    except UserError as error:
+        raise UserError(f"--config {error}") from error
+    if loaded is None:
+        return {}
+    if not isinstance(loaded, dict):
+        raise UserError(f"--config {file}: a mapping of names to values is expected, not {type(loaded).__name__}")
+    names = [str(key).replace("-", "_") for key in loaded]
+    for name in names:
+        if names.count(name) > 1:
+            raise UserError(f"--config {file}: {name} is given {names.count(name)} times; leave one")
+    return dict(zip(names, loaded.values(), strict=True))
+
+
+def _refuse_unknown(extra: Sequence[str], options: list[Option], prog: str, opt: str) -> None:
+    """Name all unknown flags at once, each with the nearest spelling."""
+    unknown = list(dict.fromkeys(word.partition("=")[0] for word in extra if word.startswith("--")))
+    known = [flag(option.name) for option in options if not option.positional]
+    if unknown:
+        named = ", ".join(f"{word}{nearest(word.replace('_', '-'), known).replace(chr(39), '')}" for word in unknown)
+        where = f"{prog} --opt {opt}" if opt else prog
+        raise UserError(f"unknown flag{'s' * (len(unknown) > 1)} {named}; see {where} --help-all")
+    if extra:
+        raise UserError(f"unexpected argument '{extra[0]}'; see {prog} --help")

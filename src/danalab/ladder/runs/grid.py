@@ -20,7 +20,8 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from danalab.errors import UserError, nearest
 from danalab.optim import list_optimizers, optimizer_spec
-from danalab.train.config.train_config import TrainConfig, flag
+from danalab.train.config.fields import flag
+from danalab.train.config.train_config import TrainConfig
 
 LONGEST_NAME = 100
 SHORT = {"heads": "h", "lr_multiplier": "lrx", "seed": "s", "weight_decay": "wd", "iterations": "n",

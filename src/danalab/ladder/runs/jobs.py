@@ -9,7 +9,8 @@ from typing import Any
 
 from danalab.scaling.architectures import ARCHITECTURES
 from danalab.scaling.learning_rate import OPTIMIZERS
-from danalab.train.config.train_config import MECHANICS, flag
+from danalab.train.config.fields import flag
+from danalab.train.config.train_config import MECHANICS
 from danalab.train.run.folder import RunFolder
 from danalab.train.run.metrics import last_rows
 

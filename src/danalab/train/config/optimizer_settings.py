@@ -12,10 +12,11 @@ from typing import Any
 
 from danalab.errors import UserError
 from danalab.scaling.slow_momentum import slow_momentum
-from danalab.train.config.train_config import TrainConfig, flag
+from danalab.train.config.fields import flag
+from danalab.train.config.train_config import TrainConfig
 
-DECIDED = {"horizon": "the run's length is --iterations"}
-"""Settings that the run decides."""
+RESERVED = {"horizon": "the run's length is --iterations"}
+"""Settings of optimizers that a run sets itself."""
 
 
 def checked_settings(config: TrainConfig) -> dict[str, Any]:
@@ -33,8 +34,8 @@ def checked_settings(config: TrainConfig) -> dict[str, Any]:
     spec = optimizer_spec(config.opt)
     own = {field.name for field in fields(TrainConfig)}
     for name in config.optimizer_settings:
-        if name in DECIDED and name in spec.settings:
-            raise UserError(f"{flag(name)}: {DECIDED[name]}")
+        if name in RESERVED and name in spec.settings:
+            raise UserError(f"{flag(name)}: {RESERVED[name]}")
         if name in own and name in spec.settings:
             raise UserError(f"optimizer_settings: {name} is a setting of the run; give it as {flag(name)}")
     settings = read_settings(spec, config.optimizer_settings)

@@ -17,10 +17,12 @@ from danalab.scaling.architectures import ARCHITECTURES
 from danalab.scaling.learning_rate import OPTIMIZERS, decay_lr
 from danalab.scaling.shape import EXPERT_SETTINGS, RESONANCE_SETTINGS, ROUTER_SETTINGS
 from danalab.train.config.batch_schedule import BatchSchedule
-from danalab.train.config.given_size import given_dimensions
+from danalab.train.config.fields import flag
+from danalab.train.config.model_size import model_dimensions
 from danalab.train.config.optimizer_settings import checked_settings
+from danalab.train.config.run_name import default_name
 from danalab.train.config.run_spec import RunSpec
-from danalab.train.config.train_config import TrainConfig, flag, usual_backend
+from danalab.train.config.train_config import TrainConfig
 
 DEFAULT_BATCH = 32
 DEFAULT_SEQ_LEN = 2048
@@ -127,7 +129,7 @@ def resolve(config: TrainConfig, dataset: Vocabulary, world_size: int = 1, devic
         weight_decay=planned.weight_decay,
         wd_ts=planned.wd_ts,
     )
-    run_dir = config.run_dir or _default_folder() / (config.name or _name(filled, dataset, config))
+    run_dir = config.run_dir or _default_folder() / (config.name or default_name(filled, config, dataset.name))
     filled = replace(filled, run_dir=run_dir, name=config.name or run_dir.name)
     device_type = device_type or (config.device or "cpu").partition(":")[0]
     on_gpu = device_type == "cuda"
@@ -142,7 +144,7 @@ def resolve(config: TrainConfig, dataset: Vocabulary, world_size: int = 1, devic
         device_type=device_type,
         dtype=config.dtype or ("bfloat16" if on_gpu else "float32"),
         compile=compiles if config.compile is None else config.compile,
-        backend=config.distributed_backend or usual_backend(config, world_size),
+        backend=config.usual_backend(world_size),
         automatic=frozenset(name for name, value in config.as_dict().items() if value is None),
         notes=tuple(notes),
     )
@@ -210,7 +212,7 @@ def _vocab_size(config: TrainConfig, dataset: Vocabulary) -> int:
 def _plan(
     config: TrainConfig, vocab_size: int, batch_size: int, acc_steps: int, global_batch: int, world_size: int
 ) -> Plan:
-    dims = given_dimensions(config, vocab_size)
+    dims = model_dimensions(config, vocab_size)
 
     def make(lr: float | None) -> Plan:
         return plan(
@@ -285,22 +287,3 @@ def checked_decay(planned: Plan, given: float | None) -> tuple[Plan, list[str]]:
 
 def _default_folder() -> Path:
     return Path(os.environ.get("RESULTS_BASE_FOLDER") or "runs")
-
-
-def _name(filled: TrainConfig, dataset: Vocabulary, given: TrainConfig) -> str:
-    size = f"h{given.heads}" if given.heads is not None else f"d{filled.d_model}x{filled.n_layers}"
-    if filled.n_experts is not None:
-        size += f"-e{filled.n_experts}k{filled.top_k}"
-    if (filled.full_attention_interval or 1) > 1:
-        size += f"-a{filled.full_attention_interval}"
-    if filled.mixer is not None:
-        size += "-nomixer" if filled.mixer == "none" else f"-{filled.mixer}"
-    if filled.learned_positions is not None:
-        size += "-positions" if filled.learned_positions else "-nopositions"
-    if filled.conv_width:
-        size += f"-conv{filled.conv_width}"
-    if filled.phase_lr_factor != 1:
-        size += f"-phase{filled.phase_lr_factor:g}"
-    batch = f"b{filled.global_batch}x{filled.seq_len}"
-    length = f"i{filled.iterations}-lr{filled.lr:.3g}-s{filled.seed}"
-    return f"{filled.arch}-{filled.opt}-{size}-{dataset.name}-{batch}-{length}"

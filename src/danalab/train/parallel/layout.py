@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from danalab.errors import UserError
 from danalab.train.config.run_spec import RunSpec
-from danalab.train.config.train_config import TrainConfig, usual_backend
+from danalab.train.config.train_config import TrainConfig
 from danalab.train.parallel.environment import find_place
 
 
@@ -91,7 +91,7 @@ def layout_of(config: TrainConfig, environment: Mapping[str, str]) -> Layout:
         raise UserError(
             f"--device {config.device}: {size} ranks would share it; give --device cuda: each takes its own"
         )
-    backend = config.distributed_backend or usual_backend(config, size)
+    backend = config.usual_backend(size)
     if config.expert_parallel and size == 1:
         raise UserError("--expert-parallel: there is one rank only; give --nproc, or leave it out")
     return Layout(backend, config.tp_size, config.replicas, config.expert_parallel)

@@ -16,8 +16,9 @@ from danalab.errors import UserError
 from danalab.files import read_json, write_atomically
 from danalab.train.checkpoint import tensors
 from danalab.train.checkpoint.store import COMMIT, META, CheckpointStore, DamagedCheckpointError, PassedOver, verify
+from danalab.train.config.fields import flag
 from danalab.train.config.run_spec import RunSpec, recorded_dtype
-from danalab.train.config.train_config import MECHANICS, TrainConfig, flag
+from danalab.train.config.train_config import MECHANICS, TrainConfig
 from danalab.train.parallel.world import World
 from danalab.train.run.folder import RunFolder
 from danalab.train.run.metrics import read_rows

@@ -14,50 +14,66 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, ClassVar
+
+from annotated_types import Ge
 
 from danalab.errors import UserError
 from danalab.files import write_atomically
+from danalab.train.config.fields import Count, Natural, Section
 
 _TIME = re.compile(r"(\d+-\d{1,2}(:\d{2}){0,2}|\d+(:\d{2}){0,2})")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._,:/+@-]*")
+_OPTION = re.compile(r"--[A-Za-z][A-Za-z0-9-]*([= ][^\x00-\x1f\x7f\u2028\u2029\x85]*)?")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Resources:
-    """What a job asks of the cluster.
+class Resources(Section):
+    """Resources of a job.
 
     Raises:
-        UserError: a value that sbatch could not mean.
+        UserError: a value that sbatch would not accept, or that could end its line in the script.
     """
+
+    title: ClassVar[str] = "SLURM"
 
     account: str | None = None
     """Account that is charged; default the cluster's."""
     partition: str | None = None
     """Partition; default the cluster's."""
     time: str = "24:00:00"
-    """Time limit of one job, as sbatch reads it; the run goes on in the next one."""
-    nodes: int = 1
-    """Machines."""
-    gpus: int = 1
+    """Time limit of one job, as sbatch reads it; the run continues in the next one."""
+    nodes: Count = 1
+    """Machines of a run."""
+    gpus: Natural = 1
     """GPUs on each machine, one rank each; 0: one process on the CPU."""
-    cpus: int = 8
+    cpus: Count = 8
     """CPU cores for each rank."""
     mem: str = "32G"
     """Memory on each machine."""
-    grace_seconds: int = 300
+    grace_seconds: Annotated[int, Ge(10)] = 300
     """Warning before the time limit, in which the run is checkpointed [s]."""
     sbatch: tuple[str, ...] = ()
-    """More options of sbatch, as in --sbatch=--constraint=a100 --sbatch=--qos=low."""
+    """More options of sbatch, without their hyphens: --sbatch constraint=a100 qos=low."""
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
+        """Refuse text that would not stay one option of one line."""
+        super().check()
         if not _TIME.fullmatch(self.time):
             raise UserError(f"--time {self.time}: minutes, H:MM:SS or D-HH:MM:SS are expected")
-        for name, low in (("nodes", 1), ("gpus", 0), ("cpus", 1), ("grace_seconds", 10)):
-            if getattr(self, name) < low:
-                raise UserError(f"--{name.replace('_', '-')} {getattr(self, name)}: must be at least {low}")
-        for option in self.sbatch:
-            if not option.startswith("--") or "\n" in option:
-                raise UserError(f"--sbatch {option}: an option of sbatch is expected, as in --sbatch=--qos=low")
+        for name in ("account", "partition", "mem"):
+            value = getattr(self, name)
+            if value is not None and not _WORD.fullmatch(value):
+                raise UserError(f"--{name} {value!r}: letters, digits and . _ - , : / + @ are expected")
+        for option in self.options:
+            if not _OPTION.fullmatch(option):
+                raise UserError(f"--sbatch {option!r}: one option of sbatch on one line is expected, as in qos=low")
+
+    @property
+    def options(self) -> list[str]:
+        """The additional options of sbatch, with their hyphens."""
+        return ["--" + option.removeprefix("--") for option in self.sbatch]
 
     @property
     def ranks(self) -> int:
@@ -116,7 +132,7 @@ class Job:
         for name in ("account", "partition"):
             if getattr(resources, name):
                 options.append(f"--{name}={getattr(resources, name)}")
-        options += resources.sbatch
+        options += resources.options
         lines = ["#!/usr/bin/env bash", *(f"#SBATCH {option}" for option in options), "set -euo pipefail", ""]
         lines += [f"cd {shlex.quote(str(Path.cwd()))}", *self.setup, ""]
         lines += ["# ---- being queued again ----", "", _library(), ""]

@@ -1,14 +1,18 @@
-"""What a person says about a learning-rate schedule, to train by it or to draw it. None means automatic."""
+"""Settings of the learning-rate schedule. None means automatic."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, ClassVar
+
+from danalab.train.config.fields import Section, setting
 
 
 @dataclass(frozen=True, kw_only=True)
-class SchedulerFlags:
-    """A schedule's name and settings; the docstring below each field is its help on the command line."""
+class ScheduleSettings(Section):
+    """The schedule's name and settings."""
+
+    title: ClassVar[str] = "schedule"
 
     scheduler: str = "cos_inf"
     """Learning-rate schedule: cos, linear, cos_inf, wsd, powerlaw or none."""
@@ -18,9 +22,9 @@ class SchedulerFlags:
     """The end is at peak / (div_factor final_div_factor): cos, linear (default 1) and cos_inf (default 0.1)."""
     cos_inf_steps: int | None = None
     """cos_inf: constant tail [steps]; default 0."""
-    final_lr_scale: float | None = None
+    final_lr_scale: float | None = setting(None, aliases=("wsd-final-lr-scale",))
     """wsd: learning rate at the end, as a share of the peak; default 0."""
-    fract_decay: float | None = None
+    fract_decay: float | None = setting(None, aliases=("wsd-fract-decay",))
     """wsd: share of the run that decays; default 0.1."""
     decay_type: str | None = None
     """wsd: linear (default), cosine, exp, mirror_cosine, square or sqrt."""
@@ -34,6 +38,6 @@ class SchedulerFlags:
     """powerlaw: bound of the factor; default 0 from below (power < 0) or 1 from above."""
 
     def scheduler_settings(self) -> dict[str, Any]:
-        """What was said of them, for `danalab.optim.get_schedule`."""
-        names = [field.name for field in fields(SchedulerFlags) if field.name != "scheduler"]
+        """The settings that were given, for `danalab.optim.get_schedule`."""
+        names = [field.name for field in fields(ScheduleSettings) if field.name != "scheduler"]
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}

@@ -1,0 +1,99 @@
+"""The flags of a data class: name, help and section of each, from its fields and the docstrings below them."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import re
+import textwrap
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+from danalab.train.config.fields import field_types, leaf_types
+
+T = TypeVar("T")
+Positional = Annotated[T, "positional"]
+"""A field that is given without a flag: `path: Positional[Path]`."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Option:
+    """One flag."""
+
+    name: str
+    """Of the field."""
+    metavar: str
+    default: str = ""
+    """For the help; empty where the docstring says it."""
+    help: str = ""
+    section: str = ""
+    """Heading in `--help-all`."""
+    heading: str = "flags"
+    """Heading in `--help`."""
+    is_switch: bool = False
+    many: bool = False
+    """Whether it takes several values."""
+    positional: bool = False
+    shown: bool = True
+    """Whether `--help` lists it; `--help-all` lists all."""
+    aliases: tuple[str, ...] = ()
+
+
+def options_of(flags_type: type, leave_out: str = "") -> list[Option]:
+    """The flags of `flags_type`, in the order of its fields, without the field `leave_out`."""
+    options = []
+    for field in dataclasses.fields(flags_type):
+        if not field.init or field.name == leave_out:
+            continue
+        hint = field_types(flags_type)[field.name]
+        types = leaf_types(hint)
+        section = _section_of(flags_type, field.name)
+        is_switch = types <= {bool, type(None)}
+        options.append(
+            Option(
+                name=field.name,
+                metavar="" if is_switch else _metavar(hint, types),
+                default=_shown(field.default),
+                section=section,
+                is_switch=is_switch,
+                many="tuple[" in str(hint),
+                positional="positional" in getattr(hint, "__metadata__", ()),
+                shown=field.metadata.get("main", False) or not section,
+                aliases=field.metadata.get("aliases", ()),
+            )
+        )
+    return options
+
+
+def docstrings(flags_type: type) -> dict[str, str]:
+    """Name -> docstring below the field."""
+    found: dict[str, str] = {}
+    for base in [base for base in reversed(flags_type.__mro__) if dataclasses.is_dataclass(base)]:
+        body = ast.parse(textwrap.dedent(inspect.getsource(base))).body[0].body  # pyright: ignore[reportAttributeAccessIssue]
+        for node, below in pairwise(body):
+            match node, below:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=text)):
+                    found[name] = " ".join(str(text).split())
+    return found
+
+
+def _section_of(flags_type: type, name: str) -> str:
+    """The title of the section that declares a field; empty for the fields of `flags_type` itself."""
+    base = next(base for base in flags_type.__mro__ if name in inspect.get_annotations(base))
+    return "" if base is flags_type else getattr(base, "title", "")
+
+
+def _metavar(hint: Any, types: frozenset[Any]) -> str:
+    if choices := re.search(r"Literal\[(.*?)\]", str(hint)):
+        return "{" + choices[1].replace("'", "").replace(" ", "") + "}"
+    return next((word for kind, word in ((int, "INT"), (float, "NUMBER"), (Path, "PATH")) if kind in types), "TEXT")
+
+
+def _shown(value: Any) -> str:
+    if value in (None, False, (), "", dataclasses.MISSING):
+        return ""
+    if isinstance(value, tuple):
+        return " ".join(map(_shown, value))
+    return f"{value:g}" if isinstance(value, float) else "yes" if value is True else str(value)

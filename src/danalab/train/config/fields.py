@@ -1,0 +1,203 @@
+"""Fields of configuration classes: default, range, flag and kind stand beside the name; pydantic validates values.
+
+A section is a frozen data class. Its annotations hold types and ranges, the docstring below a field is its help.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+import typing
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
+
+from annotated_types import Ge, Gt, Lt
+
+from danalab.errors import UserError
+
+Kind = Literal["run", "input", "data", "execution", "job"]
+"""The effect of another value. run: another run. input: none of its own; the values that `resolve` computes from it are
+compared. data: none if the data have the same fingerprint. execution: the same run, carried out or reported in another
+way. job: only one job of the run."""
+
+Count = Annotated[int, Ge(1)]
+Natural = Annotated[int, Ge(0)]
+Positive = Annotated[float, Gt(0), Lt(math.inf)]
+NonNegative = Annotated[float, Ge(0), Lt(math.inf)]
+
+LARGEST_INTEGER = 2**64 - 1
+
+
+def setting(
+    default: Any = dataclasses.MISSING,
+    *,
+    factory: Any = dataclasses.MISSING,
+    kind: Kind = "run",
+    aliases: tuple[str, ...] = (),
+    main: bool = False,
+) -> Any:
+    """A field of a section.
+
+    Args:
+        aliases: other spellings of the flag; "NAME=VALUE" is a flag that stands for this one with a value.
+        main: whether `--help` shows the flag; `--help-all` shows all.
+    """
+    metadata = {"kind": kind, "aliases": aliases, "main": main}
+    return dataclasses.field(default=default, default_factory=factory, metadata=metadata)
+
+
+def flag(name: str) -> str:
+    """The spelling of a field on the command line."""
+    return "--" + name.rstrip("_").replace("_", "-")
+
+
+def names_of(section: type, *kinds: Kind) -> frozenset[str]:
+    """The fields of the given kinds."""
+    return frozenset(field.name for field in dataclasses.fields(section) if field.metadata.get("kind", "run") in kinds)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Section:
+    """A group of settings that belong together.
+
+    Raises:
+        UserError: a value of the wrong type or out of range, or a contradiction between settings.
+    """
+
+    title: ClassVar[str] = ""
+    """Heading in the help."""
+
+    def __post_init__(self) -> None:
+        for name, value in validated(type(self), vars(self)).items():
+            object.__setattr__(self, name, value)
+        self.check()
+
+    def check(self) -> None:
+        """Refuse contradictions between settings; a section calls that of the next one."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """All fields as plain values for JSON and YAML."""
+        return {field.name: plain(getattr(self, field.name)) for field in dataclasses.fields(self)}
+
+
+def plain(value: Any) -> Any:
+    """A value of a setting for JSON and YAML: paths are text, tuples are lists."""
+    if isinstance(value, (tuple, list)):
+        return [plain(item) for item in value]
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    return str(value) if isinstance(value, Path) else value
+
+
+# ---- validation ----
+
+
+def validated(cls: type, values: Mapping[str, Any], where: str = "") -> dict[str, Any]:
+    """`values` of fields of a data class, converted to the types of the fields; text is parsed.
+
+    Args:
+        where: the source of the values, e.g. "--config FILE"; errors then name keys, otherwise flags.
+    Raises:
+        UserError: names the first bad value and what is expected.
+    """
+    from pydantic import ValidationError
+
+    hints = field_types(cls)
+
+    def refuse(name: str, value: Any, expected: str) -> typing.NoReturn:
+        shown = f"{where}: {name}: {value!r}" if where else f"{flag(name)} {value}"
+        raise UserError(f"{shown[:120]}: {expected}") from None
+
+    prepared = {}
+    for name, value in values.items():
+        try:
+            prepared[name] = _prepared(value, hints[name])
+        except ValueError as error:
+            refuse(name, value, str(error))
+    try:
+        return _adapter(cls).validate_python(prepared)
+    except ValidationError as error:
+        details = error.errors(include_url=False)[0]
+        refuse(str(details["loc"][0]), details["input"], _expectation(details))
+
+
+@cache
+def field_types(cls: type) -> dict[str, Any]:
+    """Name -> annotation of the fields that the constructor takes."""
+    hints = typing.get_type_hints(cls, include_extras=True)
+    return {field.name: hints[field.name] for field in dataclasses.fields(cls) if field.init}
+
+
+@cache
+def leaf_types(hint: Any) -> frozenset[Any]:
+    """The plain types that an annotation allows, without `Annotated`, unions and containers; text for `Literal`."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Literal:
+        return frozenset({str})
+    if origin is Annotated:
+        return leaf_types(arguments[0])
+    if origin in (None, dict):
+        return frozenset({origin or hint})
+    return frozenset().union(*(leaf_types(argument) for argument in arguments if argument is not ...))
+
+
+@cache
+def _adapter(cls: type) -> Any:
+    from pydantic import TypeAdapter
+    from typing_extensions import TypedDict
+
+    return TypeAdapter(TypedDict(cls.__name__, field_types(cls), total=False))  # pyright: ignore[reportArgumentType]
+
+
+def _prepared(value: Any, hint: Any) -> Any:
+    """A value before pydantic converts it.
+
+    Raises:
+        ValueError: a value that pydantic would convert although nobody means it; says what is expected.
+    """
+    if isinstance(value, (list, tuple)):
+        return [_prepared(item, hint) for item in value]
+    types = leaf_types(hint)
+    if isinstance(value, bool) and bool not in types:
+        raise ValueError(f"must be {'a number' if types & {int, float} else 'text'}")
+    if isinstance(value, int) and abs(value) > LARGEST_INTEGER and types & {int, float}:
+        raise ValueError("must be below 2^64")
+    if isinstance(value, Path) and Path not in types:
+        return str(value)
+    if isinstance(value, (int, float)) and str in types and typing.get_origin(hint) is tuple:
+        return str(value)
+    if not isinstance(value, str):
+        return value
+    if "\0" in value:
+        raise ValueError("must not contain a null character")
+    if value.lower() == "none" and type(None) in types and (str not in types or value == "None"):
+        return None
+    if int in types and re.fullmatch(r"\d+(\.\d*)?[eE]\+?\d{1,2}", value):  # 1e3 steps
+        return float(value)
+    return value
+
+
+_EXPECTATIONS = {
+    "int_parsing": "must be a whole number", "int_type": "must be a whole number",
+    "int_from_float": "must be a whole number", "int_parsing_size": "must be below 2^64",
+    "float_parsing": "must be a number", "float_type": "must be a number",
+    "bool_parsing": "must be true or false", "bool_type": "must be true or false",
+    "greater_than_equal": "must be at least {ge:g}", "greater_than": "must be more than {gt:g}",
+    "less_than": "must be less than {lt:g}", "less_than_equal": "must be at most {le:g}",
+    "finite_number": "must be finite", "literal_error": "must be {expected}",
+    "string_type": "must be text", "path_type": "must be a path", "tuple_type": "must be a list",
+    "dict_type": "must be a mapping of names to values",
+}  # fmt: skip
+
+
+def _expectation(details: Mapping[str, Any]) -> str:
+    """What was expected, from an error of pydantic."""
+    template = _EXPECTATIONS.get(details["type"])
+    if isinstance(details["input"], float) and not math.isfinite(details["input"]):
+        return "must be finite"
+    if template is None:
+        return str(details["msg"]).replace("Input should be", "must be")
+    return template.format(**details.get("ctx", {}))

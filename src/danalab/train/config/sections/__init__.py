@@ -1,0 +1,1 @@
+"""Sections of a configuration, each with its flags, help and ranges."""

@@ -1,0 +1,63 @@
+"""Settings of a model: architecture and size. None means automatic. Needs no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from danalab.train.config.fields import Count, Natural, Section, setting
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSettings(Section):
+    """Architecture and size."""
+
+    title: ClassVar[str] = "model"
+
+    arch: str = setting("enoki", main=True, aliases=("model",))
+    """Architecture: enoki, qwen3, qwen3next, gpt (alias base), llama, moe or resonance."""
+    heads: Count | None = setting(None, kind="input", main=True)
+    """Number of attention heads; all dimensions follow from it by the architecture's rule."""
+    size: str | None = setting(None, kind="input")
+    """Size of a resonance model, which has no heads: small, medium, large or xlarge; explicit dimensions win."""
+    d_model: Count | None = setting(None, aliases=("model-dim", "n-embd"))
+    """Width, with --n-layers and --n-heads, in place of --heads."""
+    n_layers: Count | None = setting(None, aliases=("num-layers", "n-layer"))
+    """Number of blocks."""
+    n_heads: Count | None = setting(None, aliases=("n-head",))
+    """Number of attention heads; resonance: of groups that share frequencies, default 8."""
+    num_frequencies: Count | None = None
+    """resonance: damped oscillators of all groups; default 8 a group."""
+    mixer: Literal["oscillators", "none"] | None = None
+    """resonance: none removes the oscillators, a control that cannot see earlier tokens; default oscillators."""
+    learned_positions: bool | None = None
+    """resonance: add a learned vector for each position, 32768 at most; default no (gpt always has them)."""
+    conv_width: Natural = 0
+    """resonance: causal convolution of each channel over this number of tokens before the oscillators; 4 is usual,
+    0 none."""
+    head_dim: Count | None = setting(None, aliases=("qkv-dim",))
+    """Width of a head; default d_model / n_heads."""
+    mlp_dim: Count | None = setting(None, aliases=("mlp-hidden-dim",))
+    """Hidden width of the mlp; default 4 d_model (enoki, gpt), 3 d_model (qwen3), 8/3 d_model (llama)."""
+    n_kv_heads: Count | None = None
+    """Key and value heads, each shared by n_heads / n_kv_heads query heads; default one for each query head."""
+    attention_gate: bool | None = setting(None, aliases=("elementwise-attn-output-gate",))
+    """Gate attention's output elementwise; default as the architecture (qwen3 does)."""
+    tied_head: bool | None = setting(None, aliases=("weight-tying",))
+    """One matrix for embedding and head; default as the architecture (gpt has)."""
+    n_experts: Count | None = setting(None, aliases=("moe-num-experts",))
+    """Experts in place of each mlp, of any architecture with attention; default 8 (moe, qwen3next), else none."""
+    top_k: Count | None = None
+    """Experts that each token is sent to; default 2."""
+    expert_dim: Count | None = None
+    """Hidden width of an expert; default mlp_dim (qwen3next: a third of it)."""
+    n_shared_experts: Natural | None = None
+    """Experts that every token also passes; default 0 (qwen3next: 1)."""
+    shared_expert_gate: bool | None = None
+    """Gate the shared experts' output by sigmoid(w . x); default no (qwen3next: yes)."""
+    decoder_sparse_step: Count = 1
+    """Interval of layers with experts (those whose number, from 1, it divides); the others have a dense mlp."""
+    mlp_only_layers: tuple[Natural, ...] = ()
+    """Layers (from 0) that always have a dense mlp: 0 5 11."""
+    full_attention_interval: Count | None = None
+    """qwen3next: interval of layers with attention, the others have the gated delta rule; 4 as published, default 1."""
