@@ -22,7 +22,8 @@ from danalab.train.parallel.layout import check_parallel, data_parallel_size, la
 from danalab.train.parallel.lost_ranks import report_lost_ranks
 from danalab.train.parallel.world import World, joined
 from danalab.train.run.folder import RunFolder
-from danalab.train.run.resume import ResumePoint, agree_on_resume_point, run_record
+from danalab.train.run.record import run_record
+from danalab.train.run.resume import ResumePoint, agree_on_resume_point
 from danalab.train.step.finite_guard import NonFiniteError
 from danalab.train.system.device import device_type
 from danalab.train.system.memory import tune_malloc

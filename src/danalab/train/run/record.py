@@ -1,0 +1,90 @@
+"""What config.json records about a run, and whether a folder is the folder of this run."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from danalab.errors import UserError
+from danalab.train.config.fields import flag
+from danalab.train.config.run_spec import RunSpec, recorded_dtype
+from danalab.train.config.train_config import MECHANICS, TrainConfig
+from danalab.train.parallel.world import World
+from danalab.train.run.folder import RunFolder
+from danalab.train.system.provenance import versions
+
+if TYPE_CHECKING:
+    from danalab.data import Dataset
+
+log = logging.getLogger(__name__)
+
+
+def run_record(
+    spec: RunSpec,
+    dataset: Dataset,
+    device: torch.device,
+    world: World = World.single(),  # noqa: B008 - frozen
+) -> dict[str, Any]:
+    """The content of config.json."""
+    return {
+        **spec.as_dict(),
+        "dataset": {
+            "path": dataset.location,
+            "fingerprint": dataset.fingerprint,
+            "tokens": dataset.n_tokens,
+            "tokenizer": dataset.tokenizer_name,
+        },
+        "world_size": world.processes,
+        "parallel": {"backend": world.layout.backend, **world.layout.shape(world.processes)},
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        "threads": torch.get_num_threads(),
+        "versions": versions(),
+    }
+
+
+def require_same_run(spec: RunSpec, dataset: Dataset, folder: RunFolder) -> RunSpec:
+    """Compare with the run that made the folder; returns the run with that run's number format and extension.
+
+    Raises:
+        UserError: lists the settings that differ.
+    """
+    saved = folder.read_config()
+    dtype = recorded_dtype(saved)
+    if "dtype" in spec.automatic and spec.dtype != dtype:
+        log.info("--dtype %s, as the run began; the default here is %s", dtype, spec.dtype)
+        spec = replace(spec, dtype=dtype)
+    ours = spec.as_dict()["config"]
+    # A setting that is newer than the run had its default effect.
+    theirs = TrainConfig().as_dict() | saved["config"] | {"dtype": dtype}
+    differing = [
+        f"{flag(name)} {_show(value)} here, {_show(theirs[name])} there"
+        for name, value in ours.items()
+        if name not in MECHANICS and theirs[name] != value
+    ]
+    if saved["dataset"]["fingerprint"] != dataset.fingerprint:
+        differing.append(f"data {dataset.path} here, {saved['dataset']['path']} there (contents differ)")
+    if differing:
+        if not folder.store.steps() and not folder.metrics_file.is_file():
+            return spec  # stopped before the first step
+        longer = saved["config"].get("iterations") != spec.plan.steps
+        hint = " or continue it with its own settings and --extend-to" if longer else ""
+        raise UserError(
+            f"{folder.path} is the folder of another configuration: {'; '.join(differing)}; "
+            f"take another --run-dir{hint}"
+        )
+    earlier, wanted = saved["config"].get("extend_to"), spec.config.extend_to
+    if earlier is None:
+        return spec
+    if wanted is None:
+        log.info("the run was extended to %d steps", earlier)
+        return replace(spec, config=replace(spec.config, extend_to=earlier))
+    if wanted < earlier:
+        raise UserError(f"--extend-to {wanted}: the run was extended to {earlier} steps already")
+    return spec
+
+
+def _show(value: Any) -> str:
+    return "nothing" if value is None else str(value)

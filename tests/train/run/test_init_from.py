@@ -1,0 +1,62 @@
+"""--init-from: the weights of a run or an export, and nothing else of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from danalab.errors import UserError
+from danalab.train.job import run_training, train
+from danalab.train.run.exchange import export_run
+from danalab.train.run.open import open_run
+
+
+@pytest.fixture
+def origin(tiny, tmp_path):
+    return train(tiny(arch="gpt", run_dir=tmp_path / "origin", iterations=10))
+
+
+def first_evaluation(folder):
+    return open_run(folder).metrics()[0]["val/loss"]
+
+
+def start(tiny, tmp_path, source, **given):
+    """A run whose first row shows the weights that it began with: the learning rate is next to nothing."""
+    settings = {"arch": "gpt", "run_dir": tmp_path / "run", "lr": 1e-30, "weight_decay": 0.0, "eval_interval": 1}
+    return run_training(tiny(**{**settings, "init_from": source, "iterations": 2, **given}))
+
+
+@pytest.mark.parametrize("kind", ["run", "checkpoint", "export"])
+def test_a_run_starts_at_step_0_with_the_weights_of_another(tiny, tmp_path, origin, kind):
+    source = {"run": origin, "checkpoint": origin / "checkpoints" / "step-00000010", "export": tmp_path / "export"}[
+        kind
+    ]
+    if kind == "export":
+        export_run(origin, source)
+    outcome = start(tiny, tmp_path, source)
+    rows = open_run(outcome.folder).metrics()
+    assert [row["step"] for row in rows] == [1, 2]
+    assert rows[-1]["optim/t"] == 2
+    assert rows[0]["val/loss"] == pytest.approx(open_run(origin).metrics()[-1]["val/loss"], rel=1e-5)
+
+
+def test_a_repeated_command_resumes_its_own_run(tiny, tmp_path, origin):
+    start(tiny, tmp_path, origin, iterations_to_run=1)
+    assert start(tiny, tmp_path, origin, iterations_to_run=1).summary["step"] == 2
+
+
+def test_a_model_of_another_shape_is_refused(tiny, tmp_path, origin):
+    with pytest.raises(UserError, match="another model"):
+        start(tiny, tmp_path, origin, n_layers=1)
+    export_run(origin, tmp_path / "export")
+    with pytest.raises(UserError, match=r"--init-from .*export: another model"):
+        start(tiny, tmp_path, tmp_path / "export", n_layers=1, run_dir=tmp_path / "second")
+
+
+def test_it_is_not_given_together_with_resume_from(tiny, tmp_path, origin):
+    with pytest.raises(UserError, match="leave one of them out"):
+        start(tiny, tmp_path, origin, resume_from=origin)
+
+
+def test_nothing_to_start_from_is_refused(tiny, tmp_path):
+    with pytest.raises(UserError, match=r"--init-from .*: neither a checkpoint nor a run folder"):
+        start(tiny, tmp_path, tmp_path / "nowhere")
