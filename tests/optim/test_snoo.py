@@ -282,6 +282,18 @@ def test_state_saved_without_it_or_from_another_model_is_refused_and_nothing_cha
         optimizer.load_state_dict(entry)
 
 
+def test_all_parts_of_a_group_that_the_inner_optimizer_splits_take_outer_steps():
+    first, matrix, vector = (torch.ones(shape, requires_grad=True) for shape in ((2, 2), (3, 3), (3,)))
+    optimizer = SNOO(Muon([first], lr=0.1), k=2)
+    optimizer.add_param_group({"params": [matrix, vector]})
+    for _ in range(2):
+        for p in (first, matrix, vector):
+            p.grad = torch.ones_like(p)
+        optimizer.step()
+    assert [group["outer_k"] for group in optimizer.param_groups] == [2, 2, 2]
+    assert all(optimizer.state[p]["outer_momentum"].abs().sum() > 0 for p in (first, matrix, vector))
+
+
 @pytest.mark.parametrize("name", ["snoo", "snoo-dana"])
 def test_fsdp2_equals_one_process_across_the_outer_step(name):
     def net():

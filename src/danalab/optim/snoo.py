@@ -23,29 +23,28 @@ from danalab.errors import UserError
 from danalab.optim.core.state import is_dummy_step, local, moment_dtype, parameter_name
 
 OUTER_SETTINGS = {"k": "outer_k", "lr_outer": "outer_lr", "mu": "outer_mu"}
-"""Arguments of `SNOO` and the keys that they have in the parameter groups, where no inner optimizer has keys alike."""
+"""Arguments of `SNOO` and their keys in the parameter groups, which no inner optimizer uses."""
 
 OUTER_STATE = ("outer", "outer_momentum", "outer_step")
 
 REPORTS = ("coefficients", "collect_stats", "update_rms", "train", "eval")
-"""What an inner optimizer may offer besides stepping, and is offered here too."""
+"""Methods that an inner optimizer may have, and that are passed on."""
 
 
 class SNOO(torch.optim.Optimizer):
-    """Any optimizer, with a step of Nesterov momentum along the way that it has come in k steps.
+    """Any optimizer, with a Nesterov step along the displacement of every k of its steps.
 
         optimizer = SNOO(DanaStarMK4(model.parameters(), lr=1e-3), k=20)
 
-    Parameter groups are the inner optimizer's own, so schedulers and everything else that sets a learning rate there
-    work as without it. The state of a parameter is the inner one's and `outer`, `outer_momentum` (float32, or float64
-    for float64 parameters; sharded as the parameter is) and `outer_step`, its count of inner steps: the position within
-    the period is that modulo k, and so is part of every checkpoint. A parameter's outer weights begin where it is when
-    its first gradient comes.
+    The parameter groups are the inner optimizer's own, so schedulers work as without it. The state of a parameter is
+    the inner one's plus `outer`, `outer_momentum` (float32, or float64 for float64 parameters; sharded as the parameter
+    is) and `outer_step`, its count of inner steps; modulo k this is the position within the period. A parameter's outer
+    weights start from its value at its first gradient.
 
     Args:
         inner: the optimizer that makes the steps.
         k: inner steps of a period.
-        lr_outer: learning rate of the outer step; with `mu`, 1 and 0 leave the inner optimizer as it is.
+        lr_outer: learning rate of the outer step; 1, with `mu` 0, leaves the inner optimizer unchanged.
         mu: the outer momentum's rate.
     Raises:
         UserError: a setting out of range, or `inner` is no optimizer.
@@ -53,7 +52,7 @@ class SNOO(torch.optim.Optimizer):
     """
 
     takes_dtensors: ClassVar[bool] = True
-    """Makes outer steps on the local parts of DTensors by itself."""
+    """Makes outer steps on the local parts of DTensors without a wrapper."""
 
     def __init__(self, inner: torch.optim.Optimizer, *, k: int = 20, lr_outer: float = 0.5, mu: float = 0.9):
         if not isinstance(inner, torch.optim.Optimizer):
@@ -62,16 +61,16 @@ class SNOO(torch.optim.Optimizer):
         _check(settings)
         self._set_up(inner, settings)
         for group in inner.param_groups:
-            self._adopt(group)
+            self._add_outer(group)
 
     def _set_up(self, inner: torch.optim.Optimizer, settings: dict[str, Any]) -> None:
         # Not Optimizer.__init__, which would make groups and state of its own. __setstate__ prepares the hooks.
         self.inner = inner
         self._outer: dict[Tensor, dict[str, Any]] = {}
-        self._awake = False  # it has stepped, rehearsed, or loaded
+        self._has_state = False  # it has made a step (a dummy step included) or loaded
         self.__setstate__({"defaults": {**inner.defaults, **settings}, "_warned_capturable_if_run_uncaptured": True})
 
-    def _adopt(self, group: dict[str, Any]) -> None:
+    def _add_outer(self, group: dict[str, Any]) -> None:
         for key in OUTER_SETTINGS.values():
             group.setdefault(key, self.defaults[key])
         _check(group)
@@ -85,12 +84,12 @@ class SNOO(torch.optim.Optimizer):
 
     @property
     def state(self) -> Mapping[Tensor, Any]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Inner and outer state of each parameter, together; to be read.
+        """Inner and outer state of each parameter, merged; read-only.
 
-        Before the first step, parameters for which the inner optimizer has no state yet are not in it: checkpoint
-        helpers take an optimizer that has any state for complete.
+        Before the first step, parameters without inner state are left out: checkpoint helpers assume that an optimizer
+        with any state has all of it.
         """
-        return _Joint(self.inner.state, self._outer, self._awake)
+        return _MergedState(self.inner.state, self._outer, self._has_state)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters to the inner optimizer; `outer_k`, `outer_lr`, `outer_mu` may be given for them.
@@ -99,8 +98,10 @@ class SNOO(torch.optim.Optimizer):
             UserError: a setting out of range; nothing has been added then.
         """
         _check({**self.defaults, **param_group})
+        before = len(self.inner.param_groups)
         self.inner.add_param_group(param_group)
-        self._adopt(self.inner.param_groups[-1])
+        for group in self.inner.param_groups[before:]:  # an inner optimizer may split what it is given
+            self._add_outer(group)
 
     def step(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, closure: Callable[[], Any] | None = None, *, found_nonfinite: Tensor | bool | None = None
@@ -108,16 +109,16 @@ class SNOO(torch.optim.Optimizer):
         """Make an inner step, and the outer one for the parameters whose period it ends.
 
         Args:
-            closure: evaluates the model again and returns the loss; handed to the inner optimizer.
-            found_nonfinite: True leaves everything as it is, clocks included. A tensor is read.
+            closure: evaluates the model again and returns the loss; passed to the inner optimizer.
+            found_nonfinite: True skips the step, step counts included. A tensor is read.
         Returns:
             What the inner step returned.
         """
-        # GradScaler's protocol with fused optimizers, which the inner one would not hear of.
+        # GradScaler sets this attribute for fused optimizers; the inner one does not receive it.
         found_inf = getattr(self, "found_inf", None)
         if any(flag is not None and bool(flag) for flag in (found_nonfinite, found_inf)):
             return None
-        self._awake = True
+        self._has_state = True
         if closure is not None:
             return self._step_with(closure)
         stepped = self._begin()
@@ -126,7 +127,7 @@ class SNOO(torch.optim.Optimizer):
         return loss
 
     def _step_with(self, closure: Callable[[], Any]) -> Any:
-        """The gradients come with the closure, so what takes part is known after its first evaluation."""
+        """The closure computes the gradients, so the parameters that take part are known after its first evaluation."""
         stepped: list[tuple[dict[str, Any], Tensor]] = []
 
         def watched() -> Any:
@@ -141,12 +142,12 @@ class SNOO(torch.optim.Optimizer):
 
     @torch.no_grad()
     def _begin(self) -> list[tuple[dict[str, Any], Tensor]]:
-        """The parameters that take part in this step, with their groups; none in a rehearsal."""
+        """The parameters that take part in this step, with their groups; none in a dummy step."""
         if is_dummy_step(self.param_groups):
             return []
         held = [p for group in self.param_groups for p in group["params"]]
         if len(held) != len(self._outer) or not all(p in self._outer for p in held):
-            # Libraries that shard a model put other parameters in the place of those that the optimizer was given.
+            # Libraries that shard a model replace its parameters.
             self._outer = {p: self._outer.get(p) or _fresh(p) for p in held}
         found = [(group, p) for group in self.param_groups for p in group["params"] if p.grad is not None]
         for _, p in found:
@@ -173,18 +174,18 @@ class SNOO(torch.optim.Optimizer):
             outer_step(weights, outers, momenta, lr=lr, mu=mu)
 
     def _follow(self, p: Tensor) -> dict[str, Any]:
-        """The outer state of `p`, brought to where it is now: models may be moved after the optimizer was made."""
+        """The outer state of `p`, moved to its device: models may be moved after the optimizer was built."""
         state = self._outer[p]
         for key in ("outer", "outer_momentum"):
             state[key] = state[key].to(device=p.device, dtype=moment_dtype(p))
         return state
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget the gradients."""
+        """Clear the gradients."""
         self.inner.zero_grad(set_to_none)
 
     def state_dict(self) -> dict[str, Any]:
-        """The inner optimizer's, with the outer state added. Collective where that one's is."""
+        """The inner optimizer's, with the outer state added. Collective if the inner one's is."""
         saved = self.inner.state_dict()
         keys = [key for group in saved["param_groups"] for key in group["params"]]
         parameters = [p for group in self.param_groups for p in group["params"]]
@@ -220,7 +221,7 @@ class SNOO(torch.optim.Optimizer):
             _check_entry(name, p, saved.get(key, {}))
         own = {key: {k: v for k, v in entry.items() if k not in OUTER_STATE} for key, entry in saved.items()}
         self.inner.load_state_dict({**state_dict, "state": {key: entry for key, entry in own.items() if entry}})
-        self._awake = True
+        self._has_state = True
         for p, key in zip(parameters, keys, strict=True):
             state = self._outer[p] = _fresh(p)
             for name in OUTER_STATE if saved.get(key) else ():
@@ -232,7 +233,7 @@ class SNOO(torch.optim.Optimizer):
         raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
 
     def __getstate__(self) -> dict[str, Any]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return {"inner": self.inner, "defaults": self.defaults, "_outer": self._outer, "_awake": self._awake}
+        return {"inner": self.inner, "defaults": self.defaults, "_outer": self._outer, "_has_state": self._has_state}
 
     def __repr__(self) -> str:
         outer = ", ".join(f"{name}={self.defaults[key]}" for name, key in OUTER_SETTINGS.items())
@@ -240,7 +241,7 @@ class SNOO(torch.optim.Optimizer):
 
 
 def outer_step(weights: list[Tensor], outers: list[Tensor], momenta: list[Tensor], *, lr: float, mu: float) -> None:
-    """SGD with Nesterov momentum on the outer weights, along X - x, in place; x starts again from X.
+    """SGD with Nesterov momentum on the outer weights, along X - x, in place; then x is set to X.
 
     Args:
         weights: x, any floating dtype, all alike.
@@ -256,8 +257,8 @@ def outer_step(weights: list[Tensor], outers: list[Tensor], momenta: list[Tensor
         x.copy_(outer)
 
 
-class _Joint(Mapping[Tensor, Any]):
-    """Inner and outer state of each parameter seen as one."""
+class _MergedState(Mapping[Tensor, Any]):
+    """Inner and outer state of each parameter, merged."""
 
     def __init__(self, inner: Mapping[Tensor, Any], outer: Mapping[Tensor, Any], complete: bool):
         self._inner, self._outer, self._complete = inner, outer, complete

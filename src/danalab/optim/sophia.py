@@ -1,7 +1,7 @@
 """Sophia with the Gauss-Newton-Bartlett estimate: momentum divided by a diagonal of the Hessian, clipped to a sign.
 
     m <- beta1 m + (1 - beta1) g
-    h <- beta2 h + (1 - beta2) n s^2           now and then; s the gradient of the mean loss of n sampled labels
+    h <- beta2 h + (1 - beta2) n s^2           every few steps; s the gradient of the mean loss of n sampled labels
     p <- p (1 - lr weight_decay) - lr clip(m / max(rho h, eps), -1, 1)
 
 Labels are sampled from the model's own distribution; n s^2 is then an unbiased estimate of the diagonal of the
@@ -17,17 +17,18 @@ import torch
 from torch import Tensor
 
 from danalab.errors import UserError
+from danalab.optim.core.optimizer import constructor_settings
 
 
 class SophiaG(torch.optim.Optimizer):
-    """Sophia-G. Before a step for which `hessian_is_due()`, estimate the curvature:
+    """Sophia-G. Before each step for which `hessian_is_due()`, estimate the curvature:
 
         cross_entropy(logits, sample(logits)).backward()      # with labels sampled from softmax(logits)
         optimizer.update_hessian(n_labels)
         optimizer.zero_grad()
 
-    The estimate is taken into the average by the next `step()`; a step that is skipped takes none. Coordinates of an
-    estimate that are not finite are left out. Without any estimate the update is lr times the sign of the momentum.
+    The next `step()` adds the estimate to the average; a skipped step does not. Coordinates of an estimate that are not
+    finite are left out. Without any estimate the update is lr times the sign of the momentum.
 
     Args:
         betas: rates of momentum and Hessian.
@@ -35,7 +36,7 @@ class SophiaG(torch.optim.Optimizer):
         eps: least denominator.
         weight_decay: multiplied by the learning rate.
         hessian_interval: steps between estimates.
-        maximize: ascend.
+        maximize: maximize the objective.
     Source: Liu et al. 2023, arXiv 2305.14342, algorithms 2 and 3.
     """
 
@@ -50,6 +51,7 @@ class SophiaG(torch.optim.Optimizer):
         hessian_interval: int = 10,
         maximize: bool = False,
     ):
+        settings = constructor_settings(locals())
         if not all(0 <= beta < 1 for beta in betas):
             raise UserError(f"sophia: betas is {betas}, must be two numbers in [0, 1)")
         for name, value in (("rho", rho), ("eps", eps)):
@@ -57,34 +59,23 @@ class SophiaG(torch.optim.Optimizer):
                 raise UserError(f"sophia: {name} is {value}, must be finite and positive")
         if not isinstance(hessian_interval, int) or hessian_interval < 1:
             raise UserError(f"sophia: hessian_interval is {hessian_interval}, must be at least 1 step")
-        super().__init__(
-            params,
-            {
-                "lr": lr,
-                "betas": betas,
-                "rho": rho,
-                "eps": eps,
-                "weight_decay": weight_decay,
-                "hessian_interval": hessian_interval,
-                "maximize": maximize,
-            },
-        )
+        super().__init__(params, settings)
         self._estimates: dict[Tensor, Tensor] = {}
 
     def __getstate__(self) -> dict[str, Any]:  # pyright: ignore[reportIncompatibleMethodOverride]
         return {**super().__getstate__(), "_estimates": self._estimates}
 
     def hessian_is_due(self) -> bool:
-        """Whether the coming step wants an estimate: the first, and every `hessian_interval` after it."""
+        """Whether the next step needs an estimate: the first, and every `hessian_interval` after it."""
         steps = [int(state["step"]) for state in self.state.values() if "step" in state]
         return max(steps, default=0) % self.param_groups[0]["hessian_interval"] == 0
 
     @torch.no_grad()
     def update_hessian(self, n_labels: float) -> None:
-        """Keep `n_labels` times the squared gradients for the coming step.
+        """Keep `n_labels` times the squared gradients for the next step.
 
         Args:
-            n_labels: sampled labels, over whose loss the gradients are the mean's.
+            n_labels: number of sampled labels; the gradients are of their mean loss.
         """
         self._estimates = {
             p: p.grad.square().mul_(n_labels)
@@ -95,7 +86,7 @@ class SophiaG(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Apply the gradients; a parameter without one is left alone. Returns what the closure returned, or None."""
+        """Apply the gradients; a parameter without one stays unchanged. Returns the closure's result, or None."""
         loss = None
         if closure is not None:
             with torch.enable_grad():

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from danalab.errors import UserError
-from danalab.optim import AdamWDecayingWD, ADana, DanaMK4, DanaStar, DanaStarMK4
+from danalab.optim import AdamWDecayingWD, ADana, DanaMK4, DanaStar, DanaStarMK4, Muon
 
 ALL = [ADana, DanaMK4, DanaStar, DanaStarMK4, AdamWDecayingWD]
 FLAGS = [{"fused": False}, {"foreach": True}, {"fused": True}]
@@ -152,6 +152,33 @@ def test_a_bad_setting_of_a_group_is_refused_and_the_group_not_kept():
     with pytest.raises(UserError, match="delta"):
         optimizer.add_param_group({"params": [param(2)], "delta": -1.0})
     assert len(optimizer.param_groups) == 1
+
+
+def test_a_group_whose_back_end_is_refused_is_not_kept(monkeypatch):
+    optimizer = ADana([param(1)])
+
+    def no_compiler():
+        raise UserError("no compiler")
+
+    monkeypatch.setattr("danalab.optim.backends.native.library", no_compiler)
+    with pytest.raises(UserError, match="no compiler"):
+        optimizer.add_param_group({"params": [param(2)], "fused": True})
+    assert len(optimizer.param_groups) == len(optimizer.state) == 1
+
+
+def test_a_group_of_which_a_part_is_refused_is_not_kept_at_all():
+    optimizer = Muon([param(2, 2)], lr=0.1)
+    with pytest.raises(UserError, match="complex64"):
+        optimizer.add_param_group({"params": [param(3, 3), torch.ones(2, dtype=torch.complex64, requires_grad=True)]})
+    assert len(optimizer.param_groups) == len(optimizer.state) == 1
+
+
+def test_a_group_whose_omega_is_none_has_the_defaults():
+    optimizer = ADana([param(1)], omega=4.0, horizon=1000)
+    optimizer.add_param_group({"params": [param(2)], "omega": None, "horizon": None})
+    optimizer.add_param_group({"params": [param(2)], "omega": 2.0})
+    decays = [(group["weight_decay"], group["wd_ts"]) for group in optimizer.param_groups]
+    assert decays == [(0.04, 100.0), (0.04, 100.0), (0.02, 100.0)]
 
 
 @pytest.mark.parametrize(

@@ -83,6 +83,37 @@ OWN_KEYS = ("params", "param_names")
 """Keys of a group that are not settings."""
 
 
+def parameter_groups(model: nn.Module) -> list[dict[str, Any]]:
+    """Two groups of named parameters that require gradients: decayed, and with weight decay 0. Empty ones are left out.
+
+    Raises:
+        UserError: no parameter requires gradients.
+    """
+    kinds = parameter_kinds(model)
+    groups: list[dict[str, Any]] = [{"params": []}, {"params": [], "weight_decay": 0.0}]
+    for name, parameter in unwrapped(model).named_parameters():
+        if parameter.requires_grad:
+            groups[0 if kinds[name] in DECAYED else 1]["params"].append((name, parameter))
+    groups = [group for group in groups if group["params"]]
+    if not groups:
+        raise UserError(f"{type(model).__name__}: no parameter requires gradients, there is nothing to optimize")
+    return groups
+
+
+def split_by_rate(groups: list[dict[str, Any]], model: nn.Module) -> list[dict[str, Any]]:
+    """Groups of named parameters, split by the model's `learning_rate_factors`; each part has its `lr_factor`."""
+    factors = learning_rate_factors(model)
+    if not factors:
+        return groups
+    found = []
+    for group in groups:
+        parts: dict[float, list[Any]] = {}
+        for name, parameter in group["params"]:
+            parts.setdefault(factors.get(name, 1.0), []).append((name, parameter))
+        found += [{**group, "params": parts[factor], "lr_factor": factor} for factor in sorted(parts, reverse=True)]
+    return found
+
+
 def named_groups(owner: str, given: Iterable[Any]) -> list[dict[str, Any]]:
     """Groups whose "params" are (name, parameter) pairs; the name is "" where none was given.
 

@@ -1,4 +1,4 @@
-"""Optimizers by name: the catalogue, what is known of each entry, and `build_optimizer`."""
+"""Optimizers by name: the catalogue of entries and `build_optimizer`."""
 
 import lazy_loader
 

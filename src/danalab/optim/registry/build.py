@@ -1,7 +1,7 @@
 """Optimizers by name: `build_optimizer("adana", model, lr=1e-3, omega=4.0, horizon=10_000)`.
 
-`optimizer_spec` tells a trainer, and the command line, which settings there are and how weight decay is meant; the
-entries themselves are in `danalab.optim.registry.catalogue`.
+`optimizer_spec` gives a trainer and the command line the settings of an optimizer and the meaning of its weight decay;
+the entries are in `danalab.optim.registry.catalogue`.
 """
 
 from __future__ import annotations
@@ -14,14 +14,7 @@ import torch
 from torch import nn
 
 from danalab.errors import UserError, nearest
-from danalab.optim.core.groups import (
-    DECAYED,
-    learning_rate_factors,
-    named_groups,
-    parameter_kinds,
-    require_some,
-    unwrapped,
-)
+from danalab.optim.core.groups import named_groups, parameter_groups, require_some, split_by_rate
 from danalab.optim.registry.catalogue import entries
 from danalab.optim.registry.spec import OptimizerSpec, Setting
 from danalab.registry import Registry
@@ -40,7 +33,7 @@ __all__ = [
 
 @cache
 def registered() -> Registry[OptimizerSpec]:
-    """All optimizers; made when first asked for."""
+    """All optimizers; created on first use."""
     registry: Registry[OptimizerSpec] = Registry("optimizer")
     for spec in entries():
         registry.add(spec.name, spec, *spec.aliases)
@@ -53,14 +46,14 @@ def build_optimizer(
     """The optimizer `name` for a model or for parameters.
 
     Args:
-        name: see `list_optimizers`; underscores, hyphens and aliases are understood.
-        model_or_params: a model is split into two groups, decayed (matrices, heads) and not (embeddings, vectors),
-            each with `param_names`, and further ones for what it wants at another learning rate; parameters, named
+        name: see `list_optimizers`; underscores, hyphens and aliases are accepted.
+        model_or_params: a model is split into two groups with `param_names`, decayed (matrices, heads) and not decayed
+            (embeddings, vectors), and further ones for parameters with another learning rate; parameters, named
             parameters or groups are taken as they are.
         lr: peak learning rate.
         settings: hyper-parameters; see `optimizer_spec(name).settings`.
     Returns:
-        An optimizer that is right for DTensor parameters too: one of this package, or a library's in a
+        An optimizer that also works on DTensor parameters: one of this package, or a library's in a
         `DTensorAdapter` (`danalab.optim.distributed.dtensor.adapter`), whose `inner` is the library's own.
     Raises:
         UserError: unknown name or setting, or a value out of range.
@@ -73,9 +66,7 @@ def build_optimizer(
             hint = nearest(setting, spec.settings)
             raise UserError(f"optimizer '{spec.name}' has no setting '{setting}'{hint}; it has: {have}")
     groups: Any = groups_of(spec, model_or_params) if isinstance(model_or_params, nn.Module) else model_or_params
-    from danalab.optim.distributed.dtensor.build import (
-        adapted,  # which imports this module when it has something to refuse
-    )
+    from danalab.optim.distributed.dtensor.build import adapted  # it imports this module to name alternatives
 
     groups = named_groups(spec.name, groups)
     require_some(spec.name, groups)
@@ -83,10 +74,10 @@ def build_optimizer(
 
 
 def optimizer_spec(name: str) -> OptimizerSpec:
-    """What is known of the optimizer `name`.
+    """The registry's entry of the optimizer `name`.
 
     Raises:
-        UserError: unknown; the message has the nearest spelling and all names.
+        UserError: unknown; the message gives the nearest spelling and all names.
     """
     return registered().get(name)
 
@@ -97,34 +88,5 @@ def list_optimizers() -> list[str]:
 
 
 def groups_of(spec: OptimizerSpec, model: nn.Module) -> list[dict[str, Any]]:
-    """The groups in which an optimizer takes a model's parameters.
-
-    Those whose learning rate the model wants multiplied by something stand apart, with that as their `lr_factor`.
-    """
-    groups, factors = (spec.groups or parameter_groups)(model), learning_rate_factors(model)
-    if not factors:
-        return groups
-    found = []
-    for group in groups:
-        parts: dict[float, list[Any]] = {}
-        for name, parameter in group["params"]:
-            parts.setdefault(factors.get(name, 1.0), []).append((name, parameter))
-        found += [{**group, "params": parts[factor], "lr_factor": factor} for factor in sorted(parts, reverse=True)]
-    return found
-
-
-def parameter_groups(model: nn.Module) -> list[dict[str, Any]]:
-    """Two groups of named parameters that require gradients: decayed, and with weight decay 0. Empty ones are left out.
-
-    Raises:
-        UserError: no parameter requires gradients.
-    """
-    kinds = parameter_kinds(model)
-    groups: list[dict[str, Any]] = [{"params": []}, {"params": [], "weight_decay": 0.0}]
-    for name, parameter in unwrapped(model).named_parameters():
-        if parameter.requires_grad:
-            groups[0 if kinds[name] in DECAYED else 1]["params"].append((name, parameter))
-    groups = [group for group in groups if group["params"]]
-    if not groups:
-        raise UserError(f"{type(model).__name__}: no parameter requires gradients, there is nothing to optimize")
-    return groups
+    """The groups into which an optimizer splits a model's parameters; see `split_by_rate`."""
+    return split_by_rate((spec.groups or parameter_groups)(model), model)

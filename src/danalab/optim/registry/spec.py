@@ -1,4 +1,4 @@
-"""What is known of an optimizer before it is built, as data."""
+"""The registry's entry of an optimizer: everything that is known before it is built."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class Setting:
     default: Any
     help: str
     kind: Literal["", "number", "integer", "switch", "word", "numbers"] = ""
-    """What values there are; "" is read off the default, and means a number where that is None."""
+    """Type of its values; "" is inferred from the default, and means a number where that is None."""
 
 
 @dataclass(frozen=True)
 class OptimizerSpec:
-    """An optimizer's entry: how it is built, what can be set, and what a trainer must know."""
+    """An optimizer's entry: how it is built, its settings, and what a trainer must know."""
 
     name: str
     summary: str
@@ -36,37 +36,37 @@ class OptimizerSpec:
     """Whether weight_decay is multiplied by the schedule factor alone, or by the learning rate."""
     aliases: tuple[str, ...] = ()
     log_time: bool = False
-    """Depends on the step count: has `coefficients()`, `collect_stats()` and `update_rms()`."""
+    """Depends on the step count; has `coefficients()`, `collect_stats()` and `update_rms()`."""
     elementwise: bool = True
-    """Each coordinate is updated by itself, so any sharding of the parameters will do."""
+    """Each coordinate is updated independently, so that any sharding of the parameters is exact."""
     per_parameter: bool = True
-    """Each parameter is updated by itself; False: a statistic over all of them couples them."""
+    """Each parameter is updated independently; False: a statistic over all of them couples them."""
     sums_over_ranks: bool = False
     """These statistics are sums over coordinates, and its class completes them over ranks (`sum_over`)."""
     in_parts: bool = False
-    """A step may be made in several calls, each with the gradients of other parameters: it has no clock of its own."""
+    """A step may be made in several calls, each with the gradients of other parameters: it counts no steps itself."""
     one_rate: bool = False
     """All groups are updated at the learning rate of the first one."""
     train_eval: bool = False
-    """Has `train()` and `eval()` that must be called around evaluation."""
+    """Its `train()` and `eval()` must be called around evaluation."""
     own_weights: bool = False
-    """Keeps slow weights beside the model's, so that nobody else may set these."""
+    """Keeps slow weights besides the model's, so that nothing else may set the model's."""
     clocks: tuple[str, ...] = ()
-    """Keys of parameter groups that are state, not settings, and there from construction on."""
+    """Keys of parameter groups that are state, not settings, present from construction on."""
     closure: bool = False
     """`step` needs a closure."""
     hessian: bool = False
-    """Wants a Hessian estimate now and then: has `hessian_is_due()` and `update_hessian()`."""
+    """Needs Hessian estimates; has `hessian_is_due()` and `update_hessian()`."""
     extra: str | None = None
     """Extra that must be installed."""
     groups: Callable[[nn.Module], list[dict[str, Any]]] | None = None
     """Parameter groups of a model; None: `parameter_groups`."""
     advice: str = ""
-    """What a person should know who trains with it, in a sentence."""
+    """One sentence of advice for training with it."""
 
 
 def settings_of(optimizer: Callable[..., Any], help_texts: Mapping[str, str], **defaults: Any) -> dict[str, Setting]:
-    """The settings of an optimizer class, read off its constructor; `defaults` overrides.
+    """The settings of an optimizer class, from its constructor's signature; `defaults` overrides.
 
     Raises:
         KeyError: a setting without a help text (a programmer's mistake).
@@ -82,7 +82,7 @@ def settings_of(optimizer: Callable[..., Any], help_texts: Mapping[str, str], **
 
 
 def _kind(annotation: Any) -> Any:
-    """The kind of a setting that may be None, by how its constructor declares it."""
+    """The kind of a setting that may be None, by its annotation."""
     words = str(annotation)
     for word, kind in (("bool", "switch"), ("str", "word"), ("dtype", "word"), ("float", "number"), ("int", "integer")):
         if word in words:

@@ -1,7 +1,7 @@
-"""The entries of the registry, one file a provenance; each file holds a tuple `SPECS`.
+"""The entries of the registry, one file for each source of optimizers; each file has a tuple `SPECS`.
 
-Nothing here is imported before an optimizer is asked for by name, and no optional library before one of its
-optimizers is built.
+Nothing here is imported before an optimizer is looked up by name, and no optional library before one of its optimizers
+is built.
 """
 
 from __future__ import annotations

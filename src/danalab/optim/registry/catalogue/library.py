@@ -1,7 +1,7 @@
 """Baselines from the library pytorch-optimizer (extra `baselines`), which is imported when one of them is built.
 
-An entry's defaults are its authors', or what language models are trained with where the library's differ from it. All
-of them are passed to the library's class, so that what is listed is what is used.
+An entry's defaults are its authors', or the usual ones for language models where the library's differ. All of them are
+passed to the library's class, so that the listed defaults are the ones that are used.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ FIXED = {"weight_decouple": True}
 Settings = dict[str, Setting]
 
 
-def _settings(**given: Any) -> Settings:
-    """name -> default, or (default, help) where the common text doesn't say what is meant."""
+def _settings(**defaults: Any) -> Settings:
+    """name -> default, or (default, help) where the shared help text does not fit."""
     found = {}
-    for name, value in {**given, "weight_decay": 0.0, "maximize": False}.items():
+    for name, value in {**defaults, "weight_decay": 0.0, "maximize": False}.items():
         is_pair = isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], str)
         default, text = value if is_pair else (value, HELP[name])
         found[name] = Setting(default, text, _KINDS.get(name, ""))
@@ -47,7 +47,7 @@ def _entry(
     fixed: tuple[str, ...] = (),
     **more: Any,
 ) -> OptimizerSpec:
-    """`fixed` are names of `FIXED` that the class takes."""
+    """`fixed`: the names of `FIXED` that the class takes."""
     constants = {key: FIXED[key] for key in fixed}
     return OptimizerSpec(
         name=name,
@@ -71,7 +71,7 @@ def _build(
     lr: float,
     **settings: Any,
 ) -> torch.optim.Optimizer:
-    """The library's optimizer for `params`, with the entry's defaults where `settings` say nothing."""
+    """The library's optimizer for `params`, with the entry's defaults for what `settings` lacks."""
     try:
         from danalab.optim.registry.catalogue import library_classes
     except ImportError as error:
@@ -93,14 +93,14 @@ def _tensors(groups: list[Any]) -> list[Any]:
 
 
 def _with_kinds(name: str, groups: list[Any], adamw_lr: float, weight_decay: float) -> list[dict[str, Any]]:
-    """Groups that say `use_muon`: by themselves, or because they are of matrices only, or of none."""
+    """Groups with `use_muon`: given, or inferred where a group has only matrices, or none."""
     if groups and not isinstance(groups[0], dict):
         groups = [{"params": groups}]
     found = []
     for group in groups:
         if group.get("kind") in ("experts", "router"):
-            # The library takes a stack for the matrix of a convolution, which would orthogonalise experts together; and
-            # it decays what is not orthogonalised only where the group says so.
+            # The library treats a stack as the matrix of a convolution, which would orthogonalise experts together; and
+            # it decays other parameters only where the group has a weight decay.
             group = {"weight_decay": weight_decay, **group, "use_muon": False}
         if "use_muon" not in group:
             are_matrices = {p.ndim > 1 for p in group["params"]}
@@ -323,8 +323,8 @@ SPECS = (
         _settings(
             betas=((0.9, 0.95), "matrices: momentum and second moment"),
             ns_steps=5,
-            adamw_lr=(None, "peak learning rate of what is not a matrix; none = lr"),
-            adamw_betas=((0.9, 0.999), "moments' rates of what is not a matrix"),
+            adamw_lr=(None, "peak learning rate of parameters that are not matrices; none = lr"),
+            adamw_betas=((0.9, 0.999), "moments' rates of parameters that are not matrices"),
             eps=1e-10,
             foreach=None,
         ),
@@ -343,8 +343,8 @@ SPECS = (
             nesterov=True,
             ns_steps=5,
             update_scale=("match_rms", "match_rms: root mean square 0.2, as AdamW's; preserve_norm: as Muon's"),
-            adamw_lr=(None, "peak learning rate of what is not a matrix; none = lr"),
-            adamw_betas=((0.9, 0.95), "moments' rates of what is not a matrix"),
+            adamw_lr=(None, "peak learning rate of parameters that are not matrices; none = lr"),
+            adamw_betas=((0.9, 0.95), "moments' rates of parameters that are not matrices"),
             eps=1e-10,
             foreach=None,
         ),

@@ -1,5 +1,4 @@
-"""Classes of pytorch-optimizer, with what keeps some from being copied, or from going on exactly where they were
-stopped, put right.
+"""Classes of pytorch-optimizer, with corrections where one cannot be copied, or does not resume exactly.
 
 Imports the library; `danalab.optim.registry.catalogue.library` imports this when one of its optimizers is built.
 """
@@ -15,14 +14,14 @@ import torch
 from torch import Tensor
 
 TRAINING_WEIGHTS = "training_weights"
-"""State while a schedule-free optimizer is switched to its averages: the weights that it trains at."""
+"""State key while a schedule-free optimizer is switched to its averages: the training weights."""
 
 
 class ExactSwitch:
-    """Schedule-free optimizers that come back from `eval()` to the very weights they left.
+    """Schedule-free optimizers whose `train()` restores exactly the weights before `eval()`.
 
-    The library computes the training weights back from the averages, which rounds: a run would depend on how often it
-    was evaluated and saved. Here they are kept beside (one copy, from `eval()` to `train()`).
+    The library recomputes the training weights from the averages, which rounds: a run would depend on how often it is
+    evaluated and saved. Here they are stored (one copy, from `eval()` to `train()`).
     """
 
     optional_state = (TRAINING_WEIGHTS,)
@@ -40,7 +39,7 @@ class ExactSwitch:
 
     @torch.no_grad()
     def train(self) -> None:
-        """Switch back to the weights that are trained."""
+        """Switch back to the training weights."""
         super().train()  # pyright: ignore[reportAttributeAccessIssue]
         for group in self.param_groups:
             for p in group["params"]:
@@ -58,9 +57,9 @@ class ScheduleFreeSGD(ExactSwitch, pytorch_optimizer.ScheduleFreeSGD):
 
 
 class Prodigy(pytorch_optimizer.Prodigy):
-    """The library's; its two sums over all coordinates can be taken over ranks, and come back from checkpoints.
+    """The library's; its two sums over all coordinates can be completed over ranks and restored from checkpoints.
 
-    `sum_over` says of each parameter that is a part of a larger one over which process groups its sums are completed.
+    `sum_over`: for each parameter that is a shard, the process groups over which its sums are completed.
     """
 
     sum_over: Mapping[Tensor, tuple[Any, ...]] = {}
@@ -96,7 +95,7 @@ class Prodigy(pytorch_optimizer.Prodigy):
 
 
 class ADOPT(pytorch_optimizer.ADOPT):
-    """The library's, with a bound of the normalised gradient that can be pickled: t^(1/4) too."""
+    """The library's, with its bound of the normalised gradient, t^(1/4), as a function that can be pickled."""
 
     def __init__(self, params: Any, **settings: Any):
         super().__init__(params, clip_lambda=_fourth_root, **settings)

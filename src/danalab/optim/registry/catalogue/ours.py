@@ -6,11 +6,19 @@ from typing import Any
 
 import torch
 
-from danalab.optim.elementwise.adamw_decaying_wd import AdamWDecayingWD
-from danalab.optim.elementwise.adana import ADana, DanaMK4, DanaStar, DanaStarMK4
-from danalab.optim.elementwise.ademamix import AdEMAMix, AdEMAMixDecayingWD
-from danalab.optim.elementwise.auto_dana import AutoDana
-from danalab.optim.elementwise.dana import Dana, SignDana
+from danalab.optim.core import DecayingOptimizer, LogTimeOptimizer
+from danalab.optim.elementwise import (
+    AdamWDecayingWD,
+    ADana,
+    AdEMAMix,
+    AdEMAMixDecayingWD,
+    AutoDana,
+    Dana,
+    DanaMK4,
+    DanaStar,
+    DanaStarMK4,
+    SignDana,
+)
 from danalab.optim.matrix.hybrid import model_groups
 from danalab.optim.matrix.manau import Manau
 from danalab.optim.matrix.muon import DMuon, Muon
@@ -20,15 +28,18 @@ from danalab.optim.snoo import SNOO
 from danalab.optim.sophia import SophiaG
 
 
-def _dana(name: str, optimizer: type, summary: str, reference: str = "arXiv 2602.05298") -> OptimizerSpec:
+def _elementwise(
+    name: str, optimizer: type, summary: str, reference: str = "arXiv 2602.05298", **help_texts: str
+) -> OptimizerSpec:
+    """An entry of a class of `danalab.optim.elementwise`; `help_texts` for settings whose shared text does not fit."""
     return OptimizerSpec(
         name=name,
         summary=summary,
         reference=reference,
         build=optimizer,
-        settings=settings_of(optimizer, HELP),
-        decay="independent",
-        log_time=True,
+        settings=settings_of(optimizer, {**HELP, **help_texts}),
+        decay="independent" if issubclass(optimizer, DecayingOptimizer) else "coupled",
+        log_time=issubclass(optimizer, LogTimeOptimizer),
     )
 
 
@@ -67,37 +78,30 @@ _OUTER = {name: setting for name, setting in settings_of(SNOO, {**HELP, "inner":
 _AVERAGES = "rates of the fast momentum, the second moment and the slow momentum"
 
 SPECS = (
-    OptimizerSpec(
-        name="adamw-decaying-wd",
-        summary="AdamW with independent, decaying weight decay",
-        reference="arXiv 2602.05298",
-        build=AdamWDecayingWD,
-        settings=settings_of(AdamWDecayingWD, HELP),
-        decay="independent",
+    _elementwise("adamw-decaying-wd", AdamWDecayingWD, "AdamW with independent, decaying weight decay"),
+    _elementwise(
+        "ademamix",
+        AdEMAMix,
+        "Adam with a second, slow momentum mixed in",
+        "Pagliardini, Ablin and Grangier 2024, arXiv 2409.03137",
+        betas=_AVERAGES,
     ),
-    OptimizerSpec(
-        name="ademamix",
-        summary="Adam with a second, slow momentum mixed in",
-        reference="Pagliardini, Ablin and Grangier 2024, arXiv 2409.03137",
-        build=AdEMAMix,
-        settings=settings_of(AdEMAMix, {**HELP, "betas": _AVERAGES}),
-        decay="coupled",
+    _elementwise(
+        "ademamix-decaying-wd",
+        AdEMAMixDecayingWD,
+        "AdEMAMix with independent, decaying weight decay",
+        "arXiv 2409.03137, 2602.05298",
+        betas=_AVERAGES,
     ),
-    OptimizerSpec(
-        name="ademamix-decaying-wd",
-        summary="AdEMAMix with independent, decaying weight decay",
-        reference="arXiv 2409.03137, 2602.05298",
-        build=AdEMAMixDecayingWD,
-        settings=settings_of(AdEMAMixDecayingWD, {**HELP, "betas": _AVERAGES}),
-        decay="independent",
+    _elementwise("adana", ADana, "AdamW in logarithmic time, with damped long momentum"),
+    _elementwise("dana-mk4", DanaMK4, "ADana with its momentum's signal-to-noise ratio clipped"),
+    _elementwise("dana-star", DanaStar, "ADana with an effective time for each coordinate"),
+    _elementwise("dana-star-mk4", DanaStarMK4, "ADana with both: an effective time for each coordinate, and the clip"),
+    _elementwise("dana", Dana, "ADana without normalisation, for linear problems", "arXiv 2602.05298, 2505.16098"),
+    _elementwise(
+        "sign-dana", SignDana, "ADana with signs instead of its normalisation", "arXiv 2602.05298, 1802.04434"
     ),
-    _dana("adana", ADana, "AdamW in logarithmic time, with damped long momentum"),
-    _dana("dana-mk4", DanaMK4, "ADana with its momentum's signal-to-noise ratio clipped"),
-    _dana("dana-star", DanaStar, "ADana with a clock for each coordinate"),
-    _dana("dana-star-mk4", DanaStarMK4, "ADana with both: a clock for each coordinate, and the clip"),
-    _dana("dana", Dana, "ADana without normalisation, for linear problems", "arXiv 2602.05298, 2505.16098"),
-    _dana("sign-dana", SignDana, "ADana with signs in place of its normalisation", "arXiv 2602.05298, 1802.04434"),
-    _dana("auto-dana", AutoDana, "ADana that chooses kappa by its momentum's signal-to-noise ratio"),
+    _elementwise("auto-dana", AutoDana, "ADana that chooses kappa by its momentum's signal-to-noise ratio"),
     OptimizerSpec(
         name="snoo",
         summary="AdamW with an outer Nesterov step every k of its steps",

@@ -13,9 +13,9 @@ from danalab.optim.registry.spec import OptimizerSpec, settings_of
 
 
 def _adamw(params: Any, lr: float, **settings: Any) -> torch.optim.Optimizer:
-    """torch's AdamW with the ladder's defaults; its fused kernel unless told otherwise, on any device that has it."""
+    """torch's AdamW with the ladder's defaults, and its fused kernel unless `fused` or `foreach` is given."""
     settings = {"weight_decay": 0.0, **settings}
-    if not any(settings.get(way) is not None for way in ("fused", "foreach")) and not settings.get("differentiable"):
+    if not any(settings.get(flag) is not None for flag in ("fused", "foreach")) and not settings.get("differentiable"):
         settings["fused"] = True
     try:
         return torch.optim.AdamW(params, lr=lr, **settings)
@@ -46,7 +46,7 @@ def _entry(
 _TEXTS = {
     "sgd": {
         "momentum": "rate of the momentum, a sum of gradients",
-        "dampening": "a new gradient is weighed by 1 - dampening",
+        "dampening": "a new gradient is weighted by 1 - dampening",
         "nesterov": "look ahead by one step of momentum",
         "weight_decay": "weight decay, added to the gradient: also part of the momentum",
     },
