@@ -101,7 +101,7 @@ def test_plan_counts_experts_and_learns_at_the_size_that_is_active(capsys):
         (["--n-shared-experts", "-1"], "--n-shared-experts -1"),
         (["--shared-expert-gate"], "there are no shared experts"),
         (["--load-balance-loss", "-1"], "load_balance_loss must be"),
-        (["--expert-parallel"], "there is one rank only"),
+        (["--expert-parallel"], "there is only one rank"),
         (["--expert-parallel", "--nproc", "2", "--distributed-backend", "zero"], "fsdp or ddp, here it is zero"),
         (["--expert-parallel", "--nproc", "3", "--global-batch", "3"], "8 experts cannot be divided among 3 ranks"),
         (

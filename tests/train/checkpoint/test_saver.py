@@ -69,7 +69,7 @@ def test_a_disk_that_stays_full_costs_a_checkpoint_and_not_the_run(store, caplog
     saver.save(2, {"w": torch.ones(3)}, {})
     for _ in range(3):
         saver.poll()
-    assert caplog.text.count("training goes on") == 1
+    assert caplog.text.count("training continues") == 1
     assert [path.name for path in store.folder.iterdir()] == ["step-00000001"]
     saver.save(3, {"w": torch.ones(3)}, {}, wait=True)
     assert store.steps() == [1, 3]
@@ -162,7 +162,7 @@ def test_what_arrives_from_a_local_disk_is_compared(tmp_path, monkeypatch):
     (tmp_path / "to").mkdir()
     (tmp_path / "from" / "a").write_bytes(b"tensor")
     monkeypatch.setattr(local_disk, "sha256", lambda path: "another")
-    with pytest.raises(OSError, match="what arrived is not what was sent"):
+    with pytest.raises(OSError, match="the copy differs from"):
         local_disk.copy_files(tmp_path / "from", tmp_path / "to")
 
 

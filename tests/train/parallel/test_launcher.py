@@ -115,12 +115,12 @@ if rank == 1 and not os.path.exists({str(died)!r}):
     os.kill(os.getpid(), signal.SIGKILL)
 """
     assert launch(script, 3, WORKERS) == 0
-    assert caplog.messages == ["worker 1 was killed by SIGKILL; it is started again"]
+    assert caplog.messages == ["worker 1 was killed by SIGKILL; it is restarted"]
 
 
 def test_a_run_ends_as_its_first_worker_does_whatever_became_of_the_others(launch, caplog):
     assert launch("sys.exit(0 if rank == 0 else 1)", 2, WORKERS) == 0
     assert caplog.messages[-1] == "worker 1 failed (code 1); the run ended without it"
-    assert sum("started again" in message for message in caplog.messages) == launcher.RESTARTS
+    assert sum("restarted" in message for message in caplog.messages) == launcher.RESTARTS
     with pytest.raises(LostRankError, match="rank 0 failed with exit code 1"):
         launch("sys.exit(1 if rank == 0 else 0)", 2, WORKERS)

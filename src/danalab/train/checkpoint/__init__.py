@@ -1,1 +1,1 @@
-"""Checkpoints: what is committed and verifies is there; everything else does not exist."""
+"""Checkpoints: written by all ranks beside training, committed atomically, verified before they are read."""

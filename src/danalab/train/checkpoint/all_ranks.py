@@ -11,10 +11,10 @@ T = TypeVar("T")
 
 
 def run_on_all_ranks(world: World, work: Callable[[], T]) -> list[T]:
-    """Do `work` on all ranks; what each found, in order of ranks. Collective.
+    """Run `work` on all ranks; returns the results of all, in order of ranks. Collective.
 
     Raises:
-        Exception: what the first rank that failed met, on all ranks.
+        Exception: that of the first rank that failed, on all ranks.
     """
     if world.size == 1:
         return [work()]
@@ -31,7 +31,7 @@ def run_on_all_ranks(world: World, work: Callable[[], T]) -> list[T]:
 
 
 def _portable(error: Exception, rank: int) -> Exception:
-    """An error that survives the way to other ranks, and says where it happened: where it says itself, there."""
+    """The error in a picklable form that names its rank (the error's own `rank` if it has one)."""
     rank = getattr(error, "rank", rank)
     if isinstance(error, OSError):
         return OSError(error.errno, f"{error.strerror or error} (rank {rank})", error.filename)

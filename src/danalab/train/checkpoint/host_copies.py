@@ -1,7 +1,6 @@
-"""The moment of a checkpoint, kept in host memory while training goes on.
+"""Copies of a checkpoint's tensors in host memory, so that training continues while they are written.
 
-Every rank copies its own shards, and of what several ranks hold alike only its share: no byte is copied or written
-twice, however many replicas there are.
+Each rank copies its own shards and a share of replicated tensors: no byte is copied or written twice.
 """
 
 from __future__ import annotations
@@ -18,17 +17,17 @@ from danalab.train.parallel.world import World
 
 
 class HostCopies:
-    """Host copies of named tensors; memory is kept from one checkpoint to the next."""
+    """Host copies of named tensors; their memory is reused by the next checkpoint."""
 
     def __init__(self, world: World):
         self._world = world
-        # Kept from save to save: fresh memory of this size would be paged in anew each time.
+        # Reused, because newly allocated memory of this size would have to be paged in each time.
         self._copies: dict[str, Tensor] = {}
         self._specs: dict[str, Any] = {}
         self._shards: dict[str, TensorShard] = {}
 
     def take(self, tensors: Mapping[str, SavedTensor]) -> None:
-        """Copy this rank's share of `tensors` as they are now; returns when they are copied."""
+        """Copy this rank's share of `tensors`; returns when it is copied."""
         share: dict[str, Any] = share_of(tensors, self._world)
         self._copies = {name: self._copies[name] for name in share if name in self._copies}
         self._specs = {name: value._spec for name, value in share.items() if _is_sharded(value)}
@@ -57,15 +56,15 @@ class HostCopies:
             return found
         from torch.distributed.tensor import DTensor
 
-        # Not DTensor.from_local, which would move the copy back to where its mesh computes.
+        # Not DTensor.from_local, which would move the copy to the device of the mesh.
         sharded = {name: DTensor(self._copies[name], spec, requires_grad=False) for name, spec in self._specs.items()}
         return found | sharded
 
 
 def share_of(tensors: Mapping[str, SavedTensor], world: World) -> dict[str, SavedTensor]:
-    """Those of `tensors` that this rank writes: its shards and parts, and an even part of what is replicated.
+    """The tensors that this rank writes: its shards, and an equal share of replicated tensors.
 
-    All ranks call it with the same names and shapes, and together they have everything once.
+    All ranks call it with the same names and shapes; each tensor is in the share of exactly one rank.
     """
     if world.size == 1:
         return dict(tensors)
@@ -84,13 +83,13 @@ def share_of(tensors: Mapping[str, SavedTensor], world: World) -> dict[str, Save
 
 
 def _copies(value: Tensor, world: World) -> tuple[int, int]:
-    """(how many ranks hold the same part of a tensor, which of them this one is)."""
+    """(number of ranks that hold the same part of a tensor, index of this rank among them)."""
     if not _is_sharded(value):
         return world.size, world.rank
     mesh: Any = value.device_mesh  # pyright: ignore[reportAttributeAccessIssue]
     at = mesh.get_coordinate()
     if mesh.size() != world.size or at is None:
-        return 1, 0  # copies that this mesh does not show: torch finds and drops them
+        return 1, 0  # copies outside this mesh: torch deduplicates them
     copies, place = 1, 0
     for dim, placement in enumerate(value.placements):  # pyright: ignore[reportAttributeAccessIssue]
         if placement.is_replicate():

@@ -1,7 +1,7 @@
-"""A node's own disk on the way to the run folder: tensors are written there first, then copied over and checked.
+"""Staging on a node's local disk: tensors are written there first, then copied to the run folder and compared.
 
-Network file systems take many small writes badly and one long copy well. The run folder is where a checkpoint is
-committed; what lies on the local disk is never read by a resumed run.
+Network file systems are slow at many small writes and fast at one long copy. Checkpoints are committed in the run
+folder; a resumed run never reads the local disk.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ Writer = Callable[[Mapping[str, SavedTensor], Path], None]
 
 
 def local_folder(given: Path | None, run: Path, rank: int) -> Path | None:
-    """This rank's folder on the local disk: below `given`, or $SLURM_TMPDIR; None where there is neither.
+    """This rank's folder on the local disk, below `given` or $SLURM_TMPDIR; None without either.
 
-    Runs that share a node do not meet: the folder's name has the run's whole path in it.
+    The folder's name contains a hash of the run's path, so that runs on the same node do not collide.
 
     Raises:
         UserError: `given` is not a folder that can be written.
@@ -44,18 +44,18 @@ def local_folder(given: Path | None, run: Path, rank: int) -> Path | None:
 
 
 class LocalDisk:
-    """Writes as `write` does, by way of `folder`; where that fails it says so, and writes straight from then on."""
+    """Writes through `folder`; if that fails it warns, and writes directly from then on."""
 
     def __init__(self, folder: Path, write: Writer, world: World):
         """Args:
-        folder: this rank's own; emptied here.
-        write: collective, as `tensors.write`.
+        folder: this rank's; deleted here.
+        write: as `tensors.write`; collective.
         world: its `control` group is used.
         """
         self.folder = folder
         self._write, self._world = write, world
         self._in_use = True
-        shutil.rmtree(folder, ignore_errors=True)  # of a process that was killed
+        shutil.rmtree(folder, ignore_errors=True)  # left by a killed process
 
     def __call__(self, tensors: Mapping[str, SavedTensor], target: Path) -> None:
         """Write `tensors` into `target`. Collective.
@@ -67,7 +67,7 @@ class LocalDisk:
             try:
                 staged = self._stage(tensors)
             except Exception as error:
-                # On all ranks alike: what one meets, all are told.
+                # On all ranks: `run_on_all_ranks` raises on all of them.
                 self._in_use = False
                 log.warning(
                     "local checkpoint folder %s cannot be used: %s; from now on checkpoints go to the run folder",
@@ -96,18 +96,18 @@ class LocalDisk:
 
 
 def copy_files(source: Path, target: Path) -> None:
-    """Copy every file of `source` into `target`, and compare what arrived.
+    """Copy every file of `source` into `target` and compare the copies.
 
     Raises:
-        OSError: `target` cannot be written, or holds something else than was sent.
+        OSError: `target` cannot be written, or a copy differs.
     """
     for file in sorted(source.iterdir()):
-        arrived, sent = target / file.name, hashlib.sha256()
-        with open(file, "rb") as incoming, open(arrived, "wb") as outgoing:
+        copy, sent = target / file.name, hashlib.sha256()
+        with open(file, "rb") as incoming, open(copy, "wb") as outgoing:
             while block := incoming.read(1 << 22):
                 sent.update(block)
                 outgoing.write(block)
             outgoing.flush()
             os.fsync(outgoing.fileno())
-        if sha256(arrived) != sent.hexdigest():
-            raise OSError(errno.EIO, f"what arrived is not what was sent from {file}", str(arrived))
+        if sha256(copy) != sent.hexdigest():
+            raise OSError(errno.EIO, f"the copy differs from {file}", str(copy))

@@ -1,8 +1,8 @@
 """An optimizer's state_dict as flat, named tensors plus plain values for JSON, and back.
 
 optim.NAME.exp_avg          a tensor of the state of parameter NAME
-optim.NAME.Q.0              one within a list, as some preconditioners have; the plain values say where it belongs
-optim_extra.KEY             one that belongs to no parameter
+optim.NAME.Q.0              a tensor within a list; the plain values say where it belongs
+optim_extra.KEY             a tensor that belongs to no parameter
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _TENSOR, _TUPLE, _PAIRS = "__tensor__", "__tuple__", "__pairs__"
 
 
 def flatten(state_dict: Mapping[str, Any], names: Sequence[str]) -> tuple[dict[str, SavedTensor], dict[str, Any]]:
-    """(tensors, or parts of them, by flat name; everything else).
+    """(tensors or shards by flat name; plain values).
 
     Args:
         names: of the parameters, in the order of the groups.
     Raises:
-        UserError: a value that is neither a tensor nor plain; names it.
+        UserError: a value is neither a tensor nor plain.
     """
     tensors: dict[str, SavedTensor] = {}
     plain: dict[str, dict[str, Any]] = {}
@@ -64,12 +64,12 @@ def unflatten(
     groups: Sequence[Mapping[str, Any]],
     tensor: Callable[[str, str | None], SavedTensor],
 ) -> dict[str, Any]:
-    """A state_dict again.
+    """The state_dict that was flattened.
 
     Args:
         stored: flat names of all tensors of the checkpoint.
-        groups: `param_groups` of the optimizer that is to load it.
-        tensor: (flat name, name of the parameter or None) -> the tensor, or this rank's part of it.
+        groups: `param_groups` of the optimizer that loads it.
+        tensor: (flat name, name of the parameter or None) -> the tensor, or this rank's shard of it.
     """
     place = {name: index for index, name in enumerate(meta["names"])}
     state: dict[int, dict[str, Any]] = {}

@@ -1,8 +1,7 @@
-"""Saving beside training: tensors are copied to host memory, and a thread writes and commits the copy.
+"""Asynchronous saving: tensors are copied to host memory, and a thread writes and commits the copy.
 
-Training waits for the copy only (and for a previous save that still runs). A save that a disk refuses is told and tried
-once more from the same copy, at once and by the same thread: with several ranks it fails or succeeds for all of them,
-and their threads meet again. It never touches what was committed before.
+Training waits only for the copy (and for a previous save that still runs). A save that fails is reported and retried
+once from the same copy by the same thread; it fails or succeeds on all ranks. Committed checkpoints are never touched.
 """
 
 from __future__ import annotations
@@ -30,14 +29,14 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Retention:
-    """Which checkpoints stay when a newer one is committed."""
+    """Which checkpoints are kept when a newer one is committed."""
 
     keep_last: int = 2
-    """The newest."""
+    """Number of newest checkpoints."""
     keep_every: int = 0
     """Multiples of this; 0: none."""
     keep_steps: Mapping[int, str | None] = field(default_factory=dict)
-    """These steps, with a name for each that has one."""
+    """These steps, and their names if they have one."""
 
 
 @dataclass
@@ -45,14 +44,14 @@ class _Job:
     step: int
     meta: dict[str, Any]
     before: Callable[[], None]
-    held_up: float
+    blocked: float
     error: Exception | None = None
-    """Why it failed for good."""
+    """Why the retry failed."""
     reported: bool = False
 
 
 class Saver:
-    """Writes the checkpoints of one run, at most one at a time."""
+    """Writes the checkpoints of a run, one at a time."""
 
     def __init__(
         self,
@@ -65,16 +64,16 @@ class Saver:
         write: Callable[[Mapping[str, SavedTensor], Path], None] | None = None,
     ):
         """Args:
-        world: all ranks make a saver, and call it at the same steps.
-        local_folder: this rank's folder on a fast disk, by way of which the tensors go.
-        write: `write(tensors, folder)` puts the tensors on disk; default `tensors.write`.
+        world: all ranks construct a saver and save at the same steps.
+        local_folder: this rank's folder on a fast disk, where tensors are staged.
+        write: `write(tensors, folder)` writes the tensors; default `tensors.write`.
         """
         self.store = store
         self.committed: int | None = None
-        """Newest step that is safe, by this process's knowledge."""
+        """Newest step that this process knows to be committed."""
         self._retention = retention
         self._asynchronous = asynchronous
-        # Collectives of the thread must not meet those of training: it has a group of its own.
+        # Collectives of the thread must not mix with those of training: it has its own group.
         self._world = replace(world, control=world.background)
         self._write = write or partial(flat.write, world=self._world)
         if local_folder is not None:
@@ -92,25 +91,25 @@ class Saver:
         before: Callable[[], None] = lambda: None,
         wait: bool = False,
     ) -> float:
-        """Save `tensors` as they are now; returns the seconds that the caller was held up.
+        """Save `tensors`; returns the seconds that the caller was blocked.
 
         Args:
-            meta: goes to meta.json; rank 0's, but for "random", which is kept of every rank. Not to be changed.
-            before: what has to be on the disk before this is committed; an OSError of it fails the save. Called beside
-                training.
-            wait: return when it is committed.
+            meta: content of meta.json; that of rank 0, and "random" of every rank. Must not be changed afterwards.
+            before: called in the thread before the commit, to write what the checkpoint depends on; its OSError fails
+                the save.
+            wait: return when the checkpoint is committed.
         Raises:
             UserError: with `wait`, the save failed.
         """
         start = time.perf_counter()
         if step == self.committed or (self._job is not None and self._job.step == step):
-            if wait:  # it is there, or on its way
+            if wait:  # it exists, or is being written
                 self.drain()
             return time.perf_counter() - start
         self._finish_thread()
         self._report()
         self._copies.take(tensors)
-        self._job = job = _Job(step, meta, before, held_up=time.perf_counter() - start)
+        self._job = job = _Job(step, meta, before, blocked=time.perf_counter() - start)
         self._thread = threading.Thread(target=self._run, args=(job,), name="danalab-checkpoint")
         self._thread.start()
         if wait:
@@ -120,7 +119,7 @@ class Saver:
         return time.perf_counter() - start
 
     def poll(self) -> None:
-        """Look after the background save: say that it failed. Call once a step; costs nothing."""
+        """Report a failed background save. Call once a step; costs nothing."""
         if not self._is_running():
             self._finish_thread()
             self._report()
@@ -129,7 +128,7 @@ class Saver:
         """Wait until the last save is committed.
 
         Raises:
-            UserError: it failed; names the last good checkpoint.
+            UserError: it failed; the message names the last good checkpoint.
         """
         self._finish_thread()
         job, self._job = self._job, None
@@ -137,12 +136,12 @@ class Saver:
             raise UserError(self._complaint(job.step, job.error)) from job.error
 
     def _report(self) -> None:
-        # The job stays: ranks hear of its end at different steps, and must do the same when they save or end.
+        # The job is kept: ranks see its end at different steps, and must act alike when they save or end.
         job = self._job
         if job is not None and job.error is not None and not job.reported:
             job.reported = True
             complaint = self._complaint(job.step, job.error)
-            self._warn(f"{complaint}; training goes on, the next checkpoint will be tried in its turn")
+            self._warn(f"{complaint}; training continues, and so do later checkpoints")
 
     def _run(self, job: _Job) -> None:
         start = time.perf_counter()
@@ -156,9 +155,7 @@ class Saver:
             self.committed = job.step
             seconds = time.perf_counter() - start
             if self._world.is_main:
-                log.info(
-                    "checkpoint of step %d: %.2f s, training was held up for %.3f s", job.step, seconds, job.held_up
-                )
+                log.info("checkpoint of step %d: %.2f s, training waited %.3f s", job.step, seconds, job.blocked)
                 self._keep_and_prune(job.step)
         except Exception as error:
             job.error = error
@@ -196,6 +193,6 @@ class Saver:
 
     def _complaint(self, step: int, error: Exception) -> str:
         good = (
-            f"the last good one is {self.store.path(self.committed)}" if self.committed is not None else "none is safe"
+            f"the last good one is {self.store.path(self.committed)}" if self.committed is not None else "there is none"
         )
         return f"checkpoint of step {step} in {self.store.folder} could not be written: {error}; {good}"

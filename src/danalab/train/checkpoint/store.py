@@ -1,15 +1,15 @@
-"""The folder of checkpoints, and the protocol that makes a checkpoint whole or absent.
+"""The folder of checkpoints, and the protocol that makes a checkpoint either complete or absent.
 
     checkpoints/step-00001000/   *.distcp, .metadata    tensors
-                                 meta.json              everything that is no tensor
+                                 meta.json              everything that is not a tensor
                                  manifest.json          size and SHA-256 of each file above
                                  COMMIT                 SHA-256 of manifest.json; written last
 
 Writing: files, fsync of each, manifest.json, fsync, COMMIT by temporary file + fsync + rename. Only then may an older
-one be deleted, and its COMMIT goes first. Reading: newest first, only what has a COMMIT, and every hash is checked.
+checkpoint be deleted, its COMMIT first. Reading: newest first, only with a COMMIT, every hash is checked.
 
-With several ranks each writes, syncs and hashes its own files; rank 0 commits when all are done, and if one fails, none
-of it is there. A symbolic link in the folder gives a checkpoint a name, and keeps it.
+Each rank writes, syncs and hashes its own files; rank 0 commits when all are done, and removes everything if one fails.
+A symbolic link in the folder names a checkpoint and keeps it from being deleted.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ _STEP = re.compile(r"step-(\d{8,})")
 
 
 class DamagedCheckpointError(UserError):
-    """A checkpoint that is not what was written; the message says what differs."""
+    """A checkpoint differs from what was written; the message says where."""
 
 
 @dataclass(frozen=True)
 class PassedOver:
-    """A checkpoint that could not be used, and why."""
+    """A checkpoint that cannot be used, and why."""
 
     path: Path
     reason: str
@@ -55,23 +55,23 @@ class CheckpointStore:
     """The checkpoints of one run folder."""
 
     def __init__(self, folder: str | os.PathLike[str]):
-        """`folder`: the run folder's `checkpoints/`; made when first written to."""
+        """`folder`: `checkpoints/` of the run folder; created at the first write."""
         self.folder = Path(folder)
         self.damaged: set[int] = set()
-        """Steps whose checkpoints were found damaged, as far as this process knows."""
+        """Steps whose checkpoints this process found damaged."""
 
     def path(self, step: int) -> Path:
         """Folder of the checkpoint of a step, whether it exists or not."""
         return self.folder / f"step-{step:08d}"
 
     def steps(self) -> list[int]:
-        """Steps that are committed, ascending; nothing is verified."""
+        """Committed steps, ascending, without verification."""
         return sorted(step for step, path in self._folders() if (path / COMMIT).is_file())
 
     # ---- writing ----
 
     def require_writable(self) -> None:
-        """Find out before anything is trained whether checkpoints can be written here.
+        """Check that checkpoints can be written here.
 
         Raises:
             UserError: they cannot.
@@ -91,14 +91,14 @@ class CheckpointStore:
         write_tensors: Callable[[Path], None],
         world: World = World.single(),  # noqa: B008 - frozen
     ) -> Path:
-        """Write and commit the checkpoint of `step`; one that is there already is replaced. Collective.
+        """Write and commit the checkpoint of `step`, replacing an existing one. Collective.
 
         Args:
-            meta: goes to meta.json; rank 0's.
-            write_tensors: writes this rank's files into the folder that it is given.
+            meta: content of meta.json; that of rank 0 is used.
+            write_tensors: writes this rank's files into the given folder.
             world: its `control` group is used.
         Raises:
-            OSError: the disk is full or not writable, for this rank or another; what was begun is removed, older
+            OSError: the disk is full or not writable for some rank; the incomplete checkpoint is removed, older
                 checkpoints are untouched.
         """
         target = self.path(step)
@@ -128,7 +128,7 @@ class CheckpointStore:
         return target
 
     def remove(self, step: int) -> None:
-        """Delete a checkpoint: its COMMIT first, so that half of it is never taken for a whole."""
+        """Delete a checkpoint, its COMMIT first, so that an incomplete one is never read."""
         target = self.path(step)
         if not target.exists():
             return
@@ -137,14 +137,14 @@ class CheckpointStore:
         shutil.rmtree(target)
 
     def prune(self, newest: int, keep_last: int, keep_every: int = 0, keep: Container[int] = ()) -> list[int]:
-        """Delete what retention does not keep, among the steps up to `newest`, which must be committed.
+        """Delete the checkpoints up to `newest` (which must be committed) that retention does not keep.
 
-        Kept are the `keep_last` newest that are not known to be damaged, multiples of `keep_every`, those in `keep`,
-        and those that have a name. Steps after `newest` are damaged ones that were passed over: they neither count nor
-        are touched, and will be replaced when training gets there again.
+        Kept are the `keep_last` newest that are not known to be damaged, multiples of `keep_every`, steps in `keep`,
+        and named ones. Steps after `newest` are damaged checkpoints that were passed over: they do not count and are
+        not deleted, and training will replace them.
 
         Returns:
-            The steps that were deleted. One that cannot be deleted is reported and left.
+            The deleted steps. A checkpoint that cannot be deleted is reported and kept.
         """
         steps = [step for step in self.steps() if step <= newest]
         last = [step for step in steps if step not in self.damaged][-keep_last:]
@@ -161,10 +161,10 @@ class CheckpointStore:
         return gone
 
     def name(self, step: int, name: str) -> None:
-        """Give a checkpoint a name: a symbolic link beside it; a name that is taken moves to this one.
+        """Name a checkpoint by a symbolic link beside it; an existing name moves to this checkpoint.
 
         Raises:
-            OSError: the file system has no symbolic links, or something that is no link has the name.
+            OSError: the file system has no symbolic links, or another file has the name.
         """
         link, temporary = self.folder / name, self.folder / f".{name}.new"
         if link.exists() and not link.is_symlink():
@@ -175,7 +175,7 @@ class CheckpointStore:
         fsync_folder(self.folder)
 
     def names(self) -> dict[str, int]:
-        """Names of checkpoints, and the steps that they mean."""
+        """Names of checkpoints -> their steps."""
         found = {}
         for link in self.folder.iterdir() if self.folder.is_dir() else ():
             match = _STEP.fullmatch(Path(os.readlink(link)).name) if link.is_symlink() else None
@@ -184,7 +184,7 @@ class CheckpointStore:
         return found
 
     def clean(self) -> None:
-        """Delete what killed processes left: folders without COMMIT, temporary files. Only for the run's owner."""
+        """Delete what killed processes left: folders without COMMIT, temporary files. Only while the run is locked."""
         for _, path in list(self._folders()):
             if not (path / COMMIT).is_file():
                 log.warning("removing %s: it was never committed", path)
@@ -195,7 +195,7 @@ class CheckpointStore:
                         left.unlink(missing_ok=True)
 
     def set_aside_after(self, step: int) -> list[Path]:
-        """Rename the checkpoints after `step`, so that a run that goes back there does not meet its other future."""
+        """Rename the checkpoints after `step`, so that a run that goes back to it does not read them."""
         moved = []
         for later, path in list(self._folders()):
             if later > step:
@@ -210,7 +210,7 @@ class CheckpointStore:
     # ---- reading ----
 
     def usable(self, report: Callable[[PassedOver], None]) -> Iterator[Path]:
-        """Committed checkpoints that verify, newest first; the others go to `report` as they are met."""
+        """Valid checkpoints, newest first; invalid ones are passed to `report`."""
         for step, path in sorted(self._folders(), reverse=True):
             reason = why_unusable(path)
             if reason is None:
@@ -229,10 +229,10 @@ class CheckpointStore:
 
 
 def commit(folder: Path, known: Mapping[str, Any] | None = None) -> None:
-    """Make a checkpoint exist: fsync its files, write the manifest, then COMMIT.
+    """Commit a checkpoint: fsync its files, write the manifest, then COMMIT.
 
     Args:
-        known: entries of files that are synced and hashed already.
+        known: manifest entries of files that are synced and hashed already.
     """
     entries = dict(known or {})
     entries |= _entries(folder, [file for file in _files(folder) if str(file.relative_to(folder)) not in entries])
@@ -243,7 +243,7 @@ def commit(folder: Path, known: Mapping[str, Any] | None = None) -> None:
 
 
 def _entries(folder: Path, files: Iterable[Path]) -> dict[str, Any]:
-    """What the manifest says about `files`, which are on the disk when this returns."""
+    """The manifest entries of `files`, which are synced to disk."""
     entries = {}
     for file in files:
         descriptor = os.open(file, os.O_RDONLY)
@@ -256,12 +256,12 @@ def _entries(folder: Path, files: Iterable[Path]) -> dict[str, Any]:
 
 
 def _own_files(folder: Path, world: World) -> list[Path]:
-    """The files of tensors that this rank wrote; a process alone leaves all to `commit`."""
+    """The tensor files that this rank wrote; in a single process `commit` handles all files."""
     return sorted(folder.glob(f"__{world.rank}_*")) if world.size > 1 else []
 
 
 def why_unusable(folder: Path) -> str | None:
-    """Why a checkpoint must not be read, or None when it is committed and every file is as it was written."""
+    """Why a checkpoint must not be read; None if it is committed and verifies."""
     try:
         verify(folder)
     except UserError as error:

@@ -2,10 +2,10 @@
 
     model.NAME                   the model's state dict
     optim.NAME.exp_avg, ...      optimizer state, by the parameter's name
-    meta["optimizer"]            hyper-parameters of each group, and state that is no tensor
+    meta["optimizer"]            hyper-parameters of each group, and plain values of the state
 
-Written and read by torch.distributed.checkpoint: a checkpoint has no trace of how many ranks wrote it, or how the model
-was sharded, so that any number of ranks in any arrangement can read it.
+Written and read by torch.distributed.checkpoint: a checkpoint does not depend on the number of ranks and the sharding
+that wrote it, so any number of ranks can read it in any layout.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ def parameter_names(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[
 
 
 def collect(model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[dict[str, SavedTensor], dict[str, Any]]:
-    """(flat tensors, aliasing what training changes; plain values for meta.json).
+    """(flat tensors, which share memory with model and optimizer; plain values for meta.json).
 
-    Collective for an optimizer whose state is sharded in its own way: each rank gives its shards.
+    Collective for an optimizer with a sharding of its own: each rank returns its shards.
     """
     tensors: dict[str, SavedTensor] = {MODEL + name: value.detach() for name, value in model.state_dict().items()}
     state, plain = flatten(sharded_state_dict(optimizer), parameter_names(model, optimizer))
@@ -49,12 +49,12 @@ def collect(model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[dict[st
 
 
 def write(tensors: Mapping[str, SavedTensor], folder: Path, world: World = World.single()) -> None:  # noqa: B008 - frozen
-    """Write host tensors into `folder`; with several ranks, each those that it is given. Collective.
+    """Write host tensors into `folder`; each rank writes those it is given. Collective.
 
     Args:
         world: its `control` group is used.
     Raises:
-        OSError: the disk is full or not writable; on all ranks, if it is so for one.
+        OSError: the disk is full or not writable for some rank; raised on all ranks.
     """
     writer = _Writer(folder, sync_files=False)  # `commit` syncs them, with everything else
     alone = world.size == 1
@@ -81,18 +81,18 @@ def read(
     *,
     keep_settings: bool = False,
 ) -> None:
-    """Load a verified checkpoint in place: the optimizer first, the model last. Each rank reads what it holds.
+    """Load a verified checkpoint in place, the optimizer first. Each rank reads what it holds.
 
     Args:
         optimizer: None loads the model only.
         meta: the "optimizer" part of meta.json.
-        keep_settings: take moments and clocks, but not the hyper-parameters of the optimizer's groups.
+        keep_settings: load moments and step counts, but not the hyper-parameters of the optimizer's groups.
     Raises:
-        DamagedCheckpointError: the tensors cannot be read, or are not those of this model and optimizer.
+        DamagedCheckpointError: the tensors cannot be read, or do not belong to this model and optimizer.
     """
     try:
         stored = dcp.FileSystemReader(folder).read_metadata().state_dict_metadata
-        # The model's own tensors are the target: what is sharded stays sharded.
+        # The model's own tensors are the target, sharded or not.
         target = {MODEL + name: value.detach() for name, value in model.state_dict().items()}
         _require_same_model(folder, stored, target)
         if optimizer is not None and meta is not None:
@@ -100,7 +100,7 @@ def read(
         _load(target, folder)
     except DamagedCheckpointError:
         raise
-    except UserError as error:  # what the optimizer says of state that isn't its own
+    except UserError as error:  # raised by the optimizer for state that is not its own
         raise DamagedCheckpointError(f"{folder}: does not fit: {error}") from error
     except CheckpointException as error:
         raise DamagedCheckpointError(f"{folder}: its tensors cannot be read: {_cause(error)}") from error
@@ -182,7 +182,7 @@ def _load(target: Mapping[str, SavedTensor], folder: Path) -> None:
 
 
 class _Writer(dcp.FileSystemWriter):
-    """torch's, which says what the system said while it is known: an error loses its cause on its way to others."""
+    """torch's writer, raising the system's error: torch's errors lose their cause on the way to other ranks."""
 
     def write_data(self, plan: Any, planner: Any) -> Any:
         """Write this rank's files."""
@@ -194,14 +194,14 @@ class _Writer(dcp.FileSystemWriter):
 
 @contextlib.contextmanager
 def _quietly() -> Iterator[None]:
-    """torch warns of what we mean: that a process saves or loads by itself."""
+    """Without torch's warning that a process saves or loads alone, which is intended."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
         yield
 
 
 def _cause(error: CheckpointException) -> Exception:
-    """The failure inside: CheckpointException wraps it with the rank that met it."""
+    """The error inside a CheckpointException, which wraps it with its rank."""
     for wrapped in error.failures.values():
         inner = wrapped[0] if isinstance(wrapped, tuple) else wrapped
         if isinstance(inner, Exception):
@@ -210,7 +210,7 @@ def _cause(error: CheckpointException) -> Exception:
 
 
 def _system_error(error: BaseException | None) -> OSError | None:
-    """What the system said: torch answers a full disk with a complaint about positions in its archive."""
+    """The system's error in a chain: for a full disk torch raises an error about positions in its archive."""
     while error is not None and not isinstance(error, OSError):
         error = error.__cause__ or error.__context__
     return error

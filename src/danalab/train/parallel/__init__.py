@@ -1,4 +1,4 @@
-"""Many processes, one run: the world of ranks, the ways of sharing the model and its gradients, the launcher."""
+"""Parallel training: ranks and their layout, a strategy for each --distributed-backend, the launcher of --nproc."""
 
 from danalab.train.parallel.world import Layout, World, join, joined
 

@@ -1,7 +1,7 @@
-"""Sums of gradients over replicas, bucket by bucket, under way while the backward pass goes on.
+"""ddp: replicas whose gradients are summed in buckets during the backward pass.
 
-Which gradient travels at which place of which bucket depends on the model alone. So sums are taken in the same order in
-the first step of a job as in any other, and a resumed run repeats the undisturbed one to the last bit.
+The place of each gradient in the buckets depends on the model alone, so sums are taken in the same order in every step
+and a resumed run repeats an uninterrupted one bit for bit.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ BUCKET_MIB = 32.0
 
 
 class DDPStrategy(ParallelStrategy):
-    """ddp; experts may be shared out whole, while all else is on every rank."""
+    """Replicas; with expert parallelism each rank holds some of the experts, and everything else."""
 
     def build_model(self, config: ModelConfig, *, init: str | None, seed: int, device: torch.device) -> Decoder:
         if not self.world.layout.expert_parallel:
@@ -32,7 +32,7 @@ class DDPStrategy(ParallelStrategy):
         from danalab.models.parallel.experts import apply_expert_parallel
 
         assert self.world.mesh is not None
-        model = build_model(config, device="meta")  # no rank ever holds all experts
+        model = build_model(config, device="meta")  # no rank holds all experts
         apply_expert_parallel(model, config, self.world.mesh["replicate"])
         model.to_empty(device=device)
         model.init_weights(torch.Generator().manual_seed(seed), init)
@@ -40,7 +40,7 @@ class DDPStrategy(ParallelStrategy):
 
     def wrap(self, model: Decoder, compute_dtype: torch.dtype | None) -> None:
         assert self.world.mesh is not None
-        # Experts of this rank have seen the tokens of all: their gradients are the sum already.
+        # Experts receive the tokens of all ranks: their gradients are sums already.
         replicated = [p for p in model.parameters() if not isinstance(p, DTensor)]
         self._buckets = GradientBuckets(replicated, self.world.mesh.get_group("replicate"))
 
@@ -59,16 +59,16 @@ class GradientBuckets:
     def __init__(self, parameters: Sequence[Tensor], group: Any, bucket_mib: float = BUCKET_MIB):
         """Args:
         parameters: in the order of the forward pass.
-        group: the replicas.
-        bucket_mib: gradients that travel together [MiB].
+        group: the process group of the replicas.
+        bucket_mib: size of a bucket [MiB].
         """
         self._group = group
         self._buckets = _cut([p for p in parameters if p.requires_grad], bucket_mib * 2**20)
         self.holding = False
-        """While True, backward passes add to `p.grad` and send nothing."""
+        """While True, backward passes accumulate in `p.grad` and send nothing."""
         self._arrived = [0] * len(self._buckets)
         self._next = 0
-        self._flying: list[tuple[list[Tensor], Tensor, Any]] = []
+        self._in_flight: list[tuple[list[Tensor], Tensor, Any]] = []
         for index, bucket in enumerate(self._buckets):
             for p in bucket:
                 p.register_post_accumulate_grad_hook(partial(self._on_gradient, index))
@@ -77,7 +77,7 @@ class GradientBuckets:
         if self.holding:
             return
         self._arrived[index] += 1
-        # In the order of buckets, whatever the order of arrival: all ranks must send the same.
+        # In the order of buckets: all ranks must send the same.
         while self._next < len(self._buckets) and self._arrived[self._next] == len(self._buckets[self._next]):
             self._send()
 
@@ -88,24 +88,24 @@ class GradientBuckets:
         flat = torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).reshape(-1) for p in bucket])
         for p in bucket:
             p.grad = None
-        self._flying.append((bucket, flat, dist.all_reduce(flat, group=self._group, async_op=True)))
+        self._in_flight.append((bucket, flat, dist.all_reduce(flat, group=self._group, async_op=True)))
 
     @torch.no_grad()
     def finish(self) -> None:
-        """Send what has not been sent, and wait; `p.grad` are sums over ranks then."""
+        """Send the remaining buckets and wait; `p.grad` are sums over ranks afterwards."""
         while self._next < len(self._buckets):
             self._send()
-        for bucket, flat, work in self._flying:
+        for bucket, flat, work in self._in_flight:
             work.wait()
             for p, g in zip(bucket, flat.split([p.numel() for p in bucket]), strict=True):
                 p.grad = g.view_as(p)
-        self._flying.clear()
+        self._in_flight.clear()
         self._arrived = [0] * len(self._buckets)
         self._next = 0
 
 
 def _cut(parameters: Sequence[Tensor], most_bytes: float) -> list[list[Tensor]]:
-    """Buckets in the order in which a backward pass fills them: the last parameters first."""
+    """Buckets in the order in which a backward pass fills them: last parameters first."""
     buckets: list[list[Tensor]] = []
     size, kind = 0, None
     for p in reversed(parameters):

@@ -1,7 +1,7 @@
-"""Who started this process, as one of how many: read from what torchrun or srun left in the environment. No torch.
+"""This process's rank and number of ranks, from the environment variables of torchrun or srun. No torch.
 
 torchrun: RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT
-srun:     SLURM_PROCID, SLURM_NTASKS, SLURM_LOCALID; the first host of SLURM_STEP_NODELIST is everyone's meeting place
+srun:     SLURM_PROCID, SLURM_NTASKS, SLURM_LOCALID; rank 0 is on the first host of SLURM_STEP_NODELIST
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ FIRST_PORT, PORTS = 20000, 20000
 
 @dataclass(frozen=True)
 class Place:
-    """One process among those of a job."""
+    """A process among the processes of a job."""
 
     rank: int
     size: int
     local_rank: int
-    """Among those of this machine."""
+    """Among the processes of this machine."""
     address: str
     """Where rank 0 listens."""
     port: int
@@ -31,10 +31,10 @@ class Place:
 
 
 def find_place(environment: Mapping[str, str]) -> Place | None:
-    """The place that a launcher gave to this process; None for one that was started by itself.
+    """The place that a launcher gave to this process; None for a process without a launcher.
 
     Raises:
-        UserError: a variable that isn't a number, or without the others of its launcher.
+        UserError: a variable is not a number, or another variable of its launcher is missing.
     """
     if "RANK" in environment and "WORLD_SIZE" in environment:
         return Place(
@@ -45,7 +45,7 @@ def find_place(environment: Mapping[str, str]) -> Place | None:
             port=_number(environment, "MASTER_PORT") if "MASTER_PORT" in environment else FIRST_PORT,
             launcher="torchrun",
         )
-    # Only srun sets the list of a step's nodes: the shell of an sbatch or salloc job is one process, not one of many.
+    # Only srun sets the node list of a step: the shell of an sbatch or salloc job is a single process.
     if "SLURM_STEP_NODELIST" in environment and "SLURM_PROCID" in environment:
         size = _number(environment, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
         if size == 1:
@@ -57,7 +57,7 @@ def find_place(environment: Mapping[str, str]) -> Place | None:
             size=size,
             local_rank=_number(environment, "SLURM_LOCALID"),
             address=environment.get("MASTER_ADDR") or first_host(environment["SLURM_STEP_NODELIST"]),
-            # Jobs that share a machine must not meet at the same port.
+            # Jobs on the same machine need different ports.
             port=int(environment["MASTER_PORT"]) if environment.get("MASTER_PORT", "").isdigit()
             else FIRST_PORT + (job * 7 + step) % PORTS,
             launcher="srun",
@@ -69,7 +69,7 @@ def first_host(nodes: str) -> str:
     """The first host of SLURM's compressed list: "gpu[03-05,9],login" -> "gpu03".
 
     Raises:
-        UserError: not such a list.
+        UserError: not a list of hosts.
     """
     match = re.match(r"([^\[,\s]+)(?:\[(\d+)[^\]]*\]([^\[,\s]*))?(?=,|$)", nodes.strip())
     if match is None:
@@ -88,4 +88,4 @@ def _number(environment: Mapping[str, str], *names: str) -> int:
             if not environment[name].isdigit():
                 raise UserError(f"{name}={environment[name]!r} in the environment: not a number; was it set by hand?")
             return int(environment[name])
-    raise UserError(f"{names[0]} is missing from the environment that a launcher left; start all ranks the same way")
+    raise UserError(f"{names[0]} is missing from the environment; start all ranks with the same launcher")

@@ -17,19 +17,19 @@ from danalab.train.parallel.world import World
 
 
 class FSDPStrategy(ParallelStrategy):
-    """fsdp, with whole replicas (HSDP) and tensor parallelism where the mesh has these dimensions."""
+    """Sharded parameters; replicas and tensor parallelism where the mesh has these dimensions."""
 
     def __init__(self, world: World):
         super().__init__(world)
         self.loss_factor = float(world.dp_size)  # FSDP averages
         self._experts: list[nn.Module] = []
-        """Whose weights are shared out whole, and not by FSDP."""
+        """Modules whose experts are distributed over ranks, without FSDP."""
 
     def build_model(self, config: ModelConfig, *, init: str | None, seed: int, device: torch.device) -> Decoder:
         from danalab.models.parallel.tensor import apply_tensor_parallel
 
         self._init = (init, seed, device)
-        model = build_model(config, device="meta")  # no rank ever holds a whole model
+        model = build_model(config, device="meta")  # no rank holds the whole model
         assert self.world.mesh is not None
         if self.world.tp_size > 1:
             apply_tensor_parallel(model, self.world.mesh["tp"])
@@ -45,7 +45,7 @@ class FSDPStrategy(ParallelStrategy):
         mesh = self.world.mesh
         assert mesh is not None
         names = tuple(name for name in ("replicate", "shard") if name in (mesh.mesh_dim_names or ()))
-        # Inputs stay as they are: a cast would also hit the table of rotary positions.
+        # Inputs are not cast: that would include the table of rotary positions.
         policy = MixedPrecisionPolicy(
             param_dtype=compute_dtype,
             reduce_dtype=None if compute_dtype is None else torch.float32,
@@ -64,7 +64,7 @@ class FSDPStrategy(ParallelStrategy):
         model.init_weights(torch.Generator().manual_seed(seed), init)
         for module in self._experts:
             for p in module.parameters():
-                # Tokens of all ranks were here, so this is the sum already, of losses that were made for a mean.
+                # Experts receive the tokens of all ranks, so this is a sum already, of losses scaled for a mean.
                 p.register_hook(partial(torch.mul, other=1 / self.loss_factor))
         self._model: Any = model
 
@@ -79,4 +79,4 @@ class FSDPStrategy(ParallelStrategy):
         try:
             yield
         finally:
-            self._model.reshard()  # the outermost weights stay gathered after a pass without gradients
+            self._model.reshard()  # a pass without gradients leaves the root's weights gathered

@@ -1,8 +1,7 @@
-"""`--nproc N`: N processes of one run on this machine, as torchrun would start them (the same environment).
+"""`--nproc N`: starts N processes of one run on this machine, with the environment variables of torchrun.
 
-Unlike torchrun's agent it passes SIGTERM, SIGUSR1 and SIGINT on and then waits for as long as the last checkpoint
-takes, and it ends with the run's own exit code. Rank 0 has the terminal; what the others print is kept, and shown where
-one of them fails by itself.
+Unlike torchrun's agent it forwards SIGTERM, SIGUSR1 and SIGINT, waits for the last checkpoint, and returns the run's
+exit code. Rank 0 has the terminal; the output of other ranks is kept, and shown where one of them fails.
 """
 
 from __future__ import annotations
@@ -28,13 +27,13 @@ from danalab.train.config.train_config import TrainConfig
 log = logging.getLogger(__name__)
 
 LOST_CODE = 4
-"""A rank that failed because another was gone."""
+"""Exit code of a rank that lost another rank."""
 ORDERLY = (0, 3, 85, 130)
-"""Codes of ranks that ended together."""
+"""Exit codes of ranks that ended together."""
 RESTARTS = 3
-"""How often a worker of a DiLoCo run is started again."""
+"""Number of times that a worker of a DiLoCo run is restarted."""
 GRACE_SECONDS = 15.0
-"""After a rank failed the others have this long to say why they fail, too."""
+"""Time that other ranks have to end by themselves after a rank failed."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
 
@@ -42,24 +41,24 @@ def launch(config: TrainConfig, ranks: int, device_type: str) -> int:
     """Run `config` on `ranks` processes; returns the exit code of the run: 0, 3, 85 or 130.
 
     Raises:
-        UserError: more ranks than GPUs; or (`FirstRankError`, said already) what the run was refused for.
+        UserError: more ranks than GPUs, or bad input of the run (`FirstRankError` if rank 0 printed it already).
         LostRankError: names the rank that died or failed.
     """
     from torch.distributed import TCPStore
 
     if device_type == "cuda":
         _require_gpus(ranks)
-    # The meeting place is kept here, so that it outlives any rank.
+    # The store is in this process, so that it outlives any rank.
     store = TCPStore("127.0.0.1", 0, None, is_master=True, wait_for_workers=False, timeout=timedelta(minutes=30))
     with tempfile.TemporaryDirectory(prefix="danalab-") as folder:
         file = Path(folder) / "config.json"
         file.write_text(json.dumps({**config.as_dict(), "nproc": None}))
         processes = [_start(rank, ranks, store.port, file) for rank in range(ranks)]
         try:
-            with _passed_on(processes) as received:
+            with _forwarding_signals(processes) as received:
                 if config.distributed_backend == "diloco":
                     _keep_alive(processes, received, lambda rank: _start(rank, ranks, store.port, file))
-                    codes = _first_alone([process.returncode for process in processes])
+                    codes = _codes_of_first([process.returncode for process in processes])
                 else:
                     codes = _wait(processes)
         finally:
@@ -101,7 +100,7 @@ def _start(rank: int, ranks: int, port: int, config: Path) -> subprocess.Popen[b
             stdin=subprocess.DEVNULL,
             stdout=output if rank > 0 else sys.__stderr__,
             stderr=output if rank > 0 else None,
-            start_new_session=True,  # the terminal's Ctrl-C comes by way of us, once
+            start_new_session=True,  # Ctrl-C reaches ranks through this process, once
         )
 
 
@@ -114,8 +113,8 @@ def _output(folder: Path, rank: int) -> Path:
 
 
 @contextlib.contextmanager
-def _passed_on(processes: list[subprocess.Popen[bytes]]) -> Iterator[list[int]]:
-    """Within, signals go to all processes; what came is in the list."""
+def _forwarding_signals(processes: list[subprocess.Popen[bytes]]) -> Iterator[list[int]]:
+    """Forward signals to all processes within the block; yields the list of received signals."""
     received: list[int] = []
 
     def receive(number: int, _: Any) -> None:
@@ -135,7 +134,7 @@ def _passed_on(processes: list[subprocess.Popen[bytes]]) -> Iterator[list[int]]:
 
 
 def _wait(processes: list[subprocess.Popen[bytes]]) -> list[int | None]:
-    """Exit codes, when all have ended, or some time after one failed; None for those that went on."""
+    """Exit codes when all have ended, or some time after one failed; None for those still running."""
     deadline = None
     while None in (codes := [process.poll() for process in processes]):
         if deadline is None and any(code not in (None, *ORDERLY) for code in codes):
@@ -149,22 +148,22 @@ def _wait(processes: list[subprocess.Popen[bytes]]) -> list[int | None]:
 def _keep_alive(
     processes: list[subprocess.Popen[bytes]], received: list[int], start: Callable[[int], subprocess.Popen[bytes]]
 ) -> None:
-    """Wait until all have ended; a worker that dies is started again, and goes on where the others are by then."""
+    """Wait until all have ended; a worker that dies is restarted and joins the others at their step."""
     lives = [RESTARTS] * len(processes)
     while True:
         for rank, process in enumerate(processes):
             code = process.poll()
             if code not in (None, 2, *ORDERLY) and lives[rank] and not received:
                 lives[rank] -= 1
-                log.warning("worker %d %s; it is started again", rank, _how(code))
+                log.warning("worker %d %s; it is restarted", rank, _how(code))
                 processes[rank] = start(rank)
         if all(process.poll() is not None for process in processes):
             return
         time.sleep(0.05)
 
 
-def _first_alone(codes: Sequence[int | None]) -> list[int | None]:
-    """A DiLoCo run ends as its first worker does; it could do without the others."""
+def _codes_of_first(codes: Sequence[int | None]) -> list[int | None]:
+    """A DiLoCo run ends as its first worker ends; other workers may be lost."""
     if codes[0] not in ORDERLY:
         return list(codes)
     for rank, code in enumerate(codes):
@@ -181,7 +180,7 @@ def _verdict(found: list[int | None], received: list[int], folder: Path) -> int:
     codes = {rank: code for rank, code in enumerate(found) if code is not None}
     stops = [-number for number in received]
     if received and all(code in (*ORDERLY, *stops) for code in codes.values()):
-        # Ranks that had not begun yet died of the signal itself.
+        # Ranks that had not installed a handler yet died of the signal.
         ended = [code for code in codes.values() if code in ORDERLY]
         return max(ended) if ended else (130 if received[-1] == signal.SIGINT else 85)
     for rank, code in codes.items():
@@ -197,7 +196,7 @@ def _raise(rank: int, code: int, folder: Path) -> None:
     said = _output(folder, rank).read_text(errors="replace").strip().splitlines() if rank > 0 else []
     if code == 2:
         if rank == 0:
-            raise FirstRankError("rank 0 has said it")
+            raise FirstRankError("rank 0 printed the reason")
         raise UserError(f"rank {rank}: {said[-1].removeprefix('danalab: error: ') if said else 'bad input'}")
     if code < 0:
         name = signal.Signals(-code).name

@@ -1,4 +1,4 @@
-"""How the ranks of a job are arranged, and whether a run can be shared among them so. No torch."""
+"""The layout of a job's ranks, and whether a run can use it. No torch."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from danalab.train.parallel.environment import find_place
 
 @dataclass(frozen=True)
 class Layout:
-    """How the ranks of a job are arranged."""
+    """The layout of a job's ranks."""
 
     backend: str = "single"
     """single, ddp, zero, fsdp or diloco."""
     tp_size: int = 1
-    """Ranks that share each matrix product."""
+    """Ranks that split each matrix product."""
     replicas: int = 1
-    """fsdp: how many whole copies of the model there are."""
+    """fsdp: number of whole copies of the model."""
     expert_parallel: bool = False
-    """ddp, fsdp: whether each rank has experts of its own, to which tokens travel."""
+    """ddp, fsdp: whether each rank holds some of the experts, and tokens are sent to them."""
 
     def shape(self, size: int) -> dict[str, int]:
-        """Ranks along each dimension of the mesh, for `size` ranks in all; empty for a single process.
+        """Ranks along each dimension of the mesh of `size` ranks; empty for a single process.
 
         Raises:
-            UserError: they do not go into `size`.
+            UserError: `size` is not divisible by the layout.
         """
         if self.backend == "single":
             if size != 1:
@@ -52,9 +52,9 @@ class Layout:
 
     @property
     def mode(self) -> str:
-        """What an optimizer must be able to do: "single", "ddp", "zero", "fsdp" or "fsdp+tp"."""
+        """The parallel mode that the optimizer must support: "single", "ddp", "zero", "fsdp" or "fsdp+tp"."""
         if self.expert_parallel:
-            return "fsdp"  # of experts, under ddp too, each rank has a part
+            return "fsdp"  # experts are sharded under ddp too
         return "fsdp+tp" if self.tp_size > 1 else self.backend
 
 
@@ -64,7 +64,7 @@ def data_parallel_size(shape: Mapping[str, int]) -> int:
 
 
 def data_parallel_ranks(config: TrainConfig, environment: Mapping[str, str]) -> int:
-    """Ranks that will see different data, before any of them has met another.
+    """Ranks that will see different data, from flags and environment alone.
 
     Raises:
         UserError: see `layout_of` and `Layout.shape`.
@@ -75,11 +75,11 @@ def data_parallel_ranks(config: TrainConfig, environment: Mapping[str, str]) -> 
 
 
 def layout_of(config: TrainConfig, environment: Mapping[str, str]) -> Layout:
-    """What the flags ask for; by default one process, or replicas where there are several.
+    """The layout that the flags ask for; by default single for one process, ddp for several.
 
-    Args: environment: of this process; tells whether a launcher started several.
+    Args: environment: of this process; a launcher sets the number of ranks there.
     Raises:
-        UserError: --nproc, and a launcher that started another number.
+        UserError: --nproc differs from the number of ranks that a launcher started.
     """
     place = find_place(environment)
     size = config.nproc or 1
@@ -89,20 +89,20 @@ def layout_of(config: TrainConfig, environment: Mapping[str, str]) -> Layout:
             raise UserError(f"--nproc {config.nproc}: {place.launcher} started {size} ranks already; leave --nproc out")
     if size > 1 and ":" in (config.device or ""):
         raise UserError(
-            f"--device {config.device}: {size} ranks would share it; give --device cuda: each takes its own"
+            f"--device {config.device}: {size} ranks would share it; give --device cuda: each rank takes its own"
         )
     backend = config.usual_backend(size)
     if config.expert_parallel and size == 1:
-        raise UserError("--expert-parallel: there is one rank only; give --nproc, or leave it out")
+        raise UserError("--expert-parallel: there is only one rank; give --nproc, or leave it out")
     return Layout(backend, config.tp_size, config.replicas, config.expert_parallel)
 
 
 def check_parallel(resolved: RunSpec, layout: Layout, ranks: int) -> None:
-    """Find out whether a run can be shared among ranks in this way, before anything is built.
+    """Check that a run can use a layout, before anything is built.
 
     Args: ranks: of the job.
     Raises:
-        UserError: the optimizer cannot, or the model's sizes do not allow it.
+        UserError: the optimizer does not support it, or the model's sizes do not allow it.
     """
     if layout.backend == "single":
         return
@@ -128,6 +128,6 @@ def _check_worker(opt: str) -> None:
     spec = optimizer_spec(opt)
     if spec.train_eval or spec.own_weights:
         raise UserError(
-            f"--opt {spec.name}: keeps weights of its own, which DiLoCo's outer step would not move; "
+            f"--opt {spec.name}: keeps weights of its own, which DiLoCo's outer step would not update; "
             "take another optimizer, or another --distributed-backend"
         )

@@ -20,10 +20,10 @@ ROLL_CALL_SECONDS = 4.0
 
 @contextlib.contextmanager
 def report_lost_ranks(world: World) -> Iterator[None]:
-    """Name the ranks that are gone, where this rank fails because of them; tell the others where it fails by itself.
+    """Name lost ranks where this rank fails because of them; leave a message for the others where it fails first.
 
     Raises:
-        LostRankError: in place of a broken connection.
+        LostRankError: in place of the error of a broken connection.
     """
     try:
         yield
@@ -31,14 +31,14 @@ def report_lost_ranks(world: World) -> Iterator[None]:
         if world.size == 1:
             raise
         if not _is_loss(error):
-            with contextlib.suppress(Exception):  # the reason itself is on its way up
+            with contextlib.suppress(Exception):  # the original error is raised below
                 _store().set(f"danalab/failed/{world.rank}", f"{type(error).__name__}: {error}"[:500])
             raise
         raise _lost(world, error) from error
 
 
 def _is_loss(error: BaseException | None) -> bool:
-    """Whether a collective failed; also behind a UserError that explains what followed."""
+    """Whether a collective failed; also as the cause of a UserError."""
     while error is not None:
         if isinstance(error, torch.distributed.DistError):
             return True
@@ -52,9 +52,9 @@ _SIGNS = ("gloo", "Connection closed by peer", "Connection reset by peer", "Time
 
 
 def _lost(world: World, error: Exception) -> LostRankError:
-    """Ask who is still there, by the store that all ranks met at."""
+    """Find the lost ranks: every living rank writes to the store that the process group was created with."""
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun sends it now; a word about the reason first
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun sends it now; first report the reason
     here, failed = {world.rank}, {}
     try:
         store = _store()
@@ -67,7 +67,7 @@ def _lost(world: World, error: Exception) -> LostRankError:
                 elif store.check([f"danalab/here/{rank}"]):
                     here.add(rank)
             time.sleep(0.05)
-    except RuntimeError:  # the store lives in rank 0, unless a launcher keeps it
+    except RuntimeError:  # without a launcher, rank 0 holds the store
         here.discard(0)
     gone = sorted(set(range(world.size)) - here - set(failed))
     words = [f"rank {rank} failed: {text}" for rank, text in sorted(failed.items())]

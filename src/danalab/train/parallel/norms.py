@@ -1,4 +1,4 @@
-"""Euclidean norms of whole tensors of which each rank may have a part."""
+"""Euclidean norms of tensors that may be sharded over ranks."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from torch.distributed.tensor import DTensor
 
 
 def whole_norms(tensors: Sequence[Tensor]) -> Tensor:
-    """The norm of each tensor, [tensors], on all ranks; with DTensors collective, one message a kind of sharding.
+    """The norm of each tensor, [tensors], on all ranks. Collective for DTensors: one all-reduce for each sharding.
 
-    What is replicated along a dimension of the mesh counts once.
+    Replicas count once.
     """
     local = torch.stack(torch._foreach_norm([t.to_local() if isinstance(t, DTensor) else t for t in tensors]))
     kinds: dict[Any, list[int]] = {}

@@ -36,7 +36,7 @@ def main(arguments: list[str]) -> int:
             raise
         return _complain(reason)
     except LostRankError:
-        return LOST_CODE  # the launcher knows better who it was
+        return LOST_CODE  # the launcher names the lost rank
     except KeyboardInterrupt:
         return 130
 
@@ -47,7 +47,7 @@ def _complain(reason: str) -> int:
 
 
 def _end_with(parent: int) -> None:
-    """Be told to stop when the launcher is gone, however it went (Linux)."""
+    """Receive SIGTERM when the launcher dies (Linux)."""
     if sys.platform.startswith("linux"):
         set_parent_death_signal = 1
         ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM)
@@ -59,5 +59,5 @@ if __name__ == "__main__":
     code = main(sys.argv[1:])
     sys.stderr.flush()
     if code not in (0, 3, 85, 130):
-        os._exit(code)  # threads may wait for ranks that are gone
+        os._exit(code)  # threads may wait for dead ranks
     sys.exit(code)

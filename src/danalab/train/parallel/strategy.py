@@ -1,12 +1,12 @@
-"""How a run's model, gradients and optimizer are shared among ranks: one class for each --distributed-backend.
+"""How the ranks share the model, the gradients and the optimizer state: one class for each --distributed-backend.
 
-    single   everything here
-    ddp      replicas; gradients are summed over ranks, bucket by bucket, during the last backward pass of a step
-    zero     replicas; each rank gets the summed gradients of what it owns, and updates that (`DistributedMuonAdamW`)
-    fsdp     each rank holds a slice of every weight, gradient and moment; a block's weights are gathered while it works
-    diloco   workers that meet every few hundred steps only; in `danalab.train.parallel.diloco`
+    single   this module
+    ddp      replicas; gradients are summed over ranks in buckets, during the last backward pass of a step
+    zero     replicas; each rank receives the gradients of the parameters it owns and updates these
+    fsdp     each rank holds a shard of every weight, gradient and moment; weights are gathered block by block
+    diloco   workers that average their weights every few hundred steps
 
-The trainer asks for the same few things of each: gradients of a global batch, their norms, a factor on them.
+The trainer uses the same interface for all: gradients of a global batch, their norms, scaling them.
 """
 
 from __future__ import annotations
@@ -30,35 +30,35 @@ from danalab.train.parallel.norms import whole_norms
 from danalab.train.parallel.world import World
 
 MakeOptimizer = Callable[..., torch.optim.Optimizer]
-"""`build_optimizer` or what takes its place: (name, model, lr=, **settings) -> optimizer."""
+"""`build_optimizer` or a replacement: (name, model, lr=, **settings) -> optimizer."""
 
 
 class ParallelStrategy:
-    """One process: nothing is shared. The others change what differs."""
+    """A single process, and the interface of all strategies."""
 
     loss_factor = 1.0
-    """What this rank's part of the loss is multiplied by before its backward pass: gradients are summed over ranks in
-    all modes, and some ways to do it take the mean."""
+    """Factor on this rank's loss before its backward pass: gradients are summed over ranks, and some backends average
+    them."""
 
     state_share = 1.0
-    """How much this rank keeps of the optimizer's state that its weights have."""
+    """Fraction of the optimizer state of this rank's weights that this rank holds."""
 
     def __init__(self, world: World):
         self.world = world
         self._parameters: list[Tensor] = []
 
     def build_model(self, config: ModelConfig, *, init: str | None, seed: int, device: torch.device) -> Decoder:
-        """The model on this rank, its initial weights drawn: the same whole weights for any number of ranks."""
+        """The model on this rank; its initial weights do not depend on the number of ranks."""
         return build_model(config, init=init, seed=seed, device=device)
 
     def wrap(self, model: Decoder, compute_dtype: torch.dtype | None) -> None:
-        """Prepare `model`, in place, after its blocks were set up for checkpointing and compiled.
+        """Prepare `model`, in place, after activation checkpointing and compilation were set up.
 
-        Args: compute_dtype: of the products, None for the parameters' own.
+        Args: compute_dtype: of matrix products; None: the parameters' dtype.
         """
 
     def make_optimizer(self, name: str, model: nn.Module, *, lr: float, **settings: Any) -> torch.optim.Optimizer:
-        """The optimizer by name for this rank's part.
+        """The optimizer `name` for this rank's parameters.
 
         Raises:
             UserError: see `build_optimizer`.
@@ -66,18 +66,18 @@ class ParallelStrategy:
         return build_optimizer(name, model, lr=lr, **settings)
 
     def attach(self, parameters: list[Tensor]) -> None:
-        """Take note of whose gradients are meant: the optimizer's parameters, in its order."""
+        """Set the parameters whose gradients are meant: the optimizer's, in its order."""
         self._parameters = parameters
 
     # ---- a step ----
 
     @contextlib.contextmanager
     def micro_batch(self, last: bool) -> Iterator[None]:
-        """Around forward and backward of a micro-batch; only the `last` of a step has to send anything."""
+        """Around the forward and backward pass of a micro-batch; only the `last` of a step communicates."""
         yield
 
     def finish(self) -> None:
-        """After the last backward pass: gradients are those of the global batch."""
+        """Complete the gradients of the global batch, after the last backward pass."""
 
     def gradient_norms(self) -> Tensor:
         """Norm of each parameter's whole gradient, [parameters], on all ranks."""
@@ -88,16 +88,16 @@ class ParallelStrategy:
         grads = [g.to_local() if isinstance(g, DTensor) else g for p in self._parameters if (g := p.grad) is not None]
         torch._foreach_mul_(grads, factor)
 
-    # ---- what is watched ----
+    # ---- metrics ----
 
     def norm_of_each_gradient(self) -> Iterator[tuple[Tensor, float]]:
-        """(parameter, norm of its whole gradient) of all that are attached. Waits for the device. Collective."""
+        """(parameter, norm of its whole gradient) of the attached parameters. Waits for the device. Collective."""
         return zip(self._parameters, self.gradient_norms().tolist(), strict=True)
 
     def whole_states(self, optimizer: torch.optim.Optimizer, name: str) -> Iterator[tuple[Tensor, Tensor]]:
-        """(parameter, all of its state called `name`) on all ranks, one after another, where there is such. Collective.
+        """(parameter, its whole state tensor `name`) on all ranks, for parameters that have one. Collective.
 
-        All ranks must take equally many.
+        All ranks must take the same number of items.
         """
         for group in optimizer.param_groups:
             for p in group["params"]:
@@ -119,27 +119,27 @@ class ParallelStrategy:
         """Around passes without gradients."""
         yield
 
-    # ---- what only workers that meet now and then have (`danalab.train.parallel.diloco`) ----
+    # ---- only used by DiLoCo workers (`danalab.train.parallel.diloco`) ----
 
     @property
     def pending(self) -> bool:
-        """Whether the step that was made is not complete yet."""
+        """Whether the last step is not complete yet."""
         return False
 
     def begin(self, step: int) -> int:
-        """Before the first step of a job; the step to go on from, in place of `step`."""
+        """Called before the first step of a job; returns the step to continue from."""
         return step
 
     def after_step(self, step: int, loss: Tensor) -> int:
-        """After each step; the step to go on from, later than `step` where others went ahead."""
+        """Called after each step; returns the step to continue from, later than `step` if other workers are ahead."""
         return step
 
     def scalars(self) -> dict[str, float]:
-        """What a row of metrics should say of it."""
+        """Values for a row of metrics."""
         return {}
 
     def stored(self, values: Mapping[str, SavedTensor]) -> Mapping[str, SavedTensor]:
-        """The tensors of a checkpoint, for those that model and optimizer have."""
+        """The tensors of a checkpoint, from the tensors of model and optimizer."""
         return values
 
     def state_dict(self) -> dict[str, Any] | None:
@@ -147,15 +147,15 @@ class ParallelStrategy:
         return None
 
     def restore(self, path: Path, state: Mapping[str, Any] | None, step: int, *, own: bool) -> int:
-        """Take up the checkpoint at `path`, which model and optimizer have read; the step to go on from.
+        """Restore from a checkpoint that model and optimizer have read; returns the step to continue from.
 
         Args:
-            state: what `state_dict` gave.
-            own: whether the checkpoint was made by this run.
+            state: a saved `state_dict`.
+            own: whether this run wrote the checkpoint.
         """
         return step
 
 
 def _gradient(p: Tensor) -> Tensor:
-    # A parameter without a gradient would be missing from sums that all ranks take together.
+    # Collectives need a gradient of every parameter on every rank.
     return torch.zeros_like(p) if p.grad is None else p.grad

@@ -1,8 +1,8 @@
-"""The processes of a run and how they share the work. One process alone needs nothing of torch.distributed.
+"""The ranks of a run and their collectives. A single process needs nothing of torch.distributed.
 
-ranks = replicate x shard x tp        dp_size = replicate x shard: who sees different data
+ranks = replicate x shard x tp        dp_size = replicate x shard: ranks that see different data
 
-A worker of DiLoCo is a world of its own, but for the data: of each batch it takes its part, as dp_rank of dp_size.
+A DiLoCo worker is a world of size 1, except that it takes part dp_rank of dp_size of each batch.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 FIRST_STEP_SECONDS = 1800.0
-"""Patience of collectives at the start: ranks compile, read, and verify checkpoints at different speeds."""
+"""Timeout of collectives at the start: ranks compile, read and verify checkpoints at different speeds."""
 
 
 @dataclass(frozen=True)
 class World:
-    """This process among all of the run's."""
+    """This process and its place among the processes of the run."""
 
     rank: int = 0
     size: int = 1
@@ -39,24 +39,24 @@ class World:
     mesh: DeviceMesh | None = None
     """Dimensions named among "replicate", "shard", "tp", in this order; None for one process."""
     dp_rank: int = 0
-    """Which part of each batch is this rank's."""
+    """Index of this rank's part of each batch."""
     dp_size: int = 1
     tp_rank: int = 0
     tp_size: int = 1
     control: ProcessGroup | None = field(default=None, repr=False)
-    """A gloo group for flags and small objects, apart from the default group, which the GPUs keep busy. For the main
-    thread only."""
+    """A gloo group for flags and small objects, separate from the default group, which the GPUs keep busy. Only for
+    the main thread."""
     background: ProcessGroup | None = field(default=None, repr=False)
-    """One more gloo group, for a thread beside training: two threads must not share one."""
+    """Another gloo group, for a background thread: two threads must not share a group."""
     worker: int = 0
-    """Which worker of a DiLoCo run this is; each has its own folder, and writes to it."""
+    """Index of this DiLoCo worker; each worker writes to its own folder."""
     layout: Layout = field(default_factory=Layout)
     owns_groups: bool = field(default=False, repr=False)
-    """Whether `join` made the default group, and `close` ends it."""
+    """Whether `join` created the default group, so that `close` destroys it."""
 
     @classmethod
     def single(cls) -> World:
-        """One process alone."""
+        """A single process."""
         return cls()
 
     @property
@@ -66,12 +66,12 @@ class World:
 
     @property
     def is_console_rank(self) -> bool:
-        """Whether this process is the one that tells the person who started the run."""
+        """Whether this process prints to the console."""
         return self.is_main and self.worker == 0
 
     @property
     def processes(self) -> int:
-        """All processes of the run; `size` are those that share each step."""
+        """Number of processes of the run; `size` is the number of ranks in each step."""
         return self.dp_size * self.tp_size
 
     def agree(self, flag: int) -> int:
@@ -86,7 +86,7 @@ class World:
         return int(value)
 
     def sums(self, values: list[float]) -> list[float]:
-        """Each of `values` summed over the data-parallel ranks; tensor-parallel ranks have the same. Collective."""
+        """Each of `values` summed over data-parallel ranks; tensor-parallel ranks hold equal values. Collective."""
         if self.control is None:
             return values
         import torch
@@ -111,7 +111,7 @@ class World:
         return found
 
     def broadcast(self, obj: Any) -> Any:
-        """Rank 0's `obj` (picklable, small), on every rank; the others' is not looked at. Collective."""
+        """Rank 0's `obj` (picklable, small), on every rank; other ranks' is ignored. Collective."""
         if self.control is None:
             return obj
         import torch.distributed as dist
@@ -121,10 +121,10 @@ class World:
         return found[0]
 
     def compute_on_rank0(self, compute: Callable[[], T]) -> T:
-        """What `compute` gives on rank 0 (picklable), on every rank; the others do not call it. Collective.
+        """The result of `compute` on rank 0 (picklable), on every rank. Collective.
 
         Raises:
-            UserError: on rank 0, as `compute` did; on the others `FirstRankError`.
+            UserError: `compute` raised it on rank 0; other ranks raise `FirstRankError`.
         """
         if self.size == 1:
             return compute()
@@ -142,7 +142,7 @@ class World:
         return result
 
     def set_collective_timeout(self, seconds: float) -> None:
-        """Let collectives of the model, and flags, take this long before a rank counts as lost [s]."""
+        """Set the time [s] after which a rank that does not answer counts as lost."""
         if self.control is None:
             return
         from torch.distributed import distributed_c10d
@@ -152,11 +152,11 @@ class World:
             groups += [self.mesh.get_group(i) for i in range(self.mesh.ndim)]
         distributed_c10d._set_pg_timeout(timedelta(seconds=seconds), self.control)
         for group in groups:
-            # Flags time out first, with an error that can be explained; NCCL's watchdog ends the process.
+            # Flags time out first, with an error that names the rank; NCCL's watchdog would end the process.
             distributed_c10d._set_pg_timeout(timedelta(seconds=seconds + 30), group)
 
     def close(self) -> None:
-        """End the process groups that `join` made."""
+        """Destroy the process groups that `join` created."""
         if self.owns_groups:
             import torch.distributed as dist
 
@@ -165,32 +165,32 @@ class World:
 
 
 def join(layout: Layout, device_type: str, *, first_step_seconds: float = FIRST_STEP_SECONDS) -> World:
-    """Take the place that torchrun or srun gave to this process; alone where there is neither. Collective.
+    """Join the ranks that torchrun or srun started; without a launcher, a world of one process. Collective.
 
-    A default process group that exists already is used and left in place.
+    An existing default process group is used and kept.
 
     Args:
         device_type: "cuda" (NCCL) or "cpu" (gloo).
-        first_step_seconds: patience of collectives until `set_collective_timeout` says otherwise [s].
+        first_step_seconds: timeout of collectives until `set_collective_timeout` is called [s].
     Raises:
-        UserError: the layout does not fit the number of ranks, or the others could not be met.
+        UserError: the layout does not fit the number of ranks, or the other ranks could not be reached.
     """
     import torch.distributed as dist
 
     if layout.backend == "diloco":
-        return _alone(layout, device_type)
+        return _diloco_worker(layout, device_type)
     started = dist.is_available() and dist.is_initialized()
     place = None if started else find_place(os.environ) or Place(0, 1, 0, "", 0, "alone")
     if layout.backend == "single" and (dist.get_world_size() if place is None else place.size) == 1:
         return World.single()
     if place is not None:
-        layout.shape(place.size)  # refuse before waiting for anyone
+        layout.shape(place.size)  # raises before waiting for other ranks
         _start(place, device_type, first_step_seconds)
     return _arrange(layout, device_type, first_step_seconds, owns=place is not None)
 
 
-def _alone(layout: Layout, device_type: str) -> World:
-    """A worker, by its place in the environment; it meets nobody here."""
+def _diloco_worker(layout: Layout, device_type: str) -> World:
+    """A DiLoCo worker, which joins no process group."""
     import torch
 
     place = find_place(os.environ) or Place(0, 1, 0, "", 0, "alone")
@@ -201,13 +201,13 @@ def _alone(layout: Layout, device_type: str) -> World:
 
 
 def own_gpu(local_rank: int, gpus: int, launcher: str) -> int:
-    """Index of the GPU of a rank, by its place among the ranks of its machine.
+    """Index of a rank's GPU.
 
     Raises:
         UserError: there are more ranks than GPUs.
     """
     if launcher == "srun" and gpus == 1:
-        return 0  # SLURM shows each task its own GPU alone
+        return 0  # SLURM shows each task only its own GPU
     if local_rank >= gpus:
         raise UserError(
             f"rank {local_rank} of this machine has no GPU: there are {gpus}; start as many ranks, or give --device cpu"
@@ -227,14 +227,14 @@ def _start(place: Place, device_type: str, seconds: float) -> None:
         if place.launcher == "alone":
             dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1, timeout=limit)
         elif place.launcher == "torchrun":
-            dist.init_process_group(backend, timeout=limit)  # knows how to share the launcher's own store
+            dist.init_process_group(backend, timeout=limit)  # uses the launcher's store
         else:
             address = f"tcp://{place.address}:{place.port}"
             dist.init_process_group(backend, address, rank=place.rank, world_size=place.size, timeout=limit)
     except (RuntimeError, ValueError) as error:
         first = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise UserError(
-            f"rank {place.rank} could not meet the other {place.size - 1} at {place.address}:{place.port}: {first}"
+            f"rank {place.rank} could not reach the other {place.size - 1} at {place.address}:{place.port}: {first}"
         ) from error
 
 
@@ -265,11 +265,11 @@ def _arrange(layout: Layout, device_type: str, seconds: float, *, owns: bool) ->
 
 @contextlib.contextmanager
 def joined(layout: Layout, device_type: str, *, first_step_seconds: float = FIRST_STEP_SECONDS) -> Iterator[World]:
-    """`join` for the time of a block.
+    """`join`, and `close` after the block.
 
     Raises:
         UserError: see `join`.
     """
     world = join(layout, device_type, first_step_seconds=first_step_seconds)
     yield world
-    world.close()  # not after a failure: it would wait for ranks that may be gone
+    world.close()  # not after a failure: it would wait for dead ranks

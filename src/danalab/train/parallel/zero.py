@@ -15,17 +15,17 @@ from danalab.train.parallel.world import World
 
 
 class ZeROStrategy(ParallelStrategy):
-    """zero."""
+    """Replicas with a sharded optimizer."""
 
     def __init__(self, world: World):
         super().__init__(world)
-        self.loss_factor = float(world.dp_size)  # it averages
+        self.loss_factor = float(world.dp_size)  # the optimizer averages gradients
         self.state_share = 1 / world.dp_size
 
     def make_optimizer(self, name: str, model: nn.Module, *, lr: float, **settings: Any) -> torch.optim.Optimizer:
         assert self.world.mesh is not None
         group = self.world.mesh.get_group("replicate")
-        # Each gradient leaves, and its memory is free again, while the backward pass goes on.
+        # Gradients are sent and freed during the backward pass.
         self._optimizer = DistributedMuonAdamW(model, lr, optimizer=name, process_group=group, overlap=True, **settings)
         return self._optimizer
 

@@ -1,12 +1,12 @@
-"""DiLoCo: workers that train by themselves for H steps at a time, and an outer step on what they found.
+"""DiLoCo: workers train independently for H steps, then an outer step averages their changes.
 
-    worker k:   w_k <- theta;  H steps of any optimizer on its own part of the data
-    g     = mean over the workers that are there of (theta - w_k)
+    worker k:   w_k <- theta;  H steps of any optimizer on its part of the data
+    g     = mean over the present workers of (theta - w_k)
     m     <- mu m + g
-    theta <- theta - lr (g + mu m)                               Nesterov's momentum, as torch.optim.SGD has it
+    theta <- theta - lr (g + mu m)                               Nesterov momentum, as in torch.optim.SGD
 
-Workers need no connection but a folder that all of them see: each leaves its weights there, waits for the others, and
-makes the outer step by itself, all to the same last bit. One that dies, hangs or comes late is left out of the mean.
+Workers only share a folder: each writes its weights there, waits for the others, and computes the outer step itself,
+bit for bit like the others. A worker that dies, hangs or is late is left out of the mean.
 
 Source: Douillard et al. 2023, arXiv 2311.08105.
 """

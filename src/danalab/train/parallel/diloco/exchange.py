@@ -1,13 +1,13 @@
-"""Where the workers of a DiLoCo run meet: a folder that all of them see, `runs/NAME/diloco/`. No other connection.
+"""The shared folder of a DiLoCo run, `runs/NAME/diloco/`: the only connection between workers.
 
-    round-00000500/worker-3.safetensors   weights of worker 3 after step 500; appears whole, by a rename
-                   present.json           who counts in this round; made once, by the first who has seen all, or waited
-                                          long enough (a hard link: of two who try, one succeeds)
-                   outcome.safetensors    outer weights and momentum after it, for workers that come back later
-    coming/worker-3.json                  the round that worker 3 works for: it will be waited for
+    round-00000500/worker-3.safetensors   weights of worker 3 after step 500, complete (renamed into place)
+                   present.json           workers that count in this round; written once, by the first worker that sees
+                                          all or times out (a hard link: only one writer succeeds)
+                   outcome.safetensors    outer weights and momentum after the round, for workers that return later
+    coming/worker-3.json                  the round that worker 3 is working for: the others wait for it
 
-A worker that was left out of a round is not waited for in the next, unless it has said that it is coming. So nobody
-leads, and whoever dies, the others go on.
+The others do not wait for a worker that missed the previous round, unless it announced this one. There is no leader:
+any worker may die.
 """
 
 from __future__ import annotations
@@ -32,32 +32,32 @@ FIRST_POLL_SECONDS, LONGEST_POLL_SECONDS = 0.002, 0.5
 
 
 class Exchange:
-    """One worker's view of the meeting place. Rounds are named by the step that ends them."""
+    """A worker's access to the shared folder. A round is named by the step that ends it."""
 
     def __init__(self, folder: Path, worker: int, workers: int, patience: float):
         """Args:
-        folder: the same for all workers; made when first written to.
-        worker: which this is, from 0.
-        workers: how many there are.
-        patience: how long a round waits for those who are expected [s].
+        folder: the same for all workers; created at the first write.
+        worker: index of this worker.
+        workers: number of workers.
+        patience: time that a round waits for expected workers [s].
         """
         self.folder = folder
         self.worker, self.workers, self.patience = worker, workers, patience
         self.bytes_moved = 0
-        """Written and read by this worker so far [bytes]."""
+        """Bytes written and read by this worker."""
 
-    # ---- what happened ----
+    # ---- past rounds ----
 
     def decided(self) -> dict[int, list[int]]:
-        """Rounds that are decided -> who counts in them, in order of rounds."""
+        """Decided rounds -> workers that count in them, in order."""
         return {end: present for end in self._rounds() if (present := self._present(end)) is not None}
 
     def newest_outcome(self) -> int | None:
-        """The newest round whose outer weights are there; None where there is none."""
+        """The newest round with outer weights in the folder; None if there is none."""
         return max((end for end in self._rounds() if self.has_outcome(end)), default=None)
 
     def has_outcome(self, end: int) -> bool:
-        """Whether the outer weights after a round are there."""
+        """Whether the outer weights after a round are in the folder."""
         return (self._round(end) / _OUTCOME).is_file()
 
     def _rounds(self) -> list[int]:
@@ -68,21 +68,21 @@ class Exchange:
     # ---- a round ----
 
     def announce(self, end: int) -> None:
-        """Tell the others that this worker is working for the round that ends at step `end`."""
+        """Announce that this worker is working for the round that ends at step `end`."""
         (self.folder / "coming").mkdir(parents=True, exist_ok=True)
         write_json(self.folder / "coming" / f"worker-{self.worker}.json", end)
 
     def deposit(self, end: int, weights: Mapping[str, Tensor], facts: Mapping[str, float]) -> None:
-        """Leave this worker's weights (contiguous, on the CPU) and what it has to say about them.
+        """Write this worker's weights (contiguous, on the CPU) and numbers about them.
 
         Raises:
             UserError: the folder cannot be written.
         """
-        told = {name: repr(value) for name, value in facts.items()}
-        self._write(self._file(end, self.worker), weights, told)
+        metadata = {name: repr(value) for name, value in facts.items()}
+        self._write(self._file(end, self.worker), weights, metadata)
 
     def meet(self, end: int, should_stop: Callable[[], bool]) -> list[int] | None:
-        """Wait for the others and agree on who counts; None where `should_stop` became true meanwhile."""
+        """Wait for the others and agree on the workers that count; None if `should_stop` became true meanwhile."""
         deadline, pause = time.monotonic() + self.patience, FIRST_POLL_SECONDS
         regulars = self._counted_before(end)
         while (present := self._present(end)) is None:
@@ -98,7 +98,7 @@ class Exchange:
         return present
 
     def _counted_before(self, end: int) -> set[int]:
-        """Who counted in the round before; at first everyone."""
+        """Workers that counted in the previous round; at first all."""
         everyone = set(range(self.workers))
         for other in reversed([other for other in self._rounds() if other < end]):
             if (present := self._present(other)) is not None:
@@ -114,7 +114,7 @@ class Exchange:
         target = self._round(end) / _PRESENT
         own = target.with_name(f".{_PRESENT}.{self.worker}")
         write_json(own, present)
-        with contextlib.suppress(FileExistsError):  # somebody else was quicker, and that holds
+        with contextlib.suppress(FileExistsError):  # another worker was faster; its decision holds
             os.link(own, target)
         own.unlink()
 
@@ -123,23 +123,23 @@ class Exchange:
         return read_json(file) if file.is_file() else None
 
     def weights_of(self, end: int, worker: int) -> tuple[Callable[[str], Tensor], dict[str, float]]:
-        """(name -> weights, facts) that a worker left.
+        """(name -> weights, facts) that a worker wrote.
 
         Raises:
-            FileNotFoundError: the round is so long ago that they are gone.
+            FileNotFoundError: the round is old and its files were deleted.
         """
         return self._read(self._file(end, worker))
 
     # ---- outcomes ----
 
     def publish(self, end: int, outcome: Mapping[str, Tensor], keep_from: int) -> None:
-        """Leave the outer weights for workers that come back; forget rounds that nobody needs any more.
+        """Write the outer weights for workers that return later; delete files of old rounds.
 
-        Args: keep_from: outcomes from this step on may be asked for again; of the last two rounds nothing is forgotten.
+        Args: keep_from: outcomes from this step on may be needed again; the last two rounds are kept.
         """
         self._write(self._round(end) / _OUTCOME, outcome, {})
         for old in self._rounds()[:-2]:
-            # The decision stays: a worker that comes back finds out by it what it has missed.
+            # The decision is kept: it tells a returning worker which rounds it has missed.
             gone = [*self._round(old).glob("worker-*.safetensors")]
             gone += [self._round(old) / _OUTCOME] if old < keep_from else []
             for file in gone:
@@ -149,7 +149,7 @@ class Exchange:
         """Name -> outer weights or momentum after a round.
 
         Raises:
-            FileNotFoundError: they are not there.
+            FileNotFoundError: they are not in the folder.
         """
         return self._read(self._round(end) / _OUTCOME)[0]
 
@@ -161,7 +161,7 @@ class Exchange:
     def _file(self, end: int, worker: int) -> Path:
         return self._round(end) / f"worker-{worker}.safetensors"
 
-    def _write(self, file: Path, tensors: Mapping[str, Tensor], told: dict[str, str]) -> None:
+    def _write(self, file: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str]) -> None:
         from safetensors.torch import save_file
 
         partial = file.with_name(f".{file.name}.{self.worker}")
@@ -170,7 +170,7 @@ class Exchange:
             free = shutil.disk_usage(file.parent).free
             if free < sum(tensor.nbytes for tensor in tensors.values()):
                 raise UserError(f"{file}: the disk is full; the workers of a DiLoCo run exchange their weights there")
-            save_file(dict(tensors), partial, metadata=told)
+            save_file(dict(tensors), partial, metadata=metadata)
             os.replace(partial, file)
         except OSError as error:
             raise UserError(f"{file}: cannot be written: {error.strerror or error}") from error

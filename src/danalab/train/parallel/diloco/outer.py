@@ -1,4 +1,4 @@
-"""The outer step as a function of the weights that the workers came to; on the CPU, in float64, tensor by tensor."""
+"""The outer step as a function of the workers' weights; on the CPU, in float64, tensor by tensor."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Outcome:
-    """What an outer step saw."""
+    """Statistics of an outer step."""
 
     gradient_norm: float
     """Euclidean norm of g, the mean difference of all weights."""
     divergence: float
-    """Root-mean-square distance of the workers from their mean, in units of the norm of g; 0: all came to the same."""
+    """Root-mean-square distance of the workers from their mean, in units of the norm of g; 0: all weights are equal."""
 
 
 @dataclass(frozen=True)
@@ -33,15 +33,15 @@ class OuterStep:
         momentum: Mapping[str, Tensor],
         workers: Sequence[Callable[[str], Tensor]],
     ) -> Outcome:
-        """Change `theta` and `momentum`, in place, by the weights of `workers`.
+        """Update `theta` and `momentum`, in place, from the weights of `workers`.
 
-        The sums are taken in the order of `workers` and in float64, so that everyone who takes them gets the same; one
-        worker with lr 1 and momentum 0 leaves exactly its weights.
+        Sums are taken in the order of `workers` and in float64, so that every worker gets the same result; a single
+        worker with lr 1 and momentum 0 gets exactly its own weights.
 
         Args:
             theta: outer weights by name, float32 on the CPU.
             momentum: m, likewise.
-            workers: for each that is there, name -> its weights, of which one at a time is in memory.
+            workers: for each present worker, name -> weights; one tensor at a time is in memory.
         """
         mean_square = spread = 0.0
         for name, outer in theta.items():

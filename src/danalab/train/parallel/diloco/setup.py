@@ -1,4 +1,4 @@
-"""How a process of a DiLoCo run becomes one of its workers."""
+"""Configuration and construction of a DiLoCo worker."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from danalab.train.system.signals import StopRequest
 
 
 def as_worker(resolved: RunSpec, world: World) -> RunSpec:
-    """The run as one of its workers sees it.
+    """The configuration of one worker.
 
-    The first has the run folder, and mirrors its metrics. One of the others that has no checkpoint of its own begins
-    with the first one's, if that has any.
+    Worker 0 owns the run folder and its metrics. A later worker without a checkpoint of its own starts from worker 0's,
+    if there is one.
 
     Raises:
-        UserError: settings that make no sense here.
+        UserError: --resume-from names a checkpoint of this run.
     """
     config = resolved.config
     named = config.resume_from
@@ -38,7 +38,7 @@ def as_worker(resolved: RunSpec, world: World) -> RunSpec:
 
 
 def worker_of(resolved: RunSpec, folder: RunFolder, world: World, stop: StopRequest) -> Worker:
-    """The worker that a process is."""
+    """The worker of this process."""
     config = resolved.config
     assert config.diloco_steps is not None
     assert config.diloco_lr is not None

@@ -1,7 +1,7 @@
-"""A worker of a DiLoCo run: to the trainer one process alone, which meets the others every H steps.
+"""A worker of a DiLoCo run: a single process to the trainer, which exchanges weights with the others every H steps.
 
-Its checkpoints are canonical: `model.*` are the outer weights, which evaluation, too, looks at; `inner.*` are the
-worker's own, amid a period, and `momentum.*` the outer momentum.
+In its checkpoints, as in evaluation, `model.*` are the outer weights; `inner.*` are the worker's own weights within a
+round, and `momentum.*` the outer momentum.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ INNER, MOMENTUM = "inner.", "momentum."
 
 
 class Worker(ParallelStrategy):
-    """See the module. Outer weights and momentum are kept in host memory."""
+    """A DiLoCo worker. Outer weights and momentum are kept in host memory."""
 
     def __init__(
         self,
@@ -47,10 +47,10 @@ class Worker(ParallelStrategy):
         should_stop: Callable[[], bool] = bool,
     ):
         """Args:
-        period: H, steps between two outer steps.
+        period: H, steps from one outer step to the next.
         iterations: of the whole run; the last round ends there.
-        store: this worker's checkpoints, from which it may have to go through past rounds again.
-        should_stop: ends the waiting for others.
+        store: this worker's checkpoints, from which it may have to repeat past rounds.
+        should_stop: ends waiting for others.
         """
         super().__init__(world)
         self._exchange, self._outer = exchange, outer
@@ -59,19 +59,19 @@ class Worker(ParallelStrategy):
         self._theta: dict[str, Tensor] = {}
         self._momentum: dict[str, Tensor] = {}
         self._base = 0
-        """The step whose outer weights `theta` are."""
+        """The step of the outer weights `theta`."""
         self._moved = False
-        """Whether the model has left theta."""
+        """Whether the model's weights differ from theta."""
         self._pending = False
         self._losses, self._steps = 0.0, 0
         self._found: dict[str, float] = {}
 
     def wrap(self, model: Decoder, compute_dtype: torch.dtype | None) -> None:
         self._named = dict(model.named_parameters())
-        self._take_up()
+        self._reset_outer()
 
-    def _take_up(self) -> None:
-        """Let the outer weights be the model's, without momentum."""
+    def _reset_outer(self) -> None:
+        """Set the outer weights to the model's, and the momentum to zero."""
         self._theta = {name: _host_copy(p) for name, p in self._named.items()}
         self._momentum = {name: torch.zeros_like(value) for name, value in self._theta.items()}
 
@@ -79,7 +79,7 @@ class Worker(ParallelStrategy):
 
     @property
     def pending(self) -> bool:
-        """A round has still to be ended: the worker was told to stop while it waited for the others."""
+        """The round has not ended: the worker was stopped while it waited for the others."""
         return self._pending
 
     def begin(self, step: int) -> int:
@@ -98,13 +98,13 @@ class Worker(ParallelStrategy):
         return self._end_round(step)
 
     def _end_of(self, step: int) -> int:
-        """The end of the round in which the step after `step` is made."""
+        """The last step of the round of the step after `step`."""
         return min(self._iterations, (step // self._period + 1) * self._period)
 
     # ---- a round ----
 
     def _end_round(self, end: int) -> int:
-        """Exchange weights with the others and make the outer step; the step to go on from."""
+        """Exchange weights and take the outer step; returns the step to continue from."""
         started, moved_before = time.monotonic(), self._exchange.bytes_moved
         if end not in self._exchange.decided():
             weights = {name: _host_copy(p) for name, p in self._named.items()}
@@ -133,10 +133,10 @@ class Worker(ParallelStrategy):
         return step
 
     def _make_outer_step(self, end: int, present: list[int]) -> list[float]:
-        """theta of this round's end; the mean losses of the workers that count, as far as they are known."""
+        """Compute theta at the end of a round; returns the mean losses of the workers that count, if known."""
         try:
             found = [self._exchange.weights_of(end, worker) for worker in present]
-        except FileNotFoundError:  # gone through before, and long ago: only what came of it is known
+        except FileNotFoundError:  # an old round that is repeated: only its outcome is left
             self._take_outcome(end)
             return []
         outcome = self._outer(self._theta, self._momentum, [weights for weights, _ in found])
@@ -145,23 +145,23 @@ class Worker(ParallelStrategy):
         self._found = {"diloco/outer_grad_norm": outcome.gradient_norm, "diloco/divergence": outcome.divergence}
         own = self._exchange.worker
         if own not in present:
-            log.warning("worker %d came too late for the round that ended at step %d; its work is left out", own, end)
+            log.warning("worker %d was too late for the round that ended at step %d; its work is left out", own, end)
         if own == min(present):
-            gone = [worker for worker in range(self._exchange.workers) if worker not in present]
-            if gone:
-                log.warning("step %d: without %s, who did not come", end, ", ".join(f"worker {k}" for k in gone))
+            absent = [worker for worker in range(self._exchange.workers) if worker not in present]
+            if absent:
+                log.warning("step %d: without %s, which did not report", end, ", ".join(f"worker {k}" for k in absent))
             self._exchange.publish(end, self._stored_outer(), self._needed_from())
         return [facts["loss"] for _, facts in found]
 
     def _needed_from(self) -> int:
-        """The oldest step from which a worker may have to go on: that of the last checkpoint but one."""
+        """The oldest step from which a worker may resume: that of the second newest checkpoint."""
         saved = self._store.steps()
         return saved[-2] if len(saved) > 1 else 0
 
     def _catch_up(self, step: int) -> int:
-        """The step to go on from: `step`, or the end of the newest round, where the others went on without this one.
+        """The step to continue from: `step`, or the end of the newest round if the others are ahead of this worker.
 
-        Rounds in which its work counted it goes through again: its own moments follow from them.
+        Rounds in which its work counted are repeated, because its optimizer state depends on them.
         """
         missed = [
             end for end, present in self._exchange.decided().items()
@@ -174,23 +174,23 @@ class Worker(ParallelStrategy):
             return step
         self._take_outcome(newest)
         log.warning(
-            "worker %d goes on from step %d: the others have gone there from step %d",
+            "worker %d continues from step %d: the others are there, it was at step %d",
             self._exchange.worker, newest, step,
         )  # fmt: skip
         return newest
 
     def _take_outcome(self, end: int) -> None:
-        """Let theta and momentum be what others left after a round.
+        """Set theta and momentum to the published outcome of a round.
 
         Raises:
-            UserError: they are gone.
+            UserError: it was deleted.
         """
         try:
             read = self._exchange.outcome(end)
         except FileNotFoundError as error:
             raise UserError(
-                f"{self._exchange.folder}: the outer weights of step {end} are gone, and without them worker "
-                f"{self._exchange.worker} cannot go on; take another --run-dir with --resume-from this run"
+                f"{self._exchange.folder}: the outer weights of step {end} were deleted, and without them worker "
+                f"{self._exchange.worker} cannot continue; take another --run-dir with --resume-from this run"
             ) from error
         for name in self._theta:
             self._theta[name].copy_(read(tensors.MODEL + name))
@@ -208,7 +208,7 @@ class Worker(ParallelStrategy):
 
     @contextlib.contextmanager
     def evaluating(self) -> Iterator[None]:
-        """The outer weights are what is evaluated."""
+        """Evaluate the outer weights."""
         if not self._moved:
             yield
             return
@@ -247,14 +247,14 @@ class Worker(ParallelStrategy):
         }
 
     def restore(self, path: Path, state: Mapping[str, Any] | None, step: int, *, own: bool) -> int:
-        self._take_up()
+        self._reset_outer()
         self._base = step
         if state is None:  # not a checkpoint of DiLoCo
             return step
         momentum = {MOMENTUM + name: value for name, value in self._momentum.items()}
         tensors.read_named(path, momentum)
         self._base = state["base"]
-        if not own:  # another worker's: from the beginning of the round
+        if not own:  # another worker's: start from the beginning of the round
             return self._base
         inner = {INNER + name: p.detach() for name, p in self._named.items()}
         tensors.read_named(path, inner)
