@@ -1,4 +1,4 @@
-"""What does a checkpoint cost? `danalab bench checkpoint`, with the result kept in bench/results.
+"""Cost of a checkpoint: `danalab bench checkpoint`, with the result in bench/results.
 
 python bench/checkpoint.py [--rounds 5] [--sizes 10 100]
 """

@@ -1,4 +1,4 @@
-"""How fast are experts? `danalab bench moe`, with the result kept in bench/results.
+"""Speed of experts: `danalab bench moe`, with the result in bench/results.
 
 python bench/moe.py [--rounds 7]
 """

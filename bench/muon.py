@@ -1,9 +1,9 @@
-"""How long does orthogonalising take? Batched against matrix by matrix, and a whole step against torch.optim.Muon.
+"""Time of orthogonalisation: batched against matrix by matrix, and a whole step against torch.optim.Muon.
 
     python bench/muon.py [--threads 2] [--rounds 5] [--layers 9] [--out bench/results/muon_cpu.json]
 
-The matrices are those of Enoki with 12 heads. Every round runs each contender once on the same gradients, so a slow
-moment of the machine hits all of them. The loop is the algorithm as it is usually written, in float32 as ours is:
+The matrices are those of Enoki with 12 heads. Every round runs each contender once on the same gradients. The loop is the
+algorithm as usually written, in float32 as ours:
 `A = X @ X.T; B = b * A + c * A @ A; X = a * X + B @ X`. torch.optim.Muon orthogonalises in bfloat16, on any device.
 """
 
@@ -30,7 +30,7 @@ SHAPES = [(WIDTH, WIDTH)] * 4 + [(4 * WIDTH, WIDTH), (WIDTH, 4 * WIDTH)]  # q, k
 
 
 def loop(xs: list[Tensor], chain: tuple[Coefficients, ...]) -> None:
-    """Each matrix by itself, as Muon is usually written."""
+    """Matrix by matrix, as Muon is usually written."""
     for x in xs:
         x = x.mT if x.shape[0] > x.shape[1] else x
         x = x / (x.norm() + 1e-7)
@@ -47,7 +47,7 @@ def batched(xs: list[Tensor], chain: tuple[Coefficients, ...]) -> None:
 
 
 def contenders(layers: int) -> dict[str, Callable[[], Any]]:
-    """Name -> what is timed."""
+    """Name -> the timed function."""
     generator = torch.Generator().manual_seed(0)
     xs = [torch.randn(shape, generator=generator) for _ in range(layers) for shape in SHAPES]
     params = [torch.zeros_like(x).requires_grad_() for x in xs]
@@ -69,7 +69,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # pyright: ignore[reportOptionalMemberAccess]
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5, help="interleaved rounds, at least 5 for a result")
-    parser.add_argument("--layers", type=int, default=9, help="blocks of the model; its own number is 9")
+    parser.add_argument("--layers", type=int, default=9, help="blocks of the model (9 in the real one)")
     parser.add_argument("--out", type=Path, help="JSON file to write")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)

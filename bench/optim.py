@@ -1,4 +1,4 @@
-"""How long is an optimizer step? `danalab bench optim`, with the result kept in bench/results.
+"""Time of an optimizer step: `danalab bench optim`, with the result in bench/results.
 
 python bench/optim.py [--sizes 20 88] [--rounds 21] [--device cuda] [--opts adana:fused po.Lion]
 """

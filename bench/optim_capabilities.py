@@ -1,4 +1,4 @@
-"""Which optimizers are exact in which parallel modes? All of the registry, on gloo ranks, in about a minute.
+"""The parallel modes of every optimizer, measured on gloo ranks in about a minute.
 
 python bench/optim_capabilities.py    writes bench/results/optim_capabilities.json, docs/optimizer-capabilities.md
 """

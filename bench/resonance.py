@@ -1,4 +1,4 @@
-"""Oscillators against attention, by length of context: `danalab bench resonance`, with the result in bench/results.
+"""Oscillators against attention by length of context: `danalab bench resonance`, with the result in bench/results.
 
 python bench/resonance.py [--data FOLDER --seeds 0 1] [--device cuda]
 """

@@ -1,17 +1,15 @@
-r"""Does the resonance mixer learn language? Resonance, resonance without its mixer, and attention on WikiText-2.
+r"""Loss of resonance, resonance without its mixer, and attention on WikiText-2.
 
     danalab data prepare text --tokenizer bpe-4096 --out DATA --input wikitext-2/train.txt \
         --val-input wikitext-2/valid.txt
     python bench/resonance_wikitext2.py --data DATA --runs FOLDER [--steps 400] [--variants]
 
-Three models of one size (within 1%) see the same tokens in the same order under the same optimizer: what differs is how
-tokens are mixed, and the initial weights, which are those that each has by default. Learning rates are tried alike by
-all, with the first seed; the best of each then meets the other seeds. --variants also trains what resonance has on
-demand, at its best rate. Losses are those of the whole validation split. A difference is that of runs with one seed and
-one order of the data; its interval is Student's.
+Three models of equal size (within 1%) see the same tokens in the same order with the same optimizer; they differ in token
+mixing and in their default initialisation. All try the same learning rates with the first seed; the best rate of each is
+then run with the other seeds. --variants also trains the options of resonance at its best rate. Losses are over the whole
+validation split. Differences are paired by seed and order of the data; intervals are Student's.
 
-The runs are a sweep in FOLDER: kill it and start it again at any time. The result,
-bench/results/resonance_wikitext2.json, holds numbers only.
+The runs are a resumable sweep in FOLDER. The result, bench/results/resonance_wikitext2.json, contains only numbers.
 """
 
 from __future__ import annotations
@@ -41,7 +39,7 @@ RESONANCE = {"arch": "resonance", "mlp_dim": 320}
 MODELS: dict[str, dict[str, Any]] = {
     "resonance": RESONANCE,
     "no mixer": {**RESONANCE, "mixer": "none"},
-    # Attention has one more square matrix in a block, which its mlp gives back.
+    # Attention has one more square matrix per block; its MLP is smaller by as much.
     "attention": {"arch": "llama", "n_heads": 4, "mlp_dim": 278, "tied_head": True},
 }
 VARIANTS: dict[str, dict[str, Any]] = {

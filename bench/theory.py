@@ -1,9 +1,9 @@
-"""The theory's checkable predictions: what is expected, what is measured, and how fast the integrator is.
+"""Predictions of the theory against measurements, and the speed of the integrator.
 
     python bench/theory.py            # all rows, about two minutes on one core; writes bench/results/theory_cpu.json
     python bench/theory.py --no-write
 
-Expected values are closed forms where there are any, else numbers measured once with another float64 implementation.
+Expected values are closed forms if available, otherwise results of an independent float64 implementation.
 """
 
 from __future__ import annotations

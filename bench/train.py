@@ -1,4 +1,4 @@
-"""How fast does the trainer train? `danalab bench train`, with the result kept in bench/results.
+"""Speed of the trainer: `danalab bench train`, with the result in bench/results.
 
 python bench/train.py [--rounds 15] [--device cuda] [--heads 12]
 """

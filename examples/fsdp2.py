@@ -1,8 +1,8 @@
-"""ADana under FSDP2: parameters, gradients and both moments are sharded, and nothing is gathered for the step.
+"""ADana with FSDP2: parameters, gradients and both moments are sharded, and the step needs no communication.
 
     torchrun --standalone --nproc-per-node 2 examples/fsdp2.py
 
-Runs on GPUs with NCCL where there are any, else on CPUs with gloo.
+Runs on GPUs with NCCL if available, otherwise on CPUs with gloo.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def main() -> None:
             if rank == 0:
                 print(f"step {step:3}  loss {mean / ranks:.3f}")
 
-    state = get_optimizer_state_dict(model, optimizer)  # by parameter name: what torch.distributed.checkpoint saves
+    state = get_optimizer_state_dict(model, optimizer)  # by parameter name, as torch.distributed.checkpoint saves it
     set_optimizer_state_dict(model, optimizer, state)
     if rank == 0:
         print(f"state of {len(state['state'])} parameters; clock at t = {optimizer.coefficients()['t']}")

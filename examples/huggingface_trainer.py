@@ -2,8 +2,8 @@
 
     python examples/huggingface_trainer.py
 
-Hand the Trainer an optimizer that is already built. Its other way, `optimizer_cls_and_kwargs`, makes groups of its own
-and writes `TrainingArguments.weight_decay`, 0 unless you set it, over the decay that omega and horizon have set.
+Pass an optimizer that is already built. The alternative, `optimizer_cls_and_kwargs`, makes its own parameter groups and
+sets their weight decay to `TrainingArguments.weight_decay` (default 0), which overwrites the decay from omega and horizon.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def trainer(folder: str, steps: int = STEPS, opt: str = "adana", scheduler: bool
         GPT2Config(vocab_size=256, n_positions=LENGTH, n_embd=64, n_layer=2, n_head=2, bos_token_id=0, eos_token_id=0)
     )
     optimizer = build_optimizer(opt, model, lr=3e-3, omega=4.0, horizon=STEPS)
-    # None in its place makes the Trainer's own schedule (lr_scheduler_type, warmup_steps): that works as well.
+    # With None the Trainer uses its own schedule (lr_scheduler_type, warmup_steps), which works as well.
     own = lr_scheduler(optimizer, get_schedule("cos_inf", STEPS, warmup=5)) if scheduler else None
     arguments = TrainingArguments(
         output_dir=folder,
@@ -63,5 +63,5 @@ def trainer(folder: str, steps: int = STEPS, opt: str = "adana", scheduler: bool
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
         trainer(folder).train()
-        print("and again from its checkpoint at step 40:")
+        print("resumed from the checkpoint at step 40:")
         trainer(folder).train(resume_from_checkpoint=f"{folder}/checkpoint-40")

@@ -1,4 +1,4 @@
-"""ADana in a LightningModule: `configure_optimizers` is all there is to it.
+"""ADana in a LightningModule: only `configure_optimizers` changes.
 
 python examples/lightning_module.py
 """
@@ -39,7 +39,7 @@ class NextByte(L.LightningModule):
     def configure_optimizers(self):
         optimizer = build_optimizer("adana", self, lr=3e-3, omega=4.0, horizon=STEPS)
         schedule = get_schedule("cos_inf", STEPS, warmup=STEPS // 50)
-        # "step": the schedule is one of optimizer steps; Lightning's default would advance it once an epoch.
+        # "step": the schedule counts optimizer steps; Lightning's default would advance it once per epoch.
         return {
             "optimizer": optimizer,
             "lr_scheduler": {"scheduler": lr_scheduler(optimizer, schedule), "interval": "step"},

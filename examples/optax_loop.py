@@ -3,7 +3,7 @@
     pip install 'danalab[theory]'
     python examples/optax_loop.py
 
-The problem is a regression on features whose scales follow a power law: the case that the theory is about.
+The problem is a regression on features whose scales follow a power law, the setting of docs/theory.md.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ scales = jnp.arange(1, FEATURES + 1) ** -1.0
 target = jnp.ones(FEATURES)
 
 schedule = optax.warmup_cosine_decay_schedule(0.0, PEAK, warmup_steps=50, decay_steps=STEPS, end_value=0.1 * PEAK)
-# Weight decay is scheduled too, and follows lr / peak: beside a schedule the peak must be said.
+# Weight decay follows lr / peak: with a schedule, peak_lr is required.
 optimizer = adana(schedule, peak_lr=PEAK, weight_decay=1e-4, wd_ts=STEPS / 10)
 
 

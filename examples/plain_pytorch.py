@@ -21,7 +21,7 @@ text = torch.tensor(list(inspect.getsource(nn.Module).encode()))
 
 
 def batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The same for the same step, whenever it is asked for."""
+    """A pure function of the step."""
     starts = torch.randint(len(text) - CONTEXT, (BATCH,), generator=torch.Generator().manual_seed(step))
     windows = text[starts[:, None] + torch.arange(CONTEXT + 1)]
     return windows[:, :-1], windows[:, -1]
@@ -32,8 +32,8 @@ def build():
     model = nn.Sequential(
         nn.Embedding(256, 32), nn.Flatten(), nn.Linear(32 * CONTEXT, 128), nn.GELU(), nn.Linear(128, 256)
     )
-    # Weight decay falls as omega / t, and takes the length of the run; embeddings and biases are left out of it.
-    # lr is the peak: the decay follows lr(t) / peak, so give the peak here and let the schedule scale it.
+    # Weight decay falls as omega / t and needs the length of the run; embeddings and biases are not decayed.
+    # lr is the peak: weight decay follows lr(t) / peak, so give the peak here and let the schedule scale it.
     optimizer = build_optimizer("adana", model, lr=3e-3, omega=4.0, horizon=STEPS)
     scheduler = lr_scheduler(optimizer, get_schedule("cos_inf", STEPS, warmup=STEPS // 50))
     return model, optimizer, scheduler
@@ -49,7 +49,7 @@ def train(model, optimizer, scheduler, first: int, last: int) -> None:
         scheduler.step()
         optimizer.zero_grad()
         if step % 50 == 0 or step == last - 1:
-            now = optimizer.coefficients()  # of the step just made; costs nothing
+            now = optimizer.coefficients()  # of the last step, at no cost
             print(
                 f"step {step:3}  loss {loss:.3f}  lr {now['lr']:.1e}  beta {now['beta']:.4f}  alpha {now['alpha']:.2f}"
             )
@@ -59,10 +59,10 @@ if __name__ == "__main__":
     parts = build()
     train(*parts, 0, 150)
     file = io.BytesIO()
-    torch.save([part.state_dict() for part in parts], file)  # the clock t is in the optimizer's state
+    torch.save([part.state_dict() for part in parts], file)  # the step count t is in the optimizer's state
     train(*parts, 150, STEPS)
 
-    print("and again from its checkpoint at step 150:")
+    print("resumed from the checkpoint at step 150:")
     file.seek(0)
     again = build()
     for part, state in zip(again, torch.load(file, weights_only=True), strict=True):

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # Settings of the machine, sourced by the other scripts: scripts/config.local (see config.local.example), then the
-# cluster's row of clusters.local or clusters.conf. DANALAB_CLUSTER names the cluster where it cannot be told.
+# cluster's row of clusters.local or clusters.conf. DANALAB_CLUSTER names the cluster if it cannot be detected.
 #
 #   bash scripts/config.sh      # print what is set
 
@@ -17,11 +17,11 @@ if [[ -f $DANALAB_HOME/scripts/config.local ]]; then
     unset _danalab_given
 fi
 
-# What a setting that is neither in the environment nor in config.local becomes.
+# Defaults of settings that are neither in the environment nor in config.local.
 export RESULTS_BASE_FOLDER=${RESULTS_BASE_FOLDER:-runs}
 export DATASETS_DIR=${DATASETS_DIR:-datasets}
 
-# Find the cluster's row: by name where DANALAB_CLUSTER (or DSTAR_CLUSTER, its old name) is set, else by pattern.
+# Find the cluster's row: by DANALAB_CLUSTER (or DSTAR_CLUSTER, its old name) if set, else by pattern.
 _danalab_cluster() {
     local wanted=${DANALAB_CLUSTER:-${DSTAR_CLUSTER:-}} here=${SLURM_CLUSTER_NAME:-${HOSTNAME:-$(hostname)}}
     local name patterns modules pattern found=

@@ -17,7 +17,7 @@ fail() {
 }
 
 dry=no arch=enoki opt=adana checkpointing=no every=1
-# The original's intervals come first: a flag that is given again wins.
+# The original's intervals come first; a later flag wins.
 arguments=(--eval-interval 115 --log-interval 50 --ckpt-interval 1000)
 add() { arguments+=("$@"); } # a flag of `danalab train`, with its value where it has one
 while (($#)); do

@@ -3,10 +3,10 @@
 #
 #   bash scripts/quick_train.sh PATH {small,medium,large,xlarge} [--dry-run] [flags of danalab train ...]
 #
-# The arrays hold GPT-2's token ids, as the check makes sure; the model's vocabulary is theirs, whichever of them occur.
-# --dry-run validates and splits, prints the configuration that the training would have, and trains nothing.
-# The split is made beside the data, in PATH-split, once: a second call uses the same one. OUTPUT_PATH names another place.
-# Exit codes: 1 invalid data, 2 anything else that is wrong, else that of the training.
+# The arrays must hold GPT-2's token ids, which is checked; the model has GPT-2's vocabulary.
+# --dry-run validates and splits, prints the configuration of the training, and trains nothing.
+# The split is written once beside the data, to PATH-split, and reused; OUTPUT_PATH names another place.
+# Exit codes: 1 invalid data, 2 other errors, else that of the training.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -20,7 +20,7 @@ if [[ ${1-} == --dry-run ]]; then
     dry=(--print-config)
     shift
 fi
-# sequences of a micro-batch, micro-batches a step
+# sequences per micro-batch, micro-batches per step
 case $size in
     small | medium) batch=4 accumulation=8 ;;
     large) batch=2 accumulation=16 ;;

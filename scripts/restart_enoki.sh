@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# A run of the enoki ladder as a SLURM job that goes on until its last step, through preemptions and time limits.
+# A run of the enoki ladder as a SLURM job that is requeued until its last step, after preemptions and time limits.
 #
 #   sbatch --account=ACCOUNT --time=12:00:00 scripts/restart_enoki.sh --opt adana --heads 12 --name h12
 #   sbatch ... scripts/restart_enoki.sh --opt adana --heads 12 --iterations_to_run 5000     # in jobs of 5000 steps
 #
 # Submit it from the repository. Flags are those of scripts/launch.sh; resources on sbatch's command line win over the
-# lines below, and stay as they are when the job is queued again. More GPUs: --gpus-per-node=4 --ntasks-per-node=4 for
+# lines below, and are kept when the job is requeued. More GPUs: --gpus-per-node=4 --ntasks-per-node=4 for
 # sbatch, with --distributed_backend ddp (or zero, fsdp) for the run.
 #SBATCH --job-name=danalab-enoki
 #SBATCH --requeue
@@ -31,7 +31,7 @@ source "$home/scripts/config.sh"
 # shellcheck source=src/danalab/train/system/slurm_job.sh
 source "$home/src/danalab/train/system/slurm_job.sh"
 
-# What is submitted in place of this job, where SLURM refuses to queue it again.
+# Submitted instead of this job if SLURM refuses to requeue it.
 DANALAB_SCRIPT=$home/scripts/restart_enoki.sh
 DANALAB_ARGUMENTS=("$@")
 danalab_job bash "$home/scripts/launch.sh" --arch enoki "$@"

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# A grid of runs: sizes x learning rates, one SLURM job each, or one after another where there is no sbatch.
+# A grid of runs: sizes x learning rates, one SLURM job each, or sequentially without sbatch.
 #
 #   bash scripts/sweep.sh --heads "6 8 12" --lr_multipliers "0.5 1 2" --opt adana -- --batch_size 32
 #   bash scripts/sweep.sh ... --sbatch "--account=ACCOUNT --time=6:00:00"    # options for each job
 #   bash scripts/sweep.sh ... --dry                                          # list the jobs, start none
 #
-# What follows -- goes to every run. Runs are named after their point, so that a sweep that is started again goes on
-# where it was: finished runs are left alone.
+# Flags after -- go to every run. Runs are named after their grid point, so that a restarted sweep resumes and skips
+# finished runs.
 set -euo pipefail
 # shellcheck source=scripts/config.sh
 source "$(dirname "${BASH_SOURCE[0]}")/config.sh"
