@@ -2,9 +2,9 @@
 
     python bench/muon.py [--threads 2] [--rounds 5] [--layers 9] [--out bench/results/muon_cpu.json]
 
-The matrices are those of Enoki with 12 heads. Every round runs each contender once on the same gradients. The loop is the
-algorithm as usually written, in float32 as ours:
-`A = X @ X.T; B = b * A + c * A @ A; X = a * X + B @ X`. torch.optim.Muon orthogonalises in bfloat16, on any device.
+The matrices are those of Enoki with 12 heads. Every round runs each contender once on the same gradients. The loop is
+the algorithm as usually written, in float32 as ours: `A = X @ X.T; B = b * A + c * A @ A; X = a * X + B @ X`.
+torch.optim.Muon orthogonalises in bfloat16, on any device.
 """
 
 from __future__ import annotations

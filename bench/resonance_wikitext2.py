@@ -4,10 +4,10 @@ r"""Loss of resonance, resonance without its mixer, and attention on WikiText-2.
         --val-input wikitext-2/valid.txt
     python bench/resonance_wikitext2.py --data DATA --runs FOLDER [--steps 400] [--variants]
 
-Three models of equal size (within 1%) see the same tokens in the same order with the same optimizer; they differ in token
-mixing and in their default initialisation. All try the same learning rates with the first seed; the best rate of each is
-then run with the other seeds. --variants also trains the options of resonance at its best rate. Losses are over the whole
-validation split. Differences are paired by seed and order of the data; intervals are Student's.
+Three models of equal size (within 1%) see the same tokens in the same order with the same optimizer; they differ in
+token mixing and in their default initialisation. All try the same learning rates with the first seed; the best rate of
+each is then run with the other seeds. --variants also trains the options of resonance at its best rate. Losses are
+over the whole validation split. Differences are paired by seed and order of the data; intervals are Student's.
 
 The runs are a resumable sweep in FOLDER. The result, bench/results/resonance_wikitext2.json, contains only numbers.
 """

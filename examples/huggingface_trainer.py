@@ -2,8 +2,9 @@
 
     python examples/huggingface_trainer.py
 
-Pass an optimizer that is already built. The alternative, `optimizer_cls_and_kwargs`, makes its own parameter groups and
-sets their weight decay to `TrainingArguments.weight_decay` (default 0), which overwrites the decay from omega and horizon.
+Pass an optimizer that is already built. The alternative, `optimizer_cls_and_kwargs`, makes its own parameter groups
+and sets their weight decay to `TrainingArguments.weight_decay` (default 0), which overwrites the decay from omega and
+horizon.
 """
 
 from __future__ import annotations
