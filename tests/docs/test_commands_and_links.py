@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from danalab.cli._shared.flags import parse
-from danalab.cli._shared.optimizer_flags import FIELD, chosen
+from danalab.cli._shared.optimizer_flags import FIELD
 from danalab.cli.app import VERBS
 from danalab.optim import optimizer_spec
 from danalab.train.config.train_config import TrainConfig
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
-EVERYWHERE = {"help", "config", "print_config", "debug", "model_dim", "num_layers"}
+EVERYWHERE = {"help", "help_all", "config", "print_config", "debug", "model_dim", "num_layers"}
 PLACEHOLDER = re.compile(r"\.\.\.|\[|\b[A-Z]+\b")
 
 
@@ -68,7 +68,7 @@ def check_flags(prog: str, flags_type: type, words: list[str], whole: bool) -> N
     fields = {field.name.rstrip("_") for field in dataclasses.fields(flags_type)}
     known = fields | EVERYWHERE
     if FIELD in fields:
-        opt = chosen(words, {}, "adana")
+        opt = words[words.index("--opt") + 1] if "--opt" in words else "adana"
         known |= set() if PLACEHOLDER.search(opt) else {"beta1", "beta2", *optimizer_spec(opt).settings}
     for word in words:
         if word.startswith("--"):
