@@ -91,7 +91,7 @@ def test_plan_counts_experts_and_learns_at_the_size_that_is_active(capsys):
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["--n-experts", "0"], "--n-experts 0: at least 1"),
+        (["--n-experts", "0"], "--n-experts 0: must be at least 1"),
         (["--n-experts", "4", "--top-k", "5"], "--top-k 5: a token can be sent to 1..4 of the 4 experts"),
         (["--top-k", "0"], "--top-k 0"),
         (["--mlp-only-layers", "2"], "--mlp-only-layers 2: the model has the layers 0..1"),
@@ -102,7 +102,7 @@ def test_plan_counts_experts_and_learns_at_the_size_that_is_active(capsys):
         (["--shared-expert-gate"], "there are no shared experts"),
         (["--load-balance-loss", "-1"], "load_balance_loss must be"),
         (["--expert-parallel"], "there is only one rank"),
-        (["--expert-parallel", "--nproc", "2", "--distributed-backend", "zero"], "fsdp or ddp, here it is zero"),
+        (["--expert-parallel", "--nproc", "2", "--distributed-backend", "zero"], "fsdp or ddp, not zero"),
         (["--expert-parallel", "--nproc", "3", "--global-batch", "3"], "8 experts cannot be divided among 3 ranks"),
         (
             ["--expert-dim", "25", "--nproc", "2", "--distributed-backend", "fsdp", "--tp-size", "2"],

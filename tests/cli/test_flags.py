@@ -38,6 +38,28 @@ def flags(*arguments: str) -> Flags:
     return parse(Flags, list(arguments), prog="x", description="").flags
 
 
+def test_an_empty_value_of_a_switch_is_refused(capsys):
+    with pytest.raises(UserError, match="--shuffle '': true or false is expected"):
+        flags("--shuffle=")
+    assert main(["plan", "--heads", "3", "--json="]) == 2
+    assert "--json '': true or false" in capsys.readouterr().err
+
+
+def test_all_unknown_flags_are_named_at_once():
+    with pytest.raises(UserError, match=r"unknown flags --bach-size .did you mean --batch-size.., --foo; see x"):
+        flags("--bach-size", "3", "--lr", "1", "--foo=2")
+
+
+def test_negative_numbers_and_repeated_lists_are_values():
+    assert flags("--lr", "-1e-3").lr == -1e-3
+    assert flags("--steps", "a", "b", "--steps=c").steps == ("a", "b", "c")
+
+
+def test_flags_may_stand_between_positional_arguments(capsys):
+    assert main(["compare", "absent-a", "--json", "absent-b"]) == 2
+    assert "absent-a" in capsys.readouterr().err
+
+
 def test_underscores_and_hyphens_are_the_same():
     assert flags("--batch_size", "3") == flags("--batch-size", "3") == Flags(batch_size=3)
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import re
 import subprocess
 import sys
 
-from danalab.cli.app import VERBS
+from danalab.cli.app import VERBS, main
 
 ASK = """
 import contextlib, importlib, io, json, sys
@@ -18,8 +20,8 @@ for verb in VERBS:
     for words in [[verb], *([verb, name] for name in below)]:
         with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.suppress(SystemExit):
             main([*words, "--help"])
-        heavy = [name for name in ("torch", "jax", "matplotlib", "transformers", "datasets") if name in sys.modules]
-        shown[" ".join(words)] = [out.getvalue(), heavy]
+        heavy = sys.modules.keys() & {"torch", "jax", "pydantic", "matplotlib", "transformers", "datasets"}
+        shown[" ".join(words)] = [out.getvalue(), list(heavy)]
 print(json.dumps(shown))
 """
 
@@ -31,3 +33,26 @@ def test_help_imports_no_large_library():
     for words, (text, heavy) in shown.items():
         assert f"usage: danalab {words}" in text
         assert not heavy, words
+
+
+def test_help_of_train_shows_twelve_flags_first_and_all_by_section(capsys):
+    shown = {}
+    for flag in ("--help", "--help-all"):
+        with contextlib.suppress(SystemExit):
+            main(["train", flag])
+        shown[flag] = capsys.readouterr().out
+    assert len(re.findall(r"^  --", shown["--help"], re.MULTILINE)) == 12
+    assert "danalab train --help-all" in shown["--help"]
+    for title in ("model", "data", "batch and length", "optimizer", "schedule", "parallel", "checkpoints", "tracking"):
+        assert f"\n{title}:\n" in shown["--help-all"]
+    for text in shown.values():
+        assert "None" not in text
+        assert "default by the fitted law" in text
+
+
+def test_every_flag_has_help(capsys):
+    for verb in VERBS:
+        with contextlib.suppress(SystemExit):
+            main([verb, "--help-all"])
+        for line in re.findall(r"^  (--\S+.*)", capsys.readouterr().out, re.MULTILINE):
+            assert " " in line, (verb, line)

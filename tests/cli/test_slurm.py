@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -142,6 +143,39 @@ def test_lines_that_are_the_same_run_are_refused(capsys, tmp_path):
     code, _, said = slurm(capsys, "--runs", str(tmp_path / "runs.txt"), "--dry-run")
     assert code == 2
     assert "2 lines are the run" in said
+
+
+def test_sizes_that_flags_name_make_different_runs(capsys, tmp_path):
+    (tmp_path / "runs.txt").write_text(
+        "--size small\n--size medium\n--size small --scheduler cos\n--size small --kappa 0.8\n"
+    )
+    code, script, _ = slurm(capsys, "--runs", str(tmp_path / "runs.txt"), "--dry-run", "--", "--arch", "resonance")
+    assert code == 0
+    names = re.findall(r"--name (\S+)\)", script)
+    assert len(set(names)) == 4
+    assert "None" not in script
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--account", "x\ntouch pwned"), ("--partition", "a b"), ("--mem", "1G\n#SBATCH --x"), ("--time", "1\n"),
+        ("--sbatch", "qos=low\ntouch pwned"), ("--sbatch", "x\x85touch pwned"), ("--account", ""),
+    ],
+)  # fmt: skip
+def test_text_that_could_add_a_line_to_the_script_is_refused(capsys, words):
+    code, script, said = slurm(capsys, *words, "--dry-run", "--", "--heads", "3")
+    assert (code, script) == (2, "")
+    assert words[0] in said
+
+
+def test_what_follows_the_flags_is_quoted_in_the_script(capsys):
+    _, script, _ = slurm(capsys, "--dry-run", "--", "--heads", "3", "--name", "x", "--data", "a'; touch pwned #")
+    line = next(line for line in script.splitlines() if line.startswith("run=("))
+    done = subprocess.run(
+        ["bash", "-c", line + '; printf "%s\n" "${run[@]}"'], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "a'; touch pwned #"
 
 
 def test_without_sbatch_the_script_is_left_with_the_way_to_submit_it(capsys, tmp_path, monkeypatch):

@@ -24,7 +24,7 @@ def help_text(options: Sequence[Option], prog: str, description: str, *, everyth
     )  # fmt: skip
     groups: dict[str, Any] = {}
     hidden = 0
-    for option in options:
+    for option in sorted(options, key=lambda option: not option.positional):
         if not (everything or option.shown):
             hidden += 1
             continue

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from danalab.errors import UserError
-from danalab.ladder.runs.rows import ONE_JOBS_OWN
 from danalab.ladder.saved.compute import training_flops
 from danalab.models.config import ModelConfig
-from danalab.train.config.train_config import MECHANICS, TrainConfig
+from danalab.train.config.fields import names_of
+from danalab.train.config.train_config import TrainConfig
 
 Row = Mapping[str, Any]
 
@@ -25,7 +25,7 @@ _FOLLOW_THE_RATE = ("lr", "weight_decay", "wd_ts")
 """Settings that differ between the trials of a learning rate; decay is given as a share of it."""
 _DEFAULTS = json.loads(json.dumps(asdict(TrainConfig())))
 """As rows have them: lists where the configuration has tuples."""
-_SAME_RUN = frozenset({"seed", "data_seed", *ONE_JOBS_OWN, *MECHANICS} - {"data", "tokenizer"})
+_SAME_RUN = names_of(TrainConfig, "input", "execution", "job") | {"seed", "data_seed"}
 
 
 @dataclass(frozen=True)

@@ -20,14 +20,14 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from danalab.errors import UserError, nearest
 from danalab.optim import list_optimizers, optimizer_spec
-from danalab.train.config.fields import flag
+from danalab.train.config.fields import flag, names_of
 from danalab.train.config.train_config import TrainConfig
 
 LONGEST_NAME = 100
 SHORT = {"heads": "h", "lr_multiplier": "lrx", "seed": "s", "weight_decay": "wd", "iterations": "n",
          "d_model": "d", "n_layers": "L", "n_heads": "H"}  # fmt: skip
 """Short names of settings in run names; others have their own name, `opt` and `arch` only their value."""
-OWN = ("optimizer_settings", "run_dir", "name", "resume_from", "extend_to", "iterations_to_run", "json", "auto_resume")
+OWN = names_of(TrainConfig, "job") | {"optimizer_settings"}
 """Fields that belong to one job, not to a grid."""
 
 

@@ -9,13 +9,11 @@ from typing import Any
 
 from danalab.scaling.architectures import ARCHITECTURES
 from danalab.scaling.learning_rate import OPTIMIZERS
-from danalab.train.config.fields import flag
-from danalab.train.config.train_config import MECHANICS
+from danalab.train.config.fields import flag, names_of
+from danalab.train.config.train_config import TrainConfig
 from danalab.train.run.folder import RunFolder
 from danalab.train.run.metrics import last_rows
 
-_SHAPES_THE_RUN = ("heads", "size", "tokens_per_param", "lr_multiplier")
-"""Settings among the mechanics of a job that others follow from."""
 DIVERGED = "diverged: a loss was not finite (nonfinite.json); it is not tried again unless its folder is deleted"
 
 
@@ -68,9 +66,7 @@ class Job:
         return [
             f"{flag(name)} {made[name]} there, {value} here"
             for name, value in self.settings.items()
-            if name in made
-            and (name not in MECHANICS or name in _SHAPES_THE_RUN)
-            and not _same(name, made[name], value)
+            if name in made and name in names_of(TrainConfig, "run", "input") and not _same(name, made[name], value)
         ]
 
     def _made(self) -> dict[str, Any]:

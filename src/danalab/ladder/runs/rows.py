@@ -20,13 +20,15 @@ from typing import Any
 
 from danalab.errors import UserError
 from danalab.files import write_atomically
+from danalab.train.config.fields import names_of
+from danalab.train.config.train_config import TrainConfig
 from danalab.train.run.folder import RunFolder
 from danalab.train.run.metrics import read_rows
 
 FILE = "ladder.jsonl"
 CURVES = "curves"
 """Folder of the validation points of a ladder that was packed."""
-ONE_JOBS_OWN = ("run_dir", "name", "resume_from", "local_ckpt_dir", "auto_resume", "json", "iterations_to_run")
+ONE_JOBS_OWN = names_of(TrainConfig, "job") - {"extend_to"} | {"local_ckpt_dir"}
 """Settings that say where or in which job a run was made, not what it was."""
 _NUMBERS = ("params", "non_emb_params", "lr", "lr_multiplier", "seed", "tokens", "flops", "seconds", "final_loss")
 _WHOLE = ("params", "non_emb_params", "seed", "tokens")

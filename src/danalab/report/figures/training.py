@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from danalab.colors import optimizer_color
-from danalab.ladder.runs.rows import ONE_JOBS_OWN
 from danalab.report.curves import Point, RunCurve
 from danalab.report.figures.drawing import LOSS, canvas, counts, legend, look, powers, save_figure, short, styled, widen
-from danalab.train.config.train_config import MECHANICS
+from danalab.train.config.fields import names_of
+from danalab.train.config.train_config import TrainConfig
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -96,7 +96,7 @@ def _by_settings(curves: Sequence[RunCurve]) -> dict[str, list[RunCurve]]:
 
 def _settings(curve: RunCurve) -> dict[str, Any]:
     """What was run: the configuration without seeds and mechanics, and the size."""
-    left_out = {*ONE_JOBS_OWN, *MECHANICS, *SEEDS} - {"data", "tokenizer"}
+    left_out = {*names_of(TrainConfig, "input", "execution", "job"), *SEEDS}
     kept = {key: value for key, value in curve.config["config"].items() if key not in left_out and value is not None}
     return {**kept, "params": curve.config["params"]}
 

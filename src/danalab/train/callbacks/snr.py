@@ -57,7 +57,7 @@ class SignalToNoise(Callback):
     @classmethod
     def build(cls, context: CallbackContext) -> SignalToNoise | None:
         """For log-time optimizers that keep the second moment, without which there is no such ratio."""
-        if not optimizer_spec(context.spec.config.opt).log_time:
+        if not optimizer_spec(context.spec.plan.opt).log_time:
             return None
         named, writes = context.model.named_parameters(), context.writes
         made = cls(context.folder / FILE, named, context.optimizer, context.strategy, writes=writes)

@@ -156,8 +156,6 @@ def resolve(config: TrainConfig, dataset: Vocabulary, world_size: int = 1, devic
 
 def _check_phases(config: TrainConfig) -> None:
     factor = config.phase_lr_factor
-    if not 0 < factor < float("inf"):
-        raise UserError(f"--phase-lr-factor {factor}: must be finite and positive")
     if factor != 1 and (not ARCHITECTURES.get(config.arch).oscillators or config.mixer == "none"):
         what = "--mixer none" if config.mixer == "none" else f"--arch {config.arch}"
         raise UserError(f"--phase-lr-factor {factor}: {what} has no phases; leave it out")

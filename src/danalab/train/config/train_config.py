@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from danalab.train.config.fields import names_of
 from danalab.train.config.sections.batch import BatchSettings
 from danalab.train.config.sections.checkpoint import CheckpointSettings
 from danalab.train.config.sections.data import DataSettings
@@ -41,7 +40,3 @@ class TrainConfig(
         UserError: a setting out of its range. What only shows together with the data or the scaling rules is refused
             by `danalab.train.config.resolve`.
     """
-
-
-MECHANICS = names_of(TrainConfig, "input", "data", "execution", "job")
-"""Settings that may differ between the jobs of one run."""

@@ -107,11 +107,11 @@ def check_parallel(resolved: RunSpec, layout: Layout, ranks: int) -> None:
     if layout.backend == "single":
         return
     if layout.backend == "diloco":
-        _check_worker(resolved.config.opt)
+        _check_worker(resolved.plan.opt)
         return
     from danalab.optim.distributed.modes import require_supported
 
-    require_supported(resolved.config.opt, layout.mode)
+    require_supported(resolved.plan.opt, layout.mode)
     if layout.expert_parallel:
         from danalab.models.parallel.experts import check_expert_parallel
 

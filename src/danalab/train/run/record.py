@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from danalab.errors import UserError
-from danalab.train.config.fields import flag
+from danalab.train.config.fields import flag, names_of
 from danalab.train.config.run_spec import RunSpec, recorded_dtype
-from danalab.train.config.train_config import MECHANICS, TrainConfig
+from danalab.train.config.train_config import TrainConfig
 from danalab.train.parallel.world import World
 from danalab.train.run.folder import RunFolder
 from danalab.train.system.provenance import versions
@@ -62,7 +62,7 @@ def require_same_run(spec: RunSpec, dataset: Dataset, folder: RunFolder) -> RunS
     differing = [
         f"{flag(name)} {_show(value)} here, {_show(theirs[name])} there"
         for name, value in ours.items()
-        if name not in MECHANICS and theirs[name] != value
+        if name in names_of(TrainConfig, "run") and theirs[name] != value
     ]
     if saved["dataset"]["fingerprint"] != dataset.fingerprint:
         differing.append(f"data {dataset.path} here, {saved['dataset']['path']} there (contents differ)")

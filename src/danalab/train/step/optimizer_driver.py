@@ -42,7 +42,7 @@ class OptimizerDriver:
         Raises:
             UserError: unknown optimizer or setting, or one that needs what this trainer does not do.
         """
-        spec = optimizer_spec(resolved.config.opt)
+        spec = optimizer_spec(resolved.optimizer.name)
         if spec.closure:
             raise UserError(f"--opt {spec.name}: needs the model inside its step, which this trainer does not do")
         settings = dict(resolved.optimizer.settings)

@@ -20,7 +20,7 @@ from annotated_types import Ge
 
 from danalab.errors import UserError
 from danalab.files import write_atomically
-from danalab.train.config.fields import Count, Natural, Section
+from danalab.train.config.fields import Count, Natural, Section, setting
 
 _TIME = re.compile(r"(\d+-\d{1,2}(:\d{2}){0,2}|\d+(:\d{2}){0,2})")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -38,16 +38,16 @@ class Resources(Section):
 
     title: ClassVar[str] = "SLURM"
 
-    account: str | None = None
-    """Account that is charged; default the cluster's."""
+    account: str | None = setting(None, main=True)
+    """SLURM: account that is charged; default the cluster's."""
     partition: str | None = None
     """Partition; default the cluster's."""
-    time: str = "24:00:00"
-    """Time limit of one job, as sbatch reads it; the run continues in the next one."""
-    nodes: Count = 1
-    """Machines of a run."""
-    gpus: Natural = 1
-    """GPUs on each machine, one rank each; 0: one process on the CPU."""
+    time: str = setting("24:00:00", main=True)
+    """SLURM: time limit of one job, as sbatch reads it; the run continues in the next one."""
+    nodes: Count = setting(1, main=True)
+    """SLURM: machines of a run."""
+    gpus: Natural = setting(1, main=True)
+    """SLURM: GPUs on each machine, one rank each; 0: one process on the CPU."""
     cpus: Count = 8
     """CPU cores for each rank."""
     mem: str = "32G"
