@@ -15,7 +15,7 @@ from danalab.errors import UserError
 @dataclass(frozen=True, kw_only=True)
 class PrepareFlags:
     name: Positional[str]
-    """Source: stdlib (Python's own library, no network), text (your files, with --input), or a corpus of the hub:
+    """Source: stdlib (Python's standard library, no network), text (your files, with --input), or a corpus of the hub:
     fineweb-10bt, fineweb-100bt, fineweb-edu, c4, openwebtext2, redpajama, redpajama-v2, slimpajama, wikitext, arxiv,
     shakespeare-char."""
     tokenizer: str | None = None
@@ -31,23 +31,23 @@ class PrepareFlags:
     val_fraction: float | None = None
     """Share of the documents that validate, chosen by a hash; default the source's, see docs/data.md."""
     val_documents: int | None = None
-    """How many documents validate in place of a share: the first ones, and whatever equals them."""
+    """Number of documents that validate instead of a share: the first ones and their copies."""
     max_documents: int | None = None
-    """Documents to take at most; of each split, where the source has validation files of its own."""
+    """Maximum number of documents; of each split, if the source has its own validation files."""
     max_tokens: int | None = None
-    """Training tokens to take, about: up to the end of the document that reaches them."""
+    """Training tokens, up to the end of the document that reaches this number."""
     shard_tokens: int = 100_000_000
     """Size of a shard [tokens]."""
     workers: int | None = None
-    """Threads (below 60 MB of text) or processes that tokenise; default one a core."""
+    """Threads (below 60 MB of text) or processes that tokenise; default one per core."""
     dry_run: bool = False
-    """Only say what would be fetched from the hub, and how much that is."""
+    """Only print what would be fetched from the hub, and its size."""
     json: bool = False
-    """Print what was made as one JSON object on standard output."""
+    """Print the data set as one JSON object on standard output."""
 
 
 def prepare(flags: PrepareFlags) -> None:
-    """Tokenise a corpus into shards; a killed preparation goes on when it is run again."""
+    """Tokenise a corpus into shards; after a kill, run it again to resume."""
     if flags.dry_run:
         _show_offer(flags.name, flags.input, flags.json)
         return
@@ -79,15 +79,15 @@ class DownloadFlags:
     local_dir: Path
     """Folder for its files, in the layout of the hub's repository."""
     workers: int = 8
-    """Files fetched at a time."""
+    """Parallel downloads."""
     dry_run: bool = False
-    """Only say what would be fetched, and how much that is."""
+    """Only print what would be fetched, and its size."""
     json: bool = False
     """Print one JSON object on standard output."""
 
 
 def download(flags: DownloadFlags) -> None:
-    """Fetch the files of a corpus, to prepare them later or elsewhere; goes on where it was stopped."""
+    """Fetch the files of a corpus, to prepare them later or elsewhere; resumable."""
     if flags.dry_run:
         _show_offer(flags.name, (), flags.json)
         return
@@ -160,26 +160,26 @@ class ValidateFlags:
     path: Positional[Path]
     """Folder of any layout (arrays, shards, bare files, a download), or one .npy, .npz or .pt file."""
     vocab_size: int | None = None
-    """Ids must be below this; default that of the tokenizer beside the data, else GPT-2's 50,257."""
+    """Upper bound of the ids; default that of the tokenizer beside the data, else GPT-2's 50,257."""
     seq_len: int | None = None
-    """Tokens that each sequence of an array must have; default as most have."""
+    """Required tokens per sequence of an array; default the most common length."""
     allow_duplicates: bool = False
-    """Equal sequences and files are warned of, and do not make the data invalid."""
+    """Report equal sequences and files as warnings, not as errors."""
     record: bool = False
-    """For bare token files, which hold no hashes: write them to checksums.json, to be compared from now on."""
+    """For bare token files, which have no checksums: first write their hashes to checksums.json."""
     results: Path | None = None
-    """Where the results are written as JSON; default validation_results.json in the folder, if it can be written."""
+    """File for the results as JSON; default validation_results.json in the folder, if it is writable."""
     json: bool = False
     """Print one JSON object on standard output."""
 
 
 def validate(flags: ValidateFlags) -> int:
-    """Read a data set through and list everything that is wrong with it; exit code 1 when anything is."""
+    """Read a whole data set and list its faults; exit code 1 if there are any."""
     from rich.console import Console
 
     from danalab.data.check import validate as validate_data
     from danalab.data.check.advice import advise
-    from danalab.data.formats.arrays.layout import is_divided
+    from danalab.data.formats.arrays.layout import has_splits
     from danalab.data.formats.raw_bin import record
     from danalab.files import write_json
 
@@ -194,7 +194,7 @@ def validate(flags: ValidateFlags) -> int:
             allow_duplicates=flags.allow_duplicates,
             on_file=lambda done, total: status.update(f"reading file {done + 1} of {total}"),
         )
-    advice = advise(result, divided=is_divided(flags.path)) if result.valid and result.total_tokens else None
+    advice = advise(result, divided=has_splits(flags.path)) if result.valid and result.total_tokens else None
     facts = {**result.as_dict(), "recommendations": advice.as_dict() if advice else None}
     if flags.json:
         print(json.dumps(facts))
@@ -227,19 +227,19 @@ class SplitFlags:
     path: Positional[Path]
     """Folder of arrays (.npy, .npz, .pt), in folders of any depth."""
     output_path: Path
-    """New folder for train/ and val/, outside of the data folder."""
+    """New folder for train/ and val/, outside the data folder."""
     val_ratio: float = 0.01
-    """Share that validates, at least one file (sequence)."""
+    """Share of the files (sequences) that validate, at least one."""
     seed: int = 42
-    """Which ones."""
+    """Seed of the choice."""
     by: Literal["file", "sequence"] = "file"
-    """What is divided: whole files, or the sequences inside of them."""
+    """Split whole files, or the sequences inside of them."""
     json: bool = False
     """Print one JSON object on standard output."""
 
 
 def split(flags: SplitFlags) -> None:
-    """Divide a folder of arrays into train/ and val/ of symbolic links; nothing is copied or overwritten."""
+    """Split a folder of arrays into train/ and val/ of symbolic links; nothing is copied or overwritten."""
     from danalab.data.formats.arrays.split import split_arrays
 
     made = split_arrays(flags.path, flags.output_path, val_ratio=flags.val_ratio, seed=flags.seed, by=flags.by)

@@ -15,19 +15,19 @@ from danalab.errors import UserError
 @dataclass(frozen=True, kw_only=True)
 class TrainFlags:
     vocab_size: int
-    """Ids in all, the 256 bytes and 9 specials included."""
+    """Number of ids, including the 256 bytes and 9 specials."""
     input: tuple[str, ...]
     """Files or folders of text: .txt .md .jsonl .parquet, also .gz and .zst."""
     out: Path
     """Folder for tokenizer.json."""
     max_mb: float = 100.0
-    """Text to learn from, at most [MB]; documents beyond it are not read."""
+    """Maximum text to learn from [MB]; later documents are not read."""
     json: bool = False
     """Print one JSON object on standard output."""
 
 
 def train(flags: TrainFlags) -> None:
-    """Train a byte-level BPE on your text; the result is a tokenizer.json that transformers loads, too."""
+    """Train a byte-level BPE on your text; the resulting tokenizer.json also loads in transformers."""
     from danalab.data.sources import TextSource
     from danalab.data.tokenizers import train_bpe
 
@@ -45,7 +45,7 @@ def train(flags: TrainFlags) -> None:
 
 
 def _up_to(documents: Iterable[str], limit: int) -> Iterator[str]:
-    """Documents until they have `limit` bytes."""
+    """Documents up to the one that reaches `limit` bytes."""
     for text in documents:
         if limit <= 0:
             return
@@ -58,13 +58,13 @@ class EvalFlags:
     tokenizer: Positional[str]
     """bytes, gpt2, or the path of a tokenizer.json or of the folder that holds one."""
     input: tuple[str, ...] = ()
-    """Files to measure on besides the built-in samples: .txt .md .jsonl .parquet, also .gz and .zst."""
+    """More files to measure, besides the built-in samples: .txt .md .jsonl .parquet, also .gz and .zst."""
     json: bool = False
     """Print one JSON object on standard output."""
 
 
 def evaluate(flags: EvalFlags) -> None:
-    """Bytes a token on several kinds of text, beside GPT-2's."""
+    """Bytes per token on several kinds of text, compared with GPT-2's."""
     from danalab.data.sources import TextSource
     from danalab.data.tokenizers import load_tokenizer
     from danalab.data.tokenizers.compression import measure, samples
@@ -78,7 +78,7 @@ def evaluate(flags: EvalFlags) -> None:
     try:
         reference = load_tokenizer("gpt2")
     except UserError as error:
-        print(f"without GPT-2 beside it: {error}", file=sys.stderr)
+        print(f"without a comparison with GPT-2: {error}", file=sys.stderr)
         reference = None
     results = measure(tokenizer, texts, reference)
     if flags.json:
@@ -90,7 +90,7 @@ def evaluate(flags: EvalFlags) -> None:
         print(json.dumps({"tokenizer": tokenizer.name, "n_tokens": tokenizer.n_tokens, "texts": rows}))
         return
     width = max(len(r.text) for r in results)
-    print(f"{'text':<{width}}  {'bytes':>9}  {'tokens':>9}  {'bytes a token':>13}  {'gpt2':>6}  {'ratio':>6}")
+    print(f"{'text':<{width}}  {'bytes':>9}  {'tokens':>9}  {'bytes/token':>13}  {'gpt2':>6}  {'ratio':>6}")
     for r in results:
         other = r.reference_bytes_per_token
         beside = f"{other:>6.3f}  {r.bytes_per_token / other:>6.3f}" if other else f"{'-':>6}  {'-':>6}"

@@ -29,14 +29,14 @@ class Dataset:
         split: "train" or "val".
         n_tokens: tokens of the split.
         vocab_size: rows that a model's embedding needs (padded).
-        eos_id: id that ends each document; None where it is not known.
+        eos_id: id that ends each document; None if unknown.
         fingerprint: SHA-256 [hex] of the split's content and its tokenizer.
         max_id: largest token id of the split.
         tokenizer_name: e.g. "gpt2".
     """
 
     sequence_length: int | None = None
-    """Tokens of each sequence, where the data are sequences already."""
+    """Tokens of each sequence, if the data are sequences already."""
 
     def __init__(
         self,
@@ -82,32 +82,32 @@ class Dataset:
 
     @property
     def name(self) -> str:
-        """What runs on it are called by."""
+        """The name that runs on it carry."""
         return self.path.name
 
     @property
     def location(self) -> str:
-        """What opens it again from any folder."""
+        """An argument of `open_data` that works from any folder."""
         return str(self.path.resolve())
 
     @property
     def least_vocab_size(self) -> int:
-        """Rows that an embedding must have at the least."""
+        """The minimum number of embedding rows."""
         return self.vocab_size
 
     @property
     def n_files(self) -> int:
-        """Files that the split lies in."""
+        """Number of files of the split."""
         return len(self.store.shards)
 
     def set_cache(self, budget: int) -> None:
-        """How much memory files may take that are read whole [bytes]; nothing else takes any."""
+        """Set the memory for files that cannot be memory-mapped [bytes]; no effect on other files."""
 
     def open_split(self, split: str) -> Dataset:
         """Another split of the same data.
 
         Raises:
-            UserError: there is none of that name.
+            UserError: no such split.
         """
         return self._open_split(split)
 
@@ -131,10 +131,10 @@ class Dataset:
             rank, world_size: this rank's slice of each global batch.
             packing: "windows" (the stream cut at every seq_len tokens) or "documents" (whole documents packed into
                 rows without padding, see `danalab.data.order.packing`).
-            length: into pieces of how many tokens the sequences are cut; a divisor of seq_len for each step.
+            length: tokens of the pieces that sequences are cut into at each step, divisors of seq_len.
 
         Raises:
-            UserError: the split is smaller than one batch, or the ranks do not divide the batch.
+            UserError: the split is smaller than one batch, or the batch is not a multiple of the ranks.
         """
         sequences = self.sequences(seed, seq_len, packing)
         return Batches(sequences, global_batch=global_batch, seq_len=length, rank=rank, world_size=world_size)
@@ -148,10 +148,10 @@ class Dataset:
         return Sequential(self.rows(seq_len), f"{self.path} ({self.split})")
 
     def sequences(self, seed: int, seq_len: int, packing: str = "windows") -> Sequences:
-        """The endless list of sequences from which batches are taken.
+        """The infinite list of sequences that batches are slices of.
 
         Raises:
-            UserError: unknown packing, or one that these data do not allow.
+            UserError: packing is unknown, or not possible for these data.
         """
         name = f"{self.path} ({self.split})"
         key = f"danalab order 1|{self.fingerprint}|{seed}|{seq_len}|".encode()
@@ -162,24 +162,24 @@ class Dataset:
         raise UserError(f"packing '{packing}': known are windows, documents")
 
     def rows(self, seq_len: int) -> Rows:
-        """The split as sequences of `seq_len` tokens by number."""
+        """The split as numbered sequences of `seq_len` tokens."""
         return Windows(self.store, seq_len)
 
     def packed(self, seq_len: int, key: bytes, name: str) -> Sequences:
         """The split's documents packed into rows of `seq_len` tokens.
 
         Raises:
-            UserError: it is not known where documents end.
+            UserError: the end-of-text id is unknown.
         """
         if self.eos_id is None:
-            raise UserError(f"{name}: it is not known which id ends a document; leave --packing documents out")
+            raise UserError(f"{name}: the id that ends a document is unknown; leave --packing documents out")
         return PackedDocuments(self.store, self.eos_id, self.fingerprint, seq_len, key, name)
 
     def check_vocab(self, vocab_size: int) -> None:
-        """Check that a model of `vocab_size` rows has one for every token.
+        """Check that every token id is below `vocab_size`.
 
         Raises:
-            UserError: an id is too large; names the file and the place.
+            UserError: names the file and offset of a larger id.
         """
         for number, largest in enumerate(self._max_ids):
             if largest >= vocab_size:
@@ -188,7 +188,7 @@ class Dataset:
                 place = f"token id {found[1]} at offset {found[0]}" if found else f"token id {largest}"
                 raise UserError(
                     f"{shard.path}: {place} >= vocab_size {vocab_size}; "
-                    f"the tokens were written with {self.tokenizer_name}, which needs another vocabulary"
+                    f"the tokens were written with {self.tokenizer_name}, which has a larger vocabulary"
                 )
 
     def __repr__(self) -> str:

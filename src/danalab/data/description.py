@@ -9,8 +9,8 @@ from danalab.data.open import open_dataset, require_layout
 
 
 def describe(path: str | Path) -> dict[str, Any]:
-    """Facts of a data set: path, layout, source, tokenizer, vocab_size, eos_id, and for each split its tokens, shards,
-    documents, text_bytes, bytes_per_token, max_id and fingerprint (None where the layout does not tell).
+    """The facts of a data set: path, layout, source, tokenizer, vocab_size, eos_id, and for each split its tokens,
+    shards, documents, text_bytes, bytes_per_token, max_id and fingerprint (None if the layout does not record it).
 
     Raises:
         UserError: no data set there, or one that does not match its manifest.

@@ -18,10 +18,10 @@ from danalab.files import read_yaml, validated
 
 
 class MixedDataset(Dataset):
-    """Several data sets in fixed shares; evaluated on all rows of all of them."""
+    """Several data sets in fixed shares; evaluation reads all rows of all of them."""
 
     def __init__(self, parts: Sequence[Dataset], weights: Sequence[float]):
-        """Raises UserError where the parts were not written with one tokenizer."""
+        """Raises UserError if the parts were written with different tokenizers."""
         self.parts, self.weights = list(parts), [float(weight) for weight in weights]
         self._vocabulary = merge_vocabularies(parts)
         self._counts = block_counts(self.weights)
@@ -45,17 +45,17 @@ class MixedDataset(Dataset):
 
     @property
     def name(self) -> str:
-        """What runs on it are called by."""
+        """See `Dataset.name`."""
         return self._vocabulary.name
 
     @property
     def location(self) -> str:
-        """What opens it again from any folder."""
+        """See `Dataset.location`."""
         return ",".join(f"{part.location}:{weight:g}" for part, weight in zip(self.parts, self.weights, strict=True))
 
     @property
     def least_vocab_size(self) -> int:
-        """Rows that an embedding must have at the least."""
+        """See `Dataset.least_vocab_size`."""
         return self._vocabulary.least_vocab_size
 
     @property
@@ -69,7 +69,7 @@ class MixedDataset(Dataset):
         return self.parts[0].tokenizer
 
     def set_cache(self, budget: int) -> None:
-        """See `Dataset.set_cache`; each part has its share."""
+        """See `Dataset.set_cache`; the parts share the budget equally."""
         for part in self.parts:
             part.set_cache(budget // len(self.parts))
 
@@ -78,7 +78,7 @@ class MixedDataset(Dataset):
         sources = [part.sequences(seed, seq_len, packing) for part in self.parts]
         for source in sources:
             if source.per_epoch < 1:
-                raise UserError(f"{source.name}: not one sequence of {seq_len} tokens; take a smaller seq-len")
+                raise UserError(f"{source.name}: shorter than one sequence of {seq_len} tokens; take a smaller seq-len")
         key = f"danalab mixture 1|{self.fingerprint}|{seed}".encode()
         return MixedSequences(sources, self._counts, key, f"{self.path} ({self.split})")
 
@@ -93,10 +93,10 @@ class MixedDataset(Dataset):
 
 
 def parse_mixture(text: str) -> list[tuple[str, float]] | None:
-    """(data set, weight) of each part of `a:0.7,b:0.3` or of a YAML file of names and weights; None: one data set.
+    """(data set, weight) of each part of `a:0.7,b:0.3` or of a YAML file; None for a single data set.
 
     Raises:
-        UserError: a part without a weight, a weight that is no number, a name given twice.
+        UserError: a part without a weight, a weight that is not a positive number, or a repeated name.
     """
     if Path(text).suffix in (".yaml", ".yml"):
         return _checked(_from_yaml(text), text)
@@ -121,6 +121,6 @@ def _from_yaml(file: str) -> list[tuple[str, float]]:
 def _checked(pairs: list[tuple[str, float]], text: str) -> list[tuple[str, float]]:
     names = [name for name, _ in pairs]
     if len(set(names)) < len(names) or not names:
-        raise UserError(f"--data {text}: each data set must be named once")
+        raise UserError(f"--data {text}: name at least one data set, and each only once")
     block_counts([weight for _, weight in pairs])
     return pairs

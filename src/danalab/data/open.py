@@ -113,14 +113,14 @@ def find_dataset(
     """The folder of a data set, or the plan to prepare it; writes nothing.
 
     Args:
-        data: a folder (as it is, or below `datasets_dir`), or the name of a source, which means
+        data: a folder (a path, or a name below `datasets_dir`), or the name of a source. A source means
             `datasets_dir`/NAME-TOKENIZER, or for GPT-2's tokens the folder that the literature's scripts write (e.g.
             fineweb-10BT).
-        tokenizer: `bytes`, `gpt2`, `bpe-N` or a path; by default the source's. For a folder it must be the folder's.
+        tokenizer: `bytes`, `gpt2`, `bpe-N` or a path; by default the source's. If `data` is a folder, it must match.
         datasets_dir: by default `$DATASETS_DIR`, else ./datasets.
 
     Raises:
-        UserError: no such data set (says how to make it), or one that was written with another tokenizer.
+        UserError: no such data set (says how to make it), or one written with another tokenizer.
     """
     root = Path(datasets_dir or datasets_folder())
     for folder in (Path(data), root / data):
@@ -133,7 +133,7 @@ def find_dataset(
             raise UserError(f"{data}: no data set in this folder (no {manifests.NAME}, no train.bin, no arrays)")
         known = SOURCES.names()
         raise UserError(
-            f"no data set '{name}'{nearest(name, known)}: give a folder made by danalab data prepare, "
+            f"no data set '{name}'{nearest(name, known)}: give a folder made by danalab data prepare "
             f"or a source: {', '.join(known)}"
         )
     source = SOURCES.get(name)

@@ -39,10 +39,10 @@ class VocabularyInfo:
 
 
 def merge_vocabularies(parts: Sequence[Vocabulary]) -> VocabularyInfo:
-    """Of several data sets as one.
+    """The vocabulary of several data sets together.
 
     Raises:
-        UserError: they were not written with one tokenizer.
+        UserError: they were written with different tokenizers.
     """
     first = parts[0]
     for part in parts[1:]:

@@ -80,7 +80,7 @@ BAD = {
     "a second name": (lambda p: os.link(p.with_name("a.npy"), p), "the same file as a.npy", None),
     "repeated sequences": (
         lambda p: np.save(p, np.concatenate([_ids(2, 8), _ids(5, 0)[1:3]])),
-        "a copy of sequence 1 of a.npy; so are 1 more of this file",
+        "a copy of sequence 1 of a.npy; so are 1 others of this file",
         (2,),
     ),
     "repeats of its own": (

@@ -101,7 +101,7 @@ def test_a_file_may_hold_the_mixture(tmp_path):
         ("a,b", "'a' has no weight"),
         ("a:1,b", "'b' has no weight"),
         ("a:1,b:x", "'b:x' has no weight"),
-        ("a:1,a:2", "named once"),
+        ("a:1,a:2", "each only once"),
         ("a:1,b:0", "must be positive"),
         ("a:1,b:-1", "must be positive"),
         ("a:1,b:1e-9", "less than one sequence"),

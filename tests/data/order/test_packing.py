@@ -158,7 +158,7 @@ def test_the_ends_of_documents_are_kept(monkeypatch):
 
 
 def test_a_stream_without_documents_is_refused():
-    with pytest.raises(UserError, match="no document ends"):
+    with pytest.raises(UserError, match="no end of a document"):
         PackedDocuments(_store(np.array([50])), 99, "none", 16, b"", "memory")
 
 

@@ -85,7 +85,7 @@ def test_preparing_again_is_no_work_and_other_settings_are_refused(corpus, tmp_p
     before = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
     assert _prepare(corpus, folder) == folder
     assert {path.name: path.stat().st_mtime_ns for path in folder.iterdir()} == before
-    with pytest.raises(UserError, match="other text or with other settings"):
+    with pytest.raises(UserError, match="other text or other settings"):
         _prepare(corpus, folder, val_fraction=0.1)
 
 
@@ -180,7 +180,7 @@ def test_a_folder_with_other_files_is_left_alone(corpus, tmp_path):
         ({"max_documents": 1}, "--max-documents 1"),
         ({"max_tokens": 0}, "--max-tokens 0"),
         ({"val_documents": 0}, "--val-documents 0"),
-        ({"val_documents": 3, "val_fraction": 0.1}, "give one of them"),
+        ({"val_documents": 3, "val_fraction": 0.1}, "give only one of them"),
         ({"val_fraction": 0.0}, "--val-fraction"),
         ({"val_fraction": 1.5}, "--val-fraction"),
         ({"shard_tokens": 0}, "--shard-tokens"),
@@ -215,7 +215,7 @@ def test_a_full_disk_is_one_line_and_nothing_finished_is_lost(corpus, tmp_path, 
     out = tmp_path / "out"
     with monkeypatch.context() as patched:
         patched.setattr(ShardWriter, "append", fills)
-        with pytest.raises(UserError, match=r"out: no space left on device; .* make room, and run the same command"):
+        with pytest.raises(UserError, match=r"out: no space left on device; .* free some space and run the same command"):
             _prepare(corpus, out, tokenizer="bytes", shard_tokens=3000)
     assert list(out.glob("train-*.bin"))
     assert _content(_prepare(corpus, out, tokenizer="bytes", shard_tokens=3000)) == expected
@@ -227,7 +227,7 @@ def test_finished_shards_are_not_removed_for_other_settings(corpus, tmp_path, sm
         patched.setattr(writing_module.DatasetWriter, "finish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             _prepare(corpus, out, tokenizer="bytes", shard_tokens=3000)
-    with pytest.raises(UserError, match="unfinished data set of other text or with other settings"):
+    with pytest.raises(UserError, match="unfinished data set of other text or other settings"):
         _prepare(corpus, out, tokenizer="bytes", shard_tokens=2000)
     assert list(out.glob("train-*.bin"))
 
@@ -293,5 +293,5 @@ def test_any_unicode_comes_back_byte_by_byte(documents, tmp_path_factory):
 
 def test_a_process_that_dies_is_one_line(corpus, tmp_path, small_chunks, as_if_large, monkeypatch):
     monkeypatch.setattr("danalab.data.preparation.workers.sys.executable", "/bin/false")
-    with pytest.raises(UserError, match="a tokenising process ended early"):
+    with pytest.raises(UserError, match="a tokenising process died"):
         _prepare(corpus, tmp_path / "out", tokenizer="bytes", workers=2)

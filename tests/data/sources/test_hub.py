@@ -156,7 +156,7 @@ def test_a_connection_that_stays_broken_is_one_line():
         raise TimeoutError("timed out")
         yield ""
 
-    with pytest.raises(UserError, match=r"data/x: timed out \(6 tries, behind document 5\); run it again to go on"):
+    with pytest.raises(UserError, match=r"data/x: timed out \(6 attempts, after document 5\); run it again to resume"):
         list(hub_module.persistent(read, "data/x", 5, sleep=lambda _: None))
 
 
@@ -191,7 +191,7 @@ def test_a_download_goes_on_where_it_was_stopped_and_is_verified(hub, fineweb, t
     damaged[40] ^= 1
     files[1].write_bytes(damaged)
     assert [(Path(fault.file).name, fault.reason) for fault in validate(copy).errors] == [
-        (files[1].name, "content differs from what the hub has")
+        (files[1].name, "content differs from the hub's")
     ]
     with pytest.raises(UserError, match="not tokens yet; run danalab data prepare fineweb-10bt --input"):
         describe(copy)
@@ -330,7 +330,7 @@ def test_a_column_that_is_not_utf8_is_named_with_its_row(tmp_path):
     file.parent.mkdir(parents=True)
     column = pa.array([b"good", b"\xff bad"], pa.binary()).view(pa.string())
     parquet.write_table(pa.table({"text": column}), file)
-    with pytest.raises(UserError, match=r"x\.parquet, row 0 or one of the \d+ behind it: not UTF-8 \(0xff\)"):
+    with pytest.raises(UserError, match=r"x\.parquet, row 0 or one of the \d+ after it: not UTF-8 \(0xff\)"):
         prepare("fineweb-10bt", "bytes", tmp_path / "out", inputs=[tmp_path], progress=False)
 
 

@@ -1,7 +1,6 @@
-"""`danalab data validate`: read any data set through, list everything that is wrong with it, and what it holds.
+"""`danalab data validate`: read a whole data set, list all its faults, and compute its statistics.
 
-Faults are gathered, never raised: the first does not hide the second. Reading streams; memory is a few MiB and 16 bytes
-a sequence.
+Reading streams; it needs a few MiB and 16 bytes per sequence.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What to train on data of this size: models at 20 tokens a parameter, hours on named GPUs, the commands. Estimates."""
+"""Recommendations for data of a given size: models at 20 tokens per parameter, hours on named GPUs, commands."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SHOWN = 3
 _GPUS = ("H100", "A100", "L40S")
 _TOKENS_PER_STEP = 1 << 16
 _RESONANCE_BATCH = {"small": (4, 8), "medium": (4, 8), "large": (2, 16), "xlarge": (1, 32)}
-"""Size -> sequences of a micro-batch and micro-batches a step: where to begin with 32k tokens a sequence."""
+"""Size -> (micro-batch, accumulation steps): a starting point for 32k tokens per sequence."""
 
 
 @dataclass(frozen=True)
@@ -30,40 +30,40 @@ class Size:
     """One model for these data."""
 
     model: str
-    """Flags that choose it."""
+    """Its flags."""
     heads: int | None
     parameters: int
     tokens: int
-    """That it wants, at 20 a parameter."""
+    """20 per parameter."""
     epochs: float
-    """How often it would see the data."""
+    """Passes over the data."""
     hours: dict[str, float]
-    """By GPU, one of each, at 40% of its peak. Estimates."""
+    """Estimated hours on one GPU of each kind, at 40% of its peak."""
     command: str
 
 
 @dataclass(frozen=True)
 class Advice:
-    """What to do with valid data."""
+    """Recommendations for valid data."""
 
     prepare: list[str]
-    """Commands that come first."""
+    """Commands to run first."""
     sizes: list[Size]
-    """Models that fit, smallest first, resonance before enoki; or the smallest there is, when none does."""
+    """Models that fit, smallest first, resonance before enoki; if none does, the smallest one."""
     fits: bool
     smallest_resonance: Size | None = None
-    """Of arrays, which are what long contexts are trained on, where no resonance model is among `sizes`."""
+    """For arrays, which are the data of long contexts, if `sizes` has no resonance model."""
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        note = f"estimates: {TOKENS_PER_PARAM:g} tokens a parameter, {MFU:.0%} of peak, one GPU"
+        note = f"estimates: {TOKENS_PER_PARAM:g} tokens per parameter, {MFU:.0%} of peak, one GPU"
         return {**asdict(self), "note": note}
 
     def as_text(self) -> str:
         """For people."""
         if not self.sizes:
             return "RECOMMENDATIONS: too few tokens for one step of any model"
-        lines = [f"RECOMMENDATIONS (estimates: {TOKENS_PER_PARAM:g} tokens a parameter, {MFU:.0%} of peak, one GPU)"]
+        lines = [f"RECOMMENDATIONS (estimates: {TOKENS_PER_PARAM:g} tokens per parameter, {MFU:.0%} of peak, one GPU)"]
         if not self.fits:
             lines.append("No size fits these data; the smallest would see them more than once:")
         lines += map(_line, self.sizes)
@@ -88,7 +88,7 @@ def _line(size: Size) -> str:
 
 
 def advise(result: Validation, *, divided: bool) -> Advice:
-    """Models for what `result` has found; `divided`: it has its splits already."""
+    """Recommendations for a valid result. `divided`: the data have train/ and val/ already."""
     data = result.path
     prepare = []
     if result.layout == "arrays" and not divided:
@@ -135,9 +135,9 @@ def _size(
     try:
         planned = make()
     except UserError:
-        return None  # its horizon is shorter than a step
+        return None  # fewer tokens than one step
     if 2 * planned.tokens_per_step > result.total_tokens:
-        return None  # the data, of which a part validates, may not fill one batch: the command would be refused
+        return None  # without the validation part, the data may not fill one batch
     hours = accelerator_hours(float(planned.flops), MFU)
     command = (
         f"danalab train --arch {model} --opt {_OPT} --data {shlex.quote(data)} "

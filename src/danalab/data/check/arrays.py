@@ -17,7 +17,7 @@ from danalab.data.formats.layouts import Finding
 
 
 class ArrayChecks:
-    """Reads files one after the other; `finish` compares what was read across files."""
+    """Reads files one by one; `finish` compares them with each other."""
 
     def __init__(self, folder: Path, result: Validation, seq_len: int | None, allow_duplicates: bool):
         self._folder, self._result = folder, result
@@ -26,7 +26,7 @@ class ArrayChecks:
         self._counts = IdCounts(result.vocab_size)
         self._fingerprints = Fingerprints()
         self._owners: list[tuple[str, np.ndarray]] = []
-        """Of each file whose sequences are compared: its name and the row numbers of its sequences."""
+        """(name, row numbers) of each file whose sequences are compared."""
         self._lengths: list[tuple[str, int]] = []
         self._seen: dict[object, str] = {}
 
@@ -84,7 +84,7 @@ class ArrayChecks:
         self._owners.append((name, numbers))
 
     def finish(self) -> None:
-        """What shows only when all files have been read."""
+        """Compare the lengths and sequences of all files."""
         result = self._result
         if self._lengths:
             usual = self._seq_len or Counter(length for _, length in self._lengths).most_common(1)[0][0]
@@ -107,7 +107,7 @@ class ArrayChecks:
             mine = np.flatnonzero(files == file)
             name, row = self._place(ends, int(later[mine[0]]))
             other, other_row = self._place(ends, int(first[mine[0]]))
-            more = f"; so are {len(mine) - 1:,} more of this file" if len(mine) > 1 else ""
+            more = f"; so are {len(mine) - 1:,} others of this file" if len(mine) > 1 else ""
             reason = f"a copy of sequence {other_row} of {other}{more}"
             self._repeats.append(Finding(name, reason, (row,)))
 
@@ -132,7 +132,7 @@ def check_arrays(
     allow_duplicates: bool,
     on_file: Callable[[int, int], None],
 ) -> None:
-    """Fill `result` from the arrays of a folder, or from `files` alone."""
+    """Fill `result` from the arrays of a folder, or only from `files`."""
     divided_inside = False
     if files is None:
         divided_inside = by_sequence(folder)

@@ -12,21 +12,21 @@ _WIDTH = 80
 
 @dataclass
 class Validation:
-    """The result; counts are of what could be read."""
+    """The result; counts cover the readable files."""
 
     path: str
     layout: str
     """arrays, shards, bare, download or none."""
     file_format: str
-    """The files' suffixes."""
+    """Suffixes of the files."""
     num_files: int
     vocab_size: int
     errors: list[Finding] = field(default_factory=list)
     warnings: list[Finding] = field(default_factory=list)
     sequences: list[int] = field(default_factory=list)
-    """Of each readable file; of a stream, its documents."""
+    """Number of sequences of each readable file; of documents, for a stream."""
     sequence_length: int | None = None
-    """Tokens of each sequence; None where documents have their own lengths."""
+    """Tokens per sequence; None for documents."""
     total_tokens: int = 0
     unique_tokens: int = 0
     avg_token_value: float = 0.0
@@ -35,7 +35,7 @@ class Validation:
 
     @property
     def valid(self) -> bool:
-        """Whether nothing is wrong."""
+        """Whether there are no errors."""
         return not self.errors
 
     @property

@@ -1,4 +1,4 @@
-"""What is counted while ids stream by: how often each occurs, and a fingerprint of each sequence.
+"""Streaming statistics: the count of each id, and a fingerprint of each sequence.
 
     fingerprint of a sequence x:  (sum_j x_j v_j mod 2^64, sum_j x_j w_j mod 2^64),   v, w fixed odd random numbers
 
@@ -10,21 +10,21 @@ from __future__ import annotations
 
 import numpy as np
 
-_COUNT_TOKENS = 1 << 19  # as many as stay in cache once they are widened
+_COUNT_TOKENS = 1 << 19  # they stay in cache when widened
 
 
 class IdCounts:
-    """How often each id of [0, vocab_size) occurred."""
+    """Counts of the ids in [0, vocab_size)."""
 
     def __init__(self, vocab_size: int):
         self.vocab_size = vocab_size
         self.counts = np.zeros(vocab_size, np.int64)
         self.low: int | None = None
-        """Smallest id seen, also outside of the vocabulary."""
+        """Smallest id, including those outside of the vocabulary."""
         self.high: int | None = None
 
     def add(self, ids: np.ndarray) -> np.ndarray | None:
-        """Count ids of any shape; returns where they lie outside of the vocabulary, or None where none does."""
+        """Count ids of any shape; returns the positions of those outside of the vocabulary, or None."""
         flat = ids.reshape(-1)
         if not len(flat):
             return None
@@ -44,19 +44,19 @@ class IdCounts:
 
     @property
     def unique(self) -> int:
-        """Different ids."""
+        """Number of distinct ids."""
         return int(np.count_nonzero(self.counts))
 
     @property
     def mean(self) -> float:
-        """Mean id; 0 where there is none."""
+        """Mean id; 0 without ids."""
         total = int(self.counts.sum())
         # Python's integers: counts x ids may exceed 2^63
         return sum(int(c) * i for i, c in enumerate(self.counts.tolist()) if c) / total if total else 0.0
 
 
 class Fingerprints:
-    """Of every sequence, in the order in which they were added; finds those that occur twice."""
+    """Fingerprints of all sequences in order; finds duplicates."""
 
     def __init__(self) -> None:
         self._pairs: list[np.ndarray] = []
@@ -69,11 +69,11 @@ class Fingerprints:
         return np.stack([np.einsum("ij,j->i", unsigned, v), np.einsum("ij,j->i", unsigned, w)], axis=1)
 
     def add(self, fingerprints: np.ndarray) -> None:
-        """Take up the fingerprints of a file."""
+        """Add the fingerprints of a file."""
         self._pairs.append(fingerprints)
 
     def repeated(self) -> tuple[np.ndarray, np.ndarray]:
-        """(numbers of sequences that occurred before, numbers of their first occurrences), int64."""
+        """(numbers of repeated sequences, numbers of their first occurrences), int64."""
         if not self._pairs:
             return np.empty(0, np.int64), np.empty(0, np.int64)
         pairs = np.concatenate(self._pairs)

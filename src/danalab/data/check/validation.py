@@ -1,4 +1,4 @@
-"""`validate`: the checks of whatever layout a path has."""
+"""`validate`: the checks of a path in any layout."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def validate(
     allow_duplicates: bool = False,
     on_file: Callable[[int, int], None] = lambda done, total: None,
 ) -> Validation:
-    """Read a data set, or one array file, through.
+    """Read a whole data set, or one array file, and list its faults.
 
     Args:
         path: a folder of any layout, or a .npy, .npz or .pt file.
-        vocab_size: ids must be below; default that of the tokenizer beside the data, else GPT-2's 50,257.
-        seq_len: tokens that every sequence of an array must have; default as most have.
-        allow_duplicates: equal sequences are warned of only.
-        on_file: told the files done and their number.
+        vocab_size: upper bound of the ids; by default that of the tokenizer beside the data, else GPT-2's 50,257.
+        seq_len: required tokens per sequence of an array; by default the most common length.
+        allow_duplicates: report equal sequences as warnings, not as errors.
+        on_file: called with the number of finished files and of all files.
 
     Raises:
         UserError: the path does not exist.

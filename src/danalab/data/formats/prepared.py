@@ -1,4 +1,4 @@
-"""The layout of `danalab data prepare`: a `manifest.json` and the shards that it names."""
+"""The layout "shards" of `danalab data prepare`: a `manifest.json` and the shards that it lists."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def _open(folder: Path, split: str) -> Dataset:
     manifest = Manifest.read(folder)
     store = TokenStore(manifest.open_shards(folder, split), f"{folder} ({split})")
     entries = manifest.splits[split]
-    for name, expected in manifest.files.items():  # small, and another one would make bits per byte and text wrong
+    for name, expected in manifest.files.items():  # small; another tokenizer would give wrong text and bits per byte
         if (folder / name).is_file() and sha256(folder / name) != expected:
             raise UserError(
-                f"{folder / name}: not the content that {NAME} names; bring it back, or prepare the data again"
+                f"{folder / name}: its hash differs from that in {NAME}; restore it, or prepare the data again"
             )
     return Dataset(
         folder,
@@ -58,7 +58,7 @@ def _facts(folder: Path) -> dict[str, Any]:
 
 
 def _verify(folder: Path) -> Iterator[Finding]:
-    """The manifest's own checksum, the tokenizer, and each shard's header and hash; shards that nobody names."""
+    """Compare the tokenizer and each shard's header and hash with the manifest; find shards it does not list."""
     manifest = Manifest.read(folder)
     for name, expected in manifest.files.items():
         path = folder / name
@@ -69,14 +69,14 @@ def _verify(folder: Path) -> Iterator[Finding]:
     if (folder / "tokenizer.json").is_file():
         try:
             if load_tokenizer(folder).fingerprint != manifest.tokenizer.fingerprint:
-                yield Finding(str(folder / "tokenizer.json"), f"not the tokenizer that {NAME} names")
+                yield Finding(str(folder / "tokenizer.json"), f"not the tokenizer of {NAME}")
         except UserError as error:
             yield Finding(str(folder / "tokenizer.json"), str(error))
-    named = {}
+    listed = set()
     for split, entries in manifest.splits.items():
         for entry in entries:
             path = folder / entry.file
-            named[entry.file] = entry
+            listed.add(entry.file)
             try:
                 shard = manifest.open_shard(folder, entry)
                 if sha256(path) != entry.sha256:
@@ -88,12 +88,12 @@ def _verify(folder: Path) -> Iterator[Finding]:
         if not entries:
             yield Finding(str(folder), f"the split '{split}' has no shards")
     for path in sorted(folder.glob("*.bin")):
-        if path.name not in named:
-            yield Finding(str(path), f"{NAME} does not name this shard")
+        if path.name not in listed:
+            yield Finding(str(path), f"{NAME} does not list this shard")
 
 
 def _where(shard: Shard, max_id: int) -> str:
-    """The first token that cannot be right, where one shows; a flipped bit may leave an ordinary id."""
+    """The first impossible token, if there is one; a flipped bit may also give an ordinary id."""
     found = TokenStore([shard], "").first_at_least(max_id + 1, 0)
     return (
         f"token id {found[1]} at offset {found[0]} is above its largest, {max_id}" if found else "somewhere in its ids"

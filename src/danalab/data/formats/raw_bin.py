@@ -1,11 +1,10 @@
 """Token files without a header: nanoGPT's `train.bin`/`val.bin`, or folders of `train_00.bin`, `train_01.bin`, ...
 
-Little-endian, documents run together, GPT-2's ids unless a `tokenizer.json` lies beside them: uint16, or uint32 where
-its vocabulary exceeds 65,535. A file is read through once, for its largest id and its hash; the result is kept in the
-user's cache folder by path, size and time.
+Little-endian concatenated documents, in GPT-2's ids unless there is a `tokenizer.json` beside them: uint16, or uint32
+if the vocabulary exceeds 65,535. A file is scanned once for its largest id and its hash; the result is cached.
 
-Nothing in such files tells whether an id is the one that was written. `record` writes the hashes of all files to
-`checksums.json`; from then on another content is refused.
+Such files carry no checksum. `record` writes the hashes of all files to `checksums.json`, which later content must
+match.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Scan:
-    """What reading a bare file through has shown."""
+    """The facts of one file."""
 
     max_id: int
     sha256: str
@@ -48,7 +47,7 @@ class Scan:
 
 @dataclass(frozen=True)
 class _Vocabulary:
-    """Whose ids the files hold."""
+    """The vocabulary of the ids."""
 
     name: str
     n_tokens: int
@@ -60,10 +59,10 @@ _GPT2 = _Vocabulary("gpt2", 50_257, 50_256, "gpt2")  # what nanoGPT and the Fine
 
 
 def find_raw_files(folder: Path, split: str) -> list[Path]:
-    """`SPLIT.bin`, or `SPLIT_00.bin` (`SPLIT-00.bin`) and so on, by their numbers; empty when there is none.
+    """`SPLIT.bin`, or `SPLIT_00.bin` (`SPLIT-00.bin`) and so on in numeric order; empty if there are none.
 
     Raises:
-        UserError: the numbers have a gap or occur twice, there is one of each kind, or a link leads nowhere.
+        UserError: the numbers have a gap or a duplicate, or both kinds of name are used.
     """
     single = folder / f"{split}.bin"
     numbered: dict[int, Path] = {}
@@ -71,13 +70,13 @@ def find_raw_files(folder: Path, split: str) -> list[Path]:
         if match := re.fullmatch(rf"{split}[_-](\d+)\.bin", path.name):
             number = int(match[1])
             if number in numbered:
-                raise UserError(f"{path}: shard {number} of '{split}' a second time, beside {numbered[number].name}")
+                raise UserError(f"{path}: shard {number} of '{split}' exists twice, also as {numbered[number].name}")
             numbered[number] = path
     if os.path.lexists(single):
         if numbered:
             beside = numbered[min(numbered)].name
             raise UserError(
-                f"{folder}: {single.name} and {beside}: which is the split '{split}'? Move one of them away"
+                f"{folder}: {single.name} and {beside}: both can be the split '{split}'; move one of them away"
             )
         return [single]
     absent = sorted(set(range(max(numbered, default=0))) - set(numbered) - {0}) if numbered else []
@@ -90,10 +89,10 @@ def find_raw_files(folder: Path, split: str) -> list[Path]:
 
 
 def open_raw_file(path: Path, dtype: np.dtype) -> Shard:
-    """The tokens of a bare file.
+    """The tokens of a file.
 
     Raises:
-        UserError: unreadable, empty, not a whole number of tokens, or a shard that has lost its manifest.
+        UserError: unreadable, empty, not a whole number of tokens, or a shard without its manifest.
     """
     with reading(path) as file:
         size = os.fstat(file.fileno()).st_size
@@ -112,7 +111,7 @@ def open_raw_file(path: Path, dtype: np.dtype) -> Shard:
 
 
 def scan(shard: Shard, *, anew: bool = False) -> Scan:
-    """Largest id and hash of a bare file; from the cache when the file has not changed and is not to be read `anew`.
+    """Largest id and hash of a file, from the cache if the file has not changed; `anew` reads it in any case.
 
     Raises:
         UserError: the file cannot be read.
@@ -120,7 +119,7 @@ def scan(shard: Shard, *, anew: bool = False) -> Scan:
     key = scan_cache.file_key(shard.path, "raw", shard.dtype.name)
     if not anew and (known := scan_cache.load_facts(Scan, key)) is not None:
         return known
-    _log.info("%s: reading %d tokens through, once, for their range", shard.path, shard.n_tokens)
+    _log.info("%s: scanning %d tokens once for their range", shard.path, shard.n_tokens)
     digest, largest = hashlib.sha256(), 0
     with reading(shard.path) as file:
         while block := file.read(_BLOCK):
@@ -159,7 +158,7 @@ def _open(folder: Path, split: str) -> Dataset:
     recorded = _recorded(folder)
     for shard, found in zip(shards, scans, strict=True):
         if recorded and recorded.get(shard.path.name) != found.sha256:
-            raise UserError(f"{shard.path}: not the content that {CHECKSUMS} recorded")
+            raise UserError(f"{shard.path}: its hash differs from that in {CHECKSUMS}")
     reject_duplicate_shards([(shard.path, found.sha256) for shard, found in zip(shards, scans, strict=True)])
     dataset = Dataset(
         folder,
@@ -177,7 +176,7 @@ def _open(folder: Path, split: str) -> Dataset:
 
 
 def reject_duplicate_shards(hashes: list[tuple[Path, str]]) -> None:
-    """Refuse two shards of the same content: their tokens would be trained on twice.
+    """Check that no two shards have the same content, whose tokens would be trained on twice.
 
     Raises:
         UserError: names both.
@@ -190,10 +189,10 @@ def reject_duplicate_shards(hashes: list[tuple[Path, str]]) -> None:
 
 
 def record(folder: Path) -> Path:
-    """Write the hash of every file of a data set of bare files to `checksums.json`; returns its path.
+    """Write the hash of every token file to `checksums.json`; returns its path.
 
     Raises:
-        UserError: no bare files there, or one that cannot be read.
+        UserError: no token files in the folder, or one that cannot be read.
     """
     files = [path for split in _SPLITS for path in find_raw_files(folder, split)]
     if not files:
@@ -208,7 +207,7 @@ def record(folder: Path) -> Path:
 
 
 def _recorded(folder: Path) -> dict[str, str]:
-    """File -> SHA-256, empty when nothing was recorded."""
+    """File -> SHA-256; empty without a record."""
     file = folder / CHECKSUMS
     if not os.path.lexists(file):
         return {}
@@ -223,14 +222,14 @@ def _facts(folder: Path) -> dict[str, Any]:
 
 
 def _verify(folder: Path) -> Iterator[Finding]:
-    """Sizes, ids, twins, and the recorded hashes where there are any."""
+    """Check sizes, ids, duplicates and, if recorded, hashes."""
     recorded = _recorded(folder)
     for name, expected in recorded.items():
         path = folder / name
         if not path.is_file():
-            yield Finding(str(path), f"missing; {CHECKSUMS} names it")
+            yield Finding(str(path), f"missing; {CHECKSUMS} lists it")
         elif path.suffix == ".json" and sha256(path) != expected:
-            yield Finding(str(path), f"not the content that {CHECKSUMS} recorded")
+            yield Finding(str(path), f"its hash differs from that in {CHECKSUMS}")
     vocabulary = _vocabulary(folder)
     seen: dict[str, Path] = {}
     for split in _SPLITS:
@@ -249,9 +248,9 @@ def _verify(folder: Path) -> Iterator[Finding]:
                 yield Finding(str(path), f"the same content as {seen[found.sha256].name}")
             seen[found.sha256] = path
             if recorded and path.name not in recorded:
-                yield Finding(str(path), f"{CHECKSUMS} does not name it")
+                yield Finding(str(path), f"{CHECKSUMS} does not list it")
             elif recorded and recorded[path.name] != found.sha256:
-                yield Finding(str(path), f"not the content that {CHECKSUMS} recorded")
+                yield Finding(str(path), f"its hash differs from that in {CHECKSUMS}")
 
 
 LAYOUT = Layout("bare", _matches, _splits, _open, _facts, _verify)

@@ -1,4 +1,4 @@
-"""Several shards as one run of tokens, memory-mapped, from which rows are copied without Python work per token."""
+"""Several memory-mapped shards as one token stream; rows are copied without Python work per token."""
 
 from __future__ import annotations
 
@@ -11,18 +11,17 @@ from danalab.data.formats.shards import Shard
 
 
 class TokenStore:
-    """The tokens of `shards`, one after the other. Shards are mapped when they are first read."""
+    """The concatenated tokens of `shards`. A shard is mapped when it is first read."""
 
     def __init__(self, shards: Sequence[Shard], name: str):
-        """`name` is what messages call the tokens, e.g. "data/wiki (train)"."""
+        """`name` identifies the tokens in messages, e.g. "data/wiki (train)"."""
         self.name = name
         self.shards = list(shards)
         self._ends = np.cumsum([shard.n_tokens for shard in self.shards], dtype=np.int64)
         self.n_tokens = int(self._ends[-1]) if self.shards else 0
         self._mapped: dict[int, np.ndarray] = {}
         self._views: dict[tuple[int, int], np.ndarray] = {}
-        # Reading ahead of a window is wasted when the next one lies elsewhere: 128 KiB or more for 4 KiB. A small split
-        # is wanted whole soon and is better read ahead.
+        # Random access wastes read-ahead: 128 KiB or more for a window of 4 KiB. A small split is soon read whole.
         self._scattered = self.n_tokens > 2**29
 
     def _tokens(self, number: int) -> np.ndarray:
@@ -48,15 +47,15 @@ class TokenStore:
         return rows
 
     def _rows_of_shard(self, number: int, starts: np.ndarray, length: int) -> np.ndarray:
-        # One fancy index into a strided view copies all rows in C, whatever their number. Making the view takes longer
-        # than a small batch, so it is kept.
+        # One fancy index into a strided view copies all rows in C. Making the view takes longer than a small batch, so
+        # it is kept.
         if (number, length) not in self._views:
             self._views[number, length] = sliding_window_view(self._tokens(number), length)
         origin = self._ends[number] - self.shards[number].n_tokens
         return self._views[number, length][starts - origin]
 
     def read(self, start: int, length: int) -> np.ndarray:
-        """tokens[start : start + length], across shards; shorter at the end."""
+        """tokens[start : start + length], across shards; shorter at the end of the stream."""
         pieces = []
         stop = min(start + length, self.n_tokens)
         while start < stop:
@@ -69,7 +68,7 @@ class TokenStore:
         return np.concatenate(pieces) if pieces else np.empty(0, np.uint16)
 
     def pieces(self, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-        """tokens[start : start + length] of each pair, one after the other, in the shards' own type."""
+        """tokens[start : start + length] of each pair, concatenated, in the shards' own type."""
         result = np.empty(int(lengths.sum()), self.shards[0].dtype)
         numbers = np.searchsorted(self._ends, starts, side="right")
         filled = 0
@@ -84,7 +83,7 @@ class TokenStore:
         return result
 
     def first_at_least(self, limit: int, number: int) -> tuple[int, int] | None:
-        """Position in shard `number` and id of its first token that is >= limit."""
+        """Position and id of the first token >= `limit` in shard `number`."""
         tokens = self._tokens(number)
         block = 1 << 25
         for start in range(0, len(tokens), block):

@@ -1,12 +1,11 @@
 """Batches as a pure function of the step.
 
-A data set is an endless list of sequences (`Sequences`): epochs follow one another without a seam, each in an order
-given by a keyed permutation of (fingerprint, seed, seq_len, epoch). The global batch of step s is the next G(s)
-sequences of that list, where G is a number or a ramp; rank r takes the r-th of its `world_size` equal slices.
+A data set is an infinite list of sequences (`Sequences`): epoch after epoch, each in the order of a permutation keyed
+by (fingerprint, seed, seq_len, epoch). The global batch of step s is the next G(s) sequences of that list, where G is
+a number or a ramp; rank r takes the r-th of its `world_size` equal slices.
 
-So the order does not depend on the number of ranks or workers, nor on the global batch (whose change moves only the
-place in the list), and there is no state beyond the number of sequences consumed. A shorter length (a ramp of lengths)
-cuts the same sequences into pieces: what is read, and its order, stay as they are.
+The order is independent of the number of ranks and workers and of the global batch, and the only state is the number
+of sequences consumed. A shorter length (a ramp of lengths) cuts the same sequences into pieces, in the same order.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from danalab.data.order.ramps import Ramp
 from danalab.data.order.windows import Batch, Rows, Sequences, Span
 from danalab.errors import UserError
 
-_TOKENS_AT_ONCE = 1 << 16  # small batches are assembled several steps at a time, or Python would cost more than copying
+_TOKENS_AT_ONCE = 1 << 16  # several small batches are assembled together: otherwise Python costs more than copying
 
 
 class Batches:
@@ -37,12 +36,12 @@ class Batches:
         world_size: int = 1,
     ):
         """Args:
-            sequences: the endless list.
+            sequences: the infinite list.
             global_batch: sequences a step, over all ranks.
             seq_len: tokens a sequence, a divisor of the list's own length (the default).
 
         Raises:
-            UserError: a batch that the ranks do not divide or the data do not fill, or lengths that do not divide.
+            UserError: a batch that is no multiple of the ranks or exceeds the data, or a length that does not divide.
         """
         batch = global_batch if isinstance(global_batch, Ramp) else Ramp(global_batch)
         length = seq_len if isinstance(seq_len, Ramp) else Ramp(seq_len or sequences.seq_len)
@@ -71,12 +70,12 @@ class Batches:
         self._rank, self._world_size = rank, world_size
 
     def report(self) -> str | None:
-        """What packing does to the documents; None where nothing is packed."""
+        """The effect of packing on the documents; None without packing."""
         made = getattr(self._sequences, "report", None)
         return None if made is None else str(made())
 
     def windows(self, step: int) -> np.ndarray:
-        """Numbers of the sequences of this rank's part of `step`, int64."""
+        """Numbers of the sequences in this rank's part of `step`, int64."""
         return self._sequences.numbers([self._span(step)])
 
     def _span(self, step: int) -> Span:
@@ -91,12 +90,12 @@ class Batches:
         return self._cut(step, self._sequences.take([self._span(step)]))
 
     def _cut(self, step: int, batch: Batch) -> Batch:
-        """The batch in pieces of the step's length."""
+        """The batch cut into pieces of the step's length."""
         length = self._length.at(step)
         return batch if length == self.seq_len else (batch[0].view(-1, length), batch[1].view(-1, length))
 
     def _several(self, step: int) -> list[Batch]:
-        """The batches of as many steps from `step` on as are cheaply assembled together, at least one."""
+        """The batches of one or more steps from `step` on, assembled together if they are small."""
         local = self._batch.at(step) // self._world_size
         count = max(1, _TOKENS_AT_ONCE // (local * self.seq_len))
         if count == 1:
@@ -109,12 +108,12 @@ class Batches:
         return [self._cut(step + i, batch) for i, batch in enumerate(pairs)]
 
     def iterate(self, start_step: int = 0, *, depth: int = 2, pin_memory: bool = False) -> Generator[Batch]:
-        """Batches from `start_step` on, without end, assembled ahead by a background thread.
+        """Infinite iterator over batches from `start_step` on, assembled ahead by a background thread.
 
         Args:
             start_step: the first step.
-            depth: batches kept ready, or groups of batches where they are small.
-            pin_memory: put them in page-locked memory, for copies to a GPU beside the computation.
+            depth: batches (groups of batches, if they are small) kept ready.
+            pin_memory: use page-locked memory, for asynchronous copies to a GPU.
         """
         ready: Queue[list[Batch] | BaseException] = Queue()
         free = threading.Semaphore(depth)
@@ -155,17 +154,17 @@ class Batches:
 class Sequential:
     """All rows of a split in order, for evaluation; made by `Dataset.sequential`.
 
-    `len(windows)` is their number, `windows[i:j]` is (inputs, targets), int64 [j - i, seq_len]. Of a stream the last
-    tokens, fewer than seq_len, are left out.
+    `len(windows)` is their number, `windows[i:j]` is (inputs, targets), int64 [j - i, seq_len]. The last tokens of a
+    stream, fewer than seq_len, are left out.
     """
 
     def __init__(self, rows: Rows, name: str):
-        """Raises UserError where there is not one row; `name` is what the message calls the data."""
+        """Raises UserError if there is no row; `name` identifies the data in the message."""
         self.seq_len = rows.seq_len
         self._rows = rows
         if rows.n == 0:
             raise UserError(
-                f"{name}: not one sequence, which needs {rows.seq_len + 1:,} tokens; "
+                f"{name}: shorter than one sequence, which needs {rows.seq_len + 1:,} tokens; "
                 "give more text or a smaller seq-len"
             )
 

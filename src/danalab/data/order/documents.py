@@ -1,4 +1,4 @@
-"""Where the documents of a token stream end: found by one pass over the ids, kept in the user's cache folder."""
+"""The document boundaries of a token stream, found in one pass over the ids and cached."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _log = logging.getLogger(__name__)
 
 
 def document_ends(store: TokenStore, eos_id: int, fingerprint: str) -> np.ndarray:
-    """The position after each document's end-of-text id, int64 [documents], memory-mapped where it was kept.
+    """The position after each document's end-of-text id, int64 [documents], memory-mapped if cached.
 
     Tokens after the last end belong to no document.
 
@@ -28,12 +28,12 @@ def document_ends(store: TokenStore, eos_id: int, fingerprint: str) -> np.ndarra
         ends = _scan(store, eos_id)
         scan_cache.save_array(key, ends)
     if len(ends) == 0:
-        raise UserError(f"{store.name}: no document ends (id {eos_id}) in it: --packing documents needs them")
+        raise UserError(f"{store.name}: no end of a document (id {eos_id}) in it: --packing documents needs them")
     return ends
 
 
 def _scan(store: TokenStore, eos_id: int) -> np.ndarray:
-    _log.info("%s: reading %d tokens through, once, for the ends of documents", store.name, store.n_tokens)
+    _log.info("%s: scanning %d tokens once for the ends of documents", store.name, store.n_tokens)
     found = []
     for start in range(0, store.n_tokens, _BLOCK):
         found.append(np.flatnonzero(store.read(start, _BLOCK) == eos_id) + (start + 1))

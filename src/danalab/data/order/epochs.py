@@ -1,4 +1,4 @@
-"""The order in which n items come, epoch after epoch: a keyed permutation of each epoch, never stored whole."""
+"""The order of n items, epoch after epoch: a keyed permutation of each epoch, never stored whole."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import numpy as np
 
 from danalab.data.order.permutation import Permutation
 
-_BLOCK = 4096  # places computed at a time: per step it would cost more than the copy of the tokens
+_BLOCK = 4096  # positions computed at a time: step by step would cost more than copying the tokens
 
 
 class EndlessOrder:
-    """An endless list in which every stretch [e n, (e + 1) n) holds each of range(n) once.
+    """An infinite list in which every slice [e n, (e + 1) n) holds each of range(n) once.
 
     Args:
         n: items an epoch, at least 1.
@@ -25,7 +25,7 @@ class EndlessOrder:
         self._block = lru_cache(maxsize=4)(self._compute_block)
 
     def __call__(self, begin: int, end: int) -> np.ndarray:
-        """Items at the places [begin, end), int64."""
+        """Items at the positions [begin, end), int64."""
         pieces = []
         for number in range(begin // _BLOCK, (end - 1) // _BLOCK + 1):
             origin = number * _BLOCK
@@ -33,8 +33,8 @@ class EndlessOrder:
         return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
     def _compute_block(self, number: int) -> np.ndarray:
-        places = np.arange(number * _BLOCK, (number + 1) * _BLOCK, dtype=np.int64)
-        epochs, slots = np.divmod(places, self.n)
+        positions = np.arange(number * _BLOCK, (number + 1) * _BLOCK, dtype=np.int64)
+        epochs, slots = np.divmod(positions, self.n)
         items = np.empty_like(slots)
         for epoch in range(int(epochs[0]), int(epochs[-1]) + 1):
             chosen = epochs == epoch

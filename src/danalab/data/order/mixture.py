@@ -1,9 +1,9 @@
-"""The order of sequences that several sources give in fixed shares.
+"""The order of sequences from several sources in fixed shares.
 
-Every block of 10,000 sequences holds each source exactly as often as its share says, spread evenly with a keyed jitter:
-the j-th of a source's c sequences in a block lies near j / c of it. Each source keeps its own order, that of training
-on it alone with the same seed: its next sequence is the one after those that came before, whatever the block. So place
-p of the mixture is a pure function of the seed, and shares need not fit the sizes: a small source comes round sooner.
+Every block of 10,000 sequences holds each source exactly in its share, spread evenly with a keyed jitter: the j-th of a
+source's c sequences in a block lies near position j / c. Each source keeps the order of training on it alone with the
+same seed. Position p of the mixture is therefore a pure function of the seed. Shares need not match sizes: a small
+source repeats sooner.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ BLOCK = 10_000
 
 
 def block_counts(weights: Sequence[float], block: int = BLOCK) -> list[int]:
-    """How many sequences of a block come from each source: shares rounded so that they sum up, largest rests first.
+    """Number of sequences from each source in a block: shares rounded to integers by largest remainder.
 
     Raises:
         UserError: a weight that is not positive and finite, or a share below one sequence a block.
@@ -32,8 +32,8 @@ def block_counts(weights: Sequence[float], block: int = BLOCK) -> list[int]:
         raise UserError(f"weights {', '.join(f'{weight:g}' for weight in weights)}: each must be positive")
     exact = [block * weight / sum(weights) for weight in weights]
     counts = [int(share) for share in exact]
-    rests = sorted(range(len(exact)), key=lambda i: counts[i] - exact[i])
-    for i in rests[: block - sum(counts)]:
+    by_remainder = sorted(range(len(exact)), key=lambda i: counts[i] - exact[i])
+    for i in by_remainder[: block - sum(counts)]:
         counts[i] += 1
     if min(counts) == 0:
         raise UserError(f"weight {min(weights):g}: less than one sequence of {block:,}")
@@ -48,14 +48,14 @@ class MixedSequences:
         self.seq_len, self.name = sources[0].seq_len, name
         self._sources, self._counts, self._key = list(sources), np.array(counts), key
         self._size = int(self._counts.sum())
-        # An epoch is over when every source has come round at least once.
+        # An epoch ends when every source has been read at least once.
         self.per_epoch = max(-(-source.per_epoch * self._size // count)
                              for source, count in zip(sources, counts, strict=True))  # fmt: skip
         self._offsets = np.concatenate([[0], np.cumsum([source.per_epoch for source in sources])])
         self._block = lru_cache(maxsize=4)(self._compute_block)
 
     def places(self, begin: int, end: int) -> tuple[np.ndarray, np.ndarray]:
-        """(source, place in the source's own list) of the places [begin, end), int64."""
+        """(source, position in the source's own list) of the positions [begin, end), int64."""
         sources, places = [], []
         for number in range(begin // self._size, (end - 1) // self._size + 1):
             origin = number * self._size
@@ -66,7 +66,7 @@ class MixedSequences:
         return np.concatenate(sources), np.concatenate(places)
 
     def _compute_block(self, number: int) -> tuple[np.ndarray, np.ndarray]:
-        """(source, how many of it came before in the block) of each place."""
+        """(source, rank among its sequences of the block) of each position."""
         jitter = Permutation(self._size, self._key + f"|{number}".encode())(np.arange(self._size)) / self._size
         owner = np.repeat(np.arange(len(self._counts)), self._counts)
         rank = np.concatenate([np.arange(count) for count in self._counts])
@@ -74,7 +74,7 @@ class MixedSequences:
         return owner[order], rank[order]
 
     def numbers(self, spans: Iterable[Span]) -> np.ndarray:
-        """Rows counted through all sources, one after the other."""
+        """Row numbers in the concatenation of all sources."""
         found = []
         for begin, end in spans:
             for source, first, last in self._runs(begin, end):
@@ -90,7 +90,7 @@ class MixedSequences:
         source, place = (np.concatenate(arrays) for arrays in zip(*itertools.starmap(self.places, spans), strict=True))
         for number in np.unique(source).tolist():
             mine = np.flatnonzero(source == number)
-            # Within a step a source's places follow one another; between the steps of one rank they may jump.
+            # A source's positions are consecutive within a step, not between the steps of one rank.
             cuts = np.flatnonzero(np.diff(place[mine]) != 1) + 1
             own = [(int(run[0]), int(run[-1]) + 1) for run in np.split(place[mine], cuts)]
             some_inputs, some_targets = self._sources[number].take(own)
@@ -99,13 +99,13 @@ class MixedSequences:
         return inputs, targets
 
     def _runs(self, begin: int, end: int) -> Iterable[tuple[int, int, int]]:
-        """(source, first, last) for each place, in order."""
+        """(source, first, last) of each position, in order."""
         source, place = self.places(begin, end)
         return ((int(s), int(p), int(p) + 1) for s, p in zip(source, place, strict=True))
 
 
 class ConcatenatedRows:
-    """The rows of several, one after the other."""
+    """The rows of several sources, concatenated."""
 
     def __init__(self, parts: Sequence[Rows]):
         self._parts, self._ends = list(parts), np.cumsum([part.n for part in parts])

@@ -1,18 +1,18 @@
-"""Whole documents in rows of one length: no padding, and every row begins where a document does.
+"""Whole documents in rows of one length: no padding, and every row starts at the start of a document or piece.
 
-A document of n > L tokens (its end-of-text id included) is split into pieces of L, which fill rows by themselves, and a
-rest, which is packed like a document. A keyed permutation of each epoch puts all pieces in a line; each stretch of
-`CHUNK` pieces is packed by itself, best fit first:
+A document of n > L tokens (its end-of-text id included) is split into pieces of L, each of which fills a row, and a
+remainder, which is packed like a document. A keyed permutation of each epoch orders all pieces; each chunk of `CHUNK`
+consecutive pieces is packed on its own, best fit first:
 
     fill a row:   the longest piece that fits, until the row is full
-                  when none fits: the shortest one is cut at the row's end, and what is left of it waits
-    at the end:   what was left of the cut ones fills the last rows, so that a chunk of T tokens gives T // L rows
+                  if none fits: cut the shortest one at the end of the row and queue its remainder
+    at the end:   the queued remainders fill the last rows, so that a chunk of T tokens gives T // L rows
 
-A row of L + 1 tokens is the id before its first piece (an end-of-text id where a document begins), then its pieces:
-each token of a document is the target of exactly one position. The stretches are drawn from all pieces alike, so
-the mix of lengths is the same everywhere; the rows of a chunk are shuffled, and the pieces of a row too.
+A row of L + 1 tokens is the id before its first piece (an end-of-text id at the start of a document), then its pieces:
+each token of a document is the target of exactly one position. Chunks are random samples of all pieces, so the mix of
+lengths is stationary; the rows of a chunk are shuffled, and so are the pieces of a row.
 
-How many rows a chunk gives follows from lengths alone, so any row is reached by packing one chunk: no state.
+The number of rows of a chunk depends on lengths alone, so reading any row means packing one chunk: no state.
 """
 
 from __future__ import annotations
@@ -40,23 +40,23 @@ class Packed:
     first: np.ndarray
     """Each row's first segment, int64 [rows + 1]."""
     starts: np.ndarray
-    """Of the segments, in the stream, int64."""
+    """Position of each segment in the stream, int64."""
     lengths: np.ndarray
     cut: np.ndarray
-    """Whether a segment is part of a piece that was cut at a row's end."""
+    """Whether a segment belongs to a piece that was cut at the end of a row."""
 
 
 @dataclass(frozen=True)
 class PackingReport:
-    """What packing does to the documents."""
+    """The effect of packing on the documents."""
 
     documents: int
     rows: int
-    """An epoch."""
+    """Rows of an epoch."""
     cropped_share: float
-    """Tokens that an epoch leaves out, as a share of all."""
+    """Share of the tokens that an epoch leaves out."""
     split_share: float
-    """Tokens in documents that would fit a row but were cut at one's end, as a share of a chunk's."""
+    """Share of a chunk's tokens in documents that fit a row but were cut."""
 
     def __str__(self) -> str:
         return (
@@ -82,7 +82,7 @@ class PackedDocuments:
         """Args:
             fingerprint: of the store's content.
             key: chooses the order.
-            chunk: pieces that are packed together.
+            chunk: number of pieces packed together.
 
         Raises:
             UserError: no documents, or fewer tokens than one row.
@@ -94,7 +94,7 @@ class PackedDocuments:
         self._piece_ends = np.cumsum(pieces)
         self.n_pieces = int(self._piece_ends[-1])
         self.n_chunks = -(-self.n_pieces // chunk)
-        # Each chunk leaves out less than a row, so every epoch has at least this many: the same number for all.
+        # Each chunk leaves out less than a row, so every epoch has at least this many rows; all use this number.
         self.per_epoch = int(self._ends[-1]) // seq_len - (self.n_chunks - 1)
         if self.per_epoch < 1:
             raise UserError(f"{name}: its documents do not fill one row of {seq_len} tokens; take a smaller seq-len")
@@ -102,7 +102,7 @@ class PackedDocuments:
         self._packed = lru_cache(maxsize=4)(self._pack)
 
     def numbers(self, spans: Iterable[Span]) -> np.ndarray:
-        """Places in the list of all epochs, which name the rows."""
+        """Positions in the list of all epochs, which identify the rows."""
         return np.concatenate([np.arange(begin, end) for begin, end in spans])
 
     def take(self, spans: Iterable[Span]) -> Batch:
@@ -122,7 +122,7 @@ class PackedDocuments:
         before = np.concatenate(starts[::2])
         tokens = self._store.pieces(np.maximum(np.concatenate(starts), 0), np.concatenate(lengths))
         tokens = tokens.reshape(-1, self.seq_len + 1)
-        tokens[before < 0, 0] = self._eos_id  # no id lies before the stream's first document
+        tokens[before < 0, 0] = self._eos_id  # nothing precedes the first document
         return to_batch(tokens)
 
     def report(self) -> PackingReport:
@@ -157,7 +157,7 @@ class PackedDocuments:
         key = self._key + f"{epoch}|{chunk}".encode()
         shuffled = Permutation(n_rows, key + b"|rows")(np.arange(n_rows)) if n_rows else np.empty(0, np.int64)
         within = Permutation(len(rows), key + b"|pieces")(np.arange(len(rows))) if n_rows else rows
-        unfinished = offsets + used < lengths[pieces]  # has no end-of-text id, so it must be its row's last
+        unfinished = offsets + used < lengths[pieces]  # it has no end-of-text id, so it must come last in its row
         order = np.lexsort((within, unfinished, shuffled[rows]))
         counts = np.bincount(rows, minlength=n_rows)[np.argsort(shuffled)]
         return Packed(
@@ -178,11 +178,11 @@ def pack(lengths: np.ndarray, capacity: int, n_rows: int) -> tuple[np.ndarray, n
     """
     order = np.argsort(lengths, kind="stable").tolist()
     ends = np.cumsum(np.bincount(lengths, minlength=capacity + 1)).tolist()
-    begins = [0, *ends[:-1]]  # pieces of length n that are left: order[begins[n] : ends[n]]
+    begins = [0, *ends[:-1]]  # unused pieces of length n: order[begins[n] : ends[n]]
     below = [n if ends[n] > begins[n] else n - 1 for n in range(capacity + 1)]  # towards the longest one <= n
     below[0] = 0
     shortest = 1
-    waiting: deque[tuple[int, int, int]] = deque()  # piece, offset, length of what was left of cut ones
+    remainders: deque[tuple[int, int, int]] = deque()  # piece, offset, length of the remainders of cut pieces
     segments: list[tuple[int, int, int, int]] = []
     for row in range(n_rows):
         gap = capacity
@@ -205,11 +205,11 @@ def pack(lengths: np.ndarray, capacity: int, n_rows: int) -> tuple[np.ndarray, n
                     below[shortest] = shortest - 1
                 piece, offset, length = order[ends[shortest]], 0, shortest
             else:
-                piece, offset, length = waiting.popleft()
+                piece, offset, length = remainders.popleft()
             taken = min(gap, length)
             segments.append((row, piece, offset, taken))
             gap -= taken
             if taken < length:
-                waiting.append((piece, offset + taken, length - taken))
+                remainders.append((piece, offset + taken, length - taken))
     table = np.array(segments, dtype=np.int64).reshape(-1, 4)
     return table[:, 0], table[:, 1], table[:, 2], table[:, 3]

@@ -1,9 +1,9 @@
 """A keyed pseudo-random permutation of range(n), computed position by position: no index in memory.
 
 A Feistel network on pairs (left, right) of the mixed radix a x b >= n, a = ceil(sqrt(n)): each round adds a keyed hash
-of one half to the other, modulo its radix, which is undone by subtracting it, so the network is a bijection of
-range(a b). Results outside range(n) are sent through again until they fall inside ("cycle walking"), which
-is a bijection of range(n). Since a b < n + a, that is rare.
+of one half to the other, modulo its radix. Subtracting it inverts the round, so the network is a bijection of
+range(a b). Results outside range(n) go through the network again until they fall inside ("cycle walking"), which
+gives a bijection of range(n). This is rare, since a b < n + a.
 
 Source: Black and Rogaway 2002, "Ciphers with arbitrary finite domains".
 """
@@ -19,7 +19,7 @@ _ROUNDS = 8
 
 
 class Permutation:
-    """The permutation of range(n) that `key` stands for.
+    """The permutation of range(n) given by `key`.
 
     Args:
         n: number of items, 1 <= n < 2^62.

@@ -1,7 +1,7 @@
 """Values that grow in stages, as pure functions of the step: `--batch-ramp 8:1000,16:3000`, `--seq-len-ramp ...`.
 
-A ramp is written VALUE:STEP,VALUE:STEP,...: the first value holds before the first step, and so on; after the last step
-the full value holds. What was consumed before a step is a sum over stages, so any step can be reached at once.
+A ramp is written VALUE:STEP,VALUE:STEP,...: each value holds until its step, the full value after the last one. The
+sum of the values before a step is a sum over stages, so any step is reached directly.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ class Ramp:
 
     @classmethod
     def parse(cls, text: str | None, final: int, flag: str) -> Ramp:
-        """The ramp that `text` says, ending at `final`; None: constant.
+        """Parse a ramp that ends at `final`; None means constant.
 
         Raises:
-            UserError: not of the form VALUE:STEP,..., steps that do not increase, or values below 1 or above `final`.
+            UserError: not of the form VALUE:STEP,..., steps that do not increase, or values outside [1, `final`].
         """
         if text is None:
             return cls(final)
@@ -46,11 +46,11 @@ class Ramp:
 
     @property
     def values(self) -> list[int]:
-        """Every value that occurs, the full one last."""
+        """All values, the full one last."""
         return [*(value for value, _ in self.stages), self.final]
 
     def at(self, step: int) -> int:
-        """The value of a step, counted from 0."""
+        """The value at a step, counted from 0."""
         for value, until in self.stages:
             if step < until:
                 return value
@@ -67,7 +67,7 @@ class Ramp:
         return total + self.final * (steps - begin)
 
     def steps_within(self, budget: int) -> int:
-        """The most steps whose values sum up to no more than `budget`."""
+        """The largest number of steps whose values sum to at most `budget`."""
         total = begin = 0
         for value, until in self.stages:
             if total + value * (until - begin) > budget:

@@ -1,4 +1,4 @@
-"""Rows of tokens by number, and their order: the windows of a stream, shuffled anew each epoch.
+"""Numbered rows of tokens and their order: the windows of a stream, reshuffled each epoch.
 
 The tokens of a split are cut into windows of seq_len + 1 at stride seq_len: window w is tokens[w L : w L + L + 1], its
 inputs are the first L, its targets the last L, so every token but the first is predicted once.
@@ -20,44 +20,44 @@ Batch = tuple[torch.Tensor, torch.Tensor]
 """Inputs and targets, int64 [sequences, seq_len]; a target of -1 carries no loss."""
 
 Span = tuple[int, int]
-"""Places [begin, end) of an endless list of sequences."""
+"""Positions [begin, end) in an infinite list of sequences."""
 
 
 class Rows(Protocol):
-    """Sequences of one length by number."""
+    """Numbered sequences of one length."""
 
     n: int
-    """How many there are."""
+    """Number of sequences."""
     seq_len: int
 
     def read(self, numbers: np.ndarray) -> Batch:
-        """The rows `numbers` [any count], each in range(n)."""
+        """The rows with these numbers, each in range(n)."""
         ...
 
 
 class Sequences(Protocol):
-    """An endless list of sequences, a pure function of the place."""
+    """An infinite list of sequences, a pure function of the position."""
 
     per_epoch: int
-    """Sequences until all have come once."""
+    """Number of sequences of an epoch."""
     seq_len: int
     name: str
-    """What messages call the data."""
+    """Identifies the data in messages."""
 
     def numbers(self, spans: Iterable[Span]) -> np.ndarray:
-        """Which rows lie at these places, int64."""
+        """The numbers of the rows at these positions, int64."""
         ...
 
     def take(self, spans: Iterable[Span]) -> Batch:
-        """The sequences at these places, one after the other."""
+        """The sequences at these positions, concatenated."""
         ...
 
 
 class Windows:
-    """The windows of a run of tokens; see the module."""
+    """The windows of a token stream; see the module."""
 
     def __init__(self, store: TokenStore, seq_len: int):
-        """Raises UserError where seq_len is less than 1."""
+        """Raises UserError if seq_len is below 1."""
         self.n = max(0, store.n_tokens - 1) // require_length(seq_len)
         self.seq_len = seq_len
         self._store = store
@@ -68,7 +68,7 @@ class Windows:
 
 
 class Shuffled:
-    """Rows in the order of a keyed permutation, each epoch its own."""
+    """Rows in the order of a keyed permutation, a new one each epoch."""
 
     def __init__(self, rows: Rows, key: bytes, name: str):
         self.per_epoch, self.seq_len, self.name = rows.n, rows.seq_len, name
@@ -78,7 +78,7 @@ class Shuffled:
     def numbers(self, spans: Iterable[Span]) -> np.ndarray:
         """See `Sequences`."""
         if self._order is None:
-            raise UserError(f"{self.name}: not one sequence of {self.seq_len} tokens")
+            raise UserError(f"{self.name}: shorter than one sequence of {self.seq_len} tokens")
         return joined([self._order(begin, end) for begin, end in spans])
 
     def take(self, spans: Iterable[Span]) -> Batch:
@@ -87,10 +87,10 @@ class Shuffled:
 
 
 def require_length(seq_len: int) -> int:
-    """`seq_len` itself.
+    """Return `seq_len`.
 
     Raises:
-        UserError: less than 1.
+        UserError: below 1.
     """
     if seq_len < 1:
         raise UserError(f"seq_len {seq_len}: at least 1 is needed")
@@ -98,7 +98,7 @@ def require_length(seq_len: int) -> int:
 
 
 def joined(pieces: list[np.ndarray]) -> np.ndarray:
-    """The pieces as one array, without a copy where there is one piece."""
+    """The concatenated pieces, without a copy if there is only one."""
     return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
 
@@ -106,7 +106,7 @@ def to_batch(rows: np.ndarray) -> Batch:
     """Rows of seq_len + 1 tokens of any integer type as (inputs, targets)."""
     inputs = torch.empty(len(rows), rows.shape[1] - 1, dtype=torch.int64)
     targets = torch.empty_like(inputs)
-    # Widened by numpy, on this thread alone: torch would start a second team of threads beside the trainer's.
+    # numpy widens on this thread alone; torch would start a second thread pool beside the trainer's.
     np.copyto(inputs.numpy(), rows[:, :-1])
     np.copyto(targets.numpy(), rows[:, 1:])
     return inputs, targets

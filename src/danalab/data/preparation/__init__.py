@@ -1,1 +1,1 @@
-"""From a source of text to a prepared data set."""
+"""Preparation: from a source of text to a data set of token shards."""

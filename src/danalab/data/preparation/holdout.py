@@ -1,9 +1,8 @@
-"""Which documents validate, and how many are taken at all.
+"""The choice of validation documents, and limits on the number of documents.
 
-The source's own validation documents, or the first N different ones, or those whose keyed hash falls below a
-fraction. The hash is of the content, so a document that occurs twice is on one side only, and the choice does not
-depend on the order or on how many processes work. The first N keep their copies, too: whatever equals one of them
-validates.
+The validation documents are the source's own, or the first N distinct ones and their copies, or those whose keyed
+hash falls below a fraction. The hash is of the content: copies of a document are in the same split, and the choice
+depends neither on the order nor on the number of processes.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from danalab.errors import UserError
 
 
 class SplitDocument(NamedTuple):
-    """A document, its split, and where reading stands behind it."""
+    """A document, its split, and the place after it."""
 
     split: str
     text: str
@@ -27,14 +26,14 @@ class SplitDocument(NamedTuple):
 
 @dataclass(frozen=True)
 class SplitRule:
-    """How documents are chosen; unused where a source has validation documents of its own, `limit` apart."""
+    """How validation documents are chosen. If a source has its own, only `limit` applies."""
 
     fraction: float
     """Share of the documents that validate."""
     first: int | None = None
-    """How many validate, in place of a share: the first ones."""
+    """Number of documents that validate, the first ones, instead of a share."""
     limit: int | None = None
-    """Documents that are taken in all; of each split, where the source has its own."""
+    """Maximum number of documents; of each split, if the source has its own validation documents."""
 
     def __post_init__(self) -> None:
         if not 0 < self.fraction < 1:
@@ -46,7 +45,7 @@ class SplitRule:
 
 
 def draw(text: str, key: str) -> float:
-    """A number in [0, 1) that depends on the text and the key alone."""
+    """A pseudo-random number in [0, 1) determined by the text and the key."""
     digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), key=key.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") / 2.0**64
 
@@ -58,17 +57,17 @@ def split_documents(
     counts: tuple[int, int] = (0, 0),
     enough: Callable[[], bool] = lambda: False,
 ) -> Iterator[SplitDocument]:
-    """The source's documents, each with its split; empty ones are left out.
+    """The source's non-empty documents, each with its split.
 
-    Documents of the source's own validation come last. Otherwise the rule decides; if it chose none, the last
-    document validates, so that there always is a validation split.
+    The source's own validation documents come last. Without them the rule decides; if it selects none, the last
+    document validates.
 
     Args:
-        source: whose documents.
-        rule: which validate.
-        start: go on behind this place.
-        counts: training and validation documents before it.
-        enough: asked before each training document where validation ones follow: whether to pass on to those.
+        source: the source of the documents.
+        rule: selects the validation documents.
+        start: continue after this place.
+        counts: training and validation documents before `start`.
+        enough: called before each training document of a source with its own validation; True skips the others.
 
     Raises:
         UserError: fewer than two documents, none left to train on, or none to validate on that is not trained on.
@@ -78,14 +77,14 @@ def split_documents(
         return
     validates = _first(source, rule.first, start) if rule.first else _below(rule.fraction)
     n_train, n_val = counts
-    held: SplitDocument | None = None  # while none validates: one document behind, to be able to give it the last one
+    held: SplitDocument | None = None  # until one validates: one document late, since the last one may have to validate
     for place, text in walk(source, TRAIN, start):
         if rule.limit is not None and n_train + n_val + (held is not None) >= rule.limit:
             break
         document = SplitDocument(VAL if validates(text) else TRAIN, text, place)
         if document.split == TRAIN and not n_val:
             document, held = held, document
-        elif held is not None:  # before the one that validates: reading may go on from there
+        elif held is not None:  # before the validating one, after which reading may resume
             n_train += 1
             yield held
             held = None
@@ -95,8 +94,8 @@ def split_documents(
     if held is not None and n_train:
         if _is_copy(source, held):
             raise UserError(
-                f"the source '{source.name}' has no document to validate on: none was chosen, and the last is a copy "
-                "of an earlier one; give more text, --val-input, or a larger --val-fraction"
+                f"the source '{source.name}' has no document to validate on: none was selected, and the last one is a "
+                "copy of an earlier one; give more text, --val-input, or a larger --val-fraction"
             )
         yield held._replace(split=VAL)
     if not n_train:
@@ -107,7 +106,7 @@ def split_documents(
 
 
 def _is_copy(source: Source, document: SplitDocument) -> bool:
-    """Whether a document before it has the same text; a pass over the source, which only small ones ever need."""
+    """Whether an earlier document has the same text: a pass over the source, which is small in this case."""
     for place, text in walk(source, TRAIN, None):
         if place >= document.place:
             return False
@@ -128,9 +127,9 @@ def _with_own_validation(
                 break
             done[side] += 1
             yield SplitDocument(side, text, place)
-    for side, what in ((TRAIN, "training"), (VAL, "validation")):
+    for side, label in ((TRAIN, "training"), (VAL, "validation")):
         if not done[side]:
-            raise UserError(f"the source '{source.name}' has no {what} text")
+            raise UserError(f"the source '{source.name}' has no {label} text")
 
 
 def _below(fraction: float) -> Callable[[str], bool]:
@@ -146,7 +145,7 @@ def _first(source: Source, n: int, start: Place | None) -> Callable[[str], bool]
             chosen.add(digest)
         return digest in chosen
 
-    if start is not None:  # going on: choose again from what was read before
+    if start is not None:  # on resume: select again from the documents before
         for place, text in walk(source, TRAIN, None):
             if len(chosen) == n or place > start:
                 break

@@ -4,7 +4,7 @@
     prepare("text", "gpt2", "datasets/mine", inputs=["corpus/"])
     prepare("fineweb-10bt", max_tokens=1_000_000_000)
 
-Killed at any moment, it goes on where the journal says and ends with the same bytes.
+After a kill it resumes from the journal and produces the same bytes.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from danalab.data.tokenizers import load_tokenizer, requested_size, train_bpe
 from danalab.errors import UserError
 
 SHARD_TOKENS = 100_000_000
-_CHUNK_CHARACTERS = 250_000  # large enough that the pipe costs nothing, small enough that all cores end together
+_CHUNK_CHARACTERS = 250_000  # large enough to hide the pipe's cost, small enough that all cores finish together
 _CHUNK_DOCUMENTS = 1024
-_SMALL = 60_000_000  # text below this size is not worth the start of processes [bytes]
+_SMALL = 60_000_000  # smaller texts are not worth starting processes [bytes]
 _SAMPLE_BYTES, _SAMPLE_DOCUMENT = 3_000_000, 100_000
 
 
@@ -57,32 +57,32 @@ def prepare(
     workers: int | None = None,
     progress: bool = True,
 ) -> Path:
-    """Write a source's tokens as a data set; returns its folder. Preparing the same again is no work.
+    """Write a source's tokens as a data set; returns its folder. Does nothing if the same data set exists.
 
     Args:
-        source: name of a source, or one.
+        source: a source or its name.
         tokenizer: `bytes`, `characters`, `gpt2`, `bpe-N` (trained here, on a sample of the source's training
             documents), or the path of a saved tokenizer; by default the source's.
         out: the folder; by default NAME-TOKENIZER in `$DATASETS_DIR`, or in ./datasets.
         inputs, val_inputs: files and folders, for sources that read them; for a corpus of the hub, one folder with the
             files of its repository.
         val_fraction: share of the documents that validate, in (0, 1); by default the source's.
-        val_documents: how many validate, in place of a share: the first ones, and whatever equals them.
-        max_documents: documents that are taken at most (of each split, where the source has validation files).
-        max_tokens: training ends behind the document that reaches this many tokens; so does validation, where the
-            source has files of its own for it.
-        shard_tokens: a shard ends at the first chunk of documents (about 250 kB of text) that brings it to this size.
-        workers: threads (below 60 MB of text) or processes that tokenise; by default one a core.
-        progress: show progress and a closing line on standard error.
+        val_documents: number of documents that validate instead of a share: the first ones and their copies.
+        max_documents: maximum number of documents (of each split, if the source has validation files).
+        max_tokens: training ends after the document that reaches this many tokens; so does validation, if the
+            source has its own files for it.
+        shard_tokens: a shard ends after the chunk of documents (about 250 kB of text) that reaches this size.
+        workers: number of threads (below 60 MB of text) or processes that tokenise; by default one per core.
+        progress: show progress and a summary on standard error.
 
     Raises:
-        UserError: bad source, tokenizer, text or settings, a folder that holds something else, a hub that cannot be
-            reached, or a full disk.
+        UserError: bad source, tokenizer, text or settings, a folder with other content, an unreachable hub, or a
+            full disk.
     """
     if isinstance(source, str):
         source = make_source(source, inputs, val_inputs)
     if val_fraction is not None and val_documents is not None:
-        raise UserError("--val-fraction and --val-documents: give one of them")
+        raise UserError("--val-fraction and --val-documents: give only one of them")
     first = source.val_documents if val_documents is None and val_fraction is None else val_documents
     rule = SplitRule(source.val_fraction if val_fraction is None else val_fraction, first, max_documents)
     if shard_tokens < 1 or (workers is not None and workers < 1):
@@ -146,11 +146,11 @@ def _request(source: Source, tokenizer: str, rule: SplitRule, max_tokens: int | 
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """One preparation of a folder at a time: several ranks may ask for the same data set at once."""
+    """One preparation of a folder at a time: several ranks may request the same data set together."""
     with open(folder / ".lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
-        # Only on success: from here on everyone finds the manifest, whichever file they hold.
+        # Only on success: from now on every process finds the manifest, whichever lock file it holds.
         (folder / ".lock").unlink(missing_ok=True)
 
 
@@ -162,8 +162,8 @@ def _explain_full_disk(folder: Path) -> Iterator[None]:
         if error.errno not in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}:
             raise
         raise UserError(
-            f"{folder}: {os.strerror(error.errno).lower()}; nothing that was finished is lost: make room, and run the "
-            "same command again to go on"
+            f"{folder}: {os.strerror(error.errno).lower()}; nothing finished is lost: free some space and run the "
+            "same command again to resume"
         ) from error
 
 
@@ -171,35 +171,35 @@ def _already(folder: Path, request: str) -> Path:
     made = Manifest.read(folder)
     if made.request != request:
         raise UserError(
-            f"{folder}: holds a data set made from other text or with other settings "
+            f"{folder}: holds a data set of other text or other settings "
             f"({made.source.get('name')}, {made.tokenizer.name}); choose another --out or delete the folder"
         )
     return folder
 
 
 def _begin(folder: Path, request: str) -> Journal:
-    """The journal to go on with; what an unfinished preparation of something else left is removed."""
+    """The journal to resume from, or a new one; removes the files of another unfinished preparation."""
     journal = Journal.read(folder)
     if journal is not None and journal.request == request:
         return journal
     if journal is not None:
         if any(state.finished for state in journal.splits.values()):
             raise UserError(
-                f"{folder}: an unfinished data set of other text or with other settings; "
-                "prepare it with the flags of before, choose another --out, or delete the folder"
+                f"{folder}: an unfinished data set of other text or other settings; "
+                "use the same flags as before, choose another --out, or delete the folder"
             )
         for path in folder.iterdir():
             if path.name.endswith((".bin", ".bin.part")) or path.name.startswith("tokenizer"):
                 path.unlink()
-    elif strangers := sorted(path.name for path in folder.iterdir() if path.name != ".lock"):
-        raise UserError(f"{folder}: not empty ({strangers[0]}) and not a data set; choose another --out")
+    elif others := sorted(path.name for path in folder.iterdir() if path.name != ".lock"):
+        raise UserError(f"{folder}: not empty ({others[0]}) and not a data set; choose another --out")
     journal = Journal(request)
     journal.write(folder)
     return journal
 
 
 def _sample(source: Source, rule: SplitRule) -> Iterator[str]:
-    """About 3 MB of training text, spread over the corpus by a hash: merges are learned in a second from that."""
+    """About 3 MB of training text, sampled over the corpus by a hash: enough to learn merges in a second."""
     size = source.size_bytes()
     share = 1.0 if size is None else _SAMPLE_BYTES / max(size, 1)
     left = _SAMPLE_BYTES
@@ -212,21 +212,21 @@ def _sample(source: Source, rule: SplitRule) -> Iterator[str]:
 
 
 def _chunks(documents: Iterator[SplitDocument]) -> Iterator[tuple[Place, Chunk]]:
-    """Documents some at a time, with the place behind them. A chunk lies on one side of the source."""
+    """Chunks of documents with the place after them. A chunk lies on one side of the source."""
     chunk: list[tuple[str, str]] = []
-    size, behind = 0, None
+    size, end = 0, None
     for split, text, place in documents:
-        if behind is not None and chunk and behind.side != place.side:
-            yield behind, chunk
+        if end is not None and chunk and end.side != place.side:
+            yield end, chunk
             chunk, size = [], 0
         chunk.append((split, text))
         size += len(text)
-        behind = place
+        end = place
         if size >= _CHUNK_CHARACTERS or len(chunk) >= _CHUNK_DOCUMENTS:
-            yield behind, chunk
+            yield end, chunk
             chunk, size = [], 0
-    if chunk and behind is not None:
-        yield behind, chunk
+    if chunk and end is not None:
+        yield end, chunk
 
 
 def _summary(made: Manifest) -> str:

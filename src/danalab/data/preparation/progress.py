@@ -1,4 +1,4 @@
-"""How far a preparation is: a bar on a terminal, a line a minute elsewhere, both on standard error."""
+"""Progress of a preparation on standard error: a bar on a terminal, else a line per minute."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _SECONDS_A_LINE = 60.0
 
 
 class Estimate:
-    """What share of the work is behind, as done and total of one unit."""
+    """The finished and the total amount of work, in the same unit."""
 
     def __init__(self, source: Source, max_tokens: int | None):
-        """`max_tokens`: where the work ends, if the source is not exhausted before."""
+        """`max_tokens`: the work ends there, or at the end of the source."""
         self._source = source
         self._max_tokens = max_tokens
         self._known = False
@@ -26,7 +26,7 @@ class Estimate:
         self._stored: dict[str, list[int]] = {}
 
     def __call__(self, place: Place, tokens: int, text_bytes: int) -> tuple[float, float | None]:
-        """Done and total when reading stands at `place`, with so many tokens and bytes of text behind."""
+        """Finished and total work at `place`, after `tokens` and `text_bytes`."""
         if not self._known:
             self._known = True
             self._total_text = self._source.size_bytes()
@@ -35,20 +35,20 @@ class Estimate:
             return tokens, self._max_tokens
         if self._total_text is not None:
             return text_bytes, self._total_text
-        # Compressed files: the finished ones tell how much text a stored byte gives.
-        behind = sum(self._stored[TRAIN][: place.part] if place.side == TRAIN else self._stored[TRAIN])
-        behind += sum(self._stored[VAL][: place.part]) if place.side == VAL else 0
+        # Compressed files: the finished ones give the ratio of text to stored bytes.
+        finished = sum(self._stored[TRAIN][: place.part] if place.side == TRAIN else self._stored[TRAIN])
+        finished += sum(self._stored[VAL][: place.part]) if place.side == VAL else 0
         total = sum(map(sum, self._stored.values()))
-        return text_bytes, text_bytes * total / behind if behind else None
+        return text_bytes, text_bytes * total / finished if finished else None
 
 
 class Progress:
-    """Share done, tokens a second, time left."""
+    """Share of the work, tokens per second, time left."""
 
-    def __init__(self, what: str, *, shown: bool):
-        """`what` is being done; nothing is written unless it is to be `shown`."""
+    def __init__(self, label: str, *, shown: bool):
+        """`label` names the work; nothing is written unless `shown`."""
         console = Console(stderr=True)
-        self._what = what
+        self._label = label
         self._lines = shown and not console.is_terminal
         self._bar = RichProgress(
             TextColumn("{task.description}"),
@@ -60,14 +60,14 @@ class Progress:
             disable=not (shown and console.is_terminal),
             transient=True,
         )
-        self._task = self._bar.add_task(what, total=None, rate="")
+        self._task = self._bar.add_task(label, total=None, rate="")
         self._begun = self._line = time.perf_counter()
         self._before: tuple[float, int] | None = None
 
     def show(self, done: float, total: float | None, tokens: int) -> None:
-        """Tell how far the work is: `done` of `total` (None: unknown) of any unit, and the tokens so far."""
+        """Show `done` of `total` (None: unknown) in any unit, and the tokens so far."""
         now = time.perf_counter()
-        if self._before is None:  # an earlier attempt's tokens are no speed of this one
+        if self._before is None:  # tokens of an earlier attempt do not count for this one's speed
             self._before, self._begun = (done, tokens), now
             return
         seconds = max(now - self._begun, 1e-9)
@@ -79,7 +79,7 @@ class Progress:
             if total and done > self._before[0]:
                 minutes = (total - done) / (done - self._before[0]) * seconds / 60
                 left = f", {done / total:.1%}, about {minutes:,.0f} min left"
-            print(f"{self._what}: {rate}{left}", file=sys.stderr, flush=True)
+            print(f"{self._label}: {rate}{left}", file=sys.stderr, flush=True)
 
     def __enter__(self) -> Progress:
         self._bar.start()

@@ -1,4 +1,4 @@
-"""The shards that a preparation writes, and the journal that follows them."""
+"""The shards and the journal that a preparation writes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _JOURNAL_BYTES = 64_000_000
 
 
 class DatasetWriter:
-    """Takes encoded chunks in order; ends shards when they are full, and the work when enough was taken."""
+    """Writes encoded chunks in order; starts a new shard when one is full, and stops at `max_tokens`."""
 
     def __init__(
         self,
@@ -29,7 +29,7 @@ class DatasetWriter:
         max_tokens: int | None,
         source: Source,
     ):
-        """Go on where `journal` stands. `max_tokens`: of training, and of the source's own validation files."""
+        """Continue from `journal`. `max_tokens` limits training and the source's own validation files."""
         self._folder = folder
         self._tokenizer = tokenizer
         self._dtype = token_dtype(tokenizer.vocab_size)
@@ -50,7 +50,7 @@ class DatasetWriter:
 
     @property
     def tokens(self) -> int:
-        """Tokens so far, an earlier attempt's included."""
+        """Tokens so far, including those of earlier attempts."""
         return sum(self._tokens_of(split) for split in self._journal.splits)
 
     def _tokens_of(self, split: str) -> int:
@@ -68,11 +68,11 @@ class DatasetWriter:
 
     @property
     def text_bytes(self) -> int:
-        """Bytes of text so far, an earlier attempt's included."""
+        """Bytes of text so far, including those of earlier attempts."""
         return sum(s.text_bytes + sum(e.text_bytes for e in s.finished) for s in self._states())
 
     def enough(self) -> bool:
-        """Whether the training split has its tokens."""
+        """Whether the training split is complete."""
         return self._full(TRAIN)
 
     def _full(self, split: str) -> bool:
@@ -80,7 +80,7 @@ class DatasetWriter:
 
     @property
     def complete(self) -> bool:
-        """Whether nothing more is to be taken: there are the tokens asked for, and something to validate on."""
+        """Whether all requested tokens and a validation split are there."""
         return self._full(TRAIN) and (self._full(VAL) if self._own_validation else self.counts[1] > 0)
 
     def _writer(self, split: str, flushed_tokens: int = 0) -> ShardWriter:
@@ -89,10 +89,10 @@ class DatasetWriter:
         return ShardWriter(path, self._dtype, self._tokenizer.fingerprint, flushed_tokens)
 
     def add(self, place: Place, result: Result) -> None:
-        """Append one chunk's documents; `place` is behind them."""
+        """Append one chunk's documents; `place` is the place after them."""
         ended = False
         for split, whole in result.items():
-            encoded = self._wanted(split, whole)
+            encoded = self._within_limit(split, whole)
             if not len(encoded.ends):
                 continue
             if split not in self._open:
@@ -114,8 +114,8 @@ class DatasetWriter:
             self._journal.write(self._folder)
             self._since_journal = 0
 
-    def _wanted(self, split: str, encoded: Encoded) -> Encoded:
-        """The documents up to the one that reaches the limit: what was read ahead must not decide what is kept."""
+    def _within_limit(self, split: str, encoded: Encoded) -> Encoded:
+        """The documents up to the one that reaches the limit, independent of read-ahead."""
         if self._max_tokens is None or (split == VAL and not self._own_validation):
             return encoded
         left = self._max_tokens - self._tokens_of(split)
@@ -129,7 +129,7 @@ class DatasetWriter:
         self._journal.splits[split] = SplitState([*state.finished, entry])
 
     def finish(self, origin: dict[str, Any]) -> Manifest:
-        """Complete the open shards; returns the manifest, not yet written. `origin`: what chose the documents."""
+        """Complete the open shards; returns the unwritten manifest. `origin`: settings that selected the documents."""
         for split in list(self._open):
             self._finish_shard(split)
         tokenizer = self._tokenizer
@@ -149,6 +149,6 @@ class DatasetWriter:
         )
 
     def close(self) -> None:
-        """Close what an error left open."""
+        """Close the files that an error left open."""
         for writer in self._open.values():
             writer.close()

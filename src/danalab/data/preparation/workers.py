@@ -1,10 +1,10 @@
 """Tokenising on all cores: threads of this process for a small corpus, child processes for a large one.
 
-The libraries release Python's lock while they work, so threads do well on a few cores and need no start; what remains
-under the lock would hold up many. Processes take a third of a second to start, and are fed documents over pipes.
-They are fresh interpreters (`python -m` this module), not forks of this process and not `multiprocessing`'s
-spawned ones: a fork would inherit the locks of torch's and the tokenizer library's threads, a spawn would run a
-caller's unguarded script again. A child ends when its pipe does, also when this process is killed.
+The libraries release the GIL, so threads scale to a few cores and start at once; with many cores the remaining Python
+code is the bottleneck. Processes take a third of a second to start and receive documents over pipes. They are new
+interpreters (`python -m` this module): a fork would inherit the locks of torch's and the tokenizer library's threads,
+and `multiprocessing`'s spawn would run a caller's unguarded script again. A child ends when its pipe is closed, also
+if this process is killed.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from danalab.data.formats.shards import token_dtype
 from danalab.data.tokenizers import Tokenizer, load_tokenizer
 from danalab.errors import UserError
 
-_AHEAD = 2  # chunks that a child has beside the one it works on, so that it never waits for its parent
-_PIPE_BYTES = 1 << 20  # the kernel's default of 64 KiB would wake both ends some dozen times a chunk
+_AHEAD = 2  # chunks queued in a child beside the current one, so that it never waits for its parent
+_PIPE_BYTES = 1 << 20  # the kernel's default of 64 KiB would wake both ends a dozen times per chunk
 
 
 @dataclass(frozen=True)
@@ -41,12 +41,12 @@ class Encoded:
 
     ids: np.ndarray
     ends: np.ndarray
-    """Where each document ends in `ids`, int64 [documents]."""
+    """End of each document in `ids`, int64 [documents]."""
     text_bytes: np.ndarray
     """UTF-8 bytes of each document's text, int64 [documents]."""
 
     def first(self, documents: int) -> Encoded:
-        """The first documents of it."""
+        """The first `documents` documents."""
         tokens = int(self.ends[documents - 1]) if documents else 0
         return Encoded(self.ids[:tokens], self.ends[:documents], self.text_bytes[:documents])
 
@@ -58,7 +58,7 @@ T = TypeVar("T")
 
 
 def encode_chunk(tokenizer: Tokenizer, chunk: Chunk) -> Result:
-    """Tokenise labelled documents; in each split they keep their order."""
+    """Tokenise documents; each split keeps their order."""
     dtype = token_dtype(tokenizer.vocab_size)
     arrays = tokenizer.encode_array([text for _, text in chunk])
     result: Result = {}
@@ -79,13 +79,13 @@ def encode_chunk(tokenizer: Tokenizer, chunk: Chunk) -> Result:
 def encode_in_order(
     tokenizer: Tokenizer, folder: Path, chunks: Iterable[tuple[T, Chunk]], workers: int, *, processes: bool
 ) -> Generator[tuple[T, Result], None, None]:
-    """Encode each chunk; results come in the order of the chunks, each with the mark that its chunk had.
+    """Encode each chunk; results come in the order of the chunks, each with its chunk's mark.
 
     Args:
-        tokenizer: does the work in this process.
+        tokenizer: used by threads of this process.
         folder: where it is saved, for child processes.
-        chunks: marks and chunks, read as results are taken, a few ahead.
-        workers: threads or processes; with 1 the work is done here.
+        chunks: marks and chunks, read a few ahead of the results.
+        workers: number of threads or processes; 1 means this thread.
         processes: whether to start child processes.
     """
     if workers == 1:
@@ -122,12 +122,12 @@ class _ThreadPool:
 
 
 class _ProcessPool:
-    """The child processes, and the chunks that wait for them; whoever is free takes the next."""
+    """Child processes and a common queue of chunks."""
 
     def __init__(self, folder: Path, workers: int):
         home = str(Path(danalab.__file__).parent.parent)
         paths = [home, *filter(None, [os.environ.get("PYTHONPATH")])]
-        # One thread each: the processes are the parallelism.
+        # One thread per process.
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "TOKENIZERS_PARALLELISM": "false"}
         command = [sys.executable, "-m", "danalab.data.preparation.workers", str(folder)]
         self._waiting: queue.SimpleQueue[tuple[Chunk, Future[Result]] | None] = queue.SimpleQueue()
@@ -182,7 +182,7 @@ class _WorkerProcess:
                 pickle.dump(chunk, self._to, protocol=5)
                 self._to.flush()
             except (OSError, ValueError):
-                continue  # the reading thread finds out, too, and says why
+                continue  # the reading thread reports the reason
 
     def _read(self) -> None:
         while (result := self._given.get()) is not None:
@@ -190,8 +190,8 @@ class _WorkerProcess:
                 answer = pickle.load(self._from)
             except (OSError, EOFError, ValueError, pickle.UnpicklingError) as error:
                 broken = UserError(
-                    f"a tokenising process ended early (exit code {self._process.wait()}; -9: out of memory?); "
-                    "run it again to go on, perhaps with fewer --workers"
+                    f"a tokenising process died (exit code {self._process.wait()}; -9: out of memory?); "
+                    "run the command again to resume, perhaps with fewer --workers"
                 )
                 broken.__cause__ = error
                 answer = broken
@@ -209,23 +209,23 @@ class _WorkerProcess:
         for thread in self._threads:
             thread.join()
         for pipe in (self._to, self._from):
-            with contextlib.suppress(BrokenPipeError):  # half a chunk was left in the buffer
+            with contextlib.suppress(BrokenPipeError):  # a partial chunk in the buffer
                 pipe.close()
 
 
 def _widen(descriptor: int) -> None:
     if hasattr(fcntl, "F_SETPIPE_SZ"):
-        with contextlib.suppress(OSError):  # beyond what this user may have
+        with contextlib.suppress(OSError):  # above this user's limit
             fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
 
 
 def _serve(folder: str) -> None:
-    """A child's life: read chunks ahead, answer each with its result, until the pipe ends."""
+    """Main loop of a child: read chunks ahead and answer each with its result, until the pipe is closed."""
     import signal
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's; it closes the pipes
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and closes the pipes
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # a library that prints must not write into the answers
+    os.dup2(2, 1)  # keep prints of libraries out of the answers
     chunks: queue.Queue[Chunk | None] = queue.Queue(_AHEAD)
 
     def read() -> None:
@@ -248,7 +248,7 @@ def _serve(folder: str) -> None:
 
 
 if __name__ == "__main__":
-    # Imported under its own name, so that what it pickles is found again by the parent.
+    # Imported under its own name: the parent must find the pickled classes.
     from danalab.data.preparation.workers import _serve as serve
 
     serve(sys.argv[1])

@@ -1,4 +1,4 @@
-"""Where text comes from: one small class a source, by name in `SOURCES`."""
+"""Sources of text: one small class each, registered by name in `SOURCES`."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ __all__ = [
 
 
 def make_source(name: str, inputs: Sequence[str | Path] = (), val_inputs: Sequence[str | Path] = ()) -> Source:
-    """The source called `name`, reading `inputs` where it reads files.
+    """The source called `name`; sources of files read `inputs` and `val_inputs`.
 
     Raises:
-        UserError: unknown name; inputs missing, or given to a source that takes none.
+        UserError: unknown name, missing inputs, or inputs for a source that takes none.
     """
     return SOURCES.get(name).build(inputs, val_inputs)

@@ -1,4 +1,4 @@
-"""What a source of text is: documents in an order that is the same each time, in parts that can be begun anywhere."""
+"""The base class of text sources: documents in a fixed order, in parts that can be read from any position."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ class Place(NamedTuple):
 
 
 class Source(ABC):
-    """Documents in an order that is the same each time."""
+    """Documents in a fixed order."""
 
     name: ClassVar[str]
     licence: ClassVar[str]
     summary: ClassVar[str]
     ready: ClassVar[bool] = False
-    """Needs neither network nor input files: may be prepared when a run asks for it."""
+    """Needs neither network nor input files: a run may prepare it automatically."""
     default_tokenizer: ClassVar[str] = "bpe-4096"
     val_fraction: ClassVar[float] = 0.01
-    """Share of the documents that validate, unless the source has validation documents of its own."""
+    """Share of the documents that validate, unless the source has its own validation documents."""
     val_documents: ClassVar[int | None] = None
-    """How many documents validate, the first ones, in place of a share."""
+    """Number of documents that validate, the first ones, instead of a share."""
     folders: ClassVar[tuple[str, ...]] = ()
-    """Names of folders in which others keep this corpus as bare GPT-2 tokens, e.g. fineweb-10BT."""
+    """Names of folders in which other software stores this corpus as raw GPT-2 tokens, e.g. fineweb-10BT."""
 
     @classmethod
     def build(cls, inputs: Sequence[str | Path], val_inputs: Sequence[str | Path]) -> Source:
@@ -49,50 +49,50 @@ class Source(ABC):
 
     @abstractmethod
     def iter_documents(self) -> Iterator[str]:
-        """The documents: what is trained on, and what validates when `iter_validation` has nothing."""
+        """The documents for training, and for validation if `iter_validation` gives None."""
 
     def iter_validation(self) -> Iterator[str] | None:
-        """The source's own validation documents; None when there are none."""
+        """The source's own validation documents; None if there are none."""
         return None
 
     def parts(self, side: str) -> int | None:
-        """Number of parts (files) of a side; None when it has no such side."""
+        """Number of parts (files) of a side; None without this side."""
         return 1 if side == TRAIN or self.iter_validation() is not None else None
 
     def iter_part(self, side: str, number: int, skip: int = 0) -> Iterator[str]:
-        """The documents of one part but the first `skip`; sources of many files override this and `parts`.
+        """The documents of one part after the first `skip`, including empty ones.
 
-        Empty documents are among them and count.
+        Sources of many files override this and `parts`.
         """
         documents = self.iter_documents() if side == TRAIN else self.iter_validation()
         return itertools.islice(documents or (), skip, None)
 
     def part_bytes(self, side: str) -> list[int] | None:
-        """Stored bytes of each part, for an estimate of what is left; None when unknown."""
+        """Stored bytes of each part, to estimate the remaining time; None if unknown."""
         return None
 
     @abstractmethod
     def size_bytes(self) -> int | None:
-        """Bytes of text of all documents, about; None when unknown before reading."""
+        """Approximate bytes of text of all documents; None if unknown before reading."""
 
     @abstractmethod
     def identity(self) -> str:
-        """A string that changes when the documents asked for do (names, sizes, times: nothing is read)."""
+        """A string that changes with the documents (names, sizes, times; nothing is read)."""
 
     def pin(self, origin: dict[str, Any]) -> dict[str, Any]:
-        """Fix what could change while documents are being read, e.g. the commit of a repository.
+        """Fix what could change while documents are read, e.g. the commit of a repository.
 
         Args:
-            origin: what an earlier `pin` returned, when a preparation goes on; else empty.
+            origin: the result of an earlier `pin` if a preparation is resumed; else empty.
 
         Returns:
-            What must be kept to go on with the same documents.
+            What a resumed preparation needs to read the same documents.
         """
         return origin
 
 
 def walk(source: Source, side: str, start: Place | None) -> Iterator[tuple[Place, str]]:
-    """The documents of a side behind `start`, each with the place behind it; empty ones are left out."""
+    """The non-empty documents of a side after `start`, each with the place after it."""
     first, skip = (start.part, start.documents) if start is not None and start.side == side else (0, 0)
     for part in range(first, source.parts(side) or 0):
         count = skip if part == first else 0

@@ -1,7 +1,7 @@
-"""The corpora of the hub that the optimizer-benchmark literature uses, one small class each.
+"""The hub corpora of the optimizer-benchmark literature, one small class each.
 
-Sizes are about what there is to fetch; `danalab data prepare NAME --dry-run` asks the hub. Where the address of the
-literature's scripts is dead, or a repository held only a script, `replaces` names what this one stands in for.
+Sizes are approximate; `danalab data prepare NAME --dry-run` asks the hub. `replaces` names an address in the
+literature's scripts that is dead, or a script that is no longer supported.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class FineWebEdu(HubSource):
 
 
 class C4(HubSource):
-    """The Colossal Clean Crawled Corpus, English; it has validation files of its own."""
+    """The Colossal Clean Crawled Corpus, English; it has its own validation files."""
 
     name = "c4"
     licence = "ODC-By 1.0"
@@ -108,7 +108,7 @@ class RedPajamaV2(HubSource):
 
 
 class SlimPajama(HubSource):
-    """Six billion tokens of SlimPajama, the deduplicated RedPajama; it has a validation file of its own."""
+    """Six billion tokens of SlimPajama, the deduplicated RedPajama; it has its own validation file."""
 
     name = "slimpajama"
     licence = "of each part: Common Crawl terms, ODC-By, GitHub MIT/BSD/Apache, arXiv terms, CC-BY-SA"
@@ -123,8 +123,8 @@ class SlimPajama(HubSource):
 class WikiText(HubSource):
     """WikiText-103, raw: 28,475 good and featured articles of Wikipedia, each one document.
 
-    The rows are lines. An article begins at a heading of the first level; both files are one part, because an article
-    may begin in one and end in the other.
+    The rows are lines. An article starts at a first-level heading; both files are one part, because an article may
+    start in one and end in the other.
     """
 
     name = "wikitext"
@@ -165,7 +165,7 @@ class ArXiv(HubSource):
 
 
 class ShakespeareChar(HubSource):
-    """A million characters of Shakespeare, 40,000 lines, a character a token: the smallest corpus that is any fun."""
+    """A million characters of Shakespeare, 40,000 lines, one token per character."""
 
     name = "shakespeare-char"
     licence = "public domain"
@@ -198,11 +198,11 @@ ALIASES = {
     "fineweb-edu": ("finewebedu",),
     "redpajama-v2": ("redpajamav2",),
 }
-"""How the literature's scripts call them."""
+"""Names in the literature's scripts."""
 
 
 def articles(rows: Iterable[str]) -> Iterator[str]:
-    """Lines of WikiText joined to articles: each begins at a heading ` = Title = `; nothing is added or lost."""
+    """Join lines of WikiText to articles, each starting at a heading ` = Title = `; lossless."""
     lines: list[str] = []
     for row in rows:
         if lines and re.fullmatch(r" = [^=\s].* = \n?", row) and not row.endswith("= = \n"):

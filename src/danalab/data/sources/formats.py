@@ -1,7 +1,7 @@
 """Documents of one file: .txt and .md, .jsonl and .json (a document a line), .parquet, also .gz and .zst.
 
-A line of .jsonl and a row of .parquet is a document. A .txt or .md file is one, unless it is larger than 256 KiB: then
-it is cut at line ends into documents of at most that size, so that one large file, too, gives a validation split.
+A line of .jsonl and a row of .parquet is a document. A .txt or .md file is one document if it has at most 256 KiB;
+larger files are cut at line ends into documents of at most that size, so that one large file can be split.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ PLAIN = {".txt", ".md"}
 LINES = {".jsonl", ".json"}
 PACKED = {".gz", ".zst"}
 KNOWN = PLAIN | {".jsonl", ".parquet"}
-"""What is looked for in folders; a .json is read when it is named, by a source that knows it to hold lines."""
+"""Suffixes searched for in folders. A .json is read only by sources whose .json files hold lines."""
 _BLOCK = 1 << 20
 _ROWS = 1024
 
 
 @dataclass(frozen=True)
 class File:
-    """Something to read documents from: on this machine, or far away."""
+    """A local or remote file of documents."""
 
     name: str
-    """Its path: the suffixes tell the format, messages the rest."""
+    """Its path: the suffixes give the format; also used in messages."""
     open: Callable[[], BinaryIO]
 
 
 def kind(name: str | PurePath) -> str:
-    """The suffix that says what is in the file, compression aside."""
+    """The suffix that gives the format, without that of the compression."""
     suffixes = [suffix.lower() for suffix in PurePath(name).suffixes]
     if suffixes and suffixes[-1] in PACKED:
         suffixes.pop()
@@ -47,12 +47,12 @@ def kind(name: str | PurePath) -> str:
 
 
 def read_documents(file: Path | File, field: str = "text", skip: int = 0) -> Iterator[str]:
-    """The documents of one file but the first `skip`; empty ones (which count) are there as empty strings.
+    """The documents of one file after the first `skip`, including empty ones.
 
     Args:
-        file: what to read.
+        file: the file.
         field: field of the lines, or column of the table, that holds the text.
-        skip: documents to pass over; parts of a table that lie before are not read.
+        skip: documents to skip; earlier parts of a table are not read.
 
     Raises:
         UserError: text that is not UTF-8 (names the byte or row), a malformed line, row or archive.
@@ -81,7 +81,7 @@ def _documents(stream: BinaryIO, name: str, field: str, skip: int) -> Iterator[s
 
 
 def _blocks(stream: BinaryIO, name: str) -> Iterator[bytes]:
-    """The unpacked bytes of a file, some at a time."""
+    """The uncompressed bytes of a file in blocks."""
     suffix = PurePath(name).suffix.lower()
     if suffix == ".zst":
         yield from _zstd_blocks(stream, name)
@@ -101,18 +101,18 @@ def _zstd_blocks(stream: BinaryIO, name: str) -> Iterator[bytes]:
     try:
         while packed := stream.read(_BLOCK):
             while packed:
-                if frame.eof:  # archives may be several frames, one after the other
+                if frame.eof:  # an archive may have several frames
                     frame = unpacker.decompressobj()
                 yield frame.decompress(packed)
                 packed = frame.unused_data if frame.eof else b""
     except zstandard.ZstdError as error:
         raise UserError(f"{name}: damaged archive: {error}") from error
-    if not frame.eof:  # the library's own stream would end here as if all were well
+    if not frame.eof:  # the library's own stream would not report this
         raise UserError(f"{name}: damaged archive: it ends in the middle of a frame")
 
 
 def _decoded(text: bytes, name: str, position: int) -> str:
-    """UTF-8 text that starts at byte `position` of the (unpacked) file."""
+    """UTF-8 text that starts at byte `position` of the uncompressed file."""
     try:
         return text.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -135,7 +135,7 @@ def _pieces(blocks: Iterable[bytes], name: str) -> Iterator[str]:
 
 
 def _end_of_piece(buffer: bytes, limit: int) -> int:
-    """Behind the last line end within `limit` bytes; without one, where a character begins."""
+    """Position after the last line end within `limit` bytes, or else the start of a character."""
     end = buffer.rfind(b"\n", 0, limit) + 1
     if end:
         return end
@@ -205,7 +205,7 @@ def _parquet(stream: BinaryIO, name: str, field: str, skip: int) -> Iterator[str
                 skip, row = max(0, skip - len(column)), row + len(column)
     except UnicodeDecodeError as error:
         raise UserError(
-            f"{name}, row {row} or one of the {_ROWS} behind it: not UTF-8 (0x{error.object[error.start]:02x})"
+            f"{name}, row {row} or one of the {_ROWS} after it: not UTF-8 (0x{error.object[error.start]:02x})"
         ) from None
     except pa.ArrowException as error:
         raise UserError(f"{name}: not a readable parquet file: {error}") from error

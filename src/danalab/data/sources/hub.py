@@ -3,9 +3,8 @@
     HubFolder      the files of one repository: on the hub, or in a folder of the same layout
     HubSource      documents from the files that match its patterns; a subclass is a corpus (`catalogue.py`)
 
-The files themselves (.parquet, .jsonl, .json.gz, .jsonl.zst) are read, never a repository's Python script: the
-`datasets` library runs those no longer. Reading is pinned to a commit; a lost connection is retried from the document
-where it broke.
+Files (.parquet, .jsonl, .json.gz, .jsonl.zst) are read directly; a repository's Python script is never run. Reading
+is pinned to a commit; after a lost connection it resumes at the document where it broke.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from danalab.errors import MissingExtra, UserError
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
-_BLOCK = 8 << 20  # of a file that is far away, read at a time [bytes]
+_BLOCK = 8 << 20  # read from a remote file at a time [bytes]
 _TRIES, _PAUSE_SECONDS = 6, 2.0
 _HTTP_CLIENTS = {"httpx", "httpx2", "httpcore", "requests"}
 _log = logging.getLogger(__name__)
@@ -50,24 +49,24 @@ class HubFile:
     size: Annotated[int, Field(strict=True, ge=0)]
     """[bytes]"""
     digest: str | None
-    """`sha256:HEX` of a large file, `git:HEX` (SHA-1 of git's blob) of a small one, as the hub says; None locally."""
+    """The hub's `sha256:HEX` of a large file or `git:HEX` (SHA-1 of git's blob) of a small one; None locally."""
 
 
 class HubFolder:
-    """The files of one dataset repository, on the hub or in a local folder that has the same layout."""
+    """The files of one dataset repository, on the hub or in a local folder of the same layout."""
 
-    def __init__(self, filesystem: AbstractFileSystem, root: str, name: str, *, far: bool):
-        """Use `on_hub` or `local_copy`. `name` is what messages call it; `far`: connections to it may break."""
+    def __init__(self, filesystem: AbstractFileSystem, root: str, name: str, *, remote: bool):
+        """Use `on_hub` or `local_copy`. `name` is used in messages; connections to a `remote` one may break."""
         self._filesystem = filesystem
         self._root = root
         self.name = name
-        self.far = far
+        self.remote = remote
 
     def files(self, patterns: Sequence[str]) -> list[HubFile]:
         """The files that match one of the patterns, sorted by path.
 
         Raises:
-            UserError: the hub cannot be reached or refuses, or nothing matches.
+            UserError: the hub cannot be reached or refuses access, or nothing matches.
         """
         found: dict[str, HubFile] = {}
         for pattern in patterns:
@@ -84,14 +83,14 @@ class HubFolder:
         return [found[path] for path in sorted(found)]
 
     def file(self, path: str) -> File:
-        """A file, to be opened when it is read."""
+        """A file that is opened on demand."""
         full = f"{self._root}/{path}"
-        settings = {"block_size": _BLOCK} if self.far else {}
+        settings = {"block_size": _BLOCK} if self.remote else {}
         name = f"{self.name}/{path}"
         return File(name, lambda: cast("BinaryIO", self._filesystem.open(full, "rb", **settings)))
 
     def modified(self, path: str) -> int:
-        """When a local file was last written [ns]."""
+        """Modification time of a local file [ns]."""
         return Path(self._root, path).stat().st_mtime_ns
 
 
@@ -103,11 +102,11 @@ def on_hub(repo: str, revision: str) -> HubFolder:
     """
     filesystem = _hub_library("reading from the hub").HfFileSystem(endpoint=os.environ.get("HF_ENDPOINT"))
     quoted = revision.replace("/", "%2F")
-    return HubFolder(filesystem, f"datasets/{repo}@{quoted}", f"hf://datasets/{repo}", far=True)
+    return HubFolder(filesystem, f"datasets/{repo}@{quoted}", f"hf://datasets/{repo}", remote=True)
 
 
 def local_copy(folder: Path, repo: str) -> HubFolder:
-    """A folder with the repository's files: the folder itself, or OWNER/NAME below it.
+    """The repository's files in a local folder, or in OWNER/NAME below it.
 
     Raises:
         UserError: no such folder.
@@ -117,11 +116,11 @@ def local_copy(folder: Path, repo: str) -> HubFolder:
     if not folder.is_dir():
         raise UserError(f"--input {folder}: no such folder; it must hold the files of {repo}")
     root = folder / repo if (folder / repo).is_dir() else folder
-    return HubFolder(LocalFileSystem(), str(root.resolve()), str(root), far=False)
+    return HubFolder(LocalFileSystem(), str(root.resolve()), str(root), remote=False)
 
 
 def commit_of(repo: str, revision: str) -> str:
-    """The commit that a revision of a repository stands for now.
+    """The current commit of a revision of a repository.
 
     Raises:
         UserError: the hub cannot be reached, or has no such repository or revision.
@@ -138,19 +137,19 @@ class HubSource(Source):
     """OWNER/NAME of the dataset repository."""
     revision: ClassVar[str] = "main"
     train: ClassVar[tuple[str, ...]]
-    """Patterns of the files to train on."""
+    """Patterns of the training files."""
     validation: ClassVar[tuple[str, ...]] = ()
     """Patterns of the corpus's own validation files."""
     field: ClassVar[str] = "text"
     """Column or field that holds the text."""
     download_gb: ClassVar[float | None]
-    """About how much there is to fetch [GB], as recorded here; None when no figure is known."""
+    """Approximate size of the download [GB]; None if unknown."""
     replaces: ClassVar[str] = ""
-    """The address of the literature's scripts that this one stands in for."""
+    """The dead address in the literature's scripts that this corpus replaces."""
     default_tokenizer = "gpt2"
 
     def __init__(self, copy: Path | None = None):
-        """`copy`: a local folder with the repository's files; by default they come from the hub."""
+        """`copy`: a local folder with the repository's files; by default the hub is used."""
         self._copy = copy
         self._commit: str | None = None
 
@@ -164,7 +163,7 @@ class HubSource(Source):
 
     @cached_property
     def folder(self) -> HubFolder:
-        """Where the files are: the local copy, or the hub at the pinned commit."""
+        """The local copy, or the hub at the pinned commit."""
         if self._copy is not None:
             return local_copy(self._copy, self.repo)
         if self._commit is None:
@@ -185,7 +184,7 @@ class HubSource(Source):
         return files
 
     def files(self, side: str) -> list[HubFile]:
-        """The files of a side, in the order in which they are read."""
+        """The files of a side in reading order."""
         return self._files.get(side, [])
 
     def parts(self, side: str) -> int | None:
@@ -196,7 +195,7 @@ class HubSource(Source):
 
     def _documents(self, file: HubFile, skip: int = 0) -> Iterator[str]:
         readable = self.folder.file(file.path)
-        if not self.folder.far:
+        if not self.folder.remote:
             return read_documents(readable, self.field, skip)
         return persistent(lambda done: read_documents(readable, self.field, done), readable.name, skip)
 
@@ -223,16 +222,16 @@ class HubSource(Source):
 def persistent(
     read: Callable[[int], Iterator[str]], name: str, skip: int = 0, sleep: Callable[[float], None] = time.sleep
 ) -> Iterator[str]:
-    """Documents of `read(skip)`; when the connection breaks, of `read` from the document where it broke.
+    """Documents of `read(skip)`; after a lost connection it reads again from the document where it broke.
 
     Args:
-        read: opens and reads, passing over so many documents.
-        name: what messages call the file.
-        skip: documents to pass over at first.
-        sleep: waits between tries [s].
+        read: opens the file and reads it after the given number of documents.
+        name: the file's name in messages.
+        skip: documents to skip.
+        sleep: waits between attempts [s].
 
     Raises:
-        UserError: the connection broke six times without a document in between.
+        UserError: six attempts failed in a row.
     """
     done, failures = skip, 0
     while True:
@@ -247,17 +246,17 @@ def persistent(
             failures += 1
             if failures == _TRIES:
                 raise UserError(
-                    f"{name}: {_first_line(error)} ({_TRIES} tries, behind document {done}); run it again to go on"
+                    f"{name}: {_first_line(error)} ({_TRIES} attempts, after document {done}); run it again to resume"
                 ) from error
-            _log.info("%s: %s behind document %d; trying again", name, _first_line(error), done)
+            _log.info("%s: %s after document %d; trying again", name, _first_line(error), done)
             sleep(_PAUSE_SECONDS * 2 ** (failures - 1))
 
 
-class explain_hub_errors:  # noqa: N801  a context, named as it reads
-    """Turns the hub library's errors into one line that says what to do."""
+class explain_hub_errors:  # noqa: N801  a context manager
+    """Converts the hub library's errors to one line that says what to do."""
 
     def __init__(self, name: str):
-        """`name` is what messages call the repository."""
+        """`name` of the repository in messages."""
         self._name = name
 
     def __enter__(self) -> None:
@@ -281,7 +280,7 @@ class explain_hub_errors:  # noqa: N801  a context, named as it reads
 
 
 def _is_network_error(error: BaseException) -> bool:
-    """The hub library's HTTP client has changed over its versions, and with it the errors of lost connections."""
+    """Whether a connection failed; the hub library's HTTP client depends on its version."""
     return isinstance(error, OSError) or type(error).__module__.split(".")[0] in {
         "httpx",
         "httpx2",
@@ -295,7 +294,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def _fixed(pattern: str) -> str:
-    """The folders that a pattern begins with, before the first wildcard."""
+    """The folders of a pattern before its first wildcard."""
     parts = []
     for part in pattern.split("/")[:-1]:
         if any(sign in part for sign in "*?["):

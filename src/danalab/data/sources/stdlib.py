@@ -1,4 +1,4 @@
-"""Python's own standard library as a corpus: on every machine that can run this, and no network needed."""
+"""Python's standard library as a corpus: always installed, no network needed."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _NOT_READ = {"test", "tests", "idle_test", "site-packages", "dist-packages", "li
 class StdlibSource(Source):
     """The .py files of the interpreter's standard library, docstrings and code; about 10 MB, one document a file.
 
-    Left out: tests; `encodings`, which is tables; files that the build wrote; what is not UTF-8.
+    Without tests, the tables of `encodings`, generated files, and files that are not UTF-8.
     """
 
     name = "stdlib"
     licence = "PSF-2.0"
     summary = "Python's standard library as installed: docstrings and code"
     ready = True
-    val_fraction = 0.02  # about 15 of some 700 files: at 1% chance could leave too few for a steady loss
+    val_fraction = 0.02  # about 15 of 700 files; 1% could leave too few for a stable loss
 
     def __init__(self, root: Path | None = None):
         """`root`: the library's folder; by default the running interpreter's."""
@@ -45,7 +45,7 @@ class StdlibSource(Source):
             try:
                 yield path.read_bytes().decode("utf-8")
             except UnicodeDecodeError:
-                continue  # a few files declare another encoding; they are not worth a conversion
+                continue  # a few files declare another encoding
 
     def size_bytes(self) -> int:
         return sum(path.stat().st_size for path in self.files)

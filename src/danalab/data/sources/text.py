@@ -12,23 +12,23 @@ from danalab.errors import UserError
 
 
 class TextSource(Source):
-    """Documents of files. `val_inputs` are the source's own validation files."""
+    """Documents of files."""
 
     name = "text"
     licence = "that of your files"
     summary = "any .txt, .md, .jsonl, .parquet (also .gz, .zst): --input PATH..."
 
     def __init__(self, inputs: Sequence[str | Path], val_inputs: Sequence[str | Path] = ()):
-        """Files, or folders that are searched for files of the known kinds.
+        """Files, or folders that are searched for files of known kinds; `val_inputs` are validation files.
 
         Raises:
-            UserError: a path that is absent or of an unknown kind, nothing found, or a file on both sides.
+            UserError: a path is absent or of an unknown kind, nothing was found, or a file is on both sides.
         """
         self.files = _find(inputs, "--input")
         self.val_files = _find(val_inputs, "--val-input") if val_inputs else []
         both = {file.resolve() for file in self.files} & {file.resolve() for file in self.val_files}
         if both:
-            raise UserError(f"{min(both)}: given as --input and as --val-input; validation text must not be trained on")
+            raise UserError(f"{min(both)}: given as --input and --val-input; validation text must not be trained on")
 
     @classmethod
     def build(cls, inputs: Sequence[str | Path], val_inputs: Sequence[str | Path]) -> TextSource:

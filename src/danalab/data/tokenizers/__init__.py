@@ -1,4 +1,4 @@
-"""Tokenizers: raw bytes, plain characters, GPT-2's encoding, and byte-pair encodings trained on your text.
+"""Tokenizers: bytes, characters, GPT-2's encoding, and byte-pair encodings trained on your text.
 
     load_tokenizer("bytes" | "characters" | "gpt2" | "path/to/tokenizer.json" | "folder/that/holds/one") -> Tokenizer
 
@@ -38,11 +38,11 @@ __all__ = [
 _PLAIN: dict[str, type[ByteTokenizer] | type[CharacterTokenizer]] = {
     each.name: each for each in (ByteTokenizer, CharacterTokenizer)
 }
-"""Those that need no tables."""
+"""Tokenizers without tables."""
 
 
 def load_tokenizer(name: str | Path) -> Tokenizer:
-    """The tokenizer called `bytes`, `characters` or `gpt2`, or the one saved in a `tokenizer.json` or its folder.
+    """The tokenizer `bytes`, `characters` or `gpt2`, or the one saved in a `tokenizer.json` or its folder.
 
     Raises:
         UserError: no such name or file, a malformed file, a file that is not byte-level BPE, or GPT-2's tables missing.
@@ -59,7 +59,7 @@ def load_tokenizer(name: str | Path) -> Tokenizer:
             raise UserError(f"{path}: no tokenizer.json in this folder")
         if text.startswith("bpe-") and text[4:].isdigit():
             raise UserError(
-                f"tokenizer '{text}' is trained on a corpus: give the folder of a trained one, or make it with "
+                f"tokenizer '{text}' is trained on a corpus: give the folder of a trained one, or train it with "
                 f"danalab tokenizer train --vocab-size {text[4:]} --input FILES --out DIR"
             )
         raise UserError(

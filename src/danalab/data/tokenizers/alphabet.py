@@ -1,6 +1,6 @@
 """The alphabet of byte-level `tokenizer.json` files: each byte is written as one printable character.
 
-Printable Latin-1 bytes stand for themselves, the other 68 for the characters from U+0100 on.
+Printable Latin-1 bytes are written as themselves, the other 68 as the characters from U+0100 on.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ BYTE_OF_CHARACTER = {character: byte for byte, character in CHARACTER_OF_BYTE.it
 
 
 def to_printable(token: bytes) -> str:
-    """A token as `tokenizer.json` writes it."""
+    """A token as written in `tokenizer.json`."""
     return "".join([CHARACTER_OF_BYTE[byte] for byte in token])
 
 
 def from_printable(token: str) -> bytes:
-    """The bytes of a token as `tokenizer.json` writes it.
+    """The bytes of a token written in `tokenizer.json`.
 
     Raises:
         KeyError: a character outside the alphabet: the file is not byte-level.

@@ -1,8 +1,7 @@
-"""What every tokenizer here is: a table of byte strings, one for each id, with a few specials.
+"""The base class of tokenizers: a table of byte strings, one per id, and a few specials.
 
-Ids [0, n_tokens) are real; the vocabulary is padded to a multiple of 64, which matrix units like, so ids
-[n_tokens, vocab_size) exist in the model and are never produced. Text never encodes to a special: whoever writes
-`<|endoftext|>` into a document gets the characters, not the id.
+The vocabulary is padded to a multiple of 64 for the matrix units: ids [n_tokens, vocab_size) exist in the model but
+are never produced. Text never encodes to a special: `<|endoftext|>` in a document is encoded as characters.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from danalab.errors import UserError
 from danalab.files import write_atomically, write_json
 
 EOS = "<|endoftext|>"
-"""Ends every document; at the head of a sequence it serves as the beginning-of-sequence mark."""
+"""Ends every document; also the beginning-of-sequence mark."""
 CHAT_SPECIALS = (
     "<|user_start|>",
     "<|user_end|>",
@@ -32,9 +31,9 @@ CHAT_SPECIALS = (
     "<|output_start|>",
     "<|output_end|>",
 )
-"""Marks of roles and tool calls in a rendered conversation."""
+"""Marks of roles and tool calls in a conversation."""
 BYTE_LEVEL_RULE = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
-"""GPT-2's rule for cutting text into words, as `tokenizer.json` names it; used by all that are made here."""
+"""GPT-2's rule for splitting text into words, in `tokenizer.json`; used by all tokenizers of this package."""
 
 
 def padded(n: int, multiple: int = 64) -> int:
@@ -43,12 +42,12 @@ def padded(n: int, multiple: int = 64) -> int:
 
 
 class Tokenizer(ABC):
-    """Text to ids and back, without loss for any Unicode text.
+    """Text to ids and back, lossless for any Unicode text.
 
     Attributes:
-        name: how people call it, e.g. "gpt2" or "bpe-4096".
-        n_tokens: number of real ids.
-        specials: spelling -> id of the specials, `<|endoftext|>` and the chat marks.
+        name: e.g. "gpt2" or "bpe-4096".
+        n_tokens: number of ids without padding.
+        specials: text -> id of the specials, `<|endoftext|>` and the chat marks.
     """
 
     name: str
@@ -57,7 +56,7 @@ class Tokenizer(ABC):
 
     @property
     def vocab_size(self) -> int:
-        """Rows that a model's embedding needs: `n_tokens` padded to a multiple of 64."""
+        """Rows of a model's embedding: `n_tokens` padded to a multiple of 64."""
         return padded(self.n_tokens)
 
     @property
@@ -67,22 +66,22 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def _token_table(self) -> list[bytes]:
-        """Raw bytes of each id that text can produce, in order of ids; empty for specials."""
+        """Raw bytes of each id in order; empty for specials."""
 
     def _rules(self) -> dict[str, Any]:
-        """How text is cut into words, as `tokenizer.json` says it."""
+        """The rules that split text into words, as in `tokenizer.json`."""
         return {"normalizer": None, "pre_tokenizer": BYTE_LEVEL_RULE}
 
     @abstractmethod
     def encode_array(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Each text's ids as an integer array, on one thread: what the preparing processes call."""
+        """Each text's ids as an integer array, computed on one thread; used by preparation."""
 
     @abstractmethod
     def to_json(self) -> str:
         """The tokenizer in the format of the `tokenizers` library (`tokenizer.json`)."""
 
     def encode(self, text: str) -> list[int]:
-        """Ids of a text, no special added; the spelling of a special is plain text."""
+        """Ids of a text, without added specials; specials inside of the text are encoded as characters."""
         return self.encode_array([text])[0].tolist()
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
@@ -92,14 +91,14 @@ class Tokenizer(ABC):
     @cached_property
     def _byte_table(self) -> dict[int, bytes]:
         table = dict(enumerate(self._token_table()))
-        table.update({id_: spelling.encode() for spelling, id_ in self.specials.items()})
+        table.update({id_: text.encode() for text, id_ in self.specials.items()})
         return table
 
     def decode_bytes(self, ids: Iterable[int]) -> bytes:
-        """The bytes that the ids stand for; specials as they are spelled.
+        """The bytes of the ids; specials as their text.
 
         Raises:
-            UserError: an id that the tokenizer does not have.
+            UserError: an unknown id.
         """
         table = self._byte_table
         try:
@@ -108,13 +107,13 @@ class Tokenizer(ABC):
             raise UserError(f"token id {error.args[0]} is not one of {self.name}'s {self.n_tokens} ids") from None
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Text of the ids; bytes that are not UTF-8 (a character cut in two) become U+FFFD."""
+        """Text of the ids; invalid UTF-8 (part of a character) becomes U+FFFD."""
         return self.decode_bytes(ids).decode("utf-8", errors="replace")
 
     def token_bytes(self) -> np.ndarray:
-        """Raw bytes of each id, int64 [vocab_size]; 0 for specials and for padding.
+        """Number of raw bytes of each id, int64 [vocab_size]; 0 for specials and padding.
 
-        Counted on the raw tokens: a token that is half a character has no decoded text, but it has bytes.
+        A token that is part of a character has bytes but no decoded text.
         """
         lengths = np.zeros(self.vocab_size, dtype=np.int64)
         table = self._token_table()
@@ -124,10 +123,10 @@ class Tokenizer(ABC):
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 [hex] of the tokens in order, the specials, and the rules that cut text into words."""
+        """SHA-256 [hex] of the tokens in order, the specials, and the rules that split text into words."""
         digest = hashlib.sha256()
         for token in self._token_table():
-            if not token:  # specials are hashed by their spelling below
+            if not token:  # specials are hashed below
                 continue
             digest.update(len(token).to_bytes(4, "little") + token)
         digest.update(json.dumps([self.specials, self._rules()], sort_keys=True).encode())
@@ -156,10 +155,10 @@ class Tokenizer(ABC):
 
 
 def reject_surrogates(text: str) -> None:
-    """Half of a surrogate pair is no character: it has no bytes to encode.
+    """Check that the text has no lone surrogates, which have no UTF-8 encoding.
 
     Raises:
-        UserError: the text has one.
+        UserError: names the first one.
     """
     try:
         text.encode()

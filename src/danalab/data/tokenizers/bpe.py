@@ -1,6 +1,6 @@
-"""Byte-pair encodings trained and run by the `tokenizers` library, on bytes, words cut by GPT-2's rule.
+"""Byte-level byte-pair encodings, trained and run by the `tokenizers` library; words are split by GPT-2's rule.
 
-Ids: 256 bytes and merges first, in the order in which they were learned, then `<|endoftext|>` and the chat marks.
+Ids: 256 bytes, then merges in the order in which they were learned, then `<|endoftext|>` and the chat marks.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class BpeTokenizer(Tokenizer):
     """A byte-level BPE of the `tokenizers` library."""
 
     def __init__(self, engine: Engine, name: str | None = None, origin: str = "tokenizer"):
-        """Wrap a `tokenizers.Tokenizer`; `origin` names it in messages."""
-        # Without this the library gives the special's id to anyone who types its spelling into a document.
+        """Wrap a `tokenizers.Tokenizer`; `origin` identifies it in messages."""
+        # Otherwise the library encodes the text of a special in a document as its id.
         engine.encode_special_tokens = True
         self._engine = engine
         vocabulary = engine.get_vocab(with_added_tokens=True)
@@ -73,7 +73,7 @@ class BpeTokenizer(Tokenizer):
             for text in texts:
                 reject_surrogates(text)
             raise
-        # array() reads a list of ints three times as fast as numpy does, and numpy takes it as it is.
+        # array() reads a list of ints three times as fast as numpy, which then wraps it without a copy.
         return [np.frombuffer(array("I", encoding.ids), dtype=np.uint32) for encoding in encodings]
 
     def to_json(self) -> str:
@@ -85,12 +85,12 @@ def _bytes_of(token: str, origin: str) -> bytes:
         return from_printable(token)
     except KeyError as error:
         raise UserError(
-            f"{origin}: token {token!r} has the character {error.args[0]!r}; only byte-level encodings are read"
+            f"{origin}: token {token!r} has the character {error.args[0]!r}; only byte-level encodings are supported"
         ) from None
 
 
 def requested_size(tokenizer: str) -> int:
-    """N of `bpe-N`, an encoding that is trained on the corpus; 0 for any other name, and for a path.
+    """N of `bpe-N`, an encoding to be trained on the corpus; 0 for other names and for paths.
 
     Raises:
         UserError: fewer than the 256 bytes and the specials.
@@ -102,7 +102,7 @@ def requested_size(tokenizer: str) -> int:
 
 
 def eos_of_size(vocab_size: int) -> int:
-    """Id of `<|endoftext|>` in an encoding that `train_bpe` makes: specials come last, this one first of them."""
+    """Id of `<|endoftext|>`, the first of the specials at the end, in an encoding made by `train_bpe`."""
     return vocab_size - len(SPECIALS)
 
 
@@ -114,10 +114,10 @@ def _checked_size(vocab_size: int) -> int:
 
 
 def train_bpe(texts: Iterable[str], vocab_size: int, name: str | None = None) -> BpeTokenizer:
-    """Train a byte-level BPE of exactly `vocab_size` ids, specials included; the same texts give the same tokenizer.
+    """Train a byte-level BPE of exactly `vocab_size` ids, including specials; deterministic.
 
     Raises:
-        UserError: a size below the 256 bytes and the specials, or a text too small to learn that many merges from.
+        UserError: a size below that of the 256 bytes and the specials, or too little text for that many merges.
     """
     from tokenizers import Tokenizer as Engine
     from tokenizers import decoders, models, pre_tokenizers, trainers
@@ -135,7 +135,7 @@ def train_bpe(texts: Iterable[str], vocab_size: int, name: str | None = None) ->
     learned = engine.get_vocab_size()
     if learned + len(SPECIALS) != vocab_size:
         raise UserError(
-            f"--vocab-size {vocab_size}: the text has pairs for {learned + len(SPECIALS)} ids only; "
+            f"--vocab-size {vocab_size}: the text has pairs for only {learned + len(SPECIALS)} ids; "
             "give more text or a smaller vocabulary"
         )
     engine.add_special_tokens(list(SPECIALS))

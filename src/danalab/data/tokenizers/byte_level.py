@@ -1,4 +1,4 @@
-"""The plainest tokenizer: a byte is a token, its value is its id; the specials follow."""
+"""The byte tokenizer: each byte is a token, and its value is the id; the specials follow."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ByteTokenizer(Tokenizer):
 
 
 def byte_level_json(table: list[bytes], merges: list[tuple[bytes, bytes]], specials: dict[str, int]) -> dict:
-    """A byte-level BPE as the content of a `tokenizer.json`."""
+    """The content of a `tokenizer.json` for a byte-level BPE."""
     plain = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     return {
         "version": "1.0",

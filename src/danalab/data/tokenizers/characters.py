@@ -1,6 +1,6 @@
-"""A character is a token: the 96 letters, digits, signs, blanks and line ends of plain English text.
+"""The character tokenizer: the 96 letters, digits, punctuation marks and white space of plain English text.
 
-The table is that of the literature's character-level Shakespeare. Other characters are refused, never dropped.
+The table is that of the literature's character-level Shakespeare. Other characters are an error.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from danalab.data.tokenizers.byte_level import byte_level_json
 from danalab.errors import UserError
 
 ALPHABET = "".join(sorted(string.ascii_letters + string.digits + string.punctuation + " \n"))
-_ABSENT = 255  # as an id: none; as a byte: any character beyond ASCII
+_ABSENT = 255  # as an id: none; as a byte: any non-ASCII character
 
 
 class CharacterTokenizer(Tokenizer):
-    """The 96 characters in the order of their codes, then `<|endoftext|>` (id 96) and the chat marks."""
+    """The 96 characters in code order, then `<|endoftext|>` (id 96) and the chat marks."""
 
     name = "characters"
 
@@ -43,7 +43,7 @@ class CharacterTokenizer(Tokenizer):
             place = int(unknown[0])
             raise UserError(
                 f"character {text[place]!r} (U+{ord(text[place]):04X}) at character {place} is not one of the "
-                f"{len(ALPHABET)} of the tokenizer 'characters'; use bytes, gpt2 or a trained one"
+                f"{len(ALPHABET)} of the tokenizer 'characters'; use bytes, gpt2 or a trained tokenizer"
             )
         return ids
 

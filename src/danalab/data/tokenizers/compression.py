@@ -1,4 +1,4 @@
-"""How well a tokenizer compresses: bytes a token on several kinds of text, beside GPT-2's."""
+"""Compression of a tokenizer: bytes per token on several kinds of text, compared with GPT-2's."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MATHS = r"""\begin{align} m_t &= \beta(t)\, m_{t-1} + (1 - \beta(t))\, g_t, \qqu
 
 
 def samples() -> dict[str, str]:
-    """A text of each kind, by name; the code is a module of the standard library."""
+    """Kind -> text; the code is a module of the standard library."""
     return {
         "english": ENGLISH,
         "python": inspect.getsource(textwrap),
@@ -52,7 +52,7 @@ class Compression:
     bytes: int
     tokens: int
     reference_tokens: int | None
-    """GPT-2's tokens, where its tables are there."""
+    """Number of GPT-2's tokens; None without its tables."""
 
     @property
     def bytes_per_token(self) -> float:
@@ -64,7 +64,7 @@ class Compression:
 
 
 def measure(tokenizer: Tokenizer, texts: dict[str, str], reference: Tokenizer | None = None) -> list[Compression]:
-    """Bytes a token of each text (none of them empty), and the reference's."""
+    """Compression of each text (none of them empty), and the reference's."""
     return [
         Compression(
             name,

@@ -1,8 +1,8 @@
-"""GPT-2's encoding, run by `tiktoken`: 50,257 ids, the vocabulary padded to 50,304, documents ended by 50256.
+"""GPT-2's encoding, run by `tiktoken`: 50,257 ids, padded to 50,304; 50256 ends a document.
 
-The tables are two files of OpenAI's. They come from tiktoken's cache (`$TIKTOKEN_CACHE_DIR`, default
-`~/.cache/danalab/tiktoken`), else from the network; a prepared data set carries them in its `tokenizer.json`. The chat
-marks lie in the padding, ids 50257 to 50264: a base model never sees them.
+The tables are two files by OpenAI. They are read from tiktoken's cache (`$TIKTOKEN_CACHE_DIR`, by default
+`~/.cache/danalab/tiktoken`), else from the network; a prepared data set has them in its `tokenizer.json`. The chat
+marks are in the padding, ids 50257 to 50264: a base model never sees them.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
+from danalab.data.environment import cache_folder
 from danalab.data.tokenizers.alphabet import from_printable
 from danalab.data.tokenizers.base import CHAT_SPECIALS, EOS, Tokenizer, reject_surrogates
 from danalab.data.tokenizers.byte_level import byte_level_json
@@ -32,25 +33,25 @@ _PATTERN = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++
 _N_MERGEABLE = 50256
 
 
-def cache_folder() -> Path:
-    """Where the tables are kept: `$TIKTOKEN_CACHE_DIR`, else `$XDG_CACHE_HOME/danalab/tiktoken`."""
+def tables_folder() -> Path:
+    """The folder of the tables: `$TIKTOKEN_CACHE_DIR`, else `$XDG_CACHE_HOME/danalab/tiktoken`."""
     if chosen := os.environ.get("TIKTOKEN_CACHE_DIR"):
         return Path(chosen)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "danalab" / "tiktoken"
+    return cache_folder("tiktoken")
 
 
 def cached_name(table: str) -> str:
-    """The name under which tiktoken's cache keeps a table: the SHA-1 of its address."""
+    """The name of a table in tiktoken's cache: the SHA-1 of its address."""
     return hashlib.sha1((_ADDRESS + table).encode()).hexdigest()
 
 
 def install_tables(origin: str | Path) -> Path:
-    """Copy GPT-2's two tables from a folder into the cache, each checked by its SHA-256; returns the cache folder.
+    """Copy GPT-2's two tables from a folder into the cache, checking their SHA-256; returns the cache folder.
 
-    The files may have their own names (`vocab.bpe`, `encoder.json`) or the cache's.
+    The files may have their original names (`vocab.bpe`, `encoder.json`) or those of the cache.
 
     Raises:
-        UserError: a file is missing or has another content.
+        UserError: a file is missing or has the wrong hash.
     """
     origin = Path(origin)
     contents: dict[str, bytes] = {}
@@ -62,7 +63,7 @@ def install_tables(origin: str | Path) -> Path:
         actual = hashlib.sha256(contents[table]).hexdigest()
         if actual != expected:
             raise UserError(f"{found[0]}: not GPT-2's {table}: sha256 {actual[:12]}..., expected {expected[:12]}...")
-    folder = cache_folder()
+    folder = tables_folder()
     folder.mkdir(parents=True, exist_ok=True)
     for table, content in contents.items():
         write_atomically(folder / cached_name(table), content)
@@ -77,7 +78,7 @@ class Gpt2Tokenizer(Tokenizer):
     specials = {EOS: _N_MERGEABLE} | {s: _N_MERGEABLE + 1 + n for n, s in enumerate(CHAT_SPECIALS)}
 
     def __init__(self, ranks: dict[bytes, int], merges: Sequence[Sequence[str]] = ()):
-        """`ranks`: token -> id of the 50,256 mergeable tokens. `merges`: their pairs, spelled, if known."""
+        """`ranks`: token -> id of the 50,256 mergeable tokens. `merges`: their pairs in printable form, if known."""
         import tiktoken
 
         self._ranks = ranks
@@ -88,14 +89,14 @@ class Gpt2Tokenizer(Tokenizer):
 
     @classmethod
     def from_cache(cls) -> Gpt2Tokenizer:
-        """Tables of the cache; fetched from the network when they are not there.
+        """Load the tables from the cache, or else from the network.
 
         Raises:
             UserError: neither cached nor reachable; says how to install them.
         """
         from tiktoken.load import data_gym_to_mergeable_bpe_ranks
 
-        folder = cache_folder()
+        folder = tables_folder()
         before = os.environ.get("TIKTOKEN_CACHE_DIR")
         os.environ["TIKTOKEN_CACHE_DIR"] = str(folder)
         try:
@@ -106,7 +107,7 @@ class Gpt2Tokenizer(Tokenizer):
                 encoder_json_hash=TABLES["encoder.json"],
             )
             lines = (folder / cached_name("vocab.bpe")).read_text(encoding="utf-8").rstrip("\n").split("\n")
-            return cls(ranks, [line.split() for line in lines[1:]])  # behind the line that tells the version
+            return cls(ranks, [line.split() for line in lines[1:]])  # the first line is the version
         except (OSError, ValueError) as error:  # requests' errors are OSErrors
             raise UserError(
                 f"GPT-2's tables are not in {folder} and cannot be fetched ({type(error).__name__}): put vocab.bpe and "
@@ -120,7 +121,7 @@ class Gpt2Tokenizer(Tokenizer):
 
     @classmethod
     def from_file(cls, file: str | Path) -> Gpt2Tokenizer:
-        """Tables of a saved `tokenizer.json`: a prepared data set carries its tokenizer and needs no cache.
+        """Load the tables from a saved `tokenizer.json`.
 
         Raises:
             UserError: the file does not hold GPT-2's tokens.
@@ -140,7 +141,7 @@ class Gpt2Tokenizer(Tokenizer):
 
     def encode_array(self, texts: Sequence[str]) -> list[np.ndarray]:
         for text in texts:
-            if not text.isascii():  # tiktoken would put U+FFFD in place of half a surrogate pair
+            if not text.isascii():  # tiktoken would replace a lone surrogate by U+FFFD
                 reject_surrogates(text)
         return [self._engine.encode_to_numpy(text, disallowed_special=()) for text in texts]
 
@@ -148,13 +149,13 @@ class Gpt2Tokenizer(Tokenizer):
         table = self._token_table()
         merges = [_parts(token, self._ranks) for token in table if len(token) > 1] if not self._merges else []
         content = byte_level_json(table, merges, self.specials)
-        if self._merges:  # half a second's work, done before
+        if self._merges:  # computing them takes half a second
             content["model"]["merges"] = self._merges
         return json.dumps(content)
 
 
 def _parts(token: bytes, ranks: dict[bytes, int]) -> tuple[bytes, bytes]:
-    """The two tokens that are merged into `token`: what remains when all earlier merges have been made."""
+    """The two tokens that are merged into `token`: the parts that remain after all earlier merges."""
     parts = [bytes([byte]) for byte in token]
     while len(parts) > 2:
         pairs = [ranks.get(left + right, len(ranks)) for left, right in pairwise(parts)]

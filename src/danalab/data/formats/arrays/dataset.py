@@ -1,4 +1,4 @@
-"""Arrays as a data set: sequence s of the files in order is one training sequence, inputs x[:-1], targets x[1:]."""
+"""Arrays as a data set: each row of the files is one training sequence x, inputs x[:-1], targets x[1:]."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ from danalab.errors import UserError
 
 CACHE_BYTES = 4 << 30
 """Default budget for arrays that are read whole (.npz, .pt)."""
-_MAPPINGS = 256  # each mapped file holds a file descriptor, of which a process has about a thousand
+_MAPPINGS = 256  # a mapped file holds a file descriptor, and a process has about a thousand
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class ArrayPart:
-    """A file, and which of its sequences belong to the split."""
+    """A file and the rows of it that belong to the split."""
 
     path: Path
     scan: ArrayScan
     chosen: np.ndarray | None = None
-    """int64, in order; None: all."""
+    """Row numbers, int64, in order; None: all."""
 
     @property
     def n(self) -> int:
-        """Sequences of the split in this file."""
+        """Number of sequences of the split in this file."""
         return self.scan.sequences if self.chosen is None else len(self.chosen)
 
 
 class ArrayFiles:
-    """Sequences by number over all parts; files are mapped or read when they are needed."""
+    """Numbered sequences of all parts; files are mapped or read on demand."""
 
     def __init__(self, parts: Sequence[ArrayPart], cache_bytes: int = CACHE_BYTES):
         self.parts = list(parts)
@@ -56,13 +56,13 @@ class ArrayFiles:
         self._lock = threading.Lock()
 
     def set_budget(self, budget: int) -> None:
-        """Take a new cache of `budget` bytes; warns where the files that need it do not fit."""
+        """Replace the cache by one of `budget` bytes; warns if the files that need it do not fit."""
         self.loaded = _byte_cache(budget)
         scans = [part.scan for part in self.parts if part.path.suffix != ".npy"]
         whole = sum(scan.sequences * scan.length * scan.item_bytes for scan in scans)
         if whole > budget:
             _log.warning(
-                "%s: %.1f GiB of .pt and .npz do not fit the cache of %.1f GiB, so files are read again and again; "
+                "%s: %.1f GiB of .pt and .npz exceed the cache of %.1f GiB, so files are read repeatedly; "
                 "save them as .npy, which needs no cache, or give a larger --array-cache-gib",
                 self.parts[0].path.parent, whole / 2**30, budget / 2**30,
             )  # fmt: skip
@@ -78,7 +78,7 @@ class ArrayFiles:
                 with contextlib.suppress(ValueError):  # larger than the whole cache
                     cache[number] = array
         if array.shape != (part.scan.sequences, part.scan.length):
-            raise UserError(f"{part.path}: its shape changed since it was opened; start again")
+            raise UserError(f"{part.path}: its shape changed after it was opened; start again")
         return array
 
     def read_into(self, numbers: np.ndarray, width: int, result: np.ndarray) -> None:
@@ -98,13 +98,12 @@ def _byte_cache(budget: int) -> LRUCache[int, np.ndarray]:
 
 
 class ArrayRows:
-    """The first `seq_len` + 1 tokens of each sequence. With seq_len = length the last target does not exist: it is -1,
-    which carries no loss."""
+    """The first `seq_len` + 1 tokens of each sequence. If seq_len = length, the last target is -1: no loss."""
 
     def __init__(self, files: ArrayFiles, seq_len: int, name: str):
         if require_length(seq_len) > files.length:
             raise UserError(
-                f"{name}: its sequences have {files.length} tokens, {seq_len} are asked for; "
+                f"{name}: its sequences have {files.length} tokens, seq_len is {seq_len}; "
                 f"give --seq-len {files.length - 1} or less"
             )
         self.n, self.seq_len = files.n, seq_len
@@ -135,7 +134,7 @@ class ArrayDataset(Dataset):
         tokenizer: Tokenizer | None,
         open_split: Callable[[str], Dataset],
     ):
-        """Use `open_dataset`. `vocab_size`: one more than the largest id of all splits."""
+        """Use `open_dataset`. `vocab_size`: largest id of all splits + 1."""
         self.files = ArrayFiles(parts)
         self.sequence_length = self.files.length
         self._least = vocab_size
@@ -156,12 +155,12 @@ class ArrayDataset(Dataset):
 
     @property
     def least_vocab_size(self) -> int:
-        """One more than the largest id."""
+        """The largest id + 1."""
         return self._least
 
     @property
     def n_files(self) -> int:
-        """Array files."""
+        """Number of array files."""
         return len(self.files.parts)
 
     @property
@@ -169,7 +168,7 @@ class ArrayDataset(Dataset):
         """The tokenizer of the ids.
 
         Raises:
-            UserError: no `tokenizer.json` lies beside the arrays.
+            UserError: no `tokenizer.json` beside the arrays.
         """
         if not (self.path / "tokenizer.json").is_file():
             raise UserError(f"{self.path}: no tokenizer.json beside the arrays")
@@ -180,11 +179,11 @@ class ArrayDataset(Dataset):
         self.files.set_budget(budget)
 
     def rows(self, seq_len: int) -> ArrayRows:
-        """The split as sequences of `seq_len` tokens by number; longer ones are cut off there."""
+        """The split as numbered sequences of `seq_len` tokens; longer ones are truncated."""
         return ArrayRows(self.files, seq_len, f"{self.path} ({self.split})")
 
     def packed(self, seq_len: int, key: bytes, name: str) -> Sequences:
-        """Arrays hold sequences already.
+        """Not possible: arrays hold sequences already.
 
         Raises:
             UserError: always.
@@ -192,10 +191,10 @@ class ArrayDataset(Dataset):
         raise UserError(f"{name}: arrays are sequences already; leave --packing documents out")
 
     def check_vocab(self, vocab_size: int) -> None:
-        """Check that a model of `vocab_size` rows has one for every token.
+        """See `Dataset.check_vocab`.
 
         Raises:
-            UserError: an id is too large; names the file and the place.
+            UserError: names the file and position of a larger id.
         """
         for number, part in enumerate(self.files.parts):
             if part.scan.max_id >= vocab_size:

@@ -1,6 +1,6 @@
-"""One file of token ids, [sequences, length]: .npy (mapped), .npz or .pt (read whole). Nothing in it is ever executed.
+"""One file of token ids, [sequences, length]: .npy (mapped), .npz or .pt (read whole). No code in it is executed.
 
-Whatever is wrong with a file becomes a `BadArrayError` that says what; the formats' own readers fail in many ways.
+Every fault of a file becomes a `BadArrayError`; the formats' own readers fail in many ways.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _BLOCK_BYTES = 1 << 23  # small enough to stay in cache between the passes over 
 
 
 class BadArrayError(UserError):
-    """A file that is not an array of token ids; `reason` says why, without the file's name."""
+    """A file is not an array of token ids; `reason` is the message without the file's name."""
 
     def __init__(self, path: Path, reason: str):
         super().__init__(f"{path}: {reason}")
@@ -27,13 +27,12 @@ class BadArrayError(UserError):
 
 
 def find_files(folder: Path) -> list[Path]:
-    """All files below `folder` with an array's suffix, links followed, sorted by their relative path. Names that begin
-    with a dot are left out."""
+    """All array files below `folder`, links followed, sorted by relative path; hidden names are skipped."""
     found: list[Path] = []
     seen: set[tuple[int, int]] = set()
     for root, folders, names in os.walk(folder, followlinks=True):
         status = os.stat(root)
-        if (status.st_dev, status.st_ino) in seen:  # a link to a folder above
+        if (status.st_dev, status.st_ino) in seen:  # a link to a parent folder
             folders.clear()
             continue
         seen.add((status.st_dev, status.st_ino))
@@ -46,14 +45,14 @@ def open_array(path: Path) -> np.ndarray:
     """The ids of a file, [sequences, length], of an integer type; mapped for .npy, else in memory.
 
     Raises:
-        BadArrayError: not such a file, or it cannot be read.
+        BadArrayError: not an array of ids, or unreadable.
     """
     if path.is_symlink() and not path.exists():
         raise BadArrayError(path, f"a dangling symbolic link (to {os.readlink(path)})")
     try:
         size = path.stat().st_size
         if not path.is_file():
-            raise BadArrayError(path, "not a file")
+            raise BadArrayError(path, "not a regular file")
         if size == 0:
             raise BadArrayError(path, "empty")
         array = READERS[path.suffix](path)
@@ -70,16 +69,16 @@ def open_array(path: Path) -> np.ndarray:
 
 
 def verify_archive(path: Path) -> None:
-    """Compare the checksums that archives carry; torch does not when it loads a .pt.
+    """Check the checksums inside of archives, which torch ignores when it loads a .pt.
 
     Raises:
-        BadArrayError: content that is not what was written.
+        BadArrayError: a checksum does not match.
     """
     if path.suffix == ".npy":
         return
     try:
         if not zipfile.is_zipfile(path):
-            return  # torch's older format, which has no checksums
+            return  # torch's older format has no checksums
         with zipfile.ZipFile(path) as archive:
             member = archive.testzip()
     except Exception as error:
@@ -89,7 +88,7 @@ def verify_archive(path: Path) -> None:
 
 
 def blocks(path: Path, array: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
-    """(first row, rows) of an opened array, some MiB at a time: mapped files are read, not mapped into memory."""
+    """(first row, rows) of an opened array, some MiB at a time; mapped files are read without touching the mapping."""
     length = array.shape[1]
     step = max(1, _BLOCK_BYTES // (length * array.dtype.itemsize))
     plain = isinstance(array, np.memmap) and array.flags.c_contiguous
@@ -103,7 +102,7 @@ def blocks(path: Path, array: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
             file.seek(offset + start * length * array.dtype.itemsize)
             rows = np.fromfile(file, array.dtype, count * length)
             if len(rows) < count * length:
-                raise BadArrayError(path, "became shorter while it was read")
+                raise BadArrayError(path, "truncated while it was read")
             yield start, rows.reshape(count, length)
 
 
@@ -134,18 +133,20 @@ def _read_pt(path: Path) -> np.ndarray:
             warnings.simplefilter("ignore")
             tensor = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        raise BadArrayError(path, f"refused: not only tensors; nothing was executed ({_cause(error)})") from error
+        raise BadArrayError(
+            path, f"refused: holds more than tensors; nothing was executed ({_cause(error)})"
+        ) from error
     if not isinstance(tensor, torch.Tensor):
         raise BadArrayError(path, f"holds a {type(tensor).__name__}, not a tensor")
     if tensor.layout != torch.strided or tensor.is_quantized:
         raise BadArrayError(path, "not a plain (strided) tensor")
-    if tensor.dtype == torch.bfloat16:  # which numpy does not know
+    if tensor.dtype == torch.bfloat16:  # unknown to numpy
         raise BadArrayError(path, "bfloat16, not integers")
     return tensor.detach().resolve_conj().numpy()
 
 
 READERS: dict[str, Callable[[Path], np.ndarray]] = {".npy": _read_npy, ".npz": _read_npz, ".pt": _read_pt}
-"""By suffix."""
+"""Reader of each suffix."""
 
 
 def _check(path: Path, array: np.ndarray) -> None:
@@ -170,7 +171,7 @@ def _not_a_number(array: np.ndarray) -> str:
 
 
 def _cause(error: Exception) -> str:
-    """What of torch's long explanation says which object was met."""
+    """The part of torch's explanation that names the object."""
     text = str(error)
     place = text.find("Unsupported")
     return _first_line(text[max(place, 0) :]).split(". ")[0][:160]

@@ -1,6 +1,6 @@
 """The layout "arrays": .npy, .npz or .pt files below a folder, or below its `train/` and `val/` (`danalab data split`).
 
-A file `NAME.rows` (a .npy of row numbers) beside an array `NAME` says which of its sequences belong to the split.
+A file `NAME.rows` (a .npy of row numbers) beside an array `NAME` lists the sequences that belong to the split.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ class SplitRecord:
     by: Literal["file", "sequence"]
 
 
-def is_divided(folder: Path) -> bool:
-    """Whether the folder has its splits as subfolders."""
+def has_splits(folder: Path) -> bool:
+    """Whether the folder has train/ and val/."""
     return all((folder / split).is_dir() for split in SPLITS)
 
 
 def holds_arrays(folder: Path) -> bool:
-    """Whether any array lies below the folder: a look at names."""
+    """Whether there is any array file below the folder, by its name."""
     for _, folders, names in os.walk(folder, followlinks=True):
         folders[:] = [name for name in folders if not name.startswith(".")]
         if any(Path(name).suffix in READERS and not name.startswith(".") for name in names):
@@ -48,17 +48,17 @@ def holds_arrays(folder: Path) -> bool:
 
 
 def files_by_split(folder: Path) -> dict[str, list[Path]]:
-    """The array files of each split; a folder that is not divided is all "train"."""
-    if is_divided(folder):
+    """The array files of each split; without splits, all files are "train"."""
+    if has_splits(folder):
         return {split: find_files(folder / split) for split in SPLITS}
     return {"train": find_files(folder)}
 
 
 def chosen_rows(path: Path, sequences: int, required: bool) -> np.ndarray | None:
-    """The row numbers in `path`.rows; None where there is no such file.
+    """The row numbers in `path`.rows; None without such a file.
 
     Raises:
-        BadArrayError: it is `required` and absent, or not a list of different rows of the array.
+        BadArrayError: `required` and absent, or not a list of distinct rows of the array.
     """
     file = path.with_name(path.name + ".rows")
     try:
@@ -66,7 +66,7 @@ def chosen_rows(path: Path, sequences: int, required: bool) -> np.ndarray | None
             rows = np.load(content, allow_pickle=False)
     except FileNotFoundError:
         if required:
-            raise BadArrayError(path, f"{file.name}, which says what sequences are in the split, is missing") from None
+            raise BadArrayError(path, f"{file.name}, which lists the sequences of the split, is missing") from None
         return None
     except (OSError, ValueError, EOFError) as error:
         raise BadArrayError(file, f"damaged: {error}") from error
@@ -74,12 +74,12 @@ def chosen_rows(path: Path, sequences: int, required: bool) -> np.ndarray | None
         raise BadArrayError(file, "not a list of row numbers")
     rows = rows.astype(np.int64)
     if rows.min() < 0 or rows.max() >= sequences or len(np.unique(rows)) < len(rows):
-        raise BadArrayError(file, f"not different rows of an array of {sequences} sequences")
+        raise BadArrayError(file, f"not distinct rows of an array of {sequences} sequences")
     return rows
 
 
 def by_sequence(folder: Path) -> bool:
-    """Whether the folder was divided inside of files."""
+    """Whether the folder was split by sequence."""
     record = folder / SPLIT_RECORD
     return record.is_file() and validated(SplitRecord, read_json(record), record).by == "sequence"
 
@@ -88,7 +88,7 @@ def _open(folder: Path, split: str) -> ArrayDataset:
     files = files_by_split(folder)
     if split not in files:
         raise UserError(
-            f"{folder}: arrays without a split '{split}'; make one with "
+            f"{folder}: no split '{split}' of these arrays; make one with "
             f"danalab data split {folder} --output-path {folder}-split"
         )
     if not files[split]:
@@ -114,7 +114,7 @@ def _require_one_length(parts: list[ArrayPart]) -> None:
         if part.scan.length != first.scan.length:
             raise UserError(
                 f"{part.path}: sequences of {part.scan.length} tokens, but {first.scan.length} in {first.path}; "
-                "all must have one length"
+                "all must have the same length"
             )
 
 

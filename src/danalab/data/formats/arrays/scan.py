@@ -1,4 +1,4 @@
-"""What reading an array through has shown; kept in the user's cache folder by path, size and time of change."""
+"""The facts of array files, from one pass over each; cached by path, size and time of change."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ class ArrayScan:
 
     sequences: int
     length: int
-    """Tokens a sequence."""
+    """Tokens per sequence."""
     item_bytes: int
-    """Bytes a token."""
+    """Bytes per token."""
     max_id: int
     sha256: str
     """Of the ids, their type and shape: the same for .npy and .pt."""
 
 
 def scan_all(paths: Sequence[Path]) -> list[ArrayScan]:
-    """Scan each file, from the cache where it has not changed.
+    """Scan each file, or take its scan from the cache if it has not changed.
 
     Raises:
-        UserError: the first file, by order, that is not an array of ids or has a negative one.
+        UserError: names the first file that is not an array of ids or has a negative one.
     """
     keys = [_key(path) for path in paths]
     results = [scan_cache.load_facts(ArrayScan, key) for key in keys]
     missing = [number for number, result in enumerate(results) if result is None]
     if missing:
-        _log.info("%d array file(s): reading them through, once, for the range of their ids", len(missing))
+        _log.info("%d array file(s): scanning them once for the range of their ids", len(missing))
         with ThreadPoolExecutor(min(available_cores(), 8)) as pool:
             for number, result in zip(missing, pool.map(_scan, [paths[i] for i in missing]), strict=True):
                 results[number] = result

@@ -1,10 +1,10 @@
 """`danalab data split`: train/ and val/ of symbolic links to a folder of arrays. Nothing is copied.
 
-    by file       the files whose keyed hashes are smallest validate, as many as the ratio says
-    by sequence   every file is in both; `NAME.rows` beside each link lists the sequences that belong to the split
+    by file       the files with the smallest keyed hashes validate, in the number that the ratio gives
+    by sequence   `NAME.rows` beside each link lists the sequences of the file that belong to the split
 
-Names that lead to one file are one item. The choice is a function of the seed and of relative paths (by file), or of
-the seed and each sequence's place (by sequence).
+Several names of one file are one item. The choice depends on the seed and on relative paths (by file), or on the seed
+and each sequence's position (by sequence).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from danalab.data.formats.arrays.files import BadArrayError, find_files, open_array
-from danalab.data.formats.arrays.layout import SPLIT_RECORD, SPLITS, is_divided
+from danalab.data.formats.arrays.layout import SPLIT_RECORD, SPLITS, has_splits
 from danalab.data.order.permutation import Permutation
 from danalab.errors import UserError
 from danalab.files import fsync_folder, write_json
@@ -27,7 +27,7 @@ from danalab.files import fsync_folder, write_json
 
 @dataclass(frozen=True)
 class ArraySplit:
-    """What was made."""
+    """The folders made by a split."""
 
     train_dir: str
     val_dir: str
@@ -37,23 +37,23 @@ class ArraySplit:
     seed: int
     val_ratio: float
     train_sequences: int | None = None
-    """None where files are divided as a whole."""
+    """None if whole files are split."""
     val_sequences: int | None = None
 
 
 def split_arrays(
     source: str | Path, out: str | Path, *, val_ratio: float = 0.01, seed: int = 42, by: str = "file"
 ) -> ArraySplit:
-    """Make `out`/train and `out`/val of links into `source`, with the folders that it has.
+    """Make `out`/train and `out`/val of links into `source`, with the same subfolders.
 
     Args:
         source: folder of arrays.
-        out: does not exist yet, or is empty; outside of `source`.
-        val_ratio: share that validates, at least one item.
+        out: absent or empty, and outside of `source`.
+        val_ratio: share of the items that validate, at least one.
         by: "file" or "sequence".
 
     Raises:
-        UserError: fewer than two files (sequences), links to nowhere, an output that exists or lies in the source.
+        UserError: fewer than two files (sequences), dangling links, or an output that exists or lies in the source.
     """
     source, out = Path(source), Path(out)
     if not 0 < val_ratio < 1:
@@ -73,7 +73,7 @@ def split_arrays(
         raise UserError(f"{source}: no arrays (.npy, .npz, .pt) below it")
     out.parent.mkdir(parents=True, exist_ok=True)
     if out.is_dir():
-        out.rmdir()  # empty, as was checked
+        out.rmdir()  # it is empty
     work = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}."))
     try:
         made = _by_file if by == "file" else _by_sequence
@@ -82,7 +82,7 @@ def split_arrays(
             (work / "tokenizer.json").symlink_to((source / "tokenizer.json").resolve())
         write_json(work / SPLIT_RECORD, {"source": str(source.resolve()), **asdict(division)})
         work.chmod(0o755)
-        work.rename(out)  # whole or not at all
+        work.rename(out)  # atomic
         fsync_folder(out.parent)
     except BaseException:
         shutil.rmtree(work, ignore_errors=True)
@@ -93,15 +93,15 @@ def split_arrays(
 def _check_places(source: Path, out: Path) -> None:
     if not source.is_dir():
         raise UserError(f"{source}: no such folder")
-    if is_divided(source):
-        raise UserError(f"{source}: has train/ and val/ already; train on it as it is")
+    if has_splits(source):
+        raise UserError(f"{source}: has train/ and val/ already; use it as it is")
     real_source, real_out = source.resolve(), out.resolve()
     if real_out == real_source or real_source in real_out.parents:
-        raise UserError(f"--output-path {out}: lies in the data folder {source}; take one outside of it")
+        raise UserError(f"--output-path {out}: lies in the data folder {source}; choose one outside of it")
     if out.is_symlink() or (out.exists() and not out.is_dir()):
-        raise UserError(f"--output-path {out}: exists and is no folder")
+        raise UserError(f"--output-path {out}: exists and is not a folder")
     if out.is_dir() and any(out.iterdir()):
-        raise UserError(f"--output-path {out}: is not empty; nothing is overwritten, so remove it or take another")
+        raise UserError(f"--output-path {out}: is not empty; nothing is overwritten: remove it or choose another")
 
 
 def _by_file(source: Path, files: list[Path], work: Path, out: Path, val_ratio: float, seed: int) -> ArraySplit:
@@ -110,11 +110,11 @@ def _by_file(source: Path, files: list[Path], work: Path, out: Path, val_ratio: 
         status = path.stat()
         groups.setdefault((status.st_dev, status.st_ino), []).append(path)
     if len(groups) < 2:
-        raise UserError(f"{source}: one file cannot be divided into files; give --by sequence")
-    ordered = sorted(groups.values(), key=lambda group: _draw(seed, group[0].relative_to(source).as_posix()))
+        raise UserError(f"{source}: a single file cannot be split by file; give --by sequence")
+    ordered = sorted(groups.values(), key=lambda group: _hash(seed, group[0].relative_to(source).as_posix()))
     wanted = max(1, round(val_ratio * len(files)))
     val: list[Path] = []
-    for group in ordered[:-1]:  # one stays for training
+    for group in ordered[:-1]:  # one item stays for training
         if len(val) >= wanted:
             break
         val += group
@@ -131,11 +131,11 @@ def _by_sequence(source: Path, files: list[Path], work: Path, out: Path, val_rat
     for path in files:
         status = path.stat()
         unique.setdefault((status.st_dev, status.st_ino), path)
-    paths = list(unique.values())  # a second name of a file would bring its sequences twice
+    paths = list(unique.values())  # several names of a file must not repeat its sequences
     counts = [_sequences(path) for path in paths]
     total = sum(counts)
     if total < 2:
-        raise UserError(f"{source}: {total} sequence cannot be divided")
+        raise UserError(f"{source}: {total} sequence(s) cannot be split")
     n_val = min(max(1, round(val_ratio * total)), total - 1)
     validates = np.zeros(total, bool)
     validates[Permutation(total, f"danalab division 1|{seed}".encode())(np.arange(n_val))] = True
@@ -170,6 +170,6 @@ def _link(path: Path, place: Path) -> None:
     place.symlink_to(path.resolve())
 
 
-def _draw(seed: int, name: str) -> bytes:
+def _hash(seed: int, name: str) -> bytes:
     text = f"danalab division 1|{seed}|{name}"
     return hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=16).digest()
