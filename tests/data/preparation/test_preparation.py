@@ -215,7 +215,7 @@ def test_a_full_disk_is_one_line_and_nothing_finished_is_lost(corpus, tmp_path, 
     out = tmp_path / "out"
     with monkeypatch.context() as patched:
         patched.setattr(ShardWriter, "append", fills)
-        with pytest.raises(UserError, match=r"out: no space left on device; .* free some space and run the same command"):
+        with pytest.raises(UserError, match=r"out: no space left on device; .* free some space and run the same"):
             _prepare(corpus, out, tokenizer="bytes", shard_tokens=3000)
     assert list(out.glob("train-*.bin"))
     assert _content(_prepare(corpus, out, tokenizer="bytes", shard_tokens=3000)) == expected
