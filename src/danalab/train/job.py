@@ -1,4 +1,4 @@
-"""`danalab train` from configuration to summary: open the data, decide what to go on from, build, fit."""
+"""`danalab train` from configuration to summary: open the data, choose a resume point, build, fit."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ class Outcome:
     status: str
     """finished, stopped, interrupted or nonfinite."""
     exit_code: int
-    """0; 85 ("requeue me") after SIGTERM or SIGUSR1; 130 after SIGINT; 3 where a loss was not finite."""
+    """0; 85 (requeue) after SIGTERM or SIGUSR1; 130 after SIGINT; 3 where a loss, gradient or weight was not finite."""
     summary: dict[str, Any]
     """summary.json, on rank 0."""
     is_main: bool = True
-    """Whether this process is rank 0, the one that reports."""
+    """Whether this process reports to the console."""
 
 
 def train(config: TrainConfig) -> Path:
-    """Train, or go on training, and return the run folder.
+    """Train or resume, and return the run folder.
 
     Raises:
         UserError: bad settings, data or checkpoints.
@@ -65,10 +65,10 @@ def train(config: TrainConfig) -> Path:
 
 
 def run_training(config: TrainConfig) -> Outcome:
-    """Train as the command line does: every way of ending is an outcome.
+    """Train as the command line does; returns however training ends.
 
-    With `config.nproc` it starts that many processes and waits for them; under torchrun or srun it is one of many, and
-    all of them return the same. The outcome's summary is complete on rank 0.
+    With `config.nproc` it starts that many processes and waits for them. Under torchrun or srun it is one of many
+    processes, which all return the same; the summary is complete on rank 0.
 
     Raises:
         UserError: bad settings, data or checkpoints.
@@ -91,13 +91,13 @@ def run_training(config: TrainConfig) -> Outcome:
         spec, source = agree_on_resume_point(spec, dataset, folder, world)
         if source is not None and source.finished:
             if world.is_main:
-                log.info("%s: finished at step %d already; --extend-to continues it", folder.path, source.step)
+                log.info("%s: already finished at step %d; --extend-to continues it", folder.path, source.step)
             return Outcome(folder.path, "finished", 0, folder.read_summary() or {}, world.is_console_rank)
         return _run(spec, dataset, folder, source, world, stop)
 
 
 def _launch(config: TrainConfig) -> Outcome:
-    """Refuse here what every process would refuse; then start them."""
+    """Check the configuration once for all processes; then start them."""
     assert config.nproc is not None
     layout = layout_of(config, {})
     shape = layout.shape(config.nproc)
@@ -117,7 +117,7 @@ def _open(config: TrainConfig) -> Dataset:
 
 
 def _settle(config: TrainConfig, world: World, keep: contextlib.ExitStack) -> RunSpec:
-    """The run, decided; its folder is locked for as long as `keep` is open. By rank 0 for all."""
+    """The resolved run; its folder is locked while `keep` is open. On rank 0 for all."""
     dataset = _open(config)
     spec = resolve(config, dataset, world.dp_size, device_type(config.device))
     dataset.check_vocab(spec.model.vocab_size)
@@ -127,7 +127,7 @@ def _settle(config: TrainConfig, world: World, keep: contextlib.ExitStack) -> Ru
 
 
 def folder_of(spec: RunSpec, world: World) -> RunFolder:
-    """The run folder; of a DiLoCo worker but the first a folder in it."""
+    """The run folder; a DiLoCo worker other than the first has a folder in it."""
     return RunFolder(spec.run_dir / "workers" / str(world.worker) if world.worker else spec.run_dir)
 
 
@@ -140,7 +140,7 @@ def _run(
     stop: StopRequest,
 ) -> Outcome:
     if spec.config.tune_malloc:
-        tune_malloc()  # not before the data are there: one arena holds up the threads that tokenise
+        tune_malloc()  # after the data are open: one arena slows down the threads that tokenise
     trainer = build_trainer(spec, dataset, folder, stop, world)
     if source is not None:
         source.load(trainer, world)

@@ -1,4 +1,4 @@
-"""What a person sees of a run: one moving line on a terminal, plain lines elsewhere; always on standard error."""
+"""Progress of a run on standard error: one live line on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from danalab.train.callbacks.base import Callback
 
 
 class ConsoleProgress(Callback):
-    """A callback that shows rows of metrics."""
+    """Shows the rows of metrics."""
 
     name = "console"
 
@@ -22,7 +22,7 @@ class ConsoleProgress(Callback):
         self, iterations: int, start_step: int, console: Console | None = None, sample_tokens: int | None = None
     ):
         """Args:
-        sample_tokens: tokens of each sequence of the data, where they come in sequences: these are counted, too.
+        sample_tokens: tokens of each sequence of the data, to show sequences per second; None: not shown.
         """
         self._iterations = iterations
         self._sample_tokens = sample_tokens
@@ -62,11 +62,11 @@ class ConsoleProgress(Callback):
             )
 
     def on_end(self, summary: dict[str, Any]) -> None:
-        """Leave the terminal in order."""
+        """End the live line."""
         self.close()
 
     def close(self) -> None:
-        """Stop moving."""
+        """End the live line."""
         if self._progress:
             self._progress.stop()
             self._progress = None
@@ -79,7 +79,7 @@ def _duration(seconds: float) -> str:
 
 
 def log_to_stderr() -> None:
-    """Show this package's log lines: through rich on a terminal, so that they do not break the progress line."""
+    """Show this package's log messages; on a terminal by rich, so that they do not break the live line."""
     logger = logging.getLogger("danalab")
     if logger.handlers:
         return

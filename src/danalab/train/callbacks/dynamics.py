@@ -1,7 +1,7 @@
-"""How weights move: norms of weights, gradients and updates of each parameter, and angular updates.
+"""Norms of weights, gradients and updates of each parameter, and angular updates.
 
 With W, W' the weights before and after an update and D = W' - W: a matrix is flattened to rows (neurons) x the rest;
-angles are between W and W' as vectors, in radians; rows are summarised by the mean of their angles.
+angles are between W and W' as vectors [rad]; rows are summarised by the mean of their angles.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class Dynamics(Callback):
 
 
 def update_statistics(old: Tensor, new: Tensor) -> dict[str, float]:
-    """What an update did to one parameter; see the module's docstring. `old`, `new`: equal shapes, float64."""
+    """Statistics of the update of one parameter; see the module's docstring. `old`, `new`: equal shapes, float64."""
     update = new - old
     if old.ndim < 2:
         return {"rms": _rms(new), "update_rms": _rms(update)}
@@ -120,8 +120,8 @@ def update_statistics(old: Tensor, new: Tensor) -> dict[str, float]:
 def angles(a: Tensor, b: Tensor) -> Tensor:
     """Angle between rows [rad], float64 [rows]; 0 for a row of zeros.
 
-    2 atan2(|a/|a| - b/|b||, |a/|a| + b/|b||), which is exact where the arc cosine of the scalar product is not: at the
-    small angles of a training step (W. Kahan).
+    2 atan2(|a/|a| - b/|b||, |a/|a| + b/|b||), which unlike the arc cosine is accurate at the small angles of a training
+    step (W. Kahan).
     """
     a = torch.nn.functional.normalize(a, dim=1, eps=EPS)
     b = torch.nn.functional.normalize(b, dim=1, eps=EPS)

@@ -13,7 +13,7 @@ from danalab.train.callbacks.base import Callback, CallbackContext
 log = logging.getLogger(__name__)
 
 WAIT, WARMUP, ACTIVE = 3, 1, 3
-"""Steps of a job that are let pass (allocation, compilation), that warm the profiler up, and that are traced."""
+"""Steps of a job that are skipped (allocation, compilation), that warm up the profiler, and that are traced."""
 
 
 class ProfilerTrace(Callback):
@@ -22,7 +22,7 @@ class ProfilerTrace(Callback):
     name = "profiler"
 
     def __init__(self, folder: Path, rank: int = 0):
-        """Args: folder: where the traces go."""
+        """Args: folder: destination of the traces."""
         self._folder, self._rank = folder, rank
         self._profiler: Any = None
         self._step = 0
@@ -62,11 +62,11 @@ class ProfilerTrace(Callback):
             self._profiler.step()
 
     def close(self) -> None:
-        """Stop; a job of too few steps leaves no trace, and says so."""
+        """Stop; warns where the job was too short for a trace."""
         if self._profiler is None:
             return
         if not list(self._folder.glob(f"trace-*-rank{self._rank}.json.gz")):
             log.warning("--profile: the job ended before step %d of its own, there is no trace", WAIT + WARMUP + ACTIVE)
         profiler, self._profiler = self._profiler, None
-        profiler.on_trace_ready = None  # a half-filled trace is not what was asked for
+        profiler.on_trace_ready = None  # drops an incomplete trace
         profiler.stop()

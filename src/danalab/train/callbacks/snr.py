@@ -1,6 +1,6 @@
-"""How strong the signal is in each parameter: the momentum's signal-to-noise ratio, and how often its bound acts.
+"""Signal-to-noise ratio of the momentum of each parameter, and how often it is clipped.
 
-Of optimizers of the Dana family, whose step has a damped momentum A = T^(1-kappa) |m|/r, held to `clipsnr` by some.
+For the Dana family, whose step has a damped momentum A = T^(1-kappa) |m|/r, clipped to `clipsnr` by some.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ MEANS = ("snr", "damped", "clipped", "tau", "kappa", "effective_time")
 class SignalToNoise(Callback):
     """Writes `signal.jsonl`, a row each logged step: `{"step": ..., "PARAMETER/snr": ..., "PARAMETER/clipped": ...}`.
 
-    Means over a parameter's coordinates, of the state that the step left: those of `optim.core.stats.collect` that
-    the optimizer has. Costs a pass over the state in the logged steps.
+    Means over a parameter's coordinates, of the state after the step: those of `optim.core.stats.collect` that the
+    optimizer has. Takes a pass over the state in logged steps.
     """
 
     name = "signal"
@@ -43,10 +43,10 @@ class SignalToNoise(Callback):
         writes: bool = True,
     ):
         """Args:
-        file: where the rows go.
+        file: destination of the rows.
         optimizer: of the Dana family.
-        strategy: how the ranks share the optimizer's state.
-        writes: whether this rank is the one that writes; the others take part in gathering.
+        strategy: gathers the optimizer's state.
+        writes: whether this rank writes; the others take part in gathering.
         """
         self._names = {id(p): name for name, p in named_parameters}
         self._optimizer, self._whole_states = optimizer, partial(strategy.whole_states, optimizer)

@@ -14,23 +14,23 @@ log = logging.getLogger(__name__)
 
 
 class SpikeMonitor(Callback):
-    """Warns when a logged loss or update norm stands out of the recent ones by `threshold` robust deviations.
+    """Warns when a logged loss or update norm exceeds the recent median by `threshold` robust deviations.
 
-    Update norms spike before losses do. The spread is the median absolute deviation, which a spike in the window does
-    not widen; a value that is not finite is left out of the window.
+    Update norms spike before losses do. The deviation is the median absolute deviation, which a spike in the window
+    does not widen; values that are not finite are ignored.
     """
 
     name = "spikes"
     KEYS = ("train/loss", "update_norm")
 
     def __init__(self, window: int = 50, threshold: float = 8.0, least: int = 20):
-        """Args: window: rows remembered; least: rows needed before anything is called a spike."""
+        """Args: window: rows kept; least: rows before the first warning."""
         self.spikes = 0
         self._threshold, self._least = threshold, least
         self._history: dict[str, deque[float]] = {key: deque(maxlen=window) for key in self.KEYS}
 
     def on_row(self, row: dict[str, Any]) -> None:
-        """Compare a row with those before it."""
+        """Compare a row with the window."""
         for key, history in self._history.items():
             value = row.get(key)
             if value is None or not math.isfinite(value):
@@ -38,14 +38,14 @@ class SpikeMonitor(Callback):
             if len(history) >= self._least:
                 middle = statistics.median(history)
                 spread = 1.4826 * statistics.median(abs(x - middle) for x in history)
-                # The floor keeps a window of nearly equal values from making everything a spike.
+                # The floor avoids false alarms in a window of nearly equal values.
                 if value > middle + self._threshold * max(spread, 0.01 * abs(middle)):
                     self.spikes += 1
                     log.warning("step %d: %s spikes to %.4g (recent median %.4g)", row["step"], key, value, middle)
             history.append(value)
 
     def on_end(self, summary: dict[str, Any]) -> None:
-        """Count them in the summary."""
+        """Add the number of spikes to the summary."""
         summary["spikes"] = self.spikes
 
     def state_dict(self) -> dict[str, Any]:
@@ -53,7 +53,7 @@ class SpikeMonitor(Callback):
         return {"spikes": self.spikes, "history": {key: list(values) for key, values in self._history.items()}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take back what `state_dict` gave."""
+        """Restore `state_dict`."""
         self.spikes = state["spikes"]
         for key, values in state["history"].items():
             self._history[key].clear()

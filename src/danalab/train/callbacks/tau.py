@@ -1,7 +1,7 @@
-"""Statistics of tau, the estimate of how often a coordinate gets a gradient, taken at evaluations and kept as .npz.
+"""Statistics of tau, the estimated frequency of gradients of a coordinate, written to .npz files at evaluations.
 
-Tau spans orders of magnitude, and its tails are what matters: so order statistics are taken at geometrically spaced
-ranks from both ends (1.1^k - 1), with quantiles beside them.
+Tau spans orders of magnitude and its tails matter, so order statistics are taken at geometrically spaced ranks from
+both ends (1.1^k - 1), together with quantiles.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ FIRST_EVALUATION = 10
 class TauStatistics(Callback):
     """Writes `tau-step-STEP.npz` at evaluations number 10, 20, 40, 80, ... and at the last step.
 
-    The number of an evaluation is step / eval_interval, not a count of calls: a resumed run writes the same files.
-    Arrays in a file, for each parameter NAME that has tau: `NAME:shape`, `NAME:ranks`, `NAME:smallest`, `NAME:largest`
+    The number of an evaluation is step / eval_interval, so a resumed run writes the same files. Arrays in a file, for
+    each parameter NAME with tau: `NAME:shape`, `NAME:ranks`, `NAME:smallest`, `NAME:largest`
     (order statistics at those ranks from either end), `NAME:quantiles` (at `QUANTILES`, in the file as `quantiles`).
     """
 
@@ -47,10 +47,10 @@ class TauStatistics(Callback):
         writes: bool = True,
     ):
         """Args:
-            folder: where the files go.
-            strategy: how the ranks share the optimizer's state.
-            eval_interval: steps between evaluations; 0: only the last step has one.
-            writes: whether this rank is the one that writes; the others take part in gathering.
+            folder: destination of the files.
+            strategy: gathers the optimizer's state.
+            eval_interval: steps between evaluations; 0: only at the last step.
+            writes: whether this rank writes; the others take part in gathering.
 
         Raises:
             UserError: the optimizer has no tau.
@@ -78,7 +78,7 @@ class TauStatistics(Callback):
         )
 
     def is_due(self, step: int) -> bool:
-        """Whether the evaluation after `step` steps is one of those."""
+        """Whether the evaluation after `step` steps writes a file."""
         if step == self._last:
             return True
         if not self._interval or step % self._interval:

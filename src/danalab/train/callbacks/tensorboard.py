@@ -1,4 +1,4 @@
-"""A mirror of metrics.jsonl for TensorBoard, in the run folder's `tensorboard/`."""
+"""Mirrors metrics.jsonl to TensorBoard, in the run folder's `tensorboard/`."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from danalab.train.run.metrics import scalars
 
 
 class TensorBoardMirror(Callback):
-    """Writes every number of every row; a resumed run hides what its earlier job wrote past the resumed step."""
+    """Writes every number of every row; a resumed run hides what the earlier job wrote past the resumed step."""
 
     name = "tensorboard"
 
     def __init__(self, folder: Path):
-        """Args: folder: where the event files go.
+        """Args: folder: destination of the event files.
 
         Raises:
             MissingExtra: tensorboard is not installed.

@@ -1,4 +1,4 @@
-"""A mirror of metrics.jsonl for Weights & Biases; works offline, and a resumed run goes on under the same id."""
+"""Mirrors metrics.jsonl to Weights & Biases, also offline; a resumed run keeps its id."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 class WandbMirror(Callback):
-    """Logs every row against its own step, so that rows seen again after a restart fall on their old places."""
+    """Logs every row at its own step, so that rows repeated after a restart replace the old ones."""
 
     name = "wandb"
 
@@ -33,7 +33,7 @@ class WandbMirror(Callback):
         """Args:
             folder: the run folder; `wandb.json` in it keeps the run's id.
             config: shown with the run.
-            project, entity, group, mode: None leaves them to wandb's own variables ($WANDB_PROJECT, ...).
+            project, entity, group, mode: None: wandb's own variables ($WANDB_PROJECT, ...).
 
         Raises:
             MissingExtra: wandb is not installed.
@@ -58,7 +58,7 @@ class WandbMirror(Callback):
         """Connect, or open the offline folder.
 
         Raises:
-            UserError: the server can't be reached or doesn't let us in.
+            UserError: the server cannot be reached or refuses access.
         """
         where = {key: value for key, value in self._where.items() if value is not None}
         try:
@@ -87,11 +87,11 @@ class WandbMirror(Callback):
         self._run.log({**scalars(row), "step": row["step"]})
 
     def on_end(self, summary: dict[str, Any]) -> None:
-        """Show how the run ended."""
+        """Add the summary of the run."""
         self._run.summary.update({f"final/{key}": value for key, value in scalars(summary).items()})
 
     def close(self) -> None:
-        """Send what is left and disconnect."""
+        """Send the remaining data and disconnect."""
         if self._run is not None:
             self._run.finish()
             self._run = None

@@ -16,7 +16,7 @@ from danalab.train.system.device import autocast_context, autocast_dtype, choose
 
 @dataclass(frozen=True)
 class RunEvaluation:
-    """What came out."""
+    """The result."""
 
     step: int
     split: str
@@ -27,7 +27,7 @@ class RunEvaluation:
     """Bits per byte."""
     tokens: int
     by_position: tuple[PositionLoss, ...]
-    """The loss by how many tokens of the window came before."""
+    """The loss by position in the window."""
 
 
 def evaluate_run(
@@ -39,7 +39,7 @@ def evaluate_run(
     batch_size: int | None = None,
     device: str | None = None,
 ) -> RunEvaluation:
-    """Evaluate a checkpoint on a whole split, in the number format that it was trained in.
+    """Evaluate a checkpoint on a whole split, in the number format of its training.
 
     Raises:
         UserError: no such run, checkpoint, data or split; or the data's tokens are not the model's; no batch.

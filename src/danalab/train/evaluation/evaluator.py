@@ -2,9 +2,8 @@
 
     val/loss = sum of nats / targets         val/bpb = sum of nats on text / (ln 2 x bytes of the targets)
 
-Specials (end of document) have no bytes and are left out of bits per byte, as in the literature. Regularisers never
-enter. The windows depend neither on the micro-batch nor on the number of ranks, which share them out; sums are taken in
-float64.
+Special tokens (end of document) have no bytes and do not count in bits per byte, as in the literature. Regularisers are
+not included. The windows depend neither on the micro-batch nor on the number of ranks; sums are in float64.
 """
 
 from __future__ import annotations
@@ -22,11 +21,10 @@ from danalab.train.parallel.world import World
 from danalab.train.step.batch import IGNORED
 
 FIXED_BATCH = 32
-"""Windows that `--eval-batches` counts as one: a constant, so that the fixed set does not move with the batch."""
-
+"""Windows in one of `--eval-batches`; a constant, so that the fixed set does not depend on the batch."""
 
 N_RANGES = 8
-"""Ranges of positions that a loss is told apart by, at most."""
+"""Ranges of positions with a loss of their own, at most."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +36,7 @@ class PositionLoss:
     loss: float
     """Cross-entropy [nats a token]."""
     tokens: int
-    """Targets that were predicted there."""
+    """Number of targets."""
 
 
 @dataclass(frozen=True)
@@ -48,11 +46,11 @@ class Evaluation:
     loss: float
     """Cross-entropy [nats a token]."""
     bpb: float | None
-    """Bits per byte; None where the bytes of the tokens are not known."""
+    """Bits per byte; None where the bytes of the tokens are unknown."""
     tokens: int
-    """Targets that were predicted."""
+    """Number of targets."""
     by_position: tuple[PositionLoss, ...] = ()
-    """The loss by how much of the window came before; it falls as far as a model makes use of what came before."""
+    """The loss by position: it falls as far as the model uses its context."""
 
 
 class ValidationLoss:
@@ -72,9 +70,9 @@ class ValidationLoss:
         """Args:
         windows: `len(windows)` and `windows[i:j]` -> (inputs, targets), int64 [j - i, length].
         token_bytes: raw bytes of each id, 0 for specials; None: unknown.
-        batch_size: sequences at a time on one rank; changes speed and memory, not the result.
-        n_fixed: windows of the fixed set, evenly spread over the split; 0 or too many: all.
-        world: the ranks that share the work; evaluation is collective then, and its result the same on all.
+        batch_size: sequences at a time on one rank; changes speed and memory only.
+        n_fixed: windows of the fixed set, evenly spread over the split; 0, or more than there are: all.
+        world: the ranks that share the work; evaluation is collective and has the same result on all.
         """
         self._windows = windows
         self._bytes = None if token_bytes is None else torch.from_numpy(np.asarray(token_bytes))
@@ -104,7 +102,7 @@ class ValidationLoss:
         return {"val/loss": found.loss, "val/bpb": found.bpb, **tokens}
 
     def fixed(self, model: nn.Module, should_stop: Callable[[], bool] = bool) -> Evaluation | None:
-        """Evaluate on the fixed set; None where `should_stop` became true on the way."""
+        """Evaluate on the fixed set; None where `should_stop` became true."""
         if self.covers_all:
             return self.full(model, should_stop)
         return self._run(model, self.n_fixed, self._fixed_batch, should_stop)
@@ -137,7 +135,7 @@ class ValidationLoss:
             for start in range(0, count, size * world.dp_size):
                 if should_stop():
                     return None
-                # Each rank its turn; one that has run out goes along, as its part of the weights may be needed.
+                # A rank without windows takes part, since the others may need its shard of the weights.
                 first = start + world.dp_rank * size
                 inputs, targets = batch(*((first, min(first + size, count)) if first < count else (0, 1)))
                 if first >= count:

@@ -1,4 +1,4 @@
-"""`danalab eval --lm-eval`: a run's model on the tasks of EleutherAI's harness, by the harness itself.
+"""`danalab eval --lm-eval`: evaluates a run's model on tasks of EleutherAI's evaluation harness, by the harness.
 
 Source: Gao et al. 2024, the language model evaluation harness; its package is lm-eval.
 """
@@ -20,15 +20,15 @@ from danalab.train.system.device import autocast_context, autocast_dtype, choose
 
 @dataclass(frozen=True)
 class HarnessResult:
-    """What came out."""
+    """The result."""
 
     step: int
     tasks: dict[str, dict[str, Any]]
-    """Task -> metric ("acc", "acc,none" in the harness's spelling of filters) -> value; standard errors likewise."""
+    """Task -> metric (such as "acc") -> value; standard errors likewise."""
     samples: dict[str, int]
-    """Task -> how many of its documents were looked at."""
+    """Task -> number of documents."""
     num_fewshot: dict[str, int]
-    """Task -> examples in front of each."""
+    """Task -> examples before each question."""
     version: str
     """Of the harness."""
 
@@ -43,16 +43,16 @@ def evaluate_tasks(
     batch_size: int | None = None,
     device: str | None = None,
 ) -> HarnessResult:
-    """Evaluate a checkpoint on tasks, in the number format that it was trained in.
+    """Evaluate a checkpoint on tasks, in the number format of its training.
 
     Args:
-        tasks: names that the harness knows, or paths of YAML files that define one.
-        num_fewshot: examples in front of each question; default the task's.
+        tasks: names of the harness, or paths of YAML files that define a task.
+        num_fewshot: examples before each question; default the task's.
         limit: only the first documents of each task.
         batch_size: sequences at a time; default the run's micro-batch.
     Raises:
         MissingExtra: lm-eval is not installed.
-        UserError: no such run, checkpoint or task; a task's data cannot be had; or the run has no tokenizer.
+        UserError: no such run, checkpoint or task; the data of a task are missing; or the run has no tokenizer.
     """
     if find_spec("lm_eval") is None:
         raise MissingExtra("lm-eval", "hf", "--lm-eval")
@@ -89,7 +89,7 @@ def evaluate_tasks(
         )
     except UserError:
         raise
-    except (OSError, ValueError, ImportError) as error:  # data that are neither here nor within reach, mostly
+    except (OSError, ValueError, ImportError) as error:  # mostly data that can be neither read nor downloaded
         first = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise UserError(f"--lm-eval {','.join(tasks)}: the harness says: {first}") from error
     results = {task: _plain(values) for task, values in found["results"].items()}
@@ -99,7 +99,7 @@ def evaluate_tasks(
 
 
 def _find(tasks: list[str]) -> tuple[list[str], Any]:
-    """(names, what finds them); files are looked up in their own folders."""
+    """(names, the harness's task manager)."""
     if not tasks:
         raise UserError("--lm-eval: name at least one task, or the path of a YAML file that defines one")
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
@@ -116,7 +116,7 @@ def _find(tasks: list[str]) -> tuple[list[str], Any]:
     for name in names:
         if name not in manager.all_tasks:
             raise UserError(f"--lm-eval {name}: no such task{nearest(name, manager.all_tasks)}; `lm-eval ls tasks` "
-                            "lists them, and a path to a YAML file may stand in place of a name")  # fmt: skip
+                            "lists them, and a path of a YAML file can replace a name")  # fmt: skip
     return names, manager
 
 
@@ -124,7 +124,7 @@ def _name_in(file: Path) -> str:
     import yaml
 
     class Loader(yaml.SafeLoader):
-        """Passes over the harness's own tags, such as !function."""
+        """Ignores the harness's own tags, such as !function."""
 
     Loader.add_multi_constructor("!", lambda loader, suffix, node: None)
     try:
@@ -138,7 +138,7 @@ def _name_in(file: Path) -> str:
 
 
 def _plain(values: dict[str, Any]) -> dict[str, Any]:
-    """Numbers by metric, the name of the default filter ("none") left out."""
+    """Numbers by metric, without the name of the default filter ("none")."""
     return {
         key.removesuffix(",none"): value
         for key, value in values.items()

@@ -1,4 +1,4 @@
-"""Our models as lm-eval's harness sees one: log-likelihoods of continuations and of whole texts, and generation.
+"""The model interface of lm-eval's harness: log-likelihoods of continuations and of whole texts, and generation.
 
 Imports lm_eval; `lm_eval.py` imports this when it is needed. Shapes: B sequences, L length, D model
 dimension, V vocabulary.
@@ -24,14 +24,14 @@ from danalab.models.decoder import Decoder
 log = logging.getLogger(__name__)
 
 DEFAULT_TOKENS = 256
-"""Tokens to generate where a task says nothing, as the harness has it."""
+"""Tokens to generate where a task does not say, as in the harness."""
 
 Scored = tuple[Any, Sequence[int], Sequence[int]]
 """(key, tokens of the context, tokens of the continuation)."""
 
 
 class HarnessModel(TemplateLM):
-    """A model with its tokenizer. A text begins after the end-of-document token, as documents do in training."""
+    """A model with its tokenizer. A text follows the end-of-document token, as documents do in training."""
 
     def __init__(
         self,
@@ -75,9 +75,9 @@ class HarnessModel(TemplateLM):
         return totals
 
     def _loglikelihood_tokens(self, requests: Any, **unused: Any) -> list[tuple[float, bool]]:
-        """(log-probability of the continuation [nats], whether it is what greedy decoding gives), for each request."""
+        """(log-probability of the continuation [nats], whether greedy decoding gives it) of each request."""
         found: dict[int, tuple[float, bool]] = {}
-        # Long ones first: what does not fit into memory shows at once.
+        # Long ones first: a lack of memory shows at once.
         order = sorted(range(len(requests)), key=lambda at: -len(requests[at][1]) - len(requests[at][2]))
         for start in range(0, len(order), self.batch_size):
             batch = order[start : start + self.batch_size]
@@ -89,10 +89,10 @@ class HarnessModel(TemplateLM):
         for _, _, continuation in batch:
             if len(continuation) > self.max_length:
                 raise UserError(f"a continuation of {len(continuation)} tokens is longer than the model's context, "
-                                f"{self.max_length}; such a task is not for this model")  # fmt: skip
+                                f"{self.max_length}; this model cannot do the task")  # fmt: skip
         rows = [[*context, *continuation][-self.max_length - 1 :] for _, context, continuation in batch]
         width = max(len(row) for row in rows) - 1
-        # Padding stands after everything that is looked at, which a causal model does not notice.
+        # Padding comes last, so it does not affect a causal model.
         tokens_BL = torch.zeros(len(rows), width, dtype=torch.int64)
         for row, ids in enumerate(rows):
             tokens_BL[row, : len(ids) - 1] = torch.tensor(ids[:-1])
@@ -121,7 +121,7 @@ class HarnessModel(TemplateLM):
         stops = [word for word in ([until] if isinstance(until, str) else until) if word]
         ids = self.tok_encode(context) or [self.prefix_token_id]
         wanted = int(settings.get("max_gen_toks", DEFAULT_TOKENS))
-        # What does not fit: half of the context's tokens at most for the answer, and of the question its end.
+        # Where both do not fit: at most half of the context for the answer, and the end of the question.
         room = min(wanted, max(self.max_length - len(ids), self.max_length // 2))
         if room < wanted:
             log.debug("%d tokens in place of %d: the model's context is %d", room, wanted, self.max_length)

@@ -1,4 +1,4 @@
-"""The run folder: its files by name, and the lock that lets one process at a time write to it."""
+"""The run folder: its files, and the lock that allows one process at a time to write."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 class RunFolder:
-    """`runs/NAME/`: everything about one run."""
+    """`runs/NAME/`, everything about one run."""
 
     def __init__(self, path: str | os.PathLike[str]):
         self.path = Path(path)
@@ -42,12 +42,12 @@ class RunFolder:
 
     @property
     def summary_file(self) -> Path:
-        """How the run ended."""
+        """Status and final results."""
         return self.path / "summary.json"
 
     @property
     def nonfinite_file(self) -> Path:
-        """What was seen when a loss or gradient was not finite."""
+        """Report of the step at which a loss, gradient or weight was not finite."""
         return self.path / "nonfinite.json"
 
     @property
@@ -56,7 +56,7 @@ class RunFolder:
         return self.path / "tokenizer"
 
     def read_config(self) -> dict[str, Any]:
-        """What config.json says.
+        """The content of config.json.
 
         Raises:
             UserError: this is not a run folder.
@@ -72,7 +72,7 @@ class RunFolder:
         return found
 
     def read_summary(self) -> dict[str, Any] | None:
-        """What summary.json says, or None while there is none."""
+        """The content of summary.json, or None while there is none."""
         return read_json(self.summary_file) if self.summary_file.is_file() else None
 
     def write_config(self, config: dict[str, Any]) -> None:
@@ -85,7 +85,7 @@ class RunFolder:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Own the folder. The operating system gives the lock back however the process ends.
+        """Hold the lock of the folder. The operating system releases it however the process ends.
 
         Raises:
             UserError: another process has it (named), or the folder cannot be written.
@@ -102,7 +102,7 @@ class RunFolder:
             os.close(descriptor)
 
     def is_locked(self) -> bool:
-        """Whether a process owns the folder now."""
+        """Whether a process holds the lock now."""
         file = self.path / ".lock"
         if fcntl is None or not file.is_file():
             return False

@@ -1,4 +1,4 @@
-"""metrics.jsonl: one JSON object a logged step, the source of truth about a run. Needs no torch."""
+"""metrics.jsonl: one JSON object per logged step, the source of truth about a run. Needs no torch."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ log = logging.getLogger(__name__)
 
 
 class MetricsFile:
-    """Appends rows, each at once, so that a kill costs at most the line that was being written.
+    """Appends each row at once, so that a kill loses at most the line that is being written.
 
-    Where the disk is full, rows are kept in memory and tried again with the next one: training goes on.
+    Where the disk is full, rows stay in memory and are written with a later one; training continues.
     """
 
     def __init__(self, path: str | os.PathLike[str], last_step: int):
-        """Open for appending, without the rows past `last_step` (the step that training goes on from)."""
+        """Open for appending; removes the rows past `last_step`, the step that training resumes from."""
         self.path = Path(path)
         truncate(self.path, last_step)
         self._file = open(self.path, "ab", buffering=0)  # noqa: SIM115 - closed by `close`
         self._waiting = b""
         self._is_refused = False
         self._lock = threading.Lock()
-        """`sync` may be called beside training."""
+        """`sync` may be called from another thread."""
 
     def write(self, row: Mapping[str, Any]) -> None:
-        """Append a row; values that are None or not finite are left out, as JSON has no word for them."""
+        """Append a row without the values that are None or not finite, which JSON cannot express."""
         line = json.dumps({key: value for key, value in row.items() if is_json_finite(value)}) + "\n"
         with self._lock:
             self._waiting += line.encode()
@@ -46,7 +46,7 @@ class MetricsFile:
                 self._is_refused = True
 
     def sync(self) -> None:
-        """Make the rows so far durable: a checkpoint of their step may be committed after this.
+        """Make the rows durable; a checkpoint of their step may be committed after this.
 
         Raises:
             OSError: they cannot be written.
@@ -80,12 +80,12 @@ class MetricsFile:
 
 
 def is_json_finite(value: Any) -> bool:
-    """Whether JSON has a word for it that means a value."""
+    """Whether JSON can express a value; None counts as no value."""
     return value is not None and not (isinstance(value, float) and not math.isfinite(value))
 
 
 def scalars(row: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers of a row, for mirrors; flags, words and what is not finite are left out."""
+    """The finite numbers of a row, for mirrors; without booleans and text."""
     return {
         key: float(value)
         for key, value in row.items()
@@ -94,7 +94,7 @@ def scalars(row: Mapping[str, Any]) -> dict[str, float]:
 
 
 def read_rows(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """All rows; a last line cut short by a kill is left out.
+    """All rows, without a last line that a kill cut short.
 
     Raises:
         UserError: a malformed line elsewhere; names it.
@@ -120,7 +120,7 @@ def read_rows(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
 
 
 def last_rows(path: Path, tail: int = 1 << 14) -> list[dict[str, Any]]:
-    """The rows that end in the last `tail` bytes, for looking on while a run goes on; broken lines are left out."""
+    """The valid rows in the last `tail` bytes, to watch a run."""
     if not path.is_file():
         return []
     with open(path, "rb") as file:
@@ -138,7 +138,7 @@ def last_rows(path: Path, tail: int = 1 << 14) -> list[dict[str, Any]]:
 
 
 def truncate(path: Path, last_step: int) -> int:
-    """Remove the rows past `last_step` and a broken last line; returns how many rows went."""
+    """Remove the rows past `last_step` and a broken last line; returns the number of removed rows."""
     if not path.is_file():
         return 0
     rows = read_rows(path)

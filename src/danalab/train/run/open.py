@@ -1,4 +1,4 @@
-"""Any run folder, finished or not, from outside: its configuration, metrics, model and tokenizer. Read-only."""
+"""Read-only access to a run folder, finished or not: configuration, metrics, model and tokenizer."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Run:
         """The run's tokenizer.
 
         Raises:
-            UserError: it was not there when the run was made.
+            UserError: the run has none.
         """
         from danalab.data.tokenizers import load_tokenizer
 
@@ -73,7 +73,7 @@ class Run:
         return load_tokenizer(self.folder.tokenizer_folder)
 
     def load_model(self, step: int | None = None, device: torch.device | str = "cpu") -> LoadedModel:
-        """The model at `step`, or at the newest checkpoint that verifies (what is passed over is logged).
+        """The model at `step`, or at the newest checkpoint that verifies (others are logged).
 
         Raises:
             UserError: no such checkpoint, or it is damaged.

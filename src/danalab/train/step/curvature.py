@@ -1,4 +1,4 @@
-"""Curvature for optimizers that want it: the gradient of labels that the model itself draws (Gauss-Newton-Bartlett).
+"""Curvature for optimizers that use it: the gradient of labels sampled from the model (Gauss-Newton-Bartlett).
 
 y_i ~ softmax(logits_i)          labels of one micro-batch, a function of seed, step and rank
 s   = gradient of the mean cross-entropy of y          n s^2 estimates the Gauss-Newton matrix's diagonal
@@ -18,11 +18,11 @@ from danalab.train.step.gradients import GradientStep
 from danalab.train.step.optimizer_driver import OptimizerDriver
 
 LOGITS_AT_ONCE = 2**28
-"""Entries of the matrix of logits that are made at a time: 1 GiB in float32."""
+"""Logits in memory at a time: 1 GiB in float32."""
 
 
 class Curvature:
-    """Gives the optimizer an estimate before the steps for which one is due."""
+    """Gives the optimizer an estimate before the steps that need one."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class Curvature:
         device: torch.device,
     ):
         """Args:
-        seed: with the step, decides what labels are drawn.
+        seed: with the step and the rank, seeds the labels.
         vocab_size: width of the logits.
         """
         self._model, self._gradients, self._driver = model, gradients, driver
@@ -62,7 +62,7 @@ class Curvature:
     def _draw(self, step: int, inputs: Tensor, targets: Tensor) -> Tensor:
         """Labels [sequences, length] from the model's own distribution; -1 where there is no target."""
         generator = torch.Generator(self._device)
-        # Ranks of one tensor-parallel group see the same data and must draw the same labels.
+        # Ranks of one tensor-parallel group have the same data and must draw the same labels.
         generator.manual_seed(((self._seed * 1_000_003 + step) * 65_537 + self._strategy.world.dp_rank) % 2**64)
         sequences = max(1, self._rows // inputs.shape[1])
         labels = []
@@ -71,7 +71,7 @@ class Curvature:
                 with self._autocast():
                     logits = self._model(inputs[start : start + sequences].to(self._device))
                 odds = torch.softmax(logits.float(), dim=-1).flatten(0, 1)
-                # A model that has diverged has no distribution; its step is skipped, so any label will do.
+                # A diverged model has no distribution; its step is skipped, so any label will do.
                 odds = torch.nan_to_num(odds, nan=1.0)
                 labels.append(torch.multinomial(odds, 1, generator=generator).view(logits.shape[:-1]))
         return torch.where(targets.to(self._device) == IGNORED, IGNORED, torch.cat(labels))

@@ -1,7 +1,7 @@
-"""float16's gradients reach from 6e-8 to 65504: the loss is multiplied by a factor that keeps them in there.
+"""Loss scaling for float16, whose range is 6e-8 to 65504.
 
-gradients are finite  ->  the factor doubles after 2000 such steps in a row
-they are not          ->  the step is not made, the factor halves
+gradients finite      ->  the factor doubles after 2000 such steps in a row
+gradients not finite  ->  the step is not made, the factor halves
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ FIRST, INTERVAL = 2.0**16, 2000
 
 
 class LossScale:
-    """The factor, kept on the device so that nothing waits for it."""
+    """The factor on the loss, kept on the device so that nothing waits for it."""
 
     def __init__(self, device: torch.device):
         self.value = torch.full((), FIRST, device=device)
@@ -24,7 +24,7 @@ class LossScale:
 
     @torch.no_grad()
     def update(self, finite: Tensor) -> None:
-        """Adapt to a step whose unscaled gradients were `finite` (0-dim bool, on the device) or not."""
+        """Adapt the factor after a step. `finite`: 0-dim bool, on the device."""
         self._good = (self._good + 1).where(finite, 0)
         grows = self._good >= INTERVAL
         self._good = self._good.where(~grows, 0)
@@ -35,6 +35,6 @@ class LossScale:
         return {"value": float(self.value), "good": int(self._good)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take back what `state_dict` gave."""
+        """Restore `state_dict`."""
         self.value.fill_(state["value"])
         self._good.fill_(state["good"])

@@ -1,7 +1,7 @@
-"""The largest micro-batch of a run, tried before its first step: too little memory shows now and not after hours.
+"""Tries the largest micro-batch before the first step, so that a lack of memory shows at once (batches may grow later).
 
-Where batches grow by a ramp, the first steps are small ones. Forward, backward and what ranks send are as in a step;
-then room is taken for what an update needs. Nothing of the run changes.
+Forward, backward and communication are those of a step; then the memory of an update is allocated. The run does not
+change.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from danalab.train.system.rng import random_state, restore_random_state
 log = logging.getLogger(__name__)
 
 MOMENTS, COPIES = 2, 1
-"""Copies of the weights that an update needs: moments, as most optimizers have them, and the weights before it."""
+"""Memory of an update in copies of the weights: moments, and the weights before it."""
 
 
 def check_memory(
@@ -33,11 +33,11 @@ def check_memory(
     """Compute the gradients of a full micro-batch and drop them. Collective.
 
     Args:
-        state_share: how much of the optimizer's state this rank keeps of what its weights have.
+        state_share: part of the optimizer's state of its weights that this rank keeps.
     Returns:
-        most memory in use on the way [GiB], on a GPU; else 0.
+        peak memory [GiB] on a GPU; else 0.
     Raises:
-        UserError: memory does not suffice; says which flags to change.
+        UserError: out of memory; names the flags to change.
     """
     random, micro_batch, seq_len = random_state(), gradients.micro_batch, gradients.seq_len
     assert seq_len is not None
@@ -53,5 +53,5 @@ def check_memory(
     if device.type != "cuda":
         return 0.0
     peak = torch.cuda.max_memory_allocated(device) / 2**30
-    torch.cuda.empty_cache()  # the room would stand in the way of differently sized tensors
+    torch.cuda.empty_cache()  # cached blocks of other sizes would fragment the memory
     return peak

@@ -1,8 +1,4 @@
-"""The one protocol between the trainer and an optimizer, whatever the optimizer's special wishes.
-
-The loop says `set_lr`, `step`, `train`, `evaluating`, `curvature_is_due`, `scalars`; how a given optimizer does it is
-decided here, by what its entry in the registry declares and never by its name.
-"""
+"""The interface between the trainer and an optimizer. What an optimizer needs is declared by its registry entry."""
 
 from __future__ import annotations
 
@@ -20,15 +16,15 @@ from danalab.train.config.run_spec import RunSpec
 
 
 class OptimizerDriver:
-    """An optimizer as the trainer sees it."""
+    """Wraps an optimizer for the training loop."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, spec: OptimizerSpec | None = None):
-        """`spec` is the optimizer's entry; without one it is taken for an optimizer of no special wishes."""
+        """`spec`: the optimizer's registry entry; None for a plain torch optimizer."""
         self.optimizer: Any = optimizer
         self._switches = spec is not None and spec.train_eval
         self._wants_curvature = spec is not None and spec.hessian
         for group in optimizer.param_groups:
-            # Kept in the group, so that a checkpoint has it: the schedule multiplies it.
+            # In the group, so that checkpoints have it; the schedule multiplies it.
             group.setdefault("initial_lr", float(group["lr"]))
         self.parameters: list[Tensor] = [p for group in optimizer.param_groups for p in group["params"]]
 
@@ -38,9 +34,9 @@ class OptimizerDriver:
     ) -> OptimizerDriver:
         """The run's optimizer for `model`, which is on its device.
 
-        Args: make: takes what `build_optimizer` takes; other ways to share the work make other classes.
+        Args: make: has the arguments of `build_optimizer`; a parallel strategy gives its own.
         Raises:
-            UserError: unknown optimizer or setting, or one that needs what this trainer does not do.
+            UserError: unknown optimizer or setting, or an optimizer that this trainer cannot run.
         """
         spec = optimizer_spec(resolved.optimizer.name)
         if spec.closure:
@@ -48,11 +44,11 @@ class OptimizerDriver:
         settings = dict(resolved.optimizer.settings)
         on_gpu = next(model.parameters()).is_cuda
         if on_gpu and spec.decay == "independent" and "capturable" in spec.settings:
-            settings["capturable"] = True  # a skipped step is then decided on the device, without waiting for it
+            settings["capturable"] = True  # the device decides whether a step is skipped, without a wait
         return cls(make(spec.name, model, lr=resolved.peak_lr, **settings), spec)
 
     def set_lr(self, factor: float) -> float:
-        """Set the learning rate of the coming step to `factor` x peak; returns the first group's."""
+        """Set the learning rate of the next step to `factor` x peak; returns that of the first group."""
         for group in self.optimizer.param_groups:
             lr = group["initial_lr"] * factor
             if isinstance(group["lr"], Tensor):
@@ -64,15 +60,15 @@ class OptimizerDriver:
     def step(self, finite: Tensor) -> None:
         """Apply the gradients, unless `finite` (0-dim bool, on the parameters' device) is False.
 
-        A step that isn't made changes neither weights nor moments nor clocks. On a GPU nothing waits for the answer
-        where the optimizer can take it as a tensor.
+        A skipped step changes neither weights nor moments nor clocks. On a GPU the host does not wait where the
+        optimizer takes the flag as a tensor.
         """
         optimizer = self.optimizer
         inner = getattr(optimizer, "inner", optimizer)
         if finite.is_cuda and isinstance(optimizer, DecayingOptimizer):
             optimizer.step(found_nonfinite=~finite)
         elif finite.is_cuda and type(inner).__module__.startswith("torch.optim") and inner.defaults.get("fused"):
-            # The protocol of torch's fused kernels, made for gradient scaling.
+            # The interface of torch's fused kernels for gradient scaling.
             inner.grad_scale, inner.found_inf = None, (~finite).float()
             try:
                 optimizer.step()
@@ -82,19 +78,19 @@ class OptimizerDriver:
             optimizer.step()
 
     def zero_grad(self) -> None:
-        """Forget the gradients."""
+        """Free the gradients."""
         self.optimizer.zero_grad(set_to_none=True)
 
     def train(self) -> None:
-        """Be at the weights that are trained; before the first step, and after a checkpoint was loaded."""
+        """Switch to the weights that are trained; before the first step and after a checkpoint was loaded."""
         if self._switches:
             self.optimizer.train()
 
     @contextlib.contextmanager
     def evaluating(self) -> Iterator[None]:
-        """Around evaluation and saving: optimizers that train at other weights than they report switch here.
+        """Switch to the weights that are evaluated and saved, where the optimizer trains at others (schedule-free).
 
-        They come back to the very weights they left, so that a run does not depend on how often it is looked at.
+        The trained weights come back bit for bit, so a run does not depend on the number of evaluations.
         """
         if self._switches:
             self.optimizer.eval()
@@ -104,16 +100,16 @@ class OptimizerDriver:
             self.train()
 
     def curvature_is_due(self) -> bool:
-        """Whether the coming step wants the gradient of sampled labels first; see `take_curvature`."""
+        """Whether the next step needs the gradient of sampled labels first; see `take_curvature`."""
         return self._wants_curvature and self.optimizer.hessian_is_due()
 
     def take_curvature(self, n_labels: float) -> None:
-        """Take the gradients at hand, of the mean loss of `n_labels` sampled labels, for curvature; forget them."""
+        """Use the current gradients, of the mean loss of `n_labels` sampled labels, as curvature; then free them."""
         self.optimizer.update_hessian(n_labels)
         self.zero_grad()
 
     def scalars(self) -> dict[str, float]:
-        """`optim/*`: the scalars of the last step, and the means that the optimizer reports; costs a pass of state."""
+        """`optim/*`: coefficients of the last step and means over the state, which takes a pass over it."""
         found: dict[str, Any] = {}
         for name in ("coefficients", "collect_stats"):
             ask = getattr(self.optimizer, name, None)

@@ -1,7 +1,7 @@
-"""The router's losses of a run: weighted by how the whole previous batch used the experts, and told in the metrics.
+"""The router's losses of a run, weighted by the use of the experts in the whole previous batch.
 
-Sums of micro-batches and ranks come together here; see `danalab.models.moe.losses` for why that makes the gradient the
-same however the batch was cut. In the first step experts count as evenly used, and nothing pushes any of them.
+Sums over micro-batches and ranks make the gradient independent of how the batch is divided; see
+`danalab.models.moe.losses`. In the first step all experts count as used evenly.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from danalab.models.moe.router import Routing
 
 
 class RouterBalance:
-    """What one step leaves for the next: the use of experts, [layers that have them, experts]."""
+    """The use of experts in the previous step, [layers with experts, experts]."""
 
     def __init__(self, config: ModelConfig, device: torch.device):
         """Raises: AssertionError: the model has no experts."""
@@ -31,7 +31,7 @@ class RouterBalance:
         self._seen: Routing | None = None
 
     def loss(self, routing: Routing, position_count: float) -> Tensor:
-        """The weighted losses of a micro-batch, to be added to its part of the step's loss; remembers its sums.
+        """The weighted losses of a micro-batch, a part of the step's loss; adds to the sums of the step.
 
         Args: position_count: tokens of the global batch.
         """
@@ -42,7 +42,7 @@ class RouterBalance:
     def finish(self, total: Callable[[Tensor], Tensor]) -> None:
         """After the last micro-batch of a step. Collective.
 
-        Args: total: sums a tensor over the ranks that see different data.
+        Args: total: sums a tensor over the data-parallel ranks.
         """
         sums, self._sums = self._sums, None
         if sums is None:
@@ -51,15 +51,15 @@ class RouterBalance:
         counts, probabilities, lse2 = total(sums).split([layers * n_experts, layers * n_experts, layers])
         self._seen = Routing(counts.view(self._shape), probabilities.view(self._shape), lse2)
         usage = Usage.of(self._seen)
-        # A step that was not finite, and will be skipped, must not reach the next one's loss.
+        # A step that is not finite is skipped and must not change the loss of the next one.
         finite = torch.isfinite(usage.probability).all()
         self._usage = Usage(
             *(torch.where(finite, new.float(), old) for new, old in zip(usage, self._usage, strict=True))
         )
 
     def scalars(self) -> dict[str, float]:
-        """Of the last step's global batch: the losses before their weights; the largest and the smallest load of an
-        expert, in multiples of an even share. Waits for the device."""
+        """Losses of the last global batch without their weights; largest and smallest load of an expert as multiples
+        of an even share. Waits for the device."""
         if self._seen is None:
             return {}
         losses = router_losses(self._seen)
@@ -72,6 +72,6 @@ class RouterBalance:
         return {name: part.tolist() for name, part in self._usage._asdict().items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take back what `state_dict` gave."""
+        """Restore `state_dict`."""
         device = self._usage.load.device
         self._usage = Usage(*(torch.tensor(state[name], device=device) for name in Usage._fields))

@@ -20,17 +20,17 @@ log = logging.getLogger(__name__)
 
 
 def device_type(name: str | None) -> str:
-    """ "cuda" or "cpu": the kind of the device called `name`, or of what is there."""
+    """ "cuda" or "cpu": the type of the device `name`; None: of the default device."""
     if name is None:
         return "cuda" if torch.cuda.is_available() else "cpu"
     return name.partition(":")[0]
 
 
 def choose_device(name: str | None) -> torch.device:
-    """The device called `name`, or a GPU where there is one, or the CPU.
+    """The device `name`; None: a GPU where there is one, else the CPU.
 
     Raises:
-        UserError: it is not there, or of another kind than these.
+        UserError: it does not exist, or is neither a CPU nor a CUDA device.
     """
     if name is None:
         return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
@@ -47,7 +47,7 @@ def choose_device(name: str | None) -> torch.device:
 
 
 def autocast_dtype(name: str | None, device: torch.device) -> torch.dtype | None:
-    """Number format of the products, None for the parameters' own; default bfloat16 on GPUs, float32 on CPU.
+    """Number format of matrix products; None: that of the parameters. Default bfloat16 on GPUs, float32 on CPUs.
 
     Raises:
         UserError: bfloat16 on a GPU that has none; float16 on a CPU.
@@ -73,7 +73,7 @@ def autocast_context(dtype: torch.dtype | None, device: torch.device) -> Callabl
 
 
 def _multiplies_bfloat16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
-    """Whether the CPU has instructions for products in bfloat16, as Linux tells; elsewhere it is not known."""
+    """Whether the CPU has instructions for products in bfloat16, by Linux's /proc/cpuinfo; elsewhere False."""
     try:
         words = cpuinfo.read_text().split()
     except OSError:
@@ -82,21 +82,21 @@ def _multiplies_bfloat16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
 
 
 def set_numerics(deterministic: bool) -> None:
-    """TensorFloat32 for float32 products on GPUs; with `deterministic`, only kernels that repeat themselves."""
+    """TensorFloat32 for float32 products on GPUs; with `deterministic`, deterministic kernels only."""
     if deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
-        # Nothing is read before it is written, and filling all memory first would cost time.
+        # No memory is read before it is written, and filling it would take time.
         torch.utils.deterministic.fill_uninitialized_memory = False  # pyright: ignore[reportAttributeAccessIssue]
     torch.backends.cuda.matmul.allow_tf32 = True
     torch.backends.cudnn.allow_tf32 = True
 
 
 def require_compiler(device: torch.device) -> None:
-    """Find out before the run starts that torch.compile cannot work.
+    """Check before the run starts that torch.compile can work.
 
     Raises:
-        UserError: no compiler, with what to do.
+        UserError: no compiler.
     """
     if device.type == "cpu":
         from torch._inductor import config as inductor

@@ -12,19 +12,17 @@ from danalab.errors import UserError
 
 @contextlib.contextmanager
 def explain_errors(micro_batch: int, seq_len: int) -> Iterator[None]:
-    """Turn running out of memory and failing to compile into advice.
-
-    Every step is as large as the first, so the first one finds out whether memory suffices.
+    """Turn running out of memory and a failed compilation into one line of advice.
 
     Raises:
-        UserError: in their place.
+        UserError: in place of these errors.
     """
     try:
         yield
     except torch.OutOfMemoryError as error:
         raise UserError(_memory(micro_batch, seq_len, str(error))) from error
     except RuntimeError as error:
-        if "can't allocate memory" in str(error):  # what the CPU allocator says
+        if "can't allocate memory" in str(error):  # message of the CPU allocator
             raise UserError(_memory(micro_batch, seq_len, str(error))) from error
         if _is_compiler_failure(error):
             first = (str(error).strip() or type(error).__name__).splitlines()[0]

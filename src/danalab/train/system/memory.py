@@ -12,10 +12,10 @@ import torch
 
 
 def tune_malloc() -> bool:
-    """Tell glibc to keep freed memory; returns whether it was done.
+    """Make glibc keep freed memory; returns whether it does.
 
-    By default each buffer of the size of the logits goes back to the kernel and is paged in again, which costs up to
-    half of the time at large vocabularies.
+    By default each buffer of the size of the logits goes back to the kernel and is paged in again, which takes up to
+    half of the time with large vocabularies.
     """
     if not sys.platform.startswith("linux") or platform.libc_ver()[0] != "glibc":
         return False
@@ -26,7 +26,7 @@ def tune_malloc() -> bool:
 
 
 def peak_memory_gib(device: torch.device) -> float:
-    """Most memory that was in use so far [GiB]: allocated on a GPU, resident for a CPU process."""
+    """Peak memory so far [GiB]: allocated on a GPU, resident for a CPU process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**30
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -34,10 +34,10 @@ def peak_memory_gib(device: torch.device) -> float:
 
 
 class GarbageCollector:
-    """Collect every `interval` steps and never in between, so that no step is held up by surprise."""
+    """Runs Python's garbage collector every `interval` steps only, so that ranks do not delay each other."""
 
     def __init__(self, interval: int):
-        """`interval` [steps]; 0 leaves Python's collector as it is."""
+        """`interval` [steps]; 0: Python's default."""
         self._interval = interval
 
     def __enter__(self) -> GarbageCollector:
@@ -47,7 +47,7 @@ class GarbageCollector:
         return self
 
     def after_step(self, step: int) -> None:
-        """Collect where it is time."""
+        """Collect where it is due."""
         if self._interval and step % self._interval == 0:
             gc.collect()
 

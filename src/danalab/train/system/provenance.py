@@ -13,7 +13,7 @@ from danalab import __version__
 
 
 def versions() -> dict[str, str | None]:
-    """What the numbers of a run depend on besides its configuration."""
+    """Versions of the software that the numbers of a run depend on."""
     return {
         "danalab": __version__,
         "python": platform.python_version(),
@@ -24,10 +24,12 @@ def versions() -> dict[str, str | None]:
 
 
 def _git_commit() -> str | None:
-    """Commit of the source tree, "-dirty" where it was changed; None for an installed package."""
+    """Commit of the source tree, with "-dirty" where it has changes; None for an installed package."""
     here = Path(__file__).resolve().parent
     try:
-        _git(here, "ls-files", "--error-unmatch", Path(__file__).name)  # not a repository that merely lies around us
+        _git(
+            here, "ls-files", "--error-unmatch", Path(__file__).name
+        )  # fails in a repository that only contains an installed copy
         commit = _git(here, "rev-parse", "HEAD")
         return commit + ("-dirty" if _git(here, "status", "--porcelain", "--untracked-files=no", "--", ".") else "")
     except (OSError, subprocess.SubprocessError):

@@ -25,7 +25,7 @@ def random_state() -> dict[str, Any]:
 
 
 def restore_random_state(state: dict[str, Any]) -> None:
-    """Put the generators back to `random_state`."""
+    """Restore `random_state`."""
     version, words, gauss = state["python"]
     random.setstate((version, tuple(words), gauss))
     name, key, *rest = state["numpy"]

@@ -12,7 +12,7 @@ from typing import Any
 class StopRequest:
     """Turns SIGINT, SIGTERM and SIGUSR1 into a flag that the loop reads between steps.
 
-    A second SIGINT interrupts at once. Handlers are set in the main thread only, and put back at the end of the
+    A second SIGINT interrupts at once. Handlers are set in the main thread only and restored at the end of the
     outermost `with`.
     """
 
@@ -27,7 +27,7 @@ class StopRequest:
         return self.signal is not None
 
     def agreed(self, agree: Callable[[int], int]) -> bool:
-        """Whether any rank was told to stop; then all were, by the same signal. `agree`: the maximum over ranks."""
+        """Whether any rank received a signal; it becomes the signal of all. `agree`: the maximum over ranks."""
         number = agree(int(self.signal or 0))
         if number:
             self.signal = signal.Signals(number)
