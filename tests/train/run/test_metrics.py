@@ -6,7 +6,7 @@ import errno
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from danalab.errors import UserError
@@ -69,6 +69,7 @@ def test_rows_that_could_not_be_written_to_the_end_are_told_of(tmp_path: Path, c
     assert "its last 1 rows could not be written" in caplog.text
 
 
+@settings(deadline=None)
 @given(last=st.integers(0, 6), cut=st.integers(0, 10))
 def test_resuming_drops_later_rows_and_a_line_cut_by_a_kill(tmp_path_factory: pytest.TempPathFactory, last, cut):
     path = tmp_path_factory.mktemp("m") / "m.jsonl"

@@ -14,6 +14,7 @@ from danalab.errors import UserError
 from danalab.train.system import device as device_module
 from danalab.train.system.device import autocast_dtype, choose_device, require_compiler
 from danalab.train.system.errors import explain_errors
+from danalab.train.system.provenance import versions
 from danalab.train.system.rng import random_state, restore_random_state, seed_everything
 from danalab.train.system.signals import StopRequest
 
@@ -67,3 +68,8 @@ def test_signals_become_a_request_and_an_exit_code(number, code):
         assert stop
         assert stop.exit_code == code
     assert signal.getsignal(number) == before
+
+
+def test_the_commit_of_a_run_is_that_of_the_source_tree():
+    commit = versions()["git_commit"]
+    assert commit is None or len(commit.removesuffix("-dirty")) == 40

@@ -25,11 +25,10 @@ def versions() -> dict[str, str | None]:
 
 def _git_commit() -> str | None:
     """Commit of the source tree, with "-dirty" where it has changes; None for an installed package."""
-    here = Path(__file__).resolve().parent
+    file = Path(__file__).resolve()
+    here = file.parents[2]  # the package
     try:
-        _git(
-            here, "ls-files", "--error-unmatch", Path(__file__).name
-        )  # fails in a repository that only contains an installed copy
+        _git(here, "ls-files", "--error-unmatch", str(file))  # fails where a repository only contains an installed copy
         commit = _git(here, "rev-parse", "HEAD")
         return commit + ("-dirty" if _git(here, "status", "--porcelain", "--untracked-files=no", "--", ".") else "")
     except (OSError, subprocess.SubprocessError):
