@@ -84,7 +84,7 @@ def test_a_run_with_a_factor_resumes_bitwise_and_is_another_run(tiny, tmp_path, 
     [
         ({"arch": "enoki"}, "--arch enoki has no phases"),
         ({**RUN, "num_frequencies": None, "mixer": "none"}, "--mixer none has no phases"),
-        ({**RUN, "opt": "prodigy"}, "prodigy: updates all parameters at one learning rate"),
+        ({**RUN, "opt": "prodigy"}, "prodigy: has one learning rate for all parameters"),
         ({**RUN, "phase_lr_factor": 0.0}, "must be more than 0"),
         ({**RUN, "phase_lr_factor": float("nan")}, "must be finite"),
     ],

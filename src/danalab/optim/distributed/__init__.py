@@ -1,4 +1,4 @@
-"""Optimizers over ranks: DTensor parameters (FSDP2, tensor parallelism) and ZeRO, exact or refused before training."""
+"""Optimizers on several ranks: DTensor parameters (FSDP2, tensor parallelism) and ZeRO."""
 
 from danalab.optim.distributed.modes import MODES, require_supported, why_not
 

@@ -1,4 +1,4 @@
-"""Who does what: shares out work among ranks so that the heaviest load is as light as a simple rule can make it."""
+"""Balanced assignment of work to ranks."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from collections.abc import Sequence
 
 
 def owners(costs: Sequence[float], ranks: int) -> list[int]:
-    """Rank that owns each item: the heaviest first, each to the rank that has least so far.
+    """Rank that owns each item: heaviest items first, each to the rank with the smallest load so far.
 
-    The heaviest load exceeds the mean by less than one item; equal costs are dealt in turn. Every rank that computes
-    this finds the same.
+    The largest load exceeds the mean by less than one item; equal costs are assigned in turn. Deterministic.
     """
     loads = [0.0] * ranks
     found = [0] * len(costs)

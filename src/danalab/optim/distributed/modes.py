@@ -1,4 +1,4 @@
-"""Ways to train in parallel, and which optimizers can be had in them."""
+"""Parallel modes, and which optimizers support them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from danalab.optim.registry.spec import OptimizerSpec
 MODES = {
     "single": "one process",
     "ddp": "replicas that average gradients",
-    "zero": "replicas that share out the optimizer (ZeRO-2)",
+    "zero": "replicas with a sharded optimizer (ZeRO-2)",
     "fsdp": "sharded parameters (FSDP2)",
     "fsdp+tp": "sharded parameters and tensor parallelism",
 }
@@ -16,10 +16,10 @@ SHARDED = ("zero", "fsdp", "fsdp+tp")
 
 
 def why_not(spec: OptimizerSpec, mode: str) -> str | None:
-    """Why an optimizer cannot be had in a mode, in a few words; None: it can.
+    """Why an optimizer does not support a mode; None if it does.
 
     Raises:
-        UserError: no such mode.
+        UserError: an unknown mode.
     """
     if mode not in MODES:
         raise UserError(f"unknown parallel mode '{mode}'{nearest(mode, MODES)}; known: {', '.join(MODES)}")
@@ -35,13 +35,13 @@ def why_not(spec: OptimizerSpec, mode: str) -> str | None:
 
 
 def require_supported(optimizer: OptimizerSpec | str, mode: str) -> None:
-    """Make sure, before a run starts, that an optimizer is exact in a parallel mode.
+    """Check, before a run starts, that an optimizer is exact in a parallel mode.
 
     Args:
         optimizer: its entry in the registry, or its name.
         mode: see `MODES`.
     Raises:
-        UserError: it is not; says why, and in which modes it is. Or no such optimizer or mode.
+        UserError: it is not, with the reason and the supported modes; or an unknown optimizer or mode.
     """
     if isinstance(optimizer, str):
         from danalab.optim.registry import optimizer_spec

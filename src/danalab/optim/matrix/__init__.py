@@ -1,1 +1,1 @@
-"""Optimizers that update whole matrices: Muon, D-Muon, Manau, and the orthogonalisation that they share."""
+"""Optimizers that orthogonalise the momentum of matrices: Muon, D-Muon, Manau."""

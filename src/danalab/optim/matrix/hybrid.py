@@ -1,7 +1,6 @@
-"""Optimizers of two rules: one for whole matrices, another for the rest (embeddings, heads, norms, biases).
+"""Optimizers with two rules: one for matrices, another for other parameters (embeddings, heads, norms, biases).
 
-Which is which is a matter of kind, not of shape: a group says `use_muon`, or its `kind`; a group that says neither is
-split in two by names and shapes.
+A group sets `use_muon` or `kind`; a group without either is split in two by names and shapes.
 """
 
 from __future__ import annotations
@@ -25,18 +24,18 @@ from danalab.optim.matrix.newton_schulz import coefficients
 from danalab.optim.matrix.step import update_all, update_stacks
 
 ORTHOGONALISED = ("matrix", "experts")
-"""Kinds whose momentum is orthogonalised: of stacked experts, each matrix by itself."""
+"""Kinds whose momentum is orthogonalised; each matrix of stacked experts separately."""
 
 VOCABULARY_ROWS = 10_000
-"""A matrix with as many rows, of which nothing else is known, is taken for an embedding or a head."""
+"""A matrix with this many rows or more, in a group without a kind, is treated as an embedding or a head."""
 
 NS_DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
 
 
 class HybridOptimizer(RuleOptimizer):
-    """Orthogonalised momentum for matrices, an element-wise rule for the rest; both with decay lr * weight_decay.
+    """Orthogonalised momentum for matrices, an element-wise rule for other parameters; decay is lr * weight_decay.
 
-    `Muon` explains the arguments. A matrix's state is `step` and `momentum_buffer`, float32.
+    See `Muon` for the arguments. The state of a matrix is `step` and `momentum_buffer`, float32.
     """
 
     matrix_rule: ClassVar[Rule]
@@ -52,7 +51,7 @@ class HybridOptimizer(RuleOptimizer):
         return split_group(owner, group)
 
     def other_settings(self, lr: float) -> dict[str, Any]:
-        """Settings of a group of the rest, where it doesn't have its own; `lr` is that of the matrices."""
+        """Default settings of a group of other parameters; `lr` is the rate of the matrices."""
         return {}
 
     def rule_of(self, group: Mapping[str, Any]) -> Rule:
@@ -78,7 +77,7 @@ class HybridOptimizer(RuleOptimizer):
         for part in split_group(self.name, group):
             was_split = part.pop("was_split", False)
             if not part["use_muon"]:
-                # The settings of a group that was split are those of its matrices.
+                # The settings of a split group are those of its matrices.
                 lr = part.get("lr") if was_split else None
                 rest = self.other_settings(float(self.defaults["lr"] if lr is None else lr))
                 part = {**part, **rest} if was_split else {**rest, **part}
@@ -101,7 +100,7 @@ class HybridOptimizer(RuleOptimizer):
 
 
 def model_groups(model: nn.Module) -> list[dict[str, Any]]:
-    """A group for each kind: named parameters, `kind`, `use_muon`; embeddings and vectors with weight decay 0.
+    """A group for each kind, with named parameters, `kind` and `use_muon`; embeddings and vectors without decay.
 
     Raises:
         UserError: no parameter requires gradients.
@@ -110,7 +109,7 @@ def model_groups(model: nn.Module) -> list[dict[str, Any]]:
     found: dict[str, list[tuple[str, Tensor]]] = {kind: [] for kind in (*DECAYED, "embedding", "vector")}
     for name, parameter in unwrapped(model).named_parameters():
         if parameter.requires_grad:
-            # A vector of norms, however its model calls it, has no rows and columns to orthogonalise.
+            # Only tensors with rows and columns can be orthogonalised, whatever kind the model declares.
             found["vector" if parameter.ndim < 2 else kinds[name]].append((name, parameter))
     groups: list[dict[str, Any]] = []
     for kind, named in found.items():
@@ -123,10 +122,10 @@ def model_groups(model: nn.Module) -> list[dict[str, Any]]:
 
 
 def split_group(owner: str, group: Any) -> list[dict[str, Any]]:
-    """The groups that a group stands for, each with `use_muon`; and `was_split` where it did not say that itself.
+    """One or two groups with `use_muon`, made of a group; with `was_split` if the group set neither it nor `kind`.
 
     Raises:
-        UserError: a kind that does not exist, or `use_muon` for something without rows and columns.
+        UserError: an unknown kind, or `use_muon` for a tensor with less than two dimensions.
     """
     if not isinstance(group, dict):
         raise UserError(f"{owner}: a parameter group is a {type(group).__name__}, must be a dict with 'params'")
@@ -155,10 +154,10 @@ def split_group(owner: str, group: Any) -> list[dict[str, Any]]:
 
 
 def dtype_name(owner: str, dtype: Any) -> str | None:
-    """`ns_dtype` as it is kept in groups and checkpoints: a name, or None for automatic.
+    """`ns_dtype` as groups and checkpoints hold it: a name, or None for the default.
 
     Raises:
-        UserError: not a dtype that can be computed in.
+        UserError: not a supported dtype.
     """
     name = str(dtype).removeprefix("torch.") if dtype is not None else None
     if name is not None and name not in NS_DTYPES:
@@ -175,9 +174,9 @@ def _looks_like_matrix(name: str, p: Tensor) -> bool:
 
 
 def coupled(scalars: Callable[..., dict[str, Any]], decay_factor: Callable[..., Any]) -> Callable[..., dict[str, Any]]:
-    """Scalars of an element-wise rule whose decay comes before the update: p <- k p - lr u.
+    """Scalars of an element-wise rule with decay before the update: p <- k p - lr u.
 
-    The rules of this package end in p <- k (p - lr' u), which is the same with lr' = lr / k.
+    The rules of this package compute p <- k (p - lr' u), which is the same with lr' = lr / k.
     """
 
     def rescaled(group: Mapping[str, Any], t: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Manau: orthogonalised momentum for matrices, Dana-Star-MK4 for the rest."""
+"""Manau: orthogonalised momentum for matrices, Dana-Star-MK4 for other parameters."""
 
 from __future__ import annotations
 
@@ -21,15 +21,14 @@ DANA_STAR_COUPLED = replace(
 class Manau(HybridOptimizer):
     """D-Muon on matrices, DanaStarMK4 on embeddings, heads and vectors.
 
-    With `dana_momentum` the matrices' momentum runs in logarithmic time too (`momentum` and `nesterov` then say
-    nothing):
+    With `dana_momentum` the momentum of matrices is in logarithmic time too (`momentum` and `nesterov` are not used):
 
         a = delta / (delta + t)          B <- B + a (g - B)          X = g + t^(1-kappa) B
 
-    The rest is updated as by `DanaStarMK4`, except that decay comes first and is multiplied by the learning rate:
-    p <- p (1 - lr weight_decay / (1 + t / wd_ts)). That of the matrices is lr weight_decay, constant.
+    Other parameters are updated as by `DanaStarMK4`, but decay comes first and is multiplied by the learning rate:
+    p <- p (1 - lr weight_decay / (1 + t / wd_ts)). The decay of matrices is lr weight_decay, constant.
 
-    Arguments as in `DMuon` and `DanaStarMK4`, but for:
+    Arguments as in `DMuon` and `DanaStarMK4`, except:
 
     Args:
         dana_momentum: log-time momentum for the matrices.

@@ -1,4 +1,4 @@
-"""Muon and D-Muon: orthogonalised momentum for matrices, AdamW for the rest."""
+"""Muon and D-Muon: orthogonalised momentum for matrices, AdamW for other parameters."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ADAMW_COUPLED = replace(
 
 
 ADAMW_LR_SHARE = 0.15
-"""AdamW's learning rate as a share of Muon's, where none is given: 3e-3 at Muon's usual 0.02."""
+"""Default learning rate of AdamW as a fraction of Muon's: 3e-3 at Muon's usual 0.02."""
 
 
 class Muon(HybridOptimizer):
@@ -37,27 +37,27 @@ class Muon(HybridOptimizer):
         B <- momentum B + g          X = g + momentum B (nesterov), or g
         p <- (1 - lr weight_decay) p - lr sqrt(max(1, rows / columns)) O(X)
 
-    O makes all singular values nearly 1 (`danalab.optim.matrix.newton_schulz`), for all matrices of a shape at once.
+    O sets all singular values to nearly 1 (`danalab.optim.matrix.newton_schulz`), for all matrices of a shape at once.
     Convolutions count as matrices [out, in * kernel].
 
     Args:
-        params: parameters, named parameters, or groups. A group says `use_muon` (bool) or `kind` ("matrix",
-            "experts": stacks of matrices, "router", "head", "embedding", "vector"); a group that says neither is split
-            in two: matrices are what has two dimensions or more, less than 10,000 rows, and no name of an embedding or
-            a head. `build_optimizer("muon", model)` makes groups by the kinds that the model declares.
-        lr: peak learning rate of the matrices; schedules scale both learning rates alike.
+        params: parameters, named parameters, or groups. A group sets `use_muon` (bool) or `kind` ("matrix",
+            "experts": stacks of matrices, "router", "head", "embedding", "vector"). A group without either is split:
+            parameters with two dimensions or more, less than 10,000 rows, and a name that is not an embedding's or a
+            head's are matrices. `build_optimizer("muon", model)` uses the kinds that the model declares.
+        lr: peak learning rate of the matrices; schedules scale both learning rates.
         momentum: rate of the momentum.
         nesterov: add the momentum to the gradient; without it, the gradient alone is orthogonalised.
-        ns_steps: steps of the orthogonalisation.
+        ns_steps: number of steps of the orthogonalisation.
         ns_method: "newton-schulz" or "polar-express".
         ns_dtype: "float32", "bfloat16" or "float64" for the orthogonalisation; None: bfloat16 on GPUs, float32 on CPUs.
-        weight_decay: times the learning rate; of the groups that do not set their own.
-        adamw_lr: peak learning rate of the rest; None: 0.15 lr.
-        adamw_weight_decay: of the rest, times its learning rate; None: weight_decay.
-        betas, eps: AdamW's; eps is added to the root of the second moment before its bias is corrected.
-        foreach, fused: how the rest is computed, as in `ADana`.
+        weight_decay: decay per step divided by the learning rate.
+        adamw_lr: peak learning rate of other parameters; None: 0.15 lr.
+        adamw_weight_decay: of other parameters; None: weight_decay.
+        betas, eps: of AdamW; eps is added to the root of the second moment before bias correction.
+        foreach, fused: backend for other parameters, as in `ADana`.
         maximize: ascend.
-        stochastic_rounding: round bfloat16 and float16 parameters up or down at random, so that the mean is exact.
+        stochastic_rounding: round bfloat16 and float16 parameters up or down at random, without bias.
     Raises:
         UserError: a setting out of range, no parameters, or `use_muon` for a vector.
     Source: K. Jordan et al. 2024, "Muon: an optimizer for hidden layers in neural networks".
@@ -99,16 +99,16 @@ class Muon(HybridOptimizer):
 
 
 class DMuon(HybridOptimizer):
-    """Muon whose update has AdamW's size, so that one learning rate and one weight decay serve all parameters.
+    """Muon with the update size of AdamW, so that all parameters use one learning rate and one weight decay.
 
         B <- momentum B + g          X = g + momentum B (nesterov), or B
         p <- (1 - lr weight_decay) p - lr matched_rms sqrt(max(rows, columns)) O(X)
 
-    Arguments as in `Muon`, but for:
+    Arguments as in `Muon`, except:
 
     Args:
         lr: peak learning rate of all parameters.
-        matched_rms: root mean square of the matrices' update.
+        matched_rms: root mean square of the update of matrices.
     Source: Liu et al. 2025, arXiv 2502.16982 ("Muon is scalable for LLM training").
     """
 

@@ -1,12 +1,12 @@
-"""Orthogonalisation by matrix products: X = U S V^T becomes nearly U V^T.
+"""Orthogonalisation by matrix products: X = U S V^T becomes approximately U V^T.
 
 Each step applies an odd polynomial to all singular values at once,
 
     A = X X^T          X <- a X + (b A + c A^2) X          s <- a s + b s^3 + c s^5
 
-with the same three coefficients every time (Newton-Schulz), or with the best ones for each step (Polar Express). On a
-CPU two savings make it 1.6 times as fast as these lines (`bench/muon.py`): products that are symmetric are
-computed below the diagonal only, and wide matrices iterate on A, which is smaller than X (see `_gram_steps`).
+with the same three coefficients in every step (Newton-Schulz), or optimal ones for each step (Polar Express). Two
+optimisations make it 1.6 times as fast on CPUs (`bench/muon.py`): symmetric products are computed below the diagonal
+only, and wide matrices iterate on A, which is smaller than X (see `_gram_steps`).
 
 Source: K. Jordan et al., Muon (2024); Amsel et al. 2025, arXiv 2505.16932.
 """
@@ -24,7 +24,7 @@ from danalab.errors import UserError, nearest
 Coefficients = tuple[float, float, float]
 
 NEWTON_SCHULZ: Coefficients = (3.4445, -4.7750, 2.0315)
-"""Steepest at zero that keeps singular values near 1: [5e-3, 1] goes to 0.68..1.15 in five steps."""
+"""Steepest slope at zero with singular values kept near 1: [5e-3, 1] maps to 0.68..1.15 in five steps."""
 
 POLAR_EXPRESS: tuple[Coefficients, ...] = (
     (8.156554524902461, -22.48329292557795, 15.878769915207462),
@@ -33,31 +33,31 @@ POLAR_EXPRESS: tuple[Coefficients, ...] = (
     (3.285753657755655, -2.3681294933425376, 0.46449024233003106),
     (2.3465413258596377, -1.7097828382687081, 0.42323551169305323),
 )
-"""Minimax polynomials of five steps, with 2% of safety against rounding: [1e-3, 1] goes to 0.85..1.14."""
+"""Minimax polynomials of five steps, with a 2% margin for rounding: [1e-3, 1] maps to 0.85..1.14."""
 
 METHODS = ("newton-schulz", "polar-express")
 
 EPS = 1e-7
-"""Added to the Frobenius norm, so that a zero matrix stays zero."""
+"""Added to the Frobenius norm: a zero matrix stays zero."""
 
 _PANEL = 96
-"""Columns of a symmetric product that are computed together."""
+"""Columns of a symmetric product in one panel."""
 
 _RESTART = 3
-"""Most steps that are taken on A before it is computed from X again: rounding errors of A grow with every one."""
+"""Largest number of steps on A before it is computed from X again: its rounding errors grow with every step."""
 
 _WIDE = 1.5
-"""Columns for each row from which on iterating on A is cheaper than iterating on X."""
+"""Ratio of columns to rows above which iterating on A is cheaper than on X."""
 
 _CHUNK = {"cpu": 1 << 22, "other": 1 << 27}
-"""Elements that are worked on at once: on a CPU what stays near its cache, elsewhere what fills the device."""
+"""Elements processed at once: on CPUs what fits near the cache, elsewhere what fills the device."""
 
 
 def coefficients(method: str, steps: int) -> tuple[Coefficients, ...]:
-    """Coefficients (a, b, c) of each step; Polar Express repeats its last ones after five.
+    """Coefficients (a, b, c) of each step; Polar Express repeats the last ones after five steps.
 
     Raises:
-        UserError: unknown method, or a number of steps that is not positive.
+        UserError: an unknown method, or `steps` out of range.
     """
     if isinstance(steps, bool) or not isinstance(steps, int) or not 1 <= steps <= 100:
         raise UserError(f"ns_steps is {steps!r}, must be a whole number from 1 to 100")
@@ -70,23 +70,23 @@ def coefficients(method: str, steps: int) -> tuple[Coefficients, ...]:
 
 
 def default_dtype(parameter: Tensor) -> torch.dtype:
-    """What to compute in: bfloat16 on GPUs; on CPUs float32, where it is several times faster and exact to 1e-5."""
+    """Dtype of the computation: bfloat16 on GPUs; float32 on CPUs, where it is faster than bfloat16."""
     if parameter.dtype == torch.float64:
         return torch.float64
     return torch.float32 if parameter.device.type == "cpu" else torch.bfloat16
 
 
 def orthogonalize(x: Tensor, method: str = "newton-schulz", steps: int = 5, dtype: torch.dtype | None = None) -> Tensor:
-    """Nearly U V^T of each matrix U S V^T in `x`.
+    """Approximately U V^T of each matrix U S V^T in `x`.
 
     Args:
-        x: [..., rows, columns]; left as it is.
+        x: [..., rows, columns]; not changed.
         method: "newton-schulz" or "polar-express".
         dtype: of the computation and the result; None: see `default_dtype`.
     Returns:
         [..., rows, columns]; the zero matrix for a zero matrix.
     Raises:
-        UserError: fewer than two dimensions, or see `coefficients`.
+        UserError: `x` has fewer than two dimensions; or see `coefficients`.
     """
     if x.ndim < 2:
         raise UserError(f"orthogonalize: the tensor has shape {tuple(x.shape)}, must have rows and columns")
@@ -104,14 +104,14 @@ def orthogonalize_each(
     dtype: torch.dtype,
     device: torch.device,
 ) -> Iterator[tuple[int, Tensor]]:
-    """Orthogonalise many matrices, those of equal shape (or transposed) together.
+    """Orthogonalise many matrices; those of equal shape, up to transposition, in one batch.
 
     Args:
         shapes: (rows, columns) of each.
-        fetch: index -> that matrix, in any dtype; called once for each, shortly before it is needed.
+        fetch: index -> matrix, in any dtype; called once for each, shortly before it is needed.
         chain: coefficients of each step.
     Yields:
-        index, and a [rows, columns] tensor in `dtype`; in the order of shapes, not of indices.
+        index, and a [rows, columns] tensor in `dtype`; ordered by shape, not by index.
     """
     for members in _batches(shapes, device.type):
         stack = torch.empty(len(members), *sorted(shapes[members[0]]), dtype=dtype, device=device)
@@ -135,7 +135,7 @@ def flops(rows: int, columns: int) -> float:
 
 
 def _batches(shapes: Sequence[tuple[int, int]], device: str) -> list[list[int]]:
-    """Indices of matrices to be stacked: equal shapes, up to transposition, no more at once than is good."""
+    """Indices of matrices to be stacked: equal shapes, up to transposition, at most a chunk in size."""
     alike: dict[tuple[int, int], list[int]] = {}
     for i, (rows, columns) in enumerate(shapes):
         alike.setdefault((min(rows, columns), max(rows, columns)), []).append(i)
@@ -150,7 +150,7 @@ def _batches(shapes: Sequence[tuple[int, int]], device: str) -> list[list[int]]:
 def iterate(x: Tensor, chain: Sequence[Coefficients]) -> Tensor:
     """All steps on a stack of matrices, which is overwritten.
 
-    A matrix's result does not depend on what it is stacked with.
+    The result of a matrix does not depend on the other matrices of the stack.
 
     Args:
         x: [matrices, rows, columns] with rows <= columns, contiguous, in the dtype of the computation.
@@ -162,7 +162,7 @@ def iterate(x: Tensor, chain: Sequence[Coefficients]) -> Tensor:
         return x
     x.div_(x.norm(dim=(1, 2), keepdim=True).add_(EPS))
     rows, columns = x.shape[1:]
-    # Not in 16 bits: small singular values of X are the square roots of what rounding leaves of A.
+    # Not in 16 bits: rounding of A loses the small singular values of X, which are roots of A's eigenvalues.
     if columns >= _WIDE * rows and x.dtype in (torch.float32, torch.float64):
         for first in range(0, len(chain), _RESTART):
             x = _gram_steps(x, chain[first : first + _RESTART])
@@ -178,10 +178,10 @@ def iterate(x: Tensor, chain: Sequence[Coefficients]) -> Tensor:
 
 
 def _gram_steps(x: Tensor, chain: Sequence[Coefficients]) -> Tensor:
-    """A few steps of the iteration at the price of two products with `x`.
+    """A few steps of the iteration with only two products with `x`.
 
-    With P = a + b A + c A^2 a step is X <- P X and A <- P A P, and all of these are polynomials in the first A: they
-    commute, so every product is symmetric. Q collects the P's, and X <- Q X comes last.
+    With P = a + b A + c A^2 a step is X <- P X and A <- P A P. All are polynomials in the first A, so they commute and
+    every product is symmetric. Q accumulates the P's; X <- Q X is computed last.
     """
     shape = (x.shape[0], x.shape[1], x.shape[1])
     gram, p, q, spare = (x.new_empty(shape) for _ in range(4))
@@ -202,10 +202,10 @@ def _gram_steps(x: Tensor, chain: Sequence[Coefficients]) -> Tensor:
 
 
 def _symmetric_product(left: Tensor, right: Tensor, out: Tensor) -> None:
-    """out = left right [matrices, m, m], known to be symmetric.
+    """out = left right [matrices, m, m], which must be symmetric.
 
-    On CPUs panel by panel from the diagonal down, and copied to above it: nearly half the work, in products that are
-    still large. GPUs are better off with a single one.
+    On CPUs panel by panel below the diagonal, mirrored above it: nearly half the work. GPUs are faster with a single
+    product.
     """
     size = out.shape[-1]
     if size < 4 * _PANEL or out.device.type != "cpu":

@@ -1,4 +1,4 @@
-"""Orthogonalising matrices that are spread over ranks (FSDP2, tensor parallelism), shards in and shards out."""
+"""Orthogonalisation of matrices that are sharded over ranks (FSDP2, tensor parallelism)."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from danalab.optim.matrix.newton_schulz import Coefficients, flops, matrix_shape
 def orthogonalize_shards(
     like: Sequence[Any], local: Sequence[Tensor], chain: Sequence[Coefficients]
 ) -> Iterator[tuple[int, Tensor]]:
-    """Orthogonalise matrices of which each rank has a part; all ranks of the mesh call it with the same matrices.
+    """Orthogonalise sharded matrices. Collective: all ranks of the mesh call it with the same matrices.
 
     Args:
-        like: DTensor parameters, all on one mesh with the same placements: how each matrix is spread.
-        local: this rank's part of each matrix, in the dtype of the computation.
+        like: DTensor parameters on one mesh with the same placements, which give the sharding.
+        local: this rank's shard of each matrix, in the dtype of the computation.
         chain: coefficients of each step.
     Yields:
-        index, and this rank's part of the result.
+        index, and this rank's shard of the result.
     """
     mesh, placements = like[0].device_mesh, like[0].placements
     if mesh.ndim == 1 and type(placements[0]) is Shard and placements[0].dim == 0:
@@ -34,21 +34,20 @@ def orthogonalize_shards(
 
 
 def matrices_of(stack: Any) -> list[Tensor]:
-    """The matrices of a DTensor [matrices, rows, columns] that are here: whole ones as tensors, of others this rank's
-    part as a DTensor among the ranks that share it.
+    """This rank's matrices of a DTensor [matrices, rows, columns]: tensors, or DTensors where a matrix is sharded.
 
     Raises:
-        UserError: these ranks have no name in the mesh.
+        UserError: the dimensions of the mesh have no names.
     """
     mesh, local = stack.device_mesh, stack.detach().to_local()
-    cutting = [d for d, placement in enumerate(stack.placements) if getattr(placement, "dim", 0) != 0]
-    if not cutting:
+    sharded = [d for d, placement in enumerate(stack.placements) if getattr(placement, "dim", 0) != 0]
+    if not sharded:
         return list(local.unbind(0))
     if mesh.ndim > 1:
         if mesh.mesh_dim_names is None:
-            raise UserError(f"matrices of a stack are cut as {stack.placements}; their mesh needs names of dimensions")
-        mesh = mesh[tuple(mesh.mesh_dim_names[d] for d in cutting)]
-    placements = [Shard(stack.placements[d].dim - 1) for d in cutting]
+            raise UserError(f"a stack is sharded as {stack.placements}; the dimensions of its mesh need names")
+        mesh = mesh[tuple(mesh.mesh_dim_names[d] for d in sharded)]
+    placements = [Shard(stack.placements[d].dim - 1) for d in sharded]
     shape = stack.shape[1:]
     return [
         DTensor.from_local(part, mesh, placements, run_check=False, shape=shape, stride=(shape[1], 1))
@@ -59,23 +58,23 @@ def matrices_of(stack: Any) -> list[Tensor]:
 def _by_owners(
     like: Sequence[Any], local: Sequence[Tensor], chain: Sequence[Coefficients]
 ) -> Iterator[tuple[int, Tensor]]:
-    """Rows to the owner of each matrix, the owner's work, rows back: two all-to-alls, and every matrix is done once."""
+    """Row shards: an all-to-all to the owner of each matrix, which computes it, and an all-to-all back."""
     mesh = like[0].device_mesh
     shapes = [matrix_shape(p.shape) for p in like]
-    way = RowExchange(shapes, owners([flops(*shape) for shape in shapes], mesh.size()), mesh)
-    wholes = way.to_owners(local)
+    exchange = RowExchange(shapes, owners([flops(*shape) for shape in shapes], mesh.size()), mesh)
+    wholes = exchange.to_owners(local)
     work = orthogonalize_each(
-        [shapes[i] for i in way.mine], lambda k: wholes[way.mine[k]], chain, local[0].dtype, local[0].device
+        [shapes[i] for i in exchange.mine], lambda k: wholes[exchange.mine[k]], chain, local[0].dtype, local[0].device
     )
     for k, o in work:
-        wholes[way.mine[k]].copy_(o)
-    yield from enumerate(way.from_owners(wholes, local[0]))
+        wholes[exchange.mine[k]].copy_(o)
+    yield from enumerate(exchange.from_owners(wholes, local[0]))
 
 
 def _by_all(
     like: Sequence[Any], local: Sequence[Tensor], chain: Sequence[Coefficients]
 ) -> Iterator[tuple[int, Tensor]]:
-    """Any sharding: every rank gathers a few matrices at a time, computes them, and keeps its part."""
+    """Any sharding: every rank gathers a few matrices at a time, computes them, and keeps its shard."""
     mesh, placements = like[0].device_mesh, like[0].placements
 
     def whole(i: int) -> Tensor:

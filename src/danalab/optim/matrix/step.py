@@ -1,8 +1,8 @@
-"""The step of orthogonalised momentum, for many matrices at once, whole or sharded.
+"""The step of orthogonalised momentum for many matrices, whole or sharded.
 
     X = direction(gradient, momentum)          p <- (1 - lr weight_decay) p - lr scale(rows, columns) O(X)
 
-O needs whole matrices; what is done for sharded ones is in `danalab.optim.matrix.sharded`.
+O needs whole matrices; `danalab.optim.matrix.sharded` computes it for sharded ones.
 """
 
 from __future__ import annotations
@@ -67,14 +67,14 @@ def update(p: Tensor, g: Tensor, buffer: Tensor, **s: Any) -> tuple[Tensor, Tens
 
 
 def momentum_direction(g: Tensor, buffer: Tensor, **s: Any) -> Tensor:
-    """What `update` subtracts, before the learning rate, from the new buffer."""
+    """The update direction of `update`, from the new buffer."""
     x = (s["fresh"] * g + s["weight"] * buffer).flatten(1)
     o = orthogonalize(x, s["method"], s["steps"], s["dtype"]).to(buffer.dtype)
     return (scale(x.shape, s["matched_rms"]) * o).view_as(g)
 
 
 def scale(shape: Any, matched_rms: float | None) -> float:
-    """Factor on the orthogonal matrix: the shape's (Muon), or one that gives it AdamW's typical RMS (D-Muon)."""
+    """Factor on the orthogonal matrix: by shape (Muon), or for the typical RMS of AdamW (D-Muon)."""
     rows, columns = shape
     return math.sqrt(max(1.0, rows / columns)) if matched_rms is None else matched_rms * math.sqrt(max(rows, columns))
 
@@ -82,11 +82,11 @@ def scale(shape: Any, matched_rms: float | None) -> float:
 def update_all(
     ps: list[Tensor], gs: list[Tensor], buffers: list[Tensor], *, like: Sequence[Tensor] | None = None, **s: Any
 ) -> None:
-    """`update` on lists, in place, matrices of a shape together.
+    """`update` on lists, in place; matrices of equal shape in one batch.
 
     Args:
         ps, gs, buffers: local tensors in the dtype of the buffers.
-        like: the parameters that `ps` are the local parts of; None: `ps` themselves.
+        like: the parameters whose local shards are `ps`; None: `ps` themselves.
     """
     like = ps if like is None else like
     torch._foreach_mul_(buffers, s["decay"])
@@ -122,13 +122,13 @@ def update_all(
 def update_stacks(
     ps: list[Tensor], gs: list[Tensor], buffers: list[Tensor], *, like: Sequence[Tensor] | None = None, **s: Any
 ) -> None:
-    """`update_all` for stacks [matrices, rows, columns], each of whose matrices is one by itself.
+    """`update_all` for stacks [matrices, rows, columns]; each matrix is updated separately.
 
     Args:
-        like: the parameters that `ps` are the local parts of. Where ranks share a stack by whole matrices, those that
-            are here are nobody else's business; where they share each matrix, they work on it together.
+        like: the parameters whose local shards are `ps`. A stack sharded along its first dimension needs no
+            communication.
     Raises:
-        UserError: matrices are cut along several dimensions of a mesh that have no names.
+        UserError: matrices are sharded along several dimensions of a mesh without names.
     """
     of_each = None if like is None else [matrix for stack in like for matrix in _matrices_of(stack)]
     each = [[matrix for stack in stacks for matrix in stack.unbind(0)] for stacks in (ps, gs, buffers)]
@@ -137,7 +137,7 @@ def update_stacks(
 
 
 def _matrices_of(stack: Tensor) -> Sequence[Tensor]:
-    """The matrices of a stack that are here, of which each rank may have a part."""
+    """This rank's matrices of a stack, whole or sharded."""
     if getattr(stack, "device_mesh", None) is None:
         return stack.unbind(0)
     from danalab.optim.matrix import sharded

@@ -1,1 +1,1 @@
-"""Any optimizer of the registry on DTensor parameters, with the numbers of one process."""
+"""Optimizers of the registry on DTensor parameters, with the results of a single process."""

@@ -1,4 +1,4 @@
-"""Optimizers of libraries as this package's own behave: on plain tensors and DTensors, checked, with complete state."""
+"""Adapts optimizers of libraries: DTensor parameters, checked input, complete state."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ TOUCHING = ("train", "eval", "update_hessian")
 
 
 class DTensorAdapter(torch.optim.Optimizer):
-    """An optimizer that knows nothing of sharding, on parameters that may be sharded.
+    """An optimizer of plain tensors, on parameters that may be sharded.
 
-    It steps on stand-ins (`dtensor.places`): parameters themselves, local parts, or whole parameters at
-    their owners, so that each step equals that of one process. Besides, what libraries leave open: sparse gradients,
-    complex parameters, numbers that mean nothing and foreign state_dicts are refused in one line, and the step that
-    checkpoint helpers make with zero gradients and learning rate changes nothing.
+    The inner optimizer steps on proxies (`dtensor.placement`): the parameters, their local shards, or whole parameters
+    at their owners, so that each step equals that of a single process. Sparse gradients, complex parameters, invalid
+    numbers and foreign state_dicts are refused with one line, and the step that checkpoint helpers take with zero
+    gradients and learning rate changes nothing.
 
-    Anything else (`train`, `eval`, `coefficients`, ...) is the inner optimizer's.
+    Other attributes (`train`, `eval`, `coefficients`, ...) are those of the inner optimizer.
 
     Args:
         spec: entry of the registry.
@@ -48,7 +48,7 @@ class DTensorAdapter(torch.optim.Optimizer):
         lr: peak learning rate.
         settings: hyper-parameters.
     Raises:
-        UserError: what the optimizer refuses, or sharded parameters that it cannot be exact on.
+        UserError: the optimizer refuses its arguments, or is not exact on sharded parameters.
     """
 
     takes_dtensors = True
@@ -58,10 +58,10 @@ class DTensorAdapter(torch.optim.Optimizer):
         self._places: list[Plain] = []
         self._names: list[str] = []
         self._stepped: set[int] = set()
-        self._awake = False  # it has state: a step, a rehearsal, or a state_dict that was loaded
+        self._awake = False  # it has state: from a step, a dummy step, or a loaded state_dict
         self._built = False
         groups = named_groups(spec.name, params)
-        inner_groups = self._placed(groups)
+        inner_groups = self._place(groups)
         self.inner: torch.optim.Optimizer = in_one_line(spec.name, lambda: spec.build(inner_groups, lr=lr, **settings))
         for group in groups:
             self._refuse_settings_of_all(group)
@@ -86,14 +86,14 @@ class DTensorAdapter(torch.optim.Optimizer):
             self._follow_replaced()
             for i in range(len(self._places)):
                 if i not in self._stepped:
-                    self._forget(i)  # zeros of a rehearsal are no state to compute with
+                    self._forget(i)  # state of a dummy step must not be used
             with torch.no_grad(), self._gathered():
                 return found(*args, **kwargs)
 
         return touching
 
     def __getstate__(self) -> dict[str, Any]:
-        # All that the inner one has: torch's way to copy leaves out what libraries keep beside groups and state.
+        # All attributes: torch copies only groups and state, but libraries keep more.
         inner = (type(self.inner), _without_patches(self.inner))
         return {**_without_patches(self), "inner": inner}
 
@@ -111,7 +111,7 @@ class DTensorAdapter(torch.optim.Optimizer):
     # ---- groups ----
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add parameters with settings of their own; what is not given is as at construction.
+        """Add parameters with their own settings; missing ones are those given at construction.
 
         Raises:
             UserError: a setting out of range, or a parameter that cannot be optimized.
@@ -119,7 +119,7 @@ class DTensorAdapter(torch.optim.Optimizer):
         if not self._built:
             super().add_param_group(param_group)
             return
-        if self.spec.groups is not None:  # libraries sort matrices from the rest in their constructors alone
+        if self.spec.groups is not None:  # libraries split groups only in their constructors
             raise UserError(f"{self.spec.name}: groups cannot be added later; give all parameters at construction")
         [group] = named_groups(self.spec.name, [param_group])
         check_parameters(self.spec.name, [group])
@@ -127,22 +127,22 @@ class DTensorAdapter(torch.optim.Optimizer):
         if "param_names" in self.param_groups[0] and not all(name for name, _ in group["params"]):
             raise UserError(f"{self.spec.name}: the other groups have named parameters; name these too")
         self._refuse_settings_of_all(group)
-        [inner_group] = self._placed([group])
+        [inner_group] = self._place([group])
         in_one_line(self.spec.name, lambda: self.inner.add_param_group(inner_group))
         self._release()
         self._complete_sums()
         super().add_param_group({**hyper(self.inner.param_groups[-1]), "params": as_given(group["params"])})
 
     def _refuse_settings_of_all(self, group: dict[str, Any]) -> None:
-        """Some settings libraries keep beside their groups, and would not look for them in one."""
-        if self.spec.groups is not None:  # these have other defaults for each kind of group
+        """Refuse settings in a group that the library only takes for the whole optimizer."""
+        if self.spec.groups is not None:  # these have different defaults for each kind of group
             return
         for key in group:
             if key in self.spec.settings and key not in self.inner.defaults:
                 raise UserError(f"{self.spec.name}: {key} is one for all groups; give it to the optimizer itself")
 
-    def _placed(self, groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """The groups of the inner optimizer, after a place was found for each parameter."""
+    def _place(self, groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The groups of the inner optimizer, with a proxy for each parameter."""
         places = place_parameters(self.spec, [p for group in groups for _, p in group["params"]])
         self._places += places
         self._names += [name for group in groups for name, _ in group["params"]]
@@ -154,10 +154,10 @@ class DTensorAdapter(torch.optim.Optimizer):
         return found
 
     def _follow_replaced(self) -> None:
-        """Find places anew where a library has put other parameters, sharded ones, in place of those that were given.
+        """Renew the proxies if a library has replaced the parameters by sharded ones.
 
         Raises:
-            UserError: they have taken steps; their state would be lost.
+            UserError: the parameters have taken steps, and their state would be lost.
         """
         held = [p for group in self.param_groups for p in group["params"]]
         if len(held) == len(self._places) and all(p is q for p, q in zip(held, self._params, strict=True)):
@@ -167,18 +167,18 @@ class DTensorAdapter(torch.optim.Optimizer):
         names = iter(self._names if len(self._names) == len(held) else [""] * len(held))
         groups = [{"params": [(next(names), p) for p in group["params"]]} for group in self.param_groups]
         self._places, self._names = [], []
-        for inner, placed in zip(self.inner.param_groups, self._placed(groups), strict=True):
+        for inner, placed in zip(self.inner.param_groups, self._place(groups), strict=True):
             inner["params"] = placed["params"]
         self.inner.state.clear()
         self._release()
         self._complete_sums()
 
     def name_parameters(self, names: Sequence[str]) -> None:
-        """What to call the parameters in messages, in the order of the groups."""
+        """Set the parameters' names in messages, in the order of the groups."""
         self._names = list(names)
 
     def _complete_sums(self) -> None:
-        """Tell an optimizer whose statistics are sums over coordinates how to complete them."""
+        """Give the process groups to an optimizer whose statistics are sums over all coordinates."""
         if self.spec.sums_over_ranks:
             parts = [place for place in self._places if isinstance(place, LocalShard)]
             self.inner.sum_over = {place.proxy: place.process_groups() for place in parts}  # pyright: ignore
@@ -224,7 +224,7 @@ class DTensorAdapter(torch.optim.Optimizer):
         moving = [i for i, place in enumerate(self._places) if place.p.grad is not None]
         for i in moving:
             if i not in self._stepped:
-                self._forget(i)  # made by a rehearsal; the optimizer shall make its own from this gradient
+                self._forget(i)  # made by a dummy step; the optimizer creates its own from this gradient
                 self._stepped.add(i)
         self._awake = True
         with self._gathered(moving):
@@ -233,19 +233,19 @@ class DTensorAdapter(torch.optim.Optimizer):
 
     @contextmanager
     def _gathered(self, indices: Sequence[int] | None = None) -> Iterator[None]:
-        """With stand-ins at hand and the settings as schedules left them; what is changed is taken over."""
+        """Gather proxies and copy the settings to the inner optimizer; afterwards copy both back."""
         places = self._places if indices is None else [self._places[i] for i in indices]
         for inner, outer in zip(self.inner.param_groups, self.param_groups, strict=True):
             inner.update(hyper(outer))
         in_rows, others = by_rows(places)
         for place in others:
             place.gather()
-        ways = [gather_rows(alike) for alike in in_rows]
+        exchanges = [gather_rows(alike) for alike in in_rows]
         try:
             yield
         finally:
-            for alike, way in zip(in_rows, ways, strict=True):
-                scatter_rows(alike, way)
+            for alike, exchange in zip(in_rows, exchanges, strict=True):
+                scatter_rows(alike, exchange)
             for place in others:
                 place.scatter()
         for inner, outer in zip(self.inner.param_groups, self.param_groups, strict=True):
@@ -255,9 +255,9 @@ class DTensorAdapter(torch.optim.Optimizer):
 
     @property
     def state(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """State of each parameter, with DTensors where the parameter is one; of a parameter owned elsewhere, nothing.
+        """State of each parameter, with DTensors where the parameter is one; empty where another rank owns it.
 
-        It is empty before the first step, and made anew at each look: change tensors in it, not the dict.
+        It is empty before the first step, and created at each access: change tensors in it, not the dict.
         """
         found: dict[Tensor, Any] = defaultdict(dict)
         if self._awake:
@@ -268,7 +268,7 @@ class DTensorAdapter(torch.optim.Optimizer):
 
     @state.setter
     def state(self, _: Any) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Set by torch's constructor, which finds nothing to keep."""
+        """Ignored: torch's constructor sets it."""
 
     def _forget(self, i: int) -> None:
         proxy = self._places[i].proxy
@@ -276,17 +276,17 @@ class DTensorAdapter(torch.optim.Optimizer):
             self.inner.state.pop(proxy, None)
 
     def _complete(self) -> None:
-        """Give the parameters that have taken no step a state of the right form, as ranks and checkpoints need it."""
-        states.rehearse(self.inner, [place for i, place in enumerate(self._places) if i not in self._stepped])
+        """Create state for parameters that have taken no step: ranks and checkpoints need its shapes."""
+        states.make_state(self.inner, [place for i, place in enumerate(self._places) if i not in self._stepped])
         for inner, outer in zip(self.inner.param_groups, self.param_groups, strict=True):
             for key, value in hyper(inner).items():
                 outer.setdefault(key, value)
 
     def state_dict(self) -> dict[str, Any]:
-        """As torch's, with DTensors for what is sharded. Collective where parameters are owned.
+        """As torch's, with DTensors for sharded state. Collective where parameters are owned.
 
-        Besides, each group says in `made_by` whose it is, and in `unstepped` which of its parameters have taken no
-        step: their state has the right form and no meaning.
+        Each group has the optimizer's name in `made_by`, and in `unstepped` the indices of parameters that have taken
+        no step: their state has the right shape and no meaning.
         """
         self._follow_replaced()
         self._awake = True
@@ -307,10 +307,10 @@ class DTensorAdapter(torch.optim.Optimizer):
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore state and every hyper-parameter, from any layout; how to compute (foreach, ...) stays as built.
+        """Restore state and hyper-parameters, from any layout; the implementation (foreach, ...) stays.
 
         Raises:
-            UserError: saved by another optimizer or from another model; nothing has changed then.
+            UserError: saved by another optimizer or from another model; nothing was changed.
         """
         self._follow_replaced()
         for hook in self._optimizer_load_state_dict_pre_hooks.values():
@@ -340,5 +340,5 @@ class DTensorAdapter(torch.optim.Optimizer):
 
 
 def _without_patches(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """An optimizer's attributes, without the step that schedulers put over its own."""
+    """An optimizer's attributes, without the `step` that schedulers replace."""
     return {key: value for key, value in vars(optimizer).items() if key != "step"}

@@ -15,24 +15,24 @@ from danalab.optim.registry.spec import OptimizerSpec
 
 
 def adapted(spec: OptimizerSpec, params: Iterable[Any], lr: Any, settings: dict[str, Any]) -> torch.optim.Optimizer:
-    """The optimizer of an entry, in a `DTensorAdapter` unless its class can do without.
+    """The optimizer of an entry, in a `DTensorAdapter` unless its class takes DTensors.
 
-    A group's `lr_factor` multiplies the learning rate that it would have.
+    A group's `lr_factor` multiplies its learning rate.
 
     Raises:
-        UserError: see `DTensorAdapter`; or a factor for an optimizer that has one rate for all groups.
+        UserError: see `DTensorAdapter`; or a factor for an optimizer with a single learning rate.
     """
     groups = parameter_groups(spec, spec.name, params)
     factors = [group.pop("lr_factor", 1.0) for group in groups]
     if spec.one_rate and len(set(factors)) > 1:
         raise UserError(
-            f"{spec.name}: updates all parameters at one learning rate, so that none can have a factor on it; "
-            "leave the factor out, or take another optimizer"
+            f"{spec.name}: has one learning rate for all parameters, so a group cannot have an lr_factor; "
+            "leave it out, or take another optimizer"
         )
     optimizer = _built(spec, groups, lr, settings)
     if any(factor != 1 for factor in factors):
         for group, factor in zip(optimizer.param_groups, factors, strict=True):
-            for rate in ("lr", "peak_lr"):  # the second is what weight decay compares the first with
+            for rate in ("lr", "peak_lr"):  # weight decay compares the two
                 if rate in group:
                     group[rate] = group[rate] * factor
     return optimizer

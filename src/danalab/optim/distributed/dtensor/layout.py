@@ -1,4 +1,4 @@
-"""How DTensors lie on their mesh, as pure arithmetic, and messages from one rank of a mesh to all."""
+"""Arithmetic of DTensor placements, and collectives over all ranks of a mesh."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from torch.distributed.tensor import DTensor
 
 
 def is_whole(p: Any) -> bool:
-    """Whether every rank of a DTensor's mesh has all of it."""
+    """Whether every rank of a DTensor's mesh holds the whole tensor."""
     mesh = p.device_mesh
     return all(placement.is_replicate() or mesh.size(d) == 1 for d, placement in enumerate(p.placements))
 
 
 def cut(whole: Tensor, mesh: DeviceMesh, placements: Sequence[Any]) -> Tensor:
-    """This rank's part of a tensor that is spread like `placements`; a view, no messages.
+    """This rank's shard of a whole tensor under `placements`; a view, without communication.
 
-    Dimensions of the mesh cut in order, but strided ones (FSDP2 over tensor parallelism) after those to their right,
-    whose parts they cut.
+    Mesh dimensions shard in order, but strided ones (FSDP2 over tensor parallelism) after those to their right, whose
+    shards they divide.
     """
     plain = [d for d, placement in enumerate(placements) if not _is_strided(placement)]
     strided = [d for d, placement in reversed(list(enumerate(placements))) if _is_strided(placement)]
@@ -44,7 +44,7 @@ def _is_strided(placement: Any) -> bool:
 
 
 def spread_like(local: Tensor, p: Any) -> DTensor:
-    """A DTensor of this rank's part of something that lies as `p` does."""
+    """A DTensor from this rank's shard, with the placements of `p`."""
     return DTensor.from_local(
         local, p.device_mesh, p.placements, run_check=False, shape=p.shape, stride=_dense(p.shape)
     )
@@ -58,7 +58,7 @@ def _dense(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def coordinate(mesh: DeviceMesh, place: int) -> tuple[int, ...]:
-    """Coordinates of the rank at a place of the flattened mesh."""
+    """Coordinates of a rank, from its index in the flattened mesh."""
     found = []
     for size in reversed(mesh.mesh.shape):
         found.append(place % size)
@@ -67,7 +67,7 @@ def coordinate(mesh: DeviceMesh, place: int) -> tuple[int, ...]:
 
 
 def own_place(mesh: DeviceMesh) -> int:
-    """This rank's place in the flattened mesh."""
+    """This rank's index in the flattened mesh."""
     place = 0
     for d, size in enumerate(mesh.mesh.shape):
         place = place * size + mesh.get_local_rank(d)
@@ -75,10 +75,10 @@ def own_place(mesh: DeviceMesh) -> int:
 
 
 def broadcast_(tensor: Tensor, mesh: DeviceMesh, owner: int) -> Tensor:
-    """Bring the owner's values to all ranks of a mesh, in place; `owner` is a place of the flattened mesh.
+    """Broadcast the owner's values to all ranks of a mesh, in place; `owner` is an index in the flattened mesh.
 
-    Dimension by dimension, so that no process group is needed beyond the mesh's own: first along the last one among
-    the ranks that share the owner's other coordinates, at the end along the first one among all.
+    Dimension by dimension, in the mesh's own process groups: first along the last dimension, among the ranks that share
+    the owner's other coordinates; finally along the first dimension, among all ranks.
     """
     there = coordinate(mesh, owner)
     here = coordinate(mesh, own_place(mesh))
@@ -90,7 +90,7 @@ def broadcast_(tensor: Tensor, mesh: DeviceMesh, owner: int) -> Tensor:
 
 
 def gather_objects(thing: Any, mesh: DeviceMesh) -> list[Any]:
-    """What each rank of a mesh has, in the order of the flattened mesh, on all of them."""
+    """The object of each rank of a mesh, in the order of the flattened mesh, on all ranks. Collective."""
     things = [thing]
     for d in reversed(range(mesh.ndim)):
         gathered: list[Any] = [None] * mesh.size(d)
@@ -100,6 +100,6 @@ def gather_objects(thing: Any, mesh: DeviceMesh) -> list[Any]:
 
 
 def whole_of(value: Tensor) -> Tensor:
-    """A tensor with all its values on this rank. Collective for a DTensor that is spread."""
+    """The whole tensor on this rank. Collective for a sharded DTensor."""
     full = getattr(value, "full_tensor", None)
     return torch.as_tensor(full() if full is not None else value).detach()

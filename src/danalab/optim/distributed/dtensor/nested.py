@@ -1,4 +1,4 @@
-"""State of library optimizers: tensors, plain values, and lists or dicts of these."""
+"""Nested optimizer state: tensors, plain values, and lists or dicts of these."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 class Outline:
-    """A tensor's form without its values."""
+    """Shape and dtype of a tensor."""
 
     def __init__(self, tensor: Tensor):
         self.shape, self.dtype = tuple(tensor.shape), tensor.dtype
@@ -20,7 +20,7 @@ class Outline:
 
 
 def map_leaves(value: Any, change: Callable[[Any], Any]) -> Any:
-    """`value` with every leaf (all but lists, tuples and dicts) changed."""
+    """`value` with `change` applied to every leaf (all but lists, tuples and dicts)."""
     if isinstance(value, dict):
         return {key: map_leaves(item, change) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -29,14 +29,14 @@ def map_leaves(value: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def as_tensors(value: Any) -> Any:
-    """`value` with floats as 0-dim float64 tensors: libraries keep some values as a tensor or a float, as it comes."""
+    """`value` with floats as 0-dim float64 tensors: some libraries keep a value as either."""
     return map_leaves(value, lambda leaf: torch.tensor(leaf, dtype=torch.float64) if type(leaf) is float else leaf)
 
 
 def as_kept(value: Any, example: Any) -> Any:
-    """`value` in the dtypes of `example`, of the same structure: the state of a run may have been kept in others.
+    """`value` in the dtypes of `example`: the state of a run may have been saved in others.
 
-    0-dim tensors become floats where the example has floats, and are left as they are otherwise: they are clocks.
+    0-dim tensors become floats where the example has floats; others are step counts and keep their dtype.
     """
     if isinstance(value, dict):
         known = example if isinstance(example, dict) else {}
@@ -54,7 +54,7 @@ def as_kept(value: Any, example: Any) -> Any:
 
 
 def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """(path, leaf) of all leaves; an empty container has none."""
+    """(path, leaf) of all leaves."""
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, (list, tuple)) else None
     if items is None:
         yield path, value

@@ -1,8 +1,8 @@
-"""Where a parameter is when an optimizer of plain tensors steps: stand-ins for DTensors, and what becomes of state.
+"""Proxies on which an optimizer of plain tensors steps in place of DTensor parameters.
 
-plain tensor                    itself
-DTensor, element-wise rule      its local part (an alias); state lies as the parameter does
-DTensor, other rules            the whole of it, on one rank that owns it, for the length of the step
+plain tensor                    the tensor itself
+DTensor, element-wise rule      its local shard (an alias); state is sharded like the parameter
+DTensor, other rules            the whole tensor on one rank that owns it, gathered for each step
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from danalab.optim.registry.spec import OptimizerSpec
 
 
 class Plain:
-    """A plain tensor, on every rank that has it."""
+    """A plain tensor, which is its own proxy; and the interface of the other placements."""
 
     def __init__(self, p: Any):
         self.p = p
         self.proxy: Tensor | None = p
 
     def gather(self) -> None:
-        """Make the stand-in ready for a step: its value and its gradient."""
+        """Set value and gradient of the proxy before a step."""
 
     def scatter(self) -> None:
-        """Take over what the step has changed."""
+        """Write the proxy's new value to the parameter."""
 
     def to_global(self, leaf: Any) -> Any:
-        """A leaf of the optimizer's state as the world sees it."""
+        """A leaf of the proxy's state as state of the parameter."""
         return leaf
 
     def to_local(self, leaf: Any) -> Any:
-        """A leaf of a state_dict as this rank's optimizer keeps it, a copy."""
+        """A leaf of a state_dict as state of the proxy, copied."""
         if not isinstance(leaf, Tensor):
             return leaf
         from danalab.optim.distributed.dtensor.layout import whole_of
@@ -49,12 +49,12 @@ class Plain:
 
     @property
     def shape(self) -> Any:
-        """Shape of the stand-in, which may have no values between steps."""
+        """Shape of the proxy during a step."""
         return self.p.shape
 
 
 class LocalShard(Plain):
-    """The local part of a DTensor, for rules that take each coordinate by itself."""
+    """The local shard of a DTensor, for element-wise rules."""
 
     def __init__(self, p: Any):
         self.p = p
@@ -71,10 +71,10 @@ class LocalShard(Plain):
         self.proxy.grad = None  # pyright: ignore[reportOptionalMemberAccess]
 
     def process_groups(self) -> tuple[Any, ...]:
-        """Groups of ranks over which, one after another, a sum over this part becomes one over the parameter."""
+        """Groups over which a sum over the shard is reduced to a sum over the parameter, one after another."""
         mesh = self.p.device_mesh
-        cutting = [d for d, placement in enumerate(self.p.placements) if not placement.is_replicate()]
-        return tuple(mesh.get_group(d) for d in cutting if mesh.size(d) > 1)
+        sharded = [d for d, placement in enumerate(self.p.placements) if not placement.is_replicate()]
+        return tuple(mesh.get_group(d) for d in sharded if mesh.size(d) > 1)
 
     def to_global(self, leaf: Any) -> Any:
         from danalab.optim.distributed.dtensor.layout import spread_like
@@ -101,10 +101,7 @@ class LocalShard(Plain):
 
 
 class OwnedFull(Plain):
-    """The whole of a DTensor, on its owner; on other ranks there is no stand-in.
-
-    Between steps the stand-in has no values: these are where the parameter is, in shards.
-    """
+    """The whole DTensor, on its owner; other ranks have no proxy. Between steps the proxy has no values."""
 
     def __init__(self, p: Any, owner: int):
         from danalab.optim.distributed.dtensor.layout import own_place
@@ -142,18 +139,18 @@ class OwnedFull(Plain):
 
     @property
     def is_cut_by_rows(self) -> bool:
-        """Whether each rank has rows of it, as FSDP2 alone does, so that `RowExchange` can carry it."""
+        """Whether it is sharded by rows, as by FSDP2 alone, so that `RowExchange` applies."""
         kind = type(self.p.placements[0]).__name__
         return self.mesh.ndim == 1 and kind == "Shard" and self.p.placements[0].dim == 0
 
     def release(self) -> None:
-        """Let go of the values."""
+        """Free the values."""
         if self.proxy is not None:
             self.proxy.grad = None
             self.proxy.data = self.proxy.data.new_empty(0)
 
     def to_global(self, leaf: Any) -> Any:
-        """A DTensor of what the owner has and the others know the form of. Collective."""
+        """A DTensor from the owner's tensor and the other ranks' outline of it. Collective."""
         from torch.distributed.tensor import DTensor, Replicate, Shard
 
         from danalab.optim.distributed.dtensor.layout import broadcast_, cut, spread_like
@@ -181,39 +178,39 @@ class OwnedFull(Plain):
 
 
 def gather_rows(places: Sequence[OwnedFull]) -> Any:
-    """`gather` for owned parameters on one mesh, cut by rows, of one dtype; all with gradients or none. Collective.
+    """`gather` for owned parameters sharded by rows on one mesh, of one dtype, all with gradients or none. Collective.
 
     Returns:
-        The way that they came.
+        The exchange, for `scatter_rows`.
     """
     from danalab.optim.distributed.dtensor.rows import RowExchange
 
-    way = RowExchange([place.p.shape for place in places], [place.owner for place in places], places[0].mesh)
-    values = way.to_owners([local(place.p.detach()) for place in places])
+    exchange = RowExchange([place.p.shape for place in places], [place.owner for place in places], places[0].mesh)
+    values = exchange.to_owners([local(place.p.detach()) for place in places])
     with_grads = places[0].p.grad is not None
-    grads = way.to_owners([local_gradient(place.p.grad, place.p) for place in places]) if with_grads else {}
-    for i in way.mine:
+    grads = exchange.to_owners([local_gradient(place.p.grad, place.p) for place in places]) if with_grads else {}
+    for i in exchange.mine:
         proxy = places[i].proxy
         assert proxy is not None
         proxy.data, proxy.grad = values[i], grads.get(i)
-    return way
+    return exchange
 
 
-def scatter_rows(places: Sequence[OwnedFull], way: Any) -> None:
-    """`scatter` for what `gather_rows` brought. Collective."""
-    values = {i: places[i].proxy.data for i in way.mine}  # pyright: ignore[reportOptionalMemberAccess]
+def scatter_rows(places: Sequence[OwnedFull], exchange: Any) -> None:
+    """`scatter` after `gather_rows`. Collective."""
+    values = {i: places[i].proxy.data for i in exchange.mine}  # pyright: ignore[reportOptionalMemberAccess]
     parts = [local(place.p.detach()) for place in places]
-    for part, new in zip(parts, way.from_owners(values, parts[0]), strict=True):
+    for part, new in zip(parts, exchange.from_owners(values, parts[0]), strict=True):
         part.copy_(new)
     for place in places:
         place.release()
 
 
 def place_parameters(spec: OptimizerSpec, params: Sequence[Any]) -> list[Plain]:
-    """A place for each parameter; ownership is balanced over the ranks of each mesh.
+    """The placement of each parameter; ownership is balanced over the ranks of each mesh.
 
     Raises:
-        UserError: sharded parameters that the optimizer cannot be exact on.
+        UserError: the optimizer is not exact on sharded parameters.
     """
     found: list[Plain | None] = [None] * len(params)
     owned: dict[Any, list[int]] = {}
@@ -236,7 +233,7 @@ def place_parameters(spec: OptimizerSpec, params: Sequence[Any]) -> list[Plain]:
 
 
 def by_rows(places: Sequence[Plain]) -> tuple[list[list[OwnedFull]], list[Plain]]:
-    """OwnedFull parameters that can travel together, in lists; and all other places."""
+    """Lists of owned parameters that can be exchanged together, and all other placements."""
     alike: dict[Any, list[OwnedFull]] = {}
     others: list[Plain] = []
     for place in places:
@@ -249,7 +246,7 @@ def by_rows(places: Sequence[Plain]) -> tuple[list[list[OwnedFull]], list[Plain]
 
 
 def _cost(shape: Sequence[int]) -> float:
-    """About what updating a whole parameter costs: memory, and products of a matrix with preconditioners."""
+    """Approximate cost of updating a whole parameter: memory, and products with preconditioners."""
     numel = 1.0
     for length in shape:
         numel *= length

@@ -1,4 +1,4 @@
-"""Rows of many tensors to the owner of each, and back: one all-to-all each way, and no more is sent than is used."""
+"""Exchange of row shards: gathers many tensors at their owners by one all-to-all, and scatters them by another."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 
 class RowExchange:
-    """The way between shards along the first dimension and owners; all ranks build it with the same arguments.
+    """Exchange between shards along the first dimension and owners; all ranks build it with the same arguments.
 
     Args:
         shapes: of the whole tensors.
@@ -28,7 +28,7 @@ class RowExchange:
         self._ranks = range(ranks)
         belongs = [[i for i, owner in enumerate(owners) if owner == r] for r in self._ranks]
         self.mine = belongs[self._rank]
-        """Places of the tensors that this rank owns."""
+        """Indices of the tensors that this rank owns."""
         self._order = [i for part in belongs for i in part]
         self._out = [sum(self._size(i, self._rank) for i in part) for part in belongs]
         self._in = [sum(self._size(i, r) for i in self.mine) for r in self._ranks]
@@ -37,7 +37,7 @@ class RowExchange:
         return self._rows[i][rank] * self._columns[i]
 
     def to_owners(self, parts: Sequence[Tensor]) -> dict[int, Tensor]:
-        """The whole tensors that this rank owns, by place, from this rank's rows of all; all of one dtype."""
+        """Index -> whole tensor that this rank owns, from each rank's rows; all tensors have one dtype."""
         sent = torch.cat([parts[i].reshape(-1) for i in self._order])
         received = sent.new_empty(sum(self._in))
         dist.all_to_all_single(received, sent, self._in, self._out, group=self._group)
@@ -49,10 +49,10 @@ class RowExchange:
         return {i: torch.cat(each).view(self._shapes[i]) for i, each in found.items()}
 
     def from_owners(self, wholes: dict[int, Tensor], like: Tensor) -> list[Tensor]:
-        """This rank's rows of all tensors, from the whole ones that each rank owns.
+        """This rank's rows of all tensors, from the owners' whole tensors.
 
         Args:
-            like: of the dtype and device, for ranks that own nothing.
+            like: has the dtype and device, for ranks that own nothing.
         """
         rows = [wholes[i].reshape(self._shapes[i][0], -1).split(self._rows[i]) for i in self.mine]
         pieces = [each[r].reshape(-1) for r in self._ranks for each in rows]
@@ -64,6 +64,6 @@ class RowExchange:
 
 
 def rows_of(rows: int, rank: int, ranks: int) -> int:
-    """Rows that `Shard(0)` gives a rank: equal chunks, the last ones shorter or empty."""
+    """Number of rows of a rank under `Shard(0)`: equal chunks, the last ones shorter or empty."""
     chunk = -(-rows // ranks)
     return min(max(rows - rank * chunk, 0), chunk)

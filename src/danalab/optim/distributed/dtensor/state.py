@@ -1,6 +1,6 @@
 """State of an optimizer that steps on proxies, in the form that users and checkpoints see: by parameters.
 
-State that no step has made yet has the form that a dummy step gives it (`rehearse`).
+State that no step has made yet has the form that a dummy step gives it (`make_state`).
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from danalab.optim.distributed.dtensor.nested import as_tensors, leaves, map_lea
 from danalab.optim.distributed.dtensor.placement import OwnedFull, Plain
 
 HOW = ("foreach", "fused", "capturable", "differentiable")
-"""Group keys that say how to compute, not what: a checkpoint does not change them."""
+"""Group keys that choose the implementation; loading a checkpoint does not change them."""
 
 NOTES = ("unstepped", "made_by")
 """Group keys of a state_dict that are not settings."""
 
 
 def own_state(inner: torch.optim.Optimizer, place: Plain) -> dict[str, Any]:
-    """What the optimizer keeps on this rank for a place; {} where it keeps nothing."""
+    """The state on this rank of a placement's proxy; {} without one."""
     if place.proxy is None or place.proxy not in inner.state:
         return {}
     return dict(inner.state[place.proxy])
 
 
 def to_global(inner: torch.optim.Optimizer, places: Sequence[Plain]) -> dict[int, Any]:
-    """Number of a place -> its state, with DTensors for what is sharded. Collective where parameters are owned."""
+    """Index of a parameter -> its state, with DTensors where sharded. Collective where parameters are owned."""
     found: dict[int, Any] = {}
     of_owned = _outlines(inner, places)
     for i, place in enumerate(places):
@@ -46,7 +46,7 @@ def to_global(inner: torch.optim.Optimizer, places: Sequence[Plain]) -> dict[int
 
 
 def forms(inner: torch.optim.Optimizer, places: Sequence[Plain]) -> list[Any]:
-    """Outline of each place's state in a state_dict. Collective where parameters are owned."""
+    """Outline of each parameter's state in a state_dict. Collective where parameters are owned."""
     of_owned = _outlines(inner, places)
     found = []
     for i, place in enumerate(places):
@@ -58,7 +58,7 @@ def forms(inner: torch.optim.Optimizer, places: Sequence[Plain]) -> list[Any]:
 
 
 def _outlines(inner: torch.optim.Optimizer, places: Sequence[Plain]) -> dict[int, Any]:
-    """Forms of the states of owned parameters, from their owners. Collective."""
+    """Outlines of the states of owned parameters, from their owners. Collective."""
     meshes = {place.mesh: None for place in places if isinstance(place, OwnedFull)}
     found: dict[int, Any] = {}
     for mesh in meshes:
@@ -75,11 +75,11 @@ def _outlines(inner: torch.optim.Optimizer, places: Sequence[Plain]) -> dict[int
 
 
 @torch.no_grad()
-def rehearse(inner: torch.optim.Optimizer, places: Sequence[Plain]) -> None:
-    """Let the optimizer make state for parameters that have none, by a step on ones, one after another.
+def make_state(inner: torch.optim.Optimizer, places: Sequence[Plain]) -> None:
+    """Create state for parameters without any, by a dummy step on ones, one parameter after another.
 
-    Parameters, gradients and settings are as before afterwards. The new state is zero, and so are settings that the
-    optimizer adds at its first step.
+    Parameters, gradients and settings do not change. The new state is zero, and so are settings that the optimizer adds
+    at its first step.
     """
     waiting = [place for place in places if place.proxy is not None and not inner.state.get(place.proxy)]
     if not waiting:
@@ -94,14 +94,14 @@ def rehearse(inner: torch.optim.Optimizer, places: Sequence[Plain]) -> None:
             q = place.proxy
             assert q is not None
             data = q.data
-            # Ones: with zeros, some keep a number in place of a tensor.
+            # Ones: with zeros, some optimizers keep a number in place of a tensor.
             q.data = torch.ones(place.shape, dtype=q.dtype, device=q.device)
             q.grad = torch.ones_like(q)
             for group in inner.param_groups:
                 group["lr"] = torch.zeros_like(group["lr"]) if isinstance(group["lr"], Tensor) else 0.0
             try:
                 inner.step()
-                inner.state[q] = map_leaves(dict(inner.state[q]), _zero)  # which for many is where they begin
+                inner.state[q] = map_leaves(dict(inner.state[q]), _zero)  # the initial state of many optimizers
             finally:
                 q.data, q.grad = data, None
                 for group, settings in zip(inner.param_groups, before, strict=True):
@@ -124,10 +124,10 @@ def _zero(value: Any) -> Any:
 
 
 def check_loadable(optimizer: Any, saved: Any) -> Mapping[str, Any]:
-    """Refuse a state_dict of another optimizer or another model; see `DTensorAdapter.load_state_dict`.
+    """Check that a state_dict belongs to this optimizer and model; see `DTensorAdapter.load_state_dict`.
 
     Raises:
-        UserError: names the first thing that does not fit.
+        UserError: it does not; names the first difference.
     """
     owner = optimizer.spec.name
     if not isinstance(saved, Mapping) or not {"state", "param_groups"} <= set(saved):
@@ -166,7 +166,7 @@ def check_loadable(optimizer: Any, saved: Any) -> Mapping[str, Any]:
 
 
 def waits(saved: Mapping[str, Any], group: Mapping[str, Any], k: int) -> bool:
-    """Whether parameter k of a group of a state_dict had taken no step; by its state, where nothing else says so."""
+    """Whether parameter k of a group of a state_dict had taken no step; without "unstepped", by its state."""
     if "unstepped" in group:
         return k in group["unstepped"]
     return not saved["state"].get(group["params"][k])

@@ -1,4 +1,4 @@
-"""ZeRO-2: replicated parameters, sharded optimizer. `DistributedMuonAdamW` is all that a trainer needs."""
+"""ZeRO-2: replicated parameters with a sharded optimizer, `DistributedMuonAdamW`."""
 
 from danalab.optim.distributed.zero.optimizer import DistributedMuonAdamW
 

@@ -20,24 +20,21 @@ from danalab.optim.distributed.zero.layout import Bucket, Piece
 
 
 class BucketTraffic:
-    """A bucket on this rank: its gradients under way, the averaged ones of its own pieces, its parameters under way.
-
-    All ranks call the same methods in the same order.
-    """
+    """Communication of one bucket. All ranks call the same methods in the same order."""
 
     def __init__(self, bucket: Bucket, params: list[Tensor], names: list[str], group: Any, rank: int, ranks: int):
         self.bucket, self.params, self.names = bucket, params, names
         self.group, self.rank, self.ranks = group, rank, ranks
         self.own = [piece for piece in bucket.pieces if piece.owner == rank]
         self.grads: dict[Piece, Tensor | None] | None = None
-        """Averaged gradient of each own piece (None: no rank had one); None before any was reduced."""
+        """Averaged gradient of each own piece (None: no rank had one); None before the first reduction."""
         self._arrived: set[int] = set()
         self._reducing: tuple[Any, Tensor, Tensor, set[int]] | None = None
         self._gathering: tuple[Any, Tensor, Tensor] | None = None
 
     @property
     def is_reducing(self) -> bool:
-        """Whether gradients are under way."""
+        """Whether gradients are being reduced."""
         return self._reducing is not None
 
     @property
@@ -46,16 +43,16 @@ class BucketTraffic:
         return any(self.params[i].grad is not None for i in self.bucket.parameters)
 
     def arrived(self, parameter: int) -> None:
-        """Note that this backward pass is done with a parameter."""
+        """Record that a parameter's gradient is complete in this backward pass."""
         self._arrived.add(parameter)
 
     @property
     def complete(self) -> bool:
-        """Whether this backward pass is done with all parameters."""
+        """Whether all parameters' gradients are complete in this backward pass."""
         return all(i in self._arrived for i in self.bucket.parameters if self.params[i].requires_grad)
 
     def launch_reduce(self) -> None:
-        """Send all gradients on their way and free them.
+        """Start the reduction of all gradients and free them.
 
         Raises:
             UserError: a sparse gradient.
@@ -84,7 +81,7 @@ class BucketTraffic:
         self._reducing = (work, sent, received, present)
 
     def finish_reduce(self) -> None:
-        """Wait for the gradients under way; those of own pieces are averages over all ranks then."""
+        """Wait for the reduction; gradients of own pieces are averages over all ranks afterwards."""
         if self._reducing is None:
             return
         work, _, received, present = self._reducing
@@ -92,7 +89,7 @@ class BucketTraffic:
         work.wait()
         averages: dict[Piece, Tensor | None] = {}
         for piece in self.own:
-            # Where this rank had a gradient nobody need look at the flag, which would wait for the device.
+            # The flag, which waits for the device, is only needed where this rank had no gradient.
             if piece.parameter in present or bool(received[piece.flag] != 0):
                 averages[piece] = self._shaped(received[piece.offset : piece.flag].div_(self.ranks), piece)
             else:
@@ -100,7 +97,7 @@ class BucketTraffic:
         self._add(averages)
 
     def launch_gather(self) -> None:
-        """Send the updated own pieces on their way."""
+        """Start the all-gather of updated pieces."""
         if self.ranks == 1:
             return
         first = self.params[self.bucket.parameters[0]]
@@ -112,7 +109,7 @@ class BucketTraffic:
         self._gathering = (work, chunk, everything.view(self.ranks, self.bucket.chunk))
 
     def finish_gather(self) -> None:
-        """Wait for the others' pieces and write them into the parameters."""
+        """Wait for the other ranks' pieces and write them into the parameters."""
         if self._gathering is None:
             return
         work, _, everything = self._gathering
@@ -219,7 +216,7 @@ class SharedGradients:
                 each.launch_reduce()
 
     def finish(self) -> None:
-        """Wait for all that is under way."""
+        """Wait for all reductions."""
         for traffic in self._traffic:
             traffic.finish_reduce()
 
@@ -230,7 +227,7 @@ class SharedGradients:
         self._next = None
 
     def owned(self) -> Iterator[tuple[Piece, Tensor]]:
-        """The averaged gradients of this rank's pieces, of those that have one."""
+        """The averaged gradients of this rank's pieces that have one."""
         for traffic in self._traffic:
             for piece, g in (traffic.grads or {}).items():
                 if g is not None:
@@ -251,7 +248,7 @@ class SharedGradients:
         return squares.sqrt().float()
 
     def scale(self, factor: Tensor) -> None:
-        """Multiply them by a 0-dim tensor."""
+        """Multiply the averaged gradients by a 0-dim tensor."""
         for _, g in self.owned():
             g.mul_(factor.to(g.dtype))
 

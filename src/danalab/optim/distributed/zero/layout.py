@@ -1,9 +1,8 @@
-"""Who owns what, and how it travels: a pure function of shapes and the number of ranks.
+"""Ownership of parameters and the layout of buckets: a pure function of shapes and the number of ranks.
 
 A piece is a part of a parameter with one owner: a whole matrix or small parameter, or an equal slice of a large
-element-wise one. Pieces travel in buckets: for each rank a chunk of the same length that holds its pieces one after
-another, so that one reduce-scatter brings every rank the gradients that it owns, and one all-gather brings back the
-parameters.
+element-wise one. A bucket has a chunk of equal length for each rank, with the rank's pieces one after another, so that
+one reduce-scatter sends every rank the gradients of its pieces, and one all-gather returns the parameters.
 """
 
 from __future__ import annotations
@@ -16,32 +15,32 @@ from typing import Any
 from danalab.optim.distributed.balance import owners
 
 ALIGNMENT = 64
-"""Slices begin at multiples of this [elements], so that vector instructions meet the same elements however many ranks
-there are, and results are the same to the last bit."""
+"""Slices begin at multiples of this [elements], so that vector instructions process the same elements for any number of
+ranks, and results are bitwise equal."""
 
 SMALL = 4096
-"""Elements below which a parameter isn't worth slicing."""
+"""Parameters with fewer elements are not sliced."""
 
 MOST_PADDING = 1.2
-"""Length of a bucket over its content from which on it goes on growing."""
+"""Ratio of a bucket's padded length to its content above which it is not closed."""
 
 
 @dataclass(frozen=True)
 class Content:
-    """What the layout has to know of a parameter."""
+    """The layout's view of a parameter."""
 
     numel: int
     cost: float
-    """Of updating it, in any unit."""
+    """Of its update, in any unit."""
     sliceable: bool
-    """Its coordinates can be updated apart from one another."""
+    """Whether it is updated element by element."""
     key: Any = None
-    """Only parameters of equal key share a bucket (dtype and device)."""
+    """Only parameters with equal keys (dtype and device) share a bucket."""
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Elements start..stop of a parameter, flattened; the first element of its owner's chunk where they travel."""
+    """Elements start..stop of a flattened parameter, and their offset in the owner's chunk."""
 
     parameter: int
     start: int
@@ -55,13 +54,13 @@ class Piece:
 
     @property
     def flag(self) -> int:
-        """Place in the chunk that tells whether the parameter had a gradient."""
+        """Offset in the chunk of the flag that the parameter has a gradient."""
         return self.offset + self.numel
 
 
 @dataclass(frozen=True)
 class Bucket:
-    """Pieces that travel together, in chunks of `chunk` elements."""
+    """Pieces that are sent together, in chunks of `chunk` elements."""
 
     pieces: tuple[Piece, ...]
     chunk: int
@@ -69,10 +68,10 @@ class Bucket:
 
 
 def plan(contents: Sequence[Content], ranks: int, bucket_elements: int) -> list[Bucket]:
-    """Buckets for all parameters, in the order in which a backward pass finishes them: the last first.
+    """Buckets for all parameters, in the order in which a backward pass completes them: last parameters first.
 
     Args:
-        bucket_elements: a bucket is closed at this size, unless its chunks are still too uneven.
+        bucket_elements: a bucket is closed at this size, unless its chunks are too uneven.
     """
     sliced = [c.sliceable and c.numel >= SMALL and ranks > 1 for c in contents]
     owner = iter(owners([c.cost for c, s in zip(contents, sliced, strict=True) if not s], ranks))
@@ -97,7 +96,7 @@ def plan(contents: Sequence[Content], ranks: int, bucket_elements: int) -> list[
         if not groups[-1]:
             groups.pop()
         elif len(groups) > 1 and _padding(groups[-1], parts, ranks) > MOST_PADDING:
-            leftover = groups.pop()  # a few would travel mostly as padding
+            leftover = groups.pop()  # a few parameters would be mostly padding
             groups[-1] += leftover
         buckets += [_bucket(group, parts, ranks) for group in groups]
     return buckets
@@ -108,7 +107,7 @@ def _content(group: list[int], contents: Sequence[Content]) -> int:
 
 
 def _padding(group: list[int], parts: list[list[tuple[int, int, int]]], ranks: int) -> float:
-    """Length of the padded bucket over its content."""
+    """Padded length of a bucket over its content."""
     loads = [0] * ranks
     for i in group:
         for start, stop, owner in parts[i]:

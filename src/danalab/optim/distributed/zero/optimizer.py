@@ -1,11 +1,11 @@
-"""ZeRO-2 for every optimizer of the registry that takes each parameter by itself.
+"""ZeRO-2 for every optimizer of the registry that updates each parameter independently.
 
-Parameters are replicated. Each rank owns slices of what is updated element by element and the rest whole, keeps the
-optimizer's state for these alone, and updates these alone:
+Parameters are replicated. Each rank owns slices of element-wise parameters and some of the others whole, and keeps
+state and computes updates only for these:
 
-    reduce-scatter of gradients, bucket by bucket  ->  step on what is owned  ->  all-gather of parameters
+    reduce-scatter of gradients, bucket by bucket  ->  step on own pieces  ->  all-gather of parameters
 
-While one bucket is updated, the gradients of the next ones and the parameters of the last ones are under way.
+While a bucket is updated, gradients of later buckets and parameters of earlier ones are being sent.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from danalab.optim.registry import optimizer_spec
 
 
 class DistributedMuonAdamW(torch.optim.Optimizer):
-    """An optimizer whose state and work are shared out among ranks; do not wrap the model in DDP.
+    """An optimizer whose state and updates are sharded over ranks; do not wrap the model in DDP.
 
-    Gradients are averaged over ranks here. Every rank must build it with the same parameters and run the same backward
-    passes; a parameter that has a gradient on some ranks only counts as zero on the others. Any number and shape of
-    matrices, any number of ranks; one process without torch.distributed is a world of one. On equal averaged gradients
-    results are the same to the last bit for any number of ranks.
+    It averages gradients over ranks. Every rank must build it with the same parameters and run the same backward
+    passes; a gradient that some ranks lack counts as zero there. Any number and shape of matrices, any number of ranks;
+    without torch.distributed there is one. For equal averaged gradients the results are bitwise equal for any number of
+    ranks.
 
         optimizer = DistributedMuonAdamW(model, lr=1e-3, optimizer="d-muon")
         loss.backward();  optimizer.clip_grad_norm_(0.5);  optimizer.step();  optimizer.zero_grad()
@@ -53,15 +53,15 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
     Args:
         model_or_params: a model, parameters, named parameters or groups, as for the optimizer alone.
         lr: peak learning rate.
-        optimizer: any of the registry, but those that couple all parameters (`danalab.optim.distributed.why_not`).
+        optimizer: any of the registry that supports it (`danalab.optim.distributed.why_not`).
         process_group: ranks that hold replicas; None: all.
-        bucket_mib: gradients that travel together [MiB].
-        overlap: send gradients already during the backward pass, and free each at once. `p.grad` is gone afterwards, so
-            clip with `clip_grad_norm_` of this class. With gradient accumulation, wrap all backward passes but the last
-            in `no_sync()`, or leave it: every pass is then reduced, and only shards accumulate.
+        bucket_mib: size of a bucket [MiB].
+        overlap: send and free gradients during the backward pass. `p.grad` is None afterwards, so clip with
+            `clip_grad_norm_` of this class. With gradient accumulation, all backward passes but the last may be in
+            `no_sync()`; otherwise every pass is reduced, and only shards accumulate.
         settings: hyper-parameters of the optimizer.
     Raises:
-        UserError: an optimizer that cannot be sharded like this, sharded (DTensor) parameters, or see the optimizer.
+        UserError: an optimizer without support for ZeRO, DTensor parameters, or see the optimizer.
     Source: Rajbhandari et al. 2020, arXiv 1910.02054 (ZeRO).
     """
 
@@ -102,14 +102,14 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
             {**hyper(inner), "params": as_given(group["params"])}
             for group, inner in zip(groups, self._inner.param_groups, strict=True)
         ]
-        known = self._inner.param_groups[0]  # torch would give every group the defaults that it lacks
+        known = self._inner.param_groups[0]  # torch would add all defaults to every group
         super().__init__(outer, {key: value for key, value in self._inner.defaults.items() if key in known})
         self._built = True
         for p in self._params:
-            self.state[p] = {}  # not empty as a whole: checkpoint helpers make no rehearsal step, which is collective
+            self.state[p] = {}  # not empty: checkpoint helpers would take a dummy step, which is collective
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Only at construction: who owns what is settled then.
+        """Only at construction, which assigns ownership.
 
         Raises:
             UserError: always, later.
@@ -122,12 +122,12 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Within, backward passes add to `p.grad` and send nothing; only matters with `overlap`."""
+        """Within, backward passes accumulate in `p.grad` and send nothing; only needed with `overlap`."""
         with self._gradients.held():
             yield
 
     def sync_gradients(self) -> None:
-        """Average all gradients over ranks, now; `p.grad` is None afterwards. `step` does it where it wasn't done."""
+        """Average all gradients over ranks; `p.grad` is None afterwards. `step` calls it if needed."""
         self._gradients.launch()
         self._gradients.finish()
 
@@ -145,7 +145,7 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
         self._gradients.scale(factor)
 
     def clip_grad_norm_(self, max_norm: float) -> Tensor:
-        """Scale the averaged gradient down to `max_norm` where it is longer; returns its norm before."""
+        """Scale the averaged gradient to a norm of at most `max_norm`; returns the norm before."""
         norm = self.grad_norm()
         self.scale_gradients(torch.clamp(max_norm / (norm + 1e-6), max=1.0))
         return norm
@@ -161,9 +161,7 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
     def step(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, closure: Callable[[], Any] | None = None
     ) -> Any:
-        """Average the gradients, update what is owned, and bring everyone's parameters together. Collective.
-
-        Averaged gradients are used up: they are gone afterwards.
+        """Average gradients, update own pieces, and all-gather parameters. Collective. Averaged gradients are dropped.
 
         Args:
             closure: evaluates the model again and returns the loss.
@@ -176,21 +174,21 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
                 loss = closure()
         self._check_addresses()
         self._gradients.launch()
-        with self._settings_shared(), set_dummy_step(self._rehearses()):
+        with self._settings_shared(), set_dummy_step(self._is_dummy_step()):
             if self.spec.in_parts or isinstance(self._inner, RuleOptimizer):
                 for traffic in self._traffic:
                     self._step([traffic])
             else:
-                self._step(self._traffic)  # many libraries count steps by group: all of a step must be one call
+                self._step(self._traffic)  # many libraries count steps by group: one call for each step
         for traffic in self._traffic:
             traffic.finish_gather()
         return loss
 
     def _step(self, part: Sequence[BucketTraffic]) -> None:
-        """Update what is owned of some buckets, and send it on its way."""
+        """Update the own pieces of some buckets and start their all-gather."""
         for traffic in part:
             traffic.finish_reduce()
-            # Parameters without a gradient are left alone: the rest waits for its own bucket.
+            # Pieces without a gradient are not updated: those of other buckets come later.
             for piece, g in (traffic.grads or {}).items():
                 self._owned[piece].grad = g
         self._inner.step()
@@ -200,13 +198,13 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
             traffic.forget()
             traffic.launch_gather()
 
-    def _rehearses(self) -> bool:
-        """Whether this is the step of checkpoint helpers. Where all rates are zero it takes all ranks to tell."""
+    def _is_dummy_step(self) -> bool:
+        """Whether this is the dummy step of checkpoint helpers. Collective if all rates are zero."""
         return has_zero_rate(self.param_groups) and self._gradients.are_zero()
 
     @contextmanager
     def _settings_shared(self) -> Iterator[None]:
-        """Within, the inner optimizer has the settings of the groups; afterwards, these have what it changed."""
+        """Within, the inner optimizer has the settings of the groups; afterwards its changes are copied back."""
         for group, inner in zip(self.param_groups, self._inner.param_groups, strict=True):
             inner.update(hyper(group))
         yield
@@ -214,19 +212,19 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
             group.update(hyper(inner))
 
     def _hessian_is_due(self) -> bool:
-        """Whether the coming step wants an estimate of the Hessian. Collective."""
+        """Whether the next step needs an estimate of the Hessian. Collective."""
         due = [bool(self._inner.hessian_is_due())]
-        if self._ranks > 1:  # by rank 0, which always owns something; a rank that owns nothing would not know
+        if self._ranks > 1:  # by rank 0, which always owns a piece; a rank without pieces does not know
             source = dist.get_global_rank(self._group, 0) if self._group is not None else 0
             dist.broadcast_object_list(due, src=source, group=self._group)
         return due[0]
 
     @torch.no_grad()
     def _update_hessian(self, n_labels: float) -> None:
-        """Take the averaged gradients for those of sampled labels, and use them up. Collective.
+        """Update the Hessian from averaged gradients of sampled labels, and drop these. Collective.
 
         Args:
-            n_labels: sampled labels on all ranks together.
+            n_labels: number of sampled labels on all ranks.
         """
         self.sync_gradients()
         with self._settings_shared():
@@ -240,12 +238,12 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
 
     def __getstate__(self) -> dict[str, Any]:  # pyright: ignore[reportIncompatibleMethodOverride]
         raise UserError(
-            "DistributedMuonAdamW: belongs to a group of processes and can be neither copied nor pickled;"
+            "DistributedMuonAdamW: belongs to a process group and can be neither copied nor pickled;"
             " save and load its state_dict()"
         )
 
     def __getattr__(self, name: str) -> Any:
-        """What some inner optimizers have besides a step."""
+        """Methods that some inner optimizers have."""
         own = {
             "coefficients": lambda group=0: self._inner.coefficients(group),
             "train": partial(self._switch, "train"),
@@ -259,21 +257,21 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
         return own[name]
 
     def _collect_stats(self) -> dict[str, Tensor]:
-        """See the optimizer's own; over what all ranks own. Collective."""
+        """As the optimizer's method, over all ranks. Collective."""
 
         def across(totals: dict[str, Tensor]) -> dict[str, Tensor]:
             found: list[Any] = [{name: float(total) for name, total in totals.items()}]
             if self._ranks > 1:
                 found *= self._ranks
                 dist.all_gather_object(found, found[0], group=self._group)
-            names = dict.fromkeys(name for one in found for name in one)  # a rank that owns nothing has no totals
+            names = dict.fromkeys(name for one in found for name in one)  # a rank without pieces has no totals
             return {name: torch.tensor(sum(one.get(name, 0.0) for one in found), dtype=torch.float64) for name in names}
 
         return collect(self._inner, across)
 
     @torch.no_grad()
     def _switch(self, name: str) -> None:
-        """Between weights to train and weights to evaluate, each rank what it owns. Collective."""
+        """Switch between training and evaluation weights, each rank its own pieces. Collective."""
         with self._settings_shared():
             getattr(self._inner, name)()
         for traffic in self._traffic:
@@ -284,28 +282,28 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
     # ---- state ----
 
     def whole_states(self, name: str) -> Iterator[tuple[Tensor, Tensor]]:
-        """(parameter, all of its state called `name`) on every rank, in host memory, one after another. Collective.
+        """(parameter, its whole state tensor `name`) on every rank, in host memory, one after another. Collective.
 
-        Parameters without such state are left out. All ranks must take equally many.
+        Parameters without such state are left out. All ranks must take the same number of items.
         """
         return self._owned_state.named(name)
 
     def state_dict(self) -> dict[str, Any]:
-        """The state_dict that the optimizer has without sharding, on every rank, tensors in host memory. Collective."""
+        """The state_dict of the optimizer without sharding, on every rank, tensors in host memory. Collective."""
         return self._owned_state.state_dict(self.param_groups, self.optimizer_name)
 
     def sharded_state_dict(self) -> dict[str, Any]:
-        """As `state_dict`, with a `TensorShard` in place of each tensor but numbers: for checkpoints of ranks together.
+        """As `state_dict`, with a `TensorShard` of own pieces in place of each tensor that is not 0-dim. Collective.
 
-        Nothing is copied, and no rank gets what it doesn't own. Collective.
+        Nothing is copied or sent.
         """
         return self._owned_state.state_dict(self.param_groups, self.optimizer_name, sharded=True)
 
     def empty_shard(self, parameter: int, shape: Sequence[int], dtype: torch.dtype) -> SavedTensor:
-        """Zeros for this rank's part of a tensor of the state of a parameter, to be filled in and given back.
+        """Zeros for this rank's shard of a state tensor, to be filled in for `load_state_dict`.
 
         Args:
-            parameter: its number, in the order of the groups.
+            parameter: its index, in the order of the groups.
             shape: of the whole tensor.
         """
         return self._owned_state.empty_shard(parameter, shape, dtype)
@@ -314,10 +312,10 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore from a `state_dict` of any number of ranks, or of the optimizer without sharding. Collective.
 
-        In place of tensors there may be this rank's parts of them, made by `empty_shard`.
+        Tensors may be replaced by this rank's shards, made by `empty_shard`.
 
         Raises:
-            UserError: saved by another optimizer or from another model; nothing has changed then.
+            UserError: saved by another optimizer or from another model; nothing was changed.
         """
         inner = self._inner
         if isinstance(inner, RuleOptimizer):

@@ -36,15 +36,15 @@ def groups_for(spec: OptimizerSpec, model_or_params: Any) -> list[dict[str, Any]
 
 
 def content(spec: OptimizerSpec, group: Mapping[str, Any], name: str, p: Tensor) -> Content:
-    """What a parameter is to the layout: whether it may be cut, and about what its update costs.
+    """The layout's view of a parameter.
 
     Raises:
-        UserError: it is sharded already.
+        UserError: it is a DTensor.
     """
     if getattr(p, "device_mesh", None) is not None:
         raise UserError(f"{OWNER}: {called(name, p)} is a DTensor already; use '{spec.name}' itself with FSDP2")
     matrix = group["use_muon"] if hasattr(spec.build, "split_group") else not spec.elementwise
-    # An element costs about as much as 100 multiplications: it is memory that is slow.
+    # Memory traffic makes an element as expensive as about 100 multiplications.
     cost = 100.0 * p.numel()
     if matrix and p.ndim > 1:
         stacked = group.get("kind") == "experts"
@@ -53,10 +53,10 @@ def content(spec: OptimizerSpec, group: Mapping[str, Any], name: str, p: Tensor)
 
 
 def check_settings(spec: OptimizerSpec, settings: Mapping[str, Any]) -> None:
-    """Refuse an optimizer that cannot be shared out, and settings that it does not have.
+    """Refuse an optimizer that does not support ZeRO, and unknown settings.
 
     Raises:
-        UserError: names it.
+        UserError: names the setting.
     """
     require_supported(spec, "zero")
     for setting in settings:
@@ -68,12 +68,12 @@ def check_settings(spec: OptimizerSpec, settings: Mapping[str, Any]) -> None:
 
 
 def check_outline(optimizer: torch.optim.Optimizer, saved: Any, elementwise: bool) -> None:
-    """Refuse a state_dict with other groups than the optimizer's, or with state of other shapes than parameters'.
+    """Refuse a state_dict with other groups than the optimizer's, or state of other shapes than the parameters'.
 
     Args:
-        elementwise: state is shaped like parameters; otherwise the optimizer itself knows what shapes it keeps.
+        elementwise: whether state is shaped like parameters; otherwise the optimizer checks shapes itself.
     Raises:
-        UserError: names what does not fit.
+        UserError: names the difference.
     """
     if not isinstance(saved, Mapping) or not {"state", "param_groups"} <= set(saved):
         raise UserError(f"{OWNER}: not an optimizer state_dict (it has no 'state' and 'param_groups')")
@@ -113,11 +113,11 @@ def optimizer_of(
     lr: float,
     settings: dict[str, Any],
 ) -> Any:
-    """The optimizer proper, on what a rank owns.
+    """The optimizer of a rank's pieces.
 
     Args:
-        params: all parameters, by whose numbers pieces go.
-        groups: of the (name, parameter) pairs of all parameters; a group of which nothing is owned stays, empty.
+        params: all parameters, which pieces refer to by index.
+        groups: of (name, parameter) pairs; a group without owned pieces stays, empty.
     """
     place = {id(p): i for i, p in enumerate(params)}
     pieces: dict[int, list[Tensor]] = {}
