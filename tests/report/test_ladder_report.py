@@ -2,24 +2,20 @@
 
 import csv
 import json
-import math
 import re
 import shutil
 import subprocess
-from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
-from matplotlib.figure import Figure
 
 from danalab.cli.app import main
-from danalab.ladder.fit.statistics import Interval
 from danalab.report.contents import FIGURES
 from danalab.report.figures.ladder import law_figure
-from danalab.report.figures.saved import draw_saved
 from danalab.report.ladder_report import read_report_data, write_report
-from danalab.report.tables.headline import headlines, known, verdict
-from danalab.report.tables.ladder import as_latex, as_markdown, saved_table
+from danalab.report.tables.formats import as_latex, as_markdown
+from danalab.report.tables.headline import headlines, verdict
+from danalab.report.tables.ladder import saved_table
 from ladder.planted import plant
 
 PACKED_LIMIT = 2_000_000
@@ -115,7 +111,7 @@ def test_the_headline_says_how_much_at_which_scale_how_well_known_and_after_how_
 
 def test_the_verdict_says_who_saved_how_much_and_how_each_was_tuned(report):
     first, *_, last = verdict(report[0].analysis)
-    assert first.startswith("adana reached adamw's final loss at 4 of 4 sizes, with +")
+    assert first.startswith("adana reached adamw's final loss at 4 of 4 sizes; compute saved: +")
     assert "adamw 5; adana 5" in last
 
 
@@ -153,24 +149,29 @@ def test_fewer_than_three_seeds_are_said_to_leave_the_noise_unknown(tmp_path):
     assert {line[3] for line in saved_table(data.analysis)[1] if "laws" not in line[1]} == {"noise not known"}
 
 
-def test_an_interval_that_is_open_below_says_so_and_is_drawn_down_to_the_strip(report):
-    found = report[0].analysis
-    sizes = {
-        params: replace(each, interval=Interval(-math.inf, 0.5, 0.95)) for params, each in found.saved["adana"].items()
-    }
-    assert known(sizes[10_000]) == "95% interval not reached to +50.0%"
-    axes = Figure().add_subplot()
-    draw_saved(axes, replace(found, saved={"adana": sizes}))
-    assert -1 <= axes.get_ylim()[0] < 0
-    assert "not reached" in [text.get_text() for text in axes.texts]
-
-
-def test_a_contender_that_never_gets_there_is_said_to_be_not_reached_and_drawn_so(sad):
+def test_a_contender_that_never_reaches_the_loss_has_a_negative_saving_and_is_said_not_to(sad):
     data, page, _ = sad
-    assert {line[2] for line in saved_table(data.analysis)[1] if "laws" not in line[1]} == {"not reached"}
-    assert headlines(data)[0].answer == "not reached"
-    assert "adana: not reached" in (page.parent / "compute-saved.csv").read_text()
+    saved = [line[2] for line in saved_table(data.analysis)[1] if "laws" not in line[1]]
+    assert len(saved) == 4
+    assert all(-40 < float(cell.strip("%")) < -20 for cell in saved)
+    assert "ends where the baseline is at 7" in headlines(data)[0].known
+    drawn = [line for line in csv.reader((page.parent / "compute-saved.csv").open()) if line[1] == "adana"]
+    assert [float(y) < 0 for *_, y in drawn] == [True] * 4
     assert "at 0 of 4 sizes" in verdict(data.analysis)[0]
+
+
+def test_sizes_without_curves_are_counted_as_such(tmp_path):
+    folder = plant(tmp_path)
+    for curve in folder.glob("adana-640000-*.jsonl"):
+        curve.unlink()
+    data = read_report_data(folder, n_bootstrap=0)
+    assert "at 3 of 4 sizes" in verdict(data.analysis)[0]
+    assert "at the 3 sizes with curves" in verdict(data.analysis)[0]
+
+
+def test_text_of_rows_is_text_in_every_format(tmp_path):
+    table = ["optimizer"], [["<script>alert(1)</script> | x"]]
+    assert as_markdown(table).splitlines()[2] == "| &lt;script>alert(1)&lt;/script> \\| x |"
 
 
 def test_runs_whose_loss_was_not_finite_are_counted_and_listed(sad):

@@ -20,9 +20,10 @@ from danalab.ladder.fit.curvature import (
     fit_shared_curvature,
     fit_tolerance,
 )
-from danalab.ladder.fit.loss_fit import check_points, fit_joint_laws, fit_loss_law
+from danalab.ladder.fit.loss_fit import check_points, fit_joint_laws
 from danalab.ladder.fit.loss_law import LossLaw
 from danalab.ladder.fit.lr_law import LEAST_SIZES, LRLaw, fit_lr_law
+from danalab.ladder.fit.retuning import Resampler, TunedSize, retuned
 from danalab.ladder.fit.statistics import Interval
 from danalab.ladder.fit.tuning import Row, Tuned, diverged_trials, flops_of, has_diverged, is_usable, rate_trials, tune
 from danalab.ladder.runs.rows import validation_points
@@ -171,7 +172,7 @@ def analyse(
     for opt in found.opts:
         _rates(found, opt, rows, predict, within, n_bootstrap, seed)
     with _noting(found, "loss laws"):
-        found.loss_laws.update(_loss_laws(found, law, joint, n_bootstrap, seed))
+        found.loss_laws.update(_loss_laws(found, usable, law, joint, n_bootstrap, seed))
     for opt in found.opts[1:]:
         found.saved[opt] = _saved(found, opt, seed)
         if law != "chinchilla" and opt in found.loss_laws and base in found.loss_laws:
@@ -254,9 +255,11 @@ def _predicted(law: LRLaw, size: float, measured: Sequence[float], curvature: Sh
     return PredictedRate(size, lr, interval, not min(measured) <= size <= max(measured), cost)
 
 
-def _loss_laws(found: Analysis, law: str, joint: bool, n_bootstrap: int, seed: int) -> dict[str, LossLaw]:
-    """Fitted together, or each by itself; an optimizer of too few runs is a note and leaves the others their laws."""
-    curves, groups = {}, {}
+def _loss_laws(
+    found: Analysis, rows: Sequence[Row], law: str, joint: bool, n_bootstrap: int, seed: int
+) -> dict[str, LossLaw]:
+    """The laws, with one E or each its own; an optimizer with too few runs becomes a note."""
+    curves, groups, resamplers = {}, {}, {}
     for opt in found.opts:
         points = [
             ((each.params, each.tokens) if law == "chinchilla" else (each.flops,), row["final_loss"])
@@ -264,6 +267,8 @@ def _loss_laws(found: Analysis, law: str, joint: bool, n_bootstrap: int, seed: i
             for row in each.runs
         ]
         x = [np.array(column, float) for column in zip(*(x for x, _ in points), strict=True)]
+        if (drawn := _resampler(found, opt, rows)) is not None:
+            resamplers[opt] = drawn
         curves[opt] = (tuple(x) if law == "chinchilla" else x[0], np.array([loss for _, loss in points]))
         groups[opt] = [x for x, _ in points]
     settings: Any = {"n_bootstrap": n_bootstrap, "seed": seed}
@@ -275,8 +280,27 @@ def _loss_laws(found: Analysis, law: str, joint: bool, n_bootstrap: int, seed: i
     if not fitted:
         return {}
     if joint:
-        return fit_joint_laws(fitted, law, groups=groups, **settings)
-    return {opt: fit_loss_law(x, loss, law, groups=groups[opt], **settings) for opt, (x, loss) in fitted.items()}
+        return fit_joint_laws(fitted, law, groups=groups, resamplers=resamplers, **settings)
+    return {
+        opt: fit_joint_laws({opt: points}, law, groups=groups, resamplers=resamplers, **settings)[opt]
+        for opt, points in fitted.items()
+    }
+
+
+def _resampler(found: Analysis, opt: str, rows: Sequence[Row]) -> Resampler | None:
+    """How an optimizer's tuned losses would vary if its learning rates were tuned again."""
+    sizes = []
+    for each in found.at(opt):
+        seeds = sorted(each.runs, key=lambda row: row["seed"])
+        trials = {row["lr"]: row["final_loss"] for row in rate_trials(rows, each)} | {each.lr: seeds[0]["final_loss"]}
+        rates = sorted(trials)
+        sizes.append(
+            TunedSize(
+                np.array(rates), np.array([trials[lr] for lr in rates]), rates.index(each.lr),
+                np.array([row["final_loss"] for row in seeds]),
+            )
+        )  # fmt: skip
+    return retuned(sizes)
 
 
 def _saved(found: Analysis, opt: str, seed: int) -> dict[int, Saved]:

@@ -17,6 +17,7 @@ from typing import Any
 from danalab.errors import UserError
 from danalab.files import write_atomically
 from danalab.report.curves import RunCurve, tokens_to_reach
+from danalab.report.tables.formats import as_markdown
 
 
 @dataclass(frozen=True)
@@ -150,9 +151,7 @@ def _cell(field: str, row: Row) -> str:
 
 def markdown_table(rows: Sequence[Row]) -> str:
     """The table in Markdown."""
-    lines = ["| " + " | ".join(COLUMNS) + " |", "|" + " --- |" * len(COLUMNS)]
-    lines += ["| " + " | ".join(table_cells(row)) + " |" for row in rows]
-    return "\n".join(lines) + "\n"
+    return as_markdown((list(COLUMNS), [table_cells(row) for row in rows]))
 
 
 def write_comparison(

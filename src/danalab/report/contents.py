@@ -30,9 +30,9 @@ class FigureSpec:
 FIGURES = {
     "compute-saved": FigureSpec(
         saved_figure,
-        "How much sooner than at its end the baseline's final loss was reached, at each size. Bars are 95% intervals "
-        "over seeds; one that goes down into the strip does not exclude that the loss is never reached. Hollow points "
-        "have fewer than three seeds, and their noise is not known.",
+        "Compute saved at equal loss, at each size: at the baseline's final loss where it was reached (above 0), else "
+        "at the contender's own final loss (below 0). Bars are 95% intervals over seeds; hollow points have fewer than "
+        "three seeds, and their noise is not known.",
     ),
     "compute-saved-laws": FigureSpec(
         gain_figure,

@@ -23,13 +23,10 @@ from danalab.report.data import MissingFigure, ReportData, Row, has_diverged, is
 from danalab.report.figures.drawing import save_figure, save_points, short, svg_text
 from danalab.report.figures.ladder import headline_figure
 from danalab.report.page.page import Page
+from danalab.report.tables.formats import Table, as_csv, as_latex, as_markdown
 from danalab.report.tables.headline import caveat, headlines, verdict
 from danalab.report.tables.ladder import (
     Address,
-    Table,
-    as_csv,
-    as_latex,
-    as_markdown,
     cost_table,
     failed_table,
     headline_table,

@@ -142,6 +142,7 @@ def table_rows(comparison: Comparison | Sequence[Result]) -> list[tuple[str, ...
 def _write(config: CompareConfig, problems: tuple[Problem, ...], results: tuple[Result, ...]) -> Comparison:
     from danalab.report.figures.training import save_figure
     from danalab.report.page.page import Page
+    from danalab.report.tables.formats import as_markdown
     from danalab.showcase.figures import curves_figure, lr_figure, orthogonalisation_figure
 
     figures = {
@@ -161,9 +162,7 @@ def _write(config: CompareConfig, problems: tuple[Problem, ...], results: tuple[
     for stem, (figure, caption) in figures.items():
         files += save_figure(figure, config.out / stem)
         page.figure(figure, caption)
-    lines = ["| " + " | ".join(HEADINGS) + " |", "|" + " --- |" * len(HEADINGS)]
-    lines += ["| " + " | ".join(row) + " |" for row in rows]
-    write_atomically(config.out / "table.md", "\n".join(lines) + "\n")
+    write_atomically(config.out / "table.md", as_markdown((HEADINGS, rows)))
     write_atomically(config.out / "index.html", page.render())
     files += [config.out / name for name in ("table.md", "index.html", "compare.json")]
     comparison = Comparison(problems, results, tuple(files))

@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike
 
 from danalab.errors import UserError, nearest
 from danalab.ladder.fit.loss_law import KINDS, LossLaw, columns_of
+from danalab.ladder.fit.retuning import Resampler
 from danalab.ladder.fit.statistics import Interval, scipy, student_interval
 
 HUBER = 1e-3
@@ -68,6 +69,7 @@ def fit_joint_laws(
     kind: str = "saturated",
     *,
     groups: Mapping[str, Sequence[Any]] | None = None,
+    resamplers: Mapping[str, Resampler] | None = None,
     n_bootstrap: int = 200,
     level: float = 0.95,
     seed: int = 0,
@@ -77,20 +79,27 @@ def fit_joint_laws(
     Args:
         curves: optimizer -> (x, loss), as `fit_loss_law` takes them.
         groups: optimizer -> label of each run.
+        resamplers: optimizer -> how its losses are drawn, in place of `groups`; see `danalab.ladder.fit.retuning`.
     Raises:
         UserError: as `fit_loss_law`.
     """
+    resamplers = resamplers or {}
     data = [_Data.of(name, kind, x, y) for name, (x, y) in curves.items()]
     fitted = _fit(data, kind)
     rng = np.random.default_rng(seed)
     samples: list[list[LossLaw]] = []
     for _ in range(n_bootstrap):
         drawn = [
-            each.resampled(rng, law, None if groups is None else groups[each.name])
+            _Data(each.name, each.columns, resamplers[each.name](rng))
+            if each.name in resamplers
+            else each.resampled(rng, law, None if groups is None else groups[each.name])
             for each, law in zip(data, fitted, strict=True)
         ]
         samples.append(_fit(drawn, kind, start=fitted))
     freedom = max(sum(len(each.loss) for each in data) - 1 - 2 * KINDS[kind] * len(data), 1)
+    if groups is not None:  # the noise is known from seeds alone
+        repeats = sum(len(labels) - len(set(map(str, labels))) for labels in map(groups.__getitem__, curves))
+        freedom = min(freedom, repeats) if repeats else freedom
     found = {}
     for i, (each, law) in enumerate(zip(data, fitted, strict=True)):
         own = tuple(sample[i] for sample in samples)
@@ -99,15 +108,15 @@ def fit_joint_laws(
             for name, value in (law.coefficients.items() if len(own) > 1 else ())
         }
         found[each.name] = LossLaw(
-            kind, law.E, law.terms, law.measured, law.r2, law.residuals, intervals, own
+            kind, law.E, law.terms, law.measured, law.r2, law.residuals, intervals, own, freedom
         )  # fmt: skip
     return found
 
 
 def _interval(name: str, value: float, draws: Sequence[float], freedom: int, level: float) -> Interval:
-    """Student's t on the resamples' spread, which covers the truth more often than their percentiles do.
+    """Student's t with the resamples' error, which covers the truth more often than their percentiles do.
 
-    Amplitudes and exponents are positive and may span decades: theirs is of the logarithm. E has 0 as its bound.
+    On the logarithm for amplitudes and exponents, which are positive and may span decades. E is at least 0.
     """
     if name == "E":
         found = student_interval(value, float(np.std(draws, ddof=1)), freedom, level)

@@ -41,6 +41,8 @@ class LossLaw:
     """Of E, A, alpha, B, beta, over resampled runs; empty without a bootstrap."""
     samples: tuple[LossLaw, ...] = field(default=(), repr=False)
     """The laws of the resamples; the i-th of laws that were fitted together belong together."""
+    freedom: int = 1
+    """Degrees of freedom of the intervals."""
 
     @property
     def coefficients(self) -> dict[str, float]:

@@ -1,9 +1,11 @@
-"""Compute saved at one size: how much sooner a contender is where the baseline ends.
+"""Compute saved at one size: compute of the contender over compute of the baseline, at equal validation loss.
 
-    saved = 1 - C_cross / C_final
+    saved = 1 - C_contender / C_baseline
 
-C_cross is the compute at which the contender's validation curve first falls to the baseline's final loss, C_final what
-the baseline spent for it (arXiv 2602.05298). A contender that never gets there has no number: it is "not reached".
+The loss is the higher one of the two final losses. A contender that reaches the baseline's final loss needed C_cross
+for it, where its curve first falls to that loss: saved = 1 - C_cross / C_final (arXiv 2602.05298). Another one is
+compared at its own final loss, which the baseline's curve passed at C_b: saved = 1 - C_end / C_b, a negative number.
+So every size has a number, and the mean over sizes is 0 for equal optimizers.
 """
 
 from __future__ import annotations
@@ -27,11 +29,12 @@ LEAST_SEEDS = 3
 class Saved:
     """Compute saved at one size."""
 
-    saved: float | None
-    """Share of the baseline's compute; negative: more was needed. None: not reached."""
+    saved: float
+    """Share of the baseline's compute; negative: the contender needs more."""
     interval: Interval | None
-    """Of `saved`, over seeds; None: not reached, or too few seeds to know the noise. Its low end is minus infinity
-    where it lies beyond the contender's curves: not reached."""
+    """Of `saved`, over seeds; None: too few seeds to know the noise."""
+    is_bound: bool
+    """The crossing lies before a curve's first evaluation: the share is at least (where negative, at most) `saved`."""
     baseline_loss: float
     """Mean final loss of the baseline's runs [nats a token]."""
     n_baseline: int
@@ -39,9 +42,13 @@ class Saved:
     n_not_reached: int
     """Contender's runs that never fell to `baseline_loss`."""
     behind: float | None = None
-    """Where not reached: share of the baseline's compute at which the baseline was where the contender ends."""
-    reached_share: float | None = None
-    """Share of the resamples in which the loss was reached. None: not reached at all, or too few seeds."""
+    """Where the mean of the contender's runs does not fall to `baseline_loss`: share of the baseline's compute at which
+    the baseline had the contender's final loss."""
+
+    @property
+    def is_reached(self) -> bool:
+        """Whether the contender reached the baseline's final loss."""
+        return self.behind is None
 
 
 def compute_saved(
@@ -54,72 +61,84 @@ def compute_saved(
     n_bootstrap: int = 1000,
     seed: int = 0,
 ) -> Saved:
-    """Compute that the contender saves at the baseline's final loss.
+    """Compute that the contender saves at equal loss.
 
     Args:
         baseline_compute, baseline_loss: compute and validation loss of the baseline's curve, 1-D; or a list of curves,
             one a seed.
         contender_compute, contender_loss: the same of the contender.
         level: of the interval, which needs three seeds or more of each.
-        n_bootstrap: resamples for the interval.
+        n_bootstrap: resamples for the interval; 0: no interval.
     Raises:
         UserError: an empty curve, unequal lengths, NaN losses, or a compute that is not positive.
     """
-    base = _curves(baseline_compute, baseline_loss, "baseline")
-    other = _curves(contender_compute, contender_loss, "contender")
-    finals = np.array([y[-1] for _, y in base])
-    target = float(np.mean(finals))
-    final_compute = float(np.mean([x[-1] for x, _ in base]))
-    not_reached = sum(first_crossing(x, y, target) is None for x, y in other)
-    counts = (target, len(base), len(other), not_reached)
-
-    x, losses = on_one_grid(other)
-    mean = losses.mean(axis=0)
-    crossing = first_crossing(x, mean, target)
-    if crossing is None:
-        return Saved(
-            None, None, *counts, behind=_behind(base, float(np.mean([y[-1] for _, y in other])), final_compute)
-        )
-    interval, reached_share = None, None
-    if min(len(base), len(other)) >= LEAST_SEEDS:
+    base = _Side.of(baseline_compute, baseline_loss, "baseline")
+    other = _Side.of(contender_compute, contender_loss, "contender")
+    sizes = len(base.finals), len(other.finals)
+    target = float(base.finals.mean())
+    found = _compare(base, other, np.arange(sizes[0]), np.arange(sizes[1]))
+    interval = None
+    if min(sizes) >= LEAST_SEEDS and n_bootstrap:
         rng = np.random.default_rng(seed)
-        over_base = [target - np.mean(rng.choice(finals, len(finals))) for _ in range(n_bootstrap)]
-        over_other = [
-            losses[rng.integers(len(losses), size=len(losses))].mean(axis=0) - mean for _ in range(n_bootstrap)
-        ]
-        drawn = [[_log_crossing(x, mean - target, away) for away in group] for group in (over_base, over_other)]
-        reached_share = sum(reached for group in drawn for _, reached in group) / (2 * n_bootstrap)
-        logs = [np.array([log for log, _ in group]) for group in drawn]
-        found = small_sample_interval(math.log(crossing), logs, [len(base), len(other)], level)
-        low = -math.inf if found.high > math.log(x[-1]) else 1 - math.exp(found.high) / final_compute
-        interval = Interval(low, 1 - math.exp(found.low) / final_compute, level)
-    return Saved(1 - crossing / final_compute, interval, *counts, reached_share=reached_share)
+        drawn: list[np.ndarray] = []
+        for resampled in range(2):  # one side at a time: each has its own number of seeds
+            picks = [
+                [rng.integers(n, size=n) if i == resampled else np.arange(n) for i, n in enumerate(sizes)]
+                for _ in range(n_bootstrap)
+            ]
+            drawn.append(np.array([_compare(base, other, *pick).log_ratio for pick in picks]))
+        logs = small_sample_interval(found.log_ratio, drawn, sizes, level)
+        interval = Interval(1 - math.exp(logs.high), 1 - math.exp(logs.low), level)
+    return Saved(
+        1 - math.exp(found.log_ratio), interval, found.is_bound, target, *sizes,
+        n_not_reached=sum(first_crossing(x, y, target) is None for x, y in other.curves), behind=found.behind,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Side:
+    """The runs of one optimizer: their curves, and the same on one grid of compute."""
+
+    curves: list[Curve]
+    x: np.ndarray
+    losses: np.ndarray
+    """[runs, points]"""
+    finals: np.ndarray
+    end: float
+    """Mean compute of whole runs."""
+
+    @classmethod
+    def of(cls, compute: Any, loss: Any, what: str) -> _Side:
+        curves = _curves(compute, loss, what)
+        finals = np.array([y[-1] for _, y in curves])
+        return cls(curves, *on_one_grid(curves), finals, float(np.mean([x[-1] for x, _ in curves])))
+
+
+@dataclass(frozen=True)
+class _Comparison:
+    log_ratio: float
+    """log(C_contender / C_baseline) at equal loss."""
+    is_bound: bool
+    behind: float | None
+
+
+def _compare(base: _Side, other: _Side, base_runs: np.ndarray, other_runs: np.ndarray) -> _Comparison:
+    """The mean curves of these runs of both sides at the higher one of their final losses.
+
+    Curves are averaged before a crossing is sought: the crossings of noisy curves come too early on average, as each
+    takes its own luckiest evaluation.
+    """
+    target = float(base.finals[base_runs].mean())
+    crossing = first_crossing(other.x, other.losses[other_runs].mean(axis=0), target)
+    if crossing is not None:
+        return _Comparison(math.log(crossing / base.end), crossing == float(other.x[0]), None)
+    loss = float(other.finals[other_runs].mean())
+    passed = first_crossing(base.x, base.losses[base_runs].mean(axis=0), loss) or base.end
+    return _Comparison(math.log(other.end / passed), passed == float(base.x[0]), passed / base.end)
 
 
 def _curves(compute: Any, loss: Any, what: str) -> list[Curve]:
-    """One curve, or several, as a list of several."""
+    """One curve or several, as a list."""
     if not len(compute) or np.ndim(compute[0]) == 0:
         return [curve_arrays(compute, loss, what)]
     return [curve_arrays(x, y, f"{what}, run {i}") for i, (x, y) in enumerate(zip(compute, loss, strict=True))]
-
-
-def _log_crossing(x: np.ndarray, excess: np.ndarray, away: ArrayLike) -> tuple[float, bool]:
-    """(Logarithm of the compute at which `excess` + `away` first falls to 0, whether it does).
-
-    Where it doesn't, that of the mirrored resample `excess` - `away` stands for it, as far on the other side: left
-    out, intervals would be too narrow, and only lucky contenders would have one.
-    """
-    reached = first_crossing(x, excess + away, 0.0)
-    if reached is not None:
-        return math.log(reached), True
-    centre, mirrored = first_crossing(x, excess, 0.0), first_crossing(x, excess - away, 0.0)
-    assert centre is not None
-    assert mirrored is not None  # where excess is at 0 and excess + away above it, excess - away is below it
-    return 2 * math.log(centre) - math.log(mirrored), False
-
-
-def _behind(base: Sequence[Curve], loss: float, final_compute: float) -> float | None:
-    """Where the baseline's curve was at a loss, as a share of its compute."""
-    x, losses = on_one_grid(base)
-    crossing = first_crossing(x, losses.mean(axis=0), loss)
-    return None if crossing is None else crossing / final_compute

@@ -61,9 +61,7 @@ def first_crossing(x: np.ndarray, y: np.ndarray, target: float) -> float | None:
 def on_one_grid(curves: Sequence[Curve]) -> tuple[np.ndarray, np.ndarray]:
     """(compute [points], losses [runs, points]): the evaluations of the first curve as far as all curves go.
 
-    Curves are averaged before a crossing is sought: the crossings of noisy curves come too early on average, as each
-    takes its own luckiest evaluation. A curve that was evaluated elsewhere is taken to be linear in the logarithm of
-    compute between its points.
+    A curve that was evaluated at other places is interpolated linearly in the logarithm of compute.
     """
     x = curves[0][0]
     # Places that differ by rounding alone are the same.

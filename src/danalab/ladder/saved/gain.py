@@ -91,9 +91,7 @@ def _saved(base: LossLaw, other: LossLaw, losses: Sequence[float], level: float)
     drawn = [_mean_log_ratio(*pair, losses) for pair in zip(base.samples, other.samples, strict=False)]
     interval = None
     if len(drawn) > 1 and math.isfinite(log_ratio):
-        n_runs, n_coefficients = len(base.residuals) + len(other.residuals), 1 + 4 * len(base.terms)
-        error = float(np.nanstd(drawn, ddof=1))
-        found = student_interval(log_ratio, error, max(n_runs - n_coefficients, 1), level)
+        found = student_interval(log_ratio, float(np.nanstd(drawn, ddof=1)), min(base.freedom, other.freedom), level)
         interval = Interval(1 - math.exp(found.high), 1 - math.exp(found.low), level)
     return 1 - math.exp(log_ratio), interval
 

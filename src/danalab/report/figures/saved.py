@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 
 from danalab.colors import optimizer_color
 from danalab.ladder.analysis import Analysis
@@ -15,9 +14,7 @@ from danalab.ladder.saved.gain import GainPoint, compute_gain
 from danalab.report.data import LEAST_SEEDS, MissingFigure, ReportData
 from danalab.report.figures.drawing import (
     EXTRAPOLATED,
-    LINE,
     SIZE,
-    SOFT,
     aside,
     canvas,
     counts,
@@ -36,15 +33,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.lines import Line2D
 
-STRIP = 0.09
-"""Height of the strip of losses that were not reached, as a share of the axes."""
-_FAR_BELOW = -1e3
-"""Where an interval ends whose low end was not reached: it is drawn to the bottom, through the strip."""
-
 
 @styled
 def saved_figure(data: ReportData) -> Figure | MissingFigure:
-    """Compute saved against size, with intervals; sizes where it was not reached stand in a strip below."""
+    """Compute saved against size, with intervals over seeds."""
     found = data.analysis
     if not any(found.saved.values()):
         return MissingFigure(f"runs of {found.baseline} and of another optimizer at the same size: danalab ladder")
@@ -89,51 +81,26 @@ def gain_figure(data: ReportData) -> Figure | MissingFigure:
 
 
 def draw_saved(axes: Axes, found: Analysis, named: str | None = None) -> None:
-    """Compute saved at each size with 95% intervals; a strip at the bottom for those that never got there.
+    """Compute saved at each size with 95% intervals; hollow where there are too few seeds for one.
 
     Args:
-        named: what the baseline's line is called in a legend.
+        named: the baseline's name in a legend.
     """
     contenders = [opt for opt in found.opts[1:] if found.saved.get(opt)]
-    values, missed = [0.0], False
+    values = [0.0]
     axes.axhline(0, color=optimizer_color(found.baseline), linewidth=1.4, label=named)
     for position, opt in enumerate(contenders):
         factor, kind = aside(position, len(contenders)), look(opt)
         sizes = sorted(found.saved[opt].items())
-        reached = [(p * factor, s) for p, s in sizes if s.saved is not None]
-        x, y = [p for p, _ in reached], [float(s.saved or 0) for _, s in reached]
-        axes.plot(np.array(x), np.array(y), label=opt, linewidth=1.2, **kind)
-        unknown = [i for i, (_, s) in enumerate(reached) if min(s.n_baseline, s.n_contender) < LEAST_SEEDS]
+        x, y = [params * factor for params, _ in sizes], [each.saved for _, each in sizes]
+        axes.plot(x, y, label=opt, linewidth=1.2, **kind)
+        unknown = [i for i, (_, each) in enumerate(sizes) if each.interval is None]
         hollow(axes, [x[i] for i in unknown], [y[i] for i in unknown], kind["color"], kind["marker"])
-        known = [(p, s.interval) for i, (p, s) in enumerate(reached) if s.interval is not None and i not in unknown]
-        ends = [(max(interval.low, _FAR_BELOW), interval.high) for _, interval in known]
-        lows, highs = [low for low, _ in ends], [high for _, high in ends]
-        axes.vlines([p for p, _ in known], lows, highs, color=kind["color"], linewidth=1.2, alpha=0.8)
-        values += [*y, *highs, *(low for low in lows if low > _FAR_BELOW)]
-        missed = missed or _FAR_BELOW in lows
-        if len(reached) < len(sizes):
-            missed = True
-            absent = [p * factor for p, s in sizes if s.saved is None]
-            axes.plot(
-                absent, [STRIP / 2] * len(absent), linestyle="",
-                marker=kind["marker"], markerfacecolor="#ffffff", color=kind["color"],
-                transform=axes.get_xaxis_transform(), label=f"_{opt}: not reached", gid=f"{opt}: not reached",
-            )  # fmt: skip
-    _limit(axes, values, below=0.14 if missed else 0.05)
-    if missed:
-        strip = Rectangle((0, 0), 1, STRIP, transform=axes.transAxes, color=LINE, alpha=0.45, linewidth=0, zorder=0)
-        axes.add_patch(strip)
-        low, high = axes.get_ylim()
-        axes.set_yticks([tick for tick in axes.get_yticks() if low + STRIP * (high - low) < tick < high])
-        axes.annotate(
-            "not reached",
-            (-0.012, STRIP / 2),
-            xycoords="axes fraction",
-            ha="right",
-            va="center",
-            fontsize=8.5,
-            color=SOFT,
-        )
+        known = [(params * factor, each.interval) for params, each in sizes if each.interval is not None]
+        lows, highs = [each.low for _, each in known], [each.high for _, each in known]
+        axes.vlines([at for at, _ in known], lows, highs, color=kind["color"], linewidth=1.2, alpha=0.8)
+        values += [*y, *highs, *lows]
+    _limit(axes, values)
     axes.set(xscale="log", xlabel=SIZE, ylabel=f"compute saved against {found.baseline}")
     every = [params for sizes in found.saved.values() for params in sizes]
     if every:
@@ -144,11 +111,7 @@ def draw_saved(axes: Axes, found: Analysis, named: str | None = None) -> None:
 
 def few_seeds(found: Analysis) -> list[Line2D]:
     """What hollow points mean, for a legend, where there are any."""
-    few = any(
-        each.saved is not None and min(each.n_baseline, each.n_contender) < LEAST_SEEDS
-        for sizes in found.saved.values()
-        for each in sizes.values()
-    )
+    few = any(each.interval is None for sizes in found.saved.values() for each in sizes.values())
     return [hollow_handle(f"fewer than {LEAST_SEEDS} seeds")] if few else []
 
 
@@ -159,9 +122,8 @@ def _band(axes: Axes, points: Sequence[GainPoint], color: str) -> None:
         axes.fill_between(at, low, high, color=color, alpha=0.12, linewidth=0)
 
 
-def _limit(axes: Axes, values: Sequence[float], below: float = 0.05) -> None:
-    """Vertical limits around these values: an interval that runs away is cut, not the picture squeezed."""
+def _limit(axes: Axes, values: Sequence[float]) -> None:
+    """Vertical limits around these values, between -100% and 100%: wide intervals are cut off."""
     low, high = max(min(values), -1.0), min(max(values), 1.0)
-    high = max(high, low + 0.1)
-    span = high - low
-    axes.set_ylim(low - below * span / (1 - below), high + 0.05 * span)
+    span = max(high - low, 0.1)
+    axes.set_ylim(low - 0.05 * span, low + 1.05 * span)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from danalab.ladder.analysis import Analysis, Tuned
@@ -12,7 +11,6 @@ from danalab.report.data import LEAST_SEEDS, ReportData
 from danalab.report.figures.drawing import short
 
 NOT_KNOWN = "noise not known"
-NOT_REACHED = "not reached"
 
 
 @dataclass(frozen=True)
@@ -21,11 +19,11 @@ class Headline:
 
     opt: str
     answer: str
-    """A share with its sign, or "not reached"."""
+    """A share with its sign."""
     params: int
-    """Scale at which this was measured."""
+    """Size of the model."""
     known: str
-    """Its interval, or why there is none."""
+    """Its interval, or why there is none; where the loss was not reached, the point of comparison."""
     seeds: str
     """Of each side."""
     trials: str
@@ -48,9 +46,8 @@ def headlines(data: ReportData) -> list[Headline]:
             continue
         same_size = [each for each in found.at(found.baseline) if each.params == mine.params]
         base = next((each for each in same_size if each.tokens == mine.tokens), same_size[-1])
-        rank = saved.saved if saved.saved is not None else -2 + (saved.behind or 0)
         answer = Headline(opt, share(saved), mine.params, known(saved), _seeds(saved), _trials(mine, base))
-        ranked.append((rank, answer))
+        ranked.append((saved.saved, answer))
     return [answer for _, answer in sorted(ranked, key=lambda each: -each[0])]
 
 
@@ -58,14 +55,17 @@ def verdict(found: Analysis) -> list[str]:
     """What the numbers say, in words, whoever won."""
     sentences = []
     for opt in found.opts[1:]:
-        sizes = found.saved.get(opt, {})
-        if not sizes:
+        compared = found.saved.get(opt, {}).values()
+        if not compared:
             continue
-        values = [each.saved for each in sizes.values() if each.saved is not None]
-        words = f"{opt} reached {found.baseline}'s final loss at {len(values)} of {len(sizes)} sizes"
-        if values:
-            bounds = dict.fromkeys((f"{min(values):+.0%}", f"{max(values):+.0%}"))
-            words += f", with {' to '.join(bounds)} of the compute saved"
+        sizes = {each.params for each in found.at(opt)} & {each.params for each in found.at(found.baseline)}
+        reached = sum(each.is_reached for each in compared)
+        values = [each.saved for each in compared]
+        bounds = dict.fromkeys((f"{min(values):+.0%}", f"{max(values):+.0%}"))
+        words = f"{opt} reached {found.baseline}'s final loss at {reached} of {len(sizes)} sizes; compute saved: "
+        words += f"{' to '.join(bounds)}, mean {sum(values) / len(values):+.1%}"
+        if len(compared) < len(sizes):
+            words += f", at the {len(compared)} sizes with curves"
         gain = found.gains.get(opt)
         if gain is not None and gain.mean is not None:
             words += f"; by the laws {gain.mean:+.1%} at equal loss"
@@ -101,33 +101,23 @@ def caveat(data: ReportData) -> str | None:
 
 
 def share(saved: Saved) -> str:
-    """The compute saved for people."""
-    return NOT_REACHED if saved.saved is None else f"{saved.saved:+.1%}"
+    """The compute saved, as text; with a bound where the crossing lies before the first evaluation."""
+    bound = (">= " if saved.is_reached else "<= ") if saved.is_bound else ""
+    return f"{bound}{saved.saved:+.1%}"
 
 
 def interval_words(interval: Interval | None) -> str:
-    """An interval of shares for people."""
-    if interval is None:
-        return NOT_KNOWN
-    low = f"{interval.low:+.1%}" if math.isfinite(interval.low) else NOT_REACHED
-    return f"{low} to {interval.high:+.1%}"
-
-
-def interval_of(saved: Saved) -> Interval | None:
-    """The interval, where both sides have seeds enough to know the noise."""
-    return saved.interval if min(saved.n_baseline, saved.n_contender) >= LEAST_SEEDS else None
+    """An interval of shares, as text."""
+    return NOT_KNOWN if interval is None else f"{interval.low:+.1%} to {interval.high:+.1%}"
 
 
 def known(saved: Saved) -> str:
-    """How well it is known; where not reached, how far the contender came."""
-    if saved.saved is None:
-        return (
-            "ends above it"
-            if saved.behind is None
-            else f"ends where the baseline is at {saved.behind:.0%} of its compute"
-        )
-    interval = interval_of(saved)
-    return NOT_KNOWN if interval is None else f"{interval.level:.0%} interval {interval_words(interval)}"
+    """How well it is known; where the loss was not reached, how far the contender came."""
+    interval = saved.interval
+    words = NOT_KNOWN if interval is None else f"{interval.level:.0%} interval {interval_words(interval)}"
+    return (
+        words if saved.behind is None else f"{words}; ends where the baseline is at {saved.behind:.0%} of its compute"
+    )
 
 
 def _seeds(saved: Saved) -> str:

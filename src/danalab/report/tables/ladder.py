@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Callable, Sequence
 
 from danalab.ladder.analysis import Analysis
 from danalab.report.cost import hours_of, relative_time, spent
 from danalab.report.data import ReportData, Row, is_finished
-from danalab.report.tables.headline import headlines, interval_of, interval_words, share
+from danalab.report.tables.formats import Table
+from danalab.report.tables.headline import headlines, interval_words, share
 from danalab.report.tables.links import Linked
 
-Table = tuple[list[str], list[list[str]]]
 Address = Callable[[Row], str]
 """Where a run's folder is, from where the table is read."""
 
@@ -20,7 +18,14 @@ Address = Callable[[Row], str]
 def headline_table(data: ReportData) -> Table:
     """A line for each contender at the largest size that the baseline ran too."""
     lines = [
-        [each.opt, each.answer, each.known.replace("95% interval ", ""), f"{each.params:,}", each.seeds, each.trials]
+        [
+            each.opt,
+            each.answer,
+            each.known.replace("95% interval ", "").partition(";")[0],
+            f"{each.params:,}",
+            each.seeds,
+            each.trials,
+        ]
         for each in headlines(data)
     ]
     against = f"compute saved against {data.analysis.baseline}"
@@ -58,7 +63,7 @@ def saved_table(found: Analysis, address: Address | None = None) -> Table:
                 opt,
                 f"{params:,}",
                 _linked(share(saved), runs[opt, params][:1], address),
-                "-" if saved.saved is None else interval_words(interval_of(saved)),
+                interval_words(saved.interval),
                 behind,
                 _seeds(runs[opt, params], address),
                 _seeds(runs[found.baseline, params], address),
@@ -172,50 +177,3 @@ def _seeds(runs: Sequence[Row], address: Address | None) -> str:
     if address is None:
         return str(len(runs))
     return Linked.several([(str(row["seed"]), address(row)) for row in sorted(runs, key=lambda row: row["seed"])])
-
-
-def as_markdown(table: Table) -> str:
-    """For a README, links to folders included."""
-    headings, lines = table
-    rows = ["| " + " | ".join(headings) + " |", "|" + " --- |" * len(headings)]
-    return "\n".join(rows + ["| " + " | ".join(map(_markdown_cell, line)) + " |" for line in lines]) + "\n"
-
-
-def _markdown_cell(cell: str) -> str:
-    if not isinstance(cell, Linked):
-        return cell
-    return ", ".join(text if url.startswith("#") else f"[{text}]({url})" for text, url in cell.pieces)
-
-
-def as_latex(table: Table) -> str:
-    """For a paper, with booktabs."""
-    headings, lines = table
-    columns = "l" + "r" * (len(headings) - 1)
-    body = [" & ".join(map(_escaped, line)) + r" \\" for line in lines]
-    head = " & ".join(map(_escaped, headings)) + r" \\"
-    parts = [
-        rf"\begin{{tabular}}{{{columns}}}",
-        r"\toprule",
-        head,
-        r"\midrule",
-        *body,
-        r"\bottomrule",
-        r"\end{tabular}",
-    ]
-    return "\n".join(parts) + "\n"
-
-
-def _escaped(text: str) -> str:
-    for character in "%_&#$":
-        text = text.replace(character, "\\" + character)
-    for words, sign in (("<=", "$\\le$"), (">=", "$\\ge$"), ("^", r"\^{}"), ("~", r"\~{}")):
-        text = text.replace(words, sign)
-    return text
-
-
-def as_csv(table: Table) -> str:
-    """For a spreadsheet."""
-    text = io.StringIO()
-    writer: Sequence[Sequence[str]] = [table[0], *table[1]]
-    csv.writer(text, lineterminator="\n").writerows(writer)
-    return text.getvalue()

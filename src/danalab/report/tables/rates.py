@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from danalab.ladder.analysis import Analysis, PredictedRate
+from danalab.report.tables.formats import Table
 
 WIDEST = 1000
 """An interval of learning rates that spans more than this factor says that nothing is known; no numbers are shown."""
-
-Table = tuple[list[str], list[list[str]]]
 
 
 def predicted_table(found: Analysis) -> Table:

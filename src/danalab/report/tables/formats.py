@@ -1,0 +1,60 @@
+"""A table as Markdown, LaTeX and CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from urllib.parse import quote
+
+from danalab.report.tables.links import Linked
+
+Table = tuple[Sequence[str], Sequence[Sequence[str]]]
+"""Headings and rows of cells."""
+
+
+def as_markdown(table: Table) -> str:
+    """For a README, links to folders included; text that looks like HTML stays text."""
+    headings, rows = table
+    lines = ["| " + " | ".join(headings) + " |", "|" + " --- |" * len(headings)]
+    return "\n".join(lines + ["| " + " | ".join(map(_markdown_cell, row)) + " |" for row in rows]) + "\n"
+
+
+def _markdown_cell(cell: str) -> str:
+    if not isinstance(cell, Linked):
+        return _as_text(cell)
+    return ", ".join(
+        _as_text(text) if url.startswith("#") else f"[{_as_text(text)}]({quote(url)})" for text, url in cell.pieces
+    )
+
+
+def _as_text(text: str) -> str:
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace("|", "\\|")
+
+
+def as_latex(table: Table) -> str:
+    """For a paper, with booktabs."""
+    headings, rows = table
+    return "\n".join([
+        rf"\begin{{tabular}}{{l{'r' * (len(headings) - 1)}}}", r"\toprule", _latex_row(headings), r"\midrule",
+        *map(_latex_row, rows), r"\bottomrule", r"\end{tabular}", "",
+    ])  # fmt: skip
+
+
+def _latex_row(cells: Sequence[str]) -> str:
+    return " & ".join(map(_escaped, cells)) + r" \\"
+
+
+def _escaped(text: str) -> str:
+    for character in "%_&#$":
+        text = text.replace(character, "\\" + character)
+    for words, sign in (("<=", "$\\le$"), (">=", "$\\ge$"), ("^", r"\^{}"), ("~", r"\~{}")):
+        text = text.replace(words, sign)
+    return text
+
+
+def as_csv(table: Table) -> str:
+    """For a spreadsheet."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([table[0], *table[1]])
+    return text.getvalue()
