@@ -70,7 +70,7 @@ def test_the_command_compares_speed_and_learning_and_draws_them(tmp_path, capsys
     [
         (["--lengths", "0"], "--lengths 0: must be at least 1"),
         (["--rounds", "0"], "--rounds 0: must be at least 1"),
-        (["--lr", "0"], "--lr must be positive"),
+        (["--lr", "0"], "--lr 0: must be more than 0"),
     ],
 )
 def test_impossible_settings_are_refused_in_one_line(capsys, arguments, message):

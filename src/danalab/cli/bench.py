@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from danalab.errors import UserError
+from danalab.train.config.fields import Count, Positive
 
 
 @dataclass(frozen=True, kw_only=True)
 class BenchFlags:
-    rounds: int = 15
+    rounds: Count = 15
     """Interleaved rounds that are counted."""
-    threads: int = 2
+    threads: Count = 2
     """CPU threads, each pinned to a core."""
     output: Path | None = None
     """JSON file to write."""
@@ -24,11 +25,10 @@ class BenchFlags:
     """Print one JSON object on standard output."""
 
     def start(self) -> Callable[[str], None]:
-        """Check the counts and pin the threads; returns the function that prints a line of progress.
+        """Pin the threads; returns the function that prints a line of progress.
 
         Call it before torch is imported. With --json lines go to standard error.
         """
-        require_positive(self, "rounds", "threads")
         from danalab.benchmarks.timing import pin_threads
 
         pin_threads(self.threads)
@@ -46,21 +46,13 @@ class BenchFlags:
             print(dumps(found))
 
 
-def require_positive(flags: object, *names: str) -> None:
-    """Refuse a number below 1; None passes."""
-    for name in names:
-        value = getattr(flags, name)
-        if value is not None and value < 1:
-            raise UserError(f"--{name.replace('_', '-')} {value}: must be at least 1")
-
-
 @dataclass(frozen=True, kw_only=True)
 class OptimFlags(BenchFlags):
     device: Literal["cpu", "cuda"] = "cpu"
     """Device of the parameters."""
-    sizes: tuple[int, ...] = ()
+    sizes: tuple[Count, ...] = ()
     """Million parameters: 1, 20, 88 or 600; default 20 88, and 600 on a GPU."""
-    rounds: int = 21
+    rounds: Count = 21
     """Interleaved rounds that are counted; use at least 15."""
     opts: tuple[str, ...] = ()
     """Contenders: adana, adana:fused (or foreach, eager, graph), torch.Muon, po.AdEMAMix; default a list of them, with
@@ -79,7 +71,7 @@ def optim(flags: OptimFlags) -> None:
 class TrainFlags(BenchFlags):
     device: Literal["cpu", "cuda"] = "cpu"
     """Device to train on."""
-    heads: tuple[int, ...] = ()
+    heads: tuple[Count, ...] = ()
     """Sizes by --heads; default 3 on a CPU, Enoki's 3 to 24 and Qwen3's 6 and 8 on a GPU."""
 
 
@@ -98,9 +90,9 @@ def train(flags: TrainFlags) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointFlags(BenchFlags):
-    sizes: tuple[float, ...] = (10.0, 50.0)
+    sizes: tuple[Positive, ...] = (10.0, 50.0)
     """Million parameters; three times as many numbers are saved."""
-    rounds: int = 7
+    rounds: Count = 7
     """Interleaved rounds that are counted."""
     folder: Path | None = None
     """A folder on the disk to measure; default the system's temporary folder."""
@@ -108,8 +100,8 @@ class CheckpointFlags(BenchFlags):
 
 def checkpoint(flags: CheckpointFlags) -> None:
     """Time that a checkpoint blocks training, and its total time, against torch.save and torch's distributed one."""
-    if not flags.sizes or min(flags.sizes) <= 0:
-        raise UserError(f"--sizes {' '.join(map(str, flags.sizes))}: positive numbers are expected")
+    if not flags.sizes:
+        raise UserError("--sizes: at least one is needed")
     if flags.folder is not None and not flags.folder.is_dir():
         raise UserError(f"--folder {flags.folder}: no such folder")
     say = flags.start()
@@ -122,31 +114,31 @@ def checkpoint(flags: CheckpointFlags) -> None:
 class ResonanceFlags(BenchFlags):
     device: Literal["cpu", "cuda"] = "cpu"
     """Device of the models."""
-    d_model: int | None = None
+    d_model: Count | None = None
     """Width of both models; default 64 on a CPU, so that mixing dominates the time, 1024 on a GPU."""
-    n_layers: int | None = None
+    n_layers: Count | None = None
     """Blocks; default 1 on a CPU, 4 on a GPU."""
-    lengths: tuple[int, ...] = ()
+    lengths: tuple[Count, ...] = ()
     """Contexts [tokens]; default 1024 to 32768, doubling."""
-    longest_attention: int | None = None
+    longest_attention: Count | None = None
     """Longest context of attention, which is slow [tokens]; default all."""
-    rounds: int | None = None  # pyright: ignore[reportIncompatibleVariableOverride]
+    rounds: Count | None = None  # pyright: ignore[reportIncompatibleVariableOverride]
     """Steps of each model at each length, the fastest of which counts; default 2 on a CPU, 5 on a GPU."""
     data: str | None = None
     """Data set to train both on, a folder or a source; default: measure speed only."""
-    seq_len: int | None = None
+    seq_len: Count | None = None
     """Context of that training [tokens]; default 512."""
-    steps: int | None = None
+    steps: Count | None = None
     """Length of that training; default 200 [steps]."""
-    batch_size: int = 8
+    batch_size: Count = 8
     """Sequences per step of that training."""
-    lr: float = 3e-3
+    lr: Positive = 3e-3
     """Peak learning rate of that training, for both."""
     seeds: tuple[int, ...] = (0,)
     """Seeds of that training, one run of each model for each."""
     quick: bool = False
     """A smoke test in seconds: tiny models, short contexts, few steps; the numbers mean nothing."""
-    threads: int = 1
+    threads: Count = 1
     """CPU threads, each pinned to a core."""
     output: Path | None = None
     """JSON file to write; the figure is written beside it, as .svg and .png."""
@@ -155,11 +147,8 @@ class ResonanceFlags(BenchFlags):
 def resonance(flags: ResonanceFlags) -> None:
     """Oscillators against attention of equal size: time and memory by length, decoding, and loss if trained."""
     names = ("d_model", "n_layers", "lengths", "longest_attention", "rounds", "seq_len", "steps")
-    require_positive(flags, *(name for name in names if name != "lengths"), "batch_size")
-    if flags.lengths and min(flags.lengths) < 1:
-        raise UserError(f"--lengths {' '.join(map(str, flags.lengths))}: must be at least 1")
-    if not flags.seeds or not flags.lr > 0:
-        raise UserError("--seeds needs at least one, and --lr must be positive")
+    if not flags.seeds:
+        raise UserError("--seeds: at least one is needed")
     say = flags.start()
     from danalab.benchmarks.resonance import QUICK, Settings, measure
     from danalab.report.figures.drawing import save_figure
@@ -188,7 +177,7 @@ def resonance(flags: ResonanceFlags) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class MoeFlags(BenchFlags):
-    rounds: int = 7
+    rounds: Count = 7
     """Interleaved rounds that are counted."""
 
 

@@ -3,21 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
+
+from danalab.showcase.settings import DemoConfig
 
 
 @dataclass(frozen=True, kw_only=True)
-class Flags:
-    out: Path = Path("demo")
-    """Folder for everything that the demo makes."""
-    tokens: int = 1_500_000
-    """Training tokens of each run."""
-    vocab_size: int = 1024
-    """Size of the byte-pair encoding trained on the corpus [tokens]."""
-    seeds: int = 1
-    """Runs at each optimizer's best learning rate, with different seeds."""
-    jobs: int | None = None
-    """Runs at a time, one thread each; default one a core."""
+class Flags(DemoConfig):
     json: bool = False
     """Print one JSON object on standard output."""
 
@@ -26,12 +17,9 @@ def run(flags: Flags) -> None:
     """The whole story on a laptop CPU: corpus, tokenizer, tuned AdamW and ADana, pictures, table, samples, one page."""
     from danalab.report.comparison import COLUMNS, table_cells
     from danalab.report.tables.console import print_table
-    from danalab.showcase.demo import DemoConfig, as_json, run_demo, verdict
+    from danalab.showcase.demo import as_json, run_demo, verdict
 
-    config = DemoConfig(
-        out=flags.out, tokens=flags.tokens, vocab_size=flags.vocab_size, seeds=flags.seeds, jobs=flags.jobs
-    )
-    demo = run_demo(config)
+    demo = run_demo(flags)
     if flags.json:
         print(as_json(demo))
         return

@@ -6,25 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from danalab.cli.optim_list import ListFlags, list_optimizers
+from danalab.showcase.settings import CompareConfig
 from danalab.train.config.sections.schedule import ScheduleSettings
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompareFlags:
-    opts: tuple[str, ...] = ("adamw", "ademamix", "muon", "adana", "dana-star-mk4")
-    """Optimizers; `danalab optim list` shows all."""
-    problems: tuple[str, ...] = ("quadratic", "matrix", "language")
-    """Problems: quadratic, matrix, language."""
-    trials: int = 6
-    """Learning rates tried for each optimizer on each problem."""
-    seeds: int = 3
-    """Runs at the best learning rate."""
-    jobs: int | None = None
-    """Parallel searches, one thread each; default: the number of cores."""
-    quick: bool = False
-    """A smoke test: runs a tenth as long, 3 learning rates, one seed."""
-    out: Path = Path("optim-compare")
-    """Folder for the page, figures and tables."""
+class CompareFlags(CompareConfig):
     json: bool = False
     """Print one JSON object on standard output."""
 
@@ -34,10 +21,9 @@ def compare(flags: CompareFlags) -> None:
     import json
     import sys
 
-    from danalab.showcase.compare import HEADINGS, CompareConfig, compare_optimizers, table_rows
+    from danalab.showcase.compare import HEADINGS, compare_optimizers, table_rows
 
-    settings = {name: getattr(flags, name) for name in ("out", "opts", "problems", "trials", "seeds", "jobs", "quick")}
-    found = compare_optimizers(CompareConfig(**settings), lambda line: print(line, file=sys.stderr, flush=True))
+    found = compare_optimizers(flags, lambda line: print(line, file=sys.stderr, flush=True))
     if flags.json:
         print(json.dumps(found.as_dict()))
         return

@@ -19,30 +19,9 @@ from typing import Any
 from danalab.errors import UserError
 from danalab.files import write_atomically, write_json
 from danalab.optim import optimizer_spec
-from danalab.showcase.problems import PROBLEMS, Problem, problem
+from danalab.showcase.problems import Problem, problem
+from danalab.showcase.settings import CompareConfig
 from danalab.showcase.trials import Result, search
-
-OPTS = ("adamw", "ademamix", "muon", "adana", "dana-star-mk4")
-
-
-@dataclass(frozen=True, kw_only=True)
-class CompareConfig:
-    """What to compare, and how carefully."""
-
-    out: Path = Path("optim-compare")
-    """Folder for pictures, table and page."""
-    opts: tuple[str, ...] = OPTS
-    """Optimizers."""
-    problems: tuple[str, ...] = tuple(PROBLEMS)
-    """Problems."""
-    trials: int = 6
-    """Learning rates tried for each optimizer on each problem."""
-    seeds: int = 3
-    """Runs at the best learning rate."""
-    jobs: int | None = None
-    """Searches at a time, one thread each; None: one a core."""
-    quick: bool = False
-    """Runs a tenth as long, 3 learning rates, one seed: only to see how it goes."""
 
 
 @dataclass(frozen=True)
@@ -70,10 +49,6 @@ def compare_optimizers(config: CompareConfig, report: Callable[[str], None] = la
     Raises:
         UserError: an unknown optimizer or problem, or numbers that make no comparison.
     """
-    for name in ("trials", "seeds", "jobs"):
-        value = getattr(config, name)
-        if value is not None and value < 1:
-            raise UserError(f"--{name} {value}: must be at least 1")
     if not config.opts or not config.problems:
         raise UserError("optim compare: name at least one optimizer and one problem")
     opts = list(dict.fromkeys(optimizer_spec(opt).name for opt in config.opts))

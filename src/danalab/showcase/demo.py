@@ -22,6 +22,7 @@ from danalab.report.comparison import COLUMNS, Row, compare, markdown_table, tab
 from danalab.report.curves import RunCurve, read_curve
 from danalab.report.figures.training import loss_figure, lr_figure, save_figure
 from danalab.report.page.page import Page
+from danalab.showcase.settings import DemoConfig
 
 if TYPE_CHECKING:
     from danalab.ladder.runs.jobs import Job
@@ -34,22 +35,6 @@ EVAL_BATCHES = 4
 TRIALS = {"adamw": (2e-3, 4e-3, 8e-3), "adana": (1e-3, 2e-3, 4e-3)}
 """Peak learning rates tried for each optimizer, equally many, all at full length."""
 PROMPTS = ("def read_", "import ", '    """Return the ')
-
-
-@dataclass(frozen=True, kw_only=True)
-class DemoConfig:
-    """How large a demonstration."""
-
-    out: Path = Path("demo")
-    """Folder for everything that the demo makes."""
-    tokens: int = 1_500_000
-    """Training tokens of each run."""
-    vocab_size: int = 1024
-    """Size of the byte-pair encoding trained on the corpus [tokens]."""
-    seeds: int = 1
-    """Runs at each optimizer's best learning rate, with different seeds."""
-    jobs: int | None = None
-    """Runs at a time, one thread each; default one a core."""
 
 
 @dataclass(frozen=True)
