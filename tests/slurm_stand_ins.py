@@ -38,6 +38,7 @@ job=$(cat jobs 2>/dev/null || echo 0)
 echo $((job + 1)) >jobs
 echo "$*" >>arguments
 [[ ${FAIL:-} != yes ]] || exit 2
+((job >= ${KILLED_JOBS:-0})) || exit 143
 status=stopped code=0
 if [[ ${PREEMPTED_JOB:-} == "$job" ]]; then
     step=$((step + ${PREEMPTED_AFTER:-1})) status=interrupted code=85
@@ -55,6 +56,7 @@ class Cluster:
     """A queue of one job at a time, in a folder of its own."""
 
     def __init__(self, folder: Path):
+        folder.mkdir(exist_ok=True)
         self.folder, self.queue = folder, folder / "queue"
         self.tasks = folder / "queue.tasks"
         self.bin = folder / "bin"

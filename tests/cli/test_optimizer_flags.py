@@ -65,7 +65,7 @@ def test_files_hold_settings_beside_the_flags_or_by_themselves_and_flags_win(tmp
     assert settings("--config", str(file)) == {"hessian_interval": 5, "rho": 0.1}
     assert settings("--config", str(file), "--rho", "0.2") == {"hessian_interval": 5, "rho": 0.2}
     file.write_text("opt: sophia\noptimizer_settings: 3\n")
-    with pytest.raises(UserError, match="settings by their names are expected, not 3"):
+    with pytest.raises(UserError, match="a mapping of settings is expected, not 3"):
         settings("--config", str(file))
     file.write_text("opt: sophia\noptimizer_settings: {rho: 0.3}\n")
     assert settings("--config", str(file)) == {"rho": 0.3}

@@ -38,6 +38,15 @@ def test_a_preempted_job_is_queued_again(cluster):
     assert (cluster.folder / "steps").read_text().strip() == "10"
 
 
+def test_a_job_that_sigterm_ends_before_training_begins_is_queued_again(cluster):
+    jobs, code, said = cluster.run(RESTART, KILLED_JOBS="2")
+    assert (jobs, code) == (5, 0)
+    assert "step unknown: requeued" in said
+    again = Cluster(cluster.folder / "again")
+    jobs, code, said = again.run(RESTART, KILLED_JOBS="9")
+    assert (jobs, code) == (4, 1)
+
+
 def test_where_requeueing_is_refused_a_new_job_is_submitted_with_the_same_resources(cluster):
     # The first job queues the second with sbatch; what it asks for is looked at, then run as SLURM would.
     cluster.run(["true"])
@@ -52,13 +61,13 @@ def test_where_requeueing_is_refused_a_new_job_is_submitted_with_the_same_resour
 def test_an_error_is_not_queued_again(cluster):
     jobs, code, said = cluster.run(RESTART, FAIL="yes")
     assert (jobs, code) == (1, 2)
-    assert "not queued again" in said
+    assert "not requeued" in said
 
 
 def test_jobs_that_make_no_step_are_not_queued_for_ever(cluster):
     jobs, code, said = cluster.run(RESTART, STEPS_A_JOB="0")
     assert (jobs, code) == (4, 1)
-    assert "three jobs in a row stayed at step 0" in said
+    assert "three jobs in a row ended at step 0" in said
 
 
 def test_outside_slurm_the_run_is_simply_made(cluster):
@@ -96,7 +105,7 @@ def test_the_script_asks_for_what_was_said(capsys):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ((), "no run is given"),
+        ((), "no run: give flags"),
         (("--time", "soon", "--", "--heads", "3"), "--time soon"),
         (("--gpus", "-1", "--", "--heads", "3"), "--gpus -1"),
         (("--", "--heads", "3", "--keep-last", "1"), "--keep-last 1"),

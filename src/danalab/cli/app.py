@@ -20,7 +20,7 @@ from danalab.errors import FirstRankError, LostRankError, UserError, nearest, to
 VERBS = {
     "demo": "AdamW and ADana side by side on real text, in minutes on a laptop CPU",
     "plan": "what a run would be: parameters, tokens, steps, LR, weight decay, FLOPs; trains nothing",
-    "train": "train a model; resumes by itself",
+    "train": "train a model; resumes automatically",
     "eval": "evaluate a run on its validation split",
     "generate": "sample text from a run, or from a model in Hugging Face format",
     "export": "write a run's model in Hugging Face format",
@@ -34,7 +34,7 @@ VERBS = {
     "data": "prepare corpora as token shards; look at them",
     "tokenizer": "train and evaluate byte-pair encodings",
     "optim": "the optimizers with their hyper-parameters",
-    "slurm": "write and submit a job script that goes on until the run's last step",
+    "slurm": "write and submit a job script that requeues until the run's last step",
     "theory": "power-law random features: curves, phases, hummingbird, sparse experts, tau, predictions",
     "bench": "ratios against named peers, each measured in one run",
 }
@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except FirstRankError:
-        return 2  # rank 0 has said it
+        return 2  # rank 0 has printed it
     except UserError as error:
         if debug:
             raise
@@ -66,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             os._exit(1)
         return 1
     except BrokenPipeError:
-        # The reader (head, less) has seen enough. Python would complain again when it flushes at exit.
+        # The reader (head, less) closed the pipe. Python would report it again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:

@@ -64,7 +64,7 @@ def run(flags: Flags) -> None:
         f"(perplexity {result.perplexity:.2f}){bpb}, over {result.tokens:,} tokens"
     )
     if len(result.by_position) > 1:
-        print("by position in the window (what more context is worth):")
+        print("by position in the window (the effect of more context):")
         for part in result.by_position:
             print(f"  {part.start:>7,} to {part.end - 1:>7,}  {part.loss:.4f}")
 

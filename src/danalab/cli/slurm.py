@@ -1,4 +1,4 @@
-"""Write a SLURM job script that goes on until a run's last step, and submit it.
+"""Write a SLURM job script that requeues until a run's last step, and submit it.
 
 danalab slurm --account ACCOUNT --gpus 4 -- --arch enoki --opt adana --heads 12
 danalab slurm --runs runs.txt --at-once 4 -- --arch enoki --opt adana      # a line of flags a run: an array job
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from danalab.train.config.train_config import TrainConfig
 
 TAKES_REST = True
-"""What follows -- are flags of `danalab train`."""
+"""The flags of `danalab train` follow --."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +27,7 @@ class Flags(ResourceFlags):
     """Settings of `danalab slurm`."""
 
     runs: Path | None = None
-    """File with the flags of one run a line (# comments); what follows -- is added to each."""
+    """File with the flags of one run on each line (# comments); flags after -- are added to each."""
     job_name: str | None = None
     """Default: the run's name."""
     log_dir: Path = Path("slurm")
@@ -35,18 +35,18 @@ class Flags(ResourceFlags):
     dry_run: bool = False
     """Print the script; write and submit nothing."""
     json: bool = False
-    """Print what was done as one JSON object on standard output."""
+    """Print one JSON object on standard output."""
 
 
 def run(flags: Flags, rest: list[str]) -> int:
-    """Write a SLURM job script that goes on until a run's last step, and submit it; flags of the run follow --."""
+    """Write a SLURM job script that requeues until a run's last step, and submit it; the run's flags follow --."""
     import json
 
     from danalab.train.system.slurm import Job, read_runs, submit
 
     resources = flags.resources()
     if flags.runs is None and not rest:
-        raise UserError("no run is given: flags of danalab train follow --, or come from --runs FILE")
+        raise UserError("no run: give flags of danalab train after --, or --runs FILE")
     lines = read_runs(flags.runs) if flags.runs is not None else [[]]
     runs = [_checked([*rest, *line], resources.ranks) for line in lines]
     _require_apart(runs)
@@ -65,9 +65,9 @@ def run(flags: Flags, rest: list[str]) -> int:
 
 
 def _checked(words: list[str], ranks: int) -> tuple[str, list[str]]:
-    """(name of the run, its flags with what a job has to fix), or the error that the job would only end with.
+    """(name of the run, its flags), checked before the job is submitted.
 
-    The name is one of the flags alone: the same in every job of the run, and known before the data is looked at.
+    The name follows from the flags alone: it is the same in every job of the run, and the data are not opened.
     """
     from danalab.cli._shared.flags import parse
     from danalab.train.config.train_config import TrainConfig
@@ -86,7 +86,7 @@ def _checked(words: list[str], ranks: int) -> tuple[str, list[str]]:
 
 
 def _name(config: TrainConfig) -> str:
-    """A name from the flags alone; what follows from the data is not known here."""
+    """A name from the flags alone."""
     from danalab.train.config.fields import names_of
     from danalab.train.config.run_name import digest_of
 

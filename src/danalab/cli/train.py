@@ -1,4 +1,4 @@
-"""Train a model; resumes by itself."""
+"""Train a model; resumes automatically."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from danalab.train.config.train_config import TrainConfig as Flags
 
 
 def run(flags: Flags) -> int:
-    """Train a model into a run folder; started again with the same flags, it goes on where it was stopped."""
+    """Train a model into a run folder; the same command resumes it."""
     import json
     import sys
 
@@ -23,12 +23,12 @@ def run(flags: Flags) -> int:
     if flags.json:
         print(json.dumps({**outcome.summary, "run": str(outcome.folder)}))
     else:
-        _tell(outcome.summary, str(outcome.folder), sys.stderr)
+        _print_summary(outcome.summary, str(outcome.folder), sys.stderr)
     return outcome.exit_code
 
 
 def resolved_config(flags: Flags) -> dict[str, Any]:
-    """The configuration with nothing left automatic, for --print-config."""
+    """The resolved configuration, for --print-config."""
     from danalab.data import vocabulary_of
     from danalab.train.config.resolve import resolve
     from danalab.train.parallel.layout import data_parallel_ranks
@@ -37,7 +37,7 @@ def resolved_config(flags: Flags) -> dict[str, Any]:
     return resolve(flags, vocabulary_of(flags.data, flags.tokenizer), world_size=ranks).config.as_dict()
 
 
-def _tell(summary: dict[str, Any], folder: str, file: Any) -> None:
+def _print_summary(summary: dict[str, Any], folder: str, file: Any) -> None:
     words = [f"{summary.get('status')} at step {summary.get('step')} of {summary.get('iterations')}"]
     for key, unit in (("train/loss", ""), ("val/loss", ""), ("val/bpb", " bits/byte")):
         if summary.get(key) is not None:

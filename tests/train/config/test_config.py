@@ -176,7 +176,7 @@ def test_ramps_that_do_not_fit_are_refused(settings, reason):
 
 
 def test_a_document_mask_needs_to_know_where_documents_end():
-    with pytest.raises(UserError, match="--document-mask: it is not known which id"):
+    with pytest.raises(UserError, match="--document-mask: the id that ends"):
         resolve(TrainConfig(heads=4, document_mask=True), Words(eos_id=None))
 
 

@@ -52,7 +52,7 @@ class ClusterFlags(ResourceFlags):
 
 
 def require_used(flags: ClusterFlags, executor: str) -> None:
-    """Refuse what would have no effect.
+    """Refuse flags without effect.
 
     Raises:
         UserError: SLURM's flags beside another executor.

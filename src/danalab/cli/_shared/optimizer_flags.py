@@ -68,7 +68,7 @@ def from_file(values: dict[str, Any], names: Iterable[str], opt: str, where: str
     known = set(names)
     given = values.pop(FIELD, None)
     if not isinstance(given, (Mapping, type(None))):
-        raise UserError(f"{where}: {FIELD}: settings by their names are expected, not {given!r}")
+        raise UserError(f"{where}: {FIELD}: a mapping of settings is expected, not {given!r}")
     given = dict(given or {})
     for key in [key for key in values if key not in known]:
         spec = _spec(opt)

@@ -1,4 +1,4 @@
-"""What a run has consumed after a number of steps, where batch and sequence length may grow by ramps.
+"""Sequences and tokens that a run has consumed after a number of steps; batch and sequence length may grow by ramps.
 
     sequences(k) = sum of the first k global batches          tokens(k) = sequences(k) x seq_len
 
@@ -17,14 +17,14 @@ from danalab.errors import UserError
 
 @dataclass(frozen=True)
 class BatchSchedule:
-    """Sequences of each step, and into what lengths they are cut."""
+    """Sequences of each step, and the lengths that they are cut into."""
 
     batch: Ramp
     length: Ramp
 
     @classmethod
     def of(cls, global_batch: int, seq_len: int, batch_ramp: str | None, seq_len_ramp: str | None) -> BatchSchedule:
-        """From what a person said.
+        """From the flags.
 
         Raises:
             UserError: a ramp that cannot be read, or a length that does not divide seq_len.
@@ -39,15 +39,15 @@ class BatchSchedule:
 
     @property
     def is_constant(self) -> bool:
-        """Whether every step is alike."""
+        """Whether all steps have the same batch and length."""
         return not (self.batch.stages or self.length.stages)
 
     def sequences(self, steps: int) -> int:
-        """Of full length, that the first `steps` steps consume."""
+        """Sequences of full length that the first `steps` steps consume."""
         return self.batch.total(steps)
 
     def tokens(self, steps: int) -> int:
-        """That the first `steps` steps consume."""
+        """Tokens that the first `steps` steps consume."""
         return self.sequences(steps) * self.length.final
 
     def flops(self, steps: int, per_token: Callable[[int], int]) -> int:

@@ -156,7 +156,7 @@ def _prepared(value: Any, hint: Any) -> Any:
     """A value before pydantic converts it.
 
     Raises:
-        ValueError: a value that pydantic would convert although nobody means it; says what is expected.
+        ValueError: a value that pydantic would convert by mistake, e.g. true into 1; says what is expected.
     """
     if isinstance(value, (list, tuple)):
         return [_prepared(item, hint) for item in value]

@@ -1,7 +1,7 @@
-"""From a run's configuration to the hyper-parameters of its optimizer.
+"""Hyper-parameters of the optimizer from the configuration of a run.
 
-Flags of the run itself (kappa, weight decay, ...) are settings of some optimizers; everything else that an optimizer
-has is in `optimizer_settings`, which wins over rules.
+Settings of the run (kappa, weight decay, ...) are settings of some optimizers; all others of an optimizer are in
+`optimizer_settings`, which wins over the rules.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def optimizer_settings(config: TrainConfig, steps: int) -> dict[str, Any]:
         config: resolved.
         steps: length of the run.
     Raises:
-        UserError: one was given explicitly that the optimizer does not have.
+        UserError: an explicit setting that the optimizer does not have.
     """
     from danalab.optim import optimizer_spec
 
@@ -78,7 +78,7 @@ def _betas(config: TrainConfig, ruled: Any, known: Mapping[str, Any], further: M
         return {}
     flags = ", ".join(map(flag, given))
     if "betas" in further:
-        raise UserError(f"{flags}: --betas says it already; give one of them")
+        raise UserError(f"{flags}: --betas is given, too; leave one of them out")
     if "betas" in known:
         betas = list(ruled or known["betas"].default)
         for place, name in enumerate(("beta1", "beta2")):

@@ -1,4 +1,4 @@
-"""From what a person said to a run with nothing left automatic. Explicit settings always win over the scaling rules.
+"""From a configuration to a complete `RunSpec`: automatic values follow from the scaling rules, explicit ones win.
 
 Needs no torch, so that `danalab train --print-config` is quick.
 """
@@ -27,27 +27,27 @@ from danalab.train.config.train_config import TrainConfig
 DEFAULT_BATCH = 32
 DEFAULT_SEQ_LEN = 2048
 LARGEST_AUTOMATIC_DECAY = 0.5
-"""An automatic weight decay takes at most this share of a weight in the first step; the rule, omega / t, would take
-more than everything in runs of a few steps."""
+"""Largest share of a weight that an automatic weight decay takes in the first step; in runs of a few steps the rule,
+omega / t, would take more than the whole weight."""
 
 _DILOCO = {"diloco_steps": 500, "diloco_lr": 0.7, "diloco_momentum": 0.9, "diloco_patience": 600.0}
 """As in the paper, arXiv 2311.08105."""
 
 _OLD_NAME = (
-    "--arch diloco is an old name of enoki, and this is an enoki; DiLoCo's way to train, of any architecture, is "
+    "--arch diloco is an old name of enoki: the model is an enoki; DiLoCo training, of any architecture, is "
     "--distributed-backend diloco"
 )
 
 
 def resolve(config: TrainConfig, dataset: Vocabulary, world_size: int = 1, device_type: str | None = None) -> RunSpec:
-    """Fill in everything that is automatic.
+    """Fill in all automatic values.
 
     Args:
         dataset: gives the vocabulary.
         world_size: data-parallel ranks.
         device_type: cpu or cuda, where the run is trained; default that of --device, else cpu.
     Raises:
-        UserError: settings that contradict each other or cannot be meant; says which.
+        UserError: settings that are impossible or contradict each other.
     """
     if config.optimizer_settings:
         config = replace(config, optimizer_settings=checked_settings(config))
@@ -62,11 +62,9 @@ def resolve(config: TrainConfig, dataset: Vocabulary, world_size: int = 1, devic
         config = replace(config, **{name: _DILOCO[name] if it is None else it for name, it in given.items()})
     config = replace(config, seq_len=config.seq_len or _seq_len(dataset))
     if config.document_mask and dataset.eos_id is None:
-        raise UserError(f"--document-mask: it is not known which id ends a document of {dataset.name}; leave it out")
+        raise UserError(f"--document-mask: the id that ends a document of {dataset.name} is unknown; leave it out")
     if config.document_mask and config.compile and ARCHITECTURES.get(config.arch).oscillators:
-        raise UserError(
-            f"--compile: not with --document-mask for {config.arch}, which sorts documents by their lengths"
-        )
+        raise UserError(f"--compile: not with --document-mask for {config.arch}, which sorts documents by length")
     _check_phases(config)
     batch_size, acc_steps, global_batch = _batch(config, world_size)
     vocab_size = _vocab_size(config, dataset)
@@ -253,12 +251,12 @@ def _plan(
 
 
 def checked_decay(planned: Plan, given: float | None) -> tuple[Plan, list[str]]:
-    """Refuse an explicit weight decay that flips signs in the first step; hold back an automatic one (given: None).
+    """Refuse an explicit weight decay that flips signs in the first step; limit an automatic one (`given` is None).
 
     Returns:
-        The plan as a run takes it, and what to say of a weight decay that was held back.
+        The plan, and a note where the weight decay was limited.
     Raises:
-        UserError: `given` takes more than everything of a weight in the first step.
+        UserError: `given` takes more than the whole weight in the first step.
     """
     independent = OPTIMIZERS.get(planned.opt) == "independent"
     factor = 1.0

@@ -1,4 +1,4 @@
-"""A run with nothing left automatic: what every part of the trainer is built from. Needs no torch.
+"""The complete description of a run, from which every part of the trainer is built. Needs no torch.
 
 flags -> TrainConfig -> resolve -> RunSpec -> model, optimizer, batches, checkpoints
 """

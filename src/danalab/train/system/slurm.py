@@ -1,7 +1,7 @@
-"""Job scripts for SLURM that go on until a run's last step: written here, readable by people, submitted with `sbatch`.
+"""Job scripts for SLURM that requeue until a run's last step, submitted with `sbatch`.
 
-A script is complete in itself: it holds the resources, the runs' flags and the way of being queued again
-(`slurm_job.sh`, beside this file). Needs no torch.
+A script is self-contained: resources, flags of the runs, and the shell functions that requeue the job (`slurm_job.sh`). Needs no
+torch.
 """
 
 from __future__ import annotations
@@ -91,17 +91,17 @@ class Job:
     resources: Resources
     log_folder: Path
     setup: Sequence[str] = ()
-    """Shell commands that come first, such as `module load cuda`."""
+    """Shell commands that run first, e.g. `module load cuda`."""
     at_once: int | None = None
-    """Runs of the array that may be under way at a time."""
+    """Largest number of runs of the array that run at the same time."""
     command: Sequence[str] = (sys.executable, "-m", "danalab")
-    """What starts `danalab` there; this installation of it."""
+    """The command that starts `danalab` on the cluster."""
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
             raise UserError(f"--job-name {self.name}: letters, digits, '.', '_' and '-' are expected")
         if not self.runs:
-            raise UserError("no run is given: flags of danalab train follow --, or come from --runs FILE")
+            raise UserError("no run: give flags of danalab train after --, or --runs FILE")
 
     @property
     def script(self) -> Path:
@@ -135,7 +135,7 @@ class Job:
         options += resources.options
         lines = ["#!/usr/bin/env bash", *(f"#SBATCH {option}" for option in options), "set -euo pipefail", ""]
         lines += [f"cd {shlex.quote(str(Path.cwd()))}", *self.setup, ""]
-        lines += ["# ---- being queued again ----", "", _library(), ""]
+        lines += ["# ---- requeue ----", "", _library(), ""]
         lines += [
             f"export DANALAB_PROGRESS_FOLDER={shlex.quote(str(folder))}",
             f"DANALAB_SCRIPT={shlex.quote(str(self.script.resolve()))}",
@@ -160,13 +160,13 @@ class Job:
 
 
 def submit(script: Path) -> str:
-    """Hand a script to `sbatch`; returns what that says.
+    """Submit a script by `sbatch`; returns its output.
 
     Raises:
-        UserError: there is no sbatch here, or it refused.
+        UserError: sbatch is not installed, or refused.
     """
     if shutil.which("sbatch") is None:
-        raise UserError(f"sbatch is not here: the script is written; submit it where SLURM is: sbatch {script}")
+        raise UserError(f"sbatch is not installed: the script is written; submit it on the cluster: sbatch {script}")
     done = subprocess.run(["sbatch", str(script)], capture_output=True, text=True, check=False)
     if done.returncode:
         raise UserError(f"sbatch refused {script}: {done.stderr.strip() or f'exit code {done.returncode}'}")
@@ -174,10 +174,10 @@ def submit(script: Path) -> str:
 
 
 def read_runs(file: Path) -> list[list[str]]:
-    """The runs of a list: one line of flags of `danalab train` each; # begins a comment.
+    """The runs of a file: flags of `danalab train` on each line; # starts a comment.
 
     Raises:
-        UserError: the file cannot be read, a line cannot be split, or there is none.
+        UserError: the file cannot be read, a line cannot be split, or no line has flags.
     """
     try:
         lines = file.read_text(encoding="utf-8").splitlines()

@@ -1,15 +1,16 @@
 # shellcheck shell=bash
-# One training job under SLURM that is queued again for as long as steps remain.
+# One training job under SLURM that is requeued while steps remain.
 #
 #   danalab_job COMMAND...     COMMAND starts `danalab train`, which prints its summary with --json
 #
-# The job ends when the run is finished. It is queued again, with the same resources, after a preemption or the warning
-# of the time limit (exit code 85: checkpointed) and where --iterations-to-run left steps over. It is not queued again
-# after an error, nor when three jobs in a row made no step. Outside SLURM the command simply runs once.
+# The job ends when the run is finished. It is requeued with the same resources after a preemption or the warning of the
+# time limit (exit code 85: checkpointed; 143: SIGTERM before training could handle it) and where --iterations-to-run
+# left steps. It is not requeued after an error, nor after three jobs in a row without a step. Outside SLURM the command
+# runs once.
 
 danalab_job() {
     if [[ -z ${SLURM_JOB_ID:-} ]]; then
-        echo "danalab: not a SLURM job: this is run once, and not queued again" >&2
+        echo "danalab: not a SLURM job: the command runs once" >&2
         "$@"
         return
     fi
@@ -17,8 +18,7 @@ danalab_job() {
     echo "danalab: job $SLURM_JOB_ID, restart ${SLURM_RESTART_COUNT:-${DANALAB_RESTARTS:-0}}, $(date)" >&2
     local outcome child code=0
     outcome=$(mktemp)
-    # srun passes signals on to all ranks; SLURM sends its warning to them directly. --wait: a rank that died takes the
-    # others along.
+    # srun forwards signals to all ranks; SLURM sends its warning to them directly. --wait: if a rank dies, the others end.
     srun --wait=60 "$@" --json >"$outcome" </dev/null &
     child=$!
     trap 'kill -TERM "$child" 2>/dev/null || true' TERM USR1
@@ -31,14 +31,15 @@ danalab_job() {
     local status step
     status=$(_danalab_field status "$outcome")
     step=$(_danalab_field step "$outcome")
+    step=${step:-unknown}
     cat "$outcome"
     rm -f "$outcome"
     case $code/$status in
-        85/*) _danalab_again "$step" ;;
+        85/* | 143/*) _danalab_again "$step" ;;
         0/stopped) _danalab_again "$step" ;;
         0/finished) echo "danalab: finished at step $step" >&2 ;;
         *)
-            echo "danalab: ended with exit code $code (${status:-no summary}): not queued again" >&2
+            echo "danalab: ended with exit code $code (${status:-no summary}): not requeued" >&2
             return "$((code == 0 ? 1 : code))"
             ;;
     esac
@@ -57,10 +58,10 @@ _danalab_again() {
     if [[ $1 == "$last" ]]; then idle=$((idle + 1)); else idle=0; fi
     echo "$1 $idle" >"$record"
     if ((idle >= 3)); then
-        echo "danalab: three jobs in a row stayed at step $1: not queued again" >&2
+        echo "danalab: three jobs in a row ended at step $1: not requeued" >&2
         return 1
     fi
-    echo "danalab: step $1: queued again" >&2
+    echo "danalab: step $1: requeued" >&2
     scontrol requeue "$id" && return 0
     echo "danalab: scontrol requeue was refused: a new job is submitted in place of this one" >&2
     local options=(--job-name="${SLURM_JOB_NAME:-danalab}")
