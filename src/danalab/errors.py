@@ -51,3 +51,9 @@ def nearest(name: str, choices: Iterable[str]) -> str:
     """` (did you mean 'x'?)` for the closest of `choices`, or an empty string when none is close."""
     close = difflib.get_close_matches(name, list(choices), n=1, cutoff=0.6)
     return f" (did you mean '{close[0]}'?)" if close else ""
+
+
+def first_line(error: object) -> str:
+    """The first line of an error's message, at most 200 characters; its type if there is no message."""
+    lines = str(error).strip().splitlines()
+    return lines[0][:200] if lines else type(error).__name__

@@ -31,12 +31,12 @@ def train(flags: TrainFlags) -> None:
     from danalab.data.sources import TextSource
     from danalab.data.tokenizers import train_bpe
 
-    if flags.max_mb <= 0:
+    if not flags.max_mb > 0:  # also NaN
         raise UserError(f"--max-mb {flags.max_mb}: more than 0 is needed")
     if (flags.out / "tokenizer.json").exists():
         raise UserError(f"{flags.out}: holds a tokenizer.json already; choose another --out")
     source = TextSource(flags.input)
-    tokenizer = train_bpe(_up_to(source.iter_documents(), int(flags.max_mb * 1e6)), flags.vocab_size)
+    tokenizer = train_bpe(_up_to(source.iter_documents(), flags.max_mb * 1e6), flags.vocab_size)
     file = tokenizer.save(flags.out)
     if flags.json:
         print(json.dumps({"path": str(file), "name": tokenizer.name, "fingerprint": tokenizer.fingerprint}))
@@ -44,7 +44,7 @@ def train(flags: TrainFlags) -> None:
         print(f"{file}: {tokenizer.name}, {tokenizer.n_tokens:,} ids; use it with --tokenizer {flags.out}")
 
 
-def _up_to(documents: Iterable[str], limit: int) -> Iterator[str]:
+def _up_to(documents: Iterable[str], limit: float) -> Iterator[str]:
     """Documents up to the one that reaches `limit` bytes."""
     for text in documents:
         if limit <= 0:

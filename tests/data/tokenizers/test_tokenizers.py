@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from danalab.data import prepare
 from danalab.data.tokenizers import CHAT_SPECIALS, EOS, BpeTokenizer, ByteTokenizer, Gpt2Tokenizer, load_tokenizer
 from danalab.data.tokenizers import gpt2 as gpt2_module
-from danalab.data.tokenizers.bpe import train_bpe
+from danalab.data.tokenizers.bpe import requested_size, train_bpe
 from danalab.data.tokenizers.compression import measure, samples
 from danalab.errors import UserError
 
@@ -191,7 +192,7 @@ def test_malformed_tokenizer_files_are_refused(tmp_path, bpe):
     with pytest.raises(UserError, match=r"no tokenizer\.json"):
         load_tokenizer(tmp_path)
     file.write_text("{")
-    with pytest.raises(UserError, match="not a tokenizer"):
+    with pytest.raises(UserError, match="not valid JSON"):
         load_tokenizer(file)
     content = json.loads(bpe.to_json())
     content["added_tokens"] = []
@@ -203,6 +204,57 @@ def test_malformed_tokenizer_files_are_refused(tmp_path, bpe):
     file.write_text(json.dumps(content))
     with pytest.raises(UserError, match="byte-level"):
         load_tokenizer(file)
+
+
+def _edited(bpe, **changes):
+    content = json.loads(bpe.to_json())
+    for key, change in changes.items():
+        content[key] = change(content[key])
+    return json.dumps(content)
+
+
+LOSSY = {
+    "lower case": {"normalizer": lambda _: {"type": "Lowercase"}},
+    "stripped": {"normalizer": lambda _: {"type": "Strip", "strip_left": True, "strip_right": True}},
+    "prefix space": {"pre_tokenizer": lambda rule: {**rule, "add_prefix_space": True}},
+    "no byte level": {"pre_tokenizer": lambda _: {"type": "Whitespace"}},
+    "no pre-tokenizer": {"pre_tokenizer": lambda _: None},
+    "no letters": {"model": lambda m: {**m, "vocab": {t: i for t, i in m["vocab"].items() if t != "A"}}},
+    "no vocabulary": {"model": lambda m: {**m, "vocab": {}, "merges": []}},
+    "shared ids": {"model": lambda m: {**m, "vocab": {**m["vocab"], "B": m["vocab"]["A"]}}},
+    "giant id": {"model": lambda m: {**m, "vocab": {**m["vocab"], "zzzzz": 4_000_000_000}}},
+    "bad normalizer": {"normalizer": lambda _: {"type": "Precompiled", "precompiled_charsmap": "AAAA"}},
+    "unknown normalizer": {"normalizer": lambda _: {"type": "Nothing"}},
+}
+
+
+@pytest.mark.parametrize("changes", LOSSY.values(), ids=LOSSY)
+def test_lossy_and_damaged_tokenizers_are_refused_in_one_line(tmp_path, bpe, changes):
+    (tmp_path / "tokenizer.json").write_text(_edited(bpe, **changes))
+    with pytest.raises(UserError, match=r"tokenizer\.json: ") as caught:
+        load_tokenizer(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_unicode_normalization_may_be_loaded_but_prepares_no_data(tmp_path, bpe):
+    (tmp_path / "tokenizer.json").write_text(_edited(bpe, normalizer=lambda _: {"type": "NFC"}))
+    with pytest.raises(UserError, match="the tokenizer changes text"):
+        prepare("stdlib", tmp_path, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_truncation_and_padding_of_a_saved_tokenizer_are_ignored(tmp_path, bpe):
+    truncation = {"direction": "Right", "max_length": 4, "strategy": "LongestFirst", "stride": 0}
+    (tmp_path / "tokenizer.json").write_text(_edited(bpe, truncation=lambda _: truncation))
+    assert load_tokenizer(tmp_path).encode("abcdefgh " * 9) == bpe.encode("abcdefgh " * 9)
+
+
+def test_a_size_that_is_no_number_is_an_unknown_name():
+    for name in ("bpe-²", "bpe-", "bpe-x"):
+        assert requested_size(name) == 0
+    for name in ("bpe-" + "9" * 5000, "bpe-4000000000", "bpe-3"):
+        with pytest.raises(UserError, match="--vocab-size"):
+            requested_size(name)
 
 
 def test_compression_counts_bytes_and_tokens(bpe):

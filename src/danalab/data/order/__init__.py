@@ -1,1 +1,5 @@
-"""The order of tokens: permutation, windows, packing, mixtures, batches."""
+"""The order of tokens: permutations, windows, packing, mixtures, batches."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -32,7 +32,8 @@ from danalab.data.preparation.progress import Estimate, Progress
 from danalab.data.preparation.shard_writer import DatasetWriter
 from danalab.data.preparation.workers import Chunk, encode_in_order
 from danalab.data.sources import TRAIN, Place, Source, make_source
-from danalab.data.tokenizers import load_tokenizer, requested_size, train_bpe
+from danalab.data.tokenizers import BpeTokenizer, load_tokenizer, requested_size, train_bpe
+from danalab.data.tokenizers.bpe import DECOMPOSED
 from danalab.errors import UserError
 
 SHARD_TOKENS = 100_000_000
@@ -92,6 +93,8 @@ def prepare(
     tokenizer = str(tokenizer or source.default_tokenizer)
     merges = requested_size(tokenizer)
     chosen = None if merges else load_tokenizer(tokenizer)
+    if isinstance(chosen, BpeTokenizer):
+        chosen.require_lossless(DECOMPOSED)
     folder = Path(out) if out else dataset_folder(source.name, tokenizer, chosen)
     request = _request(source, chosen.fingerprint if chosen else tokenizer, rule, max_tokens, shard_tokens)
 

@@ -23,7 +23,7 @@ from pydantic import AfterValidator, Field
 
 from danalab.data.sources.base import TRAIN, VAL, Source, walk
 from danalab.data.sources.formats import File, read_documents
-from danalab.errors import MissingExtra, UserError
+from danalab.errors import MissingExtra, UserError, first_line
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -246,9 +246,9 @@ def persistent(
             failures += 1
             if failures == _TRIES:
                 raise UserError(
-                    f"{name}: {_first_line(error)} ({_TRIES} attempts, after document {done}); run it again to resume"
+                    f"{name}: {first_line(error)} ({_TRIES} attempts, after document {done}); run it again to resume"
                 ) from error
-            _log.info("%s: %s after document %d; trying again", name, _first_line(error), done)
+            _log.info("%s: %s after document %d; trying again", name, first_line(error), done)
             sleep(_PAUSE_SECONDS * 2 ** (failures - 1))
 
 
@@ -271,7 +271,7 @@ class explain_hub_errors:  # noqa: N801  a context manager
         elif kind in {"RepositoryNotFoundError", "RevisionNotFoundError", "EntryNotFoundError"}:
             reason = "not on the hub (or private: hf auth login)"
         elif isinstance(error, FileNotFoundError):
-            reason = f"no such file or folder in it: {_first_line(error)}"
+            reason = f"no such file or folder in it: {first_line(error)}"
         elif _is_network_error(error):
             reason = f"the hub cannot be reached ({kind}); give a local copy with --input FOLDER, or try again later"
         else:
@@ -287,10 +287,6 @@ def _is_network_error(error: BaseException) -> bool:
         "httpcore",
         "requests",
     }
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error) or type(error).__name__).strip().split("\n")[0]
 
 
 def _fixed(pattern: str) -> str:

@@ -57,7 +57,7 @@ def load_tokenizer(name: str | Path) -> Tokenizer:
     if not file.is_file():
         if path.is_dir():
             raise UserError(f"{path}: no tokenizer.json in this folder")
-        if text.startswith("bpe-") and text[4:].isdigit():
+        if text.startswith("bpe-") and text[4:].isascii() and text[4:].isdigit():
             raise UserError(
                 f"tokenizer '{text}' is trained on a corpus: give the folder of a trained one, or train it with "
                 f"danalab tokenizer train --vocab-size {text[4:]} --input FILES --out DIR"

@@ -6,6 +6,7 @@ Ids: 256 bytes, then merges in the order in which they were learned, then `<|end
 from __future__ import annotations
 
 import json
+import os
 from array import array
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -15,12 +16,18 @@ import numpy as np
 
 from danalab.data.tokenizers.alphabet import from_printable
 from danalab.data.tokenizers.base import CHAT_SPECIALS, EOS, Tokenizer, reject_surrogates
-from danalab.errors import UserError
+from danalab.errors import UserError, first_line
+from danalab.files import read_json
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Engine
 
 SPECIALS = (EOS, *CHAT_SPECIALS)
+_MAX_ID = 1 << 24
+_NEVER_IN_UTF8 = {0xC0, 0xC1, *range(0xF5, 0x100)}
+_PROBE = "Iß ÀÉ naïve\u2014東京 😀\x00\t\n  two  spaces \r\n MIXED Case's 0123456789 " + EOS + " "
+DECOMPOSED = "e\u0301 \u212b \ufb01"
+"""Text that Unicode normalization (NFC, NFKC) changes."""
 
 
 class BpeTokenizer(Tokenizer):
@@ -30,6 +37,8 @@ class BpeTokenizer(Tokenizer):
         """Wrap a `tokenizers.Tokenizer`; `origin` identifies it in messages."""
         # Otherwise the library encodes the text of a special in a document as its id.
         engine.encode_special_tokens = True
+        engine.no_truncation()
+        engine.no_padding()
         self._engine = engine
         vocabulary = engine.get_vocab(with_added_tokens=True)
         added = {token.content: id_ for id_, token in engine.get_added_tokens_decoder().items()}
@@ -37,27 +46,54 @@ class BpeTokenizer(Tokenizer):
             raise UserError(f"{origin}: the tokenizer has no special token {EOS}, which separates documents")
         self.specials = added
         self.n_tokens = max(vocabulary.values()) + 1
+        if self.n_tokens > _MAX_ID:
+            raise UserError(f"{origin}: token id {self.n_tokens - 1}; ids must be below {_MAX_ID:,}")
         self.name = name or f"bpe-{self.n_tokens}"
         table = [b""] * self.n_tokens
         for token, id_ in vocabulary.items():
             if token not in added:
                 table[id_] = _bytes_of(token, origin)
         self._table = table
+        self._origin = origin
+        if len(set(vocabulary.values())) < len(vocabulary):
+            raise UserError(f"{origin}: several tokens have the same id")
+        missing = set(range(256)) - _NEVER_IN_UTF8 - {token[0] for token in table if len(token) == 1}
+        if missing:
+            raise UserError(f"{origin}: no token for the byte 0x{min(missing):02x}, so it cannot encode every text")
+        self.require_lossless(_PROBE)
+
+    def require_lossless(self, text: str) -> None:
+        """Check that `text` survives encoding and decoding.
+
+        Raises:
+            UserError: the rules of the tokenizer change it.
+        """
+        decoded = self.decode(self.encode(text))
+        if decoded != text:
+            at = next(i for i in range(len(text) + 1) if text[: i + 1] != decoded[: i + 1])
+            raise UserError(
+                f"{self._origin}: the tokenizer changes text: {text[at : at + 8]!r} becomes {decoded[at : at + 8]!r}; "
+                "remove its normalizer, and use the pre-tokenizer ByteLevel without add_prefix_space"
+            )
 
     @classmethod
     def from_file(cls, file: str | Path, name: str | None = None) -> BpeTokenizer:
         """Read a `tokenizer.json`.
 
         Raises:
-            UserError: malformed, not byte-level, or without `<|endoftext|>`.
+            UserError: malformed, not byte-level, not lossless, or without `<|endoftext|>`.
         """
         from tokenizers import Tokenizer as Engine
 
+        content = read_json(file)
+        if isinstance(content, dict):  # the library panics at some normalizers
+            _check_normalizer(content.get("normalizer"), file)
         try:
-            engine = Engine.from_file(str(file))
-        except Exception as error:  # the library raises bare Exception for every fault of a file
-            raise UserError(f"{file}: not a tokenizer.json: {error}") from error
-        return cls(engine, name, str(file))
+            return cls(Engine.from_file(str(file)), name, str(file))
+        except (UserError, MemoryError, KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # bare Exception for most faults, PanicException (not an Exception) for some
+            raise UserError(f"{file}: not a usable tokenizer.json: {first_line(error)}") from error
 
     def _token_table(self) -> list[bytes]:
         return self._table
@@ -80,6 +116,17 @@ class BpeTokenizer(Tokenizer):
         return self._engine.to_str(pretty=False)
 
 
+def _check_normalizer(rule: Any, file: str | Path) -> None:
+    rules = [rule]
+    while rules:
+        rule = rules.pop()
+        kind = rule.get("type") if isinstance(rule, dict) else rule
+        if kind == "Sequence" and isinstance(rule.get("normalizers"), list):
+            rules += rule["normalizers"]
+        elif kind is not None and kind not in ("NFC", "NFD", "NFKC", "NFKD"):
+            raise UserError(f"{file}: the normalizer {kind!r:.40} changes text; only lossless tokenizers are supported")
+
+
 def _bytes_of(token: str, origin: str) -> bytes:
     try:
         return from_printable(token)
@@ -96,9 +143,9 @@ def requested_size(tokenizer: str) -> int:
         UserError: fewer than the 256 bytes and the specials.
     """
     number = tokenizer.removeprefix("bpe-")
-    if number == tokenizer or not number.isdigit() or Path(tokenizer).exists():
+    if number == tokenizer or not number.isascii() or not number.isdigit() or os.path.exists(tokenizer):
         return 0
-    return _checked_size(int(number))
+    return _checked_size(int(number[:12]))  # an int of thousands of digits is an error
 
 
 def eos_of_size(vocab_size: int) -> int:
@@ -108,6 +155,8 @@ def eos_of_size(vocab_size: int) -> int:
 
 def _checked_size(vocab_size: int) -> int:
     least = 256 + len(SPECIALS)
+    if vocab_size > _MAX_ID:
+        raise UserError(f"--vocab-size {vocab_size}: at most {_MAX_ID:,} are possible")
     if vocab_size < least:
         raise UserError(f"--vocab-size {vocab_size}: at least {least} are needed (256 bytes, {len(SPECIALS)} specials)")
     return vocab_size

@@ -130,10 +130,11 @@ class Gpt2Tokenizer(Tokenizer):
             model = read_json(file)["model"]
             ranks = {from_printable(token): id_ for token, id_ in model["vocab"].items()}
             merges = model["merges"]
+            complete = sorted(ranks.values()) == list(range(_N_MERGEABLE))
         except (KeyError, TypeError, AttributeError) as error:
             raise UserError(f"{file}: not a byte-level tokenizer.json: {error!r}") from error
-        if set(ranks.values()) != set(range(_N_MERGEABLE)):
-            raise UserError(f"{file}: {len(ranks)} tokens, GPT-2 has {_N_MERGEABLE}")
+        if not complete or not all(bytes([byte]) in ranks for byte in range(256)):
+            raise UserError(f"{file}: {len(ranks)} tokens, which are not GPT-2's {_N_MERGEABLE}")
         return cls(ranks, merges)
 
     def _token_table(self) -> list[bytes]:

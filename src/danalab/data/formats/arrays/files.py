@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from danalab.errors import UserError
+from danalab.errors import UserError, first_line
 
 _BLOCK_BYTES = 1 << 23  # small enough to stay in cache between the passes over it
 
@@ -63,7 +63,7 @@ def open_array(path: Path) -> np.ndarray:
     except MemoryError:
         raise BadArrayError(path, "larger than memory") from None
     except Exception as error:  # a damaged file may make its format's reader raise almost anything
-        raise BadArrayError(path, f"damaged: {_first_line(error)}") from error
+        raise BadArrayError(path, f"damaged: {first_line(error)}") from error
     _check(path, array)
     return array
 
@@ -82,7 +82,7 @@ def verify_archive(path: Path) -> None:
         with zipfile.ZipFile(path) as archive:
             member = archive.testzip()
     except Exception as error:
-        raise BadArrayError(path, f"damaged: {_first_line(error)}") from error
+        raise BadArrayError(path, f"damaged: {first_line(error)}") from error
     if member is not None:
         raise BadArrayError(path, f"damaged: the checksum of {member} is wrong")
 
@@ -174,9 +174,4 @@ def _cause(error: Exception) -> str:
     """The part of torch's explanation that names the object."""
     text = str(error)
     place = text.find("Unsupported")
-    return _first_line(text[max(place, 0) :]).split(". ")[0][:160]
-
-
-def _first_line(error: object) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0][:200] if lines else type(error).__name__
+    return first_line(text[max(place, 0) :]).split(". ")[0][:160]
