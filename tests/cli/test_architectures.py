@@ -81,7 +81,7 @@ def test_plan_counts_experts_and_learns_at_the_size_that_is_active(capsys):
     assert (few["n_experts"], few["top_k"], few["expert_dim"]) == (8, 2, dense["mlp_dim"])
     assert dense["exact_params"] < few["active_params"] < few["exact_params"] < many["exact_params"]
     assert many["lr"] == pytest.approx(few["lr"], rel=0.01)
-    assert "taken for moe; at the parameters that are active" in few["lr_source"]
+    assert "used for moe; at the parameters that are active" in few["lr_source"]
     assert many["steps"] == pytest.approx(few["steps"], rel=0.01)
     assert plans["qwen3", "--n-experts", "8"]["active_params"] < plans["qwen3", "--n-experts", "8"]["exact_params"]
     assert main(["plan", "--arch", "moe", "--heads", "8"]) == 0

@@ -52,6 +52,9 @@ def test_transformers_loads_an_export_and_danalab_takes_it_back(capsys, monkeypa
     model, info = transformers.AutoModelForCausalLM.from_pretrained(out, output_loading_info=True, **trust)
     assert not any(info[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
     tokenizer = transformers.AutoTokenizer.from_pretrained(out, **trust)
+    eos = tokenizer.eos_token_id
+    assert tokenizer.pad_token_id == eos == model.generation_config.pad_token_id == model.generation_config.eos_token_id
+    assert (out / "generation_config.json").is_file()
     ids = tokenizer("the quick brown", return_tensors="pt").input_ids
     ours = open_run(runs / arch)
     assert ids[0].tolist() == ours.tokenizer.encode("the quick brown")
@@ -204,7 +207,7 @@ def test_what_cannot_be_exchanged_is_said_in_one_line(capsys, tmp_path, runs):
     capsys.readouterr()
     out = str(tmp_path / "out")
     assert "n_kv_heads = 4 only" in refuses("export", str(runs / "grouped-gpt"), "--out", out)
-    assert "is there already" in refuses("export", str(runs / "gpt"), "--out", str(runs))
+    assert "exists; give the name" in refuses("export", str(runs / "gpt"), "--out", str(runs))
     assert "known are float32" in refuses("export", str(runs / "gpt"), "--out", out, "--dtype", "int8")
     assert "no config.json" in refuses("import", str(tmp_path), "--out", out)
     (tmp_path / "bad").mkdir()

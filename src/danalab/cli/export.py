@@ -26,7 +26,7 @@ class Flags:
 
 
 def run(flags: Flags) -> None:
-    """Write a run's model for Hugging Face transformers; where that has no class for it, with a class of ours."""
+    """Write a run's model for Hugging Face transformers, with a class of ours if that has none for it."""
     import dataclasses
     import json
 

@@ -20,7 +20,7 @@ class Flags:
 
 
 def run(flags: Flags) -> None:
-    """Make a run folder of a model in Hugging Face format, to sample from, evaluate, and train on (--resume-from)."""
+    """Make a run folder of a model in Hugging Face format, for generate, eval and train --resume-from."""
     import dataclasses
     import json
 

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from danalab.errors import UserError
 from danalab.inference.generation import generate
 from danalab.models.decoder import Decoder
 
@@ -59,8 +58,6 @@ class TextGenerator:
         return Continuation(text, len(tokens), len(tokens) / seconds if tokens else 0.0)
 
     def _tokens(self, prompt: str, **settings: Any) -> Iterator[int]:
-        if not prompt.isascii() and any("\ud800" <= character <= "\udfff" for character in prompt):
-            raise UserError("the prompt is not valid UTF-8 text")
         # The end-of-text token starts a new document.
         ids = self.tokenizer.encode(prompt) or [self.tokenizer.eos_id]
         n_valid = min(self.tokenizer.n_tokens, self.model.config.vocab_size)

@@ -1,4 +1,4 @@
-"""Weights under their canonical names: the names and layouts that other programs exchange, whatever ours are.
+"""Weights under canonical names: names and layouts for exchange with other programs, independent of ours.
 
 Canonical: `token_embedding`, `layers.i.` + (`attention_norm`, `attention.q`, `attention.k`, `attention.v` or the three
 stacked as `attention.qkv`, `attention.q_norm`, `attention.k_norm`, `attention.out`, `mlp_norm`, `mlp.up`, `mlp.gate`,
@@ -22,7 +22,7 @@ from danalab.models.parallel.shards import assign
 def canonical_arrays(model: Decoder, of: Callable[[Tensor], Tensor] = Tensor.detach) -> dict[str, Tensor]:
     """`of(parameter)` for every parameter under its canonical name; `of=lambda p: p.grad` gives the gradients.
 
-    Queries, keys and values are apart (`attention.q`, `.k`, `.v`).
+    Queries, keys and values are separate (`attention.q`, `.k`, `.v`).
     """
     arrays = {_canonical(name): of(parameter) for name, parameter in model.named_parameters()}
     for name in [name for name in arrays if name.endswith(".attention.gate.weight")]:
@@ -41,23 +41,23 @@ def load_canonical(model: Decoder, arrays: Mapping[str, Any]) -> None:
         UserError: a name is missing or unknown, or a shape differs.
     """
     wanted = {name: parameter.shape for name, parameter in model.named_parameters()}
-    given = _ours({name: torch.as_tensor(array) for name, array in arrays.items()}, model)
+    arrays_of = _ours({name: torch.as_tensor(array) for name, array in arrays.items()}, model)
     known = [_canonical(name) for name in wanted]
-    for name in given:
+    for name in arrays_of:
         if name not in wanted:
             raise UserError(f"weight '{_canonical(name)}' is not one of this {model.config.arch} model's"
                             f"{nearest(_canonical(name), known)}")  # fmt: skip
-    if missing := [_canonical(name) for name in wanted if name not in given]:
+    if missing := [_canonical(name) for name in wanted if name not in arrays_of]:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise UserError(f"weight '{missing[0]}'{more} of the model is missing from the arrays")
     for name, shape in wanted.items():
-        if given[name].shape != shape:
+        if arrays_of[name].shape != shape:
             raise UserError(
-                f"weight '{_canonical(name)}' has shape {list(given[name].shape)}, the model needs {list(shape)}"
+                f"weight '{_canonical(name)}' has shape {list(arrays_of[name].shape)}, the model needs {list(shape)}"
             )
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            assign(parameter, given[name])
+            assign(parameter, arrays_of[name])
 
 
 def _canonical(name: str) -> str:
@@ -65,7 +65,7 @@ def _canonical(name: str) -> str:
 
 
 def _ours(arrays: dict[str, Tensor], model: Decoder) -> dict[str, Tensor]:
-    """The arrays under our names, stacked ones taken apart."""
+    """The arrays under our names, stacked ones split."""
     config, ours = model.config, {}
     for canonical, array in arrays.items():
         name = canonical.replace("layers.", "blocks.", 1)

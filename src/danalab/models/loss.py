@@ -1,11 +1,11 @@
-"""Cross-entropy and z-loss over a large vocabulary, without the matrix of all logits, and the Hoyer penalty.
+"""Cross-entropy and z-loss over a large vocabulary without materialising all logits, and the Hoyer penalty.
 
     ce = sum_valid(logsumexp(h W^T) - (h W^T)[target]) / valid_count;    lse2 = sum(logsumexp(h W^T)^2) / position_count
 
-Rows are taken a chunk at a time. With p = softmax, a chunk's logit gradient of `ce + z_loss * lse2` is
-`p (valid / valid_count + 2 z_loss logsumexp / position_count) - onehot(target) / valid_count`; it is made from the
-logits while they are there, in place, so that backward has only to scale what is already known. Where the head is cut
-along the vocabulary over ranks, each makes the logits of its own rows, and only maxima and sums of them travel.
+Rows are processed in chunks. With p = softmax, a chunk's logit gradient of `ce + z_loss * lse2` is
+`p (valid / valid_count + 2 z_loss logsumexp / position_count) - onehot(target) / valid_count`; it is computed in place
+from the logits during forward, so that backward only scales it. With a head sharded along the vocabulary each rank
+computes the logits of its own rows, and only their maxima and sums are exchanged.
 Shapes: R rows (all of hidden's leading dimensions), C rows of a chunk, D model dimension, V vocabulary.
 """
 
@@ -21,8 +21,8 @@ from torch.autograd.function import once_differentiable
 from danalab.errors import UserError
 from danalab.models.parallel.vocabulary import VocabularyShard, vocabulary_shard
 
-# Rows of a chunk, bounded by its logits. CPU: enough for efficient products, few enough for the passes between them to
-# stay in cache where the vocabulary allows it. Accelerators: the products must be large.
+# Rows of a chunk, bounded by its logits. CPU: large enough for efficient matrix products, small enough for the passes
+# between them to stay in cache where the vocabulary allows it. Accelerators: matrix products must be large.
 _CPU_ROWS, _CPU_ENTRIES = 256, 1 << 24
 _ACCELERATOR_ENTRIES = 1 << 26
 
@@ -39,17 +39,17 @@ def chunked_cross_entropy(
 ) -> tuple[Tensor, Tensor]:
     """(mean cross-entropy over valid targets, mean logsumexp^2 over all positions), scalars [nats, nats^2].
 
-    Exact for any use of the two; cheapest when what is differentiated is a multiple of `ce + z_loss * lse2`, whose
-    gradients are made during forward. Without gradients only the values are computed. Under autocast the products are
-    in its dtype, the softmax in float32.
+    Exact for any use of the two; cheapest when a multiple of `ce + z_loss * lse2` is differentiated, whose gradients
+    are computed during forward. Without gradients only the values are computed. Under autocast matrix products are in
+    its dtype, the softmax in float32.
 
     Args:
-        hidden: [..., D]. head_weight: [V, D], or a DTensor of it that is sharded along V; then `hidden` and `targets`
-            are the same on all ranks of its mesh, and so are the results and the gradient of `hidden`.
+        hidden: [..., D]. head_weight: [V, D], or a DTensor sharded along V; then `hidden` and `targets` must be equal
+            on all ranks of its mesh, and the results and the gradient of `hidden` are.
         targets: [...], int64, each in [0, V) or `ignore_index`.
         z_loss: the factor by which the caller will add the second result to the first.
-        valid_count: what the cross-entropies are divided by; default the number of valid targets here. A caller that
-            sums over micro-batches or ranks gives the number in the whole batch.
+        valid_count: divisor of the summed cross-entropies; default the number of valid targets here. A caller that
+            sums over micro-batches or ranks passes the number in the whole batch.
         position_count: likewise for the second result; default the number of positions here.
     Raises:
         UserError: shapes that do not fit; on CPU, a target outside the vocabulary.
@@ -93,9 +93,9 @@ class _Problem(NamedTuple):
     valid_count: Tensor
     position_count: Tensor
     dtype: torch.dtype
-    """Of the products."""
-    part: VocabularyShard | None
-    """Which of the head's rows are here; None: all."""
+    """Of the matrix products."""
+    shard: VocabularyShard | None
+    """This rank's rows of the head; None: all."""
 
 
 def _problem(
@@ -106,7 +106,7 @@ def _problem(
     valid_count: Tensor | float | None,
     position_count: Tensor | float | None,
 ) -> tuple[Tensor, Tensor, _Problem]:
-    """(rows of hidden [R, D], rows of the head that are here, what is asked of them)."""
+    """(rows of hidden [R, D], this rank's rows of the head, the rest)."""
     device = hidden.device.type
     if torch.is_autocast_enabled(device):
         dtype = torch.get_autocast_dtype(device)
@@ -119,15 +119,15 @@ def _problem(
     if position_count is None:
         position_count = flat.numel()
     exact = torch.promote_types(dtype, torch.float32)
-    weight, part = vocabulary_shard(head_weight)
+    weight, shard = vocabulary_shard(head_weight)
     problem = _Problem(
         targets=flat.where(valid, 0),
         valid=valid,
-        # no valid target: the mean of nothing is 0, not NaN
+        # without a valid target the mean is 0, not NaN
         valid_count=torch.as_tensor(valid_count, dtype=exact, device=hidden.device).clamp(min=1),
         position_count=torch.as_tensor(position_count, dtype=exact, device=hidden.device),
         dtype=dtype,
-        part=part,
+        shard=shard,
     )
     return hidden.reshape(-1, hidden.shape[-1]), weight, problem
 
@@ -138,8 +138,8 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(rows, weight)
         ctx.problem, ctx.z_loss = problem, z_loss
-        # Times valid_count until backward: p - onehot is of order 1, and its multiples of 1 / valid_count would be lost
-        # in float16, whose loss scale is only known then.
+        # Times valid_count until backward: p - onehot is of order 1, but divided by valid_count it would underflow in
+        # float16, whose loss scale is known only in backward.
         z_factor = z_loss * problem.valid_count / problem.position_count
         unit = torch.ones_like(z_factor)
         ce, lse, *ctx.grads = _forward_backward_rows(rows, weight, problem, unit, z_factor, ctx.needs_input_grad)
@@ -152,9 +152,9 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
     ) -> tuple[Tensor | None, Tensor | None, None, None]:
         if grad_ce is None and grad_z is None:
             return None, None, None, None
-        # Forward's gradients are handed over once (the optimizer may overwrite them); a second backward starts afresh.
+        # Forward's gradients are used once (the optimizer may overwrite them); a second backward recomputes them.
         grads, ctx.grads = ctx.grads, None
-        if grads is not None and _as_foreseen(grad_ce, grad_z, ctx.z_loss):
+        if grads is not None and _matches_forward(grad_ce, grad_z, ctx.z_loss):
             assert grad_ce is not None
             scale = grad_ce / ctx.problem.valid_count
         else:
@@ -169,14 +169,14 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         return grad_rows, grad_weight, None, None
 
 
-def _as_foreseen(grad_ce: Tensor | None, grad_z: Tensor | None, z_loss: float) -> bool:
-    """Whether backward is asked for a multiple of ce + z_loss * lse2."""
+def _matches_forward(grad_ce: Tensor | None, grad_z: Tensor | None, z_loss: float) -> bool:
+    """Whether the gradient is that of a multiple of ce + z_loss * lse2."""
     if grad_ce is None or grad_z is None:
         return grad_ce is not None and z_loss == 0
     close = torch.isclose(grad_z, grad_ce * z_loss, rtol=1e-5, atol=0.0)
     if close.device.type == "cpu":
         return bool(close)
-    # Asking would wait for the device, so other multiples fail there instead of being computed.
+    # Reading the answer would wait for the device; there, other combinations are an error.
     torch._assert_async(close, "chunked_cross_entropy: z_loss must be the factor by which the second result is added")
     return True
 
@@ -190,8 +190,8 @@ def _forward_rows(rows: Tensor, weight: Tensor, problem: _Problem) -> tuple[Tens
     """(cross-entropy [R], logsumexp [R])."""
     rows, weight = rows.to(problem.dtype), weight.to(problem.dtype)
     ce, lse = _empty_results(rows)
-    for chunk, logits in _logit_chunks(rows, weight, problem.part):
-        _exponentials(logits, problem.targets[chunk], problem.part, ce[chunk], lse[chunk])
+    for chunk, logits in _logit_chunks(rows, weight, problem.shard):
+        _exponentials(logits, problem.targets[chunk], problem.shard, ce[chunk], lse[chunk])
     return ce, lse
 
 
@@ -205,13 +205,13 @@ def _forward_backward_rows(
     grad_rows = torch.empty_like(rows) if needs[0] else None
     # float32: sums of many chunks in bfloat16 would lose the small ones
     grad_weight = torch.zeros(weight.shape, dtype=ce.dtype, device=weight.device) if needs[1] else None
-    for chunk, logits in _logit_chunks(rows, weight, problem.part):
+    for chunk, logits in _logit_chunks(rows, weight, problem.shard):
         target = problem.targets[chunk]
-        exponentials, total = _exponentials(logits, target, problem.part, ce[chunk], lse[chunk])
+        exponentials, total = _exponentials(logits, target, problem.shard, ce[chunk], lse[chunk])
         ce_factors = problem.valid[chunk] * ce_factor
         grad = exponentials.mul_(((ce_factors + 2 * z_factor * lse[chunk]) / total).unsqueeze(1))
-        if problem.part is not None:
-            target, own = problem.part.local(target)
+        if problem.shard is not None:
+            target, own = problem.shard.local(target)
             ce_factors = ce_factors.where(own, 0)
         grad.scatter_add_(1, target.unsqueeze(1), -ce_factors.unsqueeze(1))
         grad = grad.to(problem.dtype)
@@ -219,8 +219,8 @@ def _forward_backward_rows(
             torch.mm(grad, weight, out=grad_rows[chunk])
         if grad_weight is not None:
             _accumulate(grad_weight, grad, rows[chunk])
-    if problem.part is not None and grad_rows is not None:
-        problem.part.add(grad_rows)  # every rank's rows of the head pull at the same hidden
+    if problem.shard is not None and grad_rows is not None:
+        problem.shard.add(grad_rows)  # the gradient of hidden sums over all ranks' rows of the head
     return (
         ce,
         lse,
@@ -230,20 +230,20 @@ def _forward_backward_rows(
 
 
 def _exponentials(
-    logits_CV: Tensor, targets_C: Tensor, part: VocabularyShard | None, ce_C: Tensor, lse_C: Tensor
+    logits_CV: Tensor, targets_C: Tensor, shard: VocabularyShard | None, ce_C: Tensor, lse_C: Tensor
 ) -> tuple[Tensor, Tensor]:
     """(exp(logits - their row's maximum), made in place, and its row sums [C]) over the whole vocabulary.
 
     Writes the rows' cross-entropy and logsumexp.
     """
-    picked = _picked(logits_CV, targets_C, part)
+    picked = _target_logits(logits_CV, targets_C, shard)
     highest = logits_CV.amax(-1)
-    if part is not None:
-        part.highest(highest)
+    if shard is not None:
+        shard.highest(highest)
     exponentials = logits_CV.sub_(highest.unsqueeze(1)).exp_()
     total = exponentials.sum(-1)
-    if part is not None:
-        total, picked = part.add(torch.stack((total, picked)))
+    if shard is not None:
+        total, picked = shard.add(torch.stack((total, picked)))
     torch.add(highest, total.log(), out=lse_C)
     torch.sub(lse_C, picked, out=ce_C)
     return exponentials, total
@@ -262,11 +262,11 @@ def _empty_results(rows: Tensor) -> tuple[Tensor, Tensor]:
     return ce, torch.empty_like(ce)
 
 
-def _picked(logits_CV: Tensor, targets_C: Tensor, part: VocabularyShard | None) -> Tensor:
-    """The targets' logits; with a part, 0 for those of other ranks."""
-    if part is None:
+def _target_logits(logits_CV: Tensor, targets_C: Tensor, shard: VocabularyShard | None) -> Tensor:
+    """The targets' logits; with a sharded head, 0 for those of other ranks."""
+    if shard is None:
         return logits_CV.gather(1, targets_C.unsqueeze(1)).squeeze(1)
-    targets_C, own = part.local(targets_C)
+    targets_C, own = shard.local(targets_C)
     return logits_CV.gather(1, targets_C.unsqueeze(1)).squeeze(1).where(own, 0)
 
 
@@ -274,13 +274,13 @@ def _at_least_float32(x: Tensor) -> Tensor:
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
-def _logit_chunks(rows: Tensor, weight: Tensor, part: VocabularyShard | None) -> Iterator[tuple[slice, Tensor]]:
-    """(rows taken, their logits [C, V] in float32 or more, free to be overwritten), a chunk at a time."""
+def _logit_chunks(rows: Tensor, weight: Tensor, shard: VocabularyShard | None) -> Iterator[tuple[slice, Tensor]]:
+    """Yield (slice of rows, their logits [C, V] in float32 or more, which may be overwritten)."""
     buffer = None
-    # Ranks with parts of the head must take the same chunks, also where the last rank's part is shorter.
-    for chunk in _chunks(rows, weight.shape[0] if part is None else part.widest):
+    # Ranks with shards of the head must use the same chunks, also if the last shard is shorter.
+    for chunk in _chunks(rows, weight.shape[0] if shard is None else shard.widest):
         h = rows[chunk]
-        # One buffer for all chunks: each product would otherwise take (and return) its own memory.
+        # One buffer for all chunks, without an allocation for each.
         buffer = torch.mm(h, weight.T) if buffer is None else torch.mm(h, weight.T, out=buffer[: h.shape[0]])
         yield chunk, _at_least_float32(buffer)
 
@@ -302,7 +302,7 @@ def _check(hidden: Tensor, head_weight: Tensor, targets: Tensor, ignore_index: i
         )
     if targets.dtype != torch.int64:
         raise UserError(f"targets must be int64: got {str(targets.dtype).removeprefix('torch.')}")
-    if targets.device.type == "cpu":  # elsewhere the question would wait for the device
+    if targets.device.type == "cpu":  # elsewhere the check would wait for the device
         wrong = ((targets < 0) | (targets >= head_weight.shape[0])) & (targets != ignore_index)
         if wrong.any():
             raise UserError(

@@ -1,8 +1,8 @@
 """Heads -> dimensions, by the rules of `danalab.scaling.architectures`, and dimensions -> parameters and FLOPs.
 
-Two counts are kept apart: the *size law* of the paper (12 d_model^2 n_layers, what learning rates and horizons were
-fitted against) and the *exact* count of the model as built (what compute is reckoned with). They agree for enoki but
-for its gains; a gated qwen3 has 14 d_model^2 a layer.
+There are two counts: the *size law* of the paper (12 d_model^2 n_layers, what learning rates and horizons were
+fitted against) and the *exact* count of the model as built (for compute). They agree for enoki except for its gains; a
+gated qwen3 has 14 d_model^2 per layer.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class Dimensions(Shape):
     def non_emb_params(self) -> int:
         """The size law P that learning rates were fitted against; 12 d_model^2 n_layers at the standard widths.
 
-        Of experts those count that a token passes through.
+        Only the experts that a token passes through count.
         """
-        # The paper's law for qwen3 ignores its third mlp matrix and its gate; the fitted LRs rest on it all the same.
+        # The paper's law for qwen3 ignores its third MLP matrix and its gate; the LRs were fitted with it.
         if self.architecture.size_law:
             law = 12 * self.d_model**2 * self.n_layers
             if sparsity(self) is None:
@@ -42,7 +42,7 @@ class Dimensions(Shape):
 
     @property
     def total_params(self) -> int:
-        """The size law with token embedding and head (once where they are one), which sets the horizon."""
+        """The size law with token embedding and head (once where they are one), which determines the horizon."""
         return self.non_emb_params + (1 if self.tied else 2) * self.d_model * self.vocab_size
 
 
@@ -50,7 +50,7 @@ def dimensions(arch: str, heads: int, vocab_size: int = GPT2_VOCAB, n_kv_heads: 
     """Dimensions of `arch` at `heads` attention heads.
 
     Raises:
-        UserError: unknown architecture, so few heads that no layer is left, or n_kv_heads that does not divide them.
+        UserError: unknown architecture, too few heads for one layer, or n_kv_heads that does not divide them.
     Source: arXiv 2602.05298, the Enoki and Qwen3 ladders; the others: see `danalab.scaling.architectures`.
     """
     arch = ARCHITECTURES.canonical(arch)
@@ -76,7 +76,7 @@ def explicit_dimensions(
     vocab_size: int = GPT2_VOCAB,
     n_kv_heads: int | None = None,
 ) -> Dimensions:
-    """Dimensions given one by one; head_dim defaults to d_model / n_heads, mlp_dim to the architecture's rule.
+    """Explicit dimensions; head_dim defaults to d_model / n_heads, mlp_dim to the architecture's rule.
 
     Raises:
         UserError: unknown architecture, a size below 1, n_heads that does not divide d_model, or n_kv_heads that does
@@ -114,7 +114,7 @@ def explicit_dimensions(
 
 
 def attention_layers(shape: Shape) -> int:
-    """Layers with attention, or what stands in its place in the architecture; the others have the delta rule."""
+    """Layers with attention, or the architecture's mixer; the others have the delta rule."""
     linear = linear_attention(shape)
     return shape.n_layers - (0 if linear is None else len(linear.layers))
 
@@ -130,12 +130,12 @@ def _attention_params(shape: Shape) -> int:
 
 
 def _vector_params(shape: Shape) -> int:
-    """Gains, and biases and oscillators where the architecture has them."""
+    """Gains, biases and oscillators."""
     structure, layers = shape.architecture, shape.n_layers
     gains = (2 * layers + 1) * shape.d_model + (2 * attention_layers(shape) * shape.head_dim if shape.qk_normed else 0)
     if (linear := linear_attention(shape)) is not None:
         return gains + len(linear.layers) * linear.vector_params
-    if structure.oscillators:  # poles by group; magnitude, phase, the share that passes at once and taps by channel
+    if structure.oscillators:  # poles by group; magnitude, phase, direct path and taps by channel
         modes = shape.modes
         if not modes:
             return gains
@@ -150,7 +150,7 @@ def matrix_params(shape: Shape, *, active: bool = False) -> int:
     """Weights of all blocks that take part in matrix products: no embeddings, head, gains or biases.
 
     Args:
-        active: of experts, only as many as a token passes through.
+        active: count only the experts that a token passes through.
     """
     count = attention_layers(shape) * _attention_params(shape) + mlp_params(shape, active=active)
     if (linear := linear_attention(shape)) is not None:
@@ -162,8 +162,8 @@ def parameter_count(shape: Shape, *, embeddings: bool = True, active: bool = Fal
     """Exact number of parameters of the model as built, gains and biases included.
 
     Args:
-        embeddings: count the embeddings of tokens and learned positions, and the head where it is another matrix, too.
-        active: of experts, only as many as a token passes through.
+        embeddings: count the embeddings of tokens and learned positions, and an untied head.
+        active: count only the experts that a token passes through.
     """
     count = matrix_params(shape, active=active) + _vector_params(shape)
     if not embeddings:
@@ -177,10 +177,9 @@ def parameter_count(shape: Shape, *, embeddings: bool = True, active: bool = Fal
 def flops_per_token(shape: Shape, seq_len: int) -> int:
     """FLOPs to train on one token: every matrix product of forward (2 a weight) and backward (4 a weight).
 
-    Attention scores and mixing count in full, as torch's counter does: 12 n_layers (n_heads head_dim) seq_len; the
-    delta rule by its products, the same for a token whatever came before; of experts those that a token is sent to. The
-    Fourier transforms and short convolutions of resonance do not count: they are under 1% of its products, and bound by
-    memory.
+    Attention scores and mixing count in full, as in torch's counter: 12 n_layers (n_heads head_dim) seq_len; the delta
+    rule by its matrix products; experts only if the token is sent to them. The Fourier transforms and short
+    convolutions of resonance do not count: they are under 1% of its FLOPs, and memory-bound.
 
     Args:
         seq_len: context length [tokens].

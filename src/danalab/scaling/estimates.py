@@ -1,4 +1,4 @@
-"""Rough costs of a planned run: memory on one device, hours on named accelerators. Shown as estimates."""
+"""Estimates for a planned run: memory on one device, hours on named accelerators."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ STATE_WORDS = {
     "snoo-dana": 5.0,
     "soap": 9.0,  # with both sides of each matrix, and their eigenvectors
 }
-"""Float32 words a parameter that the optimizer keeps; two (both moments) where not named."""
+"""Float32 values per parameter in the optimizer's state; two (both moments) for the others."""
 
 
 def memory_gib(planned: Plan, micro_batch: int) -> float:
     """Memory to train on one device [GiB]: float32 weights, gradients and optimizer state, bfloat16 activations.
 
-    Activations of a block, kept for backward: about 8 d_model-wide and 3 mlp-wide tensors a token with flash attention;
-    the chunked loss adds one hidden state and its gradient.
+    Activations of a block for backward: about 8 tensors of width d_model and 3 of width mlp_dim per token, with flash
+    attention; the chunked loss adds one hidden state and its gradient.
     """
     words = 2 + STATE_WORDS.get(planned.opt, 2.0)
     states = 4 * words * planned.exact_params

@@ -1,4 +1,4 @@
-"""Peak arithmetic and memory of accelerators that people rent, for MFU and for estimates of hours and fit."""
+"""Peak FLOP/s and memory of common accelerators, for MFU and estimates."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ACCELERATORS = [
 def find(device_name: str) -> Accelerator | None:
     """The table's row for a name as `torch.cuda.get_device_name` gives it, e.g. "NVIDIA H100 80GB HBM3".
 
-    The longest matching name wins, so that an L40S is not taken for an L4.
+    The longest matching name wins, so that an L40S does not match L4.
     """
     matches = [gpu for gpu in ACCELERATORS if gpu.name.lower() in device_name.lower()]
     return max(matches, key=lambda gpu: len(gpu.name), default=None)
@@ -43,7 +43,7 @@ def named(name: str) -> Accelerator:
     """The table's row for a name as people type it: h100, a100, rtx4090 or 4090.
 
     Raises:
-        UserError: the table doesn't have it.
+        UserError: not in the table.
     """
     rows = {gpu.name.lower().replace(" ", ""): gpu for gpu in ACCELERATORS}
     typed = name.lower().replace(" ", "").replace("-", "").replace("_", "")
@@ -55,6 +55,6 @@ def named(name: str) -> Accelerator:
 
 
 def peak_flops(device_name: str) -> tuple[float, str] | None:
-    """(peak FLOP/s, its source) of a device, or None when the table does not know it: then no MFU is reported."""
+    """(peak FLOP/s, its source) of a device; None, and no MFU, for a device that is not in the table."""
     gpu = find(device_name)
     return (gpu.tflops * 1e12, gpu.source) if gpu else None

@@ -27,7 +27,7 @@ class LrLaw:
 
 
 class ResonanceLaw(LrLaw):
-    """6e-4, or 3e-4 for large models, times what this law gives relative to AdamW's on enoki at the same size."""
+    """6e-4, or 3e-4 for large models, times the ratio of this law to AdamW's on enoki at the same size."""
 
     def __call__(self, non_emb_params: float) -> float:
         usual = 6e-4 if non_emb_params < 0.8e9 else 3e-4
@@ -72,10 +72,10 @@ _TABLES: dict[tuple[str, int], _Rows] = {
 }
 
 _NEAREST = {"qwen3next": "qwen3"}
-"""Architecture without a table -> the one whose blocks it has; the others: enoki."""
+"""Architecture without a table -> the one with the same blocks; the others: enoki."""
 
 OPTIMIZERS: Registry[str] = Registry("optimizer")
-"""Optimizers that the scaling rules know -> how their weight decay is applied."""
+"""Optimizer -> how its weight decay is applied."""
 for _name in (
     *("adana", "dana-mk4", "dana-star", "dana-star-mk4", "dana", "sign-dana", "auto-dana", "snoo-dana"),
     *("adamw-decaying-wd", "ademamix-decaying-wd"),
@@ -91,15 +91,15 @@ for _name in (
 OPTIMIZERS.add("sophia", "coupled", "sophiag")
 
 COUPLED_AND_DECAYING = ("manau",)
-"""Optimizers whose coupled weight decay also has a time scale, the length of the run."""
+"""Optimizers whose coupled weight decay also has a time scale, by default the length of the run."""
 
 
 def lr_law(arch: str, opt: str, kappa: float = 0.85, global_batch: int = 32) -> tuple[LrLaw, str]:
-    """The law that applies, and a sentence on where it comes from.
+    """The law that applies, and a sentence on its source.
 
-    Batches other than 512 take the batch-32 table; a kappa without a row takes the nearest one that has; an
-    architecture without a table takes the nearest one's, mostly enoki's (resonance: relative to AdamW's, which has a
-    usual rate there); an optimizer without a row takes a share of a relative's, or what is usual
+    Batches other than 512 use the batch-32 table; a kappa without a row uses the nearest row; an architecture without a
+    table uses a related one's, mostly enoki's (resonance: a common rate for AdamW, the others relative to it); an
+    optimizer without a row uses a related optimizer's law times a factor, or a common value
     (`danalab.scaling.relatives`).
 
     Raises:
@@ -108,23 +108,23 @@ def lr_law(arch: str, opt: str, kappa: float = 0.85, global_batch: int = 32) -> 
     opt = OPTIMIZERS.canonical(opt)
     if arch == "resonance":
         law, source = lr_law("enoki", opt, kappa)
-        if law.d == 0:  # the same at any size, and so on any architecture
+        if law.d == 0:  # independent of size, and so of architecture
             return law, source
-        told = "usual for adamw on resonance: 6e-4, from 0.8B parameters on 3e-4"
+        source = "usual for adamw on resonance: 6e-4, from 0.8B parameters on 3e-4"
         share = "" if opt == "adamw" else f"; times {opt}'s share of it on enoki at batch 32"
-        return ResonanceLaw(law.a, law.b, law.d, law.kappa), told + share
+        return ResonanceLaw(law.a, law.b, law.d, law.kappa), source + share
     known = arch if (arch, 32) in _TABLES else _NEAREST.get(arch, "enoki")
     for batch in (512, 32) if global_batch == 512 else (32,):
         rows = _TABLES[known, batch].get(opt)
         if rows:
             law = min(rows, key=lambda row: abs((row.kappa or kappa) - kappa))
             fitted_at = f", kappa {law.kappa}" if law.kappa is not None else ""
-            borrowed = f", taken for {arch}" if known != arch else ""
+            borrowed = f", used for {arch}" if known != arch else ""
             return law, f"fitted for {opt} on {known} at batch {batch}{fitted_at}{borrowed}"
     if opt in RELATIVES:
         relative = RELATIVES[opt]
         law, source = lr_law(arch, relative.of, kappa, global_batch)
-        times = f", times {relative.factor:g} for {opt}" if relative.factor != 1 else f", taken for {opt}"
+        times = f", times {relative.factor:g} for {opt}" if relative.factor != 1 else f", used for {opt}"
         return replace(law, a=relative.factor * law.a), f"{source}{times} ({relative.source})"
     usual = USUAL[opt]
     return LrLaw(usual.lr, 0.0, 0.0), f"usual for {opt} at any size; not fitted ({usual.source})"
@@ -133,10 +133,10 @@ def lr_law(arch: str, opt: str, kappa: float = 0.85, global_batch: int = 32) -> 
 def decay_lr(
     arch: str, opt: str, lr: float, non_emb_params: float, kappa: float = 0.85, global_batch: int = 32
 ) -> float:
-    """What a coupled weight decay really takes of a weight in a step at the peak, as a multiple of weight_decay.
+    """The factor on weight_decay in the relative shrinkage of a weight per step at the peak rate.
 
-    That is `lr`, but: Prodigy's step is lr x d, with d about AdamW's learning rate once it has been found; and SGD's
-    decay is part of the gradient, which counts ten times in the momentum's sum.
+    It is `lr` with two exceptions: Prodigy's step is lr x d, with d near AdamW's learning rate; and SGD's decay is part
+    of the gradient, which momentum sums ten times.
     """
     opt = OPTIMIZERS.canonical(opt)
     other = ESTIMATING.get(opt)
@@ -149,8 +149,8 @@ def learning_rate(arch: str, opt: str, non_emb_params: float, kappa: float = 0.8
 
     Args:
         non_emb_params: P, the size law (`Dimensions.non_emb_params`).
-        kappa: the Dana family's kappa; the nearest fitted one is taken.
-        global_batch: sequences a step; 512 selects the second table where the optimizer has a row there.
+        kappa: the Dana family's kappa; the nearest fitted one is used.
+        global_batch: sequences a step; 512 selects the second table if the optimizer has a row there.
     Raises:
         UserError: unknown optimizer.
     Source: arXiv 2602.05298, learning-rate scaling laws.

@@ -1,7 +1,7 @@
-"""Which layers of a model have the gated delta rule in place of attention, and its sizes: a shape, filled in.
+"""The delta-rule layers of a model: their sizes, and the layers that have them, with defaults filled in.
 
 With `full_attention_interval` n, layer i (from 0) keeps attention where n divides i + 1; the others have the rule.
-Where a shape says nothing of its heads, the proportions are Qwen3-Next's: as many key heads as attention has heads,
+The default proportions are Qwen3-Next's: as many key heads as attention has heads,
 twice as many value heads, both half as wide as attention's.
 """
 
@@ -13,14 +13,14 @@ from danalab.errors import UserError
 from danalab.scaling.shape import Shape
 
 CHUNK = 64
-"""Tokens of a chunk, as FLOPs are reckoned."""
+"""Tokens of a chunk in the count of FLOPs."""
 
 _SIZES = ("linear_key_heads", "linear_value_heads", "linear_key_dim", "linear_value_dim", "conv_size")
 
 
 @dataclass(frozen=True)
 class LinearAttention:
-    """The delta-rule layers of a model, nothing left open."""
+    """The delta-rule layers of a model, every default filled in."""
 
     key_heads: int
     value_heads: int
@@ -48,15 +48,15 @@ class LinearAttention:
 
     @property
     def vector_params(self) -> int:
-        """Other weights of one layer: taps, two numbers a head for what is forgotten, and the gains of a head."""
+        """Other weights of one layer: taps, two decay parameters per head, and the gains of a head."""
         taps = (2 * self.key_width + self.value_width) * self.conv_size
         return taps + 2 * self.value_heads + self.value_dim
 
     def flops_per_token(self) -> int:
         """FLOPs of one layer's rule to train on one token, its maps apart: the products of forward and backward.
 
-        Each forward product counts three times in all, and the inverse, which no counter sees, by its one product on
-        the way back. Elementwise work, convolutions among it, is not counted.
+        Each product of forward counts three times, and the triangular inverse, which counters do not see, by its one
+        product in backward. Elementwise work, convolutions included, does not count.
         """
         key, value = self.key_dim, self.value_dim
         shared = self.key_heads * 4 * CHUNK * key  # k k^T and q k^T, once for all value heads of a key head
@@ -68,7 +68,7 @@ def linear_attention(shape: Shape) -> LinearAttention | None:
     """The delta-rule layers of `shape`, or None where it has none.
 
     Raises:
-        UserError: settings that contradict each other, or that no delta-rule layers are there for.
+        UserError: contradictory settings, or settings of the delta rule without such layers.
     """
     interval = shape.full_attention_interval
     if interval is not None:

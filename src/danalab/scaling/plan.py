@@ -1,4 +1,4 @@
-"""What a run would be: from heads, optimizer and batch to steps, learning rate, weight decay and FLOPs.
+"""The plan of a run: from heads, optimizer and batch to steps, learning rate, weight decay and FLOPs.
 
 tokens per step = global batch x seq_len          steps   = floor(20 x total parameters / tokens per step)
 warm-up         = steps / 50                      lr      = a (b + P)^d
@@ -28,7 +28,7 @@ from danalab.scaling.sparsity import sparsity
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """A run before it runs. Every number is resolved; nothing is left automatic."""
+    """A planned run with every number resolved."""
 
     arch: str
     opt: str
@@ -46,15 +46,15 @@ class Plan:
     """One matrix for embedding and head."""
     seq_len: int
     non_emb_params: int
-    """Size law without embeddings: what the learning-rate law takes."""
+    """Size law without embeddings, for the learning-rate law."""
     total_params: int
-    """Size law with embeddings: what the horizon takes."""
+    """Size law with embeddings, for the horizon."""
     exact_params: int
     """Parameters of the model as built."""
     active_params: int
-    """Of these, what a token passes through: all but the experts that it is not sent to."""
+    """Of these, the ones that a token passes through: all except the experts that it is not sent to."""
     n_experts: int | None
-    """Experts of a layer that has them; None where there are none, as of the next four."""
+    """Experts of a sparse layer; None without experts, as are the next four."""
     top_k: int | None
     """Experts that a token is sent to."""
     expert_dim: int | None
@@ -66,11 +66,11 @@ class Plan:
     delta_layers: int
     """Layers that have the gated delta rule in place of attention."""
     global_batch: int
-    """Sequences a step, all ranks and micro-batches together."""
+    """Sequences per step, over all ranks and micro-batches."""
     tokens_per_step: int
     steps: int
     tokens: int
-    """Tokens that the run sees: steps x tokens_per_step."""
+    """Tokens of the run: steps x tokens_per_step."""
     warmup: int
     """Steps."""
     lr: float
@@ -119,18 +119,18 @@ def plan(
     wd_ts_divisor: float = 10.0,
     settings: Mapping[str, Any] | None = None,
 ) -> Plan:
-    """Resolve a run by the scaling rules; whatever is given explicitly wins over its rule.
+    """Resolve a run by the scaling rules; explicit values override them.
 
     Args:
         heads: size by the architecture's rule, with `n_kv_heads`; or give `dims`, explicit dimensions.
-        attention_gate, tied_head: None = as `dims`, or the architecture, has it.
+        attention_gate, tied_head: None = as in `dims` or the architecture.
         batch_size: sequences of one micro-batch on one rank; x `acc_steps` x `world_size` = global batch.
-        global_batch: sequences a step, given directly.
+        global_batch: sequences per step, in place of the product.
         omega: weight-decay strength of the paper's omega / t.
         tokens_per_param, horizon_basis: the horizon, counted on "total" or "non-emb" parameters.
         iterations, warmup_steps, wd_ts: steps.
-        wd_ts_divisor: where wd_ts isn't given, it is iterations / wd_ts_divisor.
-        settings: further fields of `Dimensions`, as those of experts (`EXPERT_SETTINGS`).
+        wd_ts_divisor: the default wd_ts is iterations / wd_ts_divisor.
+        settings: further fields of `Dimensions`, e.g. `EXPERT_SETTINGS`.
     Raises:
         UserError: unknown names, an impossible size or horizon, a warm-up as long as the run.
     Source: arXiv 2602.05298, appendix on the scaling ladder; Hoffmann et al. 2022 for the horizon.

@@ -1,7 +1,7 @@
-"""Learning rates of optimizers that no law was fitted for: a share of a relative's law, or what is usual.
+"""Learning rates of optimizers without a fitted law: a related optimizer's law times a factor, or a common value.
 
-These are places to start a sweep from, not tuned values; each says where it comes from. The factors are relative to
-AdamW's at betas (0.9, 0.999).
+These are starting points for a sweep, not tuned values; each names its source. The factors are relative to AdamW's at
+betas (0.9, 0.999).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Relative:
 
 @dataclass(frozen=True)
 class Usual:
-    """A learning rate that is usual at any size."""
+    """A common learning rate for all sizes."""
 
     lr: float
     source: str
@@ -60,7 +60,7 @@ RELATIVES: dict[str, Relative] = {
     "adamuon": Relative("d-muon", 1.0, "the same size of update"),
     "normuon": Relative("d-muon", 1.0, "the same size of update"),
 }
-"""Optimizer -> whose law it takes where it has no row of its own, and which share of it."""
+"""Optimizer without a row of its own -> the law it uses, with a factor."""
 
 USUAL: dict[str, Usual] = {
     "muon": Usual(0.02, "K. Jordan et al. 2024"),
@@ -71,10 +71,10 @@ USUAL: dict[str, Usual] = {
     "adafactor": Usual(0.03, "relative to the weights; arXiv 1804.04235 has 0.01, a short sweep 0.03"),
     "prodigy": Usual(1.0, "arXiv 2306.06101: the estimated distance takes its place"),
 }
-"""For optimizers without a row on an architecture, and without a relative that has one."""
+"""For optimizers with neither a row nor a related optimizer that has one."""
 
 ESTIMATING = {"prodigy": "adamw"}
-"""Optimizers whose learning rate multiplies an estimate of their own -> about whose rate the product will be."""
+"""Optimizers that multiply their learning rate by an estimate -> the optimizer whose rate the product approximates."""
 
 MOMENTUM_SUM = {"sgd": 10.0}
-"""Optimizers that decay through a sum of gradients -> how often a gradient counts in it, at the usual momentum 0.9."""
+"""Optimizers that decay through a sum of gradients -> weight of a gradient in the sum, at momentum 0.9."""

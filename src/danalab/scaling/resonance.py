@@ -1,4 +1,4 @@
-"""Sizes of the resonance model, by name or number by number.
+"""Sizes of the resonance model, by name or by explicit numbers.
 
     size     d_model  n_layers  num_frequencies    parameters (tied head, vocabulary 50,304)
     small        512         8               64         48.6M
@@ -7,7 +7,7 @@
     xlarge      2048        20              128         1.02B
 
 The channels are divided into groups (8, unless n_heads says otherwise) that share the poles of R = num_frequencies /
-groups damped oscillators; the mlp has 64 round(8 d_model / 192) hidden units.
+groups damped oscillators; the MLP has 64 round(8 d_model / 192) hidden units.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ def resonance_dimensions(
     mlp_dim: int | None = None,
     vocab_size: int = GPT2_VOCAB,
 ) -> Dimensions:
-    """Dimensions of a named size; what is given one by one wins over the name.
+    """Dimensions of a named size; explicit values override the name.
 
     Args:
-        num_frequencies: oscillators of all groups; default 8 a group where there is no name.
+        num_frequencies: oscillators of all groups; default 8 per group without a name.
         mixer: "none" leaves the oscillators out.
-        n_heads: groups; default 8. head_dim: channels of a group, for those who wish to say it twice.
+        n_heads: groups; default 8. head_dim: channels of a group, must equal d_model / n_heads.
     Raises:
         UserError: an unknown name, no size at all, or groups that divide neither d_model nor num_frequencies.
     """
@@ -85,15 +85,15 @@ def resonance_dimensions(
 
 
 def check_resonance(shape: Shape) -> None:
-    """Find out whether a shape's learned positions and convolutions can be meant.
+    """Check a shape's learned positions and convolutions.
 
     Raises:
-        UserError: another architecture cannot have them; a table that is too long; a width that is none; convolutions
-            without oscillators.
+        UserError: the architecture cannot have them; a table that is too long; an invalid width; convolutions without
+            oscillators.
     """
     structure, width = shape.architecture, shape.conv_width
     if isinstance(width, bool) or not isinstance(width, int) or width < 0 or width == 1:
-        raise UserError(f"--conv-width {width!r}: 0 (none), or how many tokens it hears, at least 2 (4 is usual)")
+        raise UserError(f"--conv-width {width!r}: 0 (none), or at least 2 tokens (4 is usual)")
     if not structure.oscillators:
         if width:
             raise UserError(f"--conv-width {width}: only with --arch resonance (here it is {shape.arch})")
@@ -101,7 +101,7 @@ def check_resonance(shape: Shape) -> None:
             raise UserError(f"--learned-positions: only resonance lets it be chosen (here it is {shape.arch})")
         return
     if width and shape.mixer == "none":
-        raise UserError(f"--conv-width {width}: --mixer none is to hear no earlier token; leave one out")
+        raise UserError(f"--conv-width {width}: --mixer none sees no earlier token; leave one out")
     if shape.learned_positions and shape.seq_len > LONGEST_TABLE:
         raise UserError(
             f"--learned-positions: the table has at most {LONGEST_TABLE} rows, but the context length is "
@@ -117,10 +117,10 @@ def if_resonance(
     mixer: str | None = None,
     **given: int | None,
 ) -> Dimensions | None:
-    """`resonance_dimensions` of what a command line says, or None where `arch` is another.
+    """`resonance_dimensions` from command-line values, or None for another `arch`.
 
     Raises:
-        UserError: also where another architecture is given a `size`, `num_frequencies` or `mixer`.
+        UserError: also if another architecture is given a `size`, `num_frequencies` or `mixer`.
     """
     if ARCHITECTURES.get(arch).oscillators:
         return resonance_dimensions(size, num_frequencies=num_frequencies, vocab_size=vocab_size, mixer=mixer, **given)

@@ -1,7 +1,7 @@
-"""Which layers of a model have experts, and how many of these a token sees: what a shape says, filled in.
+"""The experts of a model: their sizes, and the layers that have them, with defaults filled in.
 
 A layer has experts where `n_experts` > 0, its index i (from 0) is not among `mlp_only_layers`, and
-`decoder_sparse_step` divides i + 1; all other layers keep the dense mlp.
+`decoder_sparse_step` divides i + 1; all other layers keep the dense MLP.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from danalab.scaling.shape import EXPERT_SETTINGS, Shape
 
 @dataclass(frozen=True)
 class Sparsity:
-    """The experts of a model, nothing left open."""
+    """The experts of a model, every default filled in."""
 
     n_experts: int
     """Routed experts of a layer that has them."""
@@ -23,9 +23,9 @@ class Sparsity:
     expert_dim: int
     """Hidden width of an expert."""
     shared_dim: int
-    """Hidden width of what every token passes as well: all shared experts together; 0: none."""
+    """Hidden width of all shared experts together; 0: none."""
     shared_gate: bool
-    """What the shared experts say is multiplied by sigmoid(w . x)."""
+    """The output of the shared experts is multiplied by sigmoid(w . x)."""
     layers: tuple[int, ...]
     """Indices of the layers that have experts, ascending."""
 
@@ -34,7 +34,7 @@ def sparsity(shape: Shape) -> Sparsity | None:
     """The experts of `shape`, or None where it has none.
 
     Raises:
-        UserError: settings of experts that contradict each other, or that no experts are there for.
+        UserError: contradictory settings, or settings of experts without experts.
     """
     structure = shape.architecture
     n_experts = structure.n_experts if shape.n_experts is None else shape.n_experts
@@ -61,10 +61,10 @@ def sparsity(shape: Shape) -> Sparsity | None:
 
 
 def mlp_params(shape: Shape, *, active: bool = False) -> int:
-    """Weights of all layers' mlps and experts, routers and gates that take part in matrix products.
+    """Matrix weights of all layers' MLPs, experts, routers and gates.
 
     Args:
-        active: only what one token passes through.
+        active: count only the experts that a token passes through.
     """
     matrices = shape.architecture.mlp_matrices
     sparse = sparsity(shape)
@@ -78,7 +78,7 @@ def mlp_params(shape: Shape, *, active: bool = False) -> int:
 
 
 def mlp_biases(shape: Shape) -> int:
-    """Biases of all layers' mlps, where the architecture has them; experts have none, shared ones do."""
+    """Biases of all layers' MLPs in an architecture with biases; routed experts have none, shared ones do."""
     inner = shape.architecture.mlp_matrices - 1
     sparse = sparsity(shape)
     if sparse is None:

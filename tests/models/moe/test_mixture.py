@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from danalab.models import ModelConfig
 from danalab.models.moe import MixtureOfExperts, Router
-from danalab.models.moe.grouped import LEAST_ROWS, grouped_linear
+from danalab.models.moe.grouped import MIN_ROWS, grouped_linear
 from danalab.scaling.architectures import Activation
 
 
@@ -89,7 +89,7 @@ def test_weights_add_up_to_one_if_renormalised_and_else_to_their_probability():
 
 
 @settings(deadline=None, max_examples=25)
-@given(st.lists(st.integers(0, 2 * LEAST_ROWS), min_size=1, max_size=6), st.integers(0, 2**16))
+@given(st.lists(st.integers(0, 2 * MIN_ROWS), min_size=1, max_size=6), st.integers(0, 2**16))
 def test_grouped_products_are_each_groups_product_with_their_gradients(counts: list[int], seed: int):
     draw = torch.Generator().manual_seed(seed)
     x = torch.randn(sum(counts), 5, dtype=torch.float64, generator=draw).requires_grad_()
@@ -107,7 +107,7 @@ def test_a_row_does_not_depend_on_how_many_others_its_expert_has():
     draw = torch.Generator().manual_seed(0)
     x, weight = torch.randn(200, 48, generator=draw), torch.randn(1, 64, 48, generator=draw)
     whole = grouped_linear(x, weight, torch.tensor([200]))
-    for rows in (*range(1, LEAST_ROWS + 2), 63, 64, 65, 199):
+    for rows in (*range(1, MIN_ROWS + 2), 63, 64, 65, 199):
         assert torch.equal(grouped_linear(x[:rows], weight, torch.tensor([rows])), whole[:rows])
 
 

@@ -13,7 +13,7 @@ from danalab.models.resonance.oscillators import OscBank
 
 @pytest.fixture
 def short(monkeypatch):
-    monkeypatch.setattr(chunks, "SHORTEST_CHUNK", 16)
+    monkeypatch.setattr(chunks, "MIN_CHUNK", 16)
 
 
 def make(dtype=torch.float64):

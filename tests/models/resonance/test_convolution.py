@@ -38,7 +38,7 @@ def test_blocks_change_nothing(monkeypatch):
     whole = run()
     for block, least in ((1, 1), (80 * 7 * 2, 7), (80 * 37 * 2, 37)):
         monkeypatch.setitem(convolution.BLOCK, "cpu", block)
-        monkeypatch.setattr(convolution, "LEAST_CHANNELS", least)
+        monkeypatch.setattr(convolution, "MIN_CHANNELS", least)
         for one, other in zip(run(), whole, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-4)
 

@@ -22,7 +22,7 @@ START = 60
 def short(monkeypatch):
     """Few tokens are enough for several sizes of documents, and for documents in chunks."""
     monkeypatch.setattr(documents, "SHORTEST", 4)
-    monkeypatch.setattr(chunks, "SHORTEST_CHUNK", 16)
+    monkeypatch.setattr(chunks, "MIN_CHUNK", 16)
 
 
 def model_of(num_frequencies=8, **more):

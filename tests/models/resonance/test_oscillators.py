@@ -4,7 +4,7 @@ import math
 import pytest
 import torch
 
-from danalab.models.resonance.oscillators import LARGEST_QUALITY, ComplexWeight, OscBank
+from danalab.models.resonance.oscillators import MAX_QUALITY, ComplexWeight, OscBank
 
 
 def make(dim=8, groups=2, modes=3, train_len=256, dtype=torch.float64, seed=0):
@@ -95,7 +95,7 @@ def test_no_parameters_make_it_unstable(value, dtype):
         assert (bank.poles().abs() < 1).all()
         assert bank.kernel(500).isfinite().all()
         gamma, omega = bank.damping_and_frequency()
-        assert (omega <= 2 * LARGEST_QUALITY * gamma * (1 + 1e-6)).all()
+        assert (omega <= 2 * MAX_QUALITY * gamma * (1 + 1e-6)).all()
 
 
 def test_extreme_parameters_have_finite_gradients():

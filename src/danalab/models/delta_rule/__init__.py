@@ -1,1 +1,1 @@
-"""The gated delta rule: linear attention whose state forgets and overwrites, in place of softmax attention."""
+"""The gated delta rule: linear attention with a decaying, overwriting state, in place of softmax attention."""

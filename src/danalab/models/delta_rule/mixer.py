@@ -1,10 +1,10 @@
-"""The gated delta rule in place of attention, as in Qwen3-Next: a memory of one size, whatever has been read.
+"""The gated delta rule in place of attention, as in Qwen3-Next, with a state of constant size.
 
     q, k, v = silu(conv(W_q x)), silu(conv(W_k x)), silu(conv(W_v x));    q = q / |q| / sqrt(K),  k = k / |k|
     b = sigmoid(W_b x),    g = -A softplus(W_g x + dt)                      for each value head
     y = W_out [ norm(rule(q, k, v, g, b)) * silu(W_z x) ]
 
-The convolutions tell a token where it stands among its neighbours; there are no rotations. Sources: arXiv 2412.06464;
+The convolutions carry the order of tokens; there is no rotary embedding. Sources: arXiv 2412.06464;
 the block of Qwen3-Next as in the `transformers` library.
 
 Shapes: B batch, T tokens, D model dimension, N key heads, H value heads, K key features, V value features.
@@ -27,14 +27,14 @@ from danalab.models.layers.precision import full_precision
 from danalab.models.layers.short_convolution import ShortConvolution
 from danalab.models.parallel.shards import assign, local_shard
 
-_LEAST_SQUARE = 1e-6
-"""Added to a key's squared length, so that a zero has a direction's gradient."""
+_MIN_SQUARE = 1e-6
+"""Added to a key's squared length, so that the gradient at zero is finite."""
 _TIMES = (1e-3, 1e-1)
-_LARGEST_RATE = 16.0
+_MAX_RATE = 16.0
 
 
 class DecayGate(nn.Module):
-    """g = -A softplus(a + dt), at most 0: the logarithm of what each head keeps. A and dt are learned, A as A_log."""
+    """g = -A softplus(a + dt) <= 0, the logarithm of each head's decay factor. A and dt are learned, A as A_log."""
 
     role = "decay"
 
@@ -50,20 +50,20 @@ class DecayGate(nn.Module):
         return -rate.exp() * F.softplus(a + dt)
 
     def draw(self, generator: torch.Generator) -> None:
-        """In place: A uniform in (0, 16], softplus(dt) log-uniform in [0.001, 0.1]; half of the memories last for more
-        than about 16 tokens."""
+        """In place: A uniform in (0, 16], softplus(dt) log-uniform in [0.001, 0.1]; the median time constant is about
+        16 tokens."""
 
         def uniform(low: float, high: float) -> Tensor:
             return torch.rand(self.A_log.shape, generator=generator, dtype=torch.float64) * (high - low) + low
 
         times = uniform(math.log(_TIMES[0]), math.log(_TIMES[1])).exp()
         with torch.no_grad():
-            assign(self.A_log, uniform(_LARGEST_RATE, 0.0).log())
+            assign(self.A_log, uniform(_MAX_RATE, 0.0).log())
             assign(self.dt_bias, times + (-torch.expm1(-times)).log())  # the inverse of softplus
 
 
 class GatedDeltaNet(nn.Module):
-    """See the module. Called as attention is, so that a block need not know which it has."""
+    """See the module. Has the interface of `Attention`."""
 
     def __init__(self, config: ModelConfig):
         super().__init__()
@@ -76,6 +76,7 @@ class GatedDeltaNet(nn.Module):
         self.value = Linear(d, values)
         self.z = Linear(d, values)
         self.write = Linear(d, shape.value_heads)
+        # `forget` and `forgetting` (decay) are names in checkpoints.
         self.forget = Linear(d, shape.value_heads)
         self.query_conv = ShortConvolution(keys, shape.conv_size)
         self.key_conv = ShortConvolution(keys, shape.conv_size)
@@ -93,9 +94,9 @@ class GatedDeltaNet(nn.Module):
     ) -> Tensor:
         """Args:
         x: [B, T, D].
-        rotary: not looked at.
-        state: what earlier calls left, or None.
-        starts: place in the row of the first token of each token's document, or None; not with a state.
+        rotary: ignored.
+        state: of earlier calls, or None.
+        starts: where each token's document starts in the row, or None; not with a state.
         """
         mapped = self.query(x_BTD), self.key(x_BTD), self.value(x_BTD)
         z, write, a = self.z(x_BTD), self.write(x_BTD), self.forget(x_BTD)
@@ -103,8 +104,8 @@ class GatedDeltaNet(nn.Module):
             past = None if state is None else state.past(mapped, self.query_conv.size - 1)
             q, k, v = self._heads(mapped, past, starts_BT)
             g, b = self.forgetting(a), torch.sigmoid(write.to(v.dtype))
-            o = self._remember(q, k, v, g, b, state, starts_BT)
-            # The norm in float32, before anything is rounded: small values are as good as large ones to it.
+            o = self._rule(q, k, v, g, b, state, starts_BT)
+            # Normalised in float32 before rounding: the norm amplifies small values.
             y = self.norm(o) * F.silu(z.to(o.dtype).unflatten(-1, (-1, self.value_dim)))
         return self.out(y.flatten(-2).to(z.dtype))
 
@@ -113,18 +114,18 @@ class GatedDeltaNet(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """(q, k [B, T, N, K], v [B, T, H, V]), at least in float32."""
         filters = self.query_conv, self.key_conv, self.value_conv
-        found = []
+        heads = []
         for at, (x, conv) in enumerate(zip(mapped, filters, strict=True)):
             y = F.silu(conv(x, None if past is None else past[at], starts))
             y = y.to(torch.promote_types(y.dtype, torch.float32))
-            found.append(y.unflatten(-1, (-1, self.value_dim if at == 2 else self.key_dim)))
-        q, k, v = found
+            heads.append(y.unflatten(-1, (-1, self.value_dim if at == 2 else self.key_dim)))
+        q, k, v = heads
         return _unit(q) * self.key_dim**-0.5, _unit(k), v
 
-    def _remember(
+    def _rule(
         self, q: Tensor, k: Tensor, v: Tensor, g: Tensor, b: Tensor, state: DeltaRuleState | None, starts: Tensor | None
     ) -> Tensor:
-        """o [B, T, H, V]; moves the state on."""
+        """o [B, T, H, V]; advances the state."""
         if state is None:
             return gated_delta_rule(q, k, v, g, b, starts_BT=starts)[0]
         before = state.matrices
@@ -139,10 +140,10 @@ class GatedDeltaNet(nn.Module):
         return o
 
     def new_state(self, batch: int, max_len: int) -> DeltaRuleState:
-        """An empty memory for `batch` sequences; `max_len` costs nothing."""
+        """An empty state for `batch` sequences, of the same size for every `max_len`."""
         return DeltaRuleState(batch)
 
 
 def _unit(x: Tensor) -> Tensor:
-    """Vectors of length 1 (less, where they are tiny) over the last dimension."""
-    return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + _LEAST_SQUARE)
+    """Normalised to length 1 (less for tiny vectors) over the last dimension."""
+    return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + _MIN_SQUARE)

@@ -1,13 +1,13 @@
-"""The gated delta rule: a matrix S that forgets at the rate e^g and, at a key, writes the value's error at the rate b.
+"""The gated delta rule: a matrix S decays by e^g and stores, at each key, a share b of the error of its value.
 
     S_t = e^(g_t) S_{t-1} + k_t (b_t (v_t - e^(g_t) S_{t-1}^T k_t))^T,      o_t = S_t^T q_t
 
 By chunks of C tokens, with G_i the sum of g up to token i of its chunk, D_ij = e^(G_i - G_j) for j <= i, else 0, and
-A = (1 + tril_{<}(diag(b) (D * K K^T)))^-1 diag(b), all that was written in a chunk is V' = A V - A diag(e^G) K S:
+A = (1 + tril_{<}(diag(b) (D * K K^T)))^-1 diag(b), the writes of a chunk are V' = A V - A diag(e^G) K S:
 
     O = diag(e^G) Q S + (D * Q K^T) V',     S <- e^(G_C) S + (diag(e^(G_C - G)) K)^T V'
 
-Only S goes from chunk to chunk (`danalab.models.delta_rule.scan`), so that time grows with the length T as T, not T^2.
+Only S is passed between chunks (`danalab.models.delta_rule.scan`): time is linear in T.
 Sources: S. Yang et al. 2024, arXiv 2412.06464 (gated delta rule), 2406.06484 (the chunked form).
 
 Shapes: B batch, T tokens, N key heads, R value heads of a key head, K key features, V value features, n chunks of C.
@@ -25,7 +25,7 @@ from danalab.models.delta_rule.scan import delta_scan
 from danalab.scaling.linear_attention import CHUNK
 
 CHUNK_ON_CPU = 32
-"""Tokens that are worked on at once; elsewhere `CHUNK`. More make larger products, and more of them."""
+"""Tokens of a chunk; on accelerators `CHUNK`. Longer chunks need more arithmetic in larger products."""
 
 
 def gated_delta_rule(
@@ -41,13 +41,13 @@ def gated_delta_rule(
     """(o [B, T, H, V], the state after T tokens [B, H, K, V]), in the dtype of the arguments, by chunks.
 
     Args:
-        q, k: [B, T, N, K]; keys of length 1 at most, or else the state may grow without bound.
-        v: [B, T, H, V] with H = R N value heads: those R h to R h + R - 1 share key head h.
-        g: logarithm of what is kept, [B, T, H], not above 0. b: share of the error that is written, [B, T, H], 0 to 1.
-        state: what earlier tokens left, [B, H, K, V]; None: nothing.
-        starts: place in the row of the first token of each token's document, int64 [B, T]: what came before it is
-            forgotten. None: the row is one document. Not together with a state.
-        chunk: C, on which the result depends by rounding only; None: what is fast on the device.
+        q, k: [B, T, N, K]; keys of length 1 at most, otherwise the state may grow without bound.
+        v: [B, T, H, V] with H = R N value heads: heads R h to R h + R - 1 share key head h.
+        g: logarithm of the decay factor, [B, T, H], at most 0. b: share of the error that is stored, [B, T, H], 0 to 1.
+        state: after earlier tokens, [B, H, K, V]; None: zeros.
+        starts: where each token's document starts in the row, int64 [B, T]; the state is reset there. None: the row is
+            one document. Not together with a state.
+        chunk: C, which affects the result by rounding only; None: a fast value for the device.
     """
     batch, length, heads, value_dim = v_BTHV.shape
     key_heads, key_dim = k_BTNK.shape[2:]
@@ -60,8 +60,8 @@ def gated_delta_rule(
         return x.movedim((1, 2), (0, 4)).contiguous()
 
     q, k, v = (by_chunk(x, key_heads) for x in (q_BTNK, k_BTNK, v_BTHV))
-    # To keep less than a rounding error's square is to keep nothing. Without this bound one token that forgets all
-    # would make sums so large that the differences between later ones were lost.
+    # A decay below the square of the rounding error is zero in effect. Without this bound one such token would make the
+    # cumulative sums so large that their differences lose all digits.
     g_BTH = g_BTH.clamp(min=2 * math.log(torch.finfo(g_BTH.dtype).eps))
     total = by_chunk(g_BTH, key_heads).cumsum(-1)
     share = by_chunk(b_BTH, key_heads)
@@ -72,7 +72,7 @@ def gated_delta_rule(
         apart, begun, left = _documents(starts_BT, chunks, chunk)
         ahead = ahead | apart
         from_start, to_end = from_start.masked_fill(begun, 0.0), to_end.masked_fill(left, 0.0)
-    # Masked before exp: above the diagonal it would overflow, and infinity times 0 has no gradient.
+    # Masked before exp: above the diagonal exp would overflow, and infinity times 0 gives NaN gradients.
     between = between.masked_fill(ahead, -torch.inf).exp()
 
     system = share.unsqueeze(-1) * between * (k @ k.mT)
@@ -95,8 +95,8 @@ def gated_delta_rule(
 
 
 def _documents(starts_BT: Tensor, chunks: int, chunk: int) -> tuple[Tensor, Tensor, Tensor]:
-    """What does not see what, to be broadcast over heads: (tokens i and j of a chunk [n, B, 1, 1, C, C], token i and
-    the state before its chunk, token i and the state after it [n, B, 1, 1, C])."""
+    """Masks of document boundaries, to be broadcast over heads: (between tokens i and j of a chunk [n, B, 1, 1, C, C],
+    between the state before the chunk and token i, between token i and the state after it [n, B, 1, 1, C])."""
     beyond = chunks * chunk - starts_BT.shape[1]
     starts = torch.cat((starts_BT, starts_BT[:, -1:].expand(-1, beyond)), dim=1)
     starts = starts.unflatten(1, (chunks, chunk)).transpose(0, 1)[:, :, None, None]
@@ -107,7 +107,7 @@ def _documents(starts_BT: Tensor, chunks: int, chunk: int) -> tuple[Tensor, Tens
 def delta_step(
     q_BNK: Tensor, k_BNK: Tensor, v_BHV: Tensor, g_BH: Tensor, b_BH: Tensor, state_BHKV: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """One token: (o [B, H, V], the next state [B, H, K, V]); cost and memory do not depend on how many came before."""
+    """One token: (o [B, H, V], the next state [B, H, K, V]); cost and memory are independent of the length."""
     groups = v_BHV.shape[1] // k_BNK.shape[1]
     q, k = (x.repeat_interleave(groups, 1).unsqueeze(-1) for x in (q_BNK, k_BNK))
     state = g_BH.exp()[..., None, None] * state_BHKV

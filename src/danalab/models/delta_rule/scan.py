@@ -1,9 +1,9 @@
-"""The part of the chunked delta rule that goes chunk by chunk: two products a chunk, one operation with its gradient.
+"""The sequential part of the chunked delta rule, two products per chunk, as one operation with its gradient.
 
     v_i = u_i - w_i S_i,     S_{i+1} = d_i S_i + k_i^T v_i,     i = 0 ... n - 1
 
-Everything else of the rule is products over all chunks at once. As an operation of its own it keeps the compiler from
-unrolling the loop, and spares autograd a node for every product.
+The rest of the rule is products over all chunks at once. As one operation the loop is not unrolled by the compiler, and
+autograd has one node for it.
 
 Shapes: n chunks, M heads of all sequences, C tokens of a chunk, K key features, V value features.
 """
@@ -38,7 +38,7 @@ def delta_scan(u: Tensor, w: Tensor, k: Tensor, decay: Tensor, state: Tensor) ->
 def delta_scan_backward(
     grad_v: Tensor, grad_states: Tensor, w: Tensor, k: Tensor, decay: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Gradients (of every v [n, M, C, V], of every S [n + 1, M, K, V]) with all that follows from them."""
+    """Gradients (of every v [n, M, C, V], of every S [n + 1, M, K, V]) including their effect on later chunks."""
     of_v, of_states = torch.empty_like(grad_v), torch.empty_like(grad_states)
     of_states[-1] = grad_states[-1]
     for i in reversed(range(grad_v.shape[0])):

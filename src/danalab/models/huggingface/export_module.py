@@ -87,9 +87,9 @@ def _oscillator_settings(config: ModelConfig) -> dict[str, Any]:
         "modes": config.modes,
         "conv_width": config.conv_width,
         "learned_positions": config.learns_positions,
-        "largest_quality": oscillators.LARGEST_QUALITY,
-        "largest_nu": oscillators.LARGEST_NU,
-        "least_damping": oscillators.LEAST_DAMPING,
+        "largest_quality": oscillators.MAX_QUALITY,
+        "largest_nu": oscillators.MAX_NU,
+        "least_damping": oscillators.MIN_DAMPING,
     }
 
 

@@ -21,8 +21,8 @@ from danalab.models.layers.rotary import rotate
 
 
 class Attention(nn.Module):
-    """See the module. Queries, keys, values and gate are separate maps, so that cutting each of them by rows (heads)
-    over devices leaves the function unchanged; the number of heads is read from what the maps return."""
+    """See the module. Queries, keys, values and gate are separate maps, so that each can be cut by rows (heads) over
+    devices; the number of heads is read from the outputs of the maps."""
 
     def __init__(self, config: ModelConfig):
         super().__init__()
@@ -42,8 +42,8 @@ class Attention(nn.Module):
     ) -> Tensor:
         """Args:
         x: [B, L, D].
-        rotary: (cos, sin) of these L positions; None: the embedding has told where a token stands.
-        state: what earlier calls left, or None.
+        rotary: (cos, sin) of these L positions; None: the embedding contains the positions.
+        state: keys and values of earlier calls, or None.
         starts: where in the row each token's document starts; None: the row is one document. Not with a state.
         """
         q, k, v = (linear(x_BLD).unflatten(-1, (-1, self.head_dim)) for linear in (self.q, self.k, self.v))
@@ -62,7 +62,7 @@ class Attention(nn.Module):
     ) -> Tensor:
         if starts is not None:
             return attend_within_documents(q_BNLH, k_BKLH, v_BKLH, starts, grouped=self.grouped)
-        # All causal but for two cases with a past: one query, which sees everything, and several, which need a mask.
+        # Causal, except with cached keys: one query sees everything, several need a mask.
         causal, mask = True, None
         if state is not None:
             length = q_BNLH.shape[2]
@@ -74,5 +74,5 @@ class Attention(nn.Module):
         return F.scaled_dot_product_attention(q_BNLH, k_BKLH, v_BKLH, mask, is_causal=causal, enable_gqa=self.grouped)
 
     def new_state(self, batch: int, max_len: int) -> KeyValues:
-        """Room for the keys and values of `max_len` positions of `batch` sequences."""
+        """An empty cache for `max_len` positions of `batch` sequences."""
         return KeyValues(batch, max_len)

@@ -1,8 +1,8 @@
-"""Several documents in one row, each by itself: attention sees its own document only, and positions start anew.
+"""Document masking: several documents in one row, each with attention to itself only and its own positions.
 
 A document begins at each id `start_token` (the end-of-text id before it): in the row [a b | s c d | s e] the tokens'
-documents start at 0 0 | 2 2 2 | 5 5, their positions are 0 1 | 0 1 2 | 0 1. What a model says of a document does not
-depend on its neighbours.
+documents start at 0 0 | 2 2 2 | 5 5, their positions are 0 1 | 0 1 2 | 0 1. The outputs for a document do not depend on
+its neighbours.
 
 Shapes: B batch, L length, N heads, K key-value heads, H head dimension.
 """
@@ -17,10 +17,10 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 BLOCK = 256
-"""Least number of queries that attend together."""
+"""Smallest number of queries in a block."""
 
-MOST_BLOCKS = 16
-"""For a row of any length, where a compiler writes each of them out."""
+MAX_BLOCKS = 16
+"""Per row, on accelerators and under compilation, which unrolls them."""
 
 
 def document_starts(tokens_BL: Tensor, start_token: int) -> Tensor:
@@ -39,8 +39,8 @@ def attend_within_documents(
 ) -> Tensor:
     """softmax(q k^T / sqrt(H)) v over the earlier tokens of the query's own document, [B, N, L, H].
 
-    By blocks of queries, whose masks are made again in the backward pass: a mask for the whole row would have L^2
-    entries, and kernels keep one of floats for each layer. On CPUs a block's keys begin with its first document.
+    By blocks of queries, whose masks are recomputed in the backward pass: a mask for the whole row would have L^2
+    entries, and kernels keep a float one for each layer. On CPUs a block's keys begin with its first document.
 
     Args:
         starts: from `document_starts`.
@@ -48,19 +48,19 @@ def attend_within_documents(
     """
     length = q_BNLH.shape[2]
     on_host = starts_BL.device.type == "cpu" and not torch.compiler.is_compiling()
-    size = BLOCK if on_host else max(BLOCK, -(-length // MOST_BLOCKS))
+    size = BLOCK if on_host else max(BLOCK, -(-length // MAX_BLOCKS))
     if length <= size:
         return _attend(q_BNLH, k_BKLH, v_BKLH, starts_BL, 0, grouped)
-    found = []
+    outputs = []
     for first in range(0, length, size):
         last = min(first + size, length)
-        # Elsewhere the answer would be waited for, or be compiled for this batch alone.
+        # Elsewhere reading the value would wait for the device, or specialise the compiled code to this batch.
         low = int(starts_BL[:, first].min()) if on_host else 0
         queries, keys, values = q_BNLH[:, :, first:last], k_BKLH[:, :, low:last], v_BKLH[:, :, low:last]
         starts = starts_BL[:, first:last] - low
-        again = partial(checkpoint, _attend, use_reentrant=False, preserve_rng_state=False)
-        found.append(again(queries, keys, values, starts, first - low, grouped))
-    return torch.cat(found, dim=2)
+        block = partial(checkpoint, _attend, use_reentrant=False, preserve_rng_state=False)
+        outputs.append(block(queries, keys, values, starts, first - low, grouped))
+    return torch.cat(outputs, dim=2)
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, starts: Tensor, past: int, grouped: bool) -> Tensor:

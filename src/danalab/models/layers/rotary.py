@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 
 class Rotary(nn.Module):
-    """The table of (cos, sin), [seq_len, 1, P, 2], float32 (float64 in a float64 model) whatever the weights are."""
+    """The table of (cos, sin), [seq_len, 1, P, 2], float32 (float64 in a float64 model) for all dtypes of weights."""
 
     table: Tensor
 
@@ -25,8 +25,8 @@ class Rotary(nn.Module):
         self._fill()
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Rotary:
-        # A change of device or dtype passes through here. Computing the table afresh keeps it exact after .double(),
-        # float32 after .bfloat16(), and right after a meta model is given memory.
+        # Every change of device or dtype calls this. Recomputing the table keeps it exact after .double(), float32
+        # after .bfloat16(), and correct after a meta model is materialised.
         super()._apply(fn, recurse)
         self._fill()
         return self
@@ -55,13 +55,13 @@ def rotate(x_BLNH: Tensor, table_L1P2: Tensor) -> Tensor:
 
     The table may have a leading dimension B. Features beyond its pairs stay as they are.
     """
-    turning = 2 * table_L1P2.shape[-2]
-    if turning < x_BLNH.shape[-1]:
-        return torch.cat((rotate(x_BLNH[..., :turning], table_L1P2), x_BLNH[..., turning:]), dim=-1)
+    rotated = 2 * table_L1P2.shape[-2]
+    if rotated < x_BLNH.shape[-1]:
+        return torch.cat((rotate(x_BLNH[..., :rotated], table_L1P2), x_BLNH[..., rotated:]), dim=-1)
     x = x_BLNH.to(table_L1P2.dtype).unflatten(-1, (-1, 2))
-    if torch.compiler.is_compiling():  # inductor has no complex arithmetic; it fuses this form into one pass
+    if torch.compiler.is_compiling():  # inductor has no complex arithmetic, and fuses this form
         (even, odd), (cos, sin) = x.unbind(-1), table_L1P2.unbind(-1)
-        turned = torch.stack((even * cos - odd * sin, odd * cos + even * sin), dim=-1)
+        rotated_x = torch.stack((even * cos - odd * sin, odd * cos + even * sin), dim=-1)
     else:  # eager: one pass forward and one back
-        turned = torch.view_as_real(torch.view_as_complex(x) * torch.view_as_complex(table_L1P2))
-    return turned.flatten(-2).to(x_BLNH.dtype)
+        rotated_x = torch.view_as_real(torch.view_as_complex(x) * torch.view_as_complex(table_L1P2))
+    return rotated_x.flatten(-2).to(x_BLNH.dtype)

@@ -1,4 +1,4 @@
-"""A short causal convolution of each channel by itself: y_t = sum_{lag < size} w_lag x_{t - lag}.
+"""A short causal convolution of each channel: y_t = sum_{lag < size} w_lag x_{t - lag}.
 
 Shapes: B batch, T tokens, C channels.
 """
@@ -26,8 +26,8 @@ class ShortConvolution(nn.Module):
 
         Args:
             past: the size - 1 vectors before x, [B, size - 1, C]; None: zeros.
-            starts: place in the row of the first token of each token's document, [B, T], which hears nothing from
-                before it; None: the row is one document.
+            starts: where each token's document starts in the row, [B, T]; inputs before it count as zeros. None: the
+                row is one document.
         """
         weight, length = local_shard(self.weight), x_BTC.shape[1]
         if past_BPC is None:
@@ -35,18 +35,18 @@ class ShortConvolution(nn.Module):
         x = torch.cat((past_BPC, x_BTC), dim=1).to(torch.promote_types(x_BTC.dtype, weight.dtype))
         weight = weight.to(x.dtype)
         place = torch.arange(length, device=x.device)
-        # Shifted copies: faster on CPUs than conv1d with a group for each channel, and the compiler fuses them.
+        # Shifted copies: faster on CPUs than a grouped conv1d, and the compiler fuses them.
         y = x[:, self.size - 1 :] * weight[:, -1]
         for lag in range(1, self.size):
             first = self.size - 1 - lag
-            heard = x[:, first : first + length]
+            lagged = x[:, first : first + length]
             if starts_BT is not None:
-                heard = heard.masked_fill((place - starts_BT < lag).unsqueeze(-1), 0.0)
-            y = torch.addcmul(y, heard, weight[:, first])
+                lagged = lagged.masked_fill((place - starts_BT < lag).unsqueeze(-1), 0.0)
+            y = torch.addcmul(y, lagged, weight[:, first])
         return y
 
     def draw(self, generator: torch.Generator) -> None:
-        """Normal, in place, with the variance 1 / size: white noise keeps its variance."""
+        """Normal, in place, with variance 1 / size, which preserves the variance of white noise."""
         values = torch.empty(self.weight.shape, dtype=torch.float32)
         with torch.no_grad():
             assign(self.weight, values.normal_(0.0, self.size**-0.5, generator=generator))

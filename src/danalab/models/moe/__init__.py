@@ -1,4 +1,4 @@
-"""Mixture of experts: a router sends each token to a few of many MLPs; only these are computed, and none is dropped."""
+"""Mixture of experts, dropless: a router sends each token to a few of many MLPs, and only these are computed."""
 
 from danalab.models.moe.experts import Experts
 from danalab.models.moe.mixture import MixtureOfExperts, make_mlp

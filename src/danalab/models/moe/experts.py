@@ -1,8 +1,8 @@
-"""Many MLPs in stacked weights, each applied to its own rows; no row is dropped, whatever the imbalance.
+"""Many MLPs in stacked weights, each applied to its own rows; no row is dropped at any imbalance.
 
     expert e:  down_e( silu(gate_e x) * up_e x )          or  down_e( gelu(up_e x) )
 
-Rows come sorted by expert, so that each expert reads one contiguous segment. Shapes: R rows, D model dimension,
+Rows are sorted by expert, so that each expert reads one contiguous segment. Shapes: R rows, D model dimension,
 E experts, F hidden features of an expert.
 """
 
@@ -28,10 +28,10 @@ class StackedLinear(nn.Module):
 
     def forward(self, x_RF: Tensor, counts_E: Tensor) -> Tensor:
         """Each row times the matrix of its expert; `counts` rows for each expert, in order."""
-        return grouped_linear(x_RF, self.here(), counts_E)
+        return grouped_linear(x_RF, self.local(), counts_E)
 
-    def here(self) -> Tensor:
-        """The weight; of one that is shared out among ranks, this rank's experts or this rank's features of all."""
+    def local(self) -> Tensor:
+        """The weight; if it is sharded, this rank's experts, or this rank's features of all experts."""
         return local_shard(self.weight)
 
 
@@ -46,7 +46,7 @@ class Experts(nn.Module):
         self.down = StackedLinear(n_experts, expert_dim, d_model, role="expert_residual")
 
     def dtype_for(self, x: Tensor) -> torch.dtype:
-        """What the products with `x` are computed in."""
+        """The dtype of matrix products with `x`."""
         return product_dtype(x, self.up.weight)
 
     def forward(self, x_RD: Tensor, counts_E: Tensor) -> Tensor:
@@ -59,7 +59,7 @@ class Experts(nn.Module):
             hidden = F.gelu(up, approximate="tanh" if self.activation == "gelu-tanh" else "none")
         elif x_RD.device.type == "cpu":
             dtype = self.dtype_for(x_RD)
-            gate, up = (stack.here().to(dtype) for stack in (self.gate, self.up))
+            gate, up = (stack.local().to(dtype) for stack in (self.gate, self.up))
             hidden = gated_hidden(x_RD.to(dtype), gate, up, counts_E)
         else:
             hidden = F.silu(self.gate(x_RD, counts_E)) * self.up(x_RD, counts_E)

@@ -1,6 +1,6 @@
-"""The gated half of all experts on a CPU, h = silu(gate_e x) * (up_e x), while an expert's rows are in the cache.
+"""The gated half of all experts on a CPU, h = silu(gate_e x) * (up_e x), while an expert's rows are in cache.
 
-As separate operations over all rows, the element-wise part waits for memory as long as a quarter of the products take.
+As separate operations over all rows, the elementwise part would add a quarter to the time of the matrix products.
 Shapes: R rows sorted by expert, D model dimension, E experts, F hidden features.
 """
 
@@ -71,11 +71,11 @@ def _keep(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor, Te
     x, gate, up, counts = inputs
     _, g, u = output
     ctx.mark_non_differentiable(g, u)
-    ctx.set_materialize_grads(False)  # else two more tensors of zeros are made for gradients that nobody has
+    ctx.set_materialize_grads(False)  # else two tensors of zeros are allocated for absent gradients
     ctx.save_for_backward(x, gate, up, g, u, counts)
 
 
-def _backward(ctx: Any, grad: Tensor, *of_parts: Any) -> tuple[Tensor, Tensor, Tensor, None]:
+def _backward(ctx: Any, grad: Tensor, *unused: Any) -> tuple[Tensor, Tensor, Tensor, None]:
     return (*_gradients(grad.contiguous(), *ctx.saved_tensors), None)
 
 

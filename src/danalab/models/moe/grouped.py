@@ -1,7 +1,7 @@
-"""Rows times the matrix of their group, y[r] = W[g(r)] x[r], where rows of a group lie together.
+"""Grouped matrix product, y[r] = W[g(r)] x[r], with the rows of a group contiguous.
 
-One operation for the compiler, on whatever sizes groups have: torch's grouped product on GPUs that have one, else a
-product for each contiguous segment. Shapes: R rows, E groups, M columns of x, N rows of a matrix.
+One operation for the compiler, at any group sizes: torch's grouped product on GPUs that have one, else one product for
+each segment. Shapes: R rows, E groups, M columns of x, N rows of a matrix.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from danalab.models.layers.precision import is_autocast
 
 log = logging.getLogger(__name__)
 
-LEAST_ROWS = 32
-"""On a CPU, fewer rows than this are filled up with zeros: for a handful, libraries take other kernels, which round
-otherwise, and what an expert says of a token would depend, in its last bit, on how many others it was sent."""
+MIN_ROWS = 32
+"""On a CPU, fewer rows than this are padded with zeros: for few rows libraries choose other kernels, which round
+differently, and the output for a token would depend, in its last bit, on how many others its expert has."""
 
 
 def grouped_linear(x_RM: Tensor, weight_ENM: Tensor, counts_E: Tensor) -> Tensor:
-    """[R, N], in the dtype that a linear map of the same arguments has; differentiable once.
+    """[R, N], in the dtype of a linear map of the same arguments; differentiable once.
 
     Args: counts: rows of each group, in order, int64 [E], with the sum R.
     """
@@ -35,7 +35,7 @@ def grouped_linear(x_RM: Tensor, weight_ENM: Tensor, counts_E: Tensor) -> Tensor
 
 
 def product_dtype(x: Tensor, weight: Tensor) -> torch.dtype:
-    """What a product of the two is computed in: autocast's dtype where that is on."""
+    """The dtype of a product of the two: autocast's where that is on."""
     if is_autocast(x.device):
         return torch.get_autocast_dtype(x.device.type)
     return torch.promote_types(x.dtype, weight.dtype)
@@ -98,18 +98,15 @@ def _outer_flops(g: Any, x: Any, counts: Any, *args: Any, out_shape: Any = None,
     return 2 * g[0] * g[1] * x[1]
 
 
-# ---- how ----
-
-
 def product(rows: Tensor, matrix: Tensor, out: Tensor) -> None:
-    """out = rows matrix, whose rows do not depend on how many there are."""
+    """out = rows @ matrix; each row of the result is independent of the number of rows."""
     n = rows.shape[0]
-    if n >= LEAST_ROWS or rows.device.type != "cpu":
+    if n >= MIN_ROWS or rows.device.type != "cpu":
         torch.mm(rows, matrix, out=out)
     elif n:
-        filled = rows.new_zeros(LEAST_ROWS, rows.shape[1])
-        filled[:n] = rows
-        out.copy_((filled @ matrix)[:n])
+        padded = rows.new_zeros(MIN_ROWS, rows.shape[1])
+        padded[:n] = rows
+        out.copy_((padded @ matrix)[:n])
 
 
 def _ends(counts: Tensor) -> Tensor:
@@ -121,7 +118,7 @@ def _kernel() -> Callable[..., Tensor]:
 
 
 def _has_kernel(x: Tensor, *widths: int) -> bool:
-    """Whether torch's grouped product takes this: bfloat16 on Hopper and later, rows at multiples of 16 bytes."""
+    """Whether torch's grouped product applies: bfloat16 on Hopper and later, widths that are multiples of 16 bytes."""
     if x.device.type != "cuda" or x.dtype != torch.bfloat16 or x.shape[0] == 0:
         return False
     return not any(width % 8 for width in widths) and _is_hopper(x.device.index)

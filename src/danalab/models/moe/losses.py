@@ -1,14 +1,14 @@
-"""What keeps experts in use: the router's losses, of sums over any part of a global batch.
+"""The router's losses, from sums over any part of a global batch.
 
-    load balance   E sum_i f_i P_i      f_i: share of all choices that fell on expert i; P_i: its mean probability
+    load balance   E sum_i f_i P_i      f_i: share of all choices of expert i; P_i: its mean probability
     router z       mean(logsumexp(logits)^2)
     entropy        sum_i P_i log P_i    minus the entropy of the mean distribution
 
-Each is averaged over the layers that have experts. Even use gives a load balance of 1, whatever K is (Switch
-Transformers, eq. 4 to 6, for K = 1). f carries no gradient, so that the load balance is a sum over tokens once f is
-known; so is the entropy, to first order, once log P is. A trainer takes both from the previous step's global batch:
-then the gradient is the same for any number of micro-batches and ranks, where f of each micro-batch would make it
-depend on how the batch was cut. Without that, f and P are those of the pass itself.
+Each is averaged over the layers with experts. Even use gives a load balance of 1 for every K (Switch Transformers, eq.
+4 to 6, for K = 1). f carries no gradient, so that for known f the load balance is a sum over tokens, and so is the
+entropy, to first order, for known log P. A trainer takes both from the previous step's global batch: the gradient is
+then the same for any number of micro-batches and ranks, while f of each micro-batch would make it depend on how the
+batch is divided. By default f and P are those of the pass itself.
 
 Shapes: S layers that have experts, E experts.
 Sources: arXiv 2101.03961 (load balance), 2202.08906 (router z-loss), 2501.11873 (why f of the global batch).
@@ -26,7 +26,7 @@ from danalab.models.moe.router import Routing
 
 
 class Usage(NamedTuple):
-    """How experts were used in a whole batch; [S, E] each, rows have the sum 1."""
+    """The use of experts in a whole batch; [S, E] each, rows sum to 1."""
 
     load: Tensor
     """Share of all choices: f."""
@@ -35,19 +35,19 @@ class Usage(NamedTuple):
 
     @classmethod
     def of(cls, routing: Routing) -> Usage:
-        """The usage that the sums of a whole batch, [S, ...], describe."""
+        """The usage from the sums of a whole batch, [S, ...]."""
         counts, probabilities = routing.counts, routing.probabilities.detach()
         return cls(counts / counts.sum(-1, keepdim=True), probabilities / probabilities.sum(-1, keepdim=True))
 
     @classmethod
     def even(cls, layers: int, n_experts: int, device: torch.device | str) -> Usage:
-        """All experts alike."""
+        """Equal use of all experts."""
         share = torch.full((layers, n_experts), 1 / n_experts, device=device)
         return cls(share, share)
 
 
 def stacked(routings: list[Routing]) -> Routing:
-    """Of single layers, of all of them: [S, ...]."""
+    """The routings of single layers, stacked: [S, ...]."""
     return Routing(*(torch.stack(parts) for parts in zip(*routings, strict=True)))
 
 
@@ -59,7 +59,7 @@ def router_losses(
     Args:
         routing: sums of this pass, [S, ...].
         usage: f and P of the global batch; None: of this pass.
-        position_count: tokens of the whole batch, by which sums are divided; None: those of this pass.
+        position_count: tokens of the whole batch, the divisor of the sums; None: those of this pass.
     """
     if position_count is None:
         position_count = routing.probabilities.detach().sum(-1).mean()
@@ -75,7 +75,7 @@ def router_losses(
 
 
 def weighted(config: ModelConfig, losses: dict[str, Tensor]) -> Tensor:
-    """What is added to the cross-entropy, 0-dim."""
+    """The weighted sum that is added to the cross-entropy, 0-dim."""
     weights = (config.load_balance_loss, config.router_z_loss, config.router_entropy_loss)
     terms = [weight * losses[name] for name, weight in zip(NAMES, weights, strict=True) if weight]
     return torch.stack(terms).sum() if terms else losses[NAMES[0]].new_zeros(())

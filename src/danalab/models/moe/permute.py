@@ -1,7 +1,7 @@
 """Tokens to the rows of their experts, and back: gathers in both directions, also of gradients.
 
-Autograd's own gradient of a gather adds single rows to a tensor of zeros; here each token knows where its K copies lie,
-so the gradient is a gather, too. Shapes: T tokens, K experts of a token, R = T K rows, D model dimension, E experts.
+Autograd's gradient of a gather is a scatter-add; here the K rows of each token are known, so that the gradient is a
+gather, too. Shapes: T tokens, K experts of a token, R = T K rows, D model dimension, E experts.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch.autograd.function import once_differentiable
 
 
 class Order(NamedTuple):
-    """Where the copies of tokens lie when they are sorted by expert."""
+    """The rows of the tokens' copies, sorted by expert."""
 
     token_of_row: Tensor
     """Token of each row."""

@@ -1,9 +1,9 @@
-"""The router: which experts a token is sent to, and with what weights.
+"""The router: the experts of each token, and their weights.
 
     p = softmax(W x);   the k largest p_i, divided by their sum where `renormalise`
 
-What its losses need are sums over tokens: so a global batch may be taken in any number of parts
-(`danalab.models.moe.balance`). Shapes: T tokens, D model dimension, E experts, K experts of a token.
+Its losses need only sums over tokens, so that a global batch may be divided in any way
+(`danalab.models.moe.losses`). Shapes: T tokens, D model dimension, E experts, K experts of a token.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from danalab.models.parallel.shards import local_shard
 
 
 class Routing(NamedTuple):
-    """What one pass through a router says of the use of its experts, in sums over tokens."""
+    """The use of experts in one pass through a router, as sums over tokens."""
 
     counts: Tensor
-    """Times that each expert was chosen, int64 [E]."""
+    """Number of choices of each expert, int64 [E]."""
     probabilities: Tensor
     """Sum of each expert's probability, [E]."""
     lse2: Tensor
@@ -39,8 +39,7 @@ class Router(nn.Module):
 
     def forward(self, x_TD: Tensor) -> tuple[Tensor, Tensor, Routing]:
         """(weights [T, K] in float32, indices of experts [T, K] int64, sums for the losses)."""
-        # Float32, and outside of autocast: neighbouring probabilities are the same number in bfloat16, and a token
-        # would be sent elsewhere by rounding.
+        # Float32, outside of autocast: in bfloat16 close probabilities are equal, and rounding would change the choice.
         with full_precision(x_TD):
             exact = torch.promote_types(x_TD.dtype, torch.float32)
             logits = nn.functional.linear(x_TD.to(exact), local_shard(self.map.weight).to(exact))

@@ -1,12 +1,12 @@
-"""A long row in chunks: each chunk is convolved by itself, and hears the ones before it by what still rings.
+"""Convolution of a long row by chunks: each is convolved separately, and receives the state left by earlier ones.
 
-    V_n = sum_{j<Q} lambda^(Q-1-j) u_(nQ+j)                    what chunk n leaves behind
+    V_n = sum_{j<Q} lambda^(Q-1-j) u_(nQ+j)                    contribution of chunk n to the state
     S_n = sum_{m<n} lambda^(Q(n-1-m)) V_m                      the state before chunk n
     y_(nQ+t) = sum_{tau<=t} k(tau) u_(nQ+t-tau) + Re sum_r C_r lambda_r^(t+1) S_(n,r)
 
-Exactly the convolution of the whole row, and faster: transforms of one short length, which stay in the processor's
-cache, and matrix products in place of the rest, so that time grows with T and no faster. Sums over lags and over modes
-are products of real matrices, whose 2 R columns are the real and the imaginary parts.
+This equals the convolution of the whole row and is faster: transforms of one short length, which stay in the cache, and
+matrix products for the rest, so that time is linear in T. Sums over lags and over modes are products of real matrices,
+whose 2 R columns are the real and the imaginary parts.
 
 Shapes: B rows of n chunks of Q tokens, D channels in G groups of C, R modes, E = 2 R.
 """
@@ -22,41 +22,41 @@ from torch.nn import functional as F
 
 from danalab.models.resonance.convolution import causal_convolution
 
-SHORTEST_CHUNK = 1024
-"""Tokens: below, the products cost more than the transforms gain."""
-MOST_CHUNKS = 64
-"""Of a row: the sums over earlier chunks cost as its square."""
+MIN_CHUNK = 1024
+"""Below this [tokens] the matrix products cost more than shorter transforms save."""
+MAX_CHUNKS = 64
+"""Per row: the sums over earlier chunks cost the square of their number."""
 
 
 def chunk_length(length: int) -> int:
     """Q [tokens], a power of two, for rows of `length` tokens; rows that are no longer than Q are one chunk."""
-    least = max(SHORTEST_CHUNK, -(-length // MOST_CHUNKS))
+    least = max(MIN_CHUNK, -(-length // MAX_CHUNKS))
     return 1 << (least - 1).bit_length()
 
 
 def chunked_bank_convolution(
     u_BTD: Tensor, skip_D: Tensor, gamma_GR: Tensor, omega_GR: Tensor, weight_GCR: Tensor
 ) -> Tensor:
-    """y [B, T, D] of a bank of oscillators at rest; differentiable once.
+    """y [B, T, D] of a bank of oscillators that starts at rest; differentiable once.
 
     Args:
         u: the input, float32 or float64, as all the others.
-        skip: d, what passes at once.
-        gamma, omega: of the poles. weight: C = A beta e^(i phi), complex.
+        skip: d, the direct path.
+        gamma, omega: the poles. weight: C = A beta e^(i phi), complex.
     """
     batch, length, dim = u_BTD.shape
     chunk = min(chunk_length(length), length)
     lags = torch.arange(chunk + 1, device=u_BTD.device, dtype=u_BTD.dtype)
-    powers_GEQ = _parts(_powers(gamma_GR, omega_GR, lags), 1)  # of one lag more than a chunk has
+    powers_GEQ = _parts(_powers(gamma_GR, omega_GR, lags), 1)  # one lag more than a chunk has tokens
     k_DQ = (_parts(weight_GCR.conj()) @ powers_GEQ[..., :-1]).flatten(0, 1)
     k_DQ = torch.cat(((k_DQ[:, :1] + skip_D.unsqueeze(1)), k_DQ[:, 1:]), 1)
     if chunk == length:
         return causal_convolution(u_BTD, k_DQ)
     count = -(-length // chunk)
     u_NQD = F.pad(u_BTD, (0, 0, 0, count * chunk - length)).reshape(batch * count, chunk, dim)
-    left = _whole(_Leave.apply(u_NQD, powers_GEQ[..., :-1].flip(-1))).unflatten(0, (batch, count))
-    heard = weight_GCR * _earlier(left, _powers(gamma_GR, omega_GR, chunk * _distances(count, lags)))
-    y_NQD = _Ring.apply(causal_convolution(u_NQD, k_DQ), _parts(heard.conj()).flatten(0, 1), powers_GEQ[..., 1:])
+    contributions = _complex(_ChunkState.apply(u_NQD, powers_GEQ[..., :-1].flip(-1))).unflatten(0, (batch, count))
+    state = weight_GCR * _earlier(contributions, _powers(gamma_GR, omega_GR, chunk * _distances(count, lags)))
+    y_NQD = _AddState.apply(causal_convolution(u_NQD, k_DQ), _parts(state.conj()).flatten(0, 1), powers_GEQ[..., 1:])
     return y_NQD.reshape(batch, count * chunk, dim)[:, :length]
 
 
@@ -71,7 +71,7 @@ def _parts(value: Tensor, dim: int = -1) -> Tensor:
     return torch.cat((value.real, value.imag), dim)
 
 
-def _whole(parts: Tensor) -> Tensor:
+def _complex(parts: Tensor) -> Tensor:
     """The inverse of `_parts` in the last dimension."""
     real, imaginary = parts.chunk(2, -1)
     return torch.complex(real, imaginary)
@@ -83,15 +83,15 @@ def _distances(count: int, like: Tensor) -> Tensor:
     return (numbers.unsqueeze(1) - 1 - numbers).clamp(min=0)
 
 
-def _earlier(left_BnGCR: Tensor, powers_GRnm: Tensor) -> Tensor:
+def _earlier(contributions_BnGCR: Tensor, powers_GRnm: Tensor) -> Tensor:
     """The state before each chunk, [B, n, G, C, R]."""
-    return torch.einsum("grnm,bmgcr->bngcr", powers_GRnm.tril(-1), left_BnGCR)
+    return torch.einsum("grnm,bmgcr->bngcr", powers_GRnm.tril(-1), contributions_BnGCR)
 
 
-class _Leave(torch.autograd.Function):
-    """What each row leaves behind, [N, G, C, E]: the sums over its tokens of u times `powers` [G, E, Q].
+class _ChunkState(torch.autograd.Function):
+    """Contribution of each row to the state, [N, G, C, E]: the sum over its tokens of u times `powers` [G, E, Q].
 
-    All products are made group by group where u lies: as one, they would need it in another order, and a copy.
+    One product per group, in place: a single product would need a permuted copy of u.
     """
 
     @staticmethod
@@ -112,26 +112,26 @@ class _Leave(torch.autograd.Function):
         return grad_u, grad_powers
 
 
-class _Ring(torch.autograd.Function):
-    """Adds to y, in place, what rings of the earlier chunks: `heard` [N, G, C, E] times `powers` [G, E, Q]."""
+class _AddState(torch.autograd.Function):
+    """Adds to y, in place, the output of the earlier chunks' state [N, G, C, E] times `powers` [G, E, Q]."""
 
     @staticmethod
-    def forward(ctx: Any, y_NQD: Tensor, heard_NGCE: Tensor, powers_GEQ: Tensor) -> Tensor:
-        ctx.save_for_backward(heard_NGCE, powers_GEQ)
+    def forward(ctx: Any, y_NQD: Tensor, state_NGCE: Tensor, powers_GEQ: Tensor) -> Tensor:
+        ctx.save_for_backward(state_NGCE, powers_GEQ)
         ctx.mark_dirty(y_NQD)
         for number, (y, powers) in enumerate(_groups(y_NQD, powers_GEQ)):
-            y.baddbmm_(_each(powers, y).mT, heard_NGCE[:, number].mT)
+            y.baddbmm_(_each(powers, y).mT, state_NGCE[:, number].mT)
         return y_NQD
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        heard_NGCE, powers_GEQ = ctx.saved_tensors
-        grad_heard, grad_powers = torch.empty_like(heard_NGCE), torch.empty_like(powers_GEQ)
+        state_NGCE, powers_GEQ = ctx.saved_tensors
+        grad_state, grad_powers = torch.empty_like(state_NGCE), torch.empty_like(powers_GEQ)
         for number, (g_NQC, powers) in enumerate(_groups(grads[0], powers_GEQ)):
-            grad_heard[:, number] = torch.bmm(g_NQC.mT, _each(powers, g_NQC).mT)
-            grad_powers[number] = torch.bmm(heard_NGCE[:, number].mT, g_NQC.mT).sum(0)
-        return grads[0], grad_heard, grad_powers
+            grad_state[:, number] = torch.bmm(g_NQC.mT, _each(powers, g_NQC).mT)
+            grad_powers[number] = torch.bmm(state_NGCE[:, number].mT, g_NQC.mT).sum(0)
+        return grads[0], grad_state, grad_powers
 
 
 def _groups(x_NQD: Tensor, powers_GEQ: Tensor) -> list[tuple[Tensor, Tensor]]:

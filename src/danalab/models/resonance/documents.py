@@ -1,8 +1,8 @@
-"""Several documents in one row, each heard by itself, as if the oscillators came to rest where a document begins.
+"""Document masking for oscillators: each document in a row is convolved separately, starting from rest.
 
-A filter that forgets is not the same at all times, and has no transform. So documents are taken out of their rows;
-those whose lengths have the next power of two in common are convolved together, with zeros after the shorter ones,
-which nothing before them hears; and all are put back. The shortest ones apart, zeros are fewer than tokens.
+A filter that is reset is not time-invariant, and the FFT does not apply. So documents are cut out of their rows and
+grouped by the next power of two of their lengths; each group is padded with zeros at the end, which does not affect the
+causal result, and convolved as one batch. Except for the shortest documents, there are fewer zeros than tokens.
 
 Shapes: B rows of T tokens, D channels.
 """
@@ -17,7 +17,7 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.weak import WeakTensorKeyDictionary
 
 SHORTEST = 32
-"""Tokens: documents up to this length are convolved together."""
+"""Documents up to this length form one group [tokens]."""
 
 _lengths: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
 
@@ -25,7 +25,7 @@ _lengths: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
 def document_lengths(starts_BT: Tensor) -> list[int]:
     """Tokens of each document, row after row; `starts` from `danalab.models.layers.documents.document_starts`.
 
-    Asked once for all layers, which are given the same tensor: on a GPU the answer has to be waited for.
+    Computed once for all layers, which receive the same tensor: on a GPU it waits for the device.
     """
     found = _lengths.get(starts_BT)
     if found is None:
@@ -37,21 +37,21 @@ def document_lengths(starts_BT: Tensor) -> list[int]:
 
 
 def convolve_apart(u_BTD: Tensor, lengths: list[int], convolve: Callable[[Tensor], Tensor]) -> Tensor:
-    """y [B, T, D]: what `convolve` ([N, L, D] -> [N, L, D], causal) makes of each document alone.
+    """y [B, T, D]: `convolve` ([N, L, D] -> [N, L, D], causal) applied to each document alone.
 
     Args: lengths: from `document_lengths`.
     """
     documents = u_BTD.flatten(0, 1).split(lengths)
-    heard = list(documents)
-    for alike in _alike(lengths):
-        together = pad_sequence([documents[number] for number in alike], batch_first=True)
-        for number, y in zip(alike, convolve(together).unbind(), strict=True):
-            heard[number] = y[: lengths[number]]
-    return torch.cat(heard).view(u_BTD.shape)
+    outputs = list(documents)
+    for group in _groups(lengths):
+        padded = pad_sequence([documents[number] for number in group], batch_first=True)
+        for number, y in zip(group, convolve(padded).unbind(), strict=True):
+            outputs[number] = y[: lengths[number]]
+    return torch.cat(outputs).view(u_BTD.shape)
 
 
-def _alike(lengths: list[int]) -> Iterable[list[int]]:
-    """Numbers of the documents whose lengths have the next power of two in common."""
+def _groups(lengths: list[int]) -> Iterable[list[int]]:
+    """Indices of the documents whose lengths have the same next power of two."""
     found: dict[int, list[int]] = {}
     for number, length in enumerate(lengths):
         found.setdefault((max(length, SHORTEST) - 1).bit_length(), []).append(number)

@@ -1,12 +1,12 @@
-"""What stands in a resonance block where others have attention: an oscillator bank between gates.
+"""The mixer of a resonance block, in place of attention: a gated bank of oscillators.
 
     v = W_v h,  g = W_g h;   y = W_out [ SiLU(g) * bank(v) ]
 
-Where conv_width says so, v first passes a short causal convolution of each channel, over its last few tokens.
+With conv_width > 0, v first passes a short causal convolution of each channel.
 
-The bank is linear and the same at all times; the gate makes what passes depend on the content (and, as a product of two
-oscillations, hears their sum and difference frequencies). With the mixer "none" there is no bank, and y = v: a control
-that hears no token but the present one.
+The bank is linear and time-invariant; the gate makes the output depend on the content (and, as a product of two
+oscillations, contains their sum and difference frequencies). With the mixer "none" there is no bank, and y = v: a
+control in which each token sees only itself.
 
 Shapes: B batch, L length, D model dimension, R modes of a channel.
 """
@@ -24,7 +24,7 @@ from danalab.models.resonance.oscillators import OscBank
 
 
 class Resonator(nn.Module):
-    """See the module. Called as attention is, so that a block need not know which it has."""
+    """See the module. Has the interface of `Attention`."""
 
     def __init__(self, config: ModelConfig):
         super().__init__()
@@ -44,9 +44,9 @@ class Resonator(nn.Module):
     ) -> Tensor:
         """Args:
         x: [B, L, D].
-        rotary: not looked at; oscillators need no positions.
-        state: what earlier calls left, or None.
-        starts: place in the row of the first token of each token's document, or None; not with a state.
+        rotary: ignored; oscillators need no positions.
+        state: of earlier calls, or None.
+        starts: where each token's document starts in the row, or None; not with a state.
         """
         v = self.v(x_BLD)
         if self.conv is not None:
@@ -69,5 +69,5 @@ class Resonator(nn.Module):
         return y
 
     def new_state(self, batch: int, max_len: int) -> OscillatorState:
-        """Oscillators at rest for `batch` sequences; `max_len` costs nothing."""
+        """Oscillators at rest for `batch` sequences; the state has the same size for every `max_len`."""
         return OscillatorState(batch)

@@ -24,22 +24,22 @@ from danalab.models.resonance.chunks import chunked_bank_convolution
 from danalab.models.resonance.convolution import causal_convolution
 from danalab.models.resonance.documents import convolve_apart, document_lengths
 
-LARGEST_QUALITY = 32.0
-"""Bound of omega / (2 gamma): oscillations that ring for longer have gradients that grow with the lag, and phases
-omega tau that float32 cannot tell while they still sound."""
-LEAST_DAMPING = 1e-6
+MAX_QUALITY = 32.0
+"""Bound of omega / (2 gamma): with less damping, gradients grow with the lag, and float32 cannot resolve the phase
+omega tau before the oscillation has decayed."""
+MIN_DAMPING = 1e-6
 """|lambda| < 1 in float32."""
-LARGEST_NU = 4.0
-"""Nothing is left after one step; e^nu of any nu would overflow."""
+MAX_NU = 4.0
+"""At this value nothing is left after one step; e^nu of larger ones may overflow."""
 _CYCLES = (0.05, 0.25, 0.5, 1.0, 2.0, 4.0)
-_SHORTEST_TIME = 1.5
+_MIN_TIME = 1.5
 _JITTER = 0.3
-_LARGEST_FREQUENCY = 0.95 * math.pi
+_MAX_FREQUENCY = 0.95 * math.pi
 PREFILL_CHUNK = 4096
 
 
 class ComplexWeight(nn.Module):
-    """A table of complex numbers w = e^a e^(i phi), by magnitude and phase, so that each learns by itself.
+    """A table of complex numbers w = e^a e^(i phi), by magnitude and phase, learned independently.
 
     With g = dL/dw as torch defines it and m = |w|: dL/dm = Re(conj(g) w / m), dL/dphi = Im(g conj(w)).
     """
@@ -78,15 +78,15 @@ class OscBank(nn.Module):
     # ---- the filter ----
 
     def damping_and_frequency(self, dtype: torch.dtype | None = None) -> tuple[Tensor, Tensor]:
-        """(gamma, omega) [G, R] in [nepers a token] and [radians a token].
+        """(gamma, omega) [G, R] in [nepers per token] and [radians per token].
 
-        Whatever the parameters, 0 < omega < pi, and gamma is finite, at least 1 / (4 train_len) and at least
-        omega / (2 `LARGEST_QUALITY`).
+        For all parameters 0 < omega < pi, and gamma is finite, at least 1 / (4 train_len) and at least
+        omega / (2 `MAX_QUALITY`).
         """
         omega = math.pi * torch.sigmoid(local_shard(self.theta).to(dtype))
-        floor = max(1 / (4 * self.train_len), LEAST_DAMPING)
-        least = (omega / (2 * LARGEST_QUALITY)).clamp(min=floor)
-        return torch.maximum(local_shard(self.nu).to(dtype).clamp(max=LARGEST_NU).exp(), least), omega
+        floor = max(1 / (4 * self.train_len), MIN_DAMPING)
+        least = (omega / (2 * MAX_QUALITY)).clamp(min=floor)
+        return torch.maximum(local_shard(self.nu).to(dtype).clamp(max=MAX_NU).exp(), least), omega
 
     def poles(self, dtype: torch.dtype | None = None) -> Tensor:
         """lambda, complex [G, R], all inside the unit circle."""
@@ -109,9 +109,9 @@ class OscBank(nn.Module):
     # ---- whole sequences ----
 
     def forward(self, u_BTD: Tensor, starts_BT: Tensor | None = None) -> Tensor:
-        """y [B, T, D], at least in float32 also under autocast: half-precision transforms lose what they add up.
+        """y [B, T, D], at least in float32 also under autocast: half precision is too coarse for transforms.
 
-        Args: starts: place in the row of the first token of each token's document, [B, T]; None: a row is one.
+        Args: starts: where each token's document starts in the row, [B, T]; None: a row is one document.
         """
         dtype = self._dtype(u_BTD)
         with full_precision(u_BTD):
@@ -134,20 +134,20 @@ class OscBank(nn.Module):
         )
 
     def step(self, u_BD: Tensor, state_BDR: Tensor) -> tuple[Tensor, Tensor]:
-        """One token: (y [B, D], the next state [B, D, R]); cost and memory do not depend on how many came before."""
+        """One token: (y [B, D], the next state [B, D, R]); cost and memory are independent of the length."""
         dtype = self._dtype(u_BD)
         with full_precision(u_BD):
             gamma, omega = self.damping_and_frequency(dtype)
             poles = torch.polar((-gamma).exp(), omega).repeat_interleave(u_BD.shape[1] // gamma.shape[0], 0)
             u = u_BD.to(dtype)
             state = poles * state_BDR + u.unsqueeze(-1)
-            heard = (self._amplitudes(gamma).flatten(0, 1) * state).sum(-1).real
-            return heard + local_shard(self.d).to(dtype) * u, state
+            output = (self._amplitudes(gamma).flatten(0, 1) * state).sum(-1).real
+            return output + local_shard(self.d).to(dtype) * u, state
 
     def prefill(self, u_BTD: Tensor, state_BDR: Tensor, chunk: int = PREFILL_CHUNK) -> tuple[Tensor, Tensor]:
-        """T tokens after `state`: (y [B, T, D], the next state), `chunk` tokens at a time, whose memory it takes.
+        """T tokens after `state`: (y [B, T, D], the next state), `chunk` tokens at a time, which bounds memory.
 
-        y of a chunk is its own convolution and what still rings: Re C lambda^(t+1) S. Then
+        y of a chunk is its own convolution plus the output of the state, Re C lambda^(t+1) S. Then
         S <- lambda^Q S + sum_{j<Q} lambda^(Q-1-j) u_j.
         """
         dtype = self._dtype(u_BTD)
@@ -160,9 +160,9 @@ class OscBank(nn.Module):
                 length = u.shape[1]
                 lags = torch.arange(length + 1, device=u.device, dtype=dtype)
                 powers = torch.polar((-gamma.unsqueeze(-1) * lags).exp(), omega.unsqueeze(-1) * lags)
-                ringing = torch.einsum("bgcr,grt->btgc", c * state, powers[..., 1:]).real.flatten(2)
+                from_state = torch.einsum("bgcr,grt->btgc", c * state, powers[..., 1:]).real.flatten(2)
                 outputs.append(
-                    causal_convolution(u, self.kernel(length, dtype)) + local_shard(self.d).to(dtype) * u + ringing
+                    causal_convolution(u, self.kernel(length, dtype)) + local_shard(self.d).to(dtype) * u + from_state
                 )
                 driven = u.unflatten(2, (gamma.shape[0], -1)).to(powers.dtype)
                 driven = torch.einsum("btgc,grt->bgcr", driven, powers[..., :-1].flip(-1))
@@ -175,19 +175,19 @@ class OscBank(nn.Module):
         """A constant-Q bank, in place: log-spaced time constants, each with a few cycles or less, and random phases.
 
         tau in [1.5, train_len / 4] with a jitter of 30%; omega = min(2 pi c / tau, 0.95 pi) with c one of
-        {0.05, 0.25, 0.5, 1, 2, 4}; A = sqrt(2 / R); d = 1. White noise of standard deviation 1 comes out of the
-        oscillators with about 1, whatever the length.
+        {0.05, 0.25, 0.5, 1, 2, 4}; A = sqrt(2 / R); d = 1. For white noise of standard deviation 1
+        the output of the oscillators has about 1, at any length.
         """
         shape = self.nu.shape
 
         def uniform(low: float, high: float, shape: tuple[int, ...]) -> Tensor:
             return torch.rand(shape, generator=generator, dtype=torch.float64) * (high - low) + low
 
-        longest = max(self.train_len / 4, 2 * _SHORTEST_TIME)
-        times = torch.logspace(math.log10(_SHORTEST_TIME), math.log10(longest), self.modes, dtype=torch.float64)
+        longest = max(self.train_len / 4, 2 * _MIN_TIME)
+        times = torch.logspace(math.log10(_MIN_TIME), math.log10(longest), self.modes, dtype=torch.float64)
         times = times * uniform(-_JITTER, _JITTER, shape).exp()
         cycles = torch.tensor(_CYCLES, dtype=torch.float64)[torch.randint(len(_CYCLES), shape, generator=generator)]
-        omega = (2 * math.pi * cycles / times).clamp(max=_LARGEST_FREQUENCY)
+        omega = (2 * math.pi * cycles / times).clamp(max=_MAX_FREQUENCY)
         values = {
             self.nu: -times.log(),
             self.theta: torch.logit(omega / math.pi),

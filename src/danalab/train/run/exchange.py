@@ -1,6 +1,6 @@
-"""Runs as folders in Hugging Face format, and such folders as runs.
+"""Export of runs to folders in Hugging Face format, and import of such folders as runs.
 
-danalab export RUN --out FOLDER       config.json, model.safetensors, tokenizer.json, README.md (the model card)
+danalab export RUN --out FOLDER       config, generation_config, weights, tokenizer, README.md (the model card)
 danalab import FOLDER --out RUN       a run folder with one checkpoint, of step 0
 """
 
@@ -35,33 +35,38 @@ log = logging.getLogger(__name__)
 
 WEIGHTS = "model.safetensors"
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+_SPECIAL_TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
+_SHORT = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 
 @dataclass(frozen=True)
-class Exchanged:
-    """What was written."""
+class ExchangeResult:
+    """The folder that was written."""
 
     folder: Path
     arch: str
     params: int
     step: int
     tokenizer: str | None
-    """Its name; None where there was none to write."""
+    """Its name; None if there was none."""
     remote_code: bool = False
-    """The class travels with the weights, and from_pretrained needs trust_remote_code."""
+    """The folder contains a class of ours, and from_pretrained needs trust_remote_code."""
 
 
-def export_run(source: str | Path, out: str | Path, *, step: int | None = None, dtype: str = "float32") -> Exchanged:
-    """Write the model of a run for `transformers`, with its tokenizer and a card of the run's facts.
+def export_run(
+    source: str | Path, out: str | Path, *, step: int | None = None, dtype: str = "float32"
+) -> ExchangeResult:
+    """Write the model of a run for `transformers`, with its tokenizer and a model card.
 
     Args:
         step: checkpoint; default the newest that verifies.
-        dtype: of the weights in the file: float32, bfloat16 or float16.
+        dtype: of the weights: float32, bfloat16 or float16 (or fp32, bf16, fp16).
     Raises:
         UserError: no such run or checkpoint, a model that `transformers` has no class for, or a folder in use.
     """
     from safetensors.torch import save
 
+    dtype = _SHORT.get(dtype, dtype)
     if dtype not in DTYPES:
         raise UserError(f"--dtype {dtype}: known are {', '.join(DTYPES)}")
     run, folder = open_run(source), _new_folder(out)
@@ -70,8 +75,8 @@ def export_run(source: str | Path, out: str | Path, *, step: int | None = None, 
     described, weights = to_huggingface(run.model_config, loaded.model.state_dict())
     tokenizer = _tokenizer_of(run)
     described["dtype"] = described["torch_dtype"] = dtype  # the first name is read from transformers 4.56 on
-    if tokenizer is not None:
-        described["bos_token_id"] = described["eos_token_id"] = tokenizer.eos_id
+    special: dict[str, int] = {} if tokenizer is None else dict.fromkeys(_SPECIAL_TOKENS, tokenizer.eos_id)
+    described |= special
     folder.mkdir(parents=True, exist_ok=True)
     stored = {name: tensor.detach().to(DTYPES[dtype]).contiguous() for name, tensor in weights.items()}
     write_atomically(folder / WEIGHTS, save(stored, metadata={"format": "pt"}))
@@ -80,20 +85,23 @@ def export_run(source: str | Path, out: str | Path, *, step: int | None = None, 
         write_atomically(folder / module.name, module.read_bytes())
     if tokenizer is not None:
         tokenizer.save(folder)
+        file = folder / "tokenizer_config.json"
+        write_json(file, {**read_json(file), "pad_token": read_json(file)["eos_token"]})
+    write_json(folder / "generation_config.json", {"_from_model_config": True, **special})
     write_atomically(folder / "README.md", model_card(run, loaded.step, described["architectures"][0]))
-    write_json(folder / "config.json", described)  # the last: a folder without it is no model
+    write_json(folder / "config.json", described)  # last: a folder without it is not a model
     fsync_folder(folder)
     name = None if tokenizer is None else tokenizer.name
-    return Exchanged(
+    return ExchangeResult(
         folder, run.model_config.arch, loaded.model.num_parameters(), loaded.step, name, "auto_map" in described
     )
 
 
-def import_folder(source: str | Path, out: str | Path) -> Exchanged:
-    """Make a run folder of a model in Hugging Face format; its tokenizer comes along where it is byte-level BPE.
+def import_folder(source: str | Path, out: str | Path) -> ExchangeResult:
+    """Make a run folder of a model in Hugging Face format, with its tokenizer if that is byte-level BPE.
 
     Raises:
-        UserError: no such folder, a model that we do not have, damaged files, or a folder in use.
+        UserError: no such folder, an unsupported model, damaged files, or a folder in use.
     """
     from danalab.data.tokenizers import load_tokenizer
 
@@ -103,10 +111,10 @@ def import_folder(source: str | Path, out: str | Path) -> Exchanged:
     try:
         tokenizer = load_tokenizer(source)
     except UserError as error:
-        log.warning("no tokenizer, and so no text from this run: %s", error)
+        log.warning("the run has no tokenizer and cannot generate text: %s", error)
         tokenizer = None
     settings = TrainConfig(
-        **{name: getattr(config, name) for name in _SHAPE}, batch_size=1, dtype="float32", run_dir=target.path
+        **{name: getattr(config, name) for name in _MODEL_FLAGS}, batch_size=1, dtype="float32", run_dir=target.path
     )
     record = {
         "config": settings.as_dict(),
@@ -122,14 +130,16 @@ def import_folder(source: str | Path, out: str | Path) -> Exchanged:
         meta = {"step": 0, "imported": True, "model": record["model"]}
         target.store.write(0, meta, lambda folder: tensors.write(values, folder))
         target.write_config(record)
-    return Exchanged(target.path, config.arch, model.num_parameters(), 0, None if tokenizer is None else tokenizer.name)
+    return ExchangeResult(
+        target.path, config.arch, model.num_parameters(), 0, None if tokenizer is None else tokenizer.name
+    )
 
 
 def read_model(source: str | Path) -> Decoder:
-    """The model of a folder in Hugging Face format, in float32 on the CPU; nothing is written.
+    """The model of a folder in Hugging Face format, in float32 on the CPU.
 
     Raises:
-        UserError: no such folder, a model that we do not have, or damaged files.
+        UserError: no such folder, an unsupported model, or damaged files.
     """
     return _read_folder(Path(source))[1]
 
@@ -142,14 +152,14 @@ def _read_folder(source: Path) -> tuple[dict[str, Any], Decoder]:
     if not isinstance(described, dict):
         raise UserError(f"{source / 'config.json'}: malformed: an object is expected")
     if "model_type" not in described and "model" in described:
-        raise UserError(f"{source}: a run folder, not a model in Hugging Face format; danalab export makes one of it")
+        raise UserError(f"{source}: a run folder, not a model in Hugging Face format; danalab export writes one")
     config, weights = from_huggingface(described, _read_weights(source))
-    model = build_model(config, device="meta").to_empty(device="cpu")  # draws nothing, but makes the rotary table
+    model = build_model(config, device="meta").to_empty(device="cpu")  # no random weights, but the rotary table
     model.load_state_dict({name: tensor.float() for name, tensor in weights.items()}, assign=True)
     return described, model
 
 
-_SHAPE = (
+_MODEL_FLAGS = (
     "arch", "d_model", "n_layers", "n_heads", "head_dim", "mlp_dim", "vocab_size", "seq_len", "n_kv_heads",
     "attention_gate", "tied_head", "num_frequencies", "mixer", "full_attention_interval", *EXPERT_SETTINGS,
     *RESONANCE_SETTINGS,
@@ -159,7 +169,7 @@ _SHAPE = (
 def _new_folder(path: str | Path) -> Path:
     path = Path(path)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise UserError(f"--out {path}: is there already; give the name of a new folder")
+        raise UserError(f"--out {path}: exists; give the name of a new folder")
     return path
 
 

@@ -1,4 +1,4 @@
-"""The README of an exported model: what it is, how it was trained, how it is loaded."""
+"""The model card (README.md) of an exported model: what it is, how it was trained, how to load it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from danalab.train.run.open import Run
 
 
 def model_card(run: Run, step: int, class_name: str) -> str:
-    """Markdown with the front matter that the Hugging Face hub reads.
+    """Markdown with front matter for the Hugging Face hub.
 
     Args:
         step: of the checkpoint that was exported.
@@ -29,7 +29,7 @@ tags:
 
 # {run.path.resolve().name}
 
-A base model, trained with danalab: it continues text, and was not taught to follow instructions.
+A base model, trained with danalab: it continues text and does not follow instructions.
 
 | | |
 |---|---|
@@ -42,7 +42,7 @@ model = AutoModelForCausalLM.from_pretrained("FOLDER"{trust})  # {class_name}
 tokenizer = AutoTokenizer.from_pretrained("FOLDER")
 ```
 
-Token ids from the tokenizer's size up to `vocab_size` are padding, which no text contains.
+Token ids from the tokenizer's size up to `vocab_size` are padding and appear in no text.
 """
 
 
@@ -62,11 +62,11 @@ def _facts(run: Run, step: int) -> dict[str, Any]:
         "optimizer": f"{config['opt']}, peak learning rate {config['lr']:.4g}, schedule {config['scheduler']}",
         "trained on": dataset.get("tokenizer") and f"{_last(dataset.get('path'))} (tokenizer {dataset['tokenizer']})",
         "step": f"{step:,} of {run.config.get('steps'):,}",
-        "tokens a step": f"{run.config['tokens_per_step']:,}",
-        "FLOPs a token": plan.get("flops_per_token") and f"{plan['flops_per_token']:,}",
+        "tokens per step": f"{run.config['tokens_per_step']:,}",
+        "FLOPs per token": plan.get("flops_per_token") and f"{plan['flops_per_token']:,}",
     }
     if summary.get("step") == step:
-        for key, unit in (("val/loss", "nats a token"), ("val/bpb", "bits per byte")):
+        for key, unit in (("val/loss", "nats per token"), ("val/bpb", "bits per byte")):
             if summary.get(key) is not None:
                 facts[key.replace("val/", "validation ")] = f"{summary[key]:.4f} {unit}"
     versions = run.config.get("versions", {})

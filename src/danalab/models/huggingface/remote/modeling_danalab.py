@@ -1,7 +1,7 @@
-"""danalab's rotary decoders (enoki, moe; qwen3 and llama with any of their switches, and experts) for transformers.
+"""danalab's rotary decoders (enoki, moe; qwen3 and llama with all options, and experts) for transformers.
 
-Loaded by trust_remote_code. Exports carry a copy of this file, so it stands alone: it needs torch and transformers, and
-nothing of danalab. Weights have danalab's own names and layouts. Shapes: B batch, L new positions, S all positions, D
+Loaded by trust_remote_code. Exports contain a copy of this file, so it needs only torch and transformers, not
+danalab. Weights have danalab's own names and layouts. Shapes: B batch, L new positions, S all positions, D
 model, N heads, H head dim.
 """
 
@@ -17,7 +17,7 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 
 
 class DanalabConfig(PretrainedConfig):
-    """danalab's ModelConfig with nothing left to an architecture."""
+    """danalab's ModelConfig with every default filled in."""
 
     model_type = "danalab"
     attribute_map = {  # noqa: RUF012 - transformers reads it so
@@ -59,7 +59,7 @@ class DanalabConfig(PretrainedConfig):
         self.norm, self.norm_eps, self.qk_norm, self.swiglu = norm, norm_eps, qk_norm, swiglu
         self.attention_gate, self.rope_base, self.residual_scale = attention_gate, rope_base, residual_scale
         self.n_experts, self.expert_dim, self.renormalise = n_experts, expert_dim, renormalise
-        self.experts_per_token = experts_per_token  # not top_k, which transformers takes for a setting of generation
+        self.experts_per_token = experts_per_token  # not top_k, which transformers reads as a setting of generation
         self.shared_dim, self.shared_gate, self.sparse_layers = shared_dim, shared_gate, list(sparse_layers)
         super().__init__(**more)
 
@@ -79,7 +79,7 @@ class Norm(nn.Module):
 
 
 def rotate(x_BNLH: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turn the pairs (2j, 2j + 1) of features; cos and sin are float32 [B, 1, L, H / 2]."""
+    """Rotate the pairs (2j, 2j + 1) of features; cos and sin are float32 [B, 1, L, H / 2]."""
     even, odd = x_BNLH.float().unflatten(-1, (-1, 2)).unbind(-1)
     turned = torch.stack((even * cos - odd * sin, odd * cos + even * sin), dim=-1)
     return turned.flatten(-2).to(x_BNLH.dtype)
@@ -161,7 +161,7 @@ class Router(nn.Module):
 
 
 class Mixture(nn.Module):
-    """Experts, of which each token passes those that the router likes best, and shared ones."""
+    """Routed experts and shared ones."""
 
     def __init__(self, config: DanalabConfig):
         super().__init__()
@@ -175,8 +175,8 @@ class Mixture(nn.Module):
         total = torch.zeros_like(rows)
         for expert in chosen.unique().tolist():
             token, place = torch.where(chosen == expert)
-            said = self.experts(rows[token], expert)
-            total.index_add_(0, token, said * weights[token, place, None].to(said.dtype))
+            output = self.experts(rows[token], expert)
+            total.index_add_(0, token, output * weights[token, place, None].to(output.dtype))
         if self.shared is not None:
             gate = 1.0 if self.shared_gate is None else torch.sigmoid(self.shared_gate(rows))
             total = total + gate * self.shared(rows)
@@ -228,14 +228,14 @@ class DanalabForCausalLM(PreTrainedModel, GenerationMixin):
         use_cache: bool | None = None,
         **unused: Any,
     ) -> CausalLMOutputWithPast:
-        """Logits [B, L, V] of `input_ids` [B, L], after what `past_key_values` holds; with labels a loss, too."""
+        """Logits [B, L, V] of `input_ids` [B, L], continuing `past_key_values`; with labels also a loss."""
         if use_cache and past_key_values is None:
             past_key_values = DynamicCache()
         past = 0 if past_key_values is None else past_key_values.get_seq_length()
         batch, length = input_ids.shape
         if attention_mask is None:
             attention_mask = input_ids.new_ones(batch, past + length)
-        # Padding on the left moves the first position; each query sees what is not padding, up to itself.
+        # Left padding shifts the first position; each query sees the tokens up to itself that are not padding.
         positions = (attention_mask.cumsum(1) - 1).clamp(min=0)[:, past:]
         ahead = torch.ones(length, past + length, dtype=torch.bool, device=input_ids.device).tril(past)
         mask = ahead & (attention_mask[:, None, None] > 0)

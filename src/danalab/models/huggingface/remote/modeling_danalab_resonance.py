@@ -1,7 +1,7 @@
-"""The causal language model of the danalab folder beside this file: gated banks of damped oscillators, no attention.
+"""danalab's resonance model for transformers: gated banks of damped oscillators, no attention.
 
-Loaded by `transformers` with `trust_remote_code=True`; needs nothing but torch and transformers. Weight names are
-danalab's own, so a checkpoint of danalab is read without any change. Generation keeps a state of one size.
+Loaded by `transformers` with `trust_remote_code=True`; needs only torch and transformers. Weight names are danalab's
+own, so its checkpoints load unchanged. Generation keeps a state of constant size.
 
     gamma = e^nu, omega = pi sigmoid(theta), lambda = e^(-gamma + i omega), C = e^a sqrt(1 - e^(-2 gamma)) e^(i phi)
     y(t) = d u(t) + sum_{tau=0}^{t} Re[C lambda^tau] u(t - tau)
@@ -20,7 +20,7 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 
 
 class DanalabResonanceConfig(PretrainedConfig):
-    """danalab's ModelConfig of a resonance model with nothing left to choose."""
+    """danalab's ModelConfig of a resonance model with every default filled in."""
 
     model_type = "danalab"
     attribute_map = {  # noqa: RUF012 - transformers reads it so
@@ -58,7 +58,7 @@ class DanalabResonanceConfig(PretrainedConfig):
 
 
 class OscillatorState:
-    """What each layer's oscillators still do, what its convolution has to know, and how many tokens have been read."""
+    """The state of each layer's oscillators, the last inputs of its convolution, and the number of tokens read."""
 
     is_compileable = False
 
@@ -68,7 +68,7 @@ class OscillatorState:
         self.length = 0
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Tokens that have been read, padding included."""
+        """Number of tokens read, padding included."""
         return self.length
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
@@ -103,7 +103,7 @@ class MagnitudeAndPhase(nn.Module):
 
 
 class OscBank(nn.Module):
-    """The oscillators of one layer, in float32 whatever the model's dtype."""
+    """The oscillators of one layer, in float32 for every dtype of the model."""
 
     def __init__(self, config: DanalabResonanceConfig):
         super().__init__()
@@ -138,7 +138,7 @@ class OscBank(nn.Module):
             y = y + (in_groups * driven).sum(-1).real.flatten(1).unsqueeze(1)
         else:
             kernel = (in_groups @ powers[..., :-1]).real.flatten(0, 1)
-            size = 2 * length  # room for a linear convolution: nothing comes round
+            size = 2 * length  # enough for a linear convolution, without wrap-around
             spectrum = torch.fft.rfft(u.transpose(1, 2), size) * torch.fft.rfft(kernel, size)
             y = y + torch.fft.irfft(spectrum, size)[..., :length].transpose(1, 2)
         if state is not None:
@@ -149,7 +149,7 @@ class OscBank(nn.Module):
 
 
 class Convolution(nn.Module):
-    """Each channel over its last few tokens, the present one by the last tap."""
+    """Causal convolution of each channel; the last tap is the present token."""
 
     def __init__(self, config: DanalabResonanceConfig):
         super().__init__()
@@ -174,18 +174,18 @@ class Resonator(nn.Module):
         self.bank = OscBank(config) if config.modes else None
         self.out = nn.Linear(config.d_model, config.d_model, bias=False)
 
-    def forward(self, x: Tensor, heard: Tensor | None, ringing: OscillatorState | None, layer: int) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None, state: OscillatorState | None, layer: int) -> Tensor:
         y = v = self.v(x)
         if self.bank is not None:
-            # What is padding strikes nothing, as if it were not there.
-            v = v if heard is None else v * heard
+            # Padding does not drive the oscillators.
+            v = v if mask is None else v * mask
             if self.conv is not None:
-                v, last = self.conv(v, None if ringing is None else ringing.last[layer])
-                if ringing is not None:
-                    ringing.last[layer] = last
-            y, after = self.bank(v, None if ringing is None else ringing.states[layer])
-            if ringing is not None:
-                ringing.states[layer] = after
+                v, last = self.conv(v, None if state is None else state.last[layer])
+                if state is not None:
+                    state.last[layer] = last
+            y, after = self.bank(v, None if state is None else state.states[layer])
+            if state is not None:
+                state.states[layer] = after
         return self.out(F.silu(self.g(x)) * y.to(x.dtype))
 
 
@@ -211,8 +211,8 @@ class Block(nn.Module):
         self.mlp_norm, self.mlp = Norm(config), MLP(config)
         self.layer, self.scale = layer, config.residual_scale
 
-    def forward(self, x: Tensor, heard: Tensor | None, ringing: OscillatorState | None) -> Tensor:
-        x = x + self.scale * self.attention(self.attention_norm(x), heard, ringing, self.layer)
+    def forward(self, x: Tensor, mask: Tensor | None, state: OscillatorState | None) -> Tensor:
+        x = x + self.scale * self.attention(self.attention_norm(x), mask, state, self.layer)
         return x + self.scale * self.mlp(self.mlp_norm(x))
 
 
@@ -241,7 +241,7 @@ class DanalabResonanceForCausalLM(PreTrainedModel, GenerationMixin):
 
     @classmethod
     def _supports_default_dynamic_cache(cls) -> bool:
-        return False  # keys and values are not what is kept here
+        return False  # the state is not one of keys and values
 
     def prepare_inputs_for_generation(  # pyright: ignore[reportIncompatibleMethodOverride] - versions differ in it
         self,
@@ -251,7 +251,7 @@ class DanalabResonanceForCausalLM(PreTrainedModel, GenerationMixin):
         attention_mask: Tensor | None = None,
         **more: Any,
     ) -> dict[str, Any]:
-        """Only the tokens that the state has not read."""
+        """Only the tokens that the state has not read yet."""
         read = 0 if past_key_values is None else past_key_values.get_seq_length()
         return {
             "input_ids": input_ids[:, read:],
@@ -261,7 +261,7 @@ class DanalabResonanceForCausalLM(PreTrainedModel, GenerationMixin):
         }
 
     def positions(self, input_ids: Tensor, attention_mask: Tensor | None, past_key_values: Any) -> Tensor:
-        """Places of the tokens [B or 1, L] in their texts, without the padding that the mask of all so far shows.
+        """Positions of the tokens [B or 1, L], not counting the padding in the mask of all tokens so far.
 
         Raises:
             ValueError: a mask of another length, or texts longer than the table.
@@ -271,7 +271,7 @@ class DanalabResonanceForCausalLM(PreTrainedModel, GenerationMixin):
         if attention_mask is None:
             places = torch.arange(read, read + length, device=input_ids.device).unsqueeze(0)
         elif attention_mask.shape[1] != read + length:
-            raise ValueError(f"attention_mask is of {attention_mask.shape[1]} tokens, but {read} + {length} are there")
+            raise ValueError(f"attention_mask has {attention_mask.shape[1]} tokens, expected {read} + {length}")
         else:
             places = (attention_mask.long().cumsum(1) - 1).clamp(min=0)[:, read:]
         if int(places.max()) >= self.config.seq_len:
@@ -289,17 +289,17 @@ class DanalabResonanceForCausalLM(PreTrainedModel, GenerationMixin):
         use_cache: bool | None = None,
         **unused: Any,
     ) -> CausalLMOutputWithPast:
-        """Logits [B, L, V] of `input_ids` [B, L], after what `past_key_values` has read; with labels a loss, too."""
+        """Logits [B, L, V] of `input_ids` [B, L], continuing `past_key_values`; with labels also a loss."""
         if use_cache and past_key_values is None:
             past_key_values = OscillatorState(self.config.n_layers)
         x = self.token_embedding(input_ids)
         if self.position_embedding is not None:
             x = x + self.position_embedding(self.positions(input_ids, attention_mask, past_key_values))
-        heard = None
+        mask = None
         if attention_mask is not None:
-            heard = attention_mask[:, -input_ids.shape[1] :, None].to(x.dtype)
+            mask = attention_mask[:, -input_ids.shape[1] :, None].to(x.dtype)
         for block in self.blocks:
-            x = block(x, heard, past_key_values)
+            x = block(x, mask, past_key_values)
         if past_key_values is not None:
             past_key_values.length += input_ids.shape[1]
         logits = self.output_head(self.final_norm(x))
