@@ -115,7 +115,7 @@ def test_a_tied_head_is_counted_once_and_learned_positions_with_the_context():
     assert apart.exact_params - tied.exact_params == apart.total_params - tied.total_params == 50304 * 384
     assert apart.flops_per_token == tied.flops_per_token
     assert plan("gpt", "adana", 6, seq_len=512, iterations=9).exact_params - tied.exact_params == 256 * 384
-    assert "taken for gpt" in tied.lr_source
+    assert "used for gpt" in tied.lr_source
 
 
 def test_size_laws_count_what_the_learning_rates_were_fitted_on():
