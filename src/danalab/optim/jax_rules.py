@@ -35,7 +35,7 @@ def zero_moments(shape: tuple[int, ...], dtype: Any, with_tau: bool) -> Moments:
 def dana_step(
     g: jax.Array, state: Moments, t: Any, *, delta: Any, kappa: Any, eps: Any, gamma3: Any, clipsnr: Any
 ) -> tuple[jax.Array, Moments]:
-    """`step` and the new state; which of the two rules holds is told by the state (with or without tau)."""
+    """`step` and the new state; by the rule with tau if the state has tau."""
     gain = delta / (delta + t)
     m = (1 - gain) * state.m + gain * g
     v = (1 - gain) * state.v + gain * g**2

@@ -41,7 +41,7 @@ class DanaState(NamedTuple):
     """State of a member of the family."""
 
     calls: jax.Array
-    """Calls of `update` so far; what a learning-rate schedule is given."""
+    """Calls of `update` so far, the argument of a learning-rate schedule."""
     steps: Any
     """Updates applied to each parameter: one behind `calls` for every call in which its gradient was None."""
     m: Any
@@ -73,8 +73,8 @@ def adana(
         gamma3: scale of the momentum term.
         weight_decay: strength of the independent decay; not multiplied by the learning rate.
         wd_ts: the decay falls like weight_decay / (1 + t / wd_ts) [steps]; None keeps it constant.
-        peak_lr: the schedule's peak, needed when a schedule meets weight decay, which follows lr / peak_lr. To be said
-            under `optax.inject_hyperparams` as well, where a schedule cannot be told from a number.
+        peak_lr: the schedule's peak. Required for a schedule with weight decay, which is proportional to lr / peak_lr;
+            also under `optax.inject_hyperparams`, where schedules arrive as numbers.
         decay_mask: tree of booleans, or a function of the parameters that gives one: which parameters decay.
     Raises:
         UserError: a setting out of range; a schedule with weight decay and no peak_lr; parameters (when the state is

@@ -39,7 +39,7 @@ def get_schedule(name: str, steps: int, warmup: int = 0, **settings: Any) -> Sch
         name: cos, linear, cos_inf, wsd, powerlaw or none (hyphens as well as underscores).
         steps: length of the run [steps].
         warmup: length of the rise [steps]; "none" does not rise.
-        settings: what that schedule knows; see `schedule_settings`.
+        settings: of that schedule; see `schedule_settings`.
     Returns:
         `schedule(i)`: the factor of the peak learning rate for the 0-based step i.
     Raises:

@@ -1,14 +1,13 @@
 // dana_star on float32 for processors with AVX-512: whole vectors of 16.
 //
-// Memory is what a step should wait for, so the arithmetic is kept short enough to go on beside it. Multipliers are
-// what it is short of, so work goes where it costs them least. The share |g| / (|g| + r) and sqrt(q) are left to the
-// divider, which runs beside the multipliers; 1/r and the root in r, which it would not have done in time, are the
-// processor's 14-bit estimates and one Newton step, good to an ulp, whose factor 1/2 is taken off the exponent.
-// The power T^(1-kappa) is read off tables: 2^((1-kappa) e) for the exponent e of T, and for the mantissa the
-// coefficients of a parabola, one for each of 32 pieces of [1, 2). The clip is one instruction.
+// A step should be limited by memory, so the arithmetic has to overlap with it; multipliers are its bottleneck. The share
+// |g| / (|g| + r) and sqrt(q) use the divider, which runs in parallel with the multipliers. 1/r and the root in r would
+// be too much for it: they are the processor's 14-bit estimates with one Newton step, accurate to an ulp. The power
+// T^(1-kappa) comes from tables: 2^((1-kappa) e) for the exponent e of T, and for the mantissa the coefficients of a
+// parabola for each of 32 intervals of [1, 2). The clip is one instruction.
 //
-// The step is made in two stages over a block that stays in the first-level cache: the chain of dependent operations
-// from g to p is longer than a processor looks ahead.
+// A step has two stages over a block that fits the first-level cache: the chain of dependent operations from g to p is
+// longer than the processor's window of instructions.
 
 // Included by kernels.cpp, whose Scalars it takes.
 
@@ -68,7 +67,7 @@ inline Power power_of(double k, double momentum) {
     const double cubic = k * (k - 1) * (k - 2) / 6, slope = (k + 0.75 * half_width * half_width * cubic) * value / c;
     square[i] = float(k * (k - 1) / 2 * value / (c * c));
     linear[i] = float(slope - 2 * c * square[i]);
-    constant[i] = float(value - c * (linear[i] + c * square[i]));  // makes up for what the others lost in rounding
+    constant[i] = float(value - c * (linear[i] + c * square[i]));  // compensates for the rounding of the others
   }
   return {Table(whole), Table(constant), Table(linear), Table(square)};
 }

@@ -1,4 +1,4 @@
-"""Settings of an optimizer as people write them, in flags and files: checked names, typed values."""
+"""Settings of an optimizer parsed from flags and files: checked names, typed values."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def kind_of(setting: Setting) -> str:
 
 
 def read_settings(spec: OptimizerSpec, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Values as `build_optimizer` takes them, by name in `spec`'s order.
+    """Values for `build_optimizer`, by name in `spec`'s order.
 
     Args:
-        given: names, with hyphens or underscores -> values or their text.
+        given: names (with hyphens or underscores) -> values or their text.
     Raises:
         UserError: a name that the optimizer does not have (with the nearest), or a value of another type.
     """
@@ -42,15 +42,15 @@ def read_settings(spec: OptimizerSpec, given: Mapping[str, Any]) -> dict[str, An
             raise UserError(
                 f"optimizer '{spec.name}' has no setting '{name}'{hint}; it has: {', '.join(spec.settings)}"
             )
-    return {name: read_value(f"{spec.name}: {name}", what, named[name])
-            for name, what in spec.settings.items() if name in named}  # fmt: skip
+    return {name: read_value(f"{spec.name}: {name}", setting, named[name])
+            for name, setting in spec.settings.items() if name in named}  # fmt: skip
 
 
 def read_value(where: str, setting: Setting, value: Any) -> Any:
-    """One value, from its text or as YAML and JSON have it.
+    """One value, from its text or from YAML or JSON.
 
     Raises:
-        UserError: `where` begins its message.
+        UserError: the message begins with `where`.
     """
     kind = kind_of(setting)
     if value is None or (isinstance(value, str) and value.strip().lower() == "none"):
@@ -67,7 +67,7 @@ def read_value(where: str, setting: Setting, value: Any) -> Any:
 
 
 def written(value: Any) -> str:
-    """A value as it is written in a flag."""
+    """A value as the text of a flag."""
     if isinstance(value, (tuple, list)):
         return ",".join(written(item) for item in value)
     if isinstance(value, bool) or value is None:

@@ -1,4 +1,4 @@
-"""AdEMAMix: Adam with a second, slow momentum that is mixed in, and both ways to decay its weights.
+"""AdEMAMix: Adam with a second, slow momentum mixed in, with coupled or independent weight decay.
 
     h(beta)  = ln(1/2) / ln(beta + 1e-8) - 1          half-life of an average, less one step
     alpha(t) = alpha min(t / alpha_warmup, 1)

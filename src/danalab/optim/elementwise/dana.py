@@ -89,8 +89,8 @@ class Dana(LogTimeOptimizer):
         p <- p - lr [ g + gamma3 ((1+t)^(1-kappa) + alpha_offset) m ]
         p <- p (1 - (lr / peak_lr) weight_decay / (1 + t / wd_ts))
 
-    Linear in the gradients, and so what the theory speaks of. Steps are as large as the gradients are: the learning
-    rate is that of plain gradient descent, bounded by the curvature.
+    Linear in the gradients, as the theory assumes. Steps are proportional to the gradients: the learning rate is that
+    of plain gradient descent, bounded by the curvature.
 
     Args:
         params: parameters, named parameters, or groups of them; a group may override any setting below.
