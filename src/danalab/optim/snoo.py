@@ -281,7 +281,7 @@ def _fresh(p: Tensor) -> dict[str, Any]:
         # zeros_like, not zeros: a DTensor parameter has DTensor outer weights.
         return torch.zeros_like(p, dtype=moment_dtype(p), memory_format=torch.preserve_format, requires_grad=False)
 
-    return {"outer": zeros(), "outer_momentum": zeros(), "outer_step": torch.zeros((), dtype=torch.float32)}
+    return {"outer": zeros(), "outer_momentum": zeros(), "outer_step": torch.zeros((), dtype=torch.int64)}
 
 
 def _check(settings: Mapping[str, Any]) -> None:

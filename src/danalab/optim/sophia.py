@@ -101,7 +101,7 @@ class SophiaG(torch.optim.Optimizer):
     def _update(self, p: Tensor, g: Tensor, estimate: Tensor | None, group: dict[str, Any]) -> None:
         state = self.state[p]
         if not state:
-            state["step"] = torch.zeros((), dtype=torch.float32)
+            state["step"] = torch.zeros((), dtype=torch.int64)
             state["exp_avg"] = torch.zeros_like(p, dtype=torch.promote_types(p.dtype, torch.float32))
             state["hessian"] = torch.zeros_like(state["exp_avg"])
         state["step"] += 1

@@ -13,7 +13,7 @@ from torch._dynamo.utils import counters
 
 from danalab.errors import UserError
 from danalab.optim import AdamWDecayingWD, ADana, DanaMK4, DanaStar, DanaStarMK4
-from danalab.optim.backends import choice, native
+from danalab.optim.backends import choice, kernel_library, native
 from danalab.optim.elementwise.adana import ADANA
 
 ALL = [ADana, DanaMK4, DanaStar, DanaStarMK4, AdamWDecayingWD]
@@ -47,7 +47,7 @@ def test_threads_and_cuts_do_not_change_a_bit(cls):
 
 def test_groups_and_dtypes_go_in_one_call(monkeypatch):
     calls = []
-    real = native.library()
+    real = kernel_library.library()
 
     class Spy:
         def adana(self, *args):
@@ -140,10 +140,10 @@ def test_graph_skips_a_step_on_the_device():
 @pytest.fixture
 def fresh_cache(monkeypatch, tmp_path):
     monkeypatch.setenv("DANALAB_CACHE", str(tmp_path / "cache"))
-    native.library.cache_clear()
+    kernel_library.library.cache_clear()
     choice._kernels_are_available.cache_clear()
     yield tmp_path / "cache"
-    native.library.cache_clear()
+    kernel_library.library.cache_clear()
     choice._kernels_are_available.cache_clear()
 
 
@@ -174,19 +174,48 @@ def test_a_compiler_that_fails_is_reported_in_one_line(fresh_cache, monkeypatch,
 
 
 def test_the_library_is_built_once_and_kept(fresh_cache):
-    native.library()
+    kernel_library.library()
     (built,) = fresh_cache.glob("optim-*.so")
     made = built.stat().st_mtime_ns
-    native.library.cache_clear()
-    native.library()
+    kernel_library.library.cache_clear()
+    kernel_library.library()
     assert built.stat().st_mtime_ns == made
 
 
-def test_a_cache_that_others_can_write_to_is_refused(fresh_cache):
+@pytest.mark.parametrize("mode", [0o777, 0o770, 0o722])
+def test_a_cache_folder_that_others_can_write_to_is_refused(fresh_cache, mode):
     fresh_cache.mkdir()
-    os.chmod(fresh_cache, 0o777)
+    os.chmod(fresh_cache, mode)
     with pytest.raises(UserError, match="DANALAB_CACHE"):
-        native.library()
+        kernel_library.library()
+
+
+def test_a_cache_folder_that_we_create_is_accepted_under_any_umask(fresh_cache):
+    before = os.umask(0o002)
+    try:
+        assert kernel_library.cache_folder() == fresh_cache
+        assert kernel_library.cache_folder() == fresh_cache
+    finally:
+        os.umask(before)
+
+
+@pytest.mark.parametrize("fault", ["writable", "link", "owner"])
+def test_a_library_that_somebody_else_could_have_written_is_not_loaded(fresh_cache, fault, monkeypatch, tmp_path):
+    fresh_cache.mkdir(mode=0o700)
+    planted = fresh_cache / f"optim-{kernel_library._key()}.so"
+    planted.write_text("not even a library: loading it would fail with another message")
+    if fault == "writable":
+        planted.chmod(0o664)
+    elif fault == "link":
+        planted.rename(tmp_path / "elsewhere.so")
+        planted.symlink_to(tmp_path / "elsewhere.so")
+    elif os.getuid() == 0:
+        os.chown(planted, 12345, 12345)
+    else:
+        pytest.skip("only root can give a file to somebody else")
+    with pytest.raises(UserError, match="others can write|not yours") as caught:
+        kernel_library.library()
+    assert "\n" not in str(caught.value)
 
 
 DEFAULTS = {"fused": None, "foreach": None, "capturable": False}
@@ -235,3 +264,46 @@ def test_the_share_of_a_parameter_that_a_rank_holds_does_not_show_in_the_result(
             cls([p], lr=0.1).step()
         finished.append(torch.cat([p.detach() for p in own]))
     assert torch.equal(*finished)
+
+
+def test_a_repeated_step_is_the_step_that_would_have_been_prepared_anew():
+    """Gradients come and go, groups and tensors are replaced, state is loaded: every change is noticed."""
+
+    def run(prepare_anew: bool) -> tuple[torch.Tensor, list[bool]]:
+        made = params([(5,), (31, 7), (3,), (2, 2)])
+        optimizer = DanaStarMK4([{"params": made[:2]}, {"params": made[2:], "delta": 4.0}], lr=0.1)
+        repeated = []
+        for step in range(24):
+            generator = torch.Generator().manual_seed(step)
+            for i, p in enumerate(made):
+                p.grad = None if i == 2 and step in (4, 5, 9) else torch.randn(p.shape, generator=generator)
+            if step == 6:
+                optimizer.param_groups[0]["lr"] = 0.03
+            if step == 8:
+                made[1].data = made[1].data.clone()
+            if step == 10:
+                optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+            if step == 12:
+                optimizer.state[made[0]]["exp_avg"] = optimizer.state[made[0]]["exp_avg"] * 2
+            if step == 14:
+                made.append(params([(6,)], seed=9)[0])
+                made[-1].grad = torch.randn(6, generator=generator)
+                optimizer.add_param_group({"params": [made[-1]], "kappa": 0.5})
+            if step == 16:
+                made[3].grad = made[3].grad.t()
+            if step == 18:
+                optimizer.state[made[0]]["step"].fill_(3)
+            if step == 20:
+                optimizer.param_groups[0]["fused"] = False
+            if prepare_anew:
+                optimizer._plan = None
+            before = optimizer._plan
+            optimizer.step()
+            repeated.append(before is not None and optimizer._plan is before)
+        return torch.cat([p.detach().flatten() for p in made]), repeated
+
+    anew, never = run(True)
+    found, repeated = run(False)
+    assert torch.equal(found, anew)
+    assert not any(never)
+    assert [step for step, yes in enumerate(repeated) if yes] == [1, 2, 3, 5, 7, 11, 13, 15, 19]

@@ -43,7 +43,7 @@ def test_state_is_complete_from_construction_on(cls):
     p = param(3)
     state = cls([p]).state[p]
     assert set(state) == {"step", *cls.rule.moments}
-    assert state["step"].dtype == torch.float32
+    assert state["step"].dtype == torch.int64
     assert all(not value.any() for value in state.values())
 
 
@@ -160,7 +160,7 @@ def test_a_group_whose_back_end_is_refused_is_not_kept(monkeypatch):
     def no_compiler():
         raise UserError("no compiler")
 
-    monkeypatch.setattr("danalab.optim.backends.native.library", no_compiler)
+    monkeypatch.setattr("danalab.optim.backends.choice.library", no_compiler)
     with pytest.raises(UserError, match="no compiler"):
         optimizer.add_param_group({"params": [param(2)], "fused": True})
     assert len(optimizer.param_groups) == len(optimizer.state) == 1

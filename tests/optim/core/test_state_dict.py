@@ -160,3 +160,28 @@ def test_asking_for_the_state_changes_no_parameter_and_no_clock(cls):
     get_optimizer_state_dict(net, optimizer)
     assert equal(net, before)
     assert all(optimizer.state[p]["step"] == 0 for p in net.parameters())
+
+
+@pytest.mark.parametrize("flags", [{}, {"fused": False}, {"foreach": True}, {"capturable": True}], ids=str)
+def test_steps_are_counted_beyond_the_integers_of_float32(flags):
+    p = torch.zeros(3, requires_grad=True)
+    p.grad = torch.ones(3)
+    optimizer = ADana([p], lr=1e-3, **flags)
+    optimizer.state[p]["step"].fill_(2**24)
+    before = optimizer.coefficients()["beta"]
+    for _ in range(3):
+        optimizer.step()
+    assert int(optimizer.state[p]["step"]) == 2**24 + 3
+    assert optimizer.coefficients()["t"] == 2**24 + 3
+    assert optimizer.coefficients()["beta"] > before
+
+
+def test_float32_step_counts_of_older_checkpoints_load():
+    p, q = (torch.zeros(3, requires_grad=True) for _ in range(2))
+    old = ADana([p]).state_dict()
+    old["state"][0]["step"] = torch.tensor(41.0)
+    optimizer = ADana([q])
+    optimizer.load_state_dict(old)
+    q.grad = torch.ones(3)
+    optimizer.step()
+    assert torch.equal(optimizer.state[q]["step"], torch.tensor(42))

@@ -18,6 +18,7 @@ import torch
 from danalab.errors import UserError
 from danalab.optim.backends import compiled, native
 from danalab.optim.backends.foreach import foreach
+from danalab.optim.backends.kernel_library import library
 from danalab.optim.backends.rounding import store_rounded
 from danalab.optim.core.batch import Batch
 from danalab.optim.core.rule import Rule
@@ -69,7 +70,7 @@ def require_backend(owner: str, rule: Rule, flags: Mapping[str, Any], devices: I
         if device == "cpu" and not flags["capturable"]:
             if rule.kernel_scalars is None:
                 raise UserError(f"{owner}: it has no kernel for CPUs; leave fused=True out")
-            native.library()
+            library()
         elif device != "cpu" and not torch._inductor.utils.has_triton():  # pyright: ignore[reportAttributeAccessIssue]
             raise UserError(f"fused=True on {device} needs Triton, which is not installed; use fused=False")
 
@@ -77,7 +78,7 @@ def require_backend(owner: str, rule: Rule, flags: Mapping[str, Any], devices: I
 @functools.cache
 def _kernels_are_available() -> bool:
     try:
-        native.library()
+        library()
     except UserError as error:
         log.warning("the fused optimizer step is not available, steps will take several times longer: %s", error)
         return False

@@ -1,8 +1,8 @@
 // One pass over memory for all parameters of an optimizer: reads p, g and the moments, writes p and the moments.
 //
-// The update rules are those of danalab/optim/elementwise, arranged for few divisions and no waiting.
+// The update rules are those of danalab/optim/elementwise, arranged for few divisions and short chains of dependencies.
 // All parameters form one line of elements that is cut evenly among the threads, so that many small tensors cost no more
-// than one large. Built once per machine and loaded through ctypes: plain C interface, no Python or torch headers.
+// than a large one. Built once per machine and loaded through ctypes: plain C interface, no Python or torch headers.
 
 #include <cmath>
 #include <cstdint>
@@ -19,12 +19,13 @@ namespace {
 
 // Order of the scalars of a batch; native.py fills them in.
 struct Scalars {
-  double lr, decay_factor, eps, sign;          // sign: -1 to ascend
+  double lr, decay_factor, eps, sign;  // sign: -1 to maximize
   double gain1, gain2, gain3;          // weights of the new gradient in m (and tau), in v, in the slow average
   double momentum, offset, clip;       // see the rules below; clip < 0: none
   double t, exponent;                  // dana_star: t, 1 - kappa; auto_dana: log2(1 + t), kappa_max - kappa_min
   double root_scale;                   // adamw, ademamix: 1 / sqrt(1 - beta2^t)
   double floor;                        // auto_dana: square of |m| / r below which m is taken for noise
+  double count;                        // the step count, which seeds stochastic rounding
 };
 
 struct Tensors {
@@ -36,7 +37,7 @@ struct Tensors {
   const int64_t* numel;
   const int32_t* dtype;                // 0 float32, 1 float64, 2 bfloat16
   const int32_t* batch;                // index into the scalars
-  const uint32_t* seed;                // noise of stochastic rounding
+  const uint32_t* index;               // of the parameter, which seeds stochastic rounding
   const int32_t* stochastic;           // bool, for each batch
   const Scalars* scalars;
 };
@@ -133,7 +134,8 @@ enum Rule { ADANA, DANA_STAR, ADAMW_DECAYING_WD, ADEMAMIX, DANA, SIGN_DANA, AUTO
 template <Rule RULE, bool CLIP, bool STOCHASTIC, class P, class S>
 void run(P* __restrict p, const P* __restrict grad, S* __restrict m, S* __restrict v, S* __restrict slow, int64_t begin,
          int64_t end, uint32_t seed, const Scalars& a) {
-  const S lr = S(a.lr), decay_factor = S(a.decay_factor), eps = S(a.eps), sign = S(a.sign), gain1 = S(a.gain1), gain2 = S(a.gain2);
+  const S lr = S(a.lr), decay_factor = S(a.decay_factor), eps = S(a.eps), sign = S(a.sign);
+  const S gain1 = S(a.gain1), gain2 = S(a.gain2);
   const S momentum = S(a.momentum), offset = S(a.offset), clip = S(a.clip), root_scale = S(a.root_scale);
   const S gain3 = S(a.gain3), t = S(a.t), exponent = S(a.exponent), floor = S(a.floor);
 #pragma omp simd
@@ -246,7 +248,7 @@ void run_item(const Tensors& x, int64_t k, int64_t begin, int64_t end) {
   auto *p = static_cast<P*>(x.p[k]), *m = static_cast<S*>(x.m[k]);
   auto* g = static_cast<const P*>(x.g[k]);
   auto *v = static_cast<S*>(x.v[k]), *tau = static_cast<S*>(x.third[k]);
-  const uint32_t seed = x.seed[k];
+  const uint32_t seed = hash32(hash32(uint32_t(int64_t(a.count))) + x.index[k] * 0x9E3779B1u);  // as in rounding.py
   constexpr bool clips = RULE == ADANA || RULE == DANA_STAR;
   const bool clip = clips && a.clip >= 0, stochastic = x.stochastic[x.batch[k]];
   if (clip && stochastic) run_part<RULE, clips, true>(p, g, m, v, tau, begin, end, seed, a);
@@ -282,6 +284,17 @@ void run_all(const Tensors& x, int64_t count, int threads) {
 }  // namespace
 
 extern "C" {
+// Advance the step counts of all parameters. t: that of each batch, -1 at first. Returns 0, with nothing changed, where
+// parameters of a batch differ.
+int advance(int64_t* const* steps, const int32_t* batch, int64_t count, int64_t* t) {
+  for (int64_t k = 0; k < count; ++k) {
+    int64_t& common = t[batch[k]];
+    if (common < 0) common = *steps[k] + 1;
+    if (common != *steps[k] + 1) return 0;
+  }
+  for (int64_t k = 0; k < count; ++k) ++*steps[k];
+  return 1;
+}
 void adana(const Tensors* x, int64_t count, int threads) { run_all<ADANA>(*x, count, threads); }
 void dana_star(const Tensors* x, int64_t count, int threads) { run_all<DANA_STAR>(*x, count, threads); }
 void adamw_decaying_wd(const Tensors* x, int64_t count, int threads) { run_all<ADAMW_DECAYING_WD>(*x, count, threads); }

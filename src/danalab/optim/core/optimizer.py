@@ -14,7 +14,9 @@ import torch
 from torch import Tensor
 
 from danalab.errors import UserError
+from danalab.optim.backends import native
 from danalab.optim.backends.choice import Backend, choose_backend, require_backend
+from danalab.optim.backends.plan import StepPlan
 from danalab.optim.core.batch import Batch, gather
 from danalab.optim.core.checks import check_settings, resolve_decay
 from danalab.optim.core.rule import Rule
@@ -42,7 +44,7 @@ def constructor_settings(arguments: Mapping[str, Any]) -> dict[str, Any]:
 class RuleOptimizer(torch.optim.Optimizer):
     """An optimizer with a rule for each group, state from construction on, and checks before loading.
 
-    State of a parameter: `step` (0-dim float32, as in torch) and its rule's moments, which are float32 even where the
+    State of a parameter: `step` (0-dim int64: float32 would stop at 2^24) and its rule's moments, float32 even where the
     parameter is bfloat16 or float16. A subclass says which rule a group has and which settings it refuses.
 
     Args:
@@ -51,6 +53,7 @@ class RuleOptimizer(torch.optim.Optimizer):
 
     takes_dtensors: ClassVar[bool] = True
     """Steps on the local parts of DTensors without a wrapper."""
+    _plan: StepPlan | None = None
 
     def __init__(self, params: Any, settings: dict[str, Any]):
         for other in ("fused", "capturable"):
@@ -154,20 +157,24 @@ class RuleOptimizer(torch.optim.Optimizer):
     @torch._disable_dynamo
     def _apply(self, skip: Tensor | None) -> None:
         """Apply all gradients, each group's by its rule."""
-        work: dict[str, tuple[Rule, list[Batch]]] = {}
+        if skip is None and self._plan is not None and self._plan.repeat(self):
+            return
+        self._plan = None
+        work: dict[tuple[Backend, str], tuple[Rule, list[Batch]]] = {}
         for batch in gather(self, self.param_groups, self.rule_of, skip):
             rule = self.rule_of(batch.group)
-            work.setdefault(rule.name, (rule, []))[1].append(batch)
-        for rule, batches in work.values():
-            self._apply_rule(rule, batches)
+            backend = self.backend_of(rule, batch)
+            work.setdefault((backend, rule.name), (rule, []))[1].append(batch)
+        for (backend, _), (rule, batches) in work.items():
+            backend(rule, batches)
+        if [backend for backend, _ in work] == [native.fused]:
+            ((rule, batches),) = work.values()
+            if StepPlan.is_possible(self, batches):
+                self._plan = StepPlan(self, rule, batches)
 
-    def _apply_rule(self, rule: Rule, batches: list[Batch]) -> None:
-        chosen: dict[Backend, list[Batch]] = {}
-        for batch in batches:
-            backend = choose_backend(rule, batch.group, batch.params[0].device.type)
-            chosen.setdefault(backend, []).append(batch)
-        for backend, of_backend in chosen.items():
-            backend(rule, of_backend)
+    def backend_of(self, rule: Rule, batch: Batch) -> Backend:
+        """The back end that updates a batch."""
+        return choose_backend(rule, batch.group, batch.params[0].device.type)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore moments, step counts and every hyper-parameter; the flags of back ends (fused, ...) stay as built.
@@ -197,7 +204,7 @@ class RuleOptimizer(torch.optim.Optimizer):
 
     def _restore(self, p: Tensor, saved: dict[str, Any], rule: Rule, capturable: bool) -> None:
         # torch has cast the moments to the parameter's dtype and may share memory with the saved ones: copy anew.
-        step = torch.as_tensor(saved["step"], dtype=torch.float32).clone()
+        step = torch.as_tensor(saved["step"]).to(torch.int64, copy=True)  # float32 before version 0.2
         self.state[p]["step"] = step.to(p.device if capturable else "cpu")
         for name in rule.moments:
             self.state[p][name] = torch.empty_like(p, dtype=moment_dtype(p)).copy_(saved[name].detach())

@@ -37,7 +37,7 @@ def fill_state(state: dict[str, Any], p: Tensor, moments: tuple[str, ...], captu
     It exists from construction on, so that all ranks agree on the content of a checkpoint, and torch's checkpoint
     helpers need no dummy step to create it.
     """
-    state["step"] = torch.zeros((), dtype=torch.float32, device=p.device if capturable else "cpu")
+    state["step"] = torch.zeros((), dtype=torch.int64, device=p.device if capturable else "cpu")
     dtype = moment_dtype(p)
     for name in moments:
         # zeros_like, not zeros: a DTensor parameter has DTensor moments, and strides are kept.

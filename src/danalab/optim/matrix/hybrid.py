@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from danalab.errors import UserError, nearest
+from danalab.optim.backends.choice import Backend
 from danalab.optim.backends.foreach import foreach
 from danalab.optim.core.batch import Batch
 from danalab.optim.core.checks import check_numbers, number_of
@@ -88,10 +89,10 @@ class HybridOptimizer(RuleOptimizer):
         if not group["use_muon"]:  # the flags choose how the rest is computed
             super().check_backend(group)
 
-    def _apply_rule(self, rule: Rule, batches: list[Batch]) -> None:
-        if rule is not self.matrix_rule:
-            super()._apply_rule(rule, batches)
-            return
+    def backend_of(self, rule: Rule, batch: Batch) -> Backend:
+        return self._update_matrices if rule is self.matrix_rule else super().backend_of(rule, batch)
+
+    def _update_matrices(self, rule: Rule, batches: list[Batch]) -> None:
         originals = [p for group in self.param_groups for p in group["params"]]
         for batch in batches:
             like = [originals[index] for index in batch.indices]
