@@ -1,7 +1,6 @@
 """Job scripts for SLURM that requeue until a run's last step, submitted with `sbatch`.
 
-A script is self-contained: resources, flags of the runs, and the shell functions that requeue the job (`slurm_job.sh`). Needs no
-torch.
+A script is self-contained: resources, flags of the runs, and shell functions that requeue the job (`slurm_job.sh`).
 """
 
 from __future__ import annotations
