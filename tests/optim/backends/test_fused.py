@@ -213,7 +213,7 @@ def test_a_library_that_somebody_else_could_have_written_is_not_loaded(fresh_cac
         os.chown(planted, 12345, 12345)
     else:
         pytest.skip("only root can give a file to somebody else")
-    with pytest.raises(UserError, match="others can write|not yours") as caught:
+    with pytest.raises(UserError, match=r"others can write|not yours") as caught:
         kernel_library.library()
     assert "\n" not in str(caught.value)
 

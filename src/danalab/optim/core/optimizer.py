@@ -44,8 +44,8 @@ def constructor_settings(arguments: Mapping[str, Any]) -> dict[str, Any]:
 class RuleOptimizer(torch.optim.Optimizer):
     """An optimizer with a rule for each group, state from construction on, and checks before loading.
 
-    State of a parameter: `step` (0-dim int64: float32 would stop at 2^24) and its rule's moments, float32 even where the
-    parameter is bfloat16 or float16. A subclass says which rule a group has and which settings it refuses.
+    State of a parameter: `step` (0-dim int64: float32 would stop at 2^24) and its rule's moments, float32 even where
+    the parameter is bfloat16 or float16. A subclass says which rule a group has and which settings it refuses.
 
     Args:
         settings: hyper-parameters, and the flags `foreach`, `fused` and `capturable` (see `ADana`).
