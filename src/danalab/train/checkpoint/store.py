@@ -19,6 +19,7 @@ import logging
 import os
 import re
 import shutil
+import stat
 import tempfile
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -224,7 +225,7 @@ class CheckpointStore:
             return
         for path in self.folder.iterdir():
             match = _STEP.fullmatch(path.name)
-            if match and path.is_dir():
+            if match and path.is_dir() and not path.is_symlink():
                 yield int(match[1]), path
 
 
@@ -282,7 +283,10 @@ def verify(folder: Path) -> None:
             raise DamagedCheckpointError(f"{folder}: {MANIFEST} is not the one that was committed")
         files = read_json(folder / MANIFEST)["files"]
         for name, entry in files.items():
-            size = (folder / name).stat().st_size
+            status = (folder / name).lstat()
+            if Path(name).name != name or not stat.S_ISREG(status.st_mode):
+                raise DamagedCheckpointError(f"{folder}: {MANIFEST} names {name!r}, which is not a file of its folder")
+            size = status.st_size
             if size != entry["bytes"]:
                 raise DamagedCheckpointError(f"{folder}: {name} has {size} bytes, {entry['bytes']} were written")
             if sha256(folder / name) != entry["sha256"]:

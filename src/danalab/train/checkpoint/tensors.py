@@ -20,12 +20,12 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from danalab.errors import UserError
 from danalab.optim.distributed.shards import SavedTensor, empty_shard, sharded_state_dict
 from danalab.train.checkpoint.optimizer_state import flatten, unflatten
 from danalab.train.checkpoint.planner import LoadPlanner, SavePlanner
+from danalab.train.checkpoint.reader import Reader
 from danalab.train.checkpoint.store import DamagedCheckpointError
 from danalab.train.parallel.world import World
 
@@ -91,7 +91,7 @@ def read(
         DamagedCheckpointError: the tensors cannot be read, or do not belong to this model and optimizer.
     """
     try:
-        stored = dcp.FileSystemReader(folder).read_metadata().state_dict_metadata
+        stored = Reader(folder).read_metadata().state_dict_metadata
         # The model's own tensors are the target, sharded or not.
         target = {MODEL + name: value.detach() for name, value in model.state_dict().items()}
         _require_same_model(folder, stored, target)
@@ -104,7 +104,7 @@ def read(
         raise DamagedCheckpointError(f"{folder}: does not fit: {error}") from error
     except CheckpointException as error:
         raise DamagedCheckpointError(f"{folder}: its tensors cannot be read: {_cause(error)}") from error
-    except Exception as error:  # unpickling .metadata can fail with anything
+    except Exception as error:  # a damaged file can fail with anything
         raise DamagedCheckpointError(f"{folder}: cannot be read: {type(error).__name__}: {error}") from error
 
 
@@ -115,7 +115,7 @@ def read_named(folder: Path, target: Mapping[str, Tensor]) -> None:
         DamagedCheckpointError: one is missing, or they cannot be read.
     """
     try:
-        stored = dcp.FileSystemReader(folder).read_metadata().state_dict_metadata
+        stored = Reader(folder).read_metadata().state_dict_metadata
         for name in target:
             if name not in stored:
                 raise DamagedCheckpointError(f"{folder}: has no tensor '{name}'")
@@ -157,10 +157,7 @@ def _read_optimizer(
     target: dict[str, SavedTensor] = {}
 
     def place(flat: str, name: str | None) -> SavedTensor:
-        entry = stored[flat]
-        if not isinstance(entry, TensorStorageMetadata):
-            raise DamagedCheckpointError(f"{folder}: {flat} is no tensor")
-        shape, dtype = entry.size, entry.properties.dtype
+        shape, dtype = stored[flat].size, stored[flat].properties.dtype
         found = torch.zeros(shape, dtype=dtype) if name is None else empty_shard(optimizer, indices[name], shape, dtype)
         target[flat] = found
         return found
@@ -178,7 +175,7 @@ def _read_optimizer(
 
 def _load(target: Mapping[str, SavedTensor], folder: Path) -> None:
     with _quietly():
-        dcp.load(dict(target), storage_reader=dcp.FileSystemReader(folder), planner=LoadPlanner(), no_dist=True)
+        dcp.load(dict(target), storage_reader=Reader(folder), planner=LoadPlanner(), no_dist=True)
 
 
 class _Writer(dcp.FileSystemWriter):

@@ -120,7 +120,16 @@ class Exchange:
 
     def _present(self, end: int) -> list[int] | None:
         file = self._round(end) / _PRESENT
-        return read_json(file) if file.is_file() else None
+        if not file.is_file():
+            return None
+        present = read_json(file)
+        if (
+            not isinstance(present, list)
+            or not present
+            or not {*map(repr, present)} <= {*map(repr, range(self.workers))}
+        ):
+            raise UserError(f"{file}: not a list of workers of this run")
+        return present
 
     def weights_of(self, end: int, worker: int) -> tuple[Callable[[str], Tensor], dict[str, float]]:
         """(name -> weights, facts) that a worker wrote.
