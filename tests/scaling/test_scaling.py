@@ -145,6 +145,23 @@ def test_the_rules_know_no_other_optimizers_and_agree_with_the_registry_on_decay
             assert OPTIMIZERS.canonical(alias) == opt
 
 
+def test_a_registered_optimizer_without_a_law_takes_adamws():
+    from dataclasses import replace
+
+    from danalab.optim.registry import registered
+
+    registered.cache_clear()
+    try:
+        registered().add("mine", replace(optimizer_spec("lion"), name="mine", aliases=()))
+        law, source = lr_law("enoki", "mine")
+        assert law(1e8) == learning_rate("enoki", "adamw", 1e8)
+        assert source.endswith("taken for mine; no rate of its own is known")
+        assert OPTIMIZERS.get("mine") == "coupled"
+    finally:
+        registered.cache_clear()
+        OPTIMIZERS._items.pop("mine", None)
+
+
 def test_an_architecture_without_a_table_takes_enokis_and_says_so():
     law, source = lr_law("some-other", "lion")
     assert law(1e8) == lr_law("enoki", "lion")[0](1e8)

@@ -74,7 +74,21 @@ _TABLES: dict[tuple[str, int], _Rows] = {
 _NEAREST = {"qwen3next": "qwen3"}
 """Architecture without a table -> the one with the same blocks; the others: enoki."""
 
-OPTIMIZERS: Registry[str] = Registry("optimizer")
+
+class _DecayRules(Registry[str]):
+    """A name that is not listed here is looked up among the registered optimizers, which imports torch."""
+
+    def canonical(self, name: str) -> str:
+        if name not in self:
+            from danalab.optim.registry import registered
+
+            if name in registered():
+                spec = registered().get(name)
+                self.add(spec.name, spec.decay, *spec.aliases)
+        return super().canonical(name)
+
+
+OPTIMIZERS: Registry[str] = _DecayRules("optimizer")
 """Optimizer -> how its weight decay is applied."""
 for _name in (
     *("adana", "dana-mk4", "dana-star", "dana-star-mk4", "dana", "sign-dana", "auto-dana", "snoo-dana"),
@@ -126,6 +140,9 @@ def lr_law(arch: str, opt: str, kappa: float = 0.85, global_batch: int = 32) -> 
         law, source = lr_law(arch, relative.of, kappa, global_batch)
         times = f", times {relative.factor:g} for {opt}" if relative.factor != 1 else f", used for {opt}"
         return replace(law, a=relative.factor * law.a), f"{source}{times} ({relative.source})"
+    if opt not in USUAL:
+        law, source = lr_law(arch, "adamw", kappa, global_batch)
+        return law, f"{source}, taken for {opt}; no rate of its own is known"
     usual = USUAL[opt]
     return LrLaw(usual.lr, 0.0, 0.0), f"usual for {opt} at any size; not fitted ({usual.source})"
 

@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 import torch
 
 from danalab.optim.core import DecayingOptimizer, LogTimeOptimizer
-from danalab.optim.elementwise import (
-    AdamWDecayingWD,
-    ADana,
-    AdEMAMix,
-    AdEMAMixDecayingWD,
-    AutoDana,
-    Dana,
-    DanaMK4,
-    DanaStar,
-    DanaStarMK4,
-    SignDana,
-)
+from danalab.optim.elementwise import DanaStarMK4
 from danalab.optim.matrix.hybrid import model_groups
 from danalab.optim.matrix.manau import Manau
 from danalab.optim.matrix.muon import DMuon, Muon
@@ -29,9 +19,14 @@ from danalab.optim.sophia import SophiaG
 
 
 def _elementwise(
-    name: str, optimizer: type, summary: str, reference: str = "arXiv 2602.05298", **help_texts: str
+    name: str, path: str, summary: str, reference: str = "arXiv 2602.05298", **help_texts: str
 ) -> OptimizerSpec:
-    """An entry of a class of `danalab.optim.elementwise`; `help_texts` for settings whose shared text does not fit."""
+    """An entry of the class at `path` (module:Class) in `danalab.optim.elementwise`.
+
+    `help_texts`: for settings whose shared text does not fit.
+    """
+    module, _, class_name = path.partition(":")
+    optimizer = getattr(import_module(f"danalab.optim.elementwise.{module}"), class_name)
     return OptimizerSpec(
         name=name,
         summary=summary,
@@ -78,30 +73,36 @@ _OUTER = {name: setting for name, setting in settings_of(SNOO, {**HELP, "inner":
 _AVERAGES = "rates of the fast momentum, the second moment and the slow momentum"
 
 SPECS = (
-    _elementwise("adamw-decaying-wd", AdamWDecayingWD, "AdamW with independent, decaying weight decay"),
+    _elementwise(
+        "adamw-decaying-wd", "adamw_decaying_wd:AdamWDecayingWD", "AdamW with independent, decaying weight decay"
+    ),
     _elementwise(
         "ademamix",
-        AdEMAMix,
+        "ademamix:AdEMAMix",
         "Adam with a second, slow momentum mixed in",
         "Pagliardini, Ablin and Grangier 2024, arXiv 2409.03137",
         betas=_AVERAGES,
     ),
     _elementwise(
         "ademamix-decaying-wd",
-        AdEMAMixDecayingWD,
+        "ademamix:AdEMAMixDecayingWD",
         "AdEMAMix with independent, decaying weight decay",
         "arXiv 2409.03137, 2602.05298",
         betas=_AVERAGES,
     ),
-    _elementwise("adana", ADana, "AdamW in logarithmic time, with damped long momentum"),
-    _elementwise("dana-mk4", DanaMK4, "ADana with its momentum's signal-to-noise ratio clipped"),
-    _elementwise("dana-star", DanaStar, "ADana with an effective time for each coordinate"),
-    _elementwise("dana-star-mk4", DanaStarMK4, "ADana with both: an effective time for each coordinate, and the clip"),
-    _elementwise("dana", Dana, "ADana without normalisation, for linear problems", "arXiv 2602.05298, 2505.16098"),
+    _elementwise("adana", "adana:ADana", "AdamW in logarithmic time, with damped long momentum"),
+    _elementwise("dana-mk4", "adana:DanaMK4", "ADana with its momentum's signal-to-noise ratio clipped"),
+    _elementwise("dana-star", "adana:DanaStar", "ADana with an effective time for each coordinate"),
     _elementwise(
-        "sign-dana", SignDana, "ADana with signs instead of its normalisation", "arXiv 2602.05298, 1802.04434"
+        "dana-star-mk4", "adana:DanaStarMK4", "ADana with both: an effective time for each coordinate, and the clip"
     ),
-    _elementwise("auto-dana", AutoDana, "ADana that chooses kappa by its momentum's signal-to-noise ratio"),
+    _elementwise(
+        "dana", "dana:Dana", "ADana without normalisation, for linear problems", "arXiv 2602.05298, 2505.16098"
+    ),
+    _elementwise(
+        "sign-dana", "dana:SignDana", "ADana with signs instead of its normalisation", "arXiv 2602.05298, 1802.04434"
+    ),
+    _elementwise("auto-dana", "auto_dana:AutoDana", "ADana that chooses kappa by its momentum's signal-to-noise ratio"),
     OptimizerSpec(
         name="snoo",
         summary="AdamW with an outer Nesterov step every k of its steps",

@@ -1,0 +1,99 @@
+"""Every recipe of CONTRIBUTING.md works as written, on a copy of the package."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+TINY = (
+    "--data stdlib --tokenizer bytes --d-model 32 --n-layers 1 --n-heads 1 --seq-len 32 --batch-size 2 --iterations 4 "
+    "--log-interval 1 --eval-batches 1 --ckpt-interval 0 --lr 1e-3"
+)
+
+
+def recipes() -> dict[str, list[tuple[str, str | None, str]]]:
+    """Title -> (file, line after which the text goes; None: a new file, text)."""
+    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").split("## Recipes")[1]
+    pattern = re.compile(r'```python title="(.*?)"(?: after="(.*?)")?\n(.*?)```', re.DOTALL)
+    parts = page.split("\n### ")[1:]
+    return {part.splitlines()[0]: [(m[1], m[2], m[3]) for m in pattern.finditer(part)] for part in parts}
+
+
+@pytest.fixture
+def danalab(tmp_path):
+    """Perform a recipe on a copy of the package; returns a function that runs the copy's command line."""
+
+    def perform(title: str):
+        copy = tmp_path / "src"
+        shutil.copytree(ROOT / "src" / "danalab", copy / "danalab", ignore=shutil.ignore_patterns("__pycache__"))
+        for name, after, text in recipes()[title]:
+            file = copy / Path(name).relative_to("src")
+            if after is None:
+                assert not file.exists()
+                file.write_text(text)
+            elif after:
+                head, found, tail = file.read_text().partition(after + "\n")
+                assert found, f"{name} has no line {after!r}"
+                file.write_text(head + found + text + tail)
+            else:
+                file.write_text(file.read_text() + text)
+
+        def run(command: str) -> str:
+            done = subprocess.run(
+                [sys.executable, "-m", "danalab", *command.split()],
+                env={**os.environ, "PYTHONPATH": str(copy), "DATASETS_DIR": str(tmp_path / "data")},
+                cwd=tmp_path,
+                capture_output=True,
+                text=True,
+                timeout=200,
+            )
+            assert done.returncode == 0, done.stderr
+            return done.stdout
+
+        return run
+
+    return perform
+
+
+def rows(folder: Path) -> list[dict]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_there_are_four_recipes_of_at_most_two_pieces():
+    assert [len(pieces) for pieces in recipes().values()] == [2, 1, 2, 2]
+
+
+def test_a_new_elementwise_optimizer_trains(danalab, tmp_path):
+    run = danalab("A new elementwise optimizer")
+    assert "RMSprop with a logarithmic-time average" in run("optim list --opt log-rms")
+    run(f"train --opt log-rms --delta 4 {TINY} --run-dir run")
+    assert len([row for row in rows(tmp_path / "run") if "train/loss" in row]) == 4
+
+
+def test_a_new_architecture_is_planned_and_trains(danalab, tmp_path):
+    run = danalab("A new architecture")
+    assert json.loads(run("plan --arch narrow --heads 2 --json"))["n_layers"] == 4
+    run(f"train --arch narrow {TINY} --run-dir run")
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["status"] == "finished"
+
+
+def test_a_new_metric_is_in_every_row(danalab, tmp_path):
+    danalab("A new metric or callback")(f"train {TINY} --run-dir run")
+    norms = [row["weight_norm"] for row in rows(tmp_path / "run") if "train/loss" in row]
+    assert len(norms) == 4
+    assert all(norm > 0 for norm in norms)
+
+
+def test_a_new_data_source_is_prepared_and_trained_on(danalab, tmp_path):
+    run = danalab("A new data source")
+    run("data prepare numbers --tokenizer bytes --out numbers")
+    run(f"train {TINY.replace('--data stdlib --tokenizer bytes', '--data numbers')} --run-dir run")
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["status"] == "finished"
