@@ -155,7 +155,7 @@ def test_a_registered_optimizer_without_a_law_takes_adamws():
         registered().add("mine", replace(optimizer_spec("lion"), name="mine", aliases=()))
         law, source = lr_law("enoki", "mine")
         assert law(1e8) == learning_rate("enoki", "adamw", 1e8)
-        assert source.endswith("taken for mine; no rate of its own is known")
+        assert source.endswith("used for mine; no rate of its own is known")
         assert OPTIMIZERS.get("mine") == "coupled"
     finally:
         registered.cache_clear()
@@ -165,7 +165,7 @@ def test_a_registered_optimizer_without_a_law_takes_adamws():
 def test_an_architecture_without_a_table_takes_enokis_and_says_so():
     law, source = lr_law("some-other", "lion")
     assert law(1e8) == lr_law("enoki", "lion")[0](1e8)
-    assert "taken for some-other" in source
+    assert "used for some-other" in source
     assert "arXiv 2302.06675" in source
 
 

@@ -142,7 +142,7 @@ def lr_law(arch: str, opt: str, kappa: float = 0.85, global_batch: int = 32) -> 
         return replace(law, a=relative.factor * law.a), f"{source}{times} ({relative.source})"
     if opt not in USUAL:
         law, source = lr_law(arch, "adamw", kappa, global_batch)
-        return law, f"{source}, taken for {opt}; no rate of its own is known"
+        return law, f"{source}, used for {opt}; no rate of its own is known"
     usual = USUAL[opt]
     return LrLaw(usual.lr, 0.0, 0.0), f"usual for {opt} at any size; not fitted ({usual.source})"
 
