@@ -99,17 +99,19 @@ def evaluate(flags: EvalFlags) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class FetchFlags:
-    from_: Path
-    """Folder with vocab.bpe and encoder.json, as OpenAI published them."""
+    from_: Path | None = None
+    """Folder with vocab.bpe and encoder.json, as OpenAI published them; default: download them."""
     json: bool = False
     """Print one JSON object on standard output."""
 
 
 def fetch_gpt2(flags: FetchFlags) -> None:
-    """Install GPT-2's two tables into tiktoken's cache ($TIKTOKEN_CACHE_DIR), checked by their hashes."""
-    from danalab.data.tokenizers.gpt2 import install_tables
+    """Download GPT-2's two tables, or copy them, into tiktoken's cache ($TIKTOKEN_CACHE_DIR); checks their hashes."""
+    from danalab.data.tokenizers.gpt2 import Gpt2Tokenizer, install_tables, tables_folder
 
-    folder = install_tables(flags.from_)
+    if flags.from_ is None:
+        Gpt2Tokenizer.from_cache()
+    folder = install_tables(flags.from_ or tables_folder())
     if flags.json:
         print(json.dumps({"cache": str(folder)}))
     else:

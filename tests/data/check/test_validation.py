@@ -292,6 +292,25 @@ def test_advice_on_few_arrays_names_the_smallest_resonance_model_too(layout, tok
     assert ("would see these data more than once" in text) == (named == 2)
 
 
+@pytest.mark.parametrize("tokens", [10**7, 3 * 10**8, 10**10])
+def test_the_command_for_long_contexts_trains_a_resonance_model(tokens):
+    from danalab.data.check.advice import advise
+    from danalab.data.check.result import Validation
+
+    result = Validation("folder", "arrays", ".npy", 9, 50257, sequences=[1], sequence_length=32768)
+    result.total_tokens = tokens
+    advice = advise(result, divided=True)
+    assert "--arch resonance" in advice.as_text().split("Commands:")[1].split("\n")[1]
+
+
+def test_an_invalid_set_shows_the_number_of_bad_files_and_no_check_marks(folder):
+    for name in ("x.npy", "y.npy"):
+        (folder / name).write_bytes(b"junk")
+    text = validate(folder).as_text()
+    assert "✗ Valid: False (2 bad file(s))" in text
+    assert "✓" not in text
+
+
 @pytest.mark.parametrize("layout", ["arrays", "shards"])
 def test_no_command_is_advised_whose_batch_the_data_do_not_fill(layout):
     from danalab.data.check.advice import advise

@@ -19,6 +19,8 @@ MFU = 0.4
 _OPT = "adana"
 _HEADS = (2, 3, 4, 6, 8, 12, 16, 20, 24, 32, 40, 48)
 _SHOWN = 3
+_LONG_CONTEXT = 8192
+"""Sequence length from which the command trains a resonance model."""
 _GPUS = ("H100", "A100", "L40S")
 _TOKENS_PER_STEP = 1 << 16
 _RESONANCE_BATCH = {"small": (4, 8), "medium": (4, 8), "large": (2, 16), "xlarge": (1, 32)}
@@ -53,6 +55,8 @@ class Advice:
     fits: bool
     smallest_resonance: Size | None = None
     """For arrays, which are the data of long contexts, if `sizes` has no resonance model."""
+    recommended: Size | None = None
+    """The model of the printed command: the largest of `sizes`; for long contexts, a resonance model."""
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -67,14 +71,15 @@ class Advice:
         if not self.fits:
             lines.append("No size fits these data; the smallest would see them more than once:")
         lines += map(_line, self.sizes)
-        commands = [*self.prepare, self.sizes[-1].command]
+        commands = [*self.prepare, (self.recommended or self.sizes[-1]).command]
         if self.smallest_resonance is not None:
             lines += [
                 "For long contexts: the smallest named resonance model would see these data more than once "
                 "(--model-dim and --num-layers make smaller ones):",
                 _line(self.smallest_resonance),
             ]
-            commands.append(f"{self.smallest_resonance.command}    # or this")
+            if self.smallest_resonance is not self.recommended:
+                commands.append(f"{self.smallest_resonance.command}    # or this")
         lines += ["Commands:", *(f"  {command}" for command in commands)]
         return "\n".join(lines)
 
@@ -108,7 +113,10 @@ def advise(result: Validation, *, divided: bool) -> Advice:
     least = next((size for size in resonance if size is not None), None)
     if result.layout != "arrays" or any(size in shown for size in resonance):
         least = None
-    return Advice(prepare, shown, bool(fitting), least)
+    recommended = next(iter(shown[::-1]), None)
+    if result.layout == "arrays" and seq_len >= _LONG_CONTEXT:
+        recommended = next((size for size in shown[::-1] if size in resonance), least) or recommended
+    return Advice(prepare, shown, bool(fitting), least, recommended)
 
 
 def _enoki(result: Validation, heads: int, seq_len: int, data: str) -> Size | None:

@@ -150,7 +150,9 @@ def _request(source: Source, tokenizer: str, rule: SplitRule, max_tokens: int | 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     """One preparation of a folder at a time: several ranks may request the same data set together."""
-    with open(folder / ".lock", "w") as lock:
+    if (folder / ".lock").is_symlink():  # opening it would write outside of the folder
+        raise UserError(f"{folder / '.lock'}: a symbolic link; delete it")
+    with open(folder / ".lock", "a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
         # Only on success: from now on every process finds the manifest, whichever lock file it holds.

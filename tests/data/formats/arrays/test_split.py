@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from danalab.data import open_dataset
 from danalab.data.formats.arrays.split import split_arrays
 from danalab.errors import UserError
 
@@ -40,6 +41,23 @@ def test_the_same_seed_chooses_the_same_files_and_another_does_not(arrays, tmp_p
     ]
     assert chosen[0] == chosen[1]
     assert len(set(chosen)) > 1
+
+
+@pytest.mark.parametrize("by", ["file", "sequence"])
+def test_files_of_unlike_lengths_are_refused_since_the_split_would_not_open(arrays, tmp_path, by):
+    write(arrays / "z.npy", ids(3, 20, 9))
+    with pytest.raises(UserError, match=r"z\.npy: sequences of 20 tokens, but 33 in .*; all must have the same length"):
+        split_arrays(arrays, tmp_path / "out", by=by)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("by", ["file", "sequence"])
+def test_the_folder_of_a_split_opens_as_that_split(arrays, tmp_path, by):
+    made = split_arrays(arrays, tmp_path / "out", val_ratio=0.3, by=by)
+    whole = open_dataset(tmp_path / "out", "val")
+    assert open_dataset(made.val_dir, "val").fingerprint == whole.fingerprint
+    with pytest.raises(UserError, match="no split 'val'"):
+        open_dataset(made.train_dir, "val")
 
 
 def test_relative_paths_lead_to_the_files(arrays, tmp_path, monkeypatch):

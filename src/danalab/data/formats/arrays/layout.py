@@ -61,6 +61,8 @@ def chosen_rows(path: Path, sequences: int, required: bool) -> np.ndarray | None
         BadArrayError: `required` and absent, or not a list of distinct rows of the array.
     """
     file = path.with_name(path.name + ".rows")
+    if file.exists() and not file.is_file():
+        raise BadArrayError(file, "not a regular file")
     try:
         with open(file, "rb") as content:
             rows = np.load(content, allow_pickle=False)
@@ -87,6 +89,8 @@ def by_sequence(folder: Path) -> bool:
 def _open(folder: Path, split: str) -> ArrayDataset:
     files = files_by_split(folder)
     if split not in files:
+        if folder.name == split and has_splits(folder.parent):  # FOLDER/val names the split itself
+            return _open(folder.parent, split)
         raise UserError(
             f"{folder}: no split '{split}' of these arrays; make one with "
             f"danalab data split {folder} --output-path {folder}-split"

@@ -71,13 +71,23 @@ def split_arrays(
         raise UserError(f"{dangling[0]}: a dangling symbolic link (to {target}){others}; remove it first")
     if not files:
         raise UserError(f"{source}: no arrays (.npy, .npz, .pt) below it")
+    shapes = [_shape(path) for path in files]
+    for path, shape in zip(files, shapes, strict=True):
+        if shape[1] != shapes[0][1]:
+            raise UserError(
+                f"{path}: sequences of {shape[1]} tokens, but {shapes[0][1]} in {files[0]}; all must have the same "
+                "length, or the split could not be opened"
+            )
     out.parent.mkdir(parents=True, exist_ok=True)
     if out.is_dir():
         out.rmdir()  # it is empty
     work = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}."))
     try:
-        made = _by_file if by == "file" else _by_sequence
-        division = made(source, files, work, out, val_ratio, seed)
+        if by == "file":
+            division = _by_file(source, files, work, out, val_ratio, seed)
+        else:
+            counts = {path: shape[0] for path, shape in zip(files, shapes, strict=True)}
+            division = _by_sequence(source, counts, work, out, val_ratio, seed)
         if (source / "tokenizer.json").exists():
             (work / "tokenizer.json").symlink_to((source / "tokenizer.json").resolve())
         write_json(work / SPLIT_RECORD, {"source": str(source.resolve()), **asdict(division)})
@@ -126,13 +136,15 @@ def _by_file(source: Path, files: list[Path], work: Path, out: Path, val_ratio: 
     return ArraySplit(str(out / "train"), str(out / "val"), len(by_split["train"]), len(val), "file", seed, val_ratio)
 
 
-def _by_sequence(source: Path, files: list[Path], work: Path, out: Path, val_ratio: float, seed: int) -> ArraySplit:
+def _by_sequence(
+    source: Path, n_sequences: dict[Path, int], work: Path, out: Path, val_ratio: float, seed: int
+) -> ArraySplit:
     unique: dict[tuple[int, int], Path] = {}
-    for path in files:
+    for path in n_sequences:
         status = path.stat()
         unique.setdefault((status.st_dev, status.st_ino), path)
     paths = list(unique.values())  # several names of a file must not repeat its sequences
-    counts = [_sequences(path) for path in paths]
+    counts = [n_sequences[path] for path in paths]
     total = sum(counts)
     if total < 2:
         raise UserError(f"{source}: {total} sequence(s) cannot be split")
@@ -158,9 +170,10 @@ def _by_sequence(source: Path, files: list[Path], work: Path, out: Path, val_rat
     )  # fmt: skip
 
 
-def _sequences(path: Path) -> int:
+def _shape(path: Path) -> tuple[int, int]:
     try:
-        return len(open_array(path))
+        rows, length = open_array(path).shape
+        return rows, length
     except BadArrayError as error:
         raise UserError(f"{error}; run danalab data validate first") from error
 

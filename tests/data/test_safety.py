@@ -1,0 +1,163 @@
+"""Data of unknown origin: nothing in it is executed, nothing outside of the named folder is written, nothing blocks."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from danalab.data import open_dataset, prepare
+from danalab.data.check import validate
+from danalab.data.description import describe
+from danalab.data.formats.arrays import split_arrays
+from danalab.data.formats.manifest import checksum_of
+from danalab.data.mixture import parse_mixture
+from danalab.data.tokenizers import load_tokenizer, train_bpe
+from danalab.errors import UserError
+
+
+class _Call:
+    """Pickles as a call of `os.mkdir`."""
+
+    def __init__(self, place: Path):
+        self.place = place
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.place),)
+
+
+def _refused(work, *arguments) -> None:
+    with pytest.raises(UserError) as caught:
+        work(*arguments)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["a.pt", "a.npy", "a.npz", "a.npy.rows"])
+def test_a_call_planted_in_an_array_is_not_made(tmp_path, name):
+    folder, pwned = tmp_path / "set", tmp_path / "pwned"
+    folder.mkdir()
+    call = np.array([_Call(pwned)], dtype=object)
+    if name == "a.pt":
+        torch.save(_Call(pwned), folder / name)
+    elif name == "a.npz":
+        np.savez(folder / name, ids=call)
+    else:
+        np.save(folder / "a.npy", np.arange(6).reshape(2, 3))
+        with open(folder / name, "wb") as file:
+            np.save(file, call, allow_pickle=True)
+    _refused(open_dataset, folder)
+    assert not validate(folder).valid
+    (folder / name).write_bytes(pickle.dumps(_Call(pwned)))
+    _refused(open_dataset, folder)
+    assert not validate(folder).valid
+    assert not pwned.exists()
+
+
+def test_a_call_planted_in_a_mixture_is_not_made(tmp_path):
+    (tmp_path / "mix.yaml").write_text(f"a: !!python/object/apply:os.mkdir ['{tmp_path / 'pwned'}']")
+    _refused(parse_mixture, str(tmp_path / "mix.yaml"))
+    assert not (tmp_path / "pwned").exists()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda m: m["splits"]["train"][0].update(file="../outside.bin"),
+        lambda m: m["splits"]["train"][0].update(file="/etc/passwd"),
+        lambda m: m["splits"]["train"][0].update(file=".."),
+        lambda m: m["splits"]["train"][0].update(tokens=10**400),
+        lambda m: m["tokenizer"].update(vocab_size=10**30),
+        lambda m: m["files"].update({"../../../dev/zero": "0"}),
+        lambda m: m.update(splits={}),
+        lambda m: m.update(splits=[]),
+        lambda m: m.update(extra=1),
+    ],
+)
+def test_a_manifest_that_leaves_its_folder_or_makes_no_sense_is_refused(corpus, tmp_path, change):
+    folder = prepare("text", "bytes", tmp_path / "set", inputs=[corpus], workers=1, progress=False)
+    content = json.loads((folder / "manifest.json").read_text())
+    del content["checksum"]
+    change(content)
+    (folder / "manifest.json").write_text(json.dumps({**content, "checksum": checksum_of(content)}))
+    for reader in (open_dataset, describe):
+        _refused(reader, folder)
+    assert not validate(folder).valid
+
+
+def test_a_download_record_that_leaves_its_folder_is_refused(tmp_path):
+    record = {"source": "c4", "repository": "r", "commit": "c"}
+    for path in ("../outside", "/etc/passwd", "a/../../b"):
+        files = [{"path": path, "size": 1, "digest": None}]
+        (tmp_path / "download.json").write_text(json.dumps({**record, "files": files}))
+        assert "is not a path inside of the repository" in str(validate(tmp_path).errors[0])
+
+
+@pytest.mark.parametrize("name", [".lock", "train-00000.bin.part", "val-00000.bin.part"])
+def test_preparing_into_a_folder_with_links_writes_nothing_outside(corpus, tmp_path, name):
+    out, outside = tmp_path / "out", tmp_path / "outside"
+    outside.write_text("precious")
+    out.mkdir()
+    (out / name).symlink_to(outside)
+    _refused(lambda: prepare("text", "bytes", out, inputs=[corpus], workers=1, progress=False))
+    assert outside.read_text() == "precious"
+
+
+def test_results_and_links_of_a_split_replace_links_and_write_nothing_outside(tmp_path):
+    from danalab.cli.app import main
+
+    outside, folder = tmp_path / "outside", tmp_path / "set"
+    outside.write_text("precious")
+    folder.mkdir()
+    np.save(folder / "a.npy", np.arange(40).reshape(8, 5))
+    (folder / "validation_results.json").symlink_to(outside)
+    assert main(["data", "validate", str(folder)]) == 0
+    assert not (folder / "validation_results.json").is_symlink()
+    (tmp_path / "split").symlink_to(tmp_path / "elsewhere")
+    _refused(lambda: split_arrays(folder, tmp_path / "split", by="sequence"))
+    assert outside.read_text() == "precious"
+    assert not (tmp_path / "elsewhere").exists()
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", ["x.txt", "x.jsonl", "x.txt.gz", "x.parquet"])
+def test_named_pipes_among_the_inputs_do_not_block(corpus, tmp_path, name):
+    os.mkfifo(corpus / name)
+    _refused(lambda: prepare("text", "bytes", tmp_path / "out", inputs=[corpus], workers=1, progress=False))
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    "name", ["manifest.json", "train-00000.bin", "tokenizer.json", "tokenizer_config.json", "validation_results.json"]
+)
+def test_named_pipes_in_a_data_set_do_not_block(corpus, tmp_path, name):
+    folder = prepare("text", "bytes", tmp_path / "set", inputs=[corpus], workers=1, progress=False)
+    (folder / name).unlink(missing_ok=True)
+    os.mkfifo(folder / name)
+    assert validate(folder).valid == (name == "validation_results.json")
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", ["train.bin", "checksums.json", "a.npy", "a.npy.rows", "a.pt", "download.json"])
+def test_named_pipes_in_other_layouts_do_not_block(tmp_path, name):
+    if name == "checksums.json":
+        np.arange(9, dtype="<u2").tofile(tmp_path / "train.bin")
+    elif name == "a.npy.rows":
+        np.save(tmp_path / "a.npy", np.arange(6).reshape(2, 3))
+    os.mkfifo(tmp_path / name)
+    _refused(open_dataset, tmp_path)
+    assert not validate(tmp_path).valid
+
+
+def test_a_saved_tokenizer_replaces_links(tmp_path):
+    outside = tmp_path / "outside"
+    outside.write_text("precious")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "tokenizer.json").symlink_to(outside)
+    train_bpe(["some text"] * 3, 266).save(tmp_path / "out")
+    assert outside.read_text() == "precious"
+    assert load_tokenizer(tmp_path / "out").n_tokens == 266
