@@ -46,7 +46,7 @@ def test_a_ladder_that_cannot_be_read_ends_in_one_line(tmp_path):
     file = tmp_path / "ladder.jsonl"
     for text, what in (
         (b"\xff\xfe", "not text in UTF-8"),
-        (json.dumps({**row, "settings": [1]}).encode(), "settings are"),
+        (json.dumps({**row, "settings": [1]}).encode(), "settings is"),
         (json.dumps({**row, "lr": "a"}).encode(), "lr is 'a'"),
     ):
         file.write_bytes(text)

@@ -26,7 +26,7 @@ from danalab.ladder.fit.lr_law import LEAST_SIZES, LRLaw, fit_lr_law
 from danalab.ladder.fit.retuning import Resampler, TunedSize, retuned
 from danalab.ladder.fit.statistics import Interval
 from danalab.ladder.fit.tuning import Row, Tuned, diverged_trials, flops_of, has_diverged, is_usable, rate_trials, tune
-from danalab.ladder.runs.rows import validation_points
+from danalab.ladder.runs.rows import finite, validation_points
 from danalab.ladder.saved.at_size import Saved, compute_saved
 from danalab.ladder.saved.gain import Gain, compute_gain
 
@@ -83,7 +83,7 @@ class Analysis:
 
     def as_dict(self) -> dict[str, Any]:
         """Everything but curves and resamples, ready for JSON; numbers that are not finite are None."""
-        return _plain({
+        return finite({
             "baseline": self.baseline,
             "convention": self.convention,
             "tuned": [
@@ -122,15 +122,6 @@ class Analysis:
             },
             "notes": self.notes,
         })  # fmt: skip
-
-
-def _plain(value: Any) -> Any:
-    """A value as JSON has it: nothing in place of what is not finite."""
-    if isinstance(value, dict):
-        return {key: _plain(each) for key, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def analyse(

@@ -1,6 +1,7 @@
 """Exports of Weights & Biases become ladders that the fits read; tests/fixtures/wandb/make.py wrote them."""
 
 import json
+import math
 import sys
 import types
 from pathlib import Path
@@ -78,6 +79,21 @@ def test_runs_that_crashed_or_diverged_are_rows_without_a_final_loss(tmp_path):
     rows = import_runs(read_exports([tmp_path / "runs.json"]), tmp_path / "out")
     assert [row["status"] for row in rows[:3]] == ["unfinished", "nonfinite", "finished"]
     assert analyse(read_ladder(tmp_path / "out"), n_bootstrap=0).excluded == ["adamw_h2", "adamw_h4"]
+
+
+def test_what_is_infinite_is_written_as_json_has_it(tmp_path):
+    runs = json.loads((EXPORTS / "runs.json").read_text())[:1]
+    runs[0]["config"]["clipsnr"] = math.inf
+    runs[0]["history"][0] = {**runs[0]["history"][0], "val/loss": math.inf}
+    (tmp_path / "runs.json").write_text(json.dumps(runs))
+    import_runs(read_exports([tmp_path / "runs.json"]), tmp_path / "out")
+    written = "".join(file.read_text() for file in (tmp_path / "out").rglob("*.jsonl"))
+    assert "Infinity" not in written
+    assert "NaN" not in written
+    runs[0]["config"]["lr"] = math.inf
+    (tmp_path / "runs.json").write_text(json.dumps(runs))
+    with pytest.raises(UserError, match=r"run adamw_h2 .*lr is inf"):
+        import_runs(read_exports([tmp_path / "runs.json"]), tmp_path / "again")
 
 
 def test_runs_of_the_same_name_are_kept_apart_by_their_ids(tmp_path):

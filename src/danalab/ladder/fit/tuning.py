@@ -153,9 +153,11 @@ def flops_of(row: Row, tokens: float, convention: str) -> float:
     missing = [key for key in _SHAPE if settings.get(key) is None]
     if missing:
         raise UserError(f"run {row['name']} does not say {', '.join(missing)}: --convention exact takes its own FLOPs")
-    shape = ModelConfig(**{
-        each.name: settings[each.name] for each in fields(ModelConfig) if settings.get(each.name) is not None
-    })  # fmt: skip
+    names = [each.name for each in fields(ModelConfig) if settings.get(each.name) is not None]
+    try:
+        shape = ModelConfig(**{name: settings[name] for name in names})
+    except (TypeError, AttributeError) as error:
+        raise UserError(f"run {row['name']}: its settings make no model: {error}") from error
     return training_flops(shape, tokens, settings["seq_len"], convention)
 
 

@@ -224,12 +224,15 @@ def _require_field(key: str, value: Any) -> None:
         raise UserError(
             f"the grid has the unknown key '{key}'{hint}; keys are flags of danalab train, with --opt's own"
         )
-    kinds = _kinds(key)
-    is_number = {int, float, bool} & set(kinds) and str not in kinds
-    if is_number and isinstance(value, str):
-        raise UserError(f"{flag(key)} {value}: {'true or false' if bool in kinds else 'a number'} is expected")
-    if is_number and float not in kinds and isinstance(value, float):
+    if isinstance(value, str) and is_number(key):
+        raise UserError(f"{flag(key)} {value}: {'true or false' if bool in _kinds(key) else 'a number'} is expected")
+    if isinstance(value, float) and is_number(key) and float not in _kinds(key):
         raise UserError(f"{flag(key)} {value:g}: a whole number is expected")
+
+
+def is_number(key: str) -> bool:
+    """Whether a field of `TrainConfig` takes numbers (or true and false) and no text."""
+    return bool({int, float, bool} & set(_kinds(key))) and str not in _kinds(key)
 
 
 def name_of(varied: Mapping[str, Any]) -> str:

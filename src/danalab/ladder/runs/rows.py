@@ -1,4 +1,4 @@
-"""ladder.jsonl: one row a run, from run folders. What the fits, the tables and the pictures read.
+"""ladder.jsonl: one row per run, from run folders. Fits, tables and figures read it.
 
 name, opt, arch, seed, lr     what was run; `settings` has all that was said
 params, non_emb_params, total_params    as built, and by the size law that learning rates are fitted against
@@ -6,12 +6,13 @@ tokens, flops, seconds, tokens_per_second, device_hours
 final_loss                    over the whole validation split [nats a token]; best_loss: least on the fixed windows
 run, curve                    the run folder and its metrics.jsonl, relative to the file
 
-Nothing in a row tells where on a machine it was made, so that a ladder can be moved, committed and read elsewhere.
+Rows hold no absolute paths, so that a ladder can be moved, committed and read elsewhere.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,20 +21,19 @@ from typing import Any
 
 from danalab.errors import UserError
 from danalab.files import write_atomically
+from danalab.ladder.runs.schema import checked_row
 from danalab.train.config.fields import names_of
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.run.folder import RunFolder
 from danalab.train.run.metrics import read_rows
 
+log = logging.getLogger(__name__)
+
 FILE = "ladder.jsonl"
 CURVES = "curves"
 """Folder of the validation points of a ladder that was packed."""
 ONE_JOBS_OWN = names_of(TrainConfig, "job") - {"extend_to"} | {"local_ckpt_dir"}
-"""Settings that say where or in which job a run was made, not what it was."""
-_NUMBERS = ("params", "non_emb_params", "lr", "lr_multiplier", "seed", "tokens", "flops", "seconds", "final_loss")
-_WHOLE = ("params", "non_emb_params", "seed", "tokens")
-_NEEDED = ("params", "lr", "tokens", "flops")
-"""What a row with a final loss has to say for the fits."""
+"""Settings of the job and its place, which do not change the run."""
 
 
 def row_of(run: Path, base: Path) -> dict[str, Any]:
@@ -97,7 +97,7 @@ def portable_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def write_rows(folder: Path, runs: Iterable[Path], known: dict[str, Any] | None = None) -> list[dict[str, Any]]:
-    """Write `folder`/ladder.jsonl from run folders; those that were never begun are left out. Returns the rows.
+    """Write `folder`/ladder.jsonl from run folders; those without a run are left out. Returns the rows.
 
     Args:
         known: rows of finished runs by name, which are not read again; new ones are added.
@@ -121,15 +121,28 @@ def write_rows(folder: Path, runs: Iterable[Path], known: dict[str, Any] | None 
 def save_rows(folder: Path, rows: Iterable[Mapping[str, Any]]) -> Path:
     """Write rows as they are to `folder`/ladder.jsonl; returns the file."""
     file = folder / FILE
-    write_atomically(file, "".join(json.dumps(row) + "\n" for row in rows))
+    write_atomically(file, "".join(map(_json_line, rows)))
     return file
+
+
+def _json_line(value: Mapping[str, Any]) -> str:
+    return json.dumps(finite(value), allow_nan=False) + "\n"
+
+
+def finite(value: Any) -> Any:
+    """A value for JSON, which has no word for infinity and NaN: None in their place."""
+    if isinstance(value, Mapping):
+        return {key: finite(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def save_curve(folder: Path, name: str, points: Iterable[Mapping[str, Any]]) -> str:
     """Write the validation points of a run under `folder`/curves; returns the path for the row's `curve`."""
     path = PurePath(CURVES) / f"{name}.jsonl"
     (folder / CURVES).mkdir(parents=True, exist_ok=True)
-    write_atomically(folder / path, "".join(json.dumps(point) + "\n" for point in points))
+    write_atomically(folder / path, "".join(map(_json_line, points)))
     return str(path)
 
 
@@ -178,68 +191,52 @@ def validation_points(row: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def read_ladder(path: Path) -> list[dict[str, Any]]:
-    """The rows of a ladder.jsonl, or of the one in a folder; paths are made whole.
+    """The rows of a ladder.jsonl, or of the one in a folder, with paths from here.
 
     Raises:
-        UserError: there is none, or a line is not a row; names it.
+        UserError: there is none, a line is not a row, or two rows of one run differ; names the line.
     """
     file = path / FILE if path.is_dir() else path
     if not file.is_file():
         raise UserError(f"{path}: no {FILE} there; danalab sweep and danalab ladder write one")
-    rows = []
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except UnicodeDecodeError as error:
         raise UserError(f"{file}: not text in UTF-8: {error}") from error
+    rows: dict[str, dict[str, Any]] = {}
+    seen: dict[str, tuple[int, Any]] = {}
     for number, line in enumerate(lines, start=1):
         try:
-            rows.append(_checked(json.loads(line), file.parent))
+            read = json.loads(line)
+            row = _made_whole(checked_row(read), file.parent)
         except UserError as error:
             raise UserError(f"{file}:{number}: not a row of a ladder: {error}") from error
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise UserError(f"{file}:{number}: not JSON: {error}") from error
+        # A run counts once: its copies would narrow every interval.
+        first, other = seen.setdefault(row["name"] if "name" in read else line, (number, read))
+        if other != read:
+            raise UserError(f"{file}:{number}: the run {row['name']} is in line {first} too, with other values")
+        rows[row["name"] if "name" in read else line] = row
     if not rows:
         raise UserError(f"{file}: no rows")
-    return rows
+    if len(rows) < len(lines):
+        log.warning("%s: %d rows are copies of others and count once", file, len(lines) - len(rows))
+    return list(rows.values())
 
 
-def _checked(row: Any, base: Path) -> dict[str, Any]:
-    """A row as read, with what it may leave out filled in.
-
-    Raises:
-        UserError: something that the fits need is absent or of another type.
-    """
-    if not isinstance(row, dict):
-        raise UserError("an object is expected")
-    missing = [key for key in ("opt", "params", "curve") if key not in row]
-    if missing:
-        raise UserError(f"no {', '.join(missing)}")
-    if not isinstance(row.get("settings") or {}, dict):
-        raise UserError(f"settings are {row['settings']!r}, an object is expected")
-    filled: dict[str, Any] = {
-        "name": PurePath(str(row["curve"])).stem, "status": "finished", "seed": 0, "lr_multiplier": None,
-        "final_loss": None, "non_emb_params": row["params"], **row,
-        "settings": portable_settings(row.get("settings") or {}),
-    }  # fmt: skip
-    for key in _NUMBERS:
-        value = filled.get(key)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float))):
-            raise UserError(f"{key} is {value!r}, a number is expected")
-        if key in _WHOLE and isinstance(value, float) and value.is_integer():
-            filled[key] = int(value)
-    if filled["final_loss"] is not None and math.isfinite(filled["final_loss"]):
-        for key in _NEEDED:
-            if not isinstance(filled.get(key), (int, float)) or not 0 < filled[key] < math.inf:
-                raise UserError(f"{key} is {filled.get(key)!r} beside a final loss, a positive number is expected")
-    if filled.get("device_hours") is None:
-        filled["device_hours"] = device_hours(filled.get("seconds"), filled.get("world_size") or 1)
-    filled["curve"] = str(_whole(filled["curve"], base))
-    filled["run"] = str(_whole(filled["run"], base)) if filled.get("run") else str(Path(filled["curve"]).parent)
-    return filled
+def _made_whole(row: dict[str, Any], base: Path) -> dict[str, Any]:
+    """A row with its paths from here, and without its machine."""
+    row["settings"] = portable_settings(row["settings"])
+    if row["device_hours"] is None:
+        row["device_hours"] = device_hours(row["seconds"], row["world_size"])
+    row["curve"] = str(_whole(row["curve"], base))
+    row["run"] = str(_whole(row["run"], base)) if row["run"] else str(Path(row["curve"]).parent)
+    return row
 
 
 def _whole(path: str, base: Path) -> Path:
-    """A row's path from here; one that was absolute and isn't there any more is looked for beside the rows."""
+    """A row's path from here; an absolute one that no longer exists is looked for beside the rows."""
     given = Path(path)
     if given.is_absolute() and not given.exists():
         for count in range(2, len(given.parts)):

@@ -11,6 +11,7 @@ from typing import Any
 
 from danalab.errors import UserError
 from danalab.ladder.runs.rows import device_hours, save_curve, save_rows
+from danalab.ladder.runs.schema import checked_row
 from danalab.ladder.wandb.files import PLACE, Export
 from danalab.ladder.wandb.keys import SETTINGS, Keys, needed, number, typed
 from danalab.scaling.dimensions import Dimensions, explicit_dimensions, flops_per_token, parameter_count
@@ -36,11 +37,15 @@ def import_runs(exports: Sequence[Export], folder: Path, keys: Keys | None = Non
         if name in taken:
             raise UserError(f"the runs '{taken[name]}' and '{export.name}' would both be called {name}")
         taken[name] = export.name
+        try:
+            checked_row({"name": name, **row, "curve": ""})
+        except UserError as error:
+            raise UserError(f"run {export.name} ({export.where}): {error}") from error
         made.append((name, row, points))
     folder.mkdir(parents=True, exist_ok=True)
     rows = []
     for name, row, points in made:
-        curve = save_curve(folder, name, points)
+        curve = save_curve(folder, name, (point for point in points if math.isfinite(point["val/loss"])))
         rows.append({"name": name, **row, "run": curve, "curve": curve})
     save_rows(folder, rows)
     return rows
