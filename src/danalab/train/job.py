@@ -92,7 +92,7 @@ def run_training(config: TrainConfig) -> Outcome:
         if source is not None and source.finished:
             if world.is_main:
                 log.info("%s: already finished at step %d; --extend-to continues it", folder.path, source.step)
-            return Outcome(folder.path, "finished", 0, folder.read_summary() or {}, world.is_console_rank)
+            return Outcome(folder.path, "finished", 0, folder.read_summary(tolerant=True) or {}, world.is_console_rank)
         return _run(spec, dataset, folder, source, world, stop)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Generator
 from contextlib import closing
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ import torch
 
 from danalab.data import Dataset
 from danalab.data.order.batches import Batches
+from danalab.data.tokenizers import Tokenizer
 from danalab.errors import UserError
 from danalab.train.config.run_spec import RunSpec
 from danalab.train.evaluation.evaluator import FIXED_BATCH, ValidationLoss
@@ -92,12 +95,25 @@ def pretraining(
 
 
 def _keep_tokenizer(dataset: Dataset, folder: RunFolder, world: World) -> np.ndarray | None:
-    """Copy the tokenizer into the run folder; returns the bytes of each token, None where there is no tokenizer."""
+    """Keep the tokenizer in the run folder; returns the bytes of each token, None where there is no tokenizer."""
     try:
-        if world.is_main and not (folder.tokenizer_folder / "tokenizer.json").is_file():
-            dataset.tokenizer.save(folder.tokenizer_folder)
+        if world.is_main:
+            _save_tokenizer(dataset.tokenizer, folder.tokenizer_folder)
         return dataset.token_bytes
     except UserError as error:
         if world.is_main:
             log.warning("no bits per byte, and no text from this run: %s", error)
         return None
+
+
+def _save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
+    """Write the tokenizer where it is missing or differs from the data's, which is reported."""
+    with TemporaryDirectory() as temporary:
+        tokenizer.save(temporary)
+        expected = {file.name: file.read_bytes() for file in Path(temporary).iterdir()}
+    kept = {name: (folder / name).read_bytes() for name in expected if (folder / name).is_file()}
+    for name in kept:
+        if kept[name] != expected[name]:
+            log.warning("%s: damaged or not the tokenizer of the data; it is written again", folder / name)
+    if kept != expected:
+        tokenizer.save(folder)

@@ -43,3 +43,44 @@ def test_a_folder_that_cannot_be_made_is_said_in_one_line(tmp_path: Path):
     with pytest.raises(UserError, match="cannot be written"):
         with RunFolder(tmp_path / "file" / "run").locked():
             pass
+
+
+# ---- a folder from somebody else ----
+
+
+def test_a_lock_that_is_a_link_or_another_file_is_refused_and_its_target_kept(tmp_path: Path):
+    run, victim = tmp_path / "run", tmp_path / "victim"
+    run.mkdir()
+    victim.write_text("precious")
+    for place in (Path.symlink_to, Path.hardlink_to):
+        place(run / ".lock", victim)
+        with pytest.raises(UserError, match=r"\.lock: (a symbolic link|not a lock file)"):
+            with RunFolder(run).locked():
+                pass
+        assert not RunFolder(run).is_locked()
+        (run / ".lock").unlink()
+        assert victim.read_text() == "precious"
+
+
+def test_a_lock_that_is_a_pipe_is_refused_without_waiting(tmp_path: Path):
+    os.mkfifo(tmp_path / ".lock")
+    with pytest.raises(UserError, match="not a lock file"):
+        with RunFolder(tmp_path).locked():
+            pass
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "checkpoints", "tokenizer", "tau", "config.json"])
+def test_a_link_in_a_run_folder_is_refused_before_anything_is_written(tmp_path: Path, name: str):
+    run, outside = tmp_path / "run", tmp_path / "outside"
+    run.mkdir()
+    outside.mkdir()
+    (run / name).symlink_to(outside)
+    with pytest.raises(UserError, match=f"{name}: a symbolic link"):
+        with RunFolder(run).locked():
+            pass
+    assert list(outside.iterdir()) == []
+    os.rename(run, tmp_path / "real")
+    (tmp_path / "real" / name).unlink()
+    run.symlink_to(tmp_path / "real")
+    with RunFolder(run).locked():  # the folder as a whole may be a link
+        pass

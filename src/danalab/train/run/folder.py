@@ -7,13 +7,15 @@ import errno
 import logging
 import os
 import socket
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from danalab.errors import UserError
-from danalab.files import read_json, write_json
+from danalab.files import read_json, validated, write_json
 from danalab.train.checkpoint.store import CheckpointStore
+from danalab.train.run.schemas import Summary
 
 try:
     import fcntl
@@ -21,6 +23,8 @@ except ImportError:  # not on this operating system
     fcntl = None
 
 log = logging.getLogger(__name__)
+
+_NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # nor a pipe that blocks
 
 
 class RunFolder:
@@ -71,9 +75,22 @@ class RunFolder:
             )
         return found
 
-    def read_summary(self) -> dict[str, Any] | None:
-        """The content of summary.json, or None while there is none."""
-        return read_json(self.summary_file) if self.summary_file.is_file() else None
+    def read_summary(self, *, tolerant: bool = False) -> dict[str, Any] | None:
+        """The content of summary.json, or None while there is none.
+
+        Args: tolerant: None, with a warning, also where it is damaged.
+        Raises:
+            UserError: it is damaged.
+        """
+        if not self.summary_file.is_file():
+            return None
+        try:
+            return validated(Summary, read_json(self.summary_file), self.summary_file)
+        except UserError as error:
+            if not tolerant:
+                raise
+            log.warning("%s; the run continues without it", error)
+            return None
 
     def write_config(self, config: dict[str, Any]) -> None:
         """Write config.json."""
@@ -88,14 +105,24 @@ class RunFolder:
         """Hold the lock of the folder. The operating system releases it however the process ends.
 
         Raises:
-            UserError: another process has it (named), or the folder cannot be written.
+            UserError: another process has it (named), the folder cannot be written, or it has links to other places.
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
+            for entry in sorted(self.path.iterdir()):
+                if entry.is_symlink():
+                    raise UserError(
+                        f"{entry}: a symbolic link; a run writes into its own folder only. Move the files there, or "
+                        "make the whole run folder a link"
+                    )
+            descriptor = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT | _NO_LINK, 0o666)
         except OSError as error:
             raise UserError(f"{self.path}: the run folder cannot be written: {error.strerror}") from error
         try:
+            # Also of a hard link: what is not a lock is not overwritten.
+            content = os.pread(descriptor, 200, 0) if stat.S_ISREG(os.fstat(descriptor).st_mode) else b"?"
+            if content and not content.startswith(b"process "):
+                raise UserError(f"{self.path / '.lock'}: not a lock file of danalab; move it away")
             _take(descriptor, self.path)
             yield
         finally:
@@ -106,7 +133,10 @@ class RunFolder:
         file = self.path / ".lock"
         if fcntl is None or not file.is_file():
             return False
-        descriptor = os.open(file, os.O_RDWR)
+        try:
+            descriptor = os.open(file, os.O_RDONLY | _NO_LINK)
+        except OSError:
+            return False
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,11 +15,13 @@ from danalab.scaling.hardware import peak_flops
 from danalab.train.callbacks.base import Callback
 from danalab.train.parallel.world import World
 from danalab.train.run.folder import RunFolder
-from danalab.train.run.metrics import MetricsFile, is_json_finite
+from danalab.train.run.metrics import MetricsFile, is_json_finite, read_sound_rows
 from danalab.train.run.stopwatch import Stopwatch
 from danalab.train.stage import Consumption
 from danalab.train.step.gradients import StepResult
 from danalab.train.system.memory import peak_memory_gib
+
+log = logging.getLogger(__name__)
 
 
 class Logbook:
@@ -47,15 +51,30 @@ class Logbook:
         self._iterations, self._params = iterations, params
         self._peak_flops = _peak_flops(peak_tflops, device)
         self._metrics: MetricsFile | None = None
+        self._rows: int | None = None
+        self._gaps: list[dict[str, int]] = []
         self.latest: dict[str, Any] = {}
         """Last known losses, for the summary."""
         self.pending: dict[str, Any] | None = None
         """The row that is not written yet. Where a stop interrupts its evaluation, the next job completes it."""
 
     def open(self, step: int) -> None:
-        """Append after `step`; later rows are removed, and the row of `step` itself where it is pending."""
-        if self._world.is_main:
-            self._metrics = MetricsFile(self.metrics_file, step - bool(self.pending))
+        """Append after `step`; later rows are removed, and the row of `step` itself where it is pending.
+
+        Rows that the checkpoint counted and the file lacks are reported and recorded as a gap.
+        """
+        if not self._world.is_main:
+            return
+        self._metrics = MetricsFile(self.metrics_file, step - bool(self.pending))
+        missing = max(self._metrics.broken, (self._rows or 0) - self._metrics.rows)
+        if missing > 0:
+            steps = [0, *(row["step"] for row in read_sound_rows(self.metrics_file)[0]), step]
+            after, before = max(itertools.pairwise(steps), key=lambda pair: pair[1] - pair[0])
+            self._gaps.append({"rows": missing, "after_step": after, "before_step": before})
+            log.warning(
+                "%s: %d rows are missing or damaged, probably between steps %d and %d; the run continues and "
+                "summary.json records the gap", self.metrics_file, missing, after, before,
+            )  # fmt: skip
 
     def sync(self) -> None:
         """Make the rows so far durable.
@@ -141,6 +160,7 @@ class Logbook:
             "tokens_per_second": tokens / seconds if seconds else None,
             "memory_gib": peak_memory_gib(self._device),
             "skipped": skipped,
+            **({"metrics_gaps": self._gaps} if self._gaps else {}),
         }
         for callback in self._callbacks:
             callback.on_end(summary)
@@ -150,11 +170,18 @@ class Logbook:
     def state_dict(self) -> dict[str, Any]:
         """Plain values to be checkpointed."""
         # A copy: another thread writes it while training changes `latest`.
-        return {"seconds": self.time.seconds, "pending_row": self.pending, "latest": dict(self.latest)}
+        return {
+            "seconds": self.time.seconds,
+            "pending_row": self.pending,
+            "latest": dict(self.latest),
+            "rows": None if self._metrics is None else self._metrics.rows,
+            "metrics_gaps": list(self._gaps),
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore `state_dict`; other keys are ignored."""
         self.time.seconds, self.pending, self.latest = state["seconds"], state["pending_row"], state["latest"]
+        self._rows, self._gaps = state.get("rows"), state.get("metrics_gaps", [])  # not in version 0.1
 
 
 def _peak_flops(stated: float | None, device: torch.device) -> float | None:

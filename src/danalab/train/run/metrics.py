@@ -11,8 +11,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
+
 from danalab.errors import UserError
 from danalab.files import write_atomically
+from danalab.train.run.schemas import Row
 
 log = logging.getLogger(__name__)
 
@@ -26,8 +29,10 @@ class MetricsFile:
     def __init__(self, path: str | os.PathLike[str], last_step: int):
         """Open for appending; removes the rows past `last_step`, the step that training resumes from."""
         self.path = Path(path)
-        truncate(self.path, last_step)
-        self._file = open(self.path, "ab", buffering=0)  # noqa: SIM115 - closed by `close`
+        self.rows, self.broken = truncate(self.path, last_step)
+        """Rows in the file; lines that were removed because they are no rows."""
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
+        self._file = open(os.open(self.path, flags, 0o666), "ab", buffering=0)  # noqa: SIM115 - closed by `close`
         self._waiting = b""
         self._is_refused = False
         self._lock = threading.Lock()
@@ -38,6 +43,7 @@ class MetricsFile:
         line = json.dumps({key: value for key, value in row.items() if is_json_finite(value)}) + "\n"
         with self._lock:
             self._waiting += line.encode()
+            self.rows += 1
             try:
                 self._empty()
             except OSError as error:
@@ -100,23 +106,37 @@ def read_rows(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
         UserError: a malformed line elsewhere; names it.
     """
     path = Path(path)
-    if not path.is_file():
-        return []
-    rows = []
-    lines = path.read_bytes().split(b"\n")
+    rows, broken = _read_lines(path)
+    for number, reason in broken:
+        if number is not None:
+            raise UserError(f"{path}:{number}: not a row of metrics: {reason}")
+    return rows
+
+
+def read_sound_rows(path: Path) -> tuple[list[dict[str, Any]], int]:
+    """(the valid rows, the number of broken lines); a last line that a kill cut short does not count."""
+    rows, broken = _read_lines(path)
+    return rows, sum(number is not None for number, _ in broken)
+
+
+def _read_lines(path: Path) -> tuple[list[dict[str, Any]], list[tuple[int | None, str]]]:
+    """(rows, (line number, reason) of each broken line); None: a line at the end without its end."""
+    rows, broken = [], []
+    lines = path.read_bytes().split(b"\n") if path.is_file() else []
+    adapter = TypeAdapter(Row)
     for number, line in enumerate(lines, start=1):
         if not line:
             continue
         try:
             row = json.loads(line)
-            if not isinstance(row, dict) or not isinstance(row.get("step"), int):
-                raise ValueError("not an object with a step")
-        except ValueError as error:
-            if number == len(lines):
-                continue
-            raise UserError(f"{path}:{number}: not a row of metrics: {error}") from error
-        rows.append(row)
-    return rows
+            adapter.validate_python(row)
+            rows.append(row)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            broken.append((number, f"{'.'.join(map(str, first['loc'])) or 'row'}: {first['msg']}"))
+        except (ValueError, RecursionError) as error:
+            broken.append((None if number == len(lines) else number, str(error)))
+    return rows, broken
 
 
 def last_rows(path: Path, tail: int = 1 << 14) -> list[dict[str, Any]]:
@@ -137,12 +157,12 @@ def last_rows(path: Path, tail: int = 1 << 14) -> list[dict[str, Any]]:
     return rows
 
 
-def truncate(path: Path, last_step: int) -> int:
-    """Remove the rows past `last_step` and a broken last line; returns the number of removed rows."""
-    if not path.is_file():
-        return 0
-    rows = read_rows(path)
+def truncate(path: Path, last_step: int) -> tuple[int, int]:
+    """Remove the rows past `last_step` and broken lines; returns the numbers of remaining rows and of broken lines."""
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        raise UserError(f"{path}: not a regular file; move it away")
+    rows, broken = read_sound_rows(path)
     kept = [row for row in rows if row["step"] <= last_step]
-    if len(kept) < len(rows) or path.read_bytes()[-1:] not in (b"", b"\n"):
+    if path.is_file() and (broken or len(kept) < len(rows) or path.read_bytes()[-1:] not in (b"", b"\n")):
         write_atomically(path, "".join(json.dumps(row) + "\n" for row in kept))
-    return len(rows) - len(kept)
+    return len(kept), broken

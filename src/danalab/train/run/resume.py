@@ -5,20 +5,22 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from danalab.errors import UserError
-from danalab.files import read_json, write_atomically
+from danalab.files import read_json, validated, write_atomically
 from danalab.train.checkpoint import tensors
 from danalab.train.checkpoint.store import COMMIT, META, CheckpointStore, DamagedCheckpointError, PassedOver, verify
 from danalab.train.config.run_spec import RunSpec
 from danalab.train.parallel.world import World
 from danalab.train.run.folder import RunFolder
-from danalab.train.run.metrics import read_rows
+from danalab.train.run.metrics import read_sound_rows
 from danalab.train.run.record import require_same_run
+from danalab.train.run.schemas import Meta
 from danalab.train.system.rng import random_state
 
 if TYPE_CHECKING:
@@ -65,10 +67,12 @@ class ResumePoint:
             try:
                 if place and world.is_main:
                     verify(path)
-                meta = read_json(path / META)
+                meta = read_meta(path)
                 weights_only |= bool(meta.get("imported"))  # an imported model has no optimizer state
                 optimizer = None if weights_only else trainer.driver.optimizer
                 tensors.read(path, trainer.model, optimizer, meta.get("optimizer"), keep_settings=not self.own)
+                if not weights_only:
+                    _restore(trainer, meta, path, world)
             except UserError as error:
                 reason = str(error)
             found = [text for text in world.gather(reason) if text is not None]
@@ -79,8 +83,6 @@ class ResumePoint:
                 if self.own and meta.get("step") is not None:
                     trainer.saver.store.damaged.add(meta["step"])
                 continue
-            if not weights_only:
-                trainer.restore({**meta, "random": random_state_of(meta, world)})
             state = None if weights_only else meta.get("sharing")
             trainer.step = trainer.strategy.restore(path, state, trainer.step, own=self.own)
             if self.own:
@@ -91,6 +93,23 @@ class ResumePoint:
                     copy_rows(self.history, trainer.logbook.metrics_file, trainer.step)
             return
         raise UserError("; ".join(reasons))
+
+
+def read_meta(path: Path) -> dict[str, Any]:
+    """meta.json of a checkpoint.
+
+    Raises:
+        UserError: absent or malformed.
+    """
+    return validated(Meta, read_json(path / META), path / META)
+
+
+def _restore(trainer: Trainer, meta: dict[str, Any], path: Path, world: World) -> None:
+    try:
+        trainer.restore({**meta, "random": random_state_of(meta, world)})
+    except (KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
+        what = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        raise DamagedCheckpointError(f"{path / META}: not the state of a run: {what}") from error
 
 
 def random_state_of(meta: dict[str, Any], world: World) -> dict[str, Any]:
@@ -131,7 +150,7 @@ def choose_resume_point(spec: RunSpec, dataset: Dataset, folder: RunFolder) -> t
 def _with_model_of(point: ResumePoint, spec: RunSpec) -> RunSpec:
     """The run with the settings without a flag of the model that is loaded."""
     if point.export is None:
-        place, theirs = point.checkpoints[0], read_json(point.checkpoints[0] / META).get("model") or {}
+        place, theirs = point.checkpoints[0], read_meta(point.checkpoints[0]).get("model") or {}
     else:
         from danalab.train.run.exchange import read_model
 
@@ -174,7 +193,7 @@ def _choose(spec: RunSpec, dataset: Dataset, folder: RunFolder) -> tuple[RunSpec
         return spec, point
     if committed:
         point = _newest(folder.store, own=True)
-        summary = folder.read_summary()
+        summary = folder.read_summary(tolerant=True)
         point.finished = point.step >= spec.iterations and (summary or {}).get("status") == "finished"
         return spec, point
     if named is not None:
@@ -192,7 +211,7 @@ def _has_begun_from(wanted: Path, folder: RunFolder) -> bool:
         return False
     if wanted.parent.resolve() != folder.store.folder.resolve():
         return True
-    if not folder.config_file.is_file() or (folder.read_summary() or {}).get("status") == "finished":
+    if not folder.config_file.is_file() or (folder.read_summary(tolerant=True) or {}).get("status") == "finished":
         return False
     before = folder.read_config()["config"].get("resume_from")
     return before is not None and _step_folder(Path(before)) == wanted
@@ -266,14 +285,11 @@ def _load_export(path: Path, trainer: Trainer) -> None:
 
 def copy_rows(source: Path, target: Path, last_step: int) -> None:
     """Copy the rows of a file of metrics up to `last_step`."""
-    rows = read_rows(source)
-    lines = source.read_text(encoding="utf-8").splitlines()
-    kept = [line for line, row in zip(lines, rows, strict=False) if row["step"] <= last_step]
-    write_atomically(target, "".join(line + "\n" for line in kept))
+    rows, broken = read_sound_rows(source)
+    if broken:
+        log.warning("%s: %d damaged rows are left out", source, broken)
+    write_atomically(target, "".join(json.dumps(row) + "\n" for row in rows if row["step"] <= last_step))
 
 
 def _step_of(path: Path) -> int:
-    step = read_json(path / META).get("step")
-    if not isinstance(step, int):
-        raise DamagedCheckpointError(f"{path}: {META} has no step")
-    return step
+    return read_meta(path)["step"]
