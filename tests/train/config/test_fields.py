@@ -42,6 +42,7 @@ def test_text_and_whole_floats_become_numbers():
         ({"d_model": 10**400}, "must be below 2\\^64"),
         ({"lr": 0.0}, "--lr 0.0: must be more than 0"),
         ({"lr": float("nan")}, "--lr nan: must be finite"),
+        ({"lr": "inf"}, "--lr inf: must be finite"),
         ({"dtype": "int8"}, "--dtype int8: must be 'float32', 'bfloat16' or 'float16'"),
         ({"run_dir": "a\0b"}, "must not contain a null character"),
         ({"keep_steps": ("x",)}, "--keep-steps x: STEP or STEP=NAME"),

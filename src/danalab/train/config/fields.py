@@ -5,6 +5,7 @@ A section is a frozen data class. Its annotations hold types and ranges, the doc
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import re
@@ -196,8 +197,9 @@ _EXPECTATIONS = {
 def _expectation(details: Mapping[str, Any]) -> str:
     """What was expected, from an error of pydantic."""
     template = _EXPECTATIONS.get(details["type"])
-    if isinstance(details["input"], float) and not math.isfinite(details["input"]):
-        return "must be finite"
+    with contextlib.suppress(TypeError, ValueError):  # not a number
+        if not math.isfinite(float(details["input"])):
+            return "must be finite"
     if template is None:
         return str(details["msg"]).replace("Input should be", "must be")
     return template.format(**details.get("ctx", {}))
