@@ -394,6 +394,14 @@ def test_going_back_is_refused_and_so_is_another_period(words, tmp_path):
         run_training(settings(words, tmp_path / "run", diloco_steps=6))
 
 
+@pytest.mark.parametrize("content", ['["../../elsewhere"]', '{"0": 1}', "[true]", "[-1]"])
+def test_a_decision_that_names_anything_but_workers_is_refused(tmp_path, content):
+    (tmp_path / "round-00000005").mkdir()
+    (tmp_path / "round-00000005" / "present.json").write_text(content)
+    with pytest.raises(UserError, match=r"present.json: not a list of workers"):
+        Exchange(tmp_path, 0, 2, 1.0).meet(5, bool)
+
+
 def test_the_old_name_of_enoki_is_taken_with_a_notice(words, tmp_path):
     config = settings(words, tmp_path / "run", arch="diloco", distributed_backend="single")
     resolved = resolve(config, open_dataset(words))
