@@ -84,16 +84,16 @@ def test_the_page_is_what_the_measurements_say(table):
 
 def test_what_cannot_be_exact_is_refused_in_a_line_that_says_where_it_can():
     with pytest.raises(UserError, match=r"'prodigy' cannot be used with zero .*use single or ddp or fsdp") as caught:
-        require_supported("prodigy", "zero")
+        require_supported(optimizer_spec("prodigy"), "zero")
     assert "\n" not in str(caught.value)
     for name in list_optimizers():
-        require_supported(name, "single")
-        require_supported(name, "ddp")
+        require_supported(optimizer_spec(name), "single")
+        require_supported(optimizer_spec(name), "ddp")
 
 
 def test_unknown_modes_are_answered_with_the_nearest():
     with pytest.raises(UserError, match="did you mean 'fsdp'"):
-        require_supported("adana", "fdsp")
+        require_supported(optimizer_spec("adana"), "fdsp")
 
 
 def save_in(rank: int, ranks: int, mode: str, names: list[str], folder: Path) -> None:

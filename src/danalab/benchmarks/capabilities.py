@@ -47,7 +47,7 @@ TAIL = """
 - **local shards, sums over ranks**: a statistic over all parameters is a sum, which is reduced over ranks.
 
 `zero` is `DistributedMuonAdamW`: parameters are replicated, each rank owns slices or whole parameters. A sharded run
-with an optimizer that cannot be exact is refused by `danalab.optim.distributed.require_supported(name, mode)`.
+with an optimizer that cannot be exact is refused by `danalab.optim.distributed.require_supported(spec, mode)`.
 
 Checkpoints hold DTensors for sharded state and are read by any number of ranks, in any mode. `state_dict()` is
 collective if state is owned (call it on all ranks). It is complete before the first step; the key `unstepped` of each

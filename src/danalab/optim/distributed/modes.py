@@ -34,19 +34,15 @@ def why_not(spec: OptimizerSpec, mode: str) -> str | None:
     return None
 
 
-def require_supported(optimizer: OptimizerSpec | str, mode: str) -> None:
+def require_supported(optimizer: OptimizerSpec, mode: str) -> None:
     """Check, before a run starts, that an optimizer is exact in a parallel mode.
 
     Args:
-        optimizer: its entry in the registry, or its name.
+        optimizer: its entry in the registry (`optimizer_spec(name)`).
         mode: see `MODES`.
     Raises:
-        UserError: it is not, with the reason and the supported modes; or an unknown optimizer or mode.
+        UserError: it is not, with the reason and the supported modes; or an unknown mode.
     """
-    if isinstance(optimizer, str):
-        from danalab.optim.registry import optimizer_spec
-
-        optimizer = optimizer_spec(optimizer)
     reason = why_not(optimizer, mode)
     if reason is not None:
         able = [other for other in MODES if why_not(optimizer, other) is None]

@@ -109,9 +109,10 @@ def check_parallel(resolved: RunSpec, layout: Layout, ranks: int) -> None:
     if layout.backend == "diloco":
         _check_worker(resolved.plan.opt)
         return
+    from danalab.optim import optimizer_spec
     from danalab.optim.distributed.modes import require_supported
 
-    require_supported(resolved.plan.opt, layout.mode)
+    require_supported(optimizer_spec(resolved.plan.opt), layout.mode)
     if layout.expert_parallel:
         from danalab.models.parallel.experts import check_expert_parallel
 
