@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -76,3 +80,47 @@ def test_fetching_gpt2_from_a_folder_without_it_is_refused(tmp_path, capsys):
 
     with pytest.raises(UserError, match=r"no vocab\.bpe"):
         fetch_gpt2(FetchFlags(from_=tmp_path))
+
+
+def test_fetching_gpt2_without_a_folder_downloads_it(tmp_path, capsys, monkeypatch):
+    from danalab.data.tokenizers import gpt2
+
+    tables = {"vocab.bpe": b"merges", "encoder.json": b"{}"}
+
+    def download() -> None:
+        for name, content in tables.items():
+            (tmp_path / gpt2.cached_name(name)).write_bytes(content)
+
+    monkeypatch.setattr(gpt2, "TABLES", {k: hashlib.sha256(v).hexdigest() for k, v in tables.items()})
+    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(gpt2.Gpt2Tokenizer, "from_cache", download)
+    assert _json(capsys, "tokenizer", "fetch-gpt2") == {"cache": str(tmp_path)}
+
+
+@pytest.mark.parametrize("size", ["inf", "0.0001"])
+def test_the_text_to_learn_from_may_be_unlimited(corpus, tmp_path, capsys, size):
+    made = ["tokenizer", "train", "--vocab-size", "266", "--input", str(corpus), "--out", str(tmp_path / "tok")]
+    assert _json(capsys, *made, "--max-mb", size)["name"] == "bpe-266"
+
+
+def test_names_that_are_no_text_are_printed(corpus, tmp_path):
+    out = os.fsencode(tmp_path) + b"/\xff"
+    command = [
+        sys.executable,
+        "-m",
+        "danalab",
+        "data",
+        "prepare",
+        "text",
+        "--tokenizer",
+        "bytes",
+        "--input",
+        str(corpus),
+    ]
+    done = subprocess.run(
+        [*command, "--out", out],
+        capture_output=True,
+        env={**os.environ, "PYTHONIOENCODING": "utf-8:strict"},
+        check=True,
+    )
+    assert done.stdout.strip().endswith(b"/\\udcff")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -100,7 +101,7 @@ def parse_mixture(text: str) -> list[tuple[str, float]] | None:
     """
     if Path(text).suffix in (".yaml", ".yml"):
         return _checked(_from_yaml(text), text)
-    if "," not in text or Path(text).exists():
+    if "," not in text or os.path.exists(text):
         return None
     pairs: list[tuple[str, float]] = []
     for part in text.split(","):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -66,7 +67,7 @@ def layouts() -> tuple[Layout, ...]:
 
 def layout_of(folder: Path) -> Layout | None:
     """The layout of the data set in `folder`; None when there is none."""
-    if not folder.is_dir():
+    if not os.path.isdir(folder):  # unlike `Path.is_dir`, False for names that are too long
         return None
     return next((layout for layout in layouts() if layout.matches(folder)), None)
 
@@ -79,7 +80,7 @@ def require_layout(folder: Path) -> Layout:
     """
     layout = layout_of(folder)
     if layout is None:
-        if not folder.is_dir():
+        if not os.path.isdir(folder):
             raise UserError(f"{folder}: no such folder; make a data set with danalab data prepare")
         raise UserError(f"{folder}: no data set in it (no {manifests.NAME}, no train.bin, no arrays): see docs/data.md")
     return layout
@@ -129,7 +130,7 @@ def find_dataset(
             return folder
     name = str(data)
     if name not in SOURCES:
-        if Path(data).is_dir():
+        if os.path.isdir(data):
             raise UserError(f"{data}: no data set in this folder (no {manifests.NAME}, no train.bin, no arrays)")
         known = SOURCES.names()
         raise UserError(
@@ -138,7 +139,7 @@ def find_dataset(
         )
     source = SOURCES.get(name)
     wanted = str(tokenizer or source.default_tokenizer)
-    is_path = Path(wanted).exists()
+    is_path = os.path.exists(wanted)
     folder = dataset_folder(source.name, wanted, load_tokenizer(wanted) if is_path else None, root)
     if (folder / manifests.NAME).is_file():
         return folder
@@ -160,7 +161,7 @@ def _check_tokenizer(folder: Path, tokenizer: str | Path | None) -> None:
         return
     made = Manifest.read(folder).tokenizer
     if str(tokenizer) != made.name and not (
-        Path(tokenizer).exists() and load_tokenizer(tokenizer).fingerprint == made.fingerprint
+        os.path.exists(tokenizer) and load_tokenizer(tokenizer).fingerprint == made.fingerprint
     ):
         raise UserError(f"{folder}: written with the tokenizer {made.name}, not {tokenizer}; leave --tokenizer out")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -41,7 +42,7 @@ def validate(
         UserError: the path does not exist.
     """
     path = Path(path)
-    if not path.exists():
+    if not os.path.exists(path):
         raise UserError(f"{path}: no such file or folder")
     for name, value in (("--vocab-size", vocab_size), ("--seq-len", seq_len)):
         if value is not None and value < 1:
