@@ -13,11 +13,14 @@ def run(flags: Flags) -> int:
     import json
     import sys
 
-    from danalab.train.callbacks.console import log_to_stderr
-    from danalab.train.job import run_training
+    from danalab.train.system.signals import StopRequest
 
-    log_to_stderr()
-    outcome = run_training(flags)
+    with StopRequest() as stop:  # before the imports below, which take seconds
+        from danalab.train.callbacks.console import log_to_stderr
+        from danalab.train.job import run_training
+
+        log_to_stderr()
+        outcome = run_training(flags, stop)
     if not outcome.is_main:
         return outcome.exit_code
     if flags.json:

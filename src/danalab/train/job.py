@@ -64,23 +64,25 @@ def train(config: TrainConfig) -> Path:
     return outcome.folder
 
 
-def run_training(config: TrainConfig) -> Outcome:
+def run_training(config: TrainConfig, stop: StopRequest | None = None) -> Outcome:
     """Train as the command line does; returns however training ends.
 
     With `config.nproc` it starts that many processes and waits for them. Under torchrun or srun it is one of many
     processes, which all return the same; the summary is complete on rank 0.
 
+    Args: stop: of the caller, where it listens for signals already.
     Raises:
         UserError: bad settings, data or checkpoints.
         LostRankError: a rank died or stopped answering.
     """
+    stop = StopRequest() if stop is None else stop
     if config.nproc is not None and find_place(os.environ) is None:
-        return _launch(config)
+        return _launch(config, stop)
     layout = layout_of(config, os.environ)
     with (
         joined(layout, device_type(config.device)) as world,
         report_lost_ranks(world),
-        StopRequest() as stop,
+        stop,
         contextlib.ExitStack() as keep,
     ):
         if not world.is_console_rank:
@@ -93,18 +95,23 @@ def run_training(config: TrainConfig) -> Outcome:
             if world.is_main:
                 log.info("%s: already finished at step %d; --extend-to continues it", folder.path, source.step)
             return Outcome(folder.path, "finished", 0, folder.read_summary(tolerant=True) or {}, world.is_console_rank)
+        if stop.agreed(world.agree):  # the next job starts from the same place
+            summary = {"status": "interrupted", "step": source.step if source else 0, "iterations": spec.iterations}
+            return Outcome(folder.path, "interrupted", stop.exit_code, summary, world.is_console_rank)
         return _run(spec, dataset, folder, source, world, stop)
 
 
-def _launch(config: TrainConfig) -> Outcome:
+def _launch(config: TrainConfig, stop: StopRequest) -> Outcome:
     """Check the configuration once for all processes; then start them."""
     assert config.nproc is not None
     layout = layout_of(config, {})
     shape = layout.shape(config.nproc)
     spec = resolve(config, _open(config), data_parallel_size(shape), device_type(config.device))
     check_parallel(spec, layout, config.nproc)
-    end = launch(config, config.nproc, device_type(config.device))
     folder = RunFolder(spec.run_dir)
+    if stop:
+        return Outcome(folder.path, "interrupted", stop.exit_code, {"status": "interrupted"})
+    end = launch(config, config.nproc, device_type(config.device))
     status = {0: "finished", NONFINITE_EXIT_CODE: "nonfinite"}.get(end, "interrupted")
     summary = folder.read_summary() or {}
     return Outcome(folder.path, summary.get("status", status), end, summary)
