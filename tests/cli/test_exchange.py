@@ -208,7 +208,7 @@ def test_what_cannot_be_exchanged_is_said_in_one_line(capsys, tmp_path, runs):
     out = str(tmp_path / "out")
     assert "n_kv_heads = 4 only" in refuses("export", str(runs / "grouped-gpt"), "--out", out)
     assert "exists; give the name" in refuses("export", str(runs / "gpt"), "--out", str(runs))
-    assert "known are float32" in refuses("export", str(runs / "gpt"), "--out", out, "--dtype", "int8")
+    assert "must be 'float32'" in refuses("export", str(runs / "gpt"), "--out", out, "--dtype", "int8")
     assert "no config.json" in refuses("import", str(tmp_path), "--out", out)
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad" / "config.json").write_text('{"model_type": "bloom"}')

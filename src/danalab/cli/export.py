@@ -7,6 +7,7 @@ from pathlib import Path
 
 from danalab.cli._shared.options import Positional
 from danalab.cli._shared.run_argument import required_run
+from danalab.train.config.fields import Dtype
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,7 +20,7 @@ class Flags:
     """New folder for config.json, model.safetensors, the tokenizer and the model card."""
     step: int | None = None
     """Checkpoint [steps]; default the newest that verifies."""
-    dtype: str = "float32"
+    dtype: Dtype = "float32"
     """Number format of the weights: float32, bfloat16 or float16 (also fp32, bf16, fp16)."""
     json: bool = False
     """Print one JSON object on standard output."""

@@ -27,8 +27,11 @@ def test_a_section_stands_alone():
 
 
 def test_text_and_whole_floats_become_numbers():
-    config = TrainConfig(iterations="1e3", lr="1e-3", heads=4.0, compile="false", mlp_only_layers=["1"], data=Path("x"))  # type: ignore[arg-type]
+    config = TrainConfig(
+        dtype="bf16", iterations="1e3", lr="1e-3", heads=4.0, compile="false", mlp_only_layers=["1"], data=Path("x")
+    )  # type: ignore[arg-type]
     assert (config.iterations, config.lr, config.heads, config.compile) == (1000, 1e-3, 4, False)
+    assert config.dtype == "bfloat16"
     assert (config.mlp_only_layers, config.data) == ((1,), "x")
 
 
@@ -43,6 +46,7 @@ def test_text_and_whole_floats_become_numbers():
         ({"lr": 0.0}, "--lr 0.0: must be more than 0"),
         ({"lr": float("nan")}, "--lr nan: must be finite"),
         ({"lr": "inf"}, "--lr inf: must be finite"),
+        ({"nproc": 1_000_000}, "--nproc 1000000: must be at most 1024"),
         ({"dtype": "int8"}, "--dtype int8: must be 'float32', 'bfloat16' or 'float16'"),
         ({"run_dir": "a\0b"}, "must not contain a null character"),
         ({"keep_steps": ("x",)}, "--keep-steps x: STEP or STEP=NAME"),

@@ -63,17 +63,19 @@ class RunFolder:
         """The content of config.json.
 
         Raises:
-            UserError: this is not a run folder.
+            UserError: this is not a run folder, or the file is malformed.
         """
         if not self.config_file.is_file():
             raise UserError(f"{self.path}: not a run folder (no config.json)")
         found = read_json(self.config_file)
-        if "model_type" in found and "config" not in found:
+        if isinstance(found, dict) and "model_type" in found and "config" not in found:
             raise UserError(
                 f"{self.path}: not a run folder but a model in Hugging Face format; danalab generate --from reads it, "
                 "and danalab import makes a run of it"
             )
-        return found
+        from danalab.train.config.record_schema import check_record
+
+        return check_record(found, str(self.config_file))
 
     def read_summary(self, *, tolerant: bool = False) -> dict[str, Any] | None:
         """The content of summary.json, or None while there is none.

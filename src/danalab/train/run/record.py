@@ -57,8 +57,7 @@ def require_same_run(spec: RunSpec, dataset: Dataset, folder: RunFolder) -> RunS
         log.info("--dtype %s, as the run began; the default here is %s", dtype, spec.dtype)
         spec = replace(spec, dtype=dtype)
     ours = spec.as_dict()["config"]
-    # A setting that is newer than the run had its default effect.
-    theirs = TrainConfig().as_dict() | saved["config"] | {"dtype": dtype}
+    theirs = saved["config"] | {"dtype": dtype}
     differing = [
         f"{flag(name)} {_show(value)} here, {_show(theirs[name])} there"
         for name, value in ours.items()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from danalab.train.config.fields import Natural, Positive, Section, setting
+from danalab.train.config.fields import Dtype, Natural, Positive, Section, setting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,7 +16,7 @@ class ExecutionSettings(Section):
 
     device: str | None = setting(None, kind="execution")
     """cpu, cuda or cuda:N; default cuda where there is one."""
-    dtype: Literal["float32", "bfloat16", "float16"] | None = setting(None, aliases=("no-amp=float32",))
+    dtype: Dtype | None = setting(None, aliases=("no-amp=float32",))
     """Number format of matrix products (parameters are float32); default bfloat16 on GPUs, float32 on CPU; float16: for
     older GPUs."""
     compile: bool | None = setting(None, kind="execution")

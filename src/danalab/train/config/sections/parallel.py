@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
-from annotated_types import Ge, Lt
+from annotated_types import Ge, Le, Lt
 
 from danalab.errors import UserError
 from danalab.train.config.fields import Count, Positive, Section, flag, setting
@@ -17,7 +17,7 @@ class ParallelSettings(Section):
 
     title: ClassVar[str] = "parallel"
 
-    nproc: Count | None = setting(None, kind="execution", main=True)
+    nproc: Annotated[int, Ge(1), Le(1024)] | None = setting(None, kind="execution", main=True)
     """Processes on this machine, one for each GPU; leave it out under torchrun and srun, whose ranks join the run."""
     distributed_backend: Literal["single", "ddp", "nccl", "zero", "fsdp", "diloco"] | None = setting(
         None, kind="execution"
