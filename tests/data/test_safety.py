@@ -161,3 +161,16 @@ def test_a_saved_tokenizer_replaces_links(tmp_path):
     train_bpe(["some text"] * 3, 266).save(tmp_path / "out")
     assert outside.read_text() == "precious"
     assert load_tokenizer(tmp_path / "out").n_tokens == 266
+
+
+@pytest.mark.timeout(60)
+def test_a_named_pipe_in_a_local_copy_of_the_hub_does_not_block(tmp_path):
+    (tmp_path / "sample" / "10BT").mkdir(parents=True)
+    os.mkfifo(tmp_path / "sample" / "10BT" / "0.parquet")
+    _refused(lambda: prepare("fineweb-10bt", "bytes", tmp_path / "out", inputs=[tmp_path], progress=False))
+
+
+def test_sizes_beyond_any_machine_are_refused(corpus, tmp_path):
+    _refused(lambda: prepare("text", "bytes", tmp_path / "out", inputs=[corpus], workers=10**6, progress=False))
+    np.save(tmp_path / "a.npy", np.arange(6).reshape(2, 3))
+    _refused(lambda: validate(tmp_path, vocab_size=10**12))

@@ -91,8 +91,6 @@ def download(flags: DownloadFlags) -> None:
     if flags.dry_run:
         _show_offer(flags.name, (), flags.json)
         return
-    if flags.workers < 1:
-        raise UserError(f"--workers {flags.workers}: at least 1 is needed")
     from danalab.data.preparation.download import download as fetch
 
     folder = fetch(flags.name, flags.local_dir, flags.workers)

@@ -52,7 +52,7 @@ class IdCounts:
         """Mean id; 0 without ids."""
         total = int(self.counts.sum())
         # Python's integers: counts x ids may exceed 2^63
-        return sum(int(c) * i for i, c in enumerate(self.counts.tolist()) if c) / total if total else 0.0
+        return sum(int(i) * int(self.counts[i]) for i in np.flatnonzero(self.counts)) / total if total else 0.0
 
 
 class Fingerprints:

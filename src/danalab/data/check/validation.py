@@ -13,6 +13,7 @@ from danalab.data.check.statistics import IdCounts
 from danalab.data.dataset import Dataset
 from danalab.data.formats.arrays.files import READERS
 from danalab.data.formats.layouts import Finding, Layout
+from danalab.data.formats.shards import MAX_VOCAB
 from danalab.data.open import layout_of, open_dataset
 from danalab.data.tokenizers import load_tokenizer
 from danalab.errors import UserError
@@ -45,8 +46,8 @@ def validate(
     if not os.path.exists(path):
         raise UserError(f"{path}: no such file or folder")
     for name, value in (("--vocab-size", vocab_size), ("--seq-len", seq_len)):
-        if value is not None and value < 1:
-            raise UserError(f"{name} {value}: at least 1 is needed")
+        if value is not None and not 1 <= value <= MAX_VOCAB:
+            raise UserError(f"{name} {value}: must be between 1 and {MAX_VOCAB:,}")
     layout = None if path.is_file() else layout_of(path)
     result = Validation(str(path), layout.name if layout else "arrays", "", 0, vocab_size or GPT2_VOCAB)
     if path.is_file() and path.suffix not in READERS:

@@ -85,7 +85,8 @@ def _plain_name(name: str) -> str:
 
 
 Count = Annotated[int, Field(strict=True, ge=0, lt=2**62)]
-TokenId = Annotated[int, Field(strict=True, ge=0, lt=2**32)]
+MAX_VOCAB = 1 << 28
+TokenId = Annotated[int, Field(strict=True, ge=0, le=MAX_VOCAB)]
 FileName = Annotated[str, AfterValidator(_plain_name)]
 
 

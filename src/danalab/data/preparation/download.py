@@ -99,6 +99,8 @@ def download(name: str, folder: str | Path, workers: int = 8) -> Path:
         UserError: not a corpus of the hub, the hub cannot be reached, or a file has the wrong size.
         MissingExtra: `huggingface_hub` is not installed.
     """
+    if not 1 <= workers <= 64:
+        raise UserError(f"--workers {workers}: must be between 1 and 64")
     folder = Path(folder)
     source = hub_source(name).build((), ())
     commit = source.pin({})["commit"]

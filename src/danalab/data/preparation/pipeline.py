@@ -37,6 +37,7 @@ from danalab.data.tokenizers.bpe import DECOMPOSED
 from danalab.errors import UserError
 
 SHARD_TOKENS = 100_000_000
+MAX_WORKERS = 1024
 _CHUNK_CHARACTERS = 250_000  # large enough to hide the pipe's cost, small enough that all cores finish together
 _CHUNK_DOCUMENTS = 1024
 _SMALL = 60_000_000  # smaller texts are not worth starting processes [bytes]
@@ -86,8 +87,10 @@ def prepare(
         raise UserError("--val-fraction and --val-documents: give only one of them")
     first = source.val_documents if val_documents is None and val_fraction is None else val_documents
     rule = SplitRule(source.val_fraction if val_fraction is None else val_fraction, first, max_documents)
-    if shard_tokens < 1 or (workers is not None and workers < 1):
-        raise UserError("--shard-tokens and --workers: at least 1 is needed")
+    if shard_tokens < 1:
+        raise UserError(f"--shard-tokens {shard_tokens}: at least 1 is needed")
+    if workers is not None and not 1 <= workers <= MAX_WORKERS:
+        raise UserError(f"--workers {workers}: must be between 1 and {MAX_WORKERS}")
     if max_tokens is not None and max_tokens < 1:
         raise UserError(f"--max-tokens {max_tokens}: at least 1 is needed")
     tokenizer = str(tokenizer or source.default_tokenizer)

@@ -77,6 +77,8 @@ class HubFolder:
             for full, facts in listed.items():
                 path = full.removeprefix(self._root).lstrip("/")
                 if fnmatch.fnmatchcase(path, pattern):
+                    if facts["type"] == "other":
+                        raise UserError(f"{full}: not a regular file")
                     found[path] = HubFile(path, facts["size"], _digest(facts))
         if not found:
             raise UserError(f"{self.name}: no file matches {', '.join(patterns)}; has the repository changed?")
