@@ -208,6 +208,12 @@ def test_debug_shows_the_traceback():
         main(["plan", "--heads", "1", "--debug"])
 
 
+def test_of_several_ranks_the_first_names_a_bad_flag(monkeypatch, capsys):
+    monkeypatch.setenv("RANK", "1")
+    assert main(["train", "--hads", "3"]) == 2
+    assert capsys.readouterr().err == ""
+
+
 def test_an_unknown_verb_offers_the_nearest(capsys):
     assert main(["trian"]) == 2
     assert "did you mean 'train'" in capsys.readouterr().err
@@ -217,6 +223,21 @@ def test_plan_prints_one_json_object_for_programs(capsys):
     assert main(["plan", "--arch", "enoki", "--opt", "adana", "--heads", "3", "--json"]) == 0
     run = json.loads(capsys.readouterr().out)
     assert (run["steps"], run["warmup"], run["total_params"]) == (6165, 123, 20201472)
+
+
+def test_plan_of_several_devices_gives_wall_hours_device_hours_and_costs(capsys):
+    words = ["plan", "--heads", "12", "--nproc", "8", "--gpu", "a100", "--mfu", "0.5", "--dollars-per-hour", "2"]
+    assert main([*words, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["gpu_hours"].keys() == {"A100"}
+    assert told["wall_hours"]["A100"] == pytest.approx(told["gpu_hours"]["A100"] / 8)
+    assert told["dollars"]["A100"] == pytest.approx(told["gpu_hours"]["A100"] * 2)
+    assert main(words) == 0
+    out = capsys.readouterr().out
+    assert "device-hours" in out
+    assert "on 8 devices" in out
+    assert "fitted at another batch than 256" in " ".join(out.split())
+    assert main([*words, "--mfu", "0"]) == 2
 
 
 def test_plan_takes_explicit_dimensions(capsys):

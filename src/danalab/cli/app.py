@@ -107,7 +107,12 @@ def _dispatch(arguments: list[str]) -> int:
     passed_on: list[str] = []
     if getattr(module, "TAKES_REST", False) and "--" in rest:
         rest, passed_on = rest[: rest.index("--")], rest[rest.index("--") + 1 :]
-    parsed: Parsed = parse(flags_type, rest, prog=prog, description=_first_paragraph(run, module))
+    try:
+        parsed: Parsed = parse(flags_type, rest, prog=prog, description=_first_paragraph(run, module))
+    except UserError as error:
+        if os.environ.get("RANK", "0") != "0":  # all ranks of torchrun have the same flags: one of them says it
+            raise FirstRankError(str(error)) from error
+        raise
     if parsed.print_config:
         resolve = getattr(module, "resolved_config", None)
         print(parsed.as_yaml(resolve(parsed.flags) if resolve else None), end="")

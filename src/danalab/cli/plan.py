@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import dataclass, fields
-from typing import ClassVar
+from typing import Annotated, ClassVar
+
+from annotated_types import Gt, Le
 
 from danalab.scaling.plan import Plan
 from danalab.scaling.shape import GPT2_VOCAB
-from danalab.train.config.fields import Count
+from danalab.train.config.fields import Count, Positive
 from danalab.train.config.sections.batch import BatchSettings
 from danalab.train.config.sections.data import SequenceSettings
 from danalab.train.config.sections.model import ModelSettings
@@ -22,6 +24,12 @@ class Flags(OptimizerSettings, BatchSettings, SequenceSettings, ModelSettings):
 
     nproc: Count = 1
     """Data-parallel ranks."""
+    gpu: str | None = None
+    """Hours on this accelerator (h100, a100, ...); default on each that is known."""
+    mfu: Annotated[float, Gt(0), Le(1)] = 0.4
+    """Share of the accelerator's peak that training reaches."""
+    dollars_per_hour: Positive | None = None
+    """Price of a device [$ an hour]; adds the cost."""
     json: bool = False
     """Print one JSON object on standard output."""
 
@@ -30,6 +38,7 @@ def run(flags: Flags) -> None:
     """What a run would be: dimensions, parameters, tokens, steps, LR, weight decay, FLOPs; trains nothing."""
     from danalab.data.vocabulary import VocabularyInfo
     from danalab.scaling.estimates import accelerator_hours, memory_gib
+    from danalab.scaling.hardware import named
     from danalab.train.config.resolve import resolve
     from danalab.train.config.train_config import TrainConfig
 
@@ -40,9 +49,15 @@ def run(flags: Flags) -> None:
     spec = resolve(config, words, world_size=flags.nproc)
     planned, micro_batch = spec.plan, spec.config.batch_size or 1
     memory = memory_gib(planned, micro_batch)
-    hours = accelerator_hours(planned.flops)
+    hours = accelerator_hours(planned.flops, flags.mfu)
+    if flags.gpu is not None:
+        name = named(flags.gpu).name
+        hours = {name: hours[name]}
+    costs = {name: value * flags.dollars_per_hour for name, value in hours.items()} if flags.dollars_per_hour else None
     if flags.json:
-        json.dump({**planned.as_dict(), "memory_gib": memory, "gpu_hours": hours}, sys.stdout)
+        wall = {name: value / flags.nproc for name, value in hours.items()}
+        told = {**planned.as_dict(), "memory_gib": memory, "gpu_hours": hours, "wall_hours": wall, "dollars": costs}
+        json.dump(told, sys.stdout)
         print()
         return
     rows = [
@@ -50,10 +65,26 @@ def run(flags: Flags) -> None:
         *(("", note) for note in spec.notes),
         ("compute", f"{planned.flops:.4g} FLOPs ({planned.flops_per_token:,} a token)"),
         ("memory", f"{memory:.1f} GiB at micro-batch {micro_batch}, bf16 autocast, no checkpointing (estimate)"),
-        ("hours", ", ".join(f"{name} {value:.2g}" for name, value in hours.items()) + " (estimate: 40% MFU)"),
+        *_time(hours, costs, flags),
     ]
     for name, value in rows:
         print(f"{name:<13} {value}")
+
+
+def _time(hours: dict[str, float], costs: dict[str, float] | None, flags: Flags) -> list[tuple[str, str]]:
+    """Device-hours, wall hours of several devices, and costs as rows of a table."""
+    estimate = f" (estimate: {flags.mfu:.0%} MFU)"
+
+    def listed(values: dict[str, float], digits: str = ".2g") -> str:
+        return ", ".join(f"{name} {value:{digits}}" for name, value in values.items())
+
+    rows = [("device-hours" if flags.nproc > 1 else "hours", listed(hours) + estimate)]
+    if flags.nproc > 1:
+        wall = {name: value / flags.nproc for name, value in hours.items()}
+        rows.append(("wall hours", f"{listed(wall)} on {flags.nproc} devices, without communication"))
+    if costs is not None:
+        rows.append(("cost [$]", f"{listed(costs, ',.2f')} at {flags.dollars_per_hour:g} $ an hour"))
+    return rows
 
 
 def _describe(planned: Plan, flags: Flags) -> list[tuple[str, str]]:

@@ -47,6 +47,8 @@ def parse(flags_type: type, arguments: list[str], *, prog: str, description: str
         UserError: unknown flags (with the nearest spellings), a bad value, an unknown key in the YAML file.
         SystemExit: with code 0 after `--help`.
     """
+    translate = getattr(flags_type, "translate_words", list)
+    arguments = translate(arguments)
     options = options_of(flags_type, leave_out=optimizer_flags.FIELD)
     names = [option.name for option in options]
     given, extra = _parse_words(options, arguments, prog)
@@ -68,7 +70,8 @@ def parse(flags_type: type, arguments: list[str], *, prog: str, description: str
         options = [dataclasses.replace(option, help=option.help or helps.get(option.name, "")) for option in options]
         print(help_text(options, prog, description, everything="help_all" in given, notes=notes))
         raise SystemExit(0)
-    _refuse_unknown(extra, options, prog, opt)
+    more = "; docs/parity.md lists the flags of the original code" if translate is not list else ""
+    _refuse_unknown(extra, options, f"{prog} --opt {opt}" if opt else prog, more)
     for key in from_file:
         if key not in names:
             raise UserError(f"{where}: unknown key '{key}'{nearest(key, names)}")
@@ -161,13 +164,12 @@ def _read_file(file: str) -> dict[str, Any]:
     return dict(zip(names, loaded.values(), strict=True))
 
 
-def _refuse_unknown(extra: Sequence[str], options: list[Option], prog: str, opt: str) -> None:
+def _refuse_unknown(extra: Sequence[str], options: list[Option], prog: str, more: str) -> None:
     """Name all unknown flags at once, each with the nearest spelling."""
     unknown = list(dict.fromkeys(word.partition("=")[0] for word in extra if word.startswith("--")))
     known = [flag(option.name) for option in options if not option.positional]
     if unknown:
         named = ", ".join(f"{word}{nearest(word.replace('_', '-'), known).replace(chr(39), '')}" for word in unknown)
-        where = f"{prog} --opt {opt}" if opt else prog
-        raise UserError(f"unknown flag{'s' * (len(unknown) > 1)} {named}; see {where} --help-all")
+        raise UserError(f"unknown flag{'s' * (len(unknown) > 1)} {named}; see {prog} --help-all{more}")
     if extra:
         raise UserError(f"unexpected argument '{extra[0]}'; see {prog} --help")

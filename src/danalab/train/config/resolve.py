@@ -6,6 +6,7 @@ Needs no torch, so that `danalab train --print-config` is quick.
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -68,11 +69,19 @@ def resolve(config: TrainConfig, dataset: Vocabulary, world_size: int = 1, devic
     _check_phases(config)
     batch_size, acc_steps, global_batch = _batch(config, world_size)
     vocab_size = _vocab_size(config, dataset)
+    if config.epochs is not None:
+        config = replace(config, iterations=_steps_of_epochs(config, dataset, global_batch))
     planned = _plan(config, vocab_size, batch_size, acc_steps, global_batch, world_size)
     batches = BatchSchedule.of(global_batch, planned.seq_len, config.batch_ramp, config.seq_len_ramp)
     if batches.batch.stages and config.iterations is None:  # more steps, for as many tokens
         steps = max(1, batches.batch.steps_within(planned.steps * global_batch))
         planned = _plan(replace(config, iterations=steps), vocab_size, batch_size, acc_steps, global_batch, world_size)
+    fitted_at = re.search(r"at batch (\d+)", planned.lr_source)
+    if config.lr is None and fitted_at and int(fitted_at[1]) != global_batch:
+        notes.append(
+            f"the learning-rate law was fitted at another batch than {global_batch} sequences ({planned.lr_source}): "
+            "its rate is an extrapolation; try --lr-multiplier"
+        )
     planned, about_decay = checked_decay(planned, config.weight_decay)
     notes += about_decay
     if config.extend_to is not None and config.extend_to < planned.steps:
@@ -187,6 +196,23 @@ def _batch(config: TrainConfig, world_size: int) -> tuple[int, int, int]:
             f"not --acc-steps {config.acc_steps}; leave one of them out"
         )
     return batch_size, acc_steps, total
+
+
+def _steps_of_epochs(config: TrainConfig, dataset: Vocabulary, global_batch: int) -> int:
+    """floor(epochs x sequences / global batch)."""
+    n_tokens = getattr(dataset, "n_tokens", None)
+    if n_tokens is None:
+        raise UserError(f"--epochs {config.epochs:g}: the number of tokens is not known before the data are prepared")
+    assert config.epochs is not None
+    assert config.seq_len is not None
+    steps = int(config.epochs * (n_tokens // config.seq_len) / global_batch)
+    if steps < 1:
+        raise UserError(f"--epochs {config.epochs:g}: {n_tokens:,} tokens are less than one step")
+    if config.iterations not in (None, steps):
+        raise UserError(
+            f"--epochs {config.epochs:g} is {steps} steps, not --iterations {config.iterations}; leave one out"
+        )
+    return steps
 
 
 def _seq_len(dataset: Vocabulary) -> int:

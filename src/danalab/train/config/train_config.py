@@ -5,8 +5,10 @@ Needs no torch; the docstring below each field is its help on the command line.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from danalab.train.config.original_flags import translate
 from danalab.train.config.sections.batch import BatchSettings
 from danalab.train.config.sections.checkpoint import CheckpointSettings
 from danalab.train.config.sections.data import DataSettings
@@ -40,3 +42,8 @@ class TrainConfig(
         UserError: a setting out of its range. What only shows together with the data or the scaling rules is refused
             by `danalab.train.config.resolve`.
     """
+
+    @staticmethod
+    def translate_words(words: Sequence[str]) -> list[str]:
+        """Words of a command line, with flags of the original code as ours."""
+        return translate(words)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from danalab.train.config.fields import Count, Natural, NonNegative, Section, setting
+from danalab.train.config.fields import Count, Natural, NonNegative, Positive, Section, setting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +24,8 @@ class BatchSettings(Section):
     """Smaller global batches at first: SEQUENCES:STEP,...; 8:1000,16:3000 is 8 before step 1000, 16 before 3000."""
     iterations: Count | None = setting(None, main=True)
     """Length of the run [steps]; default by --tokens-per-param."""
+    epochs: Positive | None = setting(None, kind="input")
+    """Length of the run in passes over the data, in place of --iterations."""
     tokens_per_param: NonNegative = setting(20.0, kind="input")
     """Length of the run where --iterations isn't given [tokens a parameter]."""
     horizon_basis: Literal["total", "non-emb"] = setting("total", kind="input")

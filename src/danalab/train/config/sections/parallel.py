@@ -19,11 +19,11 @@ class ParallelSettings(Section):
 
     nproc: Annotated[int, Ge(1), Le(1024)] | None = setting(None, kind="execution", main=True)
     """Processes on this machine, one for each GPU; leave it out under torchrun and srun, whose ranks join the run."""
-    distributed_backend: Literal["single", "ddp", "nccl", "zero", "fsdp", "diloco"] | None = setting(
+    distributed_backend: Literal["single", "ddp", "nccl", "gloo", "zero", "fsdp", "diloco"] | None = setting(
         None, kind="execution"
     )
-    """single; ddp (alias nccl): replicas; zero: also a sharded optimizer; fsdp: all sharded; diloco: workers that
-    exchange weights only every --diloco-steps. Default ddp with several ranks."""
+    """single; ddp (aliases nccl, gloo): replicas; zero: also a sharded optimizer; fsdp: all sharded; diloco: workers
+    that exchange weights only every --diloco-steps. Default ddp with several ranks."""
     diloco_steps: Count | None = None
     """diloco: steps of each worker between two outer steps; default 500."""
     diloco_lr: Positive | None = None
@@ -44,7 +44,7 @@ class ParallelSettings(Section):
     def check(self) -> None:
         """Refuse flags of another backend than the chosen one."""
         super().check()
-        if self.distributed_backend == "nccl":
+        if self.distributed_backend in ("nccl", "gloo"):
             object.__setattr__(self, "distributed_backend", "ddp")
         backend = self.distributed_backend
         for name in ("diloco_steps", "diloco_lr", "diloco_momentum", "diloco_patience"):

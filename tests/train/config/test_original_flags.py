@@ -1,0 +1,71 @@
+"""Flags of the original training code, as they stand in its guide."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from danalab.cli._shared.flags import parse
+from danalab.errors import UserError
+from danalab.train.config.original_flags import translate
+from danalab.train.config.resolve import resolve
+from danalab.train.config.train_config import TrainConfig
+from train.config.test_config import Words
+
+
+def config(words: str) -> TrainConfig:
+    return parse(TrainConfig, words.split(), prog="danalab train", description="").flags
+
+
+def test_the_direct_command_of_the_guide_is_read_whole(monkeypatch):
+    monkeypatch.setenv("DATASETS_DIR", "before")
+    found = config(
+        "--config_format base --model enoki --scaling_rule enoki --n_embd 384 --qkv_dim 64 --n_head 6 --n_layer 4 "
+        "--mlp_hidden_dim 1536 --sequence_length 2048 --dataset fineweb_100 --datasets_dir /data --batch_size 32 "
+        "--acc_steps 1 --dropout 0.0 --weight_tying False --wd_decaying --opt adana --lr 1e-3 --weight_decay 0.1 "
+        "--distributed_backend gloo --iterations 1000 --activation_checkpointing --checkpoint_every_n 2 --compile "
+        "--z_loss_coeff 0.0001 --init_scheme ScaledGPT --latest_ckpt_interval 1000 --no_wandb --dtype bfloat16"
+    )
+    assert (found.arch, found.head_dim, found.tied_head, found.mlp_dim) == ("enoki", 64, False, 1536)
+    assert (found.activation_checkpointing, found.distributed_backend) == ("every-n:2", "ddp")
+    import os
+
+    assert os.environ["DATASETS_DIR"] == "/data"
+
+
+def test_other_forms_become_ours():
+    assert translate(["--model", "moe_expert_parallel"], {}) == ["--arch=moe", "--expert-parallel"]
+    assert translate(["--scaling_rule=qwen3", "--heads", "6"], {}) == ["--heads", "6", "--arch=qwen3"]
+    assert translate(["--moe"], {}) == ["--n-experts=8"]
+    assert translate(["--moe", "--moe_num_experts", "4"], {}) == ["--moe_num_experts", "4"]
+    assert translate(["--adema_alpha", "5"], {}) == ["--alpha=5"]
+    assert config("--no_amp").dtype == "float32"
+
+
+def test_a_value_that_would_change_the_result_is_refused():
+    with pytest.raises(UserError, match=r"--dropout 0\.1: no model has dropout"):
+        config("--dropout 0.1")
+    with pytest.raises(UserError, match="--checkpoint_every_n 2: needs"):
+        config("--checkpoint_every_n 2")
+
+
+def test_all_unknown_flags_are_named_with_the_parity_page():
+    with pytest.raises(UserError, match=r"unknown flags --liger_loss .*, --full_eval_at .*docs/parity\.md"):
+        config("--liger_loss --full_eval_at 3 --heads 3")
+
+
+@dataclass
+class Data(Words):
+    n_tokens: int = 2048 * 320
+
+
+def test_epochs_are_steps_by_sequences_and_global_batch():
+    assert resolve(TrainConfig(heads=4, epochs=3, global_batch=32), Data()).iterations == 30
+    assert resolve(TrainConfig(heads=4, epochs=0.5, global_batch=32), Data()).iterations == 5
+    with pytest.raises(UserError, match="--epochs 3 is 30 steps, not --iterations 7"):
+        resolve(TrainConfig(heads=4, epochs=3, iterations=7, global_batch=32), Data())
+    with pytest.raises(UserError, match="less than one step"):
+        resolve(TrainConfig(heads=4, epochs=0.01), Data())
+    with pytest.raises(UserError, match="not known before the data are prepared"):
+        resolve(TrainConfig(heads=4, epochs=1), Words())
