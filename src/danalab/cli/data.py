@@ -105,7 +105,7 @@ def _show_offer(name: str, inputs: tuple[str, ...], as_json: bool) -> None:
 
     found = plan_download(name, inputs)
     if as_json:
-        print(json.dumps(found.as_dict()))
+        print(json.dumps(asdict(found)))
         return
     size = f"{found.bytes / 1e9:,.3g} GB" if found.bytes is not None else "of unknown size"
     rows = [("source", f"{found.source} (licence: {found.licence})"), ("repository", found.repository)]

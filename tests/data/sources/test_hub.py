@@ -18,8 +18,8 @@ from danalab.data.formats.manifest import Manifest
 from danalab.data.preparation import pipeline as preparation_module
 from danalab.data.preparation.download import download, plan_download
 from danalab.data.sources import SOURCES, TRAIN, VAL, HubSource, make_source
-from danalab.data.sources import hub as hub_module
 from danalab.data.sources.catalogue import articles
+from danalab.data.sources.network import read_persistently
 from danalab.errors import UserError
 from data.fake_hub import COMMIT, serve
 
@@ -88,7 +88,7 @@ def hub(fineweb, monkeypatch):
     with serve(FINEWEB.repo, fineweb) as served:
         monkeypatch.setenv("HF_ENDPOINT", served.endpoint)
         monkeypatch.setenv("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-        monkeypatch.setattr(hub_module, "_PAUSE_SECONDS", 0.0)
+        monkeypatch.setattr("danalab.data.sources.network._PAUSE_SECONDS", 0.0)
         yield served
 
 
@@ -145,7 +145,7 @@ def test_reading_goes_on_from_the_document_where_it_broke():
                 raise ConnectionError("reset")
             yield str(number)
 
-    documents = hub_module.persistent(read, "file", sleep=pauses.append)
+    documents = read_persistently(read, "file", sleep=pauses.append)
     assert list(documents) == [str(number) for number in range(10)]
     assert asked == [0, 3, 3, 7]
     assert pauses == [2.0, 4.0, 2.0]  # longer while nothing comes
@@ -157,7 +157,7 @@ def test_a_connection_that_stays_broken_is_one_line():
         yield ""
 
     with pytest.raises(UserError, match=r"data/x: timed out \(6 attempts, after document 5\); run it again to resume"):
-        list(hub_module.persistent(read, "data/x", 5, sleep=lambda _: None))
+        list(read_persistently(read, "data/x", 5, sleep=lambda _: None))
 
 
 def test_without_a_network_the_recorded_facts_are_told_as_such(tmp_path, monkeypatch):

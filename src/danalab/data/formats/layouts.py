@@ -40,7 +40,7 @@ class Layout:
     """Names of its splits."""
     open: Callable[[Path, str], Dataset]
     """Open one split; `UserError` when it cannot be read."""
-    facts: Callable[[Path], dict[str, Any]]
-    """What `describe` adds: `source` (name, licence, ...) or None, and `documents` and `text_bytes` by split."""
     verify: Callable[[Path], Iterator[Finding]]
-    """Compare every file with what was recorded when it was written; yields each fault, going on past the first."""
+    """Compare every file with its recorded hash; yields all faults."""
+    facts: Callable[[Path], dict[str, Any]] = lambda _: {"source": None, "documents": {}, "text_bytes": {}}
+    """Additions to `describe`: `source` (name, licence, ...) or None, and `documents` and `text_bytes` by split."""

@@ -100,4 +100,4 @@ def _where(shard: Shard, max_id: int) -> str:
     )
 
 
-LAYOUT = Layout("shards", _matches, _splits, _open, _facts, _verify)
+LAYOUT = Layout("shards", _matches, _splits, _open, _verify, _facts)

@@ -17,7 +17,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -217,10 +216,6 @@ def _recorded(folder: Path) -> dict[str, str]:
     return hashes
 
 
-def _facts(folder: Path) -> dict[str, Any]:
-    return {"source": None, "documents": {}, "text_bytes": {}}
-
-
 def _verify(folder: Path) -> Iterator[Finding]:
     """Check sizes, ids, duplicates and, if recorded, hashes."""
     recorded = _recorded(folder)
@@ -253,4 +248,4 @@ def _verify(folder: Path) -> Iterator[Finding]:
                 yield Finding(str(path), f"its hash differs from that in {CHECKSUMS}")
 
 
-LAYOUT = Layout("bare", _matches, _splits, _open, _facts, _verify)
+LAYOUT = Layout("bare", _matches, _splits, _open, _verify)

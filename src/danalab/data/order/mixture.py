@@ -9,7 +9,7 @@ source repeats sooner.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -83,20 +83,15 @@ class MixedSequences:
 
     def take(self, spans: Iterable[Span]) -> Batch:
         """See `Sequences`."""
-        spans = list(spans)
-        total = sum(end - begin for begin, end in spans)
-        inputs = torch.empty(total, self.seq_len, dtype=torch.int64)
-        targets = torch.empty_like(inputs)
         source, place = (np.concatenate(arrays) for arrays in zip(*itertools.starmap(self.places, spans), strict=True))
-        for number in np.unique(source).tolist():
-            mine = np.flatnonzero(source == number)
+
+        def take_from(number: int, mine: np.ndarray) -> Batch:
             # A source's positions are consecutive within a step, not between the steps of one rank.
             cuts = np.flatnonzero(np.diff(place[mine]) != 1) + 1
-            own = [(int(run[0]), int(run[-1]) + 1) for run in np.split(place[mine], cuts)]
-            some_inputs, some_targets = self._sources[number].take(own)
-            inputs[torch.from_numpy(mine)] = some_inputs
-            targets[torch.from_numpy(mine)] = some_targets
-        return inputs, targets
+            runs = [(int(run[0]), int(run[-1]) + 1) for run in np.split(place[mine], cuts)]
+            return self._sources[number].take(runs)
+
+        return _gather(source, self.seq_len, take_from)
 
     def _runs(self, begin: int, end: int) -> Iterable[tuple[int, int, int]]:
         """(source, first, last) of each position, in order."""
@@ -113,13 +108,19 @@ class ConcatenatedRows:
 
     def read(self, numbers: np.ndarray) -> Batch:
         """See `Rows`."""
-        inputs = torch.empty(len(numbers), self.seq_len, dtype=torch.int64)
-        targets = torch.empty_like(inputs)
-        owners = np.searchsorted(self._ends, numbers, side="right")
-        for owner in np.unique(owners).tolist():
-            mine = np.flatnonzero(owners == owner)
-            begin = int(self._ends[owner]) - self._parts[owner].n
-            some_inputs, some_targets = self._parts[owner].read(numbers[mine] - begin)
-            inputs[torch.from_numpy(mine)] = some_inputs
-            targets[torch.from_numpy(mine)] = some_targets
-        return inputs, targets
+
+        def read_from(owner: int, mine: np.ndarray) -> Batch:
+            return self._parts[owner].read(numbers[mine] - (int(self._ends[owner]) - self._parts[owner].n))
+
+        return _gather(np.searchsorted(self._ends, numbers, side="right"), self.seq_len, read_from)
+
+
+def _gather(owners: np.ndarray, seq_len: int, read: Callable[[int, np.ndarray], Batch]) -> Batch:
+    """A batch whose row i comes from source owners[i]; `read(source, rows)` gives a source's rows."""
+    inputs = torch.empty(len(owners), seq_len, dtype=torch.int64)
+    targets = torch.empty_like(inputs)
+    for owner in np.unique(owners).tolist():
+        mine = np.flatnonzero(owners == owner)
+        rows = torch.from_numpy(mine)
+        inputs[rows], targets[rows] = read(owner, mine)
+    return inputs, targets

@@ -17,7 +17,8 @@ from typing import Any
 from danalab.data.formats.layouts import Finding, Layout
 from danalab.data.formats.shards import reading
 from danalab.data.sources import SOURCES, TRAIN, VAL, HubSource
-from danalab.data.sources.hub import HubFile, explain_hub_errors
+from danalab.data.sources.hub import HubFile
+from danalab.data.sources.network import explain_hub_errors
 from danalab.errors import UserError
 from danalab.files import read_json, validated, write_json
 
@@ -41,10 +42,6 @@ class DownloadPlan:
     """Whether the hub answered."""
     reason: str = ""
     """Why it did not."""
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -161,4 +158,4 @@ def _verify(folder: Path) -> Iterator[Finding]:
             yield Finding(str(path), "content differs from the hub's")
 
 
-LAYOUT = Layout("download", _matches, _not_tokens, lambda folder, _: _not_tokens(folder), _not_tokens, _verify)
+LAYOUT = Layout("download", _matches, _not_tokens, lambda folder, _: _not_tokens(folder), _verify)

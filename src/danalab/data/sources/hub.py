@@ -10,10 +10,8 @@ is pinned to a commit; after a lost connection it resumes at the document where 
 from __future__ import annotations
 
 import fnmatch
-import logging
 import os
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
@@ -23,15 +21,13 @@ from pydantic import AfterValidator, Field
 
 from danalab.data.sources.base import TRAIN, VAL, Source, walk
 from danalab.data.sources.formats import File, read_documents
-from danalab.errors import MissingExtra, UserError, first_line
+from danalab.data.sources.network import explain_hub_errors, read_persistently
+from danalab.errors import MissingExtra, UserError
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
 _BLOCK = 8 << 20  # read from a remote file at a time [bytes]
-_TRIES, _PAUSE_SECONDS = 6, 2.0
-_HTTP_CLIENTS = {"httpx", "httpx2", "httpcore", "requests"}
-_log = logging.getLogger(__name__)
 
 
 def _path_inside(path: str) -> str:
@@ -199,7 +195,7 @@ class HubSource(Source):
         readable = self.folder.file(file.path)
         if not self.folder.remote:
             return read_documents(readable, self.field, skip)
-        return persistent(lambda done: read_documents(readable, self.field, done), readable.name, skip)
+        return read_persistently(lambda done: read_documents(readable, self.field, done), readable.name, skip)
 
     def iter_documents(self) -> Iterator[str]:
         return (text for _, text in walk(self, TRAIN, None))
@@ -219,76 +215,6 @@ class HubSource(Source):
             for side in (TRAIN, VAL):
                 lines += [f"{side} {f.path} {f.size} {self.folder.modified(f.path)}" for f in self.files(side)]
         return "\n".join(lines)
-
-
-def persistent(
-    read: Callable[[int], Iterator[str]], name: str, skip: int = 0, sleep: Callable[[float], None] = time.sleep
-) -> Iterator[str]:
-    """Documents of `read(skip)`; after a lost connection it reads again from the document where it broke.
-
-    Args:
-        read: opens the file and reads it after the given number of documents.
-        name: the file's name in messages.
-        skip: documents to skip.
-        sleep: waits between attempts [s].
-
-    Raises:
-        UserError: six attempts failed in a row.
-    """
-    done, failures = skip, 0
-    while True:
-        try:
-            for text in read(done):
-                done, failures = done + 1, 0
-                yield text
-            return
-        except Exception as error:
-            if not _is_network_error(error):
-                raise
-            failures += 1
-            if failures == _TRIES:
-                raise UserError(
-                    f"{name}: {first_line(error)} ({_TRIES} attempts, after document {done}); run it again to resume"
-                ) from error
-            _log.info("%s: %s after document %d; trying again", name, first_line(error), done)
-            sleep(_PAUSE_SECONDS * 2 ** (failures - 1))
-
-
-class explain_hub_errors:  # noqa: N801  a context manager
-    """Converts the hub library's errors to one line that says what to do."""
-
-    def __init__(self, name: str):
-        """`name` of the repository in messages."""
-        self._name = name
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        if error is None or isinstance(error, UserError):
-            return
-        kind = type(error).__name__
-        if kind == "GatedRepoError":
-            reason = "gated: accept its terms on the hub's page, then run: hf auth login"
-        elif kind in {"RepositoryNotFoundError", "RevisionNotFoundError", "EntryNotFoundError"}:
-            reason = "not on the hub (or private: hf auth login)"
-        elif isinstance(error, FileNotFoundError):
-            reason = f"no such file or folder in it: {first_line(error)}"
-        elif _is_network_error(error):
-            reason = f"the hub cannot be reached ({kind}); give a local copy with --input FOLDER, or try again later"
-        else:
-            return
-        raise UserError(f"{self._name}: {reason}") from error
-
-
-def _is_network_error(error: BaseException) -> bool:
-    """Whether a connection failed; the hub library's HTTP client depends on its version."""
-    return isinstance(error, OSError) or type(error).__module__.split(".")[0] in {
-        "httpx",
-        "httpx2",
-        "httpcore",
-        "requests",
-    }
 
 
 def _fixed(pattern: str) -> str:

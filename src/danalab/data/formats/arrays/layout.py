@@ -9,7 +9,7 @@ import os
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -122,11 +122,5 @@ def _require_one_length(parts: list[ArrayPart]) -> None:
             )
 
 
-def _facts(folder: Path) -> dict[str, Any]:
-    return {"source": None, "documents": {}, "text_bytes": {}}
-
-
 # Nothing is recorded of arrays, so there is nothing to compare them with; `danalab.data.check` reads them through.
-LAYOUT = Layout(
-    "arrays", holds_arrays, lambda folder: list(files_by_split(folder)), _open, _facts, lambda folder: iter(())
-)
+LAYOUT = Layout("arrays", holds_arrays, lambda folder: list(files_by_split(folder)), _open, lambda folder: iter(()))
