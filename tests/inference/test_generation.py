@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -112,3 +114,14 @@ def test_bad_settings_are_refused_at_the_call(
 ):
     with pytest.raises(UserError, match=message):
         generate(model, prompt, **settings)
+
+
+def test_generation_imports_neither_sharded_tensors_nor_the_compiler():
+    code = (
+        "import sys; from danalab.inference import generate; from danalab.models import ModelConfig, build_model\n"
+        "config = ModelConfig('qwen3next', 16, 2, 2, 8, 24, 31, 16, full_attention_interval=2)\n"
+        "assert len(list(generate(build_model(config), [1], max_tokens=3))) == 3\n"
+        "print([name for name in ('torch.distributed.tensor', 'sympy', 'torch._dynamo') if name in sys.modules])"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"

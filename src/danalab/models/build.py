@@ -30,6 +30,14 @@ def build_model(
         model = Decoder(config).to(dtype)
     if torch.device(device).type == "meta":
         return model
-    model = model.to_empty(device=device)
+    materialise(model, device)
     model.init_weights(torch.Generator().manual_seed(seed), init)
     return model
+
+
+def materialise(model: Decoder, device: torch.device | str) -> Decoder:
+    """Give a model on the meta device memory on `device`, in place, with undefined weights; returns it.
+
+    As `Module.to_empty`, whose `empty_like` imports sympy.
+    """
+    return model._apply(lambda t: torch.empty(t.shape, dtype=t.dtype, device=device))

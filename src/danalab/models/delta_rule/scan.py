@@ -16,14 +16,19 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
+from danalab.models.layers.precision import is_plain_inference
 
-@torch.library.custom_op("danalab::delta_scan", mutates_args=())
+
 def delta_scan(u: Tensor, w: Tensor, k: Tensor, decay: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
     """(v [n, M, C, V], S [n + 1, M, K, V]: the state before each chunk, and the last one).
 
     Args:
         u: [n, M, C, V]. w, k: [n, M, C, K]. decay: d, [n, M]. state: S_0, [M, K, V].
     """
+    return (_compute if is_plain_inference() else _scan)(u, w, k, decay, state)
+
+
+def _compute(u: Tensor, w: Tensor, k: Tensor, decay: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
     chunks = u.shape[0]
     v, states = torch.empty_like(u), state.new_empty(chunks + 1, *state.shape)
     states[0] = state
@@ -32,6 +37,9 @@ def delta_scan(u: Tensor, w: Tensor, k: Tensor, decay: Tensor, state: Tensor) ->
         torch.mul(states[i], decay[i, :, None, None], out=states[i + 1])
         states[i + 1].baddbmm_(k[i].mT, v[i])
     return v, states
+
+
+_scan = torch.library.custom_op("danalab::delta_scan", _compute, mutates_args=())
 
 
 @torch.library.custom_op("danalab::delta_scan_backward", mutates_args=())
@@ -49,7 +57,7 @@ def delta_scan_backward(
     return of_v, of_states
 
 
-@delta_scan.register_fake
+@_scan.register_fake
 def _(u: Tensor, w: Tensor, k: Tensor, decay: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
     return torch.empty_like(u), state.new_empty(u.shape[0] + 1, *state.shape)
 
@@ -71,7 +79,7 @@ def _backward(ctx: Any, grad_v: Tensor, grad_states: Tensor) -> tuple[Tensor, ..
     return of_v, -(of_v @ before.mT), v @ after.mT, (after * before).sum((-2, -1)), of_states[0]
 
 
-delta_scan.register_autograd(_backward, setup_context=_keep)
+_scan.register_autograd(_backward, setup_context=_keep)
 
 
 @register_flop_formula([torch.ops.danalab.delta_scan, torch.ops.danalab.delta_scan_backward])

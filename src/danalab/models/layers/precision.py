@@ -1,4 +1,4 @@
-"""Autocast: whether it is on, and how to keep it away from arithmetic that needs full precision."""
+"""Whether autocast or plain inference is on, and how to keep autocast away from exact arithmetic."""
 
 from __future__ import annotations
 
@@ -11,6 +11,12 @@ from torch import Tensor
 def is_autocast(device: torch.device) -> bool:
     """Whether autocast is on for a device; the meta device does not support it."""
     return device.type != "meta" and torch.is_autocast_enabled(device.type)
+
+
+def is_plain_inference() -> bool:
+    """Whether nothing is differentiated or compiled: custom operations, whose call imports the compiler, are not
+    needed."""
+    return not (torch.is_grad_enabled() or torch.compiler.is_compiling())
 
 
 def full_precision(x: Tensor) -> AbstractContextManager[object]:

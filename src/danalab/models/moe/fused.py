@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.flop_counter import register_flop_formula
 
+from danalab.models.layers.precision import is_plain_inference
 from danalab.models.moe.grouped import product
 
 
@@ -21,11 +22,10 @@ def gated_hidden(x_RD: Tensor, gate_EFD: Tensor, up_EFD: Tensor, counts_E: Tenso
 
     Args: counts: rows of each expert, in order, int64 [E], with the sum R.
     """
-    return _forward(x_RD, gate_EFD, up_EFD, counts_E)[0]
+    return (_compute if is_plain_inference() else _forward)(x_RD, gate_EFD, up_EFD, counts_E)[0]
 
 
-@torch.library.custom_op("danalab::gated_hidden", mutates_args=())
-def _forward(x: Tensor, gate: Tensor, up: Tensor, counts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _compute(x: Tensor, gate: Tensor, up: Tensor, counts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """(hidden, gate x, up x)."""
     hidden, g, u = (x.new_empty(x.shape[0], gate.shape[1]) for _ in range(3))
     sizes = counts.tolist()
@@ -34,6 +34,9 @@ def _forward(x: Tensor, gate: Tensor, up: Tensor, counts: Tensor) -> tuple[Tenso
         product(rows, up_e.T, u_e)
         torch.mul(F.silu(g_e), u_e, out=h_e)
     return hidden, g, u
+
+
+_forward = torch.library.custom_op("danalab::gated_hidden", _compute, mutates_args=())
 
 
 @torch.library.custom_op("danalab::gated_hidden_backward", mutates_args=())

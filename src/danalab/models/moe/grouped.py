@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.flop_counter import register_flop_formula
 
-from danalab.models.layers.precision import is_autocast
+from danalab.models.layers.precision import is_autocast, is_plain_inference
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +31,8 @@ def grouped_linear(x_RM: Tensor, weight_ENM: Tensor, counts_E: Tensor) -> Tensor
     Args: counts: rows of each group, in order, int64 [E], with the sum R.
     """
     dtype = product_dtype(x_RM, weight_ENM)
-    return _linear(x_RM.to(dtype), weight_ENM.to(dtype), counts_E)
+    op = _compute if is_plain_inference() else _linear
+    return op(x_RM.to(dtype), weight_ENM.to(dtype), counts_E)
 
 
 def product_dtype(x: Tensor, weight: Tensor) -> torch.dtype:
@@ -41,8 +42,7 @@ def product_dtype(x: Tensor, weight: Tensor) -> torch.dtype:
     return torch.promote_types(x.dtype, weight.dtype)
 
 
-@torch.library.custom_op("danalab::grouped_linear", mutates_args=())
-def _linear(x: Tensor, weight: Tensor, counts: Tensor) -> Tensor:
+def _compute(x: Tensor, weight: Tensor, counts: Tensor) -> Tensor:
     if _has_kernel(x, x.shape[1], weight.shape[1]):
         return _kernel()(x, weight.mT, offs=_ends(counts))
     sizes = counts.tolist()
@@ -50,6 +50,9 @@ def _linear(x: Tensor, weight: Tensor, counts: Tensor) -> Tensor:
     for rows, out, matrix in zip(x.split(sizes), y.split(sizes), weight, strict=True):
         product(rows, matrix.T, out)
     return y
+
+
+_linear = torch.library.custom_op("danalab::grouped_linear", _compute, mutates_args=())
 
 
 @torch.library.custom_op("danalab::grouped_outer", mutates_args=())

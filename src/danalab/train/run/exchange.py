@@ -16,7 +16,7 @@ from torch import Tensor
 
 from danalab.errors import UserError
 from danalab.files import fsync_folder, read_json, write_atomically, write_json
-from danalab.models import build_model
+from danalab.models.build import build_model, materialise
 from danalab.models.huggingface import from_huggingface, require_class, to_huggingface
 from danalab.models.huggingface.export_module import module_file
 from danalab.scaling.shape import EXPERT_SETTINGS, RESONANCE_SETTINGS
@@ -154,7 +154,7 @@ def _read_folder(source: Path) -> tuple[dict[str, Any], Decoder]:
     if "model_type" not in described and "model" in described:
         raise UserError(f"{source}: a run folder, not a model in Hugging Face format; danalab export writes one")
     config, weights = from_huggingface(described, _read_weights(source))
-    model = build_model(config, device="meta").to_empty(device="cpu")  # no random weights, but the rotary table
+    model = materialise(build_model(config, device="meta"), "cpu")
     model.load_state_dict({name: tensor.float() for name, tensor in weights.items()}, assign=True)
     return described, model
 
