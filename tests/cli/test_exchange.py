@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -216,3 +217,23 @@ def test_what_cannot_be_exchanged_is_said_in_one_line(capsys, tmp_path, runs):
     (tmp_path / "bad" / "model.safetensors").write_bytes(b"nonsense")
     assert "cannot be read as safetensors" in refuses("import", str(tmp_path / "bad"), "--out", out)
     assert not Path(out).exists()
+
+
+@pytest.mark.parametrize("arch", ["gpt", "llama", "enoki"])
+@pytest.mark.parametrize("size", [10**7, 10**12])
+def test_an_import_of_impossible_sizes_is_refused_at_once(capsys, tmp_path, runs, arch, size):
+    out = tmp_path / "hf"
+    assert main(["export", str(runs / arch), "--out", str(out)]) == 0
+    described = json.loads((out / "config.json").read_text())
+    layers = {"n_layer", "num_hidden_layers", "n_layers"} & described.keys()
+    positions = {"n_positions", "max_position_embeddings", "seq_len"} & described.keys()
+    for number, names in enumerate((layers, positions)):
+        if size == 10**7 and names is positions:
+            continue  # 10 million positions are possible
+        changed = described | dict.fromkeys(names, size)
+        if "danalab_model" in described:
+            changed["danalab_model"] = described["danalab_model"] | dict.fromkeys(names, size)
+        (out / "config.json").write_text(json.dumps(changed))
+        assert main(["import", str(out), "--out", str(tmp_path / f"back{number}")]) == 2
+        said = capsys.readouterr().err.strip()
+        assert re.search(r"layers, but the files have|at most 100,000|GiB of memory|has shape", said.splitlines()[-1])

@@ -15,6 +15,8 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
+from danalab.scaling.hardware import host_memory
+
 WARM_UP = 3
 """Rounds that are not counted, for caches, allocators, compilers and threads."""
 
@@ -110,7 +112,7 @@ def memory_bytes(device: str) -> int:
         import torch
 
         return torch.cuda.get_device_properties(0).total_memory
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return host_memory()
 
 
 def _cpu_name() -> str:

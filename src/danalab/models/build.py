@@ -6,6 +6,7 @@ import torch
 
 from danalab.models.config import ModelConfig
 from danalab.models.decoder import Decoder
+from danalab.models.memory import model_bytes, require_memory
 
 
 def build_model(
@@ -24,11 +25,14 @@ def build_model(
         init: "scaled-gpt", "karpathy-gpt2" or "standard"; None: as the architecture does.
         device: "meta" gives shapes without memory; shard, then call `to_empty` and `init_weights`.
     Raises:
-        UserError: unknown initialisation.
+        UserError: unknown initialisation, or a model larger than the device's memory.
     """
+    is_meta = torch.device(device).type == "meta"
+    size = model_bytes(config, 0 if is_meta else dtype.itemsize)
+    require_memory(size, device, "the model")
     with torch.device("meta"):
         model = Decoder(config).to(dtype)
-    if torch.device(device).type == "meta":
+    if is_meta:
         return model
     materialise(model, device)
     model.init_weights(torch.Generator().manual_seed(seed), init)

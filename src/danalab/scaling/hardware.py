@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 from danalab.errors import UserError, nearest
@@ -52,6 +53,11 @@ def named(name: str) -> Accelerator:
         known = ", ".join(each.name for each in ACCELERATORS)
         raise UserError(f"--gpu {name}{nearest(typed, rows)}: known are {known}")
     return gpu
+
+
+def host_memory() -> int:
+    """Physical memory of this machine [bytes]."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def peak_flops(device_name: str) -> tuple[float, str] | None:

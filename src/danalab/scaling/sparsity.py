@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from danalab.errors import UserError
 from danalab.scaling.shape import EXPERT_SETTINGS, Shape
 
+MAX_LAYERS = 100_000
+"""Limit on lists of layers."""
+
 
 @dataclass(frozen=True)
 class Sparsity:
@@ -37,6 +40,8 @@ def sparsity(shape: Shape) -> Sparsity | None:
         UserError: contradictory settings, or settings of experts without experts.
     """
     structure = shape.architecture
+    if shape.n_layers > MAX_LAYERS:
+        raise UserError(f"--n-layers {shape.n_layers}: at most {MAX_LAYERS:,} are possible")
     n_experts = structure.n_experts if shape.n_experts is None else shape.n_experts
     if n_experts < 0 or (shape.n_experts is not None and n_experts < 1):
         raise UserError(f"--n-experts {n_experts}: at least 1 is needed; leave it out for a model without experts")

@@ -27,6 +27,7 @@ from danalab.train.step.curvature import Curvature
 from danalab.train.step.finite_guard import FiniteGuard
 from danalab.train.step.gradients import GradientStep
 from danalab.train.step.loss_scale import LossScale
+from danalab.train.step.memory_check import check_training_memory
 from danalab.train.step.optimizer_driver import OptimizerDriver
 from danalab.train.system.device import autocast_context, autocast_dtype, choose_device, require_compiler, set_numerics
 from danalab.train.system.rng import seed_everything
@@ -54,6 +55,7 @@ def build_trainer(
     stop = StopRequest() if stop is None else stop
     strategy = worker_of(spec, folder, world, stop) if world.layout.backend == "diloco" else make_strategy(world)
     device = choose_device(config.device)
+    check_training_memory(spec, world, device)
     set_numerics(config.deterministic)
     seed_everything(config.seed)
     compute_dtype = autocast_dtype(spec.dtype, device)

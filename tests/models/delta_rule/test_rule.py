@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from danalab.models.delta_rule.rule import delta_step, gated_delta_rule
-from danalab.models.delta_rule.scan import delta_scan, delta_scan_backward
+from danalab.models.delta_rule.scan import delta_scan_backward, scan_op
 
 
 def rule_by_definition(q, k, v, g, b, state=None, starts=None):
@@ -173,7 +173,7 @@ def test_the_scan_is_an_honest_operation_of_torch():
     shapes = [(3, 2, 4, 5), (3, 2, 4, 6), (3, 2, 4, 6), (3, 2), (2, 6, 5)]
     args = [torch.randn(*shape, generator=draw, dtype=torch.float64).requires_grad_() for shape in shapes]
     checks = ("test_schema", "test_autograd_registration", "test_faketensor")
-    torch.library.opcheck(delta_scan, args, test_utils=checks)
+    torch.library.opcheck(scan_op, args, test_utils=checks)
     plain = [x.detach() for x in args]
     back = (plain[0], torch.randn(4, 2, 6, 5).double(), *plain[1:4])
     torch.library.opcheck(delta_scan_backward, back, test_utils=checks)

@@ -25,7 +25,7 @@ def delta_scan(u: Tensor, w: Tensor, k: Tensor, decay: Tensor, state: Tensor) ->
     Args:
         u: [n, M, C, V]. w, k: [n, M, C, K]. decay: d, [n, M]. state: S_0, [M, K, V].
     """
-    return (_compute if is_plain_inference() else _scan)(u, w, k, decay, state)
+    return (_compute if is_plain_inference() else scan_op)(u, w, k, decay, state)
 
 
 def _compute(u: Tensor, w: Tensor, k: Tensor, decay: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
@@ -39,7 +39,7 @@ def _compute(u: Tensor, w: Tensor, k: Tensor, decay: Tensor, state: Tensor) -> t
     return v, states
 
 
-_scan = torch.library.custom_op("danalab::delta_scan", _compute, mutates_args=())
+scan_op = torch.library.custom_op("danalab::delta_scan", _compute, mutates_args=())
 
 
 @torch.library.custom_op("danalab::delta_scan_backward", mutates_args=())
@@ -57,7 +57,7 @@ def delta_scan_backward(
     return of_v, of_states
 
 
-@_scan.register_fake
+@scan_op.register_fake
 def _(u: Tensor, w: Tensor, k: Tensor, decay: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
     return torch.empty_like(u), state.new_empty(u.shape[0] + 1, *state.shape)
 
@@ -79,7 +79,7 @@ def _backward(ctx: Any, grad_v: Tensor, grad_states: Tensor) -> tuple[Tensor, ..
     return of_v, -(of_v @ before.mT), v @ after.mT, (after * before).sum((-2, -1)), of_states[0]
 
 
-_scan.register_autograd(_backward, setup_context=_keep)
+scan_op.register_autograd(_backward, setup_context=_keep)
 
 
 @register_flop_formula([torch.ops.danalab.delta_scan, torch.ops.danalab.delta_scan_backward])

@@ -102,7 +102,9 @@ def from_huggingface(described: Mapping[str, Any], weights: Mapping[str, Tensor]
     """
     kind = described.get("model_type")
     if kind == MODEL_TYPE:
-        return _ours(from_module(described), weights)
+        config = from_module(described)
+        _check_layers(config, weights)
+        return _ours(config, weights)
     if not isinstance(kind, str) or kind not in _MODEL_TYPES:
         raise UserError(f"model_type '{kind}' cannot be imported; what can: {', '.join(_MODEL_TYPES)}, danalab")
     try:
@@ -113,6 +115,7 @@ def from_huggingface(described: Mapping[str, Any], weights: Mapping[str, Tensor]
         raise
     except (TypeError, ValueError, AttributeError, ZeroDivisionError) as error:
         raise UserError(f"config.json of a {kind} model cannot be used: {error}") from None
+    _check_layers(config, weights)
     named = canonical_names(weights, "transformer." if kind == "gpt2" else "model.")
     if config.tied:
         named.pop("lm_head.weight", None)
@@ -120,6 +123,12 @@ def from_huggingface(described: Mapping[str, Any], weights: Mapping[str, Tensor]
     found = _LAYOUTS[config.arch].from_weights(config, read)
     read.finish()
     return config, found
+
+
+def _check_layers(config: ModelConfig, weights: Mapping[str, Tensor]) -> None:
+    """Before anything is built: a configuration may ask for more layers than a list can hold."""
+    if config.n_layers > len(weights):
+        raise UserError(f"config.json has {config.n_layers} layers, but the files have only {len(weights)} weights")
 
 
 def _ours(config: ModelConfig, weights: Mapping[str, Tensor]) -> tuple[ModelConfig, Weights]:

@@ -210,10 +210,11 @@ def _interval(described: Mapping[str, Any]) -> int:
     kinds = described.get("layer_types")
     if kinds is None:
         return described.get("full_attention_interval", 4)
-    for interval in range(1, len(kinds) + 2):
-        regular = ["linear_attention" if (i + 1) % interval else "full_attention" for i in range(len(kinds))]
-        if list(kinds) == regular and len(kinds) == described["num_hidden_layers"]:
-            return interval
+    kinds = list(kinds)
+    interval = (kinds.index("full_attention") if "full_attention" in kinds else len(kinds)) + 1
+    regular = ["linear_attention" if (i + 1) % interval else "full_attention" for i in range(len(kinds))]
+    if kinds == regular and len(kinds) == described["num_hidden_layers"]:
+        return interval
     raise UserError(
         "config.json has layer_types other than attention in every n-th layer and linear attention in the others, "
         "one for each layer, which our models do not support"

@@ -11,6 +11,10 @@ import logging
 import torch
 from torch.distributed.tensor import DTensor
 
+from danalab.models.memory import model_bytes, require_memory
+from danalab.scaling.estimates import STATE_WORDS
+from danalab.train.config.run_spec import RunSpec
+from danalab.train.parallel.world import World
 from danalab.train.step.batch import Batch
 from danalab.train.step.gradients import GradientStep
 from danalab.train.step.optimizer_driver import OptimizerDriver
@@ -21,6 +25,20 @@ log = logging.getLogger(__name__)
 
 MOMENTS, COPIES = 2, 1
 """Memory of an update in copies of the weights: moments, and the weights before it."""
+
+
+def check_training_memory(spec: RunSpec, world: World, device: torch.device) -> None:
+    """Check from the configuration that weights, gradients, optimizer state and one micro-batch fit in memory at all.
+
+    Raises:
+        UserError: they do not.
+    """
+    weights = 8 / (world.size if spec.backend == "fsdp" else 1)  # with gradients [bytes per parameter]
+    state = 4 * STATE_WORDS.get(spec.config.opt, 2.0) / (world.size if spec.backend in ("fsdp", "zero") else 1)
+    size = model_bytes(spec.model, int(weights + state))
+    tokens = spec.seq_len * (spec.config.batch_size or 1)
+    activations = tokens * (3 * 4 * spec.model.d_model + 2 * 8)  # embedding, hidden state, gradient; labels
+    require_memory(size + activations, device, "training with this model, micro-batch and context")
 
 
 def check_memory(
