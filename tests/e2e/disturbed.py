@@ -22,10 +22,10 @@ TIMES = {"time", "tokens_per_second", "seconds_per_step", "memory_gib", "data_wa
 STEPS = 60
 
 
-def config(data: Path, run_dir: Path) -> TrainConfig:
+def config(data: Path, run_dir: Path, opt: str = "dana-star-mk4") -> TrainConfig:
     return TrainConfig(
         data=str(data),
-        opt="dana-star-mk4",
+        opt=opt,
         d_model=32,
         n_layers=2,
         n_heads=2,

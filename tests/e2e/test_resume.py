@@ -44,6 +44,18 @@ def test_resume_is_bitwise_after_kills_during_saves(data, tmp_path, undisturbed)
     assert_same(RunFolder(tmp_path / "run"), undisturbed)
 
 
+@pytest.mark.parametrize("opt", ["muon", "soap", "sf-adamw"])
+def test_resume_is_bitwise_after_kills_with_other_kinds_of_state(data, tmp_path, opt):
+    """State of matrices, lists of preconditioners, and weights that are switched for evaluation."""
+    pytest.importorskip("pytorch_optimizer")
+    assert train_in_child(config(data, tmp_path / "undisturbed", opt))
+    settings = config(data, tmp_path / "run", opt)
+    assert [train_in_child(settings, before=lambda call=call: kill_at_call(call)) for call in (13, 20, 10_000)] == [
+        False, False, True,
+    ]  # fmt: skip
+    assert_same(RunFolder(tmp_path / "run"), RunFolder(tmp_path / "undisturbed"))
+
+
 @pytest.mark.slow
 def test_resume_is_bitwise_after_a_kill_at_each_of_the_first_disk_waits(data, tmp_path, undisturbed):
     for call in range(1, 41):

@@ -16,7 +16,7 @@ from danalab.optim.core.checks import check_gradients, check_numbers_of, check_p
 from danalab.optim.core.groups import as_given, hyper, named_groups
 from danalab.optim.core.state import is_dummy_step, replaced_too_late
 from danalab.optim.distributed.dtensor import state as states
-from danalab.optim.distributed.dtensor.nested import as_kept, map_leaves
+from danalab.optim.distributed.dtensor.nested import as_kept, leaves, map_leaves
 from danalab.optim.distributed.dtensor.placement import (
     LocalShard,
     OwnedFull,
@@ -229,7 +229,19 @@ class DTensorAdapter(torch.optim.Optimizer):
         self._awake = True
         with self._gathered(moving):
             self.inner.step()
+        if not self.spec.elementwise:
+            self._make_contiguous(moving)
         return loss
+
+    def _make_contiguous(self, indices: Sequence[int]) -> None:
+        """Store state row by row, as a checkpoint returns it: products of column-major matrices (LAPACK's) differ in
+        the last bit."""
+        for i in indices:
+            proxy = self._places[i].proxy
+            if proxy is not None and proxy in self.inner.state:
+                state = self.inner.state[proxy]
+                if any(isinstance(leaf, Tensor) and not leaf.is_contiguous() for _, leaf in leaves(dict(state))):
+                    state.update(map_leaves(dict(state), _contiguous))
 
     @contextmanager
     def _gathered(self, indices: Sequence[int] | None = None) -> Iterator[None]:
@@ -337,6 +349,10 @@ class DTensorAdapter(torch.optim.Optimizer):
         self._awake = self._awake or bool(stepped)
         for hook in self._optimizer_load_state_dict_post_hooks.values():
             hook(self)
+
+
+def _contiguous(leaf: Any) -> Any:
+    return leaf.contiguous() if isinstance(leaf, Tensor) else leaf
 
 
 def _without_patches(optimizer: torch.optim.Optimizer) -> dict[str, Any]:

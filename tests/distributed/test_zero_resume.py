@@ -1,0 +1,112 @@
+"""ZeRO with every optimizer: a run that resumes from a checkpoint is the run that was not interrupted."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from danalab.benchmarks.capabilities import EPSILON
+from danalab.optim import DistributedMuonAdamW, list_optimizers, optimizer_spec
+from danalab.optim.core.optimizer import RuleOptimizer
+from danalab.optim.distributed import why_not
+from danalab.train.checkpoint import tensors
+from danalab.train.checkpoint.saver import Saver
+from danalab.train.checkpoint.store import META, CheckpointStore
+from danalab.train.parallel import Layout, join
+from distributed.capabilities import build, difference, probe, steps, whole
+from distributed.ranks import run_ranks
+
+NAMES = [name for name in list_optimizers() if why_not(optimizer_spec(name), "zero") is None]
+SAVED, END = 5, 12
+"""Steps; SOAP has refreshed its basis several times by then."""
+
+
+def interrupted(rank: int, ranks: int, folder: Path) -> dict[str, dict[str, Tensor]]:
+    """Weights of each optimizer after all steps, without an interruption; a checkpoint on the way."""
+    warnings.simplefilter("ignore")
+    world, found = join(Layout("zero"), "cpu"), {}
+    for name in NAMES:
+        model = probe()
+        optimizer = build(name, model, "zero")
+        steps(name, model, optimizer, "zero", range(SAVED), rank, ranks)
+        values, plain = tensors.collect(model, optimizer)
+        Saver(CheckpointStore(folder / name), world=world).save(SAVED, values, {"optimizer": plain}, wait=True)
+        steps(name, model, optimizer, "zero", range(SAVED, END), rank, ranks)
+        found[name] = whole(model)
+    return found
+
+
+def resumed(rank: int, ranks: int, folder: Path) -> dict[str, dict[str, Tensor]]:
+    """Weights of each optimizer after the steps from its checkpoint on."""
+    warnings.simplefilter("ignore")
+    found = {}
+    for name in NAMES:
+        model = probe()
+        optimizer = build(name, model, "zero")
+        path = CheckpointStore(folder / name).path(SAVED)
+        tensors.read(path, model, optimizer, json.loads((path / META).read_text())["optimizer"])
+        steps(name, model, optimizer, "zero", range(SAVED, END), rank, ranks)
+        found[name] = whole(model)
+    return found
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Any]:
+    """0: two ranks without an interruption; 1, 2, 3: as many ranks from the checkpoint."""
+    pytest.importorskip("pytorch_optimizer")
+    folder = tmp_path_factory.mktemp("zero")
+    found = {0: run_ranks(interrupted, 2, folder, seconds=240.0)}
+    return found | {ranks: run_ranks(resumed, ranks, folder, seconds=240.0) for ranks in (1, 2, 3)}
+
+
+def is_equal(found: dict[str, Tensor], want: dict[str, Tensor]) -> bool:
+    return all(torch.equal(found[name], p) for name, p in want.items())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_resumed_run_is_the_run_in_one(results, name):
+    want = results[0][0][name]
+    for ranks in (1, 2, 3):
+        for found in results[ranks]:
+            # Of the package's own optimizers no bit depends on the number of ranks.
+            if ranks == 2 or _is_ours(name):
+                assert is_equal(found[name], want), f"{ranks} ranks differ by {difference(found[name], want):g}"
+            assert difference(found[name], want) <= EPSILON
+
+
+def _is_ours(name: str) -> bool:
+    made = optimizer_spec(name).build
+    return isinstance(made, type) and issubclass(made, RuleOptimizer)
+
+
+def soap(rank: int, ranks: int, folder: Path, first: int) -> Tensor:
+    """Weights after 12 steps on gradients that use all bits; products of column-major matrices differ in the last."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(12, 20), nn.Linear(20, 7))
+    optimizer = DistributedMuonAdamW(model, lr=0.01, optimizer="soap")
+    store, world = CheckpointStore(folder), join(Layout("zero"), "cpu")
+    if first:
+        path = store.path(first)
+        tensors.read(path, model, optimizer, json.loads((path / META).read_text())["optimizer"])
+    for step in range(first, END):
+        if step == SAVED and not first:
+            values, plain = tensors.collect(model, optimizer)
+            Saver(store, world=world).save(SAVED, values, {"optimizer": plain}, wait=True)
+        generator = torch.Generator().manual_seed(step)
+        for p in model.parameters():
+            p.grad = torch.randn(p.shape, generator=generator)
+        optimizer.step()
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_soap_resumes_bitwise_although_its_bases_are_column_major(tmp_path, ranks):
+    pytest.importorskip("pytorch_optimizer")
+    want = run_ranks(soap, ranks, tmp_path, 0)
+    assert all(map(torch.equal, run_ranks(soap, ranks, tmp_path, SAVED), want))
