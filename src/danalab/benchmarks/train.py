@@ -71,14 +71,14 @@ def measure(device: str, cases: Sequence[Case], rounds: int, say: Callable[[str]
     found: dict[str, Any] = {"machine": machine(device), "rounds": rounds, "block": BLOCK[device], "cases": []}
     for case in cases:
         with tempfile.TemporaryDirectory() as scratch:
-            data = _random_tokens(Path(scratch) / "data", case.vocab_size, case.seq_len)
+            data = random_tokens(Path(scratch) / "data", case.vocab_size, case.seq_len)
             row = {**asdict(case), **(_against_plain if device == "cpu" else _alone)(case, data, Path(scratch), rounds)}
         found["cases"].append(row)
         say(_line(row))
     return found
 
 
-def _random_tokens(folder: Path, vocab_size: int, seq_len: int) -> Path:
+def random_tokens(folder: Path, vocab_size: int, seq_len: int) -> Path:
     """Sequences of token ids by Zipf's law; the content does not matter for speed."""
     for split, rows in (("train", 4_000_000 // seq_len), ("val", 64)):
         ids = np.minimum(np.random.default_rng(0).zipf(1.2, (rows, seq_len + 1)), vocab_size) - 1

@@ -1,4 +1,4 @@
-"""Speed as ratios to named peers, each measured in one run: optimizer steps, the trainer, experts, checkpoints."""
+"""Speed as ratios to named peers, each measured in one run: optimizer steps, the trainer, parallel modes, experts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from json import dumps
 from pathlib import Path
 from typing import Any, Literal
 
-from danalab.errors import UserError
+from danalab.errors import UserError, nearest
 from danalab.train.config.fields import Count, Positive
 
 
@@ -189,10 +189,48 @@ def moe(flags: MoeFlags) -> None:
     flags.finish(measure(CASES, flags.rounds, say))
 
 
+@dataclass(frozen=True, kw_only=True)
+class ParallelFlags(BenchFlags):
+    device: Literal["cpu", "cuda"] = "cpu"
+    """Device to train on."""
+    modes: tuple[str, ...] = ()
+    """Modes, e.g. single ddp "fsdp, tp"; default all."""
+    arch: str = "enoki"
+    """Architecture."""
+    heads: Count = 3
+    """Size of the model."""
+    nproc: Count = 2
+    """Ranks of the modes with several; heads must be a multiple of them for tensor parallelism."""
+    global_batch: Count = 8
+    """Sequences per step, of all ranks."""
+    seq_len: Count = 256
+    """Context [tokens]."""
+    vocab_size: Count = 4096
+    """Vocabulary."""
+    steps: Count = 20
+    """Steps of each job."""
+    rounds: Count = 3
+    """Jobs of each mode."""
+
+
+def parallel(flags: ParallelFlags) -> None:
+    """Step time, tokens per second and peak memory of each parallel mode and of activation checkpointing."""
+    say = flags.start()
+    from danalab.benchmarks.parallel import MODES, measure
+
+    for mode in flags.modes:
+        if mode not in MODES:
+            raise UserError(f"--modes: unknown mode '{mode}'{nearest(mode, MODES)}; known: {'; '.join(MODES)}")
+    names = ("arch", "heads", "global_batch", "seq_len", "vocab_size", "steps", "rounds", "device")
+    settings = {name: getattr(flags, name) for name in names}
+    flags.finish(measure(flags.modes or tuple(MODES), ranks=flags.nproc, say=say, **settings))
+
+
 SUBVERBS = {
     "optim": (OptimFlags, optim),
     "train": (TrainFlags, train),
     "resonance": (ResonanceFlags, resonance),
     "checkpoint": (CheckpointFlags, checkpoint),
     "moe": (MoeFlags, moe),
+    "parallel": (ParallelFlags, parallel),
 }
