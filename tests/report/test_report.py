@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 from danalab.cli.app import main
 from danalab.colors import OPTIMIZER_COLORS, optimizer_color
 from danalab.errors import UserError
-from danalab.report.comparison import compare, markdown_table
+from danalab.report.comparison import COLUMNS, compare, markdown_table, noise_note, table_cells
 from danalab.report.curves import read_curve, tokens_to_reach
 from danalab.report.figures.drawing import svg_text
 from danalab.report.figures.training import loss_figure, lr_figure, save_figure
@@ -60,6 +61,21 @@ def test_a_curve_that_never_gets_there_is_not_a_number(runs):
     assert row.tokens_to_baseline is None
     assert row.compute_saved is None
     assert "not reached" in markdown_table([row])
+
+
+def test_a_run_that_was_below_at_its_first_evaluation_has_bounds(runs, tmp_path):
+    early = write_run(tmp_path, "early", "muon", [1.9, 1.8, 1.7, 1.6])
+    row = compare([read_curve(run) for run in (*runs, early)])[3]
+    cells = dict(zip(COLUMNS, table_cells(row), strict=True))
+    assert cells["tokens to baseline's loss"] == "<= 1,000"
+    assert cells["compute saved"] == ">= +87.5%"
+
+
+def test_one_seed_is_said_to_leave_the_noise_unknown(runs, tmp_path, capsys):
+    assert main(["compare", *map(str, runs)]) == 0
+    assert "note: one seed of adamw, adana, dana-mk4: the noise is not known" in capsys.readouterr().out
+    rows = [replace(row, seed=seed) for row in compare([read_curve(run) for run in runs]) for seed in (0, 1)]
+    assert noise_note(rows) is None
 
 
 def test_crossings_are_linear_in_log_tokens(runs):

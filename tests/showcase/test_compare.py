@@ -15,7 +15,7 @@ from danalab.optim import optimizer_spec
 from danalab.showcase.compare import CompareConfig, compare_optimizers
 from danalab.showcase.figures import curves_figure, orthogonalisation_figure
 from danalab.showcase.problems import PROBLEMS, Problem, Task, problem
-from danalab.showcase.trials import SPACING, next_exponent, search, settings_for, train, usual_lr
+from danalab.showcase.trials import SPACING, Result, Run, next_exponent, search, settings_for, train, usual_lr
 
 
 @pytest.mark.parametrize("name", list(PROBLEMS))
@@ -125,6 +125,16 @@ def test_an_optimizer_has_its_colour_and_its_learning_rate_in_the_legend(compare
         name: optimizer_color(name) for name in ("adamw", "adana", "muon")
     }
     assert all("lr " in line.get_label() for line in lines.values())
+
+
+def test_no_final_loss_is_outside_of_the_panel():
+    runs = {
+        opt: Run(opt, 1e-3, 0, losses[-1], tuple(range(len(losses))), losses, 1.0)
+        for opt, losses in (("adamw", (6.0, 2.0, 1.0)), ("sgd", (6.0, 5.8, 5.5)))
+    }
+    results = [Result("language", opt, (run,), (run,)) for opt, run in runs.items()]
+    low, high = curves_figure([problem("language")], results).axes[0].get_ylim()
+    assert low < 1.0 < 5.5 < high
 
 
 def test_orthogonalisation_brings_singular_values_to_one():

@@ -26,7 +26,7 @@ def run(flags: Flags) -> None:
     from dataclasses import asdict
 
     from danalab.errors import UserError
-    from danalab.report.comparison import COLUMNS, compare, named_apart, table_cells, write_comparison
+    from danalab.report.comparison import COLUMNS, compare, named_apart, noise_note, table_cells, write_comparison
     from danalab.report.curves import read_curve
     from danalab.report.tables.console import print_table
 
@@ -45,5 +45,7 @@ def run(flags: Flags) -> None:
         print(json.dumps({"baseline": baseline.name, "runs": [asdict(row) for row in rows]}))
         return
     print_table(list(COLUMNS), [table_cells(row) for row in rows], left=2)
+    if note := noise_note(rows):
+        print(f"note: {note}")
     if flags.out is not None:
         print(f"drawn: {flags.out / 'compare.html'}")

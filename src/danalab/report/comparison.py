@@ -1,9 +1,10 @@
-"""Runs side by side: final losses, and how soon each reached the baseline's.
+"""Runs side by side: final losses, and the compute at which each reached the baseline's.
 
     compute saved = 1 - C_cross / C_final
 
 C_cross is the compute at which a run's validation curve first falls to the baseline's last validation loss, C_final
-what the baseline spent (arXiv 2602.05298). A curve that never gets there is "not reached", never a number.
+the baseline's whole compute (arXiv 2602.05298). A curve that never falls that far is "not reached". Where the first
+evaluation is below already, the crossing is not seen: then both are bounds.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ class Row:
     """Tokens needed to reach the baseline's last validation loss; None: not reached."""
     compute_saved: float | None
     """1 - tokens needed / tokens of the baseline (same model, so also in FLOPs); None: not reached."""
+    is_bound: bool
+    """The first evaluation was below the baseline's loss: fewer tokens would do, and more is saved."""
     seconds: float | None
     """Training time without evaluation."""
     tokens_per_second: float | None
@@ -56,7 +59,7 @@ def compare(curves: Sequence[RunCurve], baseline: str | None = None) -> list[Row
     """
     names = [curve.name for curve in curves]
     if len(set(names)) < len(names):
-        raise UserError(f"two runs are called the same: {', '.join(sorted(names))}")
+        raise UserError(f"two runs have the same name: {', '.join(sorted(names))}")
     if baseline is None:
         base = next((curve for curve in curves if curve.opt == "adamw"), curves[0])
     elif baseline in names:
@@ -84,6 +87,7 @@ def _row(curve: RunCurve, base: RunCurve) -> Row:
         val_bpb=summary.get("val/bpb"),
         tokens_to_baseline=reached,
         compute_saved=None if cost is None else 1 - cost / base_cost,
+        is_bound=reached is not None and curve is not base and reached <= min(point.tokens for point in curve.points),
         seconds=summary.get("time"),
         tokens_per_second=summary.get("tokens_per_second"),
         status=summary.get("status", "unfinished"),
@@ -92,10 +96,10 @@ def _row(curve: RunCurve, base: RunCurve) -> Row:
 
 
 def named_apart(curves: Sequence[RunCurve], folders: Sequence[Path]) -> list[RunCurve]:
-    """Runs of one name from several places, called by their paths.
+    """Runs that share a name, renamed to their paths.
 
     Raises:
-        UserError: a folder is there twice.
+        UserError: a folder is named twice.
     """
     places = [folder.resolve() for folder in folders]
     for i, place in enumerate(places):
@@ -146,7 +150,16 @@ def _cell(field: str, row: Row) -> str:
         "seconds": "{:.1f}",
         "tokens_per_second": "{:,.0f}",
     }
-    return formats.get(field, "{}").format(value)
+    bound = {"tokens_to_baseline": "<= ", "compute_saved": ">= "}.get(field, "") if row.is_bound else ""
+    return bound + formats.get(field, "{}").format(value)
+
+
+def noise_note(rows: Sequence[Row]) -> str | None:
+    """What one seed per optimizer does not tell; None where each has several."""
+    single = [opt for opt in dict.fromkeys(row.opt for row in rows) if len({r.seed for r in rows if r.opt == opt}) == 1]
+    if not single or len(rows) == 1:
+        return None
+    return f"one seed of {', '.join(single)}: the noise is not known, so small differences may be chance"
 
 
 def markdown_table(rows: Sequence[Row]) -> str:
@@ -171,8 +184,8 @@ def write_comparison(
     out.mkdir(parents=True, exist_ok=True)
     page = Page(
         "Runs side by side",
-        f"Measured against {baseline.name}: compute saved is 1 \N{MINUS SIGN} C/C0, where it spent C0 for its final "
-        "validation loss and the other run needed C to reach it.",
+        f"Compared with {baseline.name}: compute saved is 1 \N{MINUS SIGN} C/C0, where the baseline spent C0 for its "
+        "final validation loss and the other run needed C to reach it.",
     )
     headings = [heading for heading in COLUMNS if heading != "optimizer"]
     lines = []
@@ -181,6 +194,8 @@ def write_comparison(
         run = Linked(row.run, os.path.relpath(folders[row.run], out))
         lines.append([cells["optimizer"], run, *(cells[heading] for heading in headings if heading != "run")])
     page.table(["optimizer", *headings], lines, mark=optimizer_color)
+    if note := noise_note(rows):
+        page.paragraph(note[0].upper() + note[1:] + ".")
     for axis, words in (("tokens", "tokens"), ("flops", "compute")):
         figure = loss_figure(curves, axis, baseline)
         files = save_figure(figure, out / f"loss-{axis}")

@@ -110,7 +110,8 @@ def _dress(axes: Axes, title: str, x: str, y: str) -> None:
 
 
 def _zoom(axes: Axes, results: Sequence[Result]) -> None:
-    """Leave out the first fall from the logarithm of the vocabulary, which is the same for all."""
-    lowest = min(loss for result in results for loss in result.losses)
-    first = max(result.best[0].losses[0] for result in results)
-    axes.set_ylim(lowest - 0.02 * (first - lowest), lowest + 0.5 * (first - lowest))
+    """Leave out the first fall from the logarithm of the vocabulary, but no optimizer's final loss."""
+    finals = [loss for result in results for loss in result.losses if math.isfinite(loss)]
+    lowest, first = min(finals), max(result.best[0].losses[0] for result in results)
+    span = first - lowest
+    axes.set_ylim(lowest - 0.02 * span, max(lowest + 0.5 * span, max(finals) + 0.05 * span))
