@@ -61,7 +61,7 @@ def test_a_file_names_heads_or_sizes(tmp_path):
         ({"opts": ["adamw"], "heads": [2], "seeds": ["x"]}, "seeds is"),
         ({"opts": ["adamw"], "heads": [2], "extensions": "two"}, "extensions is 'two'"),
         ({"opts": ["adamw"], "heads": [2], "fixed": [1]}, "fixed is"),
-        ({"opts": ["adamw"], "heads": [2], "fixed": {"lr": 1e-3}}, "fixed has --lr, which a ladder sets itself"),
+        ({"opts": ["adamw"], "heads": [2], "fixed": {"lr": 1e-3}}, "fixed has --lr, which the ladder sets"),
         ({"opts": ["adamw"], "heads": [2], "fixed": {"seed": 1}}, "fixed has --seed"),
         ({"opts": ["adamw", "AdamW"], "heads": [2]}, "twice: AdamW is adamw"),
     ],

@@ -13,9 +13,9 @@ class Flags:
     runs: Positional[tuple[Path, ...]]
     """Run folders."""
     baseline: str | None = None
-    """Name of the run that the others are measured against; default the first adamw run, else the first."""
+    """Name of the run that the others are compared with; default the first adamw run, else the first."""
     out: Path | None = None
-    """Folder for compare.html, loss-tokens.png, loss-flops.png (and .svg), table.md; nothing is drawn without it."""
+    """Folder for compare.html, loss-tokens.png, loss-flops.png (and .svg), table.md; default no files."""
     json: bool = False
     """Print one JSON object on standard output."""
 

@@ -14,7 +14,7 @@ class Flags(DemoConfig):
 
 
 def run(flags: Flags) -> None:
-    """The whole story on a laptop CPU: corpus, tokenizer, tuned AdamW and ADana, pictures, table, samples, one page."""
+    """A demonstration on a laptop CPU: corpus, tokenizer, tuned AdamW and ADana, figures, table, samples, one page."""
     from danalab.report.comparison import COLUMNS, table_cells
     from danalab.report.tables.console import print_table
     from danalab.showcase.demo import as_json, run_demo, verdict
@@ -27,4 +27,4 @@ def run(flags: Flags) -> None:
     print()
     for sentence in verdict(demo.rows):
         print(sentence)
-    print(f"\nAll of it on one page: {demo.page}")
+    print(f"\nAll results on one page: {demo.page}")

@@ -14,17 +14,17 @@ class Flags:
     ladder: Positional[Path]
     """Folder of a ladder or a sweep, or its ladder.jsonl."""
     baseline: str | None = None
-    """Optimizer that the others are measured against; default adamw, or the first where none of it finished."""
+    """Optimizer that the others are compared with; default adamw, or the first one that finished."""
     law: Literal["saturated", "broken", "chinchilla"] = "saturated"
     """Loss law: E + A C^-alpha; broken: with a second term; chinchilla: E + A N^-alpha + B D^-beta."""
     joint: bool = True
     """One E for all optimizers; otherwise each law has its own."""
     convention: Literal["exact", "6nd", "6nd-total", "kaplan", "deepseek"] = "exact"
-    """What counts as compute."""
+    """Convention of counting compute."""
     predict: tuple[float, ...] = ()
     """Sizes for which to predict learning rates [parameters without embeddings]; default 2, 4, 10 x the largest."""
     within: float = 1.0
-    """Learning rates within so much of the best loss are shown as an interval [percent of the loss]."""
+    """Show the interval of learning rates within this share of the best loss [percent of the loss]."""
     bootstrap: int = 200
     """Resamples for the intervals of the laws."""
     seed: int = 0
@@ -34,7 +34,7 @@ class Flags:
 
 
 def run(flags: Flags) -> None:
-    """Fit the laws of learning rate and loss to a ladder's rows, and reckon the compute saved, with intervals."""
+    """Fit the laws of learning rate and loss to a ladder's rows; compute the compute saved, with intervals."""
     import json
 
     from danalab.errors import UserError
@@ -77,7 +77,7 @@ def run(flags: Flags) -> None:
         ("Learning rates by these laws", predicted_table(found), 1),
         ("Learning rates that lose little", tolerance_table(found), 1),
         (
-            "What a wrong learning rate costs [nats a token], one curvature for all sizes",
+            "Cost of a wrong learning rate [nats a token], one curvature for all sizes",
             shared_curvature_table(found),
             1,
         ),

@@ -1,4 +1,4 @@
-"""Runs of Weights & Biases as a ladder: `danalab fit` and `danalab report` read them like runs that were made here.
+"""Runs of Weights & Biases as a ladder, for `danalab fit` and `danalab report`.
 
 danalab import-wandb exports/ --out ladders/published          # histories, and a table or JSON of the runs
 danalab import-wandb --api ENTITY/PROJECT --filter group=enoki --out ladders/published
@@ -22,11 +22,11 @@ class Flags:
     api: str | None = None
     """ENTITY/PROJECT to read over the network in place of files; needs wandb."""
     filter: tuple[str, ...] = ()
-    """With --api: what runs must have: group=enoki config.opt=adana."""
+    """With --api: conditions on runs: group=enoki config.opt=adana."""
     map: tuple[str, ...] = ()
     """Keys of the exports: opt=optim.name val-loss=eval/nll; default danalab's own, and those of published runs."""
     fixed: tuple[str, ...] = ()
-    """What holds for all runs: arch=enoki seq-len=2048 vocab-size=50304."""
+    """Settings of all runs: arch=enoki seq-len=2048 vocab-size=50304."""
     json: bool = False
     """Print one JSON object on standard output."""
 
@@ -44,7 +44,7 @@ def run(flags: Flags) -> None:
     if bool(flags.files) == (flags.api is not None):
         raise UserError("give either exported files (or folders of them), or --api ENTITY/PROJECT")
     if flags.filter and flags.api is None:
-        raise UserError("--filter is for --api; of files, name those that you want")
+        raise UserError("--filter is for --api; with files, name only those wanted")
     filters = _assignments(flags.filter, "--filter")
     mapped = {key.replace("-", "_"): value for key, value in _assignments(flags.map, "--map").items()}
     keys = Keys.of(mapped, parse_fixed(flags.fixed))
@@ -59,13 +59,13 @@ def run(flags: Flags) -> None:
 
 
 def _assignments(words: tuple[str, ...], what: str) -> dict[str, str]:
-    """`KEY=VALUE` words; the values are text, whatever they look like, and may hold commas."""
+    """`KEY=VALUE` words; values are text and may contain commas."""
     found: dict[str, str] = {}
     for word in words:
         key, equals, value = word.partition("=")
         if not equals or not key or not value:
             raise UserError(f"{what} {word}: KEY=VALUE is expected")
         if key in found:
-            raise UserError(f"{what} {word}: {key} is there twice")
+            raise UserError(f"{what} {word}: {key} appears twice")
         found[key] = value
     return found

@@ -31,21 +31,21 @@ class Flags(CostFlags, ClusterFlags):
     tokens_per_param: float | None = None
     """Horizon of all runs [tokens a parameter]; default the file's, else 20."""
     tune_lr: bool = True
-    """Try the file's learning-rate multipliers at every size; otherwise the fitted law's rate is taken as it is."""
+    """Try the file's learning-rate multipliers at every size; otherwise use the fitted law's rate."""
     executor: Literal["pool", "inline", "slurm"] = "pool"
-    """pool: processes side by side; inline: one run after the other in this process; slurm: arrays, a run a task."""
+    """pool: processes side by side; inline: runs in turn in this process; slurm: array jobs, one run per task."""
     jobs: int | None = None
     """Runs at a time of the pool; default one a core."""
     dry_run: bool = False
     """Print the runs with their tokens, FLOPs and hours, and stop; slurm: also write the scripts, submit nothing."""
     collect: bool = False
-    """Gather the rows of the folder as it stands, and stop."""
+    """Gather the rows of the folder and stop."""
     json: bool = False
     """Print one JSON object on standard output."""
 
 
 def run(flags: Flags) -> int:
-    """Run a ladder: learning-rate trials at every size, then more seeds at the best; goes on where it was stopped."""
+    """Run a ladder: learning-rate trials at every size, then more seeds at the best; start it again to continue."""
     import json
     import sys
     from dataclasses import replace
@@ -73,12 +73,12 @@ def run(flags: Flags) -> int:
     cluster = flags.cluster() if flags.executor == "slurm" else None
     found = run_ladder(folder, plan, executor=flags.executor, jobs=flags.jobs, cluster=cluster)
     if flags.json:
-        told = {
+        printed = {
             "folder": str(folder), "rows": with_costs(found.rows, flags.dollars_per_hour),
             "tuned": [each.__dict__ for each in found.tuned], "untuned": found.untuned, "queued": found.queued,
             "failures": [{"name": each.job.folder.name, "reason": each.reason} for each in found.failures],
         }  # fmt: skip
-        print(json.dumps(told))
+        print(json.dumps(printed))
     elif found.tuned:
         print_table(
             ["optimizer", "size", "best multiplier", "trials", "loss"],
@@ -102,14 +102,14 @@ def run(flags: Flags) -> int:
 
 
 def _show_plan(flags: Flags, folder: Path, plan: LadderPlan) -> int:
-    """Trials and repeats, a line for each optimizer and size; the trials beyond the edge nobody can know."""
+    """Trials and repeats, a line for each optimizer and size; trials beyond the edge are not known yet."""
     trials, repeats = plan.trials(), plan.repeats()
     cells = trials if flags.executor == "slurm" else [*trials, *repeats]
     places = [f"{opt} {_size(size)}" for size in plan.sizes for opt in plan.opts for _ in plan.multipliers]
     if flags.executor != "slurm":
         places += [f"{opt} {_size(size)}" for size in plan.sizes for opt in plan.opts for _ in plan.seeds[1:]]
     most = plan.extensions * len(plan.opts) * len(plan.sizes) if len(plan.multipliers) > 1 else 0
-    more = f"and up to {most} trials more, where the best multiplier is an outermost one" if most else ""
+    more = f"and up to {most} more trials, where the best multiplier is an outermost one" if most else ""
     if flags.executor == "slurm":
         more = f"these are the trials; {len(repeats)} runs with other seeds follow. " + more
     return show_plan(flags, folder, cells, places, more.strip())

@@ -1,4 +1,4 @@
-"""One page about a ladder: compute saved, laws, curves, tuning, cost; figures and tables to take along."""
+"""One page about a ladder: compute saved, laws, curves, tuning, cost; figures and tables as files."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ class Flags:
     ladder: Positional[Path]
     """Folder of a ladder or a sweep, or its ladder.jsonl."""
     out: Path | None = None
-    """Where the report goes; default report/ in the ladder's folder."""
+    """Folder of the report; default report/ in the ladder's folder."""
     baseline: str | None = None
-    """Optimizer that the others are measured against; default adamw, or the first where none of it finished."""
+    """Optimizer that the others are compared with; default adamw, or the first one that finished."""
     law: Literal["saturated", "broken"] = "saturated"
     """Loss law: E + A C^-alpha, or with a second term."""
     convention: Literal["exact", "6nd", "6nd-total", "kaplan", "deepseek"] = "exact"
-    """What counts as compute."""
+    """Convention of counting compute."""
     bootstrap: int = 200
     """Resamples for the intervals of the laws."""
     dollars_per_hour: float | None = None
     """Price of a device, for a column of costs [$ an hour]."""
     pack: bool = False
-    """Make `out` a folder to publish: rows and validation curves copied beside the page, and links that stay inside."""
+    """Write a folder to publish: with copies of rows and validation curves, and links that stay inside."""
     json: bool = False
     """Print one JSON object on standard output."""
 
@@ -44,7 +44,7 @@ def run(flags: Flags) -> None:
     if flags.dollars_per_hour is not None and not flags.dollars_per_hour > 0:
         raise UserError(f"--dollars-per-hour {flags.dollars_per_hour:g}: must be positive [$ an hour]")
     if flags.pack and flags.out is None:
-        raise UserError("--pack: say with --out where the folder to publish shall be")
+        raise UserError("--pack: --out must name the folder to publish")
     data = read_report_data(
         flags.ladder,
         baseline=flags.baseline,

@@ -17,25 +17,25 @@ class Flags(CostFlags, ClusterFlags):
     file: Positional[Path | None] = None
     """YAML with grid, runs and fixed."""
     grid: tuple[str, ...] = ()
-    """What varies: opt=adamw,adana heads=2,3 lr-multiplier=0.5,1,2 seed=0,1,2 (added to the file's grid)."""
+    """Varied settings: opt=adamw,adana heads=2,3 lr-multiplier=0.5,1,2 seed=0,1,2 (added to the file's grid)."""
     fixed: tuple[str, ...] = ()
-    """What all runs have in common: arch=enoki data=stdlib seq-len=256 (added to the file's)."""
+    """Settings of all runs: arch=enoki data=stdlib seq-len=256 (added to the file's)."""
     out: Path = Path("sweeps/sweep")
     """Folder of the sweep: runs/NAME/ and ladder.jsonl."""
     executor: Literal["pool", "inline", "slurm"] = "pool"
-    """pool: processes side by side; inline: one run after the other in this process; slurm: arrays, a run a task."""
+    """pool: processes side by side; inline: runs in turn in this process; slurm: array jobs, one run per task."""
     jobs: int | None = None
     """Runs at a time of the pool; default one a core."""
     dry_run: bool = False
     """Print the runs with their tokens, FLOPs and hours, and stop; slurm: also write the scripts, submit nothing."""
     collect: bool = False
-    """Gather the rows of the folder as it stands, and stop."""
+    """Gather the rows of the folder and stop."""
     json: bool = False
     """Print one JSON object on standard output."""
 
 
 def run(flags: Flags) -> int:
-    """Make every run of a grid that isn't finished yet; failures are listed at the end and don't stop the rest."""
+    """Train every run of a grid that is not finished; failures are listed at the end and do not stop the others."""
     from danalab.ladder.runs.grid import expand, parse_assignments, parse_fixed, read_grid
     from danalab.ladder.runs.sweep import collect, run_sweep
     from danalab.train.callbacks.console import log_to_stderr

@@ -84,7 +84,7 @@ def schedules(flags: ScheduleFlags) -> None:
 
 
 def limit(flags: LimitFlags) -> None:
-    """Limit loss, eigenvalues and target energy: deterministic equivalents beside random draws."""
+    """Limit loss, eigenvalues and target energy: deterministic equivalents against random draws."""
     from danalab.theory.studies import limits as study
 
     if flags.draws < 1:
@@ -93,7 +93,7 @@ def limit(flags: LimitFlags) -> None:
 
 
 def predict(flags: PredictFlags) -> None:
-    """Phase, kappa, exponents and curves for a measured spectrum; as a heuristic, beside measured loss curves."""
+    """Phase, kappa, exponents and curves for a measured spectrum; as a heuristic, against measured loss curves."""
     from danalab.cli._shared.measured_curves import measured_curves
     from danalab.theory.prediction.measured import compare_curves, compare_ladder
     from danalab.theory.prediction.predict import load_spectrum, power_law, predict
@@ -129,7 +129,7 @@ def _model(flags: Any) -> Any:
 
 
 def _finish(flags: Output, studies: list[tuple[Any, Callable[[Any], Any]]]) -> None:
-    """Save the studies and print what they found."""
+    """Save the studies and print their results."""
     from danalab.theory.studies.study import save
 
     results = []

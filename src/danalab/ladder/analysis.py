@@ -1,4 +1,4 @@
-"""From the rows of a ladder to its answers: tuned runs, laws, compute saved at each size and between laws."""
+"""From the rows of a ladder to its results: tuned runs, laws, compute saved at each size and between laws."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from danalab.ladder.saved.at_size import Saved, compute_saved
 from danalab.ladder.saved.gain import Gain, compute_gain
 
 PREDICTED = (2.0, 4.0, 10.0)
-"""Sizes, in the largest one measured, for which a learning rate is predicted where none are named."""
+"""Default sizes for predicted learning rates, as multiples of the largest one measured."""
 
 
 @dataclass(frozen=True)
@@ -42,21 +42,21 @@ class PredictedRate:
     lr: float
     interval: Interval | None
     extrapolated: bool
-    """The size lies beyond those measured."""
+    """The size is outside of those measured."""
     loss_increase: float | None
-    """What the farther end of the interval costs [nats a token], by the shared curvature where that is known and no
-    farther than rates were tried."""
+    """Cost of the farther end of the interval [nats a token] by the shared curvature; None where that is not known, or
+    beyond the rates tried."""
 
 
 @dataclass(frozen=True)
 class Analysis:
-    """All that a ladder says."""
+    """The results of a ladder."""
 
     baseline: str
     convention: str
     tuned: list[Tuned]
     excluded: list[str]
-    """Runs that did not finish or whose loss is not finite: counted, never fitted."""
+    """Runs that did not finish or whose loss is not finite; they are in no fit."""
     lr_laws: dict[str, LRLaw] = field(default_factory=dict)
     loss_laws: dict[str, LossLaw] = field(default_factory=dict)
     saved: dict[str, dict[int, Saved]] = field(default_factory=dict)
@@ -69,7 +69,7 @@ class Analysis:
     """Optimizer -> parameters -> learning rates within a share of the best loss."""
     predicted_rates: dict[str, list[PredictedRate]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    """What could not be computed, and why."""
+    """Results that are missing, and the reasons."""
 
     def at(self, opt: str) -> list[Tuned]:
         """An optimizer's sizes, the smallest first."""
@@ -82,7 +82,7 @@ class Analysis:
         return [self.baseline, *(name for name in names if name != self.baseline)]
 
     def as_dict(self) -> dict[str, Any]:
-        """Everything but curves and resamples, ready for JSON; numbers that are not finite are None."""
+        """Everything but curves and resamples, for JSON."""
         return finite({
             "baseline": self.baseline,
             "convention": self.convention,
@@ -136,19 +136,19 @@ def analyse(
     n_bootstrap: int = 200,
     seed: int = 0,
 ) -> Analysis:
-    """Fit everything that the rows allow; what they don't is a note, never a guess.
+    """Fit everything that the rows allow; a missing result is a note.
 
     Args:
         rows: of `read_ladder`.
-        baseline: optimizer that the others are measured against; None: adamw, or where none of it finished the first.
+        baseline: optimizer that the others are compared with; None: adamw, or the first one that finished.
         law: kind of the loss law, saturated, broken or chinchilla.
         convention: of compute; see `danalab.ladder.saved.compute`.
         joint: one E for all optimizers; otherwise each law has its own.
-        predict: sizes [parameters without embeddings] for which to predict learning rates; none: some beyond those
-            measured.
+        predict: sizes [parameters without embeddings] for which to predict learning rates; default: multiples of
+            the largest.
         within: share of the best loss for the intervals of learning rates.
     Raises:
-        UserError: no finished run of the baseline, or rows that lack what the convention counts.
+        UserError: no finished run of the baseline, or rows without the dimensions that the convention needs.
     """
     usable = [row for row in rows if is_usable(row)]
     excluded = [row["name"] for row in rows if not is_usable(row)]
@@ -174,7 +174,7 @@ def analyse(
 
 @contextlib.contextmanager
 def _noting(found: Analysis, what: str) -> Iterator[None]:
-    """What cannot be computed is a note that says why."""
+    """Turn an error into a note."""
     try:
         yield
     except UserError as error:
@@ -190,7 +190,7 @@ def _rates(
     n_bootstrap: int,
     seed: int,
 ) -> None:
-    """All about learning rates of an optimizer: law, sensitivity, predictions."""
+    """Learning rates of an optimizer: law, sensitivity, predictions."""
     tuned = found.at(opt)
     trials = [rate_trials([row for row in rows if is_usable(row)], each) for each in tuned]
     curves = [
@@ -217,7 +217,7 @@ def _rates(
         with _noting(found, f"sensitivity of {opt} to the learning rate"):
             found.shared_curvatures[opt] = fit_shared_curvature(curves)
     with _noting(found, f"learning-rate law of {opt}"):
-        # A size where one rate was tried says nothing of the best one.
+        # One rate at a size does not determine the best one.
         flat = [row for runs in trials for row in runs if len({row["lr"] for row in runs}) > 1]
         if not flat:
             raise UserError("one learning rate was tried at each size; its law needs two or more at 3 sizes")
@@ -302,7 +302,7 @@ def _saved(found: Analysis, opt: str, seed: int) -> dict[int, Saved]:
         against = base.get((each.params, each.tokens))
         if against is None:
             found.notes.append(
-                f"{opt} at {each.params:,} parameters and {each.tokens:,} tokens: {found.baseline} has no run like that"
+                f"{opt} at {each.params:,} parameters and {each.tokens:,} tokens: {found.baseline} has no such run"
             )
             continue
         with _noting(found, f"compute saved by {opt} at {each.params:,} parameters"):

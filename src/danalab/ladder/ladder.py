@@ -4,7 +4,7 @@
     edges    where the best multiplier is the outermost one, one beyond it, for at most `extensions` times
     seeds    the best multiplier again with the other seeds
 
-The number of trials is part of the result: a contender that was tuned more than its baseline proves nothing.
+The number of trials is part of the result: the baseline must be tuned as much as the contender.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _FORMS = {
     "seeds": "seeds: [0, 1, 2]",
     "fixed": "fixed: {data: stdlib, seq_len: 256}",
 }
-"""What the keys of a file look like."""
+"""Keys of a file and their forms."""
 _ITS_OWN = {
     "opt": "opts",
     "seed": "seeds",
@@ -41,11 +41,11 @@ _ITS_OWN = {
     "lr": "multipliers, which are factors on the law's rate",
     "lr_multiplier": "multipliers",
 }
-"""Settings that a ladder varies -> what says them."""
+"""Settings that a ladder varies -> keys that give them."""
 
 
 def _has_form(key: str, value: Any) -> bool:
-    """Whether the value of a file's key is of the right type."""
+    """Whether the value of a file's key has the right type."""
     if key == "extensions":
         return isinstance(value, int)
     if key == "fixed":
@@ -56,18 +56,18 @@ def _has_form(key: str, value: Any) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class LadderPlan:
-    """What a ladder consists of."""
+    """The definition of a ladder."""
 
     opts: tuple[str, ...]
-    """Optimizers; adamw is the baseline, or where it is not there the first."""
+    """Optimizers; adamw is the baseline, or without it the first one."""
     sizes: tuple[dict[str, Any], ...]
     """Settings that make a size: {"heads": 3}, or d_model, n_layers and n_heads."""
     multipliers: tuple[float, ...] = (0.5, 1.0, 2.0)
     """Factors on the learning-rate law that are tried at every size; one: nothing is tuned."""
     extensions: int = 2
-    """How often a multiplier beyond the outermost one is tried, where that one was best."""
+    """Maximum number of multipliers tried beyond the outermost one, where that one is best."""
     seeds: tuple[int, ...] = (0, 1, 2)
-    """The first is the trials'."""
+    """The first one is for the trials."""
     fixed: dict[str, Any]
     """Settings that all runs have in common."""
 
@@ -84,7 +84,7 @@ class LadderPlan:
                 raise UserError(f"the ladder has one of its opts twice: {opt} is {names[i]}")
         for key in _ITS_OWN:
             if key in self.fixed:
-                raise UserError(f"fixed has {flag(key)}, which a ladder sets itself; leave it out ({_ITS_OWN[key]})")
+                raise UserError(f"fixed has {flag(key)}, which the ladder sets; leave it out ({_ITS_OWN[key]})")
         if any(not 0 < float(m) < math.inf for m in self.multipliers):
             raise UserError(f"multipliers {self.multipliers}: must be finite and positive")
         if self.extensions < 0:
@@ -112,12 +112,12 @@ class LadderPlan:
         return cls(**{"fixed": {}, **given})
 
     def trials(self) -> list[Cell]:
-        """The learning-rate trials, the smallest sizes first: what is wrong shows early."""
+        """The learning-rate trials, the smallest sizes first, so that mistakes show early."""
         return [self.cell(opt, size, m, self.seeds[0]) for size in self.sizes for opt in self.opts
                 for m in sorted(map(float, self.multipliers))]  # fmt: skip
 
     def repeats(self) -> list[Cell]:
-        """The other seeds, at a multiplier that stands for the one that will turn out best."""
+        """The other seeds, at the middle multiplier in place of the best one, which is not known yet."""
         middle = sorted(map(float, self.multipliers))[len(self.multipliers) // 2]
         return [self.cell(opt, size, middle, seed) for size in self.sizes for opt in self.opts
                 for seed in self.seeds[1:]]  # fmt: skip
@@ -132,21 +132,21 @@ class LadderPlan:
 
 @dataclass(frozen=True)
 class Choice:
-    """What tuning found for an optimizer at a size."""
+    """The result of tuning an optimizer at a size."""
 
     opt: str
     size: dict[str, Any]
     multiplier: float
     trials: int
     at_edge: bool
-    """The best is the outermost tried: it may lie beyond."""
+    """The best multiplier is the outermost one tried: a better one may lie beyond."""
     losses: dict[str, float | None]
     """Multiplier -> final loss of its trial; None: the run failed."""
 
 
 @dataclass(frozen=True)
 class LadderResult:
-    """What came of a ladder."""
+    """The result of a ladder."""
 
     folder: Path
     rows: list[dict[str, Any]]
@@ -154,9 +154,9 @@ class LadderResult:
     """Empty while runs are queued."""
     failures: list[Failure]
     queued: list[str] = field(default_factory=list)
-    """Runs that SLURM has yet to finish; what depends on them comes when this is called again."""
+    """Runs still at SLURM; call again for those that depend on them."""
     untuned: list[str] = field(default_factory=list)
-    """Optimizers at sizes where every trial failed: they have no further seeds."""
+    """Optimizers and sizes where every trial failed, so that there are no further seeds."""
 
 
 def run_ladder(
@@ -167,12 +167,12 @@ def run_ladder(
     jobs: int | None = None,
     cluster: Cluster | None = None,
 ) -> LadderResult:
-    """Run all of it that is not there yet; see the module's docstring.
+    """Run everything that is not finished; see the module's docstring.
 
     Args:
         executor, jobs, cluster: see `danalab.ladder.runs.sweep.run_sweep`.
     Raises:
-        UserError: a setting that cannot be meant.
+        UserError: a setting out of range.
     """
     tried = {(opt, i): sorted(map(float, plan.multipliers)) for opt in plan.opts for i in range(len(plan.sizes))}
     cells: list[Cell] = []
@@ -235,7 +235,7 @@ def _beyond_the_edge(multipliers: Sequence[float], losses: Sequence[float]) -> f
 def _tuned(
     rows: Sequence[Mapping[str, Any]], plan: LadderPlan, opt: str, i: int, multipliers: Sequence[float]
 ) -> Choice | None:
-    """What the trials say; None where every one of them failed."""
+    """The best trial; None where all failed."""
     losses = _losses(rows, plan, opt, i, multipliers)
     best = min(range(len(losses)), key=losses.__getitem__)
     if math.isinf(losses[best]):

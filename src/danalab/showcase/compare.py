@@ -26,7 +26,7 @@ from danalab.showcase.trials import Result, search
 
 @dataclass(frozen=True)
 class Comparison:
-    """What came out."""
+    """The results."""
 
     problems: tuple[Problem, ...]
     results: tuple[Result, ...]
@@ -54,7 +54,7 @@ def compare_optimizers(config: CompareConfig, report: Callable[[str], None] = la
     opts = list(dict.fromkeys(optimizer_spec(opt).name for opt in config.opts))
     problems = tuple(problem(name, config.quick) for name in dict.fromkeys(config.problems))
     trials, seeds = (min(config.trials, 3), 1) if config.quick else (config.trials, config.seeds)
-    # The slowest first, so that no core is left alone with them at the end.
+    # The slowest first, so that the cores finish together.
     work = [(each.name, opt, trials, seeds, config.quick) for each in reversed(problems) for opt in opts]
     found = {(result.problem, result.opt): result for result in _run_all(work, config.jobs, report)}
     results = tuple(found[each.name, opt] for each in problems for opt in opts)
@@ -100,7 +100,7 @@ HEADINGS = ("problem", "optimizer", "at the end", "lowest and highest", "best lr
 
 
 def table_rows(comparison: Comparison | Sequence[Result]) -> list[tuple[str, ...]]:
-    """Cells for people, the best of each problem first."""
+    """Table rows as text, the best of each problem first."""
     results = comparison.results if isinstance(comparison, Comparison) else comparison
     rows: list[tuple[str, ...]] = []
     for name in dict.fromkeys(result.problem for result in results):

@@ -1,11 +1,11 @@
-"""The whole story in minutes on a laptop CPU: corpus, tokenizer, AdamW and ADana tuned alike, pictures, table, samples.
+"""A demonstration in minutes on a laptop CPU: corpus, tokenizer, AdamW and ADana tuned alike, figures, table, samples.
 
     out/index.html                 everything on one page
-    out/loss-tokens.png, ...       the pictures, as PNG and SVG
+    out/loss-tokens.png, ...       the figures, as PNG and SVG
     out/table.md, demo.json        the numbers
     out/runs/NAME/                 ordinary run folders: `danalab compare`, `generate`, `eval` work on them
 
-Started again, it goes on where it was stopped.
+Start it again to continue after an interruption.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ PROMPTS = ("def read_", "import ", '    """Return the ')
 
 @dataclass(frozen=True)
 class Demo:
-    """What came out."""
+    """The results."""
 
     rows: list[Row]
     """The best trial of each optimizer, all seeds."""
@@ -113,7 +113,7 @@ def _write(config: DemoConfig, demo: Demo, finals: Sequence[RunCurve], curves: S
         "lr": (lr_figure(curves), "Final validation loss of every learning-rate trial."),
     }
     page = Page("AdamW and ADana, side by side", _setting(config, demo))
-    page.heading("What came out")
+    page.heading("Results")
     for sentence in verdict(demo.rows):
         page.paragraph(sentence)
     page.table(list(COLUMNS), [table_cells(row) for row in demo.rows])
@@ -143,7 +143,7 @@ def _setting(config: DemoConfig, demo: Demo) -> str:
 
 
 def verdict(rows: Sequence[Row]) -> list[str]:
-    """What the numbers say, in words, whoever won."""
+    """The results in sentences."""
     by_opt = {opt: [row for row in rows if row.opt == opt] for opt in TRIALS}
     losses = {opt: [row.val_loss for row in group] for opt, group in by_opt.items()}
     adamw, adana = mean(losses["adamw"]), mean(losses["adana"])
@@ -154,7 +154,7 @@ def verdict(rows: Sequence[Row]) -> list[str]:
     )
     seeds = len(losses["adana"])
     if seeds < 2:
-        spread = "One seed: how much of that is noise is not known; --seeds 3 tells."
+        spread = "One seed: the noise is not known; --seeds 3 measures it."
     else:
         spread = (
             f"Spread over {seeds} seeds (standard deviation): "
@@ -176,5 +176,5 @@ def _samples(folder: Path) -> list[str]:
 
 
 def as_json(demo: Demo) -> str:
-    """One line of JSON for programs."""
+    """The results as one line of JSON."""
     return json.dumps(demo.as_dict())

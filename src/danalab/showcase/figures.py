@@ -1,4 +1,4 @@
-"""The pictures of `danalab optim compare`."""
+"""The figures of `danalab optim compare`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def curves_figure(problems: Sequence[Problem], results: Sequence[Result]) -> Figure:
-    """A panel a problem: what is measured against steps, each optimizer at its best learning rate.
+    """One panel per problem: the measure against steps, each optimizer at its best learning rate.
 
     Lines are means over seeds (of the logarithm where the axis is logarithmic), bands reach from lowest to highest.
     """
@@ -47,7 +47,7 @@ def curves_figure(problems: Sequence[Problem], results: Sequence[Result]) -> Fig
 
 
 def lr_figure(problems: Sequence[Problem], results: Sequence[Result]) -> Figure:
-    """A panel a problem: the last measurement of every trial against its learning rate."""
+    """One panel per problem: the last measurement of every trial against its learning rate."""
     figure, panels = _panels(len(problems), 3.8)
     for problem, axes in zip(problems, panels, strict=True):
         shown = [result for result in results if result.problem == problem.name]

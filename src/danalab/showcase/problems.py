@@ -1,13 +1,12 @@
-"""Three problems on which optimizers differ, each with one thing that makes it hard.
+"""Three problems on which optimizers differ, each with one difficulty.
 
-    quadratic   least squares on power-law random features: directions of every speed, gradients that are noisy;
+    quadratic   least squares on power-law random features: eigenvalues over decades, noisy gradients;
                 x = z A, z ~ N(0, 1_v), A = diag(j^-1) W, y = z . c, c_j = j^-1.3; excess of E (x . theta - y)^2 / 2
-    matrix      a matrix from ill-conditioned inputs, in a basis that no coordinate-wise step can see;
+    matrix      a matrix from ill-conditioned inputs, in a rotated basis, which no coordinate-wise step resolves;
                 x ~ N(0, Q diag(j^-2) Q^T), Q a rotation, y = T x; E |(W - T) x|^2 / 2
     language    the next byte of Python's standard library, by a small transformer; nats a byte
 
-A problem is made anew for every run from its seed: model, data and order of the data are then the same for all
-optimizers.
+Every run makes its problem from its seed, so that model, data and data order are the same for all optimizers.
 """
 
 from __future__ import annotations
@@ -30,21 +29,21 @@ class Task:
     loss: Callable[[], Tensor]
     """Loss of the next batch, with a graph for its gradient."""
     measure: Callable[[], float]
-    """What the optimizers are compared by."""
+    """The measure that optimizers are compared by."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """What is to be solved, and for how long."""
+    """A problem and the length of its runs."""
 
     name: str
     title: str
     unit: str
-    """What `measure` gives, for the axis."""
+    """Unit of `measure`, for the axis."""
     steps: int
     """Optimizer steps of a run."""
     omega: float
-    """Strength of the weight decay; 0 where what is sought is not small."""
+    """Strength of the weight decay; 0 where the solution is not small."""
     log: bool
     """Whether the measure falls by orders of magnitude."""
     make: Callable[[int], Task]
@@ -52,7 +51,7 @@ class Problem:
 
 
 class _Weight(nn.Module):
-    """A parameter in a module of its own, so that it has a kind: a vector or a matrix."""
+    """A parameter in a module, so that optimizers know whether it is a vector or a matrix."""
 
     def __init__(self, value: Tensor):
         super().__init__()
@@ -182,7 +181,7 @@ QUICK_SHARE = 10
 
 
 def problem(name: str, quick: bool = False) -> Problem:
-    """The problem of that name; `quick` shortens its runs, for a look at how it goes.
+    """The problem of that name; `quick` shortens its runs.
 
     Raises:
         UserError: unknown.

@@ -1,8 +1,8 @@
 """Runs of one optimizer on one problem: the search for its learning rate, and more seeds at the best.
 
-Every optimizer gets the same number of trials, from its own usual learning rate on: first by factors of 4 until the
-best lies between two others, then half-way (on a logarithmic scale) into the wider gap beside it, or else to the side
-where the loss is lower.
+Every optimizer gets the same number of trials, starting at its usual learning rate: first by factors of 4 until the
+best lies between two others, then the middle (on a logarithmic scale) of the wider gap next to it, or of the gap
+on the side of lower loss.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Result:
-    """What one optimizer did on one problem."""
+    """The result of one optimizer on one problem."""
 
     problem: str
     opt: str
@@ -64,7 +64,7 @@ class Result:
         return [run.loss for run in self.best]
 
     def as_dict(self) -> dict[str, Any]:
-        """Ready for JSON: no infinities."""
+        """For JSON, without infinities."""
         return {
             "problem": self.problem,
             "optimizer": self.opt,
@@ -85,7 +85,7 @@ def search(
     """Tune `opt` on `problem` in `trials` runs with seed 0, and repeat the best with `seeds` - 1 others.
 
     Raises:
-        UserError: unknown optimizer or setting, one that needs what a plain loop does not do, or one that diverges at
+        UserError: unknown optimizer or setting, one that needs more than gradients, or one that diverges at
             every learning rate.
     """
     spec = optimizer_spec(opt)
@@ -104,7 +104,7 @@ def search(
 
 
 def next_exponent(tried: Mapping[float, float]) -> float:
-    """Where to try next: exponents of `SPACING` tried so far -> one that was not, given their losses."""
+    """The next exponent of `SPACING` to try, given the losses of those tried."""
     if not tried:
         return 0.0
     known = sorted(tried)
@@ -123,13 +123,13 @@ def next_exponent(tried: Mapping[float, float]) -> float:
 
 
 def train(problem: Problem, spec: OptimizerSpec, lr: float, seed: int, settings: Mapping[str, Any]) -> Run:
-    """One run; ends early, with an infinite loss, where numbers stop being finite."""
+    """One run; ends early, with an infinite loss, where a number is not finite."""
     task = problem.make(seed)
     optimizer = build_optimizer(
         spec.name, task.model, lr=lr, **{**settings_for(spec, problem.steps, lr, problem.omega), **settings}
     )
     warmup = problem.steps // 20
-    if spec.train_eval:  # schedule-free optimizers want the warm-up alone
+    if spec.train_eval:  # schedule-free optimizers take a warm-up only
         schedule = get_schedule("wsd", problem.steps, warmup, fract_decay=0.0)
     else:
         schedule = get_schedule("cos_inf", problem.steps, warmup)
@@ -162,12 +162,12 @@ def train(problem: Problem, spec: OptimizerSpec, lr: float, seed: int, settings:
 
 
 def usual_lr(spec: OptimizerSpec) -> float:
-    """Where the search begins: the learning rate that is usual for the optimizer, or 1e-3."""
+    """The first learning rate of the search: the optimizer's usual one, or 1e-3."""
     return USUAL[spec.name].lr if spec.name in USUAL else 1e-3
 
 
 def settings_for(spec: OptimizerSpec, steps: int, lr: float, omega: float) -> dict[str, Any]:
-    """What depends on the length of the run, by the rules of the ladder: weight decay, and AdEMAMix's slow momentum."""
+    """Settings that depend on the length of the run, by the ladder's rules: weight decay and AdEMAMix's slow momentum."""
     found: dict[str, Any] = {}
     if "beta3_warmup" in spec.settings:
         found |= slow_momentum(steps)

@@ -69,7 +69,7 @@ def test_a_long_name_is_cut_and_stays_one_runs_own():
         ({"optt": ["adamw"]}, {}, "unknown key 'optt'.*did you mean 'opt'"),
         ({"opt": []}, {}, "no value for --opt"),
         ({}, {"heads": 3}, "no run"),
-        ({"seed": [0, 0]}, {}, "run s0 is there twice"),
+        ({"seed": [0, 0]}, {}, "run s0 appears twice"),
         ({"seed": [0]}, {"seed": 1}, "--seed is both fixed and in the grid"),
         ({"run_dir": ["a"]}, {}, "unknown key 'run_dir'"),
         ({"heads": [2, "three"]}, {}, "--heads three: a number is expected"),

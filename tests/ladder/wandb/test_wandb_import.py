@@ -112,7 +112,7 @@ HEAD = "_step,iter,tokens,val/loss\n"
         ("a.csv", HEAD + "0,1,2\n", r"a\.csv:2: 3 fields, the heading has 4"),
         ("a.csv", HEAD + '0,1,2,"3\n', r"a\.csv:2: not CSV"),
         ("a.csv", HEAD + "0,10,99,3.1\n1,20,199,3.o1\n", r"a\.csv:3, column 'val/loss': '3\.o1' is not a number"),
-        ("a.csv", "x,x\n1,2\n", r"a\.csv:1: the column 'x' is there twice"),
+        ("a.csv", "x,x\n1,2\n", r"a\.csv:1: the column 'x' appears twice"),
         ("a.csv", HEAD, "a heading and no line below"),
         ("a.csv", "", "empty"),
         ("a.json", '[{"iter": 1,\n "val/loss" 3}]', r"a\.json:2, column 13: not JSON"),

@@ -1,4 +1,4 @@
-"""What sweeps and ladders print: plans before they run, rows afterwards. Also the flags that give hours and costs."""
+"""Tables of sweeps and ladders: plans before training, rows afterwards. Also the flags of hours and costs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class CostFlags:
     """Price of a device, for a column of costs [$ an hour]."""
 
     def rate(self, folder: Path) -> tuple[Rate | None, str]:
-        """(FLOP/s of a device, where they are from)."""
+        """(FLOP/s of a device, source of the number)."""
         from danalab.ladder.runs.estimate import accelerator_rate, measured_rate
         from danalab.ladder.runs.rows import FILE, read_ladder
 
@@ -37,17 +37,17 @@ class CostFlags:
         rows = read_ladder(folder) if (folder / FILE).is_file() and (folder / FILE).stat().st_size else []
         rate = measured_rate(rows)
         if rate is None:
-            return None, "no run is finished: --gpu NAME gives hours"
+            return None, "no run is finished: use --gpu NAME for hours"
         return rate, f"as the finished runs in {folder}"
 
 
 def show_plan(flags: Any, folder: Path, cells: Sequence[Cell], names: Sequence[str], more: str = "") -> int:
-    """Print what cells would take; for SLURM also write the scripts, and submit nothing. Returns the exit code.
+    """Print the estimates of cells; for SLURM also write the scripts without submitting. Returns the exit code.
 
     Args:
         flags: of a sweep or a ladder.
-        names: what each cell is shown as; those of one name make one line.
-        more: said at the end.
+        names: of the cells in the table; cells of one name share a line.
+        more: a line at the end.
     """
     import json
 
@@ -69,7 +69,7 @@ def show_plan(flags: Any, folder: Path, cells: Sequence[Cell], names: Sequence[s
 
 
 def show_rows(flags: Any, folder: Path, rows: Sequence[dict[str, Any]], found: SweepResult | None = None) -> int:
-    """Print the rows of a sweep, what failed and what is queued. Returns the exit code."""
+    """Print the rows of a sweep, its failures and queued runs. Returns the exit code."""
     import json
     import sys
 
@@ -77,13 +77,13 @@ def show_rows(flags: Any, folder: Path, rows: Sequence[dict[str, Any]], found: S
     queued = [] if found is None else found.queued
     if flags.json:
         reasons = [{"name": failure.job.folder.name, "reason": failure.reason} for failure in failures]
-        told = {
+        printed = {
             "folder": str(folder),
             "rows": with_costs(rows, flags.dollars_per_hour),
             "failures": reasons,
             "queued": queued,
         }
-        print(json.dumps(told))
+        print(json.dumps(printed))
     else:
         print_rows(rows, flags.dollars_per_hour)
     show_open_ends(failures, queued)
@@ -92,15 +92,15 @@ def show_rows(flags: Any, folder: Path, rows: Sequence[dict[str, Any]], found: S
 
 
 def show_open_ends(failures: Sequence[Failure], queued: Sequence[str]) -> None:
-    """Say on standard error what failed, and what SLURM has yet to finish."""
+    """Print failures and queued runs on standard error."""
     import sys
 
     for failure in failures:
         print(f"failed: {failure.job.folder.name}: {failure.reason}", file=sys.stderr)
     if queued:
         print(
-            f"{len(queued)} runs are queued or under way; start the same command again when they have ended, or with "
-            "--wait; --collect gathers what there is",
+            f"{len(queued)} runs are queued or running; start the same command again when they have ended, or with "
+            "--wait; --collect gathers the finished ones",
             file=sys.stderr,
         )
 
@@ -134,7 +134,7 @@ def print_estimates(estimates: Sequence[Estimate], source: str, names: Sequence[
 
 
 def summary(estimates: Sequence[Estimate]) -> str:
-    """All runs together, in words."""
+    """Totals of all runs, as text."""
     from danalab.ladder.runs.estimate import total
 
     words = f"{len(estimates)} runs, {sum(each.flops for each in estimates):.3g} FLOPs"
@@ -144,7 +144,7 @@ def summary(estimates: Sequence[Estimate]) -> str:
 
 
 def estimates_as_json(estimates: Sequence[Estimate], source: str) -> dict[str, Any]:
-    """The same for programs."""
+    """The estimates as JSON."""
     from danalab.ladder.runs.estimate import total
 
     return {
@@ -157,7 +157,7 @@ def estimates_as_json(estimates: Sequence[Estimate], source: str) -> dict[str, A
 
 
 def print_rows(rows: Sequence[dict[str, Any]], price: float | None = None) -> None:
-    """A line a run."""
+    """Print one line per run."""
     from danalab.report.tables.console import print_table
 
     priced = [] if price is None else ["cost [$]"]
@@ -179,18 +179,18 @@ def print_rows(rows: Sequence[dict[str, Any]], price: float | None = None) -> No
 
 
 def with_costs(rows: Sequence[dict[str, Any]], price: float | None) -> list[dict[str, Any]]:
-    """Rows with what each cost, where a price is given."""
+    """Rows with their costs, where a price is given."""
     return [row if price is None else {**row, "cost": _cost(row, price)} for row in rows]
 
 
 def require_plan_flags(flags: CostFlags, dry_run: bool) -> None:
-    """Refuse what would have no effect.
+    """Refuse flags without effect.
 
     Raises:
-        UserError: --gpu or --mfu where nothing is planned; a price that isn't positive.
+        UserError: --gpu or --mfu where nothing is planned; a price that is not positive.
     """
     if flags.gpu is not None and not dry_run:
-        raise UserError(f"--gpu {flags.gpu}: gives hours to --dry-run; finished runs say their own")
+        raise UserError(f"--gpu {flags.gpu}: is for --dry-run; finished runs have their own hours")
     if flags.mfu != CostFlags.mfu and flags.gpu is None:
         raise UserError(f"--mfu {flags.mfu:g}: is for --gpu NAME")
     if flags.dollars_per_hour is not None and not flags.dollars_per_hour > 0:

@@ -155,7 +155,7 @@ class LimitFlags(Output):
     d: int = 500
     """Parameters."""
     draws: int = 3
-    """Random draws of the features beside the theory."""
+    """Number of random draws of the features to compare with."""
     seed: int = 0
     """Seed of the first draw."""
 

@@ -1,10 +1,10 @@
-"""How much a wrong learning rate costs: the curvature of the final loss in the logarithm of the learning rate.
+"""Sensitivity to the learning rate: the curvature of the final loss in its logarithm.
 
 L(lr) = L* + k (log lr - log lr*)^2,   so an error of a factor 1 + e costs k log(1 + e)^2
 
-One size needs five rates for its k. A ladder of three or four rates at each of several sizes can be given one k for
-all of them, each with its own best rate and loss (`fit_shared_curvature`); and without any parabola, the measured
-points say which learning rates lie within a share of the best loss (`fit_tolerance`).
+One size needs five rates for its k. Three or four rates at each of several sizes give one shared k, with a best rate
+and loss per size (`fit_shared_curvature`). Without any parabola, the measured
+points give the learning rates within a share of the best loss (`fit_tolerance`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from danalab.ladder.fit.statistics import Interval, student_interval
 
 LEAST_RATES = 5
 LEAST_SHARED = 3
-"""Rates at a size that says something of a curvature shared by sizes."""
+"""Rates that a size needs to contribute to a shared curvature."""
 
 
 @dataclass(frozen=True)
@@ -40,12 +40,12 @@ class Curvature:
 
 
 def fit_curvature(lr: ArrayLike, loss: ArrayLike) -> Curvature:
-    """Fit the parabola; where all rates together bend the wrong way, those nearest to the best one are tried.
+    """Fit the parabola; where all rates together have no minimum, those nearest to the best one are used.
 
     Args:
         lr, loss: 1-D, of equal length; losses that are not finite are left out.
     Raises:
-        UserError: fewer than five learning rates, or losses that have no minimum in them.
+        UserError: fewer than five learning rates, or losses without a minimum.
     """
     x, y = np.log(np.asarray(lr, float)), np.asarray(loss, float)
     keep = np.isfinite(x) & np.isfinite(y)
@@ -73,7 +73,7 @@ class SharedCurvature:
     n_sizes: int
     n_rates: int
     span: float
-    """Largest over least rate of the size where they lie farthest apart: a parabola says nothing of larger errors."""
+    """Largest ratio of two rates at a size: the parabola is not valid for larger factors."""
 
     @property
     def is_known(self) -> bool:
@@ -99,7 +99,7 @@ def fit_shared_curvature(trials: Sequence[tuple[ArrayLike, ArrayLike]], level: f
         x, y = x[np.isfinite(y)], y[np.isfinite(y)]
         if len(np.unique(x)) < LEAST_SHARED:
             continue
-        # What a straight line leaves of x^2 and of the losses: only k connects the two.
+        # Residuals of x^2 and of the losses after a straight line: k is their ratio.
         line = np.stack([np.ones_like(x), x - x.mean()], axis=1)
         project = np.eye(len(x)) - line @ np.linalg.pinv(line)
         bends.append(project @ (x - x.mean()) ** 2)
@@ -119,7 +119,7 @@ def fit_shared_curvature(trials: Sequence[tuple[ArrayLike, ArrayLike]], level: f
 
 @dataclass(frozen=True)
 class Tolerance:
-    """The learning rates whose loss lies within a share of the best one."""
+    """The learning rates whose loss is within a share of the best one."""
 
     within: float
     """Share of the best loss, such as 0.01."""
@@ -130,7 +130,7 @@ class Tolerance:
     """Where the loss leaves the share; the outermost rate tried where it doesn't."""
     low_is_open: bool
     high_is_open: bool
-    """The interval may go on beyond the rates that were tried."""
+    """The interval may extend beyond the rates that were tried."""
     n_rates: int
 
 
@@ -139,7 +139,7 @@ def fit_tolerance(lr: ArrayLike, loss: ArrayLike, within: float = 0.01) -> Toler
 
     Args:
         lr, loss: 1-D, of equal length; losses that are not finite are out of the interval.
-        within: share of the best loss that is given away.
+        within: share of the best loss.
     Raises:
         UserError: fewer than three learning rates, or `within` not positive.
     """

@@ -1,8 +1,8 @@
 """Fits of the laws of the final loss (`danalab.ladder.fit.loss_law`), with intervals over resampled runs.
 
 Huber's loss of log residuals is minimised. For given exponents a law is linear in everything else, so that starting
-points are found by non-negative least squares on a grid of exponents: the fit depends on no guess. Several optimizers
-can be fitted together with one E, which belongs to the model and the data, not to the optimizer.
+points come from non-negative least squares on a grid of exponents: no initial guess is needed. Several optimizers
+can be fitted together with one E, which is a property of the model and the data, not of the optimizer.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from danalab.ladder.fit.retuning import Resampler
 from danalab.ladder.fit.statistics import Interval, scipy, student_interval
 
 HUBER = 1e-3
-"""Log residual from which on a point counts linearly: runs that went wrong don't bend the law."""
+"""Log residual above which a point counts linearly, so that failed runs do not bend the law."""
 
 EXPONENTS = np.geomspace(0.02, 1.5, 14)
 
@@ -30,7 +30,7 @@ STARTS = 4
 
 
 def check_points(x: ArrayLike | Sequence[ArrayLike], loss: ArrayLike, kind: str) -> None:
-    """Whether `fit_loss_law` would take these points.
+    """Check that `fit_loss_law` takes these points.
 
     Raises:
         UserError: as `fit_loss_law`.
@@ -58,7 +58,7 @@ def fit_loss_law(
             are resampled.
         n_bootstrap: resamples for the intervals; 0: none.
     Raises:
-        UserError: another kind, too few points (says how many are needed), or values that cannot be meant.
+        UserError: another kind, too few points (has the number needed), or values out of range.
     """
     return fit_joint_laws({"": (x, loss)}, kind, groups=None if groups is None else {"": groups},
                           n_bootstrap=n_bootstrap, level=level, seed=seed)[""]  # fmt: skip
@@ -147,7 +147,7 @@ class _Data:
         if not all(np.all(np.isfinite(column) & (column > 0)) for column in (*columns, loss)):
             raise UserError(f"{of}x and loss must be finite and positive; leave failed runs out")
         points = len({tuple(column[i] for column in columns) for i in range(len(loss))})
-        needed = 2 + 2 * KINDS[kind]  # one more than coefficients: a law through every point says nothing
+        needed = 2 + 2 * KINDS[kind]  # one more than coefficients: a law through every point has no residuals
         if points < needed:
             raise UserError(f"{of}a {kind} law needs runs at {needed} different points, there are {points}")
         if kind == "chinchilla" and _are_proportional(*columns):
@@ -161,7 +161,7 @@ class _Data:
         """Runs drawn with replacement within their groups; without groups, residuals put on the fitted law.
 
         A group of n is drawn with its deviations widened by sqrt(n/(n-1)), which resampling takes away. A run that is
-        alone in its group knows nothing of its noise: it gets a residual, as without groups.
+        alone in its group has no known noise: it gets a residual, as without groups.
         """
         free = max(len(self.loss) - 1 - 2 * KINDS[law.kind], 1)
         noise = rng.choice(law.residuals, len(self.loss)) * math.sqrt(len(self.loss) / free)
@@ -240,7 +240,7 @@ def _fit(data: Sequence[_Data], kind: str, start: Sequence[LossLaw] | None = Non
         fitted = [(math.exp(log_a), math.exp(log_alpha)) for log_a, log_alpha in own]
         back = [(a * s**alpha, alpha) for (a, alpha), s in zip(fitted, scale, strict=True)]
         if kind == "broken":
-            back.sort(key=lambda term: -term[1])  # which term is which is the exponents' order, not chance
+            back.sort(key=lambda term: -term[1])  # terms are ordered by exponent
         spread = float(np.var(np.log(each.loss)))
         laws.append(
             LossLaw(
@@ -256,7 +256,7 @@ def _fit(data: Sequence[_Data], kind: str, start: Sequence[LossLaw] | None = Non
 
 
 def _theta(laws: Sequence[LossLaw], scales: list[list[float]], floor: float) -> np.ndarray:
-    """The parameters of the search that stand for these laws."""
+    """The search parameters of these laws."""
     share = min(max(laws[0].E / floor, 1e-6), 1 - 1e-6)
     own = [
         (math.log(max(A, 1e-300)) - alpha * math.log(scale), math.log(alpha))

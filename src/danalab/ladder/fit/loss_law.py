@@ -32,7 +32,7 @@ class LossLaw:
     terms: tuple[tuple[float, float], ...]
     """(A, alpha) of each term."""
     measured: tuple[tuple[float, float], ...]
-    """Smallest and largest x of each term among the points: beyond it the law is a guess."""
+    """Smallest and largest x of each term among the points: beyond it the law is an extrapolation."""
     r2: float
     """Of log losses."""
     residuals: np.ndarray = field(repr=False)
@@ -40,7 +40,7 @@ class LossLaw:
     intervals: dict[str, Interval] = field(default_factory=dict)
     """Of E, A, alpha, B, beta, over resampled runs; empty without a bootstrap."""
     samples: tuple[LossLaw, ...] = field(default=(), repr=False)
-    """The laws of the resamples; the i-th of laws that were fitted together belong together."""
+    """The laws of the resamples; the i-th ones of laws fitted together form a pair."""
     freedom: int = 1
     """Degrees of freedom of the intervals."""
 

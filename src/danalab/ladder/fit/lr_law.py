@@ -17,7 +17,7 @@ from danalab.errors import UserError
 from danalab.ladder.fit.statistics import Interval, percentile_interval, student_interval
 
 LEAST_SIZES = 3
-"""As many as the law has coefficients; its intervals need one more."""
+"""The number of coefficients; intervals need one more."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class LRLaw:
     b: float
     d: float
     intervals: dict[str, Interval]
-    """Percentiles of a, b and d over resampled sizes, which trade against each other; empty without a bootstrap, and of
+    """Percentiles of a, b and d over resampled sizes; the three are correlated. Empty without a bootstrap, and for
     three sizes."""
     n_sizes: int
     n_trials: int
@@ -40,10 +40,10 @@ class LRLaw:
         return self.a * (self.b + np.asarray(params, float)) ** self.d
 
     def interval(self, params: float, level: float = 0.95) -> Interval:
-        """Interval of the learning rate at a size; not a number without a bootstrap.
+        """Interval of the learning rate at a size; NaN without a bootstrap.
 
-        Student's t on the logarithm with n_sizes - 3 degrees of freedom: percentiles of a handful of sizes cover the
-        truth too seldom.
+        Student's t on the logarithm with n_sizes - 3 degrees of freedom: percentiles of a few sizes cover the truth
+        too rarely.
         """
         logs = [math.log(a) + d * math.log(b + params) for a, b, d in self.samples]
         error = float(np.std(logs)) * math.sqrt(self.n_sizes / (self.n_sizes - 1)) if logs else math.nan
@@ -78,7 +78,7 @@ def fit_lr_law(
         params, lr, loss: 1-D, of equal length; losses that are not finite are left out.
         n_bootstrap: resamples of sizes for the intervals, which need four sizes or more; 0: none.
     Raises:
-        UserError: fewer than three sizes, or values that cannot be meant.
+        UserError: fewer than three sizes, or values out of range.
     Source: arXiv 2602.05298, appendix on learning rates.
     """
     sizes = _best_trials(np.asarray(params, float), np.asarray(lr, float), np.asarray(loss, float), top)
@@ -146,7 +146,7 @@ def _fit(points: Sequence[_Point]) -> tuple[float, float, float]:
         return (y - my - d[:, None] * away) ** 2 @ w, my - d * mx, d
 
     # b from far below the smallest size, where it has no effect, to the largest: beyond it the law is an exponential
-    # over what was measured, whose d means nothing.
+    # over the measured sizes, and d has no meaning.
     low, high = math.log(P.min()) - 12, math.log(P.max())
     grid = np.linspace(low, high, 120)
     for _ in range(6):  # closer and closer around the best

@@ -1,8 +1,8 @@
-"""Resampling: intervals for what is computed from a few runs.
+"""Intervals of estimates from few runs, by resampling.
 
-A percentile interval of three seeds is far too narrow: resampling n values shrinks the spread by (n-1)/n, and three
-values say little of a spread. So intervals of small samples take the bootstrap's standard error, undo the shrinking,
-and use Student's t instead of the normal's quantile.
+A percentile interval of three seeds is far too narrow: resampling n values shrinks the variance by (n-1)/n, and the
+variance itself is uncertain. So intervals of small samples take the bootstrap's standard error, correct the shrinking,
+and use Student's t instead of the normal quantile.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ def small_sample_interval(
 
 
 def student_interval(estimate: float, error: float, freedom: float, level: float = 0.95) -> Interval:
-    """Estimate plus and minus Student's quantile times the standard error; NaN where nothing is known of the error."""
+    """Estimate plus and minus Student's quantile times the standard error; NaN where the error is NaN."""
     half = float(scipy("scipy.stats").t.ppf((1 + level) / 2, freedom)) * error
     return Interval(estimate - half, estimate + half, level)
 
 
 def scipy(module: str) -> Any:
-    """A module of SciPy, when it is needed.
+    """Import a module of SciPy.
 
     Raises:
         MissingExtra: SciPy is not installed.

@@ -1,4 +1,4 @@
-"""From rows to tuned runs: for each optimizer, size and horizon the settings of least mean loss, over their seeds."""
+"""From rows to tuned runs: the settings of least mean loss for each optimizer, size and horizon."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from danalab.train.config.train_config import TrainConfig
 Row = Mapping[str, Any]
 
 _SHAPE = ("arch", "d_model", "n_layers", "n_heads", "head_dim", "mlp_dim", "vocab_size", "seq_len")
-"""Settings that every model's FLOPs follow from."""
+"""Settings that determine the FLOPs of every model."""
 _FOLLOW_THE_RATE = ("lr", "weight_decay", "wd_ts")
 """Settings that differ between the trials of a learning rate; decay is given as a share of it."""
 _DEFAULTS = json.loads(json.dumps(asdict(TrainConfig())))
-"""As rows have them: lists where the configuration has tuples."""
+"""In JSON types, as in rows."""
 _SAME_RUN = names_of(TrainConfig, "input", "execution", "job") | {"seed", "data_seed"}
 
 
@@ -41,9 +41,9 @@ class Tuned:
     runs: tuple[Row, ...]
     """One a seed."""
     trials: int
-    """Settings that were tried here: learning rates, and whatever else varied."""
+    """Number of settings tried here: learning rates, and all else that varied."""
     rates: tuple[float, ...]
-    """Learning rates that were tried with all else as in these runs, ascending."""
+    """Learning rates tried with these runs' other settings, ascending."""
     flops: float
 
     @property
@@ -69,7 +69,7 @@ class Tuned:
 
 
 def is_usable(row: Row) -> bool:
-    """Whether a run ended with a finite loss: others are counted and shown, never fitted."""
+    """Whether a run ended with a finite loss. Others are counted and shown, not fitted."""
     return row["final_loss"] is not None and math.isfinite(row["final_loss"])
 
 
@@ -81,13 +81,13 @@ def has_diverged(row: Row) -> bool:
 def tune(rows: Sequence[Row], convention: str, diverged: Sequence[Row] = ()) -> list[Tuned]:
     """The tuned runs, in the order of optimizer, size and horizon.
 
-    Runs that differ in nothing but seeds are repeats of one trial. Among the trials with the most seeds the one of
-    least mean loss is taken: one lucky seed doesn't beat the mean of three.
+    Runs that differ only in seeds are repeats of one trial. The trial of least mean loss is taken among those with the
+    most seeds: one lucky seed does not beat the mean of three.
 
     Args:
         rows: usable ones.
         convention: of compute; see `danalab.ladder.saved.compute`.
-        diverged: runs whose loss was not finite: they were tried as well, and bound the rates that can be best.
+        diverged: runs whose loss was not finite: they count as trials and bound the best rate.
     """
     cells: dict[tuple[str, int, int], dict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
@@ -115,8 +115,8 @@ def tune(rows: Sequence[Row], convention: str, diverged: Sequence[Row] = ()) -> 
 
 
 def rate_trials(rows: Sequence[Row], tuned: Tuned) -> list[Row]:
-    """The runs that tell how the loss depends on the learning rate around a tuned run: of its first seed, with all but
-    the learning rate (and the decay that goes with it) as it was there."""
+    """The learning-rate trials around a tuned run: its first seed, and its settings apart from the learning rate and
+    the decay that follows from it."""
     here = [
         row for row in rows if (row["opt"], row["params"], row["tokens"]) == (tuned.opt, tuned.params, tuned.tokens)
     ]
@@ -126,7 +126,7 @@ def rate_trials(rows: Sequence[Row], tuned: Tuned) -> list[Row]:
 
 
 def diverged_trials(rows: Sequence[Row], tuned: Tuned) -> list[Row]:
-    """As `rate_trials`, of the runs whose loss was not finite."""
+    """As `rate_trials`, for the runs whose loss was not finite."""
     one = tuned.runs[0]
     return [
         row
@@ -136,16 +136,16 @@ def diverged_trials(rows: Sequence[Row], tuned: Tuned) -> list[Row]:
 
 
 def _is_beside(lost: Row, one: Row) -> bool:
-    """Whether a run that ended early was meant for the size and horizon of another."""
+    """Whether a run that ended early has the size and horizon of another."""
     same = lost["opt"] == one["opt"] and lost["params"] == one["params"]
     return same and lost["settings"].get("iterations") == one["settings"].get("iterations")
 
 
 def flops_of(row: Row, tokens: float, convention: str) -> float:
-    """Compute of a run at so many tokens; the rows' own for the exact convention.
+    """Compute of a run after `tokens` tokens; the row's own count for the exact convention.
 
     Raises:
-        UserError: the row doesn't say the model's dimensions, which another convention counts.
+        UserError: the row lacks the model's dimensions, which other conventions need.
     """
     if convention == "exact":
         return row["flops"] * tokens / row["tokens"]
@@ -162,12 +162,12 @@ def flops_of(row: Row, tokens: float, convention: str) -> float:
 
 
 def _trial(row: Row, without: Sequence[str] = ()) -> str:
-    """What makes runs repeats of each other: equal where only seeds differ."""
+    """The settings of a run without seeds, as text: repeats of a trial have the same."""
     settings = {"lr": row["lr"], "kappa": row.get("kappa"), **row["settings"]}
     kept = {
         key: value
         for key, value in settings.items()
-        # A row written before a setting existed ran at what is its default now.
+        # A row from before a setting existed has its default.
         if key not in _SAME_RUN and key not in without and value is not None and value != _DEFAULTS.get(key)
     }
     return json.dumps(kept, sort_keys=True, default=str)

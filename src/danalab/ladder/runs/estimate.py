@@ -1,9 +1,9 @@
-"""What runs would take: FLOPs by the scaling rules, hours by a rate, costs by a price. Trains nothing.
+"""Estimates before training: FLOPs by the scaling rules, hours by a rate, costs by a price.
 
     device-hours = FLOPs / (FLOP/s of one device) / 3600
 
-The rate is that of a named accelerator at a share of its peak, or what finished runs of the same folder reached: those
-of the same optimizer, where there are any, and of the nearest size.
+The rate is that of a named accelerator at a share of its peak, or the measured rate of finished runs in the folder: of
+the same optimizer where possible, and of the nearest size.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Rate = Callable[[str, int], float]
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """A run before it runs."""
+    """The estimate of a run."""
 
     name: str
     opt: str
@@ -49,7 +49,7 @@ def accelerator_rate(name: str, mfu: float) -> Rate:
     """The rate of a named accelerator at the share `mfu` of its peak.
 
     Raises:
-        UserError: an accelerator that the table doesn't have, or a share outside 0..1.
+        UserError: an unknown accelerator, or a share outside 0..1.
     """
     if not 0 < mfu <= 1:
         raise UserError(f"--mfu {mfu:g}: must lie in 0..1, a share of the peak")
@@ -58,7 +58,7 @@ def accelerator_rate(name: str, mfu: float) -> Rate:
 
 
 def measured_rate(rows: Sequence[Mapping[str, Any]]) -> Rate | None:
-    """The rate that finished runs reached; None of none.
+    """The measured rate of finished runs; None without any.
 
     Args:
         rows: of a ladder.jsonl.
@@ -82,13 +82,13 @@ def measured_rate(rows: Sequence[Mapping[str, Any]]) -> Rate | None:
 def estimate(
     cells: Sequence[Cell], folder: Path, rate: Rate | None = None, price: float | None = None
 ) -> list[Estimate]:
-    """What each run would be.
+    """The estimate of each run.
 
     Args:
         folder: of the sweep.
         price: of a device [an hour].
     Raises:
-        UserError: a setting that cannot be meant.
+        UserError: a setting out of range.
     """
     found = []
     for cell in cells:
@@ -123,6 +123,6 @@ def _vocabulary(data: str, tokenizer: str | None) -> Any:
 
 
 def total(values: Sequence[float | None]) -> float | None:
-    """Sum; None where one is not known."""
+    """Sum; None where a value is unknown."""
     known = [value for value in values if value is not None]
     return sum(known) if len(known) == len(values) else None

@@ -1,4 +1,4 @@
-"""Which runs: a grid over flags of `danalab train`, or a list of runs, checked before anything is trained.
+"""Grids over flags of `danalab train` and lists of runs, checked before training.
 
 fixed: {arch: enoki, data: stdlib, seq_len: 256}
 grid:  {opt: [adamw, adana], heads: [2, 3], seed: [0, 1, 2]}      # every combination
@@ -28,7 +28,7 @@ SHORT = {"heads": "h", "lr_multiplier": "lrx", "seed": "s", "weight_decay": "wd"
          "d_model": "d", "n_layers": "L", "n_heads": "H"}  # fmt: skip
 """Short names of settings in run names; others have their own name, `opt` and `arch` only their value."""
 OWN = names_of(TrainConfig, "job") | {"optimizer_settings"}
-"""Fields that belong to one job, not to a grid."""
+"""Fields of one job, not of a grid."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def parse_assignments(words: Sequence[str], what: str = "--grid") -> dict[str, l
         if not equals or not key:
             raise UserError(f"{what} {word}: KEY=VALUE,VALUE,... is expected")
         if key in found:
-            raise UserError(f"{what} {word}: {flag(key)} is there twice")
+            raise UserError(f"{what} {word}: {flag(key)} appears twice")
         found[key] = [typed_value(key, value) for value in values.split(",") if value.strip()]
     return found
 
@@ -85,7 +85,7 @@ def parse_fixed(words: Sequence[str]) -> dict[str, Any]:
         if not values:
             raise UserError(f"--fixed {word}: no value for {flag(key)}")
         if key in found:
-            raise UserError(f"--fixed {word}: {flag(key)} is there twice")
+            raise UserError(f"--fixed {word}: {flag(key)} appears twice")
         is_list = any(get_origin(kind) is tuple for kind in _kinds(key))
         found[key] = values if is_list else typed_value(key, word.partition("=")[2])
     return found
@@ -109,7 +109,7 @@ def typed_value(key: str, value: Any) -> Any:
 
 @cache
 def _kinds(key: str) -> tuple[Any, ...]:
-    """The types that a field of `TrainConfig` may have; empty where an optimizer alone knows the key."""
+    """The types that a field of `TrainConfig` may have; empty for keys of optimizers."""
     kind = get_type_hints(TrainConfig).get(key)
     return () if kind is None else (get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,))
 
@@ -208,7 +208,7 @@ def expand(
             )
         same = json.dumps(settings, sort_keys=True, default=str)
         if same in seen:
-            raise UserError(f"the run {name_of(varied)} is there twice")
+            raise UserError(f"the run {name_of(varied)} appears twice")
         seen.add(same)
         cells.append(Cell(name_of(varied), settings))
     counts = Counter(cell.name for cell in cells)

@@ -1,6 +1,6 @@
 """ladder.jsonl: one row per run, from run folders. Fits, tables and figures read it.
 
-name, opt, arch, seed, lr     what was run; `settings` has all that was said
+name, opt, arch, seed, lr     the run; `settings` has all of its settings
 params, non_emb_params, total_params    as built, and by the size law that learning rates are fitted against
 tokens, flops, seconds, tokens_per_second, device_hours
 final_loss                    over the whole validation split [nats a token]; best_loss: least on the fixed windows
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 FILE = "ladder.jsonl"
 CURVES = "curves"
-"""Folder of the validation points of a ladder that was packed."""
+"""Folder of the validation points of a packed ladder."""
 ONE_JOBS_OWN = names_of(TrainConfig, "job") - {"extend_to"} | {"local_ckpt_dir"}
 """Settings of the job and its place, which do not change the run."""
 
@@ -77,17 +77,17 @@ def row_of(run: Path, base: Path) -> dict[str, Any]:
 
 
 def _finite(loss: float | None) -> float | None:
-    """A loss, or None where it isn't a number: JSON has no word for it."""
+    """A loss, or None where it is not finite, which JSON cannot express."""
     return loss if loss is not None and math.isfinite(loss) else None
 
 
 def device_hours(seconds: float | None, world_size: int) -> float | None:
-    """Hours of all devices together, or None where the time is not known."""
+    """Hours of all devices together, or None where the time is unknown."""
     return None if seconds is None else seconds * world_size / 3600
 
 
 def portable_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings without the machine: no folders of jobs, and of a path to data or tokenizer only its last part."""
+    """Settings without paths of the machine: of data and tokenizer only the last part."""
     kept = {key: value for key, value in settings.items() if key not in ONE_JOBS_OWN}
     for key in ("data", "tokenizer"):
         if isinstance(kept.get(key), str):
@@ -119,7 +119,7 @@ def write_rows(folder: Path, runs: Iterable[Path], known: dict[str, Any] | None 
 
 
 def save_rows(folder: Path, rows: Iterable[Mapping[str, Any]]) -> Path:
-    """Write rows as they are to `folder`/ladder.jsonl; returns the file."""
+    """Write rows to `folder`/ladder.jsonl; returns the file."""
     file = folder / FILE
     write_atomically(file, "".join(map(_json_line, rows)))
     return file
@@ -130,7 +130,7 @@ def _json_line(value: Mapping[str, Any]) -> str:
 
 
 def finite(value: Any) -> Any:
-    """A value for JSON, which has no word for infinity and NaN: None in their place."""
+    """A value for JSON, with None for infinity and NaN."""
     if isinstance(value, Mapping):
         return {key: finite(each) for key, each in value.items()}
     if isinstance(value, (list, tuple)):
@@ -147,13 +147,13 @@ def save_curve(folder: Path, name: str, points: Iterable[Mapping[str, Any]]) -> 
 
 
 def pack(rows: Sequence[Mapping[str, Any]], folder: Path) -> Path:
-    """Write a ladder without its run folders: rows, and the validation points of each run. Small enough to commit.
+    """Write a ladder without its run folders: rows and validation points, small enough to commit.
 
     Args:
         rows: of `read_ladder`.
-        folder: must not hold a ladder yet, or one that was packed from the same runs.
+        folder: without a ladder, or with a packed one.
     Raises:
-        UserError: another ladder is there.
+        UserError: the folder holds a ladder with its runs.
     """
     if (folder / FILE).is_file() and not (folder / CURVES).is_dir():
         raise UserError(f"{folder}: holds a ladder with its runs; pack into another folder")
@@ -213,7 +213,7 @@ def read_ladder(path: Path) -> list[dict[str, Any]]:
             raise UserError(f"{file}:{number}: not a row of a ladder: {error}") from error
         except (ValueError, RecursionError) as error:
             raise UserError(f"{file}:{number}: not JSON: {error}") from error
-        # A run counts once: its copies would narrow every interval.
+        # A run counts once: copies would narrow every interval.
         first, other = seen.setdefault(row["name"] if "name" in read else line, (number, read))
         if other != read:
             raise UserError(f"{file}:{number}: the run {row['name']} is in line {first} too, with other values")
@@ -236,7 +236,7 @@ def _made_whole(row: dict[str, Any], base: Path) -> dict[str, Any]:
 
 
 def _whole(path: str, base: Path) -> Path:
-    """A row's path from here; an absolute one that no longer exists is looked for beside the rows."""
+    """A row's path from here; an absolute one that no longer exists is searched next to the rows."""
     given = Path(path)
     if given.is_absolute() and not given.exists():
         for count in range(2, len(given.parts)):

@@ -1,10 +1,10 @@
-"""Runs as SLURM array jobs: one run a task, queued again until its last step; only what is unfinished is submitted.
+"""Runs as SLURM array jobs: one run per task, requeued until its last step; only unfinished runs are submitted.
 
     FOLDER/slurm/NAME-1.sh       the script of the first submission, NAME-2.sh of the second
-    FOLDER/slurm/NAME-1.json     its runs, in the order of the array's tasks, and what sbatch said
-    FOLDER/slurm/NAME-1-0.log    what its first task said
+    FOLDER/slurm/NAME-1.json     its runs, in the order of the array's tasks, and the answer of sbatch
+    FOLDER/slurm/NAME-1-0.log    the output of its first task
 
-The queue is asked by the jobs' names, which a job keeps when it is queued again, under whatever number.
+Jobs are found in the queue by name, which stays the same when a job is requeued.
 """
 
 from __future__ import annotations
@@ -25,45 +25,45 @@ from danalab.ladder.runs.jobs import DIVERGED, Failure, Job
 from danalab.train.system import slurm
 
 LARGEST_ARRAY = 1000
-"""Tasks of one array; SLURM's own bound (MaxArraySize) is 1001 unless the cluster says another."""
+"""Tasks of one array; SLURM's own bound (MaxArraySize) is 1001 by default."""
 ATTEMPTS = 3
 """Submissions after which a run that is still not finished counts as failed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """What the arrays ask for."""
+    """Resources and commands of the arrays."""
 
     resources: slurm.Resources = field(default_factory=slurm.Resources)
     setup: Sequence[str] = ()
-    """Shell commands that come first."""
+    """Shell commands before the run."""
     at_once: int | None = None
-    """Runs that may be under way at a time; None: all."""
+    """Maximum number of runs at a time; None: no limit."""
     wait: bool = False
-    """Stay until no run is queued or under way."""
+    """Wait until no run is queued or running."""
     poll_seconds: float = 60.0
-    """How often the queue is asked while waiting [s]."""
+    """Interval of queries to the queue while waiting [s]."""
     command: Sequence[str] = slurm.Job.command
-    """What starts `danalab` there; this installation of it."""
+    """Command that starts `danalab` there; default this installation."""
 
 
 @dataclass(frozen=True)
 class QueueState:
-    """Which runs are where."""
+    """Unfinished runs, by what to do about them."""
 
     queued: list[Job]
-    """Waiting in the queue, or under way."""
+    """In the queue, or running."""
     failed: list[Failure]
-    """Diverged, or not finished after so many submissions."""
+    """Diverged, or not finished after `ATTEMPTS` submissions."""
     open: list[Job]
-    """Neither: to be submitted."""
+    """To be submitted."""
 
 
 def queue_state(folder: Path, jobs: Sequence[Job]) -> QueueState:
-    """Where each unfinished run is.
+    """The state of each unfinished run.
 
     Raises:
-        UserError: there are submissions, and the queue cannot be asked.
+        UserError: there are submissions, and the queue cannot be queried.
     """
     attempts: Counter[str] = Counter()
     logs: dict[str, Path] = {}
@@ -89,10 +89,10 @@ def queue_state(folder: Path, jobs: Sequence[Job]) -> QueueState:
 
 
 def write_arrays(folder: Path, jobs: Sequence[Job], cluster: Cluster) -> list[Path]:
-    """Write the scripts that make runs, several where one array would be too large.
+    """Write the scripts of runs, several where one array would be too large.
 
     Raises:
-        UserError: a run that says --nproc, whose ranks SLURM starts.
+        UserError: a run with --nproc: SLURM starts the ranks.
     """
     place = folder / "slurm"
     place.mkdir(parents=True, exist_ok=True)
@@ -110,10 +110,10 @@ def write_arrays(folder: Path, jobs: Sequence[Job], cluster: Cluster) -> list[Pa
 
 
 def submit_arrays(scripts: Sequence[Path]) -> list[str]:
-    """Hand scripts of `write_arrays` to sbatch; returns what it said to each.
+    """Submit scripts of `write_arrays`; returns the answers of sbatch.
 
     Raises:
-        UserError: there is no sbatch here, or it refused; what was not submitted does not count as a submission.
+        UserError: there is no sbatch here, or it refused; the rest does not count as submitted.
     """
     answers = []
     for script in scripts:
@@ -136,7 +136,7 @@ def _flags(job: Job, ranks: int) -> list[str]:
 
 
 def _stem(folder: Path) -> str:
-    """What the folder's jobs are called: readable, and another folder's jobs are called otherwise."""
+    """Name of the folder's jobs: readable and unique to the folder."""
     digest = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:6]
     readable = re.sub(r"[^A-Za-z0-9._]+", "", folder.resolve().name).lstrip("._") or "sweep"
     return f"{readable}-{digest}"
@@ -150,13 +150,13 @@ def _next_name(folder: Path) -> str:
 
 
 def _arrays(folder: Path, *, submitted: bool) -> dict[str, list[str]]:
-    """Name of each array -> its runs; of those that were written only where not `submitted`: a person may have."""
+    """Name of each array -> its runs; with `submitted` only those submitted here."""
     records = {file.stem: read_json(file) for file in sorted((folder / "slurm").glob("*.json"))}
     return {name: record["runs"] for name, record in records.items() if record["sbatch"] or not submitted}
 
 
 def _queued(folder: Path) -> set[str]:
-    """Runs that wait in the queue or are under way."""
+    """Runs in the queue or running."""
     arrays = _arrays(folder, submitted=False)
     if not arrays:
         return set()
@@ -166,14 +166,16 @@ def _queued(folder: Path) -> set[str]:
     except FileNotFoundError as error:
         if not _arrays(folder, submitted=True):
             return set()
-        raise UserError(f"{folder}: runs were submitted, but squeue is not here: go on where SLURM is") from error
+        raise UserError(
+            f"{folder}: runs were submitted, but there is no squeue here: continue on the cluster"
+        ) from error
     if done.returncode:
         raise UserError(f"{folder}: squeue failed: {done.stderr.strip() or f'exit code {done.returncode}'}")
     found = set()
     for line in done.stdout.splitlines():
         name, _, task = line.strip().partition(" ")
         runs = arrays.get(name, [])
-        index = int(task) if task.strip().isdigit() else 0  # a job of one run is no array: N/A
+        index = int(task) if task.strip().isdigit() else 0  # a job of one run is no array and prints N/A
         found.update(runs[index : index + 1])
     return found
 

@@ -1,11 +1,11 @@
-"""Many runs, whatever happens: finished ones are skipped, broken ones resumed, failures listed at the end.
+"""Many runs: finished ones are skipped, interrupted ones resumed, failures listed at the end.
 
-    FOLDER/sweep.json          what has been asked for, in all calls: a grid that grew or shrank loses no rows
+    FOLDER/sweep.json          the runs requested in all calls, so that a changed grid loses no rows
     FOLDER/runs/NAME/          an ordinary run folder each
     FOLDER/ladder.jsonl        a row a run, rewritten as runs end
     FOLDER/slurm/              scripts and logs, where SLURM makes the runs
 
-There is no other state: killed at any time and started again, it ends with the same rows.
+There is no other state: a sweep that was killed ends with the same rows when it is started again.
 """
 
 from __future__ import annotations
@@ -32,19 +32,18 @@ log = logging.getLogger(__name__)
 
 RECORD = "sweep.json"
 EXECUTORS = ("pool", "inline", "slurm")
-"""pool: processes side by side. inline: one after the other in this process, without the start of one each.
-slurm: array jobs, a run a task."""
+"""pool: processes side by side. inline: one after the other in this process. slurm: array jobs, one run per task."""
 
 
 @dataclass(frozen=True)
 class SweepResult:
-    """What came of a sweep."""
+    """The result of a sweep."""
 
     folder: Path
     rows: list[dict[str, Any]]
     failures: list[Failure]
     queued: list[str] = field(default_factory=list)
-    """Runs that SLURM has yet to finish."""
+    """Runs still at SLURM."""
 
 
 def run_sweep(
@@ -56,15 +55,14 @@ def run_sweep(
     cluster: Cluster | None = None,
     title: str = "sweep",
 ) -> SweepResult:
-    """Make all runs that are not finished yet.
+    """Train all runs that are not finished.
 
     Args:
         jobs: runs at a time of the pool; default one a core.
         cluster: what the arrays of the executor slurm ask for. Unless it waits, runs are submitted and the result
-            says which are queued; called again, it goes on from what has been made by then.
+            says which are queued; call again to continue.
     Raises:
-        UserError: a setting that cannot be meant, or a run that was made with other settings (before anything runs);
-            an unknown executor.
+        UserError: a setting out of range, a run folder with other settings, an unknown executor; before anything runs.
     """
     if executor not in EXECUTORS:
         raise UserError(f"--executor {executor}: known are {', '.join(EXECUTORS)}")
@@ -87,7 +85,7 @@ def run_sweep(
 
 
 def write_scripts(folder: Path, cells: Sequence[Cell], cluster: Cluster) -> list[Path]:
-    """Write the array scripts of what is not finished yet, and submit nothing.
+    """Write the array scripts of unfinished runs; submits nothing.
 
     Raises:
         UserError: as `run_sweep`.
@@ -98,10 +96,10 @@ def write_scripts(folder: Path, cells: Sequence[Cell], cluster: Cluster) -> list
 
 
 def collect(folder: Path) -> list[dict[str, Any]]:
-    """Gather the rows of a sweep or ladder as it stands, and run nothing.
+    """Gather the rows of a sweep or ladder; runs nothing.
 
     Raises:
-        UserError: there is none in the folder.
+        UserError: the folder holds none.
     """
     if not (folder / RECORD).is_file():
         raise UserError(f"{folder}: no sweep there (no {RECORD}); --out names its folder")
@@ -109,13 +107,13 @@ def collect(folder: Path) -> list[dict[str, Any]]:
 
 
 def _prepare(folder: Path, cells: Sequence[Cell]) -> tuple[list[Job], dict[Path, TrainConfig]]:
-    """Jobs and their configurations, checked; then the folder, with what has been asked for."""
+    """Checked jobs and their configurations; also writes the folder's record."""
     wanted = [Job(folder / "runs" / cell.name, cell.settings) for cell in cells]
     configs = {job.folder: cell.config(job.folder) for cell, job in zip(cells, wanted, strict=True)}
     wanted = [replace(job, flops=_flops(configs[job.folder])) for job in wanted]
     clashes = {job.folder: found for job in wanted if (found := job.differences())}
     if clashes:
-        # Gone on with, the rows of the old runs would stand for the new ones, and a ladder be tuned by them.
+        # Otherwise the rows of the old runs would count as the new ones.
         first, found = next(iter(clashes.items()))
         more = f" (and {len(clashes) - 1} more)" if len(clashes) > 1 else ""
         raise UserError(
@@ -128,14 +126,14 @@ def _prepare(folder: Path, cells: Sequence[Cell]) -> tuple[list[Job], dict[Path,
 
 
 def _flops(config: TrainConfig) -> float | None:
-    """Cost of a run, for the remaining time; None where its settings or data do not go together: the run says why."""
+    """Cost of a run, for the remaining time; None where its settings or data are invalid."""
     with contextlib.suppress(Exception):
         return float(plan_of(config).flops)
     return None
 
 
 def _record(folder: Path) -> dict[str, Any]:
-    """Settings of all runs that the folder has been asked for, by name."""
+    """Settings of all runs requested in the folder, by name."""
     file = folder / RECORD
     return read_json(file)["runs"] if file.is_file() else {}
 
@@ -147,7 +145,7 @@ def _folders(folder: Path) -> list[Path]:
 def _on_cluster(
     folder: Path, jobs: Sequence[Job], cluster: Cluster, gather: Callable[[], Any]
 ) -> tuple[list[Failure], list[Job]]:
-    """(runs that failed, runs that are queued) once what was open has been submitted; waits where told."""
+    """(failed runs, queued runs) after submitting the others; waits for all with `cluster.wait`."""
     found = queue_state(folder, jobs)
     if found.open:
         for answer in submit_arrays(write_arrays(folder, found.open, cluster)):
@@ -171,7 +169,7 @@ def _inline(
 
     failures = []
     for job in jobs:
-        while is_taken(job):  # by a process that makes the same run
+        while is_taken(job):  # by another process
             time.sleep(1)
         if job.is_finished():
             continue

@@ -1,4 +1,4 @@
-"""What is called compute: conventions of counting FLOPs, and units.
+"""Conventions of counting FLOPs, and units.
 
 With N the parameters of the blocks' matrices (12 d^2 L for enoki; of experts, those that a token passes through), V
 the vocabulary, d the width, L the layers with attention:

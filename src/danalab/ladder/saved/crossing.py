@@ -1,4 +1,4 @@
-"""Where a validation curve first falls to a loss."""
+"""The cost at which a validation curve first falls to a loss."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def curve_arrays(cost: ArrayLike, loss: ArrayLike, what: str = "curve") -> tuple
     """A curve as two float64 arrays in the order of cost.
 
     Raises:
-        UserError: nothing in it, unequal lengths, a cost that is not finite and positive, or a loss that is NaN.
+        UserError: no points, unequal lengths, a cost that is not finite and positive, or a loss that is NaN.
     """
     x, y = np.asarray(cost, float), np.asarray(loss, float)
     if x.ndim != 1 or x.shape != y.shape or not x.size:
@@ -36,8 +36,8 @@ def curve_arrays(cost: ArrayLike, loss: ArrayLike, what: str = "curve") -> tuple
 def cost_to_reach(cost: ArrayLike, loss: ArrayLike, target: float) -> float | None:
     """The cost at which a curve first falls to `target`, or None where it never does.
 
-    Between two points the loss is taken to be linear in the logarithm of the cost. A first point that is below already
-    is taken as it is: the crossing lies before it, unseen.
+    Between two points the loss is taken to be linear in the logarithm of the cost. A first point that is already below
+    is the result; the crossing lies before it.
 
     Args:
         cost: compute or tokens of each point.
@@ -47,7 +47,7 @@ def cost_to_reach(cost: ArrayLike, loss: ArrayLike, target: float) -> float | No
 
 
 def first_crossing(x: np.ndarray, y: np.ndarray, target: float) -> float | None:
-    """`cost_to_reach` for arrays of `curve_arrays`: a bootstrap asks thousands of times."""
+    """`cost_to_reach` for arrays of `curve_arrays`: the bootstrap calls it thousands of times."""
     below = y <= target
     i = int(below.argmax())
     if not below[i]:
@@ -64,7 +64,7 @@ def on_one_grid(curves: Sequence[Curve]) -> tuple[np.ndarray, np.ndarray]:
     A curve that was evaluated at other places is interpolated linearly in the logarithm of compute.
     """
     x = curves[0][0]
-    # Places that differ by rounding alone are the same.
+    # Equal up to rounding.
     low, high = max(other[0] for other, _ in curves) * (1 - 1e-6), min(other[-1] for other, _ in curves) * (1 + 1e-6)
     x = x[(x >= low) & (x <= high)]
     if not x.size:

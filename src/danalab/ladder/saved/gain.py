@@ -1,9 +1,9 @@
-"""Compute saved at equal loss, read off fitted laws, over the losses that both sides measured.
+"""Compute saved at equal loss, from fitted laws, over the losses that both sides measured.
 
     saved(L) = 1 - C_contender(L) / C_baseline(L)
 
-Negative where the contender needs more. Beyond the measured range nothing is said unless it is asked for, and then it
-is marked as an extrapolation.
+Negative where the contender needs more. Points beyond the measured range are given only on request, marked as
+extrapolated.
 """
 
 from __future__ import annotations
@@ -69,9 +69,9 @@ def compute_gain(
 
 
 def saved_between(law: LossLaw, baseline_loss: float, contender_loss: float) -> float:
-    """Share of compute that the baseline's law says separates two losses at the same compute.
+    """Share of compute between two losses at the same compute, by the baseline's law.
 
-    The contender is where the baseline would be with C(contender_loss): saved = 1 - C(baseline_loss)/C(contender_loss).
+    The contender has the loss of the baseline at C(contender_loss): saved = 1 - C(baseline_loss)/C(contender_loss).
     """
     return 1 - law.compute_for(baseline_loss) / law.compute_for(contender_loss)
 
@@ -85,7 +85,7 @@ def _common_range(a: LossLaw, b: LossLaw) -> tuple[float, float]:
 def _saved(base: LossLaw, other: LossLaw, losses: Sequence[float], level: float) -> tuple[float, Interval | None]:
     """Compute saved over some losses by the mean of log ratios, and its interval where the laws have resamples.
 
-    Percentiles of so few runs are too narrow: Student's t with the runs' degrees of freedom, on the log ratio.
+    Student's t on the log ratio, as percentiles of few runs are too narrow.
     """
     log_ratio = _mean_log_ratio(base, other, losses)
     drawn = [_mean_log_ratio(*pair, losses) for pair in zip(base.samples, other.samples, strict=False)]

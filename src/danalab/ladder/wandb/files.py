@@ -1,4 +1,4 @@
-"""Runs as Weights & Biases exports them: histories, configurations and summaries from files, or from its API.
+"""Runs exported from Weights & Biases: histories, configurations and summaries, from files or from its API.
 
     NAME.csv          one run's history: a column a metric (`run.history().to_csv`)
     *.csv             a chart of several runs, as the web page exports it: columns "NAME - metric", an axis like Step
@@ -7,8 +7,7 @@
     NAME.jsonl        one run's history, an object a line
     NAME.json         one run's history as a list; or {"name", "config", "summary", "history"}, or a list of such
 
-Files are told apart by what is in them. What belongs to one run is brought together by its name, whatever files it is
-in.
+The format follows from the content. Parts of one run in several files are merged by its name.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from typing import Any
 from danalab.errors import MissingExtra, UserError
 
 PLACE = ""
-"""Key of a step's place in a file, for messages; no metric is called so."""
+"""Key of a step's file and line; no metric has this name."""
 _CHART_COLUMN = re.compile(r"(?P<run>.+) - (?P<key>.+?)(?P<bound>__MIN|__MAX)?")
 _TABLE_NAMES = ("Name", "name", "run_name", "display_name")
 _STEPS = ("_step", "Step", "step", "iter")
@@ -35,18 +34,18 @@ _IDS = ("id", "run_id", "ID")
 
 @dataclass
 class Export:
-    """What was exported of one run."""
+    """The exported data of one run."""
 
     name: str
     config: dict[str, Any] = field(default_factory=dict)
     summary: dict[str, Any] = field(default_factory=dict)
     history: list[dict[str, Any]] = field(default_factory=list)
-    """Values by key, a mapping a logged step, without what was not logged then. Under `PLACE`: where it stands."""
+    """Values by key for each logged step. Under `PLACE`: file and line, for messages."""
     where: str = ""
     """File, for messages."""
 
     def add(self, other: Export) -> None:
-        """Bring together what two files say of the run."""
+        """Merge another file's values of the same run."""
         self.config |= other.config
         self.summary |= other.summary
         self.history += other.history
@@ -57,7 +56,7 @@ def read_exports(paths: Sequence[Path]) -> list[Export]:
     """All runs of files and folders of files, by name.
 
     Raises:
-        UserError: nothing there, or a malformed file: names line and column.
+        UserError: no files, or a malformed one: names line and column.
     """
     files: list[Path] = []
     for path in paths:
@@ -81,10 +80,10 @@ def read_api(path: str, filters: Mapping[str, Any] | None = None) -> list[Export
 
     Args:
         path: entity/project.
-        filters: as the API takes them, such as {"group": "enoki"}.
+        filters: in the API's form, such as {"group": "enoki"}.
     Raises:
         MissingExtra: wandb is not installed.
-        UserError: the server can't be reached, or doesn't know the project.
+        UserError: the server cannot be reached, or the project is unknown.
     """
     try:
         import wandb
@@ -176,7 +175,7 @@ def _history(file: Path, rows: Sequence[Any]) -> Export:
 
 
 def _unwrapped(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Configuration as it was given; files of wandb wrap each value as {"value": ..., "desc": ...}."""
+    """The plain configuration; wandb wraps each value as {"value": ..., "desc": ...}."""
     return {
         key: value["value"]
         if isinstance(value, dict) and "value" in value and set(value) <= {"value", "desc"}
@@ -191,7 +190,7 @@ def _present(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _apart(named: Iterable[tuple[str, Export]]) -> list[Export]:
-    """Runs with names of their own: W&B lets several have the same, so those get their id added."""
+    """Runs with unique names: W&B allows duplicates, which get their id added."""
     runs = list(named)
     names = [export.name for _, export in runs]
     for number, (id_, export) in enumerate(runs):
@@ -210,7 +209,7 @@ def _of_csv(file: Path, text: str) -> list[Export]:
         heads = next(reader)
         if len(set(heads)) < len(heads):
             twice = next(head for head in heads if heads.count(head) > 1)
-            raise UserError(f"{file}:1: the column '{twice}' is there twice")
+            raise UserError(f"{file}:1: the column '{twice}' appears twice")
         for cells in reader:
             if not cells:
                 continue

@@ -1,7 +1,7 @@
-"""Which keys of exported runs mean what, and what their values are: ours, and those of other trainers.
+"""The meaning of keys in exported runs, for danalab and for other trainers.
 
 The defaults are the keys of danalab itself and of the trainers that ADana was published with (n_embd, sequence_length,
-gamma_3_factor, final-val/loss, ...). `--map OURS=THEIRS` names another key, `--fixed OURS=VALUE` says what no key does.
+gamma_3_factor, final-val/loss, ...). `--map OURS=THEIRS` names another key, `--fixed OURS=VALUE` sets a value.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ METRICS = {
     "val_loss": ("val/loss", "eval/loss", "val_loss", "eval_loss", "validation/loss"),
     "final_loss": ("final/val/loss", "final-val/loss", "final_val_loss"),
 }
-"""What a history or a summary says -> keys for it, the first that is there."""
+"""Metric of a history or summary -> possible keys; the first one present counts."""
 
 SETTINGS = {
     "arch": ("arch", "model"),
@@ -59,7 +59,7 @@ SETTINGS = {
     "device": ("device_name", "gpu"),
     "data": ("data", "dataset"),
 }
-"""What a configuration says -> keys for it."""
+"""Setting of a configuration -> possible keys."""
 
 _WHOLE = (
     *("seed", "data_seed", "d_model", "n_layers", "n_heads", "head_dim", "mlp_dim", "n_kv_heads", "vocab_size"),
@@ -83,18 +83,18 @@ _REAL = (
 
 @dataclass(frozen=True)
 class Keys:
-    """Which keys of the exports mean what."""
+    """Keys of the exports, by meaning."""
 
     names: Mapping[str, Sequence[str]] = field(default_factory=lambda: {**METRICS, **SETTINGS})
     fixed: Mapping[str, Any] = field(default_factory=dict)
-    """Values that hold for all runs, whatever they say."""
+    """Values for all runs, which override their own."""
 
     @classmethod
     def of(cls, mapped: Mapping[str, str], fixed: Mapping[str, Any]) -> Keys:
-        """The defaults, with these in their place.
+        """The defaults with these replacements.
 
         Raises:
-            UserError: a name that isn't one of ours.
+            UserError: an unknown name.
         """
         known = {**METRICS, **SETTINGS}
         for what, names, allowed in (("--map", mapped, known), ("--fixed", fixed, SETTINGS)):
@@ -104,15 +104,15 @@ class Keys:
         return cls({**known, **{name: (key,) for name, key in mapped.items()}}, fixed)
 
     def find(self, name: str, values: Mapping[str, Any]) -> Any:
-        """The value of the first key that is there; None where none is."""
+        """The value of the first key present; None without any."""
         return next((values[key] for key in self.names[name] if values.get(key) is not None), None)
 
 
 def typed(name: str, value: Any, export: Export) -> Any:
-    """A setting as a number where it is one.
+    """A setting with its type.
 
     Raises:
-        UserError: it isn't.
+        UserError: a number is expected and it is none.
     """
     kind = int if name in _WHOLE else float if name in _REAL else None
     if kind is None:
@@ -130,7 +130,7 @@ def needed(settings: Mapping[str, Any], name: str, export: Export) -> Any:
     """A setting that every row needs.
 
     Raises:
-        UserError: it is nowhere; names the keys and the way out.
+        UserError: it is missing; names the keys and the remedy.
     """
     if name not in settings:
         shown = name.replace("_", "-")
@@ -146,7 +146,7 @@ def number(keys: Keys, name: str, row: Mapping[str, Any]) -> float | None:
     """A value of a step.
 
     Raises:
-        UserError: it isn't a number; names its line and column.
+        UserError: it is not a number; names its line and column.
     """
     for key in keys.names[name]:
         value = row.get(key)

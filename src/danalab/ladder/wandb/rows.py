@@ -1,4 +1,4 @@
-"""Rows of a ladder from exported runs, and what follows from their dimensions."""
+"""Rows of a ladder from exported runs, with sizes and FLOPs by their dimensions."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def import_runs(exports: Sequence[Export], folder: Path, keys: Keys | None = Non
     """Write exported runs as a ladder: `folder`/ladder.jsonl and the validation points of each run. Returns the rows.
 
     Raises:
-        UserError: something that a row needs is nowhere; names the run, the key and the way out. Or the folder holds a
-            ladder that was made here.
+        UserError: a value that a row needs is missing; names the run, the key and the remedy. Or the folder holds a
+            ladder made here.
     """
     if not exports:
         raise UserError("no run in these exports")
     if (folder / "sweep.json").exists():
-        raise UserError(f"{folder}: holds a sweep of its own; import into another folder")
+        raise UserError(f"{folder}: holds a sweep made here; import into another folder")
     taken: dict[str, str] = {}
     made = []
     for export in exports:
@@ -53,8 +53,8 @@ def import_runs(exports: Sequence[Export], folder: Path, keys: Keys | None = Non
 
 def _row(export: Export, keys: Keys) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """(row without names and paths, points of the curve) of a run."""
-    said = {name: keys.fixed.get(name, keys.find(name, export.config)) for name in SETTINGS}
-    settings: dict[str, Any] = {name: typed(name, value, export) for name, value in said.items() if value is not None}
+    found = {name: keys.fixed.get(name, keys.find(name, export.config)) for name in SETTINGS}
+    settings: dict[str, Any] = {name: typed(name, value, export) for name, value in found.items() if value is not None}
     opt, lr = (needed(settings, name, export) for name in ("opt", "lr"))
     shape = _shape(settings)
     params, per_token = _size(export, settings, shape)
@@ -103,7 +103,7 @@ def _canonical(opt: str) -> str:
     try:
         return OPTIMIZERS.canonical(opt)
     except UserError:
-        return opt  # one that danalab does not have: a name like any other here
+        return opt  # not an optimizer of danalab: the name is kept
 
 
 _SHAPE = ("arch", "d_model", "n_layers", "n_heads", "vocab_size", "seq_len")
@@ -138,13 +138,13 @@ def _size(export: Export, settings: Mapping[str, Any], shape: Dimensions | None)
         return settings["params"], 6.0 * settings["params"]
     missing = ", ".join(name.replace("_", "-") for name in _missing_shape(settings)) or "an architecture of danalab's"
     raise UserError(
-        f"run {export.name} ({export.where}): its size is not known: no params, and no {missing}; "
+        f"run {export.name} ({export.where}): its size is unknown: no params, and no {missing}; "
         "--map OURS=KEY names keys, --fixed OURS=VALUE gives values"
     )
 
 
 def _points(export: Export, keys: Keys, settings: Mapping[str, Any], per_token: float) -> list[dict[str, Any]]:
-    """The validation curve, in the order of steps; a step that was logged again after a restart counts once."""
+    """The validation curve by step; of a step logged twice (after a restart) the last row counts."""
     by_step: dict[int, dict[str, Any]] = {}
     for row in export.history:
         loss = number(keys, "val_loss", row)
@@ -184,7 +184,7 @@ def _tokens_per_step(settings: Mapping[str, Any]) -> int | None:
 
 
 def _last_tokens(export: Export, keys: Keys, settings: Mapping[str, Any], last: Mapping[str, Any] | None) -> int | None:
-    """Tokens of the whole run: its steps at the pace that was logged or follows from the batch."""
+    """Tokens of the whole run: its steps times the tokens per step, logged or by the batch."""
     pace = _tokens_per_step(settings)
     logged = [tokens for row in export.history if (tokens := number(keys, "tokens", row)) is not None]
     if last is not None and last["step"] > 0 and last["tokens"] > 0:
@@ -195,7 +195,7 @@ def _last_tokens(export: Export, keys: Keys, settings: Mapping[str, Any], last: 
 
 
 def _seconds(export: Export, keys: Keys, settings: Mapping[str, Any], last: Mapping[str, Any] | None) -> float | None:
-    """Training time: mean time of a step times steps, else what the clock said at the end."""
+    """Training time: mean time of a step times steps, else the last logged time."""
     paces = [pace for row in export.history if (pace := number(keys, "seconds_per_step", row)) is not None]
     steps = settings.get("iterations") or (last["step"] if last else None)
     if paces and steps:
@@ -213,7 +213,7 @@ def _status(export: Export, settings: Mapping[str, Any], points: Sequence[Mappin
         return "finished" if state == "finished" else "unfinished"
     steps = [point["step"] for point in points]
     if settings.get("iterations") and steps:
-        # The published trainer evaluates its last step on the whole split, which is no point of the curve.
+        # The published trainer evaluates its last step on the whole split, not as a point of the curve.
         gap = max((b - a for a, b in itertools.pairwise(steps)), default=0)
         return "finished" if max(steps) + gap >= settings["iterations"] else "unfinished"
     return "finished" if final is not None else "unfinished"
