@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,7 @@ import numpy as np
 
 from danalab.errors import UserError, nearest
 from danalab.ladder.fit.curvature import (
-    Curvature,
     SharedCurvature,
-    Tolerance,
     fit_curvature,
     fit_shared_curvature,
     fit_tolerance,
@@ -24,104 +21,14 @@ from danalab.ladder.fit.loss_fit import check_points, fit_joint_laws
 from danalab.ladder.fit.loss_law import LossLaw
 from danalab.ladder.fit.lr_law import LEAST_SIZES, LRLaw, fit_lr_law
 from danalab.ladder.fit.retuning import Resampler, TunedSize, retuned
-from danalab.ladder.fit.statistics import Interval
 from danalab.ladder.fit.tuning import Row, Tuned, diverged_trials, flops_of, has_diverged, is_usable, rate_trials, tune
-from danalab.ladder.runs.rows import finite, validation_points
+from danalab.ladder.results import Analysis, PredictedRate
+from danalab.ladder.runs.rows import validation_points
 from danalab.ladder.saved.at_size import Saved, compute_saved
-from danalab.ladder.saved.gain import Gain, compute_gain
+from danalab.ladder.saved.gain import compute_gain
 
 PREDICTED = (2.0, 4.0, 10.0)
 """Default sizes for predicted learning rates, as multiples of the largest one measured."""
-
-
-@dataclass(frozen=True)
-class PredictedRate:
-    """The learning rate of a size by an optimizer's law."""
-
-    non_emb_params: float
-    lr: float
-    interval: Interval | None
-    extrapolated: bool
-    """The size is outside of those measured."""
-    loss_increase: float | None
-    """Cost of the farther end of the interval [nats a token] by the shared curvature; None where that is not known, or
-    beyond the rates tried."""
-
-
-@dataclass(frozen=True)
-class Analysis:
-    """The results of a ladder."""
-
-    baseline: str
-    convention: str
-    tuned: list[Tuned]
-    excluded: list[str]
-    """Runs that did not finish or whose loss is not finite; they are in no fit."""
-    lr_laws: dict[str, LRLaw] = field(default_factory=dict)
-    loss_laws: dict[str, LossLaw] = field(default_factory=dict)
-    saved: dict[str, dict[int, Saved]] = field(default_factory=dict)
-    """Optimizer -> parameters -> compute saved against the baseline of that size."""
-    gains: dict[str, Gain] = field(default_factory=dict)
-    curvatures: dict[str, dict[int, Curvature]] = field(default_factory=dict)
-    shared_curvatures: dict[str, SharedCurvature] = field(default_factory=dict)
-    """Optimizer -> one curvature for all its sizes."""
-    tolerances: dict[str, dict[int, Tolerance]] = field(default_factory=dict)
-    """Optimizer -> parameters -> learning rates within a share of the best loss."""
-    predicted_rates: dict[str, list[PredictedRate]] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-    """Results that are missing, and the reasons."""
-
-    def at(self, opt: str) -> list[Tuned]:
-        """An optimizer's sizes, the smallest first."""
-        return sorted((each for each in self.tuned if each.opt == opt), key=lambda each: each.params)
-
-    @property
-    def opts(self) -> list[str]:
-        """Optimizers, the baseline first."""
-        names = dict.fromkeys(each.opt for each in self.tuned)
-        return [self.baseline, *(name for name in names if name != self.baseline)]
-
-    def as_dict(self) -> dict[str, Any]:
-        """Everything but curves and resamples, for JSON."""
-        return finite({
-            "baseline": self.baseline,
-            "convention": self.convention,
-            "tuned": [
-                {
-                    "opt": each.opt, "params": each.params, "lr": each.lr, "lr_multiplier": each.lr_multiplier,
-                    "loss": each.loss, "spread": each.spread, "seeds": len(each.runs), "trials": each.trials,
-                    "flops": each.flops, "tokens": each.tokens, "runs": [row["name"] for row in each.runs],
-                }
-                for each in self.tuned
-            ],
-            "excluded": self.excluded,
-            "lr_laws": {
-                opt: {"a": law.a, "b": law.b, "d": law.d, "sizes": law.n_sizes, "trials": law.n_trials,
-                      "intervals": {name: asdict(each) for name, each in law.intervals.items()},
-                      "predicted": [asdict(each) for each in self.predicted_rates.get(opt, [])]}
-                for opt, law in self.lr_laws.items()
-            },
-            "loss_laws": {
-                opt: {"kind": law.kind, **law.coefficients, "r2": law.r2, "measured": law.measured,
-                      "intervals": {name: asdict(each) for name, each in law.intervals.items()}}
-                for opt, law in self.loss_laws.items()
-            },
-            "saved": {
-                opt: [{"params": params, **asdict(each)} for params, each in sizes.items()]
-                for opt, sizes in self.saved.items()
-            },
-            "gains": {opt: asdict(gain) for opt, gain in self.gains.items()},
-            "curvatures": {
-                opt: [{"params": params, **asdict(each)} for params, each in sizes.items()]
-                for opt, sizes in self.curvatures.items()
-            },
-            "shared_curvatures": {opt: asdict(each) for opt, each in self.shared_curvatures.items()},
-            "tolerances": {
-                opt: [{"params": params, **asdict(each)} for params, each in sizes.items()]
-                for opt, sizes in self.tolerances.items()
-            },
-            "notes": self.notes,
-        })  # fmt: skip
 
 
 def analyse(
@@ -162,23 +69,14 @@ def analyse(
     found = Analysis(base, convention, tune(usable, convention, [row for row in rows if has_diverged(row)]), excluded)
     for opt in found.opts:
         _rates(found, opt, rows, predict, within, n_bootstrap, seed)
-    with _noting(found, "loss laws"):
+    with found.noting("loss laws"):
         found.loss_laws.update(_loss_laws(found, usable, law, joint, n_bootstrap, seed))
     for opt in found.opts[1:]:
         found.saved[opt] = _saved(found, opt, seed)
         if law != "chinchilla" and opt in found.loss_laws and base in found.loss_laws:
-            with _noting(found, f"compute saved by the laws of {opt}"):
+            with found.noting(f"compute saved by the laws of {opt}"):
                 found.gains[opt] = compute_gain(found.loss_laws[base], found.loss_laws[opt])
     return found
-
-
-@contextlib.contextmanager
-def _noting(found: Analysis, what: str) -> Iterator[None]:
-    """Turn an error into a note."""
-    try:
-        yield
-    except UserError as error:
-        found.notes.append(f"{what}: {error}")
 
 
 def _rates(
@@ -214,9 +112,9 @@ def _rates(
             f"({', '.join(f'{params:,}' for params in edges)} parameters): a better one may lie beyond"
         )
     if any(len(each.rates) > 1 for each in tuned):
-        with _noting(found, f"sensitivity of {opt} to the learning rate"):
+        with found.noting(f"sensitivity of {opt} to the learning rate"):
             found.shared_curvatures[opt] = fit_shared_curvature(curves)
-    with _noting(found, f"learning-rate law of {opt}"):
+    with found.noting(f"learning-rate law of {opt}"):
         # One rate at a size does not determine the best one.
         flat = [row for runs in trials for row in runs if len({row["lr"] for row in runs}) > 1]
         if not flat:
@@ -265,7 +163,7 @@ def _loss_laws(
     settings: Any = {"n_bootstrap": n_bootstrap, "seed": seed}
     fitted = {}
     for opt, (x, loss) in curves.items():
-        with _noting(found, f"loss law of {opt}"):
+        with found.noting(f"loss law of {opt}"):
             check_points(x, loss, law)
             fitted[opt] = x, loss
     if not fitted:
@@ -305,7 +203,7 @@ def _saved(found: Analysis, opt: str, seed: int) -> dict[int, Saved]:
                 f"{opt} at {each.params:,} parameters and {each.tokens:,} tokens: {found.baseline} has no such run"
             )
             continue
-        with _noting(found, f"compute saved by {opt} at {each.params:,} parameters"):
+        with found.noting(f"compute saved by {opt} at {each.params:,} parameters"):
             sides = [_curves(side, found.convention) for side in (against, each)]
             result[each.params] = compute_saved(*sides[0], *sides[1], seed=seed)
     return dict(sorted(result.items()))

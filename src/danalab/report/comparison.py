@@ -50,10 +50,10 @@ class Row:
 
 
 def compare(curves: Sequence[RunCurve], baseline: str | None = None) -> list[Row]:
-    """A row a run, in the order given.
+    """One row per run, in the same order.
 
     Args:
-        baseline: name of the run that others are measured against; default the first adamw run, else the first.
+        baseline: name of the run that the others are compared with; default the first adamw run, else the first.
     Raises:
         UserError: `baseline` is not among the runs, or two runs share a name.
     """
@@ -125,11 +125,11 @@ COLUMNS = {
     "seconds": "seconds",
     "tokens/s": "tokens_per_second",
 }
-"""Headings of the table for people -> fields of a row."""
+"""Headings of the table -> fields of a row."""
 
 
 def table_cells(row: Row) -> list[str]:
-    """One line of the table, formatted for people, in the order of `COLUMNS`."""
+    """One line of the table as text, in the order of `COLUMNS`."""
     return [_cell(field, row) for field in COLUMNS.values()]
 
 
@@ -155,7 +155,7 @@ def _cell(field: str, row: Row) -> str:
 
 
 def noise_note(rows: Sequence[Row]) -> str | None:
-    """What one seed per optimizer does not tell; None where each has several."""
+    """A note on optimizers with one seed; None where each has several."""
     single = [opt for opt in dict.fromkeys(row.opt for row in rows) if len({r.seed for r in rows if r.opt == opt}) == 1]
     if not single or len(rows) == 1:
         return None

@@ -1,4 +1,4 @@
-"""What the report of a ladder shows, and in which order: its figures with their captions, its tables, its sections."""
+"""Contents of a ladder's report, in order: figures with captions, tables, sections."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from danalab.report.figures.sweeps import gamma3_figure, kappa_figure
 from danalab.report.figures.tuning import curvature_figure, sensitivity_figure
 
 FOLDED = ("tolerance", "predicted")
-"""Tables that few readers want at once."""
+"""Tables that are folded away."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ FIGURES = {
     ),
     "lr-sensitivity": FigureSpec(
         sensitivity_figure,
-        "What a wrong learning rate costs: final loss above the optimizer's best, against the multiplier of its "
+        "Cost of a wrong learning rate: final loss above the optimizer's best, against the multiplier of its "
         "learning-rate law (bars over seeds; hollow: one seed). Crosses at the upper edge lie above it, or their loss "
         "was not finite. Dotted: the parabola of the curvature, where there are learning rates enough.",
     ),
@@ -66,11 +66,9 @@ FIGURES = {
         lr_law_figure,
         "Best learning rate of each size (large points), those whose loss lies within 1% of its loss (wide bars), all "
         "that were tried (small points), and the law through the best few with the 95% band of resampled sizes. "
-        "Of few rates the law weighs all: it is then drawn towards the middle of those tried.",
+        "With few rates the law weighs all of them and is drawn towards their middle.",
     ),
-    "schedules": FigureSpec(
-        schedule_figure, "What the optimizers did over the longest of their largest tuned runs, as it was recorded."
-    ),
+    "schedules": FigureSpec(schedule_figure, "Recorded schedules of each optimizer's largest and longest tuned run."),
     "kappa": FigureSpec(
         kappa_figure,
         "Final loss against kappa, each value at its best learning rate (bars over seeds; hollow: one seed); small "
@@ -92,8 +90,8 @@ FIGURES = {
     ),
     "cost": FigureSpec(
         cost_figure,
-        "Device-hours by what they were spent on; right: time of a token against the baseline's at the largest common "
-        "size, of each optimizer's fastest run by its median step. By the clock: other jobs on the machine are in it.",
+        "Device-hours by purpose; right: time of a token against the baseline's at the largest common "
+        "size, of each optimizer's fastest run by its median step. Wall time, so other jobs on the machine add to it.",
     ),
 }
 """Figures by file name."""
@@ -119,7 +117,7 @@ TITLES = {
     "laws": "Laws of the final loss, E + A C^-alpha (+ B C^-beta), with 95% intervals",
     "lr-laws": "Laws of the best learning rate, a (b + P)^d",
     "shared-curvature": "One curvature for all sizes",
-    "tolerance": "Learning rates that lose little",
+    "tolerance": "Learning rates close to the best loss",
     "predicted": "Learning rates by these laws",
-    "cost": "What the runs took",
+    "cost": "Costs",
 }

@@ -1,4 +1,4 @@
-"""What a ladder took: device-hours by what they were spent on, money, and how an optimizer's steps compare in time."""
+"""Costs of a ladder: device-hours by purpose, money, and the relative time of optimizers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from danalab.report.data import ReportData, Row, is_finished
 from danalab.train.run.metrics import read_rows
 
 PARTS = ("trials", "seeds", "failed")
-"""What device-hours were spent on: learning-rate trials, runs at the chosen rate, runs without a finite loss."""
+"""Purposes of device-hours: learning-rate trials, runs at the chosen rate, runs without a finite loss."""
 
 
 @dataclass
@@ -34,14 +34,14 @@ class Spent:
 
 
 def hours_of(row: Row) -> float:
-    """Device-hours of a run, as it logged its time; 0 where it says none."""
+    """Device-hours of a run by its logged time; 0 without one."""
     if row.get("device_hours") is not None:
         return row["device_hours"]
     return (row.get("seconds") or 0.0) * row.get("world_size", 1) / 3600
 
 
 def spent(data: ReportData) -> dict[str, Spent]:
-    """Optimizer -> what its runs took, all runs counted."""
+    """Optimizer -> cost of all its runs."""
     chosen = {row["name"] for each in data.analysis.tuned for row in each.runs}
     found: dict[str, Spent] = defaultdict(Spent)
     for row in data.rows:
@@ -56,7 +56,7 @@ def spent(data: ReportData) -> dict[str, Spent]:
 def relative_time(data: ReportData) -> dict[str, float]:
     """Optimizer -> time of a token over the baseline's, at the largest size that both have.
 
-    Of each the fastest run by its median step: other jobs on a machine only ever slow a run down.
+    Each by its fastest run, by the median step: other jobs on a machine only slow a run down.
     """
     times: dict[tuple[str, int], float] = {}
     for row in data.rows:

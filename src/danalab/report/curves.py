@@ -1,4 +1,4 @@
-"""The curves of a run, read from its folder, and where one curve crosses another's final loss."""
+"""The curves of a run, read from its folder, and the tokens at which one crosses a loss."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class Point:
 
 @dataclass(frozen=True)
 class RunCurve:
-    """What the comparisons need of one run."""
+    """The data of one run for comparisons."""
 
     name: str
     opt: str
     config: dict[str, Any]
     summary: dict[str, Any]
-    """Empty while the run has not ended."""
+    """Empty until the run ends."""
     points: tuple[Point, ...]
 
     @property

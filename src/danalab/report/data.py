@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from danalab.ladder.analysis import Analysis
 from danalab.ladder.fit.tuning import Tuned
 from danalab.ladder.fit.tuning import has_diverged as has_diverged
 from danalab.ladder.fit.tuning import is_usable as is_finished
+from danalab.ladder.results import Analysis
 from danalab.ladder.saved.at_size import LEAST_SEEDS as LEAST_SEEDS
 
 Row = Mapping[str, Any]
 
 SWEPT = {"kappa": 0.85, "gamma3": None, "delta": 8.0, "clipsnr": None, "omega": 4.0}
-"""Settings of which a sweep may try several values, and what they are unless said."""
+"""Settings that sweeps vary, with their defaults."""
 
 
 @dataclass(frozen=True)
@@ -29,11 +29,11 @@ class MissingFigure:
 
 @dataclass(frozen=True)
 class ReportData:
-    """All that figures and tables are drawn from."""
+    """The data of all figures and tables."""
 
     analysis: Analysis
     rows: Sequence[Row]
-    """Every run, whatever came of it."""
+    """Every run, finished or not."""
     dollars_per_hour: float | None = None
     """Price of a device."""
 
@@ -67,7 +67,7 @@ class ReportData:
 
 
 def setting(row: Row, name: str) -> Any:
-    """A setting of a run, wherever its row has it."""
+    """A setting of a run, from its row or its settings."""
     return row[name] if row.get(name) is not None else row.get("settings", {}).get(name)
 
 

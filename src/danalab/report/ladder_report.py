@@ -1,6 +1,6 @@
 """The report of a ladder: one page that opens offline, its figures as PNG, SVG and CSV, its tables in three formats.
 
-What the runs did not record is not drawn; the page says what is absent and how to get it.
+Figures whose data the runs did not record are listed with the way to get the data.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ def _table(page: Page, out: Path, name: str, table: Table) -> None:
 
 
 def _not_known(page: Page, out: Path, data: ReportData, absent: Sequence[tuple[str, str]], address: Address) -> None:
-    """What could not be computed, what failed, and what was not recorded."""
+    """The section on missing results, failed runs and missing data."""
     failed, found = data.failed(), data.analysis
     if failed or found.notes or absent:
         page.heading("What is not known", "unknown")

@@ -167,7 +167,7 @@ def usual_lr(spec: OptimizerSpec) -> float:
 
 
 def settings_for(spec: OptimizerSpec, steps: int, lr: float, omega: float) -> dict[str, Any]:
-    """Settings that depend on the length of the run, by the ladder's rules: weight decay and AdEMAMix's slow momentum."""
+    """Settings that depend on the length of the run, by the ladder's rules: decay and AdEMAMix's slow momentum."""
     found: dict[str, Any] = {}
     if "beta3_warmup" in spec.settings:
         found |= slow_momentum(steps)

@@ -7,8 +7,7 @@
     exact = moment_recursion(draw(model).spectrum, algorithm, steps=20_000)
     curve = ode(draw(model).spectrum, algorithm, horizon=20_000)
 
-Imports nothing of danalab but errors and files. Loops over steps run inside XLA; float64 is enabled inside the
-functions that need it, never for the process.
+Loops over steps run inside XLA; float64 is enabled inside the functions that need it, never for the process.
 """
 
 from importlib.util import find_spec

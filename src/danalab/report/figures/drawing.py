@@ -1,4 +1,4 @@
-"""What all figures have in common: ink, ticks that can be read, legends beside the data, one look an optimizer."""
+"""Common parts of figures: style, readable ticks, legends, the look of each optimizer."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from matplotlib.axis import Axis
 
 INK, SOFT, LINE = "#24292f", "#6e7781", "#d8dee4"
-"""Text, what is said beside it, and rules; pages put their own in their place."""
+"""Colours of text, secondary text and rules; pages replace them with their own."""
 
 STYLE: dict[str, Any] = {
     "font.size": 10,
@@ -63,7 +63,7 @@ STYLE: dict[str, Any] = {
 LOSS = "validation loss [nats a token]"
 _COORDINATES = re.compile(r' (?:d|x|y)="[^"]*"')
 _DECIMALS = re.compile(r"(\.\d\d)\d+")
-"""What an SVG has too many of: a hundredth of a point cannot be seen."""
+"""Superfluous decimals of an SVG: a hundredth of a point is invisible."""
 PROLOGUE = '<?xml version="1.0" encoding="utf-8" standalone="no"?>\n'
 EDGE = "above, or not finite"
 COMPUTE = "training compute [FLOPs]"
@@ -71,7 +71,7 @@ SIZE = "model parameters"
 EXTRAPOLATED = 4.0
 """Laws are drawn, dashed, to this many times the largest x that was measured."""
 TALLEST = 5.0
-"""A panel of losses shows this many times the median excess; what lies above is drawn at its edge."""
+"""A panel of losses shows this many times the median excess; points above are drawn at its edge."""
 
 styled = matplotlib.rc_context(STYLE)  # pyright: ignore[reportArgumentType]
 """Decorator of functions that draw."""
@@ -86,7 +86,7 @@ def canvas(xlabel: str, ylabel: str, width: float = 7.2, height: float = 4.2) ->
 
 
 def is_leftmost(axes: Axes) -> bool:
-    """Whether a panel begins a row, and so carries the row's label."""
+    """Whether a panel is the first of its row, which has the row's label."""
     place = axes.get_subplotspec()
     return place is None or place.is_first_col()
 
@@ -106,7 +106,7 @@ def look(opt: str) -> dict[str, Any]:
 
 
 def group(axes: Axes, opt: str, groups: Iterable[tuple[float, Sequence[float]]], label: str, **settings: Any) -> None:
-    """Means of groups of values, with bars from the lowest to the highest; hollow where there is one value alone."""
+    """Means of groups of values, with bars from the lowest to the highest; hollow for single values."""
     groups = list(groups)
     x, means = [at for at, _ in groups], [float(np.mean(values)) for _, values in groups]
     kind = {**look(opt), "linestyle": "", "label": label, **settings}
@@ -132,7 +132,7 @@ def hollow(
 
 
 def aside(position: int, count: int) -> float:
-    """A small factor, beside each other, where intervals would hide one another."""
+    """A small factor on x, so that intervals do not overlap."""
     return 1.025 ** (position - (count - 1) / 2)
 
 
@@ -146,12 +146,12 @@ def law_lines(
 
 
 def hollow_handle(words: str) -> Line2D:
-    """What hollow points mean, for a legend."""
+    """Legend entry of hollow points."""
     return Line2D([], [], linestyle="", marker="o", color=SOFT, markerfacecolor="#ffffff", label=words)
 
 
 def law_handles() -> list[Line2D]:
-    """What solid and dashed lines mean, for a legend."""
+    """Legend entries of solid and dashed lines."""
     return [
         Line2D([], [], color=SOFT, linewidth=1.4, label="law"),
         Line2D([], [], color=SOFT, linewidth=1.2, linestyle=(0, (4, 3)), label="extrapolated"),
@@ -159,7 +159,7 @@ def law_handles() -> list[Line2D]:
 
 
 def legend(figure: Figure, *more: Line2D, title: str | None = None) -> None:
-    """One legend for all panels, above them; `title` says of which run they are."""
+    """One legend for all panels, above them; `title` names the run."""
     handles: dict[str, Any] = {}
     for axes in figure.axes:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
@@ -180,12 +180,12 @@ def legend(figure: Figure, *more: Line2D, title: str | None = None) -> None:
         title_fontproperties={"size": 8.5},
         alignment="left",
         columnspacing=1.4,
-        handlelength=3.4 if dashed else 1.8,  # a dash and a half say nothing of how a line is dashed
+        handlelength=3.4 if dashed else 1.8,  # long enough to show the dashes
     )
 
 
 def short(number: float) -> str:
-    """A count for people: 45k, 1.5M, 2B."""
+    """A short count: 45k, 1.5M, 2B."""
     for size, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
         if number >= 0.9995 * size:
             return f"{number / size:.3g}{letter}"
@@ -193,7 +193,7 @@ def short(number: float) -> str:
 
 
 def fraction(number: float) -> str:
-    """A factor for people: 4, 1, 1/16; 0.3 where it is no such fraction."""
+    """A short factor: 4, 1, 1/16; 0.3 where it is no unit fraction."""
     parts = round(1 / number)
     return f"1/{parts}" if parts > 1 and math.isclose(number * parts, 1) else short(number)
 
@@ -261,14 +261,14 @@ def apart(values: Sequence[float], whole: float, share: float) -> bool:
 
 
 def widen(axis: Axis, values: Sequence[float], share: float = 0.06, least: float = 1.25) -> None:
-    """Limits of a logarithmic axis around these values, with room even where there is one alone."""
+    """Limits of a logarithmic axis around these values, with a margin even for a single value."""
     low, high = min(values), max(values)
     margin = max((high / low) ** share, least if high < 1.5 * low else 1.0)
     axis.axes.set_xlim(low / margin, high * margin)
 
 
 def at_the_edge(axes: Axes, x: Sequence[float], color: Any) -> None:
-    """Marks at the upper edge, for what lies above it or is no number."""
+    """Marks at the upper edge, for points above it or not finite."""
     if x:
         axes.plot(
             x, [0.985] * len(x), linestyle="", marker="x", color=color, markersize=6, markeredgewidth=1.4,
@@ -282,7 +282,7 @@ def save_figure(figure: Figure, stem: Path, svg: str | None = None) -> list[Path
     """Write `stem`.png and `stem`.svg; returns both paths.
 
     Args:
-        svg: its `svg_text`, where that is known already.
+        svg: its `svg_text`, where the caller has it already.
     """
     files = [stem.with_suffix(".png"), stem.with_suffix(".svg")]
     figure.savefig(files[0], dpi=160)

@@ -1,4 +1,4 @@
-"""The figures of a ladder: points with their spread for what was measured, lines for laws, dashed beyond that."""
+"""The figures of a ladder: points with their spread for measurements, lines for laws, dashed where extrapolated."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from danalab.colors import optimizer_color
-from danalab.ladder.analysis import Analysis, Tuned
+from danalab.ladder.fit.tuning import Tuned
+from danalab.ladder.results import Analysis
 from danalab.ladder.runs.rows import validation_points
 from danalab.report.data import MissingFigure, ReportData, is_finished
 from danalab.report.figures.drawing import (
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 ABOVE = 0.45
-"""Share of the way from final to first loss that a loss curve shows: the question is decided below."""
+"""Share of the way from final to first loss that a loss curve shows: the rest is left out."""
 
 
 @styled
@@ -59,7 +60,7 @@ def law_figure(data: ReportData) -> Figure:
 
 @styled
 def headline_figure(data: ReportData) -> Figure:
-    """The two pictures that say it: loss against compute, compute saved against size."""
+    """The two main panels: loss against compute, compute saved against size."""
     found = data.analysis
     figure, (left, right) = panels(2, columns=2, each=(4.3, 3.7))
     draw_laws(left, found)
@@ -139,7 +140,7 @@ def lr_law_figure(data: ReportData) -> Figure | MissingFigure:
 
 @styled
 def residual_figure(data: ReportData) -> Figure | MissingFigure:
-    """How far each run lies from its law."""
+    """Distance of each run from its law."""
     found = data.analysis
     if not found.loss_laws:
         return MissingFigure("laws of the loss: finished runs at four sizes or more of each optimizer")

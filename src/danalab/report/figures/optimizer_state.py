@@ -1,4 +1,4 @@
-"""What went on inside the optimizers, from what runs recorded: schedules, tau, and how often the clip acts."""
+"""Recorded states of optimizers: schedules, tau, and the share of clipped coordinates."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ KINDS = {
 """Kinds of matrices, by the names of parameters; gains and biases are none of them."""
 NORMS = re.compile(r"norm|bias$")
 DASH = 4.0
-"""Length of the dashes in which equal schedules take turns [line widths]."""
+"""Length of the alternating dashes of equal schedules [line widths]."""
 SNAPSHOTS = 4
 """Steps whose distributions of tau are drawn."""
 LEAST_SHARE = 1e-4
@@ -57,12 +57,12 @@ def schedule_figure(data: ReportData) -> Figure | MissingFigure:
     for axes, (key, title, label, of) in zip(places, shown, strict=True):
         lines = {opt: [(row["step"], of(row[key])) for row in logs.get(opt, []) if key in row] for opt in logs}
         if key != "lr":
-            # The first row stands alone before a gap: a line from there would be no schedule.
+            # The first row is isolated before a gap.
             lines = {opt: points[1:] for opt, points in lines.items()}
             axes.set_xscale("log")
         drawn = [opt for opt in data.analysis.opts if lines.get(opt)]
         for opt in drawn:
-            # Equal schedules lie on each other: each shows in its turn.
+            # Equal schedules coincide: their dashes alternate.
             equal = [other for other in drawn if lines[other] == lines[opt]]
             place = equal.index(opt)
             style = (DASH * (len(equal) - place), (DASH, DASH * (len(equal) - 1))) if len(equal) > 1 else "-"
@@ -114,7 +114,7 @@ def tau_figure(data: ReportData) -> Figure | MissingFigure:
 
 @styled
 def clipping_figure(data: ReportData) -> Figure | MissingFigure:
-    """Share of coordinates whose damped momentum is held to clipsnr, over training, a panel a kind, a line a layer."""
+    """Share of coordinates whose damped momentum is clipped to clipsnr: a panel per kind, a line per layer."""
     folders = {
         opt: folder
         for opt, folder in data.runs_with(SIGNAL_FILE).items()

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from danalab.colors import optimizer_color
-from danalab.ladder.analysis import Analysis
+from danalab.ladder.results import Analysis
 from danalab.ladder.saved.gain import GainPoint, compute_gain
 from danalab.report.data import LEAST_SEEDS, MissingFigure, ReportData
 from danalab.report.figures.drawing import (
@@ -110,7 +110,7 @@ def draw_saved(axes: Axes, found: Analysis, named: str | None = None) -> None:
 
 
 def few_seeds(found: Analysis) -> list[Line2D]:
-    """What hollow points mean, for a legend, where there are any."""
+    """The legend entry of hollow points, where there are any."""
     few = any(each.interval is None for sizes in found.saved.values() for each in sizes.values())
     return [hollow_handle(f"fewer than {LEAST_SEEDS} seeds")] if few else []
 

@@ -1,7 +1,7 @@
 """The schedules of a log-time optimizer over a run: beta(t), alpha(t), lambda(t) and the learning rate.
 
 Every number comes from the functions that the optimizers themselves call in each step (`optim.elementwise.scalars`,
-`danalab.optim.schedules`); nothing is computed twice.
+`danalab.optim.schedules`); there is no second implementation.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class RunSchedules:
-    """What sets the schedules of a run; delta and kappa may have several values, to be drawn side by side."""
+    """Settings of the schedules of a run; several values of delta and kappa are drawn side by side."""
 
     steps: int = 10_000
     """Length of the run [steps]."""
@@ -38,7 +38,7 @@ class RunSchedules:
     kappa: tuple[float, ...] = (0.85,)
     """Exponents of the damping."""
     omega: float | None = 4.0
-    """Strength of the decaying weight decay; None: `weight_decay` says it."""
+    """Strength of the decaying weight decay; None: see `weight_decay`."""
     horizon: float | None = None
     """wd_ts = horizon / 10 [steps]; None: `steps`, unless wd_ts is given."""
     weight_decay: float = 0.0
@@ -50,7 +50,7 @@ class RunSchedules:
     warmup: int | None = None
     """Warm-up [steps]; None: steps / 50."""
     scheduler_settings: Mapping[str, Any] = field(default_factory=dict)
-    """What that schedule knows."""
+    """Settings of the learning-rate schedule."""
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ def schedule_figure(run: RunSchedules, table: Table) -> Figure:
     color = optimizer_color("adana")
     panels[1, 0].plot(t, columns["lambda"], color=color, label=r"$\lambda(t)$")
     panels[1, 0].plot(t, columns["decay"], color=color, linestyle="--", label=r"$s(t)\,\lambda(t)$: what is applied")
-    # A schedule that ends at 0 would take the whole axis for its last steps: hence the floor.
+    # The floor keeps a schedule that ends at 0 from stretching the axis.
     _dress(panels[1, 0], _decay_title(table), "weight decay a step", floor=1e-4)
     panels[1, 1].plot(t, columns["lr"], color=color, label=f"{run.scheduler}, peak {run.lr:g}")
     _dress(panels[1, 1], r"learning rate, $\mathrm{lr}(t) = s(t) \times$ peak", "learning rate", log=False)
@@ -154,7 +154,7 @@ def schedule_figure(run: RunSchedules, table: Table) -> Figure:
 
 
 def _thinned(columns: Mapping[str, list[float]]) -> dict[str, list[float]]:
-    """At most some thousand steps, dense at the start and even later: enough for the eye, and small as SVG."""
+    """At most some thousand steps, dense at the start and even later, so that the SVG is small."""
     steps = len(columns["step"])
     share = torch.linspace(0, 1, 800, dtype=torch.float64)
     picked = torch.cat([share * (steps - 1), steps**share - 1]).round().long().unique().tolist()

@@ -1,4 +1,4 @@
-"""Where sweeps of kappa and gamma3 have their best: final loss against each value, at its best learning rate."""
+"""Sweeps of kappa and gamma3: final loss against each value, at its best learning rate."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ LEAST_VALUES = 3
 
 @dataclass(frozen=True)
 class Line:
-    """Whose sweep it is."""
+    """A line of a sweep figure."""
 
     opt: str
     words: str
-    """What it is called: what the runs have in common beside the swept setting."""
+    """Its name: the common settings of the runs apart from the swept one."""
     steps: int | None
 
 
@@ -154,7 +154,7 @@ def _bests(lines: Sweep) -> dict[str, list[tuple[float, float]]]:
 
 
 def _sweep_lines(data: ReportData, name: str) -> Sweep:
-    """The lines of a setting's sweep; runs that differ in another swept setting, in size or horizon are others'."""
+    """The lines of a setting's sweep, one for each size, horizon and value of other swept settings."""
     swept = varied(data.rows)
     cells: dict[Line, dict[float, dict[float, list[float]]]] = defaultdict(
         lambda: defaultdict(lambda: defaultdict(list))
@@ -175,7 +175,7 @@ def _sweep_lines(data: ReportData, name: str) -> Sweep:
 
 
 def _value(row: Row, name: str) -> float | None:
-    """The value of a setting, or the optimizer's own default where nothing was said."""
+    """The value of a setting, or the optimizer's default."""
     from danalab.optim import optimizer_spec
 
     value = setting(row, name)
@@ -186,7 +186,7 @@ def _value(row: Row, name: str) -> float | None:
 
 
 def _words(row: Row, others: Sequence[str]) -> str:
-    """What a line of a sweep is called."""
+    """The name of a line of a sweep."""
     said = [f"{name} {_value(row, name):g}" for name in others if setting(row, name) != SWEPT[name]]
     steps = setting(row, "iterations")
     horizon = [] if steps is None else [f"{steps:,} steps"]
@@ -205,6 +205,6 @@ def _mean(losses: Sequence[float]) -> float:
 
 
 def _ceiling(losses: Sequence[float]) -> float:
-    """Losses above it are left out of a picture: of values that hardly train."""
+    """The upper limit of a figure: losses of values that hardly train are above it."""
     low = min(losses)
     return low + TALLEST * max(float(np.median(losses)) - low, 0.02)

@@ -1,4 +1,4 @@
-"""Figures that are made to be read: labelled axes with units, one colour an optimizer, log axes for power laws."""
+"""Figures of training runs: loss against tokens, compute or steps, and against learning rate."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 SEEDS = ("seed", "data_seed")
 SHAPE = ("heads", "size", "d_model", "n_layers", "n_heads", "head_dim", "mlp_dim", "n_kv_heads")
 STYLES = ("-", (0, (5, 2)), (0, (2, 1.2)), "-.", (0, (1, 1)))
-"""Of several lines of one optimizer, which share its colour."""
+"""Line styles of an optimizer's lines, which share its colour."""
 MOST_WORDS = 3
-"""Differences that a line's name tells."""
+"""Maximum number of differences in a line's name."""
 
 AXES: dict[str, tuple[str, Callable[[Point], float]]] = {
     "tokens": ("training tokens", lambda point: point.tokens),
     "flops": ("training compute [FLOPs]", lambda point: point.flops),
     "step": ("optimizer steps", lambda point: point.step),
 }
-"""Horizontal axes: label with unit, and where a point stands on it."""
+"""Horizontal axes: label with unit, and the coordinate of a point."""
 
 
 @styled
@@ -39,7 +39,7 @@ def loss_figure(curves: Sequence[RunCurve], axis: str = "tokens", baseline: RunC
     """Validation loss against tokens, compute or steps.
 
     Runs that differ in nothing but the seed are drawn as one: mean line, band from lowest to highest. The baseline's
-    final loss is a dotted line, so that the eye finds where the others cross it.
+    final loss is a dotted line, so that crossings are visible.
     """
     label, position = AXES[axis]
     figure, axes = canvas(label, LOSS)
@@ -61,7 +61,7 @@ def loss_figure(curves: Sequence[RunCurve], axis: str = "tokens", baseline: RunC
 
 @styled
 def lr_figure(curves: Sequence[RunCurve]) -> Figure:
-    """Final validation loss against peak learning rate: how each optimizer was tuned, and how sharply it minds."""
+    """Final validation loss against peak learning rate: the tuning of each optimizer."""
     figure, axes = canvas("peak learning rate", "final " + LOSS)
     by_opt: dict[str, list[RunCurve]] = defaultdict(list)
     for curve in curves:
@@ -79,7 +79,7 @@ def lr_figure(curves: Sequence[RunCurve]) -> Figure:
 
 
 def _by_settings(curves: Sequence[RunCurve]) -> dict[str, list[RunCurve]]:
-    """Runs that differ in seeds alone, by a name that says how they differ from others of their optimizer."""
+    """Runs that differ only in seeds, by a name with their differences from others of the optimizer."""
     groups: dict[str, list[RunCurve]] = defaultdict(list)
     for curve in curves:
         groups[json.dumps(_settings(curve), sort_keys=True, default=str)].append(curve)
@@ -95,17 +95,17 @@ def _by_settings(curves: Sequence[RunCurve]) -> dict[str, list[RunCurve]]:
 
 
 def _settings(curve: RunCurve) -> dict[str, Any]:
-    """What was run: the configuration without seeds and mechanics, and the size."""
+    """The configuration without seeds and mechanics, and the size."""
     left_out = {*names_of(TrainConfig, "input", "execution", "job"), *SEEDS}
     kept = {key: value for key, value in curve.config["config"].items() if key not in left_out and value is not None}
     return {**kept, "params": curve.config["params"]}
 
 
 def _peculiar(settings: dict[str, Any], relatives: Sequence[dict[str, Any]]) -> list[str]:
-    """How these settings differ from the relatives', in a few words."""
+    """The main differences of these settings from the relatives', as text."""
     differing = [key for key in settings if len({str(other.get(key)) for other in relatives}) > 1]
     words: list[str] = []
-    # What follows from size or learning rate needs no mention.
+    # Settings that follow from size or learning rate are left out.
     followers = {"params", *SHAPE, "lr_multiplier", "weight_decay", "wd_ts", "warmup_steps"}
     if "params" in differing:
         followers |= {"lr", "iterations"} if settings.get("lr_multiplier") == 1 else {"iterations"}
@@ -128,7 +128,7 @@ def _draw_group(axes: Axes, name: str, runs: list[RunCurve], position: Callable[
 
 
 def _zoom(axes: Axes, curves: Sequence[RunCurve], position: Callable[[Point], float]) -> None:
-    """Leave the first fall from ln(vocabulary) out of the picture: the question is decided below it."""
+    """Leave out the first fall from ln(vocabulary)."""
     points = [point for curve in curves for point in curve.points if point.tokens > 0]
     losses = [point.val_loss for point in points]
     lowest = min(losses)

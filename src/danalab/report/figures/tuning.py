@@ -1,4 +1,4 @@
-"""How each optimizer was tuned: what a wrong learning rate costs it, and how sharply it minds."""
+"""The figures of tuning: loss against learning rate, and its curvature."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def sensitivity_figure(data: ReportData) -> Figure | MissingFigure:
 
 @styled
 def curvature_figure(data: ReportData) -> Figure | MissingFigure:
-    """Curvature of the final loss in the logarithm of the learning rate: how sharply an optimizer minds."""
+    """Curvature of the final loss in the logarithm of the learning rate."""
     found = data.analysis
     if not found.shared_curvatures and not any(found.curvatures.values()):
         return MissingFigure(
@@ -125,7 +125,7 @@ def _trials(data: ReportData, opt: str, params: int) -> list[tuple[float, list[f
 
 
 def _top(lines: Iterable[list[tuple[float, list[float]]]]) -> float:
-    """How high a panel of losses above the best reaches: one that hardly trained shall not flatten the others."""
+    """The upper limit of a panel of losses above the best, so that one bad run does not flatten the others."""
     means = [sorted(float(np.mean(losses)) for _, losses in line) for line in lines]
     others = [loss for line in means for loss in line[1:] if math.isfinite(loss)]
     return min(max(others), TALLEST * float(np.median(others))) if others else 1.0

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 
 def print_table(headings: Sequence[str], lines: Sequence[Sequence[str]], left: int = 1) -> None:
-    """A table on standard output; never cut off where the output is a file or a pipe.
+    """A table on standard output; with full width where the output is a file or a pipe.
 
     Args:
-        left: columns that hold words, set to the left; numbers stand to the right.
+        left: number of columns of text, aligned to the left; numbers are aligned to the right.
     """
     from rich.console import Console
     from rich.table import Table

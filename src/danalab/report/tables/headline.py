@@ -1,11 +1,12 @@
-"""What a reader wants first: how much compute each optimizer saves, at which scale, and how well that is known."""
+"""The headline results: compute saved by each optimizer, its scale and its interval."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from danalab.ladder.analysis import Analysis, Tuned
 from danalab.ladder.fit.statistics import Interval
+from danalab.ladder.fit.tuning import Tuned
+from danalab.ladder.results import Analysis
 from danalab.ladder.saved.at_size import Saved
 from danalab.report.data import LEAST_SEEDS, ReportData
 from danalab.report.figures.drawing import short
@@ -27,7 +28,7 @@ class Headline:
     seeds: str
     """Of each side."""
     trials: str
-    """Learning rates that each side was given."""
+    """Number of learning rates tried on each side."""
 
     @property
     def lines(self) -> tuple[str, ...]:
@@ -52,7 +53,7 @@ def headlines(data: ReportData) -> list[Headline]:
 
 
 def verdict(found: Analysis) -> list[str]:
-    """What the numbers say, in words, whoever won."""
+    """The results in sentences."""
     sentences = []
     for opt in found.opts[1:]:
         compared = found.saved.get(opt, {}).values()
@@ -112,7 +113,7 @@ def interval_words(interval: Interval | None) -> str:
 
 
 def known(saved: Saved) -> str:
-    """How well it is known; where the loss was not reached, how far the contender came."""
+    """The interval; where the loss was not reached, also the point of comparison."""
     interval = saved.interval
     words = NOT_KNOWN if interval is None else f"{interval.level:.0%} interval {interval_words(interval)}"
     return (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from danalab.ladder.analysis import Analysis
+from danalab.ladder.results import Analysis
 from danalab.report.cost import hours_of, relative_time, spent
 from danalab.report.data import ReportData, Row, is_finished
 from danalab.report.tables.formats import Table
@@ -33,7 +33,7 @@ def headline_table(data: ReportData) -> Table:
 
 
 def tuned_table(found: Analysis, address: Address | None = None) -> Table:
-    """A line for each optimizer and size: its best learning rate (an outermost one is marked: the best may lie beyond),
+    """A line for each optimizer and size: its best learning rate (marked where it is the outermost one tried),
     how many settings were tried, its loss over seeds."""
     lines = []
     for opt in found.opts:
@@ -130,7 +130,7 @@ def cost_table(data: ReportData) -> Table:
 
 
 def runs_table(rows: Sequence[Row], address: Address) -> Table:
-    """A line for each run, whatever came of it."""
+    """A line for each run, finished or not."""
     lines = [
         [
             row["opt"],
@@ -162,7 +162,7 @@ def rate_words(row: Row) -> str:
 
 
 def status_words(row: Row) -> str:
-    """What came of a run without a final loss."""
+    """The end of a run without a final loss."""
     if row["status"] == "finished":
         return "loss not finite"
     return "loss not finite, stopped" if row["status"] == "nonfinite" else str(row["status"])

@@ -1,4 +1,4 @@
-"""Text that links to where it comes from, and is plain text wherever links are not known."""
+"""Text with links to its sources, which is plain text where links are not supported."""
 
 from __future__ import annotations
 

@@ -1,16 +1,16 @@
-"""Tables of what a ladder says about learning rates: predictions for other sizes, and what a wrong rate costs."""
+"""Tables of learning rates: predictions for other sizes, and costs of wrong rates."""
 
 from __future__ import annotations
 
-from danalab.ladder.analysis import Analysis, PredictedRate
+from danalab.ladder.results import Analysis, PredictedRate
 from danalab.report.tables.formats import Table
 
 WIDEST = 1000
-"""An interval of learning rates that spans more than this factor says that nothing is known; no numbers are shown."""
+"""Intervals of learning rates wider than this factor are shown without numbers."""
 
 
 def predicted_table(found: Analysis) -> Table:
-    """A line for each optimizer and size: the law's learning rate, its interval, and what its farther end costs."""
+    """A line for each optimizer and size: the law's learning rate, its interval, and the cost of its farther end."""
     lines = [
         [opt, f"{each.non_emb_params:,.0f}", f"{each.lr:.3g}", _interval(each), _words(each), _cost(each)]
         for opt, rates in found.predicted_rates.items()
@@ -36,7 +36,7 @@ def _cost(rate: PredictedRate) -> str:
 
 def tolerance_table(found: Analysis) -> Table:
     """A line for each optimizer and size: the learning rates within a share of the best loss. A bound with <= or >=
-    is the outermost rate that was tried: the interval may go on beyond it."""
+    is the outermost rate tried: the interval may extend beyond it."""
     lines, share = [], 0.0
     for opt, sizes in found.tolerances.items():
         for params, each in sorted(sizes.items()):
@@ -50,7 +50,7 @@ def tolerance_table(found: Analysis) -> Table:
 
 
 def shared_curvature_table(found: Analysis) -> Table:
-    """A line for each optimizer: the curvature of the loss in log lr that its sizes share, and what factors cost.
+    """A line for each optimizer: the curvature of the loss in log lr that its sizes share, and the cost of factors.
 
     Where the interval of the curvature reaches 0, its costs are not known.
     """

@@ -1,1 +1,1 @@
-"""How the loss moves: algorithms, second moments, differential and integral equations."""
+"""Loss dynamics: algorithms, second moments, differential and integral equations."""

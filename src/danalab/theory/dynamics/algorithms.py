@@ -31,7 +31,7 @@ class Rates(NamedTuple):
 
 
 class Algorithm(Protocol):
-    """Anything with rates at a time; a registered pytree, so that it can be an argument of compiled functions."""
+    """An object with rates at each time; a registered pytree, so that compiled functions take it."""
 
     def at(self, t: Any) -> Rates: ...
 
@@ -97,7 +97,7 @@ def _half_life(beta: Any) -> Any:
 
 
 def sgd(gamma2: float, delta: float = 8.0) -> Momentum:
-    """Plain SGD with step `gamma2`; a momentum is kept, so that its norm can be seen, and never used."""
+    """Plain SGD with step `gamma2`; the momentum is tracked but not used."""
     return Momentum(PowerLaw(1.0), PowerLaw(gamma2), PowerLaw(0.0), forgetting(delta))
 
 
@@ -117,7 +117,7 @@ def dana_decaying(gamma2: float, gamma3: float, kappa: float, delta: float) -> M
 
 
 def dana_average(gamma2: float, gamma3: float, kappa: float, delta: float) -> Momentum:
-    """The form ADana has: the momentum is an average, its weight grows like (1 + t)^(1 - kappa)."""
+    """ADana's form: the momentum is an average, its weight grows like (1 + t)^(1 - kappa)."""
     return Momentum(PowerLaw(1.0), PowerLaw(gamma2), PowerLaw(gamma3, 1 - kappa), forgetting(delta), ema=True)
 
 
@@ -128,7 +128,7 @@ ALGORITHMS = {
     "dana-decaying": "DANA-decaying",
     "ademamix": "AdEMAMix-like",
 }
-"""Names of `standard` and what people call them."""
+"""Names for `standard` -> names in figures."""
 
 
 def critical_kappa(alpha: float, batch_exponent: float = 0.0) -> float:

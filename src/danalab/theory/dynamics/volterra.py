@@ -1,4 +1,4 @@
-"""The loss as a Volterra equation P(t) = F(t) + int_0^t K(t - s) P(s) ds, and what its kernel says about stability.
+"""The loss as a Volterra equation P(t) = F(t) + int_0^t K(t - s) P(s) ds, and the stability of its kernel.
 
 For SGD the kernel is explicit. For the others, freezing the schedules gives a quasi-static kernel norm N: stable below
 one, noise floor limit / (1 - N).
@@ -20,7 +20,7 @@ def sgd_kernel_norm(spectrum: Spectrum, gamma2: float, batch: float = 1) -> floa
     """|K|_1 = (gamma2 / B) sum_j lam_j / (2 - (1 + 1/B) gamma2 lam_j); SGD is stable if and only if it is below one."""
     room = 2 - (1 + 1 / batch) * gamma2 * spectrum.lam
     if (room <= 0).any():
-        return float("inf")  # a single mode diverges already, whatever the others do
+        return float("inf")  # a single mode diverges
     return float(gamma2 / batch * (spectrum.multiplicity @ (spectrum.lam / room)))
 
 

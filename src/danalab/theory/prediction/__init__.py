@@ -1,1 +1,1 @@
-"""Exponents, the compute-optimal frontier, and predictions beside measured curves."""
+"""Exponents, the compute-optimal frontier, and predictions compared with measured curves."""

@@ -32,7 +32,7 @@ class Frontier:
     """One curve for each d."""
 
     def interior(self) -> np.ndarray:
-        """Mask of the compute whose best d is neither the smallest nor the largest: elsewhere it is cut off."""
+        """Mask of the compute whose best d is neither the smallest nor the largest."""
         return (self.best > self.sizes[0]) & (self.best < self.sizes[-1]) & np.isfinite(self.risk)
 
     def slope(self, share: float = 1.0) -> float:

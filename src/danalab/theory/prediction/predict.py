@@ -72,14 +72,14 @@ def _read(path: Path) -> tuple[np.ndarray, np.ndarray | None]:
 
 
 def power_law(alpha: float, count: int = 1000) -> tuple[np.ndarray, None]:
-    """The spectrum j^(-2 alpha) itself, where no measured one is there."""
+    """The spectrum j^(-2 alpha), in place of a measured one."""
     return np.arange(1, count + 1, dtype=float) ** (-2 * alpha), None
 
 
 def fit_alpha(lam: np.ndarray) -> tuple[float, float]:
     """alpha and R^2 of lam_j ~ j^(-2 alpha), least squares over ranks 5 .. n/2, even in log j.
 
-    The last half is left out: the smallest eigenvalues of a finite sample bend away from the law.
+    The last half is left out: the smallest eigenvalues of a finite sample deviate from the law.
     """
     return _slope_between(lam, min(5, len(lam) // 4), len(lam) // 2)
 
@@ -116,7 +116,7 @@ def _fit(x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What the theory expects on a spectrum."""
+    """The theory's prediction for a spectrum."""
 
     alpha: float
     beta: float
@@ -126,7 +126,7 @@ class Prediction:
     fits: dict[str, float]
     """R^2 of the fitted exponents."""
     windows: tuple[float, ...]
-    """alpha of the head and of the tail of the spectrum (empty where alpha was given): how far one exponent carries."""
+    """alpha of the head and of the tail of the spectrum (empty where alpha was given): equal for one power law."""
     time: dict[str, float]
     """Slope of the leading term, -d log P / d log t, of each family."""
     compute: dict[str, float]
@@ -171,7 +171,7 @@ def predict(
         limit: irreducible risk.
         horizon: last time of the curves [steps].
     Raises:
-        UserError: no way to know beta; exponents outside the phases; negative limit; too many eigenvalues for memory.
+        UserError: neither beta nor rho; exponents outside the phases; negative limit; too many eigenvalues for memory.
     """
     check_memory(8.0 * 60 * len(lam), f"a spectrum of {len(lam)} eigenvalues", "give fewer of them")
     fits, windows = {}, ()
@@ -206,6 +206,6 @@ def predict(
 
 
 def leading_exponent(alpha: float, beta: float, family: Family) -> float:
-    """The slope that a large model shows for long: the slower of the terms that do not carry a power of 1/d."""
+    """The slope of a large model over a long range: that of the slower term without a power of 1/d."""
     exponents = time_exponents(alpha, beta, family)
     return min(exponents[name] for name in ("Fpp", "Kpp") if name in exponents)

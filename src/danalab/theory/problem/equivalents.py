@@ -1,7 +1,7 @@
-"""Deterministic equivalents: what a random draw of the PLRF looks like when d is large.
+"""Deterministic equivalents: the limit of random draws of the PLRF for large d.
 
 With l_j = j^(-2 alpha), the resolvent of K is governed by one scalar, m(z) = 1 - (1/d) sum_j l_j m / (l_j m - z).
-At z -> 0 it leaves one number tau, (1/d) sum_j tau l_j / (1 + tau l_j) = 1, from which the limit loss follows.
+At z -> 0 one number tau remains, (1/d) sum_j tau l_j / (1 + tau l_j) = 1, from which the limit loss follows.
 Source: Paquette et al. 2024 (arXiv 2405.15074), section on deterministic equivalents; the equations were re-derived.
 """
 
@@ -79,7 +79,7 @@ def limit_kappa(alpha: float, ratio: float) -> float:
 
     def excess(log_kappa: float) -> float:
         kappa = math.exp(log_kappa)
-        # In log x the integrand is one smooth bump whatever kappa is.
+        # In log x the integrand is one smooth bump for every kappa.
         inside = quad(lambda s: math.exp(s) / (kappa + math.exp(2 * alpha * s)), -40, math.log(ratio), limit=400)[0]
         return kappa * inside - 1
 

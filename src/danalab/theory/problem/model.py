@@ -73,7 +73,7 @@ class PLRF:
 
 @dataclass(frozen=True)
 class Spectrum:
-    """What the loss dynamics need of a problem: one row a mode (or a bin of modes)."""
+    """A problem as the loss dynamics need it: one row per mode, or per bin of modes."""
 
     lam: np.ndarray
     """Eigenvalues of the Hessian K."""
@@ -82,7 +82,7 @@ class Spectrum:
     limit: float
     """Irreducible risk P(theta*)."""
     multiplicity: np.ndarray = field(default_factory=lambda: np.ones(1))
-    """Modes that a row stands for; a single 1 means one each."""
+    """Number of modes in each row; default one each."""
 
     def __post_init__(self) -> None:
         lam, rho = np.asarray(self.lam, float), np.asarray(self.rho, float)

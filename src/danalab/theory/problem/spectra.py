@@ -25,7 +25,7 @@ def available_bytes() -> int:
 
 
 def check_memory(needed: float, what: str, way_out: str) -> None:
-    """Refuse a problem that does not fit, before anything is computed.
+    """Refuse a problem that does not fit into memory, before computing.
 
     Raises:
         UserError: `needed` bytes are more than nine tenths of what is available.
@@ -39,7 +39,7 @@ def check_memory(needed: float, what: str, way_out: str) -> None:
 
 @dataclass(frozen=True)
 class Draw:
-    """One random W, reduced to what training needs (Gaussian data depend on W through K and theta* alone)."""
+    """One random W, reduced to K and theta*, which determine training on Gaussian data."""
 
     model: PLRF
     spectrum: Spectrum
@@ -76,7 +76,7 @@ def draw(model: PLRF, seed: int = 0) -> Draw:
 
 
 def _feature_learning_shift(alpha: float, beta: float, d: int) -> float:
-    # The weight that random features spread evenly over all modes; it is there above both lines only.
+    # The weight that random features spread evenly over all modes; it exists above both lines only.
     return power_sum(2 * beta, d) / d if alpha > 0.5 and beta > 0.5 else 0.0
 
 

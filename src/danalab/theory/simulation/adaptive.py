@@ -1,4 +1,4 @@
-"""Stochastic runs of the coordinate-wise optimizers (ADana and family, Adam, AdEMAMix; SGD beside them), on one stream.
+"""Stochastic runs of the coordinate-wise optimizers (ADana and family, Adam, AdEMAMix) and SGD, on one stream.
 
 Every optimizer, for every value of its hyper-parameters, sees the same samples. With m > 1 experts a sample belongs to
 one of them (MoE-PLRF): column i of the parameters gets a gradient with probability P_i = 1 - (1 - p_i)^B only.
@@ -109,7 +109,7 @@ class Contender:
 
 @dataclass(frozen=True)
 class Stream:
-    """How the data come."""
+    """The stream of samples."""
 
     batch: int = 10
     """Samples a step."""
@@ -187,7 +187,7 @@ def _race(
     experts, d = len(log_p), len(optimum)
 
     def gradients(theta: jax.Array, X: jax.Array, y: jax.Array, owner: jax.Array) -> jax.Array:
-        # owner [B, m] is one-hot; the mean is over all samples, so that a rare expert's gradient is rarely there.
+        # owner [B, m] is one-hot; the mean is over all samples, so that a rare expert rarely has a gradient.
         error = jnp.sum((X @ theta.T) * owner, axis=1) - y
         return (owner * error[:, None]).T @ X / batch
 

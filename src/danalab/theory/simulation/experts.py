@@ -1,4 +1,4 @@
-"""MoE-PLRF: what sparse gradients do to each optimizer, and the tau statistics that Dana-Star reads them from.
+"""MoE-PLRF: each optimizer under sparse gradients, and the tau statistics of Dana-Star.
 
 Expert i is in a batch with probability P_i = 1 - (1 - p_i)^B. Without tau, active steps are inflated by P_i^(-1/2) and
 t^(1 - kappa) counts wall steps; with it, expert i follows the one-expert curve on the clock P_i t.
@@ -20,7 +20,7 @@ from danalab.theory.simulation.adaptive import Contender, Stream, race, zipf
 
 @dataclass(frozen=True)
 class MoE:
-    """What `moe` measured; risks are [seeds, times, kappas, experts], Adam's with one kappa."""
+    """Results of `moe`; risks are [seeds, times, kappas, experts], Adam's with one kappa."""
 
     t: np.ndarray
     kappas: np.ndarray

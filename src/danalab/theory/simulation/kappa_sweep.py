@@ -1,7 +1,7 @@
 """The hummingbird plot: risk against steps for kappa from 0 to 1 on one data stream.
 
-Small kappa (much momentum) drops fastest and then blows up, the wing; the larger kappa, the later. Clipping the
-signal-to-noise ratio (Dana-MK4) folds the wing back.
+Small kappa (much momentum) falls fastest and then diverges, the earlier the smaller kappa is. Clipping the
+signal-to-noise ratio (Dana-MK4) prevents the divergence.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SWEPT = ("adana", "dana-mk4", "dana-star-mk4")
 
 @dataclass(frozen=True)
 class Hummingbird:
-    """What `hummingbird` measured."""
+    """Results of `hummingbird`."""
 
     t: np.ndarray
     """Steps."""

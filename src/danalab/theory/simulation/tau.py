@@ -1,4 +1,4 @@
-"""The tau estimator of Dana-Star on its own: tau <- (1 - a) tau + a |u| / (|u| + sqrt(v)), u active with probability P.
+"""The tau estimator of Dana-Star: tau <- (1 - a) tau + a |u| / (|u| + sqrt(v)), u active with probability P.
 
 Its limit is P E[|u| / (|u| + sqrt(P E u^2)) | active]: P / (1 + sqrt(P)) for gradients of one size, else less.
 """
@@ -24,7 +24,7 @@ KINDS = ("sign", "gauss", "product")
 
 
 def tau_limit(activity: float, kind: str = "sign") -> float:
-    """Where tau settles for gradients of `kind` that are there with probability `activity`.
+    """The limit of tau for gradients of `kind` that are active with probability `activity`.
 
     Raises:
         UserError: unknown kind, activity outside (0, 1].

@@ -1,4 +1,4 @@
-"""Deterministic equivalents beside random draws: eigenvalues, the target's energy, and the limit loss against d."""
+"""Deterministic equivalents against random draws: eigenvalues, the target's energy, and the limit loss against d."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Loss curves of SGD, SGD with momentum, DANA-constant, DANA-decaying and AdEMAMix on one random draw, three ways.
+"""Loss curves of SGD, SGD with momentum, DANA-constant, DANA-decaying and AdEMAMix on one random draw.
 
-The exact recursion, its differential equation in log time, and stochastic runs.
+Three methods: the exact recursion, its differential equation in log time, and stochastic runs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Theory meets practice: the prediction of a spectrum, and measured language-model curves beside it."""
+"""The prediction for a spectrum, compared with measured language-model curves."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from danalab.theory.studies.study import LABELS, Study, canvas, loglog
 
 
 def compute(prediction: Prediction, report: MeasuredComparison | None = None, **settings: Any) -> Study:
-    """The prediction, and the comparison where there are measured curves, as a study."""
+    """The prediction, and the comparison with measured curves if any, as a study."""
     times = np.geomspace(1, prediction.curves["sgd"].t[-1], 200)
     arrays = {"lam": prediction.spectrum.lam, "rho": prediction.spectrum.rho, "t": times}
     arrays.update({f"risk_{f}": prediction.curves[f].at(times) for f in FAMILIES})
@@ -97,7 +97,7 @@ def _draw_measured(panel: Axes, study: Study) -> None:
         )
         if row["ratio_predicted"] is None:
             continue
-        # Through the curve's middle with the exponent that the theory gives it.
+        # Through the curve's middle, with the theory's exponent.
         center = float(np.sqrt(x[0] * x[-1]))
         level = amplitude * (center / unit) ** -row["exponent"]
         predicted = level * (x / center) ** (-base * row["ratio_predicted"])

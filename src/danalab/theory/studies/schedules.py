@@ -1,4 +1,4 @@
-"""What the schedules look like, and what kappa does to the loss: a U with a cliff on its left."""
+"""The schedules, and the loss against kappa: a U with a cliff on its left."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def draw_figure(study: Study) -> Figure:
     weight, memory, sweep = axes[0]
     for name in SHOWN:
         weight.plot(a["t"], a[f"weight_{name}"], color=optimizer_color(name), label=LABELS[name])
-        # The two DANA have one memory: dashes let both colours show.
+        # Both DANA variants have the same memory: dashes show both colours.
         style = "--" if name == "dana-decaying" else "-"
         memory.plot(a["t"], 1 / a[f"forget_{name}"], color=optimizer_color(name), ls=style, label=LABELS[name])
     loglog(weight, "weight of the momentum", "steps t", "gamma3 / gamma2")

@@ -52,7 +52,7 @@ class Study:
     parameters: dict[str, Any]
     """Settings that reproduce the arrays."""
     findings: dict[str, Any] = field(default_factory=dict)
-    """The few numbers that a reader wants first."""
+    """The main numbers."""
 
 
 def canvas(rows: int, columns: int, width: float = 5.2, height: float = 4.0) -> tuple[Figure, np.ndarray]:
