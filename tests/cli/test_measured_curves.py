@@ -69,7 +69,12 @@ def test_of_a_ladder_the_best_rates_count_over_their_seeds_and_what_failed_does_
                 for seed, luck in enumerate(seeds):
                     loss = 1.5 + 30 * flops**-exponent + off + luck
                     name = f"{opt}-{size:g}-{lr:g}-{seed}.jsonl"
-                    point = {"step": 9, "tokens": 20 * size, "flops": flops, "val/loss": loss if loss == loss else None}
+                    point = {
+                        "step": 9,
+                        "tokens": int(20 * size),
+                        "flops": flops,
+                        "val/loss": loss if loss == loss else None,
+                    }
                     (tmp_path / name).write_text(json.dumps(point))
                     row = {"opt": opt, "params": size, "tokens": 20 * size, "lr": lr, "flops": flops, "curve": name}
                     row |= {"settings": {"seed": seed, "data_seed": seed}}

@@ -21,8 +21,8 @@ def plant(folder, saving=0.4, seeds=3, multipliers=(0.5, 1.0, 2.0), evaluations=
             best = 3.0 * (1e4 + params) ** -0.5
             trials = [(m, 0) for m in multipliers] + [(1.0, seed) for seed in range(1, seeds)]
             for m, seed in trials:
-                tokens = np.linspace(0.2, 1, evaluations) * 20 * params
-                loss = law(6 * params * tokens / scale) + 0.02 * math.log(m) ** 2
+                tokens = np.round(np.linspace(0.2, 1, evaluations) * 20 * params).astype(int).tolist()
+                loss = law(6 * params * np.array(tokens) / scale) + 0.02 * math.log(m) ** 2
                 loss = loss * np.exp(5e-4 * rng.standard_normal() + 1e-4 * rng.standard_normal(evaluations))
                 name = f"{opt}-{params}-lrx{m:g}-s{seed}"
                 points = [

@@ -57,7 +57,7 @@ def test_a_ladder_that_cannot_be_read_ends_in_one_line(tmp_path):
     rows = read_ladder(tmp_path)
     assert rows[0]["params"] == 100_000
     assert isinstance(rows[0]["params"], int)
-    assert any("val/loss is 'a', a number is expected" in note for note in analyse(rows, n_bootstrap=0).notes)
+    assert any("c.jsonl:1: not a row of metrics: val/loss" in note for note in analyse(rows, n_bootstrap=0).notes)
     with pytest.raises(UserError, match="none of 1 runs has finished"):
         analyse([{**rows[0], "final_loss": None}])
 

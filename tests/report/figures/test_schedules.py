@@ -64,7 +64,7 @@ def test_the_command_writes_pictures_and_a_row_a_step(tmp_path, capsys):
     [
         ({"scheduler": "cosine"}, "unknown schedule 'cosine'"),
         ({"delta": (-1.0,)}, "delta is -1.0"),
-        ({"weight_decay": 0.1}, "two forms of one thing"),
+        ({"weight_decay": 0.1}, "both set the weight decay"),
         ({"kappa": ()}, "at least one value"),
         ({"steps": 10, "warmup": 10}, "does not fit"),
     ],
