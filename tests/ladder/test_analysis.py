@@ -192,3 +192,17 @@ def test_a_file_that_is_no_ladder_is_refused_with_its_line(tmp_path, line, what)
     (tmp_path / "ladder.jsonl").write_text(line + "\n" if line else "")
     with pytest.raises(UserError, match=what):
         read_ladder(tmp_path)
+
+
+def test_a_fitted_law_feeds_the_next_plan(tmp_path, capsys):
+    folder, rules = plant(tmp_path), tmp_path / "rules.yaml"
+    file = folder / "ladder.jsonl"
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    for row in rows:
+        row["arch"], row["settings"] = "enoki", {**row["settings"], "global_batch": 32, "omega": 4.0}
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert main(["fit", str(folder), "--bootstrap", "0", "--rules", str(rules), "--json"]) == 0
+    law = json.loads(capsys.readouterr().out)["lr_laws"]["adana"]
+    assert main(["plan", "--heads", "6", "--opt", "adana", "--rules", str(rules), "--json"]) == 0
+    planned = json.loads(capsys.readouterr().out)
+    assert planned["lr"] == pytest.approx(law["a"] * (law["b"] + planned["non_emb_params"]) ** law["d"])

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from danalab.cli._shared.options import Positional
+
+if TYPE_CHECKING:
+    from danalab.ladder.analysis import Analysis
+    from danalab.train.config.rules import Rules
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +33,8 @@ class Flags:
     """Resamples for the intervals of the laws."""
     seed: int = 0
     """Seed of the resampling."""
+    rules: Path | None = None
+    """File to write with the fitted learning-rate laws, which danalab plan and train read with --rules."""
     json: bool = False
     """Print one JSON object on standard output."""
 
@@ -62,6 +68,8 @@ def run(flags: Flags) -> None:
         n_bootstrap=flags.bootstrap,
         seed=flags.seed,
     )
+    if flags.rules is not None:
+        _rules_of(found).write(flags.rules)
     if flags.json:
         print(json.dumps(found.as_dict(), allow_nan=False))
         return
@@ -90,3 +98,21 @@ def run(flags: Flags) -> None:
     if found.excluded:
         runs = "run" if len(found.excluded) == 1 else "runs"
         print(f"{len(found.excluded)} {runs} left out, unfinished or not finite: {', '.join(found.excluded)}")
+
+
+def _rules_of(found: Analysis) -> Rules:
+    """The fitted learning-rate laws, and the weight-decay strengths that they were fitted with."""
+    from danalab.errors import UserError
+    from danalab.train.config.rules import DecayRule, RateRule, Rules
+
+    rates, decays = [], []
+    for opt, law in found.lr_laws.items():
+        row = found.at(opt)[-1].runs[0]
+        batch = row["settings"].get("global_batch")
+        if batch is not None:
+            place = {"arch": row["arch"], "opt": opt}
+            rates.append(RateRule(**place, global_batch=batch, a=float(law.a), b=float(law.b), d=float(law.d)))
+            decays.append(DecayRule(**place, omega=float(row["settings"].get("omega", 4.0))))
+    if not rates:
+        raise UserError(f"--rules: the ladder has no learning-rate law ({'; '.join(found.notes) or 'no notes'})")
+    return Rules(learning_rate=tuple(rates), weight_decay=tuple(decays))

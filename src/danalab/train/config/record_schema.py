@@ -30,6 +30,7 @@ class PlanRecord(TypedDict):
 
     __pydantic_config__ = _OPEN  # type: ignore[misc]
     non_emb_params: NonNegativeInt
+    total_params: NotRequired[NonNegativeInt]
     steps: NotRequired[PositiveInt]
 
 

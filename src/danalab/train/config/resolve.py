@@ -21,6 +21,7 @@ from danalab.train.config.batch_schedule import BatchSchedule
 from danalab.train.config.fields import flag
 from danalab.train.config.model_size import model_dimensions
 from danalab.train.config.optimizer_settings import checked_settings
+from danalab.train.config.rules import read_rules
 from danalab.train.config.run_name import default_name
 from danalab.train.config.run_spec import RunSpec
 from danalab.train.config.train_config import TrainConfig
@@ -235,6 +236,8 @@ def _plan(
     config: TrainConfig, vocab_size: int, batch_size: int, acc_steps: int, global_batch: int, world_size: int
 ) -> Plan:
     dims = model_dimensions(config, vocab_size)
+    rules = None if config.rules is None else read_rules(config.rules)
+    omega = None if rules is None else rules.omega(config.arch, OPTIMIZERS.canonical(config.opt))
 
     def make(lr: float | None) -> Plan:
         return plan(
@@ -253,7 +256,7 @@ def _plan(
             n_kv_heads=config.n_kv_heads,
             kappa=config.kappa,
             delta=config.delta,
-            omega=config.omega,
+            omega=config.omega if omega is None else omega,
             tokens_per_param=config.tokens_per_param,
             horizon_basis=config.horizon_basis,
             iterations=config.iterations,
@@ -269,10 +272,16 @@ def _plan(
         )
 
     planned = make(config.lr)
-    if config.lr is None and config.lr_multiplier != 1:
-        # Planned again: a coupled weight decay depends on the learning rate.
-        scaled = make(planned.lr * config.lr_multiplier)
-        planned = replace(scaled, lr_source=f"{planned.lr_source}, times {config.lr_multiplier:g}")
+    if config.lr is not None:
+        return planned
+    lr, source = planned.lr, planned.lr_source
+    if rules is not None and (found := rules.law(planned.arch, planned.opt, global_batch)) is not None:
+        law, source = found
+        lr = law(planned.non_emb_params)
+    if config.lr_multiplier != 1:
+        lr, source = lr * config.lr_multiplier, f"{source}, times {config.lr_multiplier:g}"
+    if lr != planned.lr:  # planned again: a coupled weight decay depends on the learning rate
+        planned = replace(make(lr), lr_source=source)
     return planned
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from annotated_types import Ge, Lt
@@ -22,6 +23,8 @@ class OptimizerSettings(Section):
     """Peak learning rate; default by the fitted law, times --lr-multiplier."""
     lr_multiplier: NonNegative = setting(1.0, kind="input")
     """Factor on the fitted law's learning rate; has no effect on an explicit --lr."""
+    rules: Path | None = setting(None, kind="input")
+    """File of fitted laws in place of the built-in ones, as `danalab fit --rules FILE` writes it."""
     phase_lr_factor: Positive = 1.0
     """resonance: factor on the learning rate of the oscillators' phases."""
     kappa: float = 0.85

@@ -1,0 +1,91 @@
+"""rules.yaml: fitted laws that `danalab fit --rules FILE` writes, people edit, and plan and train read with --rules.
+
+learning_rate:
+- {arch: enoki, opt: adana, global_batch: 32, a: 22.5, b: 122000.0, d: -0.618}    # lr = a (b + P)^d
+weight_decay:
+- {arch: enoki, opt: adana, omega: 4.0}
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from annotated_types import Ge, Lt
+
+from danalab.errors import UserError
+from danalab.files import read_yaml, validated, write_atomically
+from danalab.scaling.learning_rate import OPTIMIZERS, LrLaw
+from danalab.train.config.fields import Count, NonNegative, Positive
+
+Exponent = Annotated[float, Ge(-10), Lt(10)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RateRule:
+    """A learning-rate law of an optimizer on an architecture, with P parameters without embeddings."""
+
+    arch: str
+    opt: str
+    global_batch: Count
+    a: Positive
+    b: NonNegative
+    d: Exponent
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecayRule:
+    """The weight-decay strength of an optimizer on an architecture."""
+
+    arch: str
+    opt: str
+    omega: NonNegative
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rules:
+    """The content of a rules file."""
+
+    learning_rate: tuple[RateRule, ...] = ()
+    weight_decay: tuple[DecayRule, ...] = ()
+
+    def law(self, arch: str, opt: str, global_batch: int) -> tuple[LrLaw, str] | None:
+        """The learning-rate law fitted at the nearest batch, and a sentence on its source."""
+        rules = _matching(self.learning_rate, arch, opt)
+        if not rules:
+            return None
+        best = min(rules, key=lambda rule: abs(math.log(rule.global_batch / global_batch)))
+        return LrLaw(best.a, best.b, best.d), f"--rules: fitted for {opt} on {arch} at batch {best.global_batch}"
+
+    def omega(self, arch: str, opt: str) -> float | None:
+        """The weight-decay strength, or None."""
+        return next((rule.omega for rule in _matching(self.weight_decay, arch, opt)), None)
+
+    def write(self, path: Path) -> None:
+        """Write the file."""
+        import yaml
+
+        parts = {name: [dict(row) for row in rows] for name, rows in asdict(self).items()}
+        write_atomically(path, yaml.safe_dump(parts, sort_keys=False, default_flow_style=None))
+
+
+def read_rules(path: Path) -> Rules:
+    """Read a rules file.
+
+    Raises:
+        UserError: unreadable or malformed; names the entry.
+    """
+    content: Any = read_yaml(path)
+    if not isinstance(content, dict) or not set(content) <= {"learning_rate", "weight_decay"}:
+        raise UserError(f"--rules {path}: learning_rate and weight_decay are expected")
+    rules = validated(Rules, content, f"--rules {path}")
+    for rule in (*rules.learning_rate, *rules.weight_decay):
+        OPTIMIZERS.canonical(rule.opt)
+    return rules
+
+
+def _matching(rules: Sequence[Any], arch: str, opt: str) -> list[Any]:
+    return [rule for rule in rules if rule.arch == arch and OPTIMIZERS.canonical(rule.opt) == opt]
