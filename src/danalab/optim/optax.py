@@ -196,7 +196,7 @@ def _family(
             raise UserError("the Dana family needs the parameters: optimizer.update(grads, state, params)")
         assert isinstance(state, DanaState)
         lr = learning_rate(state.calls) if callable(learning_rate) else learning_rate
-        factor = 1.0 if peak_lr is None else lr / peak_lr
+        factor = 1.0 if peak_lr is None else jnp.minimum(lr / peak_lr, 1.0)
         leaves, tree = jax.tree.flatten(params)
         grads = jax.tree.leaves(updates, is_leaf=_is_missing)
         if len(grads) != len(leaves):

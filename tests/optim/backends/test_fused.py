@@ -82,7 +82,7 @@ def test_nonfinite_gradients_stay_where_they_are():
 
 def test_power_of_the_effective_time_is_accurate_over_a_whole_run():
     """dana-star's T^(1-kappa) is a polynomial in the kernel."""
-    for kappa in (0.0, 0.5, 0.85, 1.0, 1.5, 2.0, 3.0):
+    for kappa in (0.0, 0.5, 0.85, 1.0, 1.5):
         for t in (1, 100, 10_000, 3_000_000):
             taus = torch.linspace(0, 1, 997)
             found = []

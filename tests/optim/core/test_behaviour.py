@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from danalab.errors import UserError
-from danalab.optim import AdamWDecayingWD, ADana, DanaMK4, DanaStar, DanaStarMK4, Muon
+from danalab.optim import AdamWDecayingWD, ADana, DanaMK4, DanaStar, DanaStarMK4, Muon, build_optimizer
 
 ALL = [ADana, DanaMK4, DanaStar, DanaStarMK4, AdamWDecayingWD]
 FLAGS = [{"fused": False}, {"foreach": True}, {"fused": True}]
@@ -118,7 +118,7 @@ def test_omega_and_horizon_give_omega_over_time():
         ({"delta": 0.0}, "delta"),
         ({"delta": float("inf")}, "delta"),
         ({"kappa": -0.1}, "kappa"),
-        ({"kappa": 7.0}, "kappa"),
+        ({"kappa": 2.0}, "kappa"),
         ({"eps": -1e-8}, "eps"),
         ({"gamma3": float("nan")}, "gamma3"),
         ({"weight_decay": -0.1}, "weight_decay"),
@@ -381,3 +381,87 @@ def test_a_training_step_compiled_as_a_whole_is_the_same_step(flags):
             step()
         trained.append(p.detach())
     assert torch.equal(*trained)
+
+
+def tiny() -> nn.Module:
+    return nn.Sequential(nn.Embedding(5, 4), nn.Linear(4, 4), nn.LayerNorm(4), nn.Linear(4, 5, bias=False))
+
+
+@pytest.mark.parametrize("given", [lambda model: model, lambda model: model.named_parameters()], ids=["model", "named"])
+def test_a_class_groups_a_model_as_build_optimizer_does(given):
+    model = nn.ModuleDict({"embed": nn.Embedding(5, 4), "up": nn.Linear(4, 4), "head": nn.Linear(4, 5, bias=False)})
+    found = ADana(given(model), lr=1e-3, omega=4.0, horizon=1000).param_groups
+    want = build_optimizer("adana", model, lr=1e-3, omega=4.0, horizon=1000).param_groups
+    assert [(g["param_names"], g["weight_decay"]) for g in found] == [
+        (g["param_names"], g["weight_decay"]) for g in want
+    ]
+
+
+def test_muon_takes_a_model():
+    kinds = [(group["kind"], group["use_muon"]) for group in Muon(tiny(), lr=0.02).param_groups]
+    assert kinds == [("matrix", True), ("head", False), ("embedding", False), ("vector", False)]
+
+
+def test_a_model_given_to_the_class_has_its_own_learning_rate_factors():
+    model = tiny()
+    model.learning_rate_factors = lambda: {"1.weight": 0.5}
+    rates = {name: g["peak_lr"] for g in ADana(model, lr=0.1).param_groups for name in g["param_names"]}
+    assert (rates["1.weight"], rates["3.weight"]) == (0.05, 0.1)
+
+
+@pytest.mark.parametrize("horizon", [1, 10, 20, 30, 100, 1000])
+def test_omega_takes_at_most_twice_the_learning_rate_of_a_weight_however_short_the_run(horizon):
+    p = param(1)
+    p.grad = torch.zeros_like(p)
+    optimizer = ADana([p], lr=1e-3, omega=4.0, horizon=horizon)
+    optimizer.step()
+    assert optimizer.coefficients()["lambda"] == min(4.0 / (horizon / 10 + 1), 2e-3)
+    assert p.item() == pytest.approx(1 - 2e-3)
+
+
+def test_omega_is_not_bounded_once_it_has_fallen_below_the_bound():
+    (p,) = [param(1)]
+    optimizer = ADana([p], lr=1e-3, omega=4.0, horizon=10_000)
+    optimizer.state[p]["step"].fill_(5000)
+    assert optimizer.coefficients()["lambda"] == pytest.approx(4.0 / (1000 + 5000))
+
+
+@pytest.mark.parametrize(
+    ("settings", "warns"),
+    [
+        ({"weight_decay": 0.1}, "half of it in 7 steps"),
+        ({"weight_decay": 0.6, "wd_ts": 10.0}, "0.545 of every weight in the first step"),
+        ({"weight_decay": 1e-3}, ""),
+        ({"weight_decay": 0.04, "wd_ts": 100.0}, ""),
+        ({"omega": 4.0, "horizon": 10}, ""),
+    ],
+)
+def test_a_decay_that_empties_the_weights_is_warned_of_once_with_numbers(settings, warns, caplog):
+    ADana([param(2)], lr=1e-3, **settings)
+    assert len(caplog.records) == bool(warns)
+    assert warns in caplog.text
+    assert not warns or "omega=4.0" in caplog.text
+
+
+@pytest.mark.parametrize(("key", "meant"), [("kapa", "kappa"), ("weightdecay", "weight_decay"), ("omga", "omega")])
+def test_a_misspelt_setting_of_a_group_is_refused(key, meant):
+    with pytest.raises(UserError, match=f"did you mean '{meant}'"):
+        ADana([{"params": [param(1)], key: 0.5}])
+    ADana([{"params": [param(1)], "name": "mine", "layer": 3}])
+
+
+@pytest.mark.parametrize("scheduler", ["OneCycleLR", "CyclicLR"])
+def test_a_schedule_above_the_rate_at_construction_does_not_multiply_the_decay(scheduler, caplog):
+    p = param(1)
+    p.grad = torch.zeros_like(p)
+    optimizer = ADana([p], lr=1e-3, weight_decay=1e-3)
+    settings = {"OneCycleLR": {"max_lr": 1e-2, "total_steps": 20}, "CyclicLR": {"base_lr": 1e-3, "max_lr": 1e-2}}
+    schedule = getattr(torch.optim.lr_scheduler, scheduler)(optimizer, **settings[scheduler], cycle_momentum=False)
+    largest = 0.0
+    for _ in range(10):
+        before = p.item()
+        optimizer.step()
+        schedule.step()
+        largest = max(largest, 1 - p.item() / before)
+    assert largest <= 1.0001e-3
+    assert caplog.text.count("above the 0.001 at construction") == 1

@@ -139,3 +139,15 @@ def test_specs_declare_what_a_trainer_must_know():
     assert optimizer_spec("adana").settings["kappa"].default == 0.85
     assert optimizer_spec("dana-mk4").settings["clipsnr"].default == 2.0
     assert optimizer_spec("adamw").settings["betas"].default == (0.9, 0.999)
+
+
+@pytest.mark.parametrize("name", list_optimizers())
+def test_every_optimizer_takes_omega_and_horizon(name):
+    pytest.importorskip("pytorch_optimizer")
+    optimizer = build_optimizer(name, Tiny(), lr=1e-2, omega=4.0, horizon=1000)
+    coupled = optimizer_spec(name).decay == "coupled"
+    assert optimizer.param_groups[0]["weight_decay"] == pytest.approx(0.4 if coupled else 0.04)
+    shorter = build_optimizer(name, Tiny(), lr=1e-2, omega=4.0, horizon=10).param_groups[0]
+    assert shorter["weight_decay"] == 2.0 if coupled else shorter["decay_bound"] == 2.0
+    with pytest.raises(UserError, match=r"omega|horizon"):
+        build_optimizer(name, Tiny(), lr=1e-2, omega=4.0)

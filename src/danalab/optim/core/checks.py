@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+import logging
 import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -14,11 +16,24 @@ from danalab.optim.core.groups import called
 from danalab.optim.core.parse_settings import WANTED, kind_of
 from danalab.optim.registry.spec import Setting
 
+log = logging.getLogger(__name__)
+
 POSITIVE = ("delta", "wd_ts", "alpha_warmup", "beta3_warmup", "significance")
 NOT_NEGATIVE = (
     *("lr", "peak_lr", "kappa", "kappa_min", "kappa_max", "eps", "gamma3", "alpha", "alpha_offset"),
     *("clipsnr", "weight_decay", "matched_rms"),
 )
+LARGEST_CONSTANT_DECAY = 0.01
+"""A constant decay above it halves weights in fewer than 70 steps: it was probably meant for AdamW."""
+
+DECAY_BOUND = 2.0
+"""Bound of a decay given by omega, times the peak learning rate; coupled decays are bounded by the same number."""
+
+KAPPA_LIMIT = 1.5
+
+TORCH_KEYS = ("lr", "eps", "params", "param_names", "initial_lr", "max_lr", "min_lr", "base_lr", "swa_lr")
+"""Keys of groups that torch and its schedulers write."""
+
 MAY_BE_NONE = ("wd_ts", "alpha_warmup", "beta3_warmup", "clipsnr")
 
 
@@ -29,7 +44,21 @@ def check_settings(owner: str, group: Mapping[str, Any], rates: int = 2) -> None
         UserError: see `check_numbers`; or a decay that would take more than the whole parameter in its first step.
     """
     check_numbers(owner, group, rates)
-    check_first_decay(owner, group["weight_decay"], group["wd_ts"])
+    if group.get("decay_bound") is None:
+        check_first_decay(owner, group["weight_decay"], group["wd_ts"])
+
+
+def check_group_keys(owner: str, group: Mapping[str, Any], known: Iterable[str]) -> None:
+    """Refuse keys that look like misspelt settings; any other key may be a caller's own.
+
+    Raises:
+        UserError: names the setting.
+    """
+    known = [name for name in known if name not in ("lr", "eps")]  # too short: much is near them
+    for key in group:
+        meant = difflib.get_close_matches(key, known, n=1, cutoff=0.8)
+        if meant and key not in known and key not in TORCH_KEYS:
+            raise UserError(f"{owner}: a parameter group has '{key}', which is no setting; did you mean '{meant[0]}'?")
 
 
 def check_first_decay(owner: str, weight_decay: float, wd_ts: float | None) -> None:
@@ -38,11 +67,30 @@ def check_first_decay(owner: str, weight_decay: float, wd_ts: float | None) -> N
     Raises:
         UserError: it takes more than a whole parameter in its first step.
     """
-    first = weight_decay / (1 + 1 / wd_ts) if wd_ts is not None else weight_decay
+    first = first_decay(weight_decay, wd_ts)
     if first > 1:
         raise UserError(
             f"{owner}: weight_decay {weight_decay:g} with wd_ts {wd_ts} takes {first:g} of a parameter in the"
             " first step; it is independent of the learning rate and must stay below 1 (try omega and horizon)"
+        )
+
+
+def first_decay(weight_decay: float, wd_ts: float | None) -> float:
+    """Share of a weight that independent weight decay takes in the first step, at the peak learning rate."""
+    return weight_decay / (1 + 1 / wd_ts) if wd_ts is not None else weight_decay
+
+
+def warn_of_large_decay(owner: str, weight_decay: float, wd_ts: float | None) -> None:
+    """Warn of an independent weight decay that empties weights, as AdamW's usual 0.1 does."""
+    first = first_decay(weight_decay, wd_ts)
+    if first > 0.25 or (wd_ts is None and first > LARGEST_CONSTANT_DECAY):
+        log.warning(
+            "%s: weight_decay %g takes %.3g of every weight in the first step, half of it in %.0f steps: unlike AdamW's, it"
+            " is independent of the learning rate; give omega=4.0 and horizon=STEPS instead, which bound it by the rate",
+            owner,
+            weight_decay,
+            first,
+            math.ceil(math.log(0.5) / math.log1p(-min(first, 0.999))),
         )
 
 
@@ -79,8 +127,8 @@ def check_numbers(owner: str, group: Mapping[str, Any], rates: int = 2) -> None:
         limit = "positive" if name in POSITIVE else "not negative"
         if not math.isfinite(value) or value < 0 or (value == 0 and name in POSITIVE):
             raise UserError(f"{owner}: {name} is {value}, must be finite and {limit}")
-    if group.get("kappa", 0) > 6:
-        raise UserError(f"{owner}: kappa is {group['kappa']}, must be between 0 (undamped momentum) and 6")
+    if group.get("kappa", 0) > KAPPA_LIMIT:
+        raise UserError(f"{owner}: kappa is {group['kappa']}, must be from 0 (undamped momentum) to {KAPPA_LIMIT:g}")
     if "betas" in group:
         betas = group["betas"]
         are_numbers = isinstance(betas, (tuple, list)) and all(is_number(b) or isinstance(b, Tensor) for b in betas)

@@ -89,15 +89,21 @@ def parameter_groups(model: nn.Module) -> list[dict[str, Any]]:
     Raises:
         UserError: no parameter requires gradients.
     """
-    kinds = parameter_kinds(model)
-    groups: list[dict[str, Any]] = [{"params": []}, {"params": [], "weight_decay": 0.0}]
-    for name, parameter in unwrapped(model).named_parameters():
-        if parameter.requires_grad:
-            groups[0 if kinds[name] in DECAYED else 1]["params"].append((name, parameter))
-    groups = [group for group in groups if group["params"]]
-    if not groups:
+    named = [(name, p) for name, p in unwrapped(model).named_parameters() if p.requires_grad]
+    if not named:
         raise UserError(f"{type(model).__name__}: no parameter requires gradients, there is nothing to optimize")
-    return groups
+    return groups_by_decay(named, parameter_kinds(model))
+
+
+def groups_by_decay(
+    named: Iterable[tuple[str, Tensor]], kinds: Mapping[str, str] | None = None
+) -> list[dict[str, Any]]:
+    """Groups of named parameters: decayed, and with weight decay 0. Kinds that are not given are those of the names."""
+    groups: list[dict[str, Any]] = [{"params": []}, {"params": [], "weight_decay": 0.0}]
+    for name, p in named:
+        kind = kind_by_name(name, p.ndim) if kinds is None else kinds[name]
+        groups[0 if kind in DECAYED else 1]["params"].append((name, p))
+    return [group for group in groups if group["params"]]
 
 
 def split_by_rate(groups: list[dict[str, Any]], model: nn.Module) -> list[dict[str, Any]]:

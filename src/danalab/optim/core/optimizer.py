@@ -11,14 +11,15 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from danalab.errors import UserError
 from danalab.optim.backends import native
 from danalab.optim.backends.choice import Backend, choose_backend, require_backend
 from danalab.optim.backends.plan import StepPlan
 from danalab.optim.core.batch import Batch, gather
-from danalab.optim.core.checks import check_settings, resolve_decay
+from danalab.optim.core.checks import DECAY_BOUND, check_group_keys, check_settings, resolve_decay, warn_of_large_decay
+from danalab.optim.core.groups import groups_by_decay, parameter_groups, split_by_rate
 from danalab.optim.core.rule import Rule
 from danalab.optim.core.state import (
     IMPLEMENTATION,
@@ -54,6 +55,7 @@ class RuleOptimizer(torch.optim.Optimizer):
     takes_dtensors: ClassVar[bool] = True
     """Steps on the local parts of DTensors without a wrapper."""
     _plan: StepPlan | None = None
+    _warned = False
 
     def __init__(self, params: Any, settings: dict[str, Any]):
         for other in ("fused", "capturable"):
@@ -61,7 +63,7 @@ class RuleOptimizer(torch.optim.Optimizer):
                 raise UserError(f"{self.name}: foreach=True and {other}=True exclude each other; leave one of them out")
         self.check_group(settings)
         try:
-            super().__init__(params, settings)
+            super().__init__(self.groups_of(params, settings), settings)
         except (TypeError, ValueError) as error:
             raise error if isinstance(error, UserError) else UserError(f"{self.name}: {error}") from error
 
@@ -76,6 +78,10 @@ class RuleOptimizer(torch.optim.Optimizer):
             UserError: names the setting.
         """
         raise NotImplementedError
+
+    def groups_of(self, params: Any, settings: Mapping[str, Any]) -> Any:
+        """The constructor's `params` as torch takes them: a model becomes groups by the kinds of its parameters."""
+        return split_by_rate(parameter_groups(params), params) if isinstance(params, nn.Module) else params
 
     def prepare_groups(self, group: dict[str, Any]) -> list[dict[str, Any]]:
         """The groups that a group given by the caller becomes."""
@@ -102,8 +108,14 @@ class RuleOptimizer(torch.optim.Optimizer):
         """
         before = len(self.param_groups)
         try:
+            if isinstance(param_group, dict):
+                known = (*self.defaults, "omega", "horizon", "peak_lr", "lr_factor", "use_muon", "kind")
+                check_group_keys(self.name, param_group, known)
             for group in self.prepare_groups(param_group):
+                factor = group.pop("lr_factor", 1.0) if isinstance(group, dict) else 1.0
                 super().add_param_group(group)
+                if factor != 1:
+                    self.param_groups[-1]["lr"] = self.param_groups[-1]["lr"] * factor
                 self._check_added(self.param_groups[-1])
         except Exception:
             del self.param_groups[before:]
@@ -157,6 +169,7 @@ class RuleOptimizer(torch.optim.Optimizer):
     @torch._disable_dynamo
     def _apply(self, skip: Tensor | None) -> None:
         """Apply all gradients, each group's by its rule."""
+        self._warn_above_peak()
         if skip is None and self._plan is not None and self._plan.repeat(self):
             return
         self._plan = None
@@ -171,6 +184,19 @@ class RuleOptimizer(torch.optim.Optimizer):
             ((rule, batches),) = work.values()
             if StepPlan.is_possible(self, batches):
                 self._plan = StepPlan(self, rule, batches)
+
+    def _warn_above_peak(self) -> None:
+        for group in () if self._warned else self.param_groups:
+            lr, peak = group["lr"], group["peak_lr"]
+            if not isinstance(lr, Tensor) and 0 < peak * (1 + 1e-6) < lr and group["weight_decay"]:
+                self._warned = True
+                log.warning(
+                    "%s: the learning rate is %g, above the %g at construction; weight decay follows lr / peak_lr up to"
+                    " 1 and grows no further: build the optimizer with the schedule's largest rate, or set peak_lr",
+                    self.name,
+                    lr,
+                    peak,
+                )
 
     def backend_of(self, rule: Rule, batch: Batch) -> Backend:
         """The back end that updates a batch."""
@@ -215,6 +241,14 @@ class ElementwiseOptimizer(RuleOptimizer):
 
     rule: ClassVar[Rule]
 
+    def groups_of(self, params: Any, settings: Mapping[str, Any]) -> Any:
+        """With weight decay, named parameters become groups by their names and shapes, as a model does by its kinds."""
+        if isinstance(params, (nn.Module, Tensor)) or not settings["weight_decay"]:
+            return super().groups_of(params, settings)
+        params = list(params)
+        named = all(isinstance(entry, tuple) and isinstance(entry[0], str) for entry in params)
+        return groups_by_decay(params) if params and named else params
+
     def rule_of(self, group: Mapping[str, Any]) -> Rule:
         return self.rule
 
@@ -244,7 +278,10 @@ class DecayingOptimizer(ElementwiseOptimizer):
     """One element-wise rule with independent, decaying weight decay, given in either of two forms."""
 
     def __init__(self, params: Any, settings: dict[str, Any]):
-        super().__init__(params, _with_decay(self.name, settings, None))
+        super().__init__(params, _with_decay(self.name, {**settings, "decay_bound": None}, None))
+        unbounded = [group for group in self.param_groups if group["decay_bound"] is None]
+        for decay in {(group["weight_decay"], group["wd_ts"]) for group in unbounded}:
+            warn_of_large_decay(self.name, *decay)
         if self.defaults["weight_decay"] and not any(group["weight_decay"] for group in self.param_groups):
             # Trainers that make groups of their own write their weight decay into them, which is 0 unless it is set.
             log.warning(
@@ -254,7 +291,11 @@ class DecayingOptimizer(ElementwiseOptimizer):
             )
 
     def prepare_groups(self, group: dict[str, Any]) -> list[dict[str, Any]]:
-        return [_with_decay(self.name, group, self.defaults["wd_ts"]) if isinstance(group, dict) else group]
+        if not isinstance(group, dict):
+            return [group]
+        if group.get("weight_decay"):
+            group = {"decay_bound": None, **group}
+        return [_with_decay(self.name, group, self.defaults["wd_ts"])]
 
 
 class LogTimeOptimizer(DecayingOptimizer):
@@ -295,7 +336,7 @@ class LogTimeOptimizer(DecayingOptimizer):
 
 
 def _with_decay(owner: str, settings: Mapping[str, Any], wd_ts: float | None) -> dict[str, Any]:
-    """Settings with `weight_decay` and `wd_ts` in place of `omega` and `horizon`; `wd_ts` is for an omega alone."""
+    """Settings with `weight_decay`, `wd_ts`, `decay_bound` for `omega`, `horizon`; `wd_ts` is for an omega alone."""
     found = dict(settings)
     omega, horizon = found.pop("omega", None), found.pop("horizon", None)
     if omega is not None or horizon is not None:
@@ -307,4 +348,5 @@ def _with_decay(owner: str, settings: Mapping[str, Any], wd_ts: float | None) ->
             omega=omega,
             horizon=horizon,
         )
+        found["decay_bound"] = DECAY_BOUND
     return found

@@ -78,15 +78,13 @@ def adana_foreach(p: TensorList, g: TensorList, m: TensorList, v: TensorList, **
     root = v.sqrt().add_(s["eps"])
     gamma3, offset, clip = s["gamma3"], s["alpha_offset"], s["clipsnr"]
     if clip is None:
-        # Two divisions instead of memory for g + c m.
-        subtract_ratio(p, g, root, s["lr"], 1.0)
-        subtract_ratio(p, m, root, s["lr"] * gamma3 * (s["alpha"] + offset), s["decay_factor"])
+        step = m.mul(gamma3 * (s["alpha"] + offset)).add_(g)
     else:
         # clip(alpha m/r) = clip(alpha m, bound +- clip r) / r: one division at the end serves all three terms.
         bound = root.mul(clip)
         step = m.mul(s["alpha"]).clamp_max_(bound)
         step.clamp_min_(bound.neg_()).mul_(gamma3).add_(m, alpha=gamma3 * offset).add_(g)
-        subtract_ratio(p, step, root, s["lr"], s["decay_factor"])
+    subtract_ratio(p, step, root, s["lr"], s["decay_factor"])
 
 
 def dana_star_update(

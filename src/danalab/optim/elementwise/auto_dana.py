@@ -29,6 +29,7 @@ from torch import Tensor
 
 from danalab.errors import UserError
 from danalab.optim.backends.foreach import TensorList, average
+from danalab.optim.core.checks import KAPPA_LIMIT
 from danalab.optim.core.optimizer import LogTimeOptimizer, constructor_settings
 from danalab.optim.core.rule import Rule
 from danalab.optim.core.stats import noise_floor, signal_share
@@ -198,10 +199,10 @@ class AutoDana(LogTimeOptimizer):
 
     def check_group(self, group: Mapping[str, Any]) -> None:
         super().check_group(group)
-        if group["kappa_min"] > group["kappa_max"] or group["kappa_max"] > 6:
+        if group["kappa_min"] > group["kappa_max"] or group["kappa_max"] > KAPPA_LIMIT:
             raise UserError(
                 f"{self.name}: kappa_min {group['kappa_min']:g} and kappa_max {group['kappa_max']:g}"
-                " must be in this order and at most 6"
+                f" must be in this order and at most {KAPPA_LIMIT:g}"
             )
 
     def largest_alpha(self, group: Mapping[str, Any], t: Any) -> Any:

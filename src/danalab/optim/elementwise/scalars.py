@@ -13,6 +13,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import torch
+from torch import Tensor
+
 Scalar = Any
 """A number, or a 0-dim tensor where the step count is kept on the device."""
 
@@ -51,14 +54,24 @@ def adam_scalars(group: Mapping[str, Any], t: Scalar) -> dict[str, Scalar]:
 
 
 def decay_rate(group: Mapping[str, Any], t: Scalar) -> Scalar:
-    """lambda(t): independent weight decay of step t, before the schedule factor."""
-    wd_ts = group.get("wd_ts")
-    return group["weight_decay"] / (1 + t / wd_ts) if wd_ts is not None else group["weight_decay"]
+    """lambda(t): independent weight decay of step t, before the schedule factor.
+
+    A decay given by omega is at most `decay_bound` times the peak learning rate: in short runs omega / wd_ts alone
+    shrinks weights faster than the optimizer rebuilds them (bench/decay_law.py).
+    """
+    wd_ts, bound = group.get("wd_ts"), group.get("decay_bound")
+    rate = group["weight_decay"] / (1 + t / wd_ts) if wd_ts is not None else group["weight_decay"]
+    return rate if bound is None else at_most(rate, bound * group["peak_lr"])
 
 
 def schedule_factor(group: Mapping[str, Any]) -> Scalar:
-    """s = lr / peak_lr; 0 for a group that was built with learning rate 0."""
-    return group["lr"] / group["peak_lr"] if group["peak_lr"] else 0.0
+    """s = lr / peak_lr, at most 1; 0 for a group that was built with learning rate 0."""
+    return at_most(group["lr"] / group["peak_lr"], 1.0) if group["peak_lr"] else 0.0
+
+
+def at_most(value: Scalar, bound: float) -> Scalar:
+    """The smaller of the two."""
+    return torch.clamp(value, max=bound) if isinstance(value, Tensor) else min(value, bound)
 
 
 def decay_factor(group: Mapping[str, Any], t: Scalar) -> Scalar:

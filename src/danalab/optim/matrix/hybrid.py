@@ -18,7 +18,7 @@ from danalab.optim.backends.choice import Backend
 from danalab.optim.backends.foreach import foreach
 from danalab.optim.core.batch import Batch
 from danalab.optim.core.checks import check_numbers, number_of
-from danalab.optim.core.groups import DECAYED, KINDS, kind_by_name, parameter_kinds, unwrapped
+from danalab.optim.core.groups import DECAYED, KINDS, kind_by_name, parameter_kinds, split_by_rate, unwrapped
 from danalab.optim.core.optimizer import RuleOptimizer
 from danalab.optim.core.rule import Rule
 from danalab.optim.matrix.newton_schulz import coefficients
@@ -50,6 +50,9 @@ class HybridOptimizer(RuleOptimizer):
     def split_group(owner: str, group: Any) -> list[dict[str, Any]]:
         """See the function."""
         return split_group(owner, group)
+
+    def groups_of(self, params: Any, settings: Mapping[str, Any]) -> Any:
+        return split_by_rate(model_groups(params), params) if isinstance(params, nn.Module) else params
 
     def other_settings(self, lr: float) -> dict[str, Any]:
         """Default settings of a group of other parameters; `lr` is the rate of the matrices."""

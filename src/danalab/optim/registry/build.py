@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from danalab.errors import UserError, nearest
+from danalab.optim.core.checks import DECAY_BOUND, resolve_decay
 from danalab.optim.core.groups import named_groups, parameter_groups, require_some, split_by_rate
 from danalab.optim.registry.catalogue import entries
 from danalab.optim.registry.spec import OptimizerSpec, Setting
@@ -51,7 +52,8 @@ def build_optimizer(
             (embeddings, vectors), and further ones for parameters with another learning rate; parameters, named
             parameters or groups are taken as they are.
         lr: peak learning rate.
-        settings: hyper-parameters; see `optimizer_spec(name).settings`.
+        settings: hyper-parameters; see `optimizer_spec(name).settings`. Every optimizer with weight decay takes `omega`
+            and `horizon`; see `translate_decay`.
     Returns:
         An optimizer that also works on DTensor parameters: one of this package, or a library's in a
         `DTensorAdapter` (`danalab.optim.distributed.dtensor.adapter`), whose `inner` is the library's own.
@@ -60,6 +62,7 @@ def build_optimizer(
         MissingExtra: the optimizer is a library's that is not installed.
     """
     spec = optimizer_spec(name)
+    settings = translate_decay(spec, lr, settings)
     for setting in settings:
         if setting not in spec.settings:
             have = ", ".join(spec.settings)
@@ -71,6 +74,33 @@ def build_optimizer(
     groups = named_groups(spec.name, groups)
     require_some(spec.name, groups)
     return adapted(spec, groups, lr, settings)
+
+
+def translate_decay(spec: OptimizerSpec, lr: Any, settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings with `omega` and `horizon` as the weight decay of an optimizer that has neither: omega / (lr horizon).
+
+    Over a run this decays weights by e^-omega at a constant learning rate; bounded as the decay of the Dana family is.
+
+    Raises:
+        UserError: half of the pair, or a weight decay as well.
+    """
+    given = {key for key in ("omega", "horizon") if settings.get(key) is not None and key not in spec.settings}
+    rest = {key: value for key, value in settings.items() if key in spec.settings or key not in ("omega", "horizon")}
+    if not given:
+        return rest
+    if given != {"omega", "horizon"}:
+        raise UserError(f"optimizer '{spec.name}': omega and horizon belong together; give both, or weight_decay")
+    if "weight_decay" not in spec.settings:
+        return rest
+    decay, _ = resolve_decay(
+        spec.name,
+        weight_decay=rest.get("weight_decay", 0.0),
+        wd_ts=None,
+        omega=settings["omega"],
+        horizon=settings["horizon"],
+    )
+    per_rate = decay / 10 / float(lr) if float(lr) > 0 else 0.0  # decay is omega / (horizon / 10)
+    return {**rest, "weight_decay": min(per_rate, DECAY_BOUND)}
 
 
 def optimizer_spec(name: str) -> OptimizerSpec:
