@@ -429,8 +429,8 @@ def test_omega_is_not_bounded_once_it_has_fallen_below_the_bound():
 @pytest.mark.parametrize(
     ("settings", "warns"),
     [
-        ({"weight_decay": 0.1}, "half of it in 7 steps"),
-        ({"weight_decay": 0.6, "wd_ts": 10.0}, "0.545 of every weight in the first step"),
+        ({"weight_decay": 0.1}, "half in 7 steps"),
+        ({"weight_decay": 0.6, "wd_ts": 10.0}, "0.545 of each weight in the first step"),
         ({"weight_decay": 1e-3}, ""),
         ({"weight_decay": 0.04, "wd_ts": 100.0}, ""),
         ({"omega": 4.0, "horizon": 10}, ""),

@@ -85,8 +85,8 @@ def warn_of_large_decay(owner: str, weight_decay: float, wd_ts: float | None) ->
     first = first_decay(weight_decay, wd_ts)
     if first > 0.25 or (wd_ts is None and first > LARGEST_CONSTANT_DECAY):
         log.warning(
-            "%s: weight_decay %g takes %.3g of every weight in the first step, half of it in %.0f steps: unlike AdamW's, it"
-            " is independent of the learning rate; give omega=4.0 and horizon=STEPS instead, which bound it by the rate",
+            "%s: weight_decay %g takes %.3g of each weight in the first step, half in %.0f steps: it is independent"
+            " of the learning rate, unlike AdamW's; omega=4.0 and horizon=STEPS give a decay bounded by the rate",
             owner,
             weight_decay,
             first,
