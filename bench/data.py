@@ -1,12 +1,12 @@
-"""How fast data flows: assembling batches against memcpy, and preparing a corpus against the tokenizer library alone.
+"""Throughput of data: assembling batches against memcpy, and preparing a corpus against the tokenizer library alone.
 
-    python bench/data.py            # all; about a minute on two cores; writes bench/results/data_cpu.json
+    python bench/data.py            # a minute on two cores; writes bench/results/data_cpu.json
     python bench/data.py --no-write
 
-Loader: bytes of (inputs, targets) a second, from page cache, as a share of copying as many bytes of the same mapped
-file, best of several rounds. Preparation, of the standard library once and many times over: text a second from
-documents to finished shards, starts of processes included, as a share of cores x the library's rate on one thread; by
-processor time of all processes, which other work on the machine does not distort, and by the clock, which it does.
+Loader: bytes of (inputs, targets) per second from page cache, relative to copying the same number of bytes of the same
+mapped file, best of several rounds. Preparation of one and many copies of the standard library: text per second from
+documents to finished shards, including the start of processes, relative to cores x the library's rate on one thread;
+by processor time of all processes, which is independent of other load on the machine, and by wall time.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ RESULTS = Path(__file__).parent / "results" / "data_cpu.json"
 
 
 def best(work: Callable[[], object], rounds: int) -> float:
-    """Least seconds of several rounds."""
+    """Minimum time of several rounds [s]."""
     times = []
     for _ in range(rounds):
         begun = time.perf_counter()
@@ -83,7 +83,7 @@ def loader(folder: Path) -> dict:
 
 
 class Repeated(Source):
-    """The standard library several times over, each time with another first line."""
+    """Several copies of the standard library, each with another first line."""
 
     name = "repeated"
     licence = StdlibSource.licence
@@ -104,7 +104,7 @@ class Repeated(Source):
 
 
 def single_thread(tokenizer: Tokenizer, texts: list[str]) -> None:
-    """The library alone on one thread: ids as its own lists, nothing kept."""
+    """The library alone on one thread, with ids as its own lists, which are discarded."""
     if isinstance(tokenizer, BpeTokenizer):
         for encoding in tokenizer._engine.encode_batch_fast(texts, add_special_tokens=False):
             _ = encoding.ids
@@ -114,13 +114,13 @@ def single_thread(tokenizer: Tokenizer, texts: list[str]) -> None:
 
 
 def processor_seconds() -> float:
-    """Processor time of this process and of its ended children."""
+    """Processor time of this process and its finished children [s]."""
     times = os.times()
     return times.user + times.system + times.children_user + times.children_system
 
 
 def preparation(folder: Path, times: dict[str, int], rounds: int) -> dict:
-    """End to end, the standard library so many `times`; the round of median share by the clock."""
+    """End to end on `times` copies of the standard library; the round with the median share by wall time."""
     cores = available_cores()
     once = Repeated(1)
     if not (folder / "bpe").exists():
@@ -163,7 +163,7 @@ def preparation(folder: Path, times: dict[str, int], rounds: int) -> dict:
 
 
 def stdlib(folder: Path) -> dict:
-    """The default corpus with its own BPE, from nothing."""
+    """The default corpus with its own BPE, from scratch."""
     begun = time.perf_counter()
     prepare("stdlib", "bpe-4096", folder / "stdlib", progress=False)
     return {"seconds": time.perf_counter() - begun, "tokens": open_dataset(folder / "stdlib").n_tokens}
@@ -173,7 +173,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--no-write", action="store_true", help="leave bench/results as it is")
     arguments = parser.parse_args()
-    # The library's own threads are not wanted: one thread is the unit of comparison.
+    # One thread of the library is the unit of comparison.
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as name:

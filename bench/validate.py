@@ -1,10 +1,10 @@
-"""How fast folders of arrays are validated, and in how much memory: 1,000 files x 100 sequences x 32,768 tokens.
+"""Time and memory of the validation of a folder of arrays: 1,000 files x 100 sequences x 32,768 tokens.
 
     python bench/validate.py            # a minute; 6.6 GB of sparse files in the temporary folder
     python bench/validate.py --no-write # prints, writes no result
 
-The files are sparse, their first tokens differ, so that no sequence is a copy of another and every byte is read, hashed
-and counted. Memory is the peak of a process of its own.
+The files are sparse, and the first tokens of all sequences differ: none is a copy of another, and every byte is read,
+hashed and counted. Memory is the peak of a separate process.
 """
 
 from __future__ import annotations

@@ -269,3 +269,10 @@ def test_the_fingerprint_follows_content_and_not_place(prepared, tmp_path):
     other = replace(made.splits["train"][0], sha256="00" * 32)
     replace(made, splits={**made.splits, "train": [other]}).write(moved)
     assert open_dataset(moved).fingerprint != before
+
+
+@pytest.mark.parametrize("packing", ["windows", "documents"])
+def test_the_number_of_sequences_of_an_epoch_is_that_of_its_batches(prepared, packing):
+    dataset = open_dataset(prepared)
+    batches = dataset.batches(seed=1, global_batch=2, seq_len=16, packing=packing)
+    assert dataset.sequences_per_epoch(16, packing) == batches.windows_per_epoch > 0

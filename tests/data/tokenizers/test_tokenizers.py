@@ -140,7 +140,12 @@ def test_gpt2_vocabulary_is_padded_and_ends_documents_with_50256(gpt2):
     assert sorted(gpt2.specials.values())[1:] == list(range(50257, 50265))
 
 
-def test_missing_gpt2_tables_say_what_to_do(tmp_path, monkeypatch):
+@pytest.mark.parametrize("damaged", [False, True])
+def test_missing_and_damaged_gpt2_tables_say_what_to_do(tmp_path, monkeypatch, damaged):
+    if damaged:
+        for table in gpt2_module.TABLES:
+            (tmp_path / gpt2_module.cached_name(table)).write_bytes(b"#version: 0.2\n")
+
     def offline(address):
         raise ConnectionError(address)
 
