@@ -59,6 +59,7 @@ def run(flags: Flags) -> None:
         print(json.dumps({"run": str(flags.run), **dataclasses.asdict(result)}))
         return
     bpb = "" if result.bpb is None else f", {result.bpb:.4f} bits per byte"
+    bpb += f", accuracy {result.accuracy:.2%}"
     print(
         f"{flags.run}, step {result.step}, {result.split}: {result.loss:.4f} nats a token "
         f"(perplexity {result.perplexity:.2f}){bpb}, over {result.tokens:,} tokens"

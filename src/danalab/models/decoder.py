@@ -82,10 +82,15 @@ class Decoder(nn.Module):
             valid_count=valid_count, position_count=position_count,
         )  # fmt: skip
 
-    def token_losses(self, tokens: Tensor, targets: Tensor, *, ignore_index: int = -1) -> Tensor:
-        """Cross-entropy of each target [B, L] given `tokens` [B, L], [nats]; 0 where ignored; no gradients."""
+    def token_losses(
+        self, tokens: Tensor, targets: Tensor, *, ignore_index: int = -1, correct: Tensor | None = None
+    ) -> Tensor:
+        """Cross-entropy of each target [B, L] given `tokens` [B, L], [nats]; 0 where ignored; no gradients.
+
+        Args: correct: bool [B, L], is set to whether the target is the most likely token.
+        """
         with torch.no_grad():
-            return token_cross_entropy(self.hidden(tokens), self.head_weight, targets, ignore_index)
+            return token_cross_entropy(self.hidden(tokens), self.head_weight, targets, ignore_index, correct)
 
     def hidden(self, tokens: Tensor, cache: Cache | None = None) -> Tensor:
         """The input of the head, [B, L, D], for `tokens` [B, L] of an integer dtype.

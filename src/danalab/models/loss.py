@@ -64,15 +64,18 @@ def chunked_cross_entropy(
 
 
 @torch.no_grad()
-def token_cross_entropy(hidden: Tensor, head_weight: Tensor, targets: Tensor, ignore_index: int = -1) -> Tensor:
+def token_cross_entropy(
+    hidden: Tensor, head_weight: Tensor, targets: Tensor, ignore_index: int = -1, correct: Tensor | None = None
+) -> Tensor:
     """Cross-entropy of each target [nats], shaped like `targets`, 0 where these are `ignore_index`; no gradients.
 
-    Arguments and errors are those of `chunked_cross_entropy`.
+    Args: correct: bool, shaped like `targets`, is set to whether the target has the highest logit.
+    Other arguments and errors are those of `chunked_cross_entropy`.
     """
     _check(hidden, head_weight, targets, ignore_index)
     rows, weight, problem = _problem(hidden, head_weight, targets, ignore_index, 1.0, 1.0)
     with torch.autocast(hidden.device.type, enabled=False):
-        ce, _ = _forward_rows(rows, weight, problem)
+        ce, _ = _forward_rows(rows, weight, problem, None if correct is None else correct.view(-1))
     return ce.where(problem.valid, 0).view(targets.shape)
 
 
@@ -186,12 +189,18 @@ def _losses(ce_R: Tensor, lse_R: Tensor, problem: _Problem) -> tuple[Tensor, Ten
     return ce, lse_R.square().sum() / problem.position_count
 
 
-def _forward_rows(rows: Tensor, weight: Tensor, problem: _Problem) -> tuple[Tensor, Tensor]:
-    """(cross-entropy [R], logsumexp [R])."""
+def _forward_rows(
+    rows: Tensor, weight: Tensor, problem: _Problem, correct: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """(cross-entropy [R], logsumexp [R]); writes to `correct` whether the target has the highest logit."""
     rows, weight = rows.to(problem.dtype), weight.to(problem.dtype)
     ce, lse = _empty_results(rows)
     for chunk, logits in _logit_chunks(rows, weight, problem.shard):
-        _exponentials(logits, problem.targets[chunk], problem.shard, ce[chunk], lse[chunk])
+        target = problem.targets[chunk]
+        exponentials, _ = _exponentials(logits, target, problem.shard, ce[chunk], lse[chunk])
+        if correct is not None:
+            relative = _target_logits(exponentials, target, problem.shard)
+            correct[chunk] = (relative if problem.shard is None else problem.shard.add(relative)) == 1
     return ce, lse
 
 

@@ -111,7 +111,7 @@ def build_trainer(
         iterations=spec.iterations,
         iterations_to_run=config.iterations_to_run,
         log_interval=config.log_interval,
-        eval_interval=config.eval_interval,
+        eval_interval=config.eval_interval or 0,
         ckpt_interval=config.ckpt_interval,
         ckpt_steps=frozenset(config.kept_steps()),
         gc_interval=config.gc_interval,

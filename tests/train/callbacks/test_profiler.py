@@ -15,10 +15,13 @@ def run(folder, steps):
     profiler.close()
 
 
-def test_a_few_steps_are_traced_with_their_operations(tmp_path):
+def test_a_few_steps_are_traced_with_their_operations_and_the_slowest_are_printed(tmp_path, caplog):
+    caplog.set_level("INFO")
     last = WAIT + WARMUP + ACTIVE
     run(tmp_path, last + 2)
     (trace,) = tmp_path.glob("*.json.gz")
+    assert "aten::mm" in (tmp_path / f"operators-{last:08d}-rank0.txt").read_text()
+    assert "aten::mm" in caplog.text
     assert trace.name == f"trace-{last:08d}-rank0.json.gz"
     events = json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
     assert sum(event.get("name") == "aten::mm" for event in events) == ACTIVE

@@ -64,6 +64,8 @@ def test_full_is_the_plain_cross_entropy_and_bits_per_byte_of_text(model):
     assert result.tokens == COUNT * LENGTH
     assert result.loss == pytest.approx(float(nats.double().mean()), rel=1e-6)
     assert result.bpb == pytest.approx(float(nats[text].double().sum()) / math.log(2) / n_bytes, rel=1e-6)
+    with torch.no_grad():
+        assert result.accuracy == float((model(inputs).argmax(-1) == targets).double().mean()) > 0
 
 
 def test_the_loss_is_told_apart_by_position_in_ranges_that_double(model):
@@ -80,7 +82,7 @@ def test_the_loss_is_told_apart_by_position_in_ranges_that_double(model):
 
 
 class Uniform(torch.nn.Module):
-    def token_losses(self, tokens, targets, *, ignore_index):
+    def token_losses(self, tokens, targets, *, ignore_index, correct):
         return torch.nn.functional.cross_entropy(
             torch.zeros(*targets.shape, VOCAB).flatten(0, 1), targets.flatten(), reduction="none"
         ).view_as(targets)

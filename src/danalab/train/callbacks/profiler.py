@@ -8,10 +8,13 @@ from typing import Any
 
 import torch
 
+from danalab.files import write_atomically
 from danalab.train.callbacks.base import Callback, CallbackContext
 
 log = logging.getLogger(__name__)
 
+TOP = 10
+"""Operators that are shown."""
 WAIT, WARMUP, ACTIVE = 3, 1, 3
 """Steps of a job that are skipped (allocation, compilation), that warm up the profiler, and that are traced."""
 
@@ -49,7 +52,14 @@ class ProfilerTrace(Callback):
     def _write(self, profiler: Any) -> None:
         path = self._folder / f"trace-{self._step:08d}-rank{self._rank}.json.gz"
         profiler.export_chrome_trace(str(path))
+        device = "device" if torch.cuda.is_available() else "cpu"
+        table = profiler.key_averages().table(sort_by=f"self_{device}_time_total", max_name_column_width=60)
+        write_atomically(self._folder / f"operators-{self._step:08d}-rank{self._rank}.txt", table)
         log.info("profile of steps %d to %d: %s", self._step - ACTIVE + 1, self._step, path)
+        if self._rank == 0:
+            log.info("the %d operators that take the most time:", TOP)
+            for name, milliseconds, share in top_operators(profiler, device):
+                log.info("  %5.1f%%  %8.2f ms  %s", 100 * share, milliseconds, name)
 
     def after_update(self, step: int, logged: bool) -> None:
         """Tell the profiler that a step ended."""
@@ -70,3 +80,12 @@ class ProfilerTrace(Callback):
         profiler, self._profiler = self._profiler, None
         profiler.on_trace_ready = None  # drops an incomplete trace
         profiler.stop()
+
+
+def top_operators(profiler: Any, device: str) -> list[tuple[str, float, float]]:
+    """(name, own time of a traced step [ms], share of all) of the operators with the most time on `device`."""
+    times = {event.key: float(getattr(event, f"self_{device}_time_total")) for event in profiler.key_averages()}
+    times = {name: time for name, time in times.items() if not name.startswith("ProfilerStep")}
+    total = sum(times.values()) or 1.0
+    chosen = sorted(times.items(), key=lambda item: -item[1])[:TOP]
+    return [(name, time / 1e3 / ACTIVE, time / total) for name, time in chosen]

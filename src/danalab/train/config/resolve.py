@@ -28,6 +28,7 @@ from danalab.train.config.train_config import TrainConfig
 
 DEFAULT_BATCH = 32
 DEFAULT_SEQ_LEN = 2048
+DEFAULT_EVAL_INTERVAL = 200
 LARGEST_AUTOMATIC_DECAY = 0.5
 """Largest share of a weight that an automatic weight decay takes in the first step; in runs of a few steps the rule,
 omega / t, would take more than the whole weight."""
@@ -132,6 +133,7 @@ def resolve(config: TrainConfig, dataset: Vocabulary, world_size: int = 1, devic
         n_shared_experts=planned.n_shared_experts,
         init=config.init or model.architecture.init,
         iterations=planned.steps,
+        eval_interval=_eval_interval(config.eval_interval, planned.steps),
         warmup_steps=planned.warmup,
         lr=planned.lr,
         weight_decay=planned.weight_decay,
@@ -214,6 +216,11 @@ def _steps_of_epochs(config: TrainConfig, dataset: Vocabulary, global_batch: int
             f"--epochs {config.epochs:g} is {steps} steps, not --iterations {config.iterations}; leave one out"
         )
     return steps
+
+
+def _eval_interval(chosen: int | None, steps: int) -> int:
+    """Short runs are evaluated at least ten times, so that they can be compared."""
+    return chosen if chosen is not None else max(1, min(DEFAULT_EVAL_INTERVAL, steps // 10))
 
 
 def _seq_len(dataset: Vocabulary) -> int:

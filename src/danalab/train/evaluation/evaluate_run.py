@@ -25,6 +25,8 @@ class RunEvaluation:
     perplexity: float
     bpb: float | None
     """Bits per byte."""
+    accuracy: float
+    """Share of the targets that are the most likely token."""
     tokens: int
     by_position: tuple[PositionLoss, ...]
     """The loss by position in the window."""
@@ -73,4 +75,6 @@ def evaluate_run(
     result = evaluator.full(loaded.model)
     assert result is not None
     perplexity = math.exp(min(result.loss, 700.0))
-    return RunEvaluation(loaded.step, split, result.loss, perplexity, result.bpb, result.tokens, result.by_position)
+    return RunEvaluation(
+        loaded.step, split, result.loss, perplexity, result.bpb, result.accuracy, result.tokens, result.by_position
+    )

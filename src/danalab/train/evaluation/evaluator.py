@@ -1,6 +1,7 @@
 """Validation: pure cross-entropy in nats a token, and bits per byte, over windows that never change.
 
     val/loss = sum of nats / targets         val/bpb = sum of nats on text / (ln 2 x bytes of the targets)
+    val/accuracy = targets that are the most likely token / targets
 
 Special tokens (end of document) have no bytes and do not count in bits per byte, as in the literature. Regularisers are
 not included. The windows depend neither on the micro-batch nor on the number of ranks; sums are in float64.
@@ -49,6 +50,8 @@ class Evaluation:
     """Bits per byte; None where the bytes of the tokens are unknown."""
     tokens: int
     """Number of targets."""
+    accuracy: float = math.nan
+    """Share of the targets that are the model's most likely token."""
     by_position: tuple[PositionLoss, ...] = ()
     """The loss by position: it falls as far as the model uses its context."""
 
@@ -89,7 +92,7 @@ class ValidationLoss:
     def evaluate(
         self, model: nn.Module, step: int, should_stop: Callable[[], bool], *, final: bool
     ) -> dict[str, float | None] | None:
-        """val/loss and val/bpb on the fixed set; at the end on all windows, with their number of tokens."""
+        """val/loss, val/bpb, val/accuracy on the fixed set; at the end on all windows, with the number of tokens."""
         if final and self._last_full is not None and self._last_full[0] == step:
             found: Evaluation | None = self._last_full[1]
         else:
@@ -99,7 +102,7 @@ class ValidationLoss:
         if self.covers_all:
             self._last_full = step, found
         tokens = {"val/tokens": found.tokens} if final else {}
-        return {"val/loss": found.loss, "val/bpb": found.bpb, **tokens}
+        return {"val/loss": found.loss, "val/bpb": found.bpb, "val/accuracy": found.accuracy, **tokens}
 
     def fixed(self, model: nn.Module, should_stop: Callable[[], bool] = bool) -> Evaluation | None:
         """Evaluate on the fixed set; None where `should_stop` became true."""
@@ -128,7 +131,7 @@ class ValidationLoss:
         model.eval()
         try:
             nats = torch.zeros((), dtype=torch.float64, device=self._device)
-            text_nats = torch.zeros_like(nats)
+            text_nats, right = torch.zeros_like(nats), torch.zeros_like(nats)
             tokens = n_bytes = 0
             ranges: list[tuple[int, int]] = []
             ranged = torch.zeros(2, N_RANGES, dtype=torch.float64, device=self._device)  # nats and targets
@@ -140,8 +143,9 @@ class ValidationLoss:
                 inputs, targets = batch(*((first, min(first + size, count)) if first < count else (0, 1)))
                 if first >= count:
                     targets = torch.full_like(targets, IGNORED)
-                losses = self._losses(model, inputs, targets)
+                losses, correct = self._losses(model, inputs, targets)
                 valid = targets != IGNORED
+                right += (correct & valid.to(self._device)).sum()
                 tokens += int(valid.sum())
                 nats += losses.sum()
                 ranges = ranges or position_ranges(targets.shape[1])
@@ -154,17 +158,22 @@ class ValidationLoss:
                     text_nats += losses.where((lengths > 0).to(self._device), 0).sum()
         finally:
             model.train(was_training)
-        sums = world.sums([float(nats), float(text_nats), float(tokens), float(n_bytes), *ranged.flatten().tolist()])
+        sums = world.sums(
+            [float(nats), float(text_nats), float(tokens), float(n_bytes), *ranged.flatten().tolist(), float(right)]
+        )
         bpb = sums[1] / (math.log(2) * sums[3]) if sums[3] else None
-        parts = zip(ranges, sums[4 : 4 + N_RANGES], sums[4 + N_RANGES :], strict=False)
+        parts = zip(ranges, sums[4 : 4 + N_RANGES], sums[4 + N_RANGES : -1], strict=False)
         by_position = tuple(PositionLoss(*ends, part / count, int(count)) for ends, part, count in parts if count)
-        return Evaluation(sums[0] / max(sums[2], 1), bpb, int(sums[2]), by_position)
+        n_targets = max(sums[2], 1)
+        return Evaluation(sums[0] / n_targets, bpb, int(sums[2]), sums[-1] / n_targets, by_position)
 
-    def _losses(self, model: Any, inputs: Tensor, targets: Tensor) -> Tensor:
-        """Cross-entropy of each target, float64; 0 where ignored."""
+    def _losses(self, model: Any, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """(cross-entropy of each target, float64, 0 where ignored; whether it is the most likely token)."""
+        inputs, targets = inputs.to(self._device), targets.to(self._device)
+        correct = torch.zeros_like(targets, dtype=torch.bool)
         with self._autocast():
-            losses = model.token_losses(inputs.to(self._device), targets.to(self._device), ignore_index=IGNORED)
-        return losses.double()
+            losses = model.token_losses(inputs, targets, ignore_index=IGNORED, correct=correct)
+        return losses.double(), correct
 
 
 def position_ranges(length: int) -> list[tuple[int, int]]:

@@ -14,8 +14,8 @@ class EvaluationSettings(Section):
 
     title: ClassVar[str] = "evaluation"
 
-    eval_interval: Natural = setting(200, kind="execution", main=True)
-    """Steps between evaluations; 0: only at the end."""
+    eval_interval: Natural | None = setting(None, kind="execution", main=True)
+    """Steps between evaluations; default 200, at most a tenth of the run; 0: only at the end."""
     eval_batches: Natural = setting(64, kind="execution")
     """Size of the fixed validation set, in batches of 32 sequences (whatever --batch-size is); 0: the whole split."""
 
