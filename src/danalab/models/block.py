@@ -15,6 +15,7 @@ from danalab.errors import UserError, nearest
 from danalab.models.cache import State
 from danalab.models.config import ModelConfig
 from danalab.models.delta_rule.mixer import GatedDeltaNet
+from danalab.models.layers.dropout import Dropout
 from danalab.models.layers.norm import make_norm
 from danalab.models.moe.mixture import make_mlp
 from danalab.models.moe.router import Routing
@@ -47,6 +48,7 @@ class Block(nn.Module):
         self.mlp_norm = make_norm(config, config.d_model)
         self.mlp = make_mlp(config, layer)
         self.residual_scale = config.residual_scale
+        self.dropout = Dropout(config.dropout)
         self.checkpointing = "none"
 
     def forward(
@@ -61,7 +63,7 @@ class Block(nn.Module):
         """
         if self.checkpointing == "none" or state is not None or not torch.is_grad_enabled():
             return self._compute(x_BLD, rotary_L1P2, state, starts_BL)
-        settings: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False}
+        settings: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": self.dropout.probability > 0}
         if self.checkpointing == "selective":
             settings["context_fn"] = partial(create_selective_checkpoint_contexts, _SAVED_OPS)
         return checkpoint(self._compute, x_BLD, rotary_L1P2, None, starts_BL, **settings)
@@ -77,6 +79,7 @@ class Block(nn.Module):
         return self._add(x, update)
 
     def _add(self, x: Tensor, update: Tensor) -> Tensor:
+        update = self.dropout(update)
         return x + update if self.residual_scale == 1.0 else x.add(update, alpha=self.residual_scale)
 
 

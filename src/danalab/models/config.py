@@ -33,6 +33,10 @@ class ModelConfig(Shape):
     """"layernorm" or "rmsnorm" (with a gain; with a shift where the architecture has biases), "rmsnorm-1p" (whose gain
     is 1 + weight); None: as the architecture does."""
 
+    dropout: float = 0.0
+    """Probability that a feature of the embedding, or of what an attention or MLP adds, is 0 in training; the others
+    are divided by 1 - dropout."""
+
     def __post_init__(self) -> None:
         object.__setattr__(self, "arch", MODELS.canonical(self.arch))
         object.__setattr__(self, "mlp_only_layers", tuple(self.mlp_only_layers))
@@ -41,6 +45,8 @@ class ModelConfig(Shape):
         for name in ("norm_eps", "rope_theta"):
             if not getattr(self, name) > 0:
                 raise UserError(f"{name} must be positive: got {getattr(self, name)}")
+        if not 0 <= self.dropout < 1:
+            raise UserError(f"dropout must be at least 0 and below 1: got {self.dropout}")
         if self.norm is not None and self.norm not in NORMS:
             raise UserError(f"unknown norm '{self.norm}'{nearest(self.norm, NORMS)}; known: {', '.join(NORMS)}")
         if self.biased and self.norm_kind != "layernorm":

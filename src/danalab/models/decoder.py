@@ -23,6 +23,7 @@ from danalab.models.cache import Cache
 from danalab.models.config import ModelConfig
 from danalab.models.init import initialise
 from danalab.models.layers.documents import document_positions, document_starts
+from danalab.models.layers.dropout import Dropout
 from danalab.models.layers.embedding import Embedding
 from danalab.models.layers.linear import Linear
 from danalab.models.layers.norm import make_norm
@@ -49,6 +50,7 @@ class Decoder(nn.Module):
         """Factor on the learning rate of the oscillators' phases (resonance); set it before building the optimizer."""
         self.token_embedding = Embedding(config.vocab_size, config.d_model, "tied" if config.tied else "embedding")
         self.position_embedding = Embedding(config.seq_len, config.d_model) if config.learns_positions else None
+        self.dropout = Dropout(config.dropout)
         has_rotary = config.architecture.rotary
         self.rotary = Rotary(config.seq_len, config.rotated, config.rope_theta) if has_rotary else None
         self.blocks = nn.ModuleList(Block(config, layer) for layer in range(config.n_layers))
@@ -113,6 +115,7 @@ class Decoder(nn.Module):
         else:
             position = starts = None
         x, rotary = self._embed(tokens, start, position)
+        x = self.dropout(x)
         if cache is None:
             routing = []
             for block in self.blocks:

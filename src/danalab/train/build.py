@@ -69,6 +69,8 @@ def build_trainer(
         for block in model.blocks:
             cast(nn.Module, block).compile()  # in place: names of parameters stay as they are
     strategy.wrap(model, compute_dtype)
+    if spec.model.dropout:  # other masks for other data
+        seed_everything(config.seed + world.dp_rank)
     driver = OptimizerDriver.build(spec, model, strategy.make_optimizer)
     stage = make_stage(spec, dataset, folder, world, device, autocast)
     loss_scale = LossScale(device) if compute_dtype == torch.float16 else None

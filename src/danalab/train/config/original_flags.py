@@ -16,7 +16,6 @@ _NO_EFFECT = frozenset(
 )
 """Flags that change nothing here: our defaults, or names of the original's own folders."""
 _ONLY = {
-    "dropout": (("0", "0.0"), "no model has dropout"),
     "use-pretrained": (("none", "auto"), "danalab import reads pre-trained models"),
     "eval-seq-prefix": (("none",), "danalab generate samples text from a run"),
 }

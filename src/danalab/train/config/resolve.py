@@ -100,6 +100,7 @@ def resolve(config: TrainConfig, dataset: Vocabulary, world_size: int = 1, devic
         attention_gate=config.attention_gate,
         n_kv_heads=config.n_kv_heads,
         tied_head=config.tied_head,
+        dropout=config.dropout,
         num_frequencies=planned.num_frequencies,
         mixer=config.mixer,
         full_attention_interval=config.full_attention_interval,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
+
+from annotated_types import Ge, Lt
 
 from danalab.train.config.fields import Count, Natural, Section, setting
 
@@ -45,6 +47,8 @@ class ModelSettings(Section):
     """Gate attention's output elementwise; default as the architecture (qwen3 does)."""
     tied_head: bool | None = setting(None, aliases=("weight-tying",))
     """One matrix for embedding and head; default as the architecture (gpt has)."""
+    dropout: Annotated[float, Ge(0), Lt(1)] = 0.0
+    """Probability that a feature of the embedding, or of what an attention or mlp adds, is 0 in a training step."""
     n_experts: Count | None = setting(None, aliases=("moe-num-experts",))
     """Experts in place of each mlp, of any architecture with attention; default 8 (moe, qwen3next), else none."""
     top_k: Count | None = None
