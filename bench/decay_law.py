@@ -155,7 +155,7 @@ if __name__ == "__main__":
     for steps, seed, name in itertools.product(flags.horizons, flags.seeds, flags.problems):
         key = {"problem": name, "steps": steps, "seed": seed}
         for lr, omega in itertools.product(RATES, OMEGAS):
-            decay = {"weight_decay": min(omega / (steps / 10), 0.5), "wd_ts": steps / 10}
+            decay = {"weight_decay": min(omega / (steps / 10), 0.25), "wd_ts": steps / 10}  # above, it warns
             loss = run(name, steps, seed, "adana", lr, **decay)
             rows.append({**key, "opt": "adana", "lr": lr, "omega": omega, "loss": loss})
         for lr in RATES:

@@ -1,6 +1,6 @@
 """Time of an optimizer step: `danalab bench optim`, with the result in bench/results.
 
-python bench/optim.py [--sizes 20 88] [--rounds 21] [--device cuda] [--opts adana:fused po.Lion]
+python bench/optim.py [--sizes 0.2 500x2k 20 88] [--rounds 21] [--device cuda] [--opts adana:fused po.Lion]
 """
 
 from __future__ import annotations

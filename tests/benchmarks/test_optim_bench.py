@@ -63,7 +63,7 @@ def test_the_command_prints_one_json_object_and_writes_it(tmp_path, capsys):
         (["--opts", "adana:graph"], "CUDA graphs need --device cuda"),
         (["--opts", "muon:graph"], "CUDA graphs need --device cuda"),
         (["--opts", "torch.Adamm"], "did you mean 'Adam'"),
-        (["--sizes", "3"], "--sizes 3: known are 1, 20, 88, 600"),
+        (["--sizes", "3"], "--sizes 3: known are 0.2, 1, 1.1, 20, 88, 600 (million parameters) and 500x2k"),
         (["--rounds", "0"], "--rounds 0: must be at least 1"),
     ],
 )
@@ -108,3 +108,10 @@ def test_a_ratio_is_taken_round_by_round():
 def test_steps_are_captured_as_cuda_graphs():
     found = measure("cuda", [1], 2, ["adamw:graph", "adana:graph", "dana-star-mk4:graph"])
     assert len(found["sizes"]["1M"]["results"]) == 3
+
+
+def test_small_sizes_are_measured_with_default_settings():
+    found = measure("cpu", ["0.2", "500x2k"], 1, ["adana"])["sizes"]
+    assert [found[size]["tensors"] for size in ("0.2M", "500x2k")] == [26, 500]
+    assert "adana" in default_contenders("cpu", "500x2k")
+    assert not any(":" in name for name in default_contenders("cpu", "1.1")[1:])

@@ -37,7 +37,11 @@ PEERS = {"ademamix": "po.AdEMAMix"}
 LR = 1e-6
 """Small, so that weights stay finite after thousands of steps on the same gradients."""
 
-TARGETS = {"adana:fused": 1.05, "dana-mk4:fused": 1.05, "dana-star:fused": 1.35, "dana-star-mk4:fused": 1.35}
+TARGETS = {
+    **dict.fromkeys(("adana:fused", "dana-mk4:fused"), 1.05),
+    **dict.fromkeys(("adana", "dana-mk4"), 1.1),
+    **dict.fromkeys(("dana-star:fused", "dana-star-mk4:fused", "dana-star", "dana-star-mk4", "ademamix"), 1.35),
+}
 """Target ratios to the reference: 1.05, times 9/7 for rules that move nine words per parameter instead of seven."""
 
 

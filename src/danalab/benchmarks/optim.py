@@ -33,15 +33,24 @@ from danalab.benchmarks.contenders import (
 from danalab.benchmarks.timing import clock_of, interleaved, machine, memory_bytes, ratios, spread
 from danalab.errors import UserError
 
-SIZES: dict[int, tuple[int, int, int]] = {
-    1: (1024, 128, 4),
-    20: (16384, 384, 8),
-    88: (4096, 768, 12),
-    600: (50304, 1536, 18),
+SIZES: dict[str, tuple[int, int, int]] = {
+    "0.2": (1024, 64, 3),
+    "1": (1024, 128, 4),
+    "1.1": (1024, 160, 3),
+    "20": (16384, 384, 8),
+    "88": (4096, 768, 12),
+    "600": (50304, 1536, 18),
 }
 """Million parameters: vocabulary, width, layers."""
 
-DEFAULT_SIZES = {"cpu": (20, 88), "cuda": (20, 88, 600)}
+MANY = "500x2k"
+"""The size that is no transformer: 500 tensors of 2,000 elements."""
+
+DEFAULT_SIZES = {"cpu": ("0.2", "1.1", MANY, "20", "88"), "cuda": ("20", "88", "600")}
+
+DEFAULTS = (REFERENCE, "adana", "dana-mk4", "dana-star", "dana-star-mk4", "ademamix")
+"""Contenders of sizes up to `SMALL` million parameters: with default settings, as a user gets them."""
+SMALL = 2
 
 ELEMENTWISE = (
     *(REFERENCE, FOREACH_PEER),
@@ -57,15 +66,17 @@ MATRICES_UP_TO = {"cpu": 50, "cuda": 10_000}
 """Million parameters up to which orthogonalisation is measured by default: beyond, a step on a CPU takes seconds."""
 
 
-def default_contenders(device: str, size: int) -> tuple[str, ...]:
+def default_contenders(device: str, size: Any) -> tuple[str, ...]:
     """The default contenders of a size."""
+    if str(size) == MANY or float(size) <= SMALL:
+        return DEFAULTS
     names = ELEMENTWISE + (GRAPHS if device == "cuda" else ())
-    return names + (MATRICES if size <= MATRICES_UP_TO[device] else ())
+    return names + (MATRICES if float(size) <= MATRICES_UP_TO[device] else ())
 
 
 def measure(
     device: str,
-    sizes: Sequence[int],
+    sizes: Sequence[Any],
     rounds: int,
     names: Sequence[str] = (),
     report: Callable[[str], None] = lambda line: None,
@@ -74,7 +85,7 @@ def measure(
 
     Args:
         device: "cpu" or "cuda".
-        sizes: million parameters, keys of `SIZES`.
+        sizes: million parameters, keys of `SIZES`, or `MANY`.
         rounds: interleaved rounds that count, at least 1; 15 or more for a result.
         names: contenders; none: `default_contenders`.
         report: called with a line of text for each result.
@@ -85,16 +96,20 @@ def measure(
     """
     if device == "cuda" and not torch.cuda.is_available():
         raise UserError("--device cuda: torch sees no CUDA device here")
+    sizes = [str(size) for size in sizes]
     for size in sizes:
-        if size not in SIZES:
-            raise UserError(f"--sizes {size}: known are {', '.join(map(str, SIZES))} (million parameters)")
+        if size not in (*SIZES, MANY):
+            raise UserError(f"--sizes {size}: known are {', '.join(SIZES)} (million parameters) and {MANY}")
     chosen = {size: [contender(name, device) for name in names or default_contenders(device, size)] for size in sizes}
     return {
         "question": "time of one optimizer step against torch.optim.AdamW(fused=True), same parameters, interleaved",
         "machine": machine(device),
         "device": device,
         "rounds": rounds,
-        "sizes": {f"{size}M": _measure_size(device, size, rounds, chosen[size], report) for size in sizes},
+        "sizes": {
+            size if size == MANY else f"{size}M": _measure_size(device, size, rounds, chosen[size], report)
+            for size in sizes
+        },
     }
 
 
@@ -107,6 +122,11 @@ def transformer(vocab: int, width: int, layers: int, device: str = "cpu") -> lis
     for _ in range(layers):
         shapes += [(width,), (3 * width, width), (64,), (64,), (width, width)]
         shapes += [(width,), (4 * width, width), (width, 4 * width)]
+    return parameters(shapes, device)
+
+
+def parameters(shapes: Sequence[tuple[int, ...]], device: str = "cpu") -> list[Tensor]:
+    """float32 parameters with gradients."""
     generator = torch.Generator(device).manual_seed(0)
     draw = {"generator": generator, "device": device}
     params = [torch.randn(shape, **draw).mul_(0.02).requires_grad_() for shape in shapes]
@@ -116,17 +136,17 @@ def transformer(vocab: int, width: int, layers: int, device: str = "cpu") -> lis
 
 
 def _measure_size(
-    device: str, size: int, rounds: int, contenders: Sequence[Contender], report: Callable[[str], None]
+    device: str, size: str, rounds: int, contenders: Sequence[Contender], report: Callable[[str], None]
 ) -> dict[str, Any]:
-    vocab, width, layers = SIZES[size]
-    numel = vocab * width + width + layers * (12 * width * width + 2 * width + 128)
+    vocab, width, layers = SIZES.get(size, (0, 0, 0))
+    numel = vocab * width + width + layers * (12 * width * width + 2 * width + 128) if size != MANY else 500 * 2000
     needed = 4 * numel * 14  # parameters, gradients, two for the copy, and the states of the three that exist at once
     if needed > memory_bytes(device):
         raise UserError(
             f"--sizes {size}: needs about {needed / 2**30:.0f} GiB, {device} has"
             f" {memory_bytes(device) / 2**30:.0f} GiB; leave it out"
         )
-    params = transformer(vocab, width, layers, device)
+    params = transformer(vocab, width, layers, device) if size != MANY else parameters([(2000,)] * 500, device)
     report(f"{numel / 1e6:.1f}M parameters in {len(params)} tensors, {rounds} rounds")
     report(HEADINGS)
     rows: dict[str, dict[str, Any]] = {}

@@ -50,8 +50,9 @@ class BenchFlags:
 class OptimFlags(BenchFlags):
     device: Literal["cpu", "cuda"] = "cpu"
     """Device of the parameters."""
-    sizes: tuple[Count, ...] = ()
-    """Million parameters: 1, 20, 88 or 600; default 20 88, and 600 on a GPU."""
+    sizes: tuple[str, ...] = ()
+    """Million parameters: 0.2, 1, 1.1, 20, 88, 600; or 500x2k, 500 tensors of 2,000; default all but 1, 600 on a
+    CPU, 20 88 600 on a GPU."""
     rounds: Count = 21
     """Interleaved rounds that are counted; use at least 15."""
     opts: tuple[str, ...] = ()
