@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from danalab.errors import UserError, nearest
+from danalab.files import validated
 from danalab.models.registry import MODELS
 from danalab.scaling.linear_attention import LinearAttention, linear_attention
 from danalab.scaling.resonance import check_resonance
@@ -144,10 +145,7 @@ class ModelConfig(Shape):
                 raise UserError(
                     f"unknown model setting '{name}'{nearest(name, known)}; known: {', '.join(sorted(known))}"
                 )
-        try:
-            return cls(**values)
-        except TypeError as error:
-            raise UserError(f"model configuration: {error}") from None
+        return validated(cls, dict(values), "model configuration")
 
 
 def _require_positive_integer(name: str, value: object) -> None:

@@ -19,6 +19,7 @@ from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from danalab.errors import UserError, nearest
+from danalab.files import read_yaml
 from danalab.optim import list_optimizers, optimizer_spec
 from danalab.train.config.fields import flag, names_of
 from danalab.train.config.train_config import TrainConfig
@@ -131,14 +132,7 @@ def parse_plan(path: Path) -> dict[str, Any]:
     Raises:
         UserError: not readable, not YAML, or not a mapping.
     """
-    import yaml
-
-    try:
-        loaded = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror}") from error
-    except yaml.YAMLError as error:
-        raise UserError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
+    loaded = read_yaml(path) or {}
     if not isinstance(loaded, dict):
         raise UserError(f"{path}: a mapping is expected, not {type(loaded).__name__}")
     return _settings(loaded)

@@ -1,0 +1,220 @@
+"""Random flags, configurations and damaged run folders: no traceback, no hang, documented exit codes."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib
+import io
+import json
+import shutil
+import signal
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from danalab.cli.app import VERBS, main
+from danalab.train.config.fields import flag
+
+TRIES = [20, pytest.param(500, marks=pytest.mark.slow)]
+RUN = Path(__file__).parents[1] / "fixtures" / "runs_0_1" / "single"
+NASTY = [
+    "", "0", "-1", "1", "3", "7.5", "1e3", "1e-400", "1e400", "nan", "-inf", "none", "None", "true", "False", "1" * 400,
+    "9" * 5000, str(2**63), "4000000000", "100000000000", "a\0b", "../../x", "/dev/null", "/", "[", "{}", "a,b", "a=b",
+    "=", "--", "x\ny", "\ud800", "é", "bpe-²", "cuda:99", "bf16", "adamw", "enoki", "resonance", "8:1,16:2", "8:0",
+    "* 3", "&a", " ", "a b", "%s", "{0}",
+]  # fmt: skip
+
+
+def flag_types() -> dict[str, type]:
+    found = {}
+    for verb in VERBS:
+        module = importlib.import_module(f"danalab.cli.{verb.replace('-', '_')}")
+        below = getattr(module, "SUBVERBS", None)
+        if below is None:
+            found[verb] = module.Flags
+        else:
+            found.update({f"{verb} {name}": flags for name, (flags, _) in below.items()})
+    return found
+
+
+FLAG_TYPES = flag_types()
+
+
+@contextlib.contextmanager
+def ended_within(seconds: int) -> Iterator[None]:
+    def late(number: int, frame: object) -> None:
+        raise TimeoutError(f"still running after {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def ends_well(words: list[str], codes: tuple[int, ...] = (0, 2)) -> None:
+    """The command ends with a documented code, and says one line where it fails."""
+    said = io.StringIO()
+    with ended_within(30), contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(said):
+        try:
+            code = main(words)
+        except SystemExit as stop:
+            code = stop.code or 0
+    assert code in codes, (words, said.getvalue())
+    if code == 2:
+        errors = [line for line in said.getvalue().splitlines() if line.startswith("danalab: error: ")]
+        assert len(errors) == 1, (words, said.getvalue())
+
+
+@st.composite
+def command_lines(draw: st.DrawFn) -> list[str]:
+    verb = draw(st.sampled_from(sorted(FLAG_TYPES)))
+    fields = [field.name for field in dataclasses.fields(FLAG_TYPES[verb]) if field.init]
+    values = st.one_of(st.sampled_from(NASTY), st.text(max_size=8), st.integers().map(str), st.floats().map(str))
+    words = verb.split()
+    for _ in range(draw(st.integers(0, 5))):
+        word = draw(st.one_of(st.sampled_from(fields).map(flag), st.sampled_from(["stray", "--nonsense", "-x"])))
+        form = draw(st.integers(0, 2))
+        words += [word] if form == 0 else [f"{word}={draw(values)}"] if form == 1 else [word, draw(values)]
+    return words
+
+
+@pytest.mark.parametrize("tries", TRIES)
+def test_any_flags_of_any_verb_are_taken_or_refused(tries, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    @settings(max_examples=10 * tries, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(command_lines())
+    def attempt(words: list[str]) -> None:
+        ends_well([*words, "--print-config"])
+        if words[0] == "plan":
+            ends_well(words)
+
+    attempt()
+
+
+def test_every_verb_prints_its_configuration(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    needed = {"out": "x", "input": "x", "vocab_size": "300", "run": "x", "local_dir": "x", "from_": "x", "heads": "3"}
+    for verb, flags in FLAG_TYPES.items():
+        words = []
+        for field in dataclasses.fields(flags):
+            required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+            if "Positional" in str(field.type):
+                words.append("x")
+            elif field.init and (required or verb == "train") and field.name in needed and field.name != "vocab_size":
+                words += [flag(field.name), needed[field.name]]
+            elif required and field.init:
+                words += [flag(field.name), needed.get(field.name, "3")]
+        if verb == "train":
+            words = ["--heads", "3"]
+        assert main([*verb.split(), *words, "--print-config"]) == 0, (verb, capsys.readouterr().err)
+        printed = capsys.readouterr().out
+        (tmp_path / "again.yaml").write_text(printed)
+        assert main([*verb.split(), "--config", "again.yaml", "--print-config"]) == 0, (verb, capsys.readouterr().err)
+        if verb != "train":
+            assert capsys.readouterr().out == printed
+        capsys.readouterr()
+
+
+ENTRIES = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5), st.sampled_from(NASTY)),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=5), inner, max_size=3)),
+    max_leaves=5,
+)
+
+
+def encoded(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
+BOMB = "a0: &a0 [x,x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 12))
+
+
+@pytest.mark.parametrize("tries", TRIES)
+def test_any_configuration_file_is_taken_or_refused(tries, tmp_path):
+    names = [field.name for field in dataclasses.fields(FLAG_TYPES["train"])]
+    file = tmp_path / "run.yaml"
+    mappings = st.dictionaries(st.sampled_from([*names, "betas", "x"]), ENTRIES, max_size=4).map(json.dumps)
+
+    @settings(max_examples=5 * tries, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(st.one_of(mappings.map(str.encode), st.binary(max_size=40), st.text(max_size=40).map(encoded)))
+    def attempt(content: bytes) -> None:
+        file.write_bytes(content)
+        for verb in ("train", "plan", "ladder", "bench moe"):
+            ends_well([*verb.split(), "--config", str(file), "--print-config"])
+
+    attempt()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a: &a [*a]", "a: &a {b: *a}", BOMB, "[" * 100_000, "{a: " * 5_000, "lr: " + "1" * 5000, "lr: 2026-13-45",
+     "a: !!python/object:os.system x"],
+    ids=range(8),
+)  # fmt: skip
+@pytest.mark.parametrize("verb", ["train", "ladder FILE --dry-run", "sweep FILE --dry-run"])
+def test_bombs_and_depths_in_yaml_are_refused(text, verb, tmp_path):
+    file = tmp_path / "x.yaml"
+    file.write_text(text)
+    words = verb.replace("FILE", str(file)).split()
+    ends_well(words if len(words) > 1 else [*words, "--config", str(file)], codes=(2,))
+
+
+DAMAGES = {
+    "deleted": lambda data: None,
+    "empty": lambda data: b"",
+    "halved": lambda data: data[: len(data) // 2],
+    "zeros": lambda data: bytes(len(data)),
+    "object": lambda data: b"{}",
+    "list": lambda data: b"[]",
+    "null": lambda data: b"null",
+    "text": lambda data: b"\xff\xfe\x00nonsense",
+    "deep": lambda data: b"[" * 100_000,
+    "number": lambda data: b"1" * 5000,
+}
+
+
+@pytest.mark.parametrize("tries", TRIES)
+def test_a_run_folder_with_one_damaged_file_is_read_or_refused(tries):
+    files = sorted(str(path.relative_to(RUN)) for path in RUN.rglob("*") if path.is_file())
+    json_files = [name for name in files if name.endswith((".json", ".jsonl"))]
+    record = json.loads((RUN / "config.json").read_text())
+
+    @settings(max_examples=tries, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(st.data())
+    def attempt(data: st.DataObject) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            run = Path(folder) / "run"
+            shutil.copytree(RUN, run)
+            kind = data.draw(st.sampled_from(["file", "byte", "entry"]))
+            target = run / data.draw(st.sampled_from(files if kind != "entry" else json_files))
+            content = target.read_bytes()
+            if kind == "file":
+                damaged = DAMAGES[data.draw(st.sampled_from(sorted(DAMAGES)))](content)
+            elif kind == "byte":
+                place = data.draw(st.integers(0, max(0, len(content) - 1)))
+                damaged = content[:place] + bytes([data.draw(st.integers(0, 255))]) + content[place + 1 :]
+            else:
+                target = run / "config.json"
+                part = data.draw(st.sampled_from(["config", "model", "plan", "dataset", None]))
+                changed = json.loads(json.dumps(record))
+                place = changed if part is None else changed[part]
+                place[data.draw(st.sampled_from(sorted(place)))] = data.draw(ENTRIES)
+                damaged = encoded(json.dumps(changed))
+            target.unlink() if damaged is None else target.write_bytes(damaged)
+            for words in (
+                ["compare", str(run)], ["generate", "--run", str(run), "--max-tokens", "2", "--json"],
+                ["export", str(run), "--out", str(Path(folder) / "out")],
+                ["eval", "--run", str(run), "--data", str(RUN.parent / "data")],
+            ):  # fmt: skip
+                ends_well(words)
+
+    attempt()
