@@ -226,8 +226,6 @@ class Trainer:
     def _finish_pending_row(self) -> None:
         """Evaluate and write the row that waits for it; a stop during the evaluation leaves it to the next job."""
         if self.logbook.pending is not None and self._evaluate(final=False):
-            for callback in self.callbacks:
-                callback.on_evaluated(self.step)
             self.logbook.write_pending()
 
     def _evaluate(self, *, final: bool) -> bool:
@@ -238,6 +236,9 @@ class Trainer:
                 if found is None:
                     return False
                 self.logbook.add_evaluation(found)
+            if not final:
+                for callback in self.callbacks:
+                    callback.on_evaluated(self.step)
         return True
 
     # ---- checkpoints ----

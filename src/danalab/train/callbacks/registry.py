@@ -12,6 +12,7 @@ CALLBACKS: list[tuple[str | None, str]] = [
     ("log_dynamics", "danalab.train.callbacks.dynamics:Dynamics"),
     ("log_dynamics", "danalab.train.callbacks.snr:SignalToNoise"),
     ("collect_tau_stats", "danalab.train.callbacks.tau:TauStatistics"),
+    ("sample_prompts", "danalab.train.callbacks.samples:TextSamples"),
     ("profile", "danalab.train.callbacks.profiler:ProfilerTrace"),
     ("tensorboard", "danalab.train.callbacks.tensorboard:TensorBoardMirror"),
     ("wandb", "danalab.train.callbacks.wandb:WandbMirror"),

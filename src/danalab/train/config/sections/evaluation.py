@@ -40,6 +40,8 @@ class TrackingSettings(Section):
     """Default $WANDB_RUN_GROUP."""
     wandb_mode: Literal["online", "offline", "disabled"] | None = setting(None, kind="execution")
     """Default $WANDB_MODE, else online; offline: for nodes without a network, sent later by `wandb sync`."""
+    sample_prompts: tuple[str, ...] = setting((), kind="execution")
+    """Continue these prompts at each evaluation, in the log and samples.jsonl: "Once upon" "The capital of"."""
     log_dynamics: bool = setting(False, kind="execution")
     """Log norms of weights, gradients and updates of each parameter, and angular updates: dynamics.jsonl; for the Dana
     family also signal-to-noise ratios and how often their bound acts: signal.jsonl."""

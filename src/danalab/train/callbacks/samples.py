@@ -1,0 +1,93 @@
+"""Text samples during training."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from danalab.data.tokenizers import Tokenizer, load_tokenizer
+from danalab.errors import UserError
+from danalab.inference import TextGenerator
+from danalab.models.decoder import Decoder
+from danalab.train.callbacks.base import Callback, CallbackContext
+from danalab.train.run.metrics import MetricsFile
+
+log = logging.getLogger(__name__)
+
+MAX_TOKENS, TEMPERATURE, SEED = 64, 0.8, 0
+
+
+class TextSamples(Callback):
+    """Continues the same prompts at each evaluation; writes `samples.jsonl` and the log."""
+
+    name = "samples"
+
+    def __init__(self, file: Path, model: Decoder, tokenizer: Tokenizer, prompts: Sequence[str], *, compiled: bool):
+        """Args:
+            file: destination of the rows, {"step": ..., "prompt": ..., "text": ...}.
+            compiled: whether the model's blocks are compiled; samples are computed eagerly.
+
+        Raises:
+            UserError: a prompt fills the context.
+        """
+        self._path, self._model, self._prompts = file, model, prompts
+        self._generator, self._compiled = TextGenerator(model, tokenizer), compiled
+        self._file: MetricsFile | None = None
+        for prompt in prompts:
+            if len(tokenizer.encode(prompt)) >= model.config.seq_len:
+                raise UserError(
+                    f"--sample-prompts: '{prompt[:40]}...' fills the context of {model.config.seq_len} tokens"
+                )
+
+    @classmethod
+    def build(cls, context: CallbackContext) -> TextSamples | None:
+        """On the first rank, which must hold the whole model."""
+        spec, world = context.spec, context.strategy.world
+        if world.layout.backend == "fsdp" or world.layout.expert_parallel:
+            raise UserError("--sample-prompts: no rank has the whole model; sample the checkpoints by danalab generate")
+        if not world.is_console_rank:
+            return None
+        assert isinstance(context.model, Decoder)
+        try:
+            tokenizer = load_tokenizer(context.folder / "tokenizer")
+        except UserError as error:
+            raise UserError(f"--sample-prompts: the run has no tokenizer: {error}") from error
+        file, prompts = context.folder / "samples.jsonl", spec.config.sample_prompts
+        return cls(file, context.model, tokenizer, prompts, compiled=spec.compile)
+
+    def on_start(self, step: int) -> None:
+        """Open the file without the rows past the resumed step."""
+        self._file = MetricsFile(self._path, step)
+
+    def on_evaluated(self, step: int) -> None:
+        """Sample. The random generators of training are not used."""
+        assert self._file is not None
+        model, training, document_token = self._model, self._model.training, self._model.document_token
+        model.eval()
+        model.document_token = None  # a cache holds one document
+        try:
+            with torch.compiler.set_stance("force_eager") if self._compiled else contextlib.nullcontext():
+                for prompt in self._prompts:
+                    room = model.config.seq_len - len(self._generator.tokenizer.encode(prompt))
+                    settings = {"max_tokens": max(1, min(MAX_TOKENS, room - 1)), "temperature": TEMPERATURE}
+                    text = self._generator.complete(prompt, seed=SEED, **settings).text
+                    self._file.write({"step": step, "prompt": prompt, "text": text})
+                    log.info("step %d: %s|%s", step, prompt, " ".join(text.split()))
+        finally:
+            model.train(training)
+            model.document_token = document_token
+
+    def sync(self) -> None:
+        """Make the rows so far durable."""
+        if self._file is not None:
+            self._file.sync()
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
