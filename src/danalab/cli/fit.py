@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from danalab.cli._shared.options import Positional
-
-if TYPE_CHECKING:
-    from danalab.ladder.analysis import Analysis
-    from danalab.train.config.rules import Rules
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +41,7 @@ def run(flags: Flags) -> None:
 
     from danalab.errors import UserError
     from danalab.ladder.analysis import analyse
+    from danalab.ladder.rules import fitted_rules
     from danalab.ladder.runs.rows import read_ladder
     from danalab.report.tables.console import print_table
     from danalab.report.tables.ladder import law_table, lr_law_table, saved_table, tuned_table
@@ -69,7 +66,7 @@ def run(flags: Flags) -> None:
         seed=flags.seed,
     )
     if flags.rules is not None:
-        _rules_of(found).write(flags.rules)
+        fitted_rules(found).write(flags.rules)
     if flags.json:
         print(json.dumps(found.as_dict(), allow_nan=False))
         return
@@ -98,21 +95,3 @@ def run(flags: Flags) -> None:
     if found.excluded:
         runs = "run" if len(found.excluded) == 1 else "runs"
         print(f"{len(found.excluded)} {runs} left out, unfinished or not finite: {', '.join(found.excluded)}")
-
-
-def _rules_of(found: Analysis) -> Rules:
-    """The fitted learning-rate laws, and the weight-decay strengths that they were fitted with."""
-    from danalab.errors import UserError
-    from danalab.train.config.rules import DecayRule, RateRule, Rules
-
-    rates, decays = [], []
-    for opt, law in found.lr_laws.items():
-        row = found.at(opt)[-1].runs[0]
-        batch = row["settings"].get("global_batch")
-        if batch is not None:
-            place = {"arch": row["arch"], "opt": opt}
-            rates.append(RateRule(**place, global_batch=batch, a=float(law.a), b=float(law.b), d=float(law.d)))
-            decays.append(DecayRule(**place, omega=float(row["settings"].get("omega", 4.0))))
-    if not rates:
-        raise UserError(f"--rules: the ladder has no learning-rate law ({'; '.join(found.notes) or 'no notes'})")
-    return Rules(learning_rate=tuple(rates), weight_decay=tuple(decays))
