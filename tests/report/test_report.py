@@ -34,7 +34,14 @@ def write_run(
         for i, (t, loss) in enumerate(zip(TOKENS, losses, strict=True))
     ]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    summary = {"status": "finished", "val/loss": losses[-1], "val/bpb": 1.5, "time": 3.0, "tokens_per_second": 9.0}
+    summary = {
+        "status": "finished",
+        "step": len(losses),
+        "val/loss": losses[-1],
+        "val/bpb": 1.5,
+        "time": 3.0,
+        "tokens_per_second": 9.0,
+    }
     (folder / "summary.json").write_text(json.dumps(summary))
     return folder
 

@@ -57,7 +57,7 @@ def test_a_ladder_is_planned_with_trials_and_seeds(fixed, tmp_path, capsys):
     said = capsys.readouterr().out
     assert "adana d_model=16 n_layers=1 n_heads=2     5" in said
     assert "cost [$]" in said
-    assert "up to 4 trials more" in said
+    assert "up to 4 more trials" in said
     assert not (tmp_path / "out").exists()
 
 

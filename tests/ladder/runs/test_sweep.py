@@ -80,6 +80,17 @@ def test_a_run_that_crashes_is_listed_and_does_not_stop_the_rest(fixed, tmp_path
     assert [row["name"] for row in found.rows] == ["s1"]
 
 
+def test_a_damaged_run_is_resumed_or_listed_and_does_not_stop_the_rest(fixed, tmp_path):
+    cells = expand({"seed": [0, 1, 2]}, fixed)
+    first = run_sweep(tmp_path, cells, executor="inline")
+    (tmp_path / "runs" / "s0" / "summary.json").write_text("{}")
+    (tmp_path / "runs" / "s1" / "config.json").write_text("[")
+    again = run_sweep(tmp_path, cells, executor="inline")
+    assert [row["name"] for row in again.rows] == ["s0", "s2"]
+    assert without_times(again.rows) == without_times([first.rows[0], first.rows[2]])
+    assert [failure.job.folder.name for failure in again.failures] == ["s1"]
+
+
 def test_an_optimizers_own_setting_may_be_in_the_grid(fixed, tmp_path):
     found = run_sweep(tmp_path, expand({"opt": ["muon"], "momentum": [0.8, 0.9]}, fixed), executor="inline")
     assert not found.failures
@@ -129,7 +140,7 @@ def begun(folder, status, **config):
     folder.mkdir(parents=True, exist_ok=True)
     record = {"config": {"opt": "adana", "optimizer_settings": {"momentum": 0.9}, **config}}
     (folder / "config.json").write_text(json.dumps(record))
-    (folder / "summary.json").write_text(json.dumps({"status": status}))
+    (folder / "summary.json").write_text(json.dumps({"status": status, "step": 10}))
     return folder
 
 

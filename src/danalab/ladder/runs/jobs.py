@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from danalab.errors import UserError
 from danalab.scaling.architectures import ARCHITECTURES
 from danalab.scaling.learning_rate import OPTIMIZERS
 from danalab.train.config.fields import flag, names_of
@@ -44,10 +46,7 @@ class Job:
 
     def is_finished(self) -> bool:
         """Whether the folder holds this run, finished."""
-        folder = RunFolder(self.folder)
-        if not folder.config_file.exists() or (folder.read_summary() or {}).get("status") != "finished":
-            return False
-        return self.is_same()
+        return self._status() == "finished" and self.is_same()
 
     def is_same(self) -> bool:
         """Whether the run in the folder has these settings."""
@@ -71,25 +70,31 @@ class Job:
 
     def _made(self) -> dict[str, Any]:
         """The settings of the run in the folder."""
-        made = RunFolder(self.folder).read_config()["config"]
+        made = self._record().get("config") or {}
         return {**made, **(made.get("optimizer_settings") or {})}
+
+    def _record(self) -> dict[str, Any]:
+        """config.json; empty where there is none, or it is damaged: then the run itself fails and has the reason."""
+        with contextlib.suppress(UserError):
+            return RunFolder(self.folder).read_config()
+        return {}
 
     def has_diverged(self) -> bool:
         """Whether the folder holds this run, ended by a loss that is not finite: a repetition would end alike."""
+        return self._status() == "nonfinite" and self.is_same()
+
+    def _status(self) -> str | None:
+        """How the run in the folder ended; None where it has not, or its summary is damaged (resuming rewrites it)."""
         folder = RunFolder(self.folder)
-        return (
-            folder.config_file.exists()
-            and (folder.read_summary() or {}).get("status") == "nonfinite"
-            and self.is_same()
-        )
+        with contextlib.suppress(UserError):
+            return (folder.read_summary() or {}).get("status") if folder.config_file.exists() else None
+        return None
 
     def steps(self) -> int | None:
         """Length of the run [steps]; None where it follows from the size and the run has not begun."""
         if self.settings.get("iterations"):
             return int(self.settings["iterations"])
-        folder = RunFolder(self.folder)
-        plan = folder.read_config().get("plan", {}) if folder.config_file.is_file() else {}
-        return plan.get("steps")
+        return (self._record().get("plan") or {}).get("steps")
 
     def progress(self) -> tuple[int, float | None]:
         """(steps done, last validation loss near the end of the metrics), for display."""

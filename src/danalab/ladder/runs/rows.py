@@ -108,7 +108,11 @@ def write_rows(folder: Path, runs: Iterable[Path], known: dict[str, Any] | None 
         if run.name not in known:
             if not RunFolder(run).config_file.is_file():
                 continue
-            row = row_of(run, folder)
+            try:
+                row = row_of(run, folder)
+            except UserError as error:  # a damaged run has no row, and the others have theirs
+                log.warning("no row of %s: %s", run.name, error)
+                continue
             if row["status"] != "finished":
                 rows.append(row)
                 continue
