@@ -82,7 +82,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _fail(message: str, code: int = 2) -> int:
-    print("danalab: error: " + " ".join(message.split()), file=sys.stderr)
+    line = " ".join(message.split()).encode(errors="backslashreplace").decode()  # a path may be no text
+    print(f"danalab: error: {line}", file=sys.stderr)
     return code
 
 

@@ -5,11 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from danalab.cli._shared.options import Positional
+from danalab.cli._shared.run_argument import required_run
+
 
 @dataclass(frozen=True, kw_only=True)
 class Flags:
-    run: Path
-    """Run folder; an unfinished run will do."""
+    folder: Positional[Path | None] = None
+    """Run folder, finished or not."""
+    run: Path | None = None
+    """Run folder, in place of the first argument."""
     step: int | None = None
     """Checkpoint [steps]; default the newest that verifies."""
     split: str = "val"
@@ -41,14 +46,15 @@ def run(flags: Flags) -> None:
     from danalab.train.evaluation.evaluate_run import evaluate_run
 
     log_to_stderr()
+    run = required_run(flags.folder, flags.run, "eval")
     if flags.lm_eval is not None:
-        _on_tasks(flags)
+        _on_tasks(flags, run)
         return
     for name in ("num_fewshot", "limit"):
         if (value := getattr(flags, name)) is not None:
             raise UserError(f"--{name.replace('_', '-')} {value}: only with --lm-eval")
     result = evaluate_run(
-        flags.run,
+        run,
         step=flags.step,
         split=flags.split,
         data=flags.data,
@@ -56,12 +62,12 @@ def run(flags: Flags) -> None:
         device=flags.device,
     )
     if flags.json:
-        print(json.dumps({"run": str(flags.run), **dataclasses.asdict(result)}))
+        print(json.dumps({"run": str(run), **dataclasses.asdict(result)}))
         return
     bpb = "" if result.bpb is None else f", {result.bpb:.4f} bits per byte"
     bpb += f", accuracy {result.accuracy:.2%}"
     print(
-        f"{flags.run}, step {result.step}, {result.split}: {result.loss:.4f} nats a token "
+        f"{run}, step {result.step}, {result.split}: {result.loss:.4f} nats a token "
         f"(perplexity {result.perplexity:.2f}){bpb}, over {result.tokens:,} tokens"
     )
     if len(result.by_position) > 1:
@@ -70,7 +76,7 @@ def run(flags: Flags) -> None:
             print(f"  {part.start:>7,} to {part.end - 1:>7,}  {part.loss:.4f}")
 
 
-def _on_tasks(flags: Flags) -> None:
+def _on_tasks(flags: Flags, run: Path) -> None:
     import dataclasses
     import json
 
@@ -81,7 +87,7 @@ def _on_tasks(flags: Flags) -> None:
     if flags.data is not None:
         raise UserError(f"--data {flags.data}: the tasks of --lm-eval have their own; leave one of the two out")
     result = evaluate_tasks(
-        flags.run,
+        run,
         [task.strip() for task in flags.lm_eval.split(",") if task.strip()],
         step=flags.step,
         num_fewshot=flags.num_fewshot,
@@ -90,9 +96,9 @@ def _on_tasks(flags: Flags) -> None:
         device=flags.device,
     )
     if flags.json:
-        print(json.dumps({"run": str(flags.run), **dataclasses.asdict(result)}))
+        print(json.dumps({"run": str(run), **dataclasses.asdict(result)}))
         return
-    print(f"{flags.run}, step {result.step}, lm-eval {result.version}")
+    print(f"{run}, step {result.step}, lm-eval {result.version}")
     for task, values in result.tasks.items():
         for metric, value in values.items():
             name, _, filtered = metric.partition(",")

@@ -8,6 +8,7 @@ from pathlib import Path
 from danalab.cli._shared.options import Positional
 from danalab.cli._shared.run_argument import chosen_run
 from danalab.errors import UserError
+from danalab.train.config.fields import setting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +25,7 @@ class Flags:
     """Checkpoint [steps]; default the newest that verifies."""
     tokenizer: str | None = None
     """Name (gpt2, bytes) or path of the tokenizer that made the run's data; default the folder's own."""
-    max_tokens: int | None = None
+    max_tokens: int | None = setting(None, aliases=("max-new-tokens",))
     """Tokens to add at most; default 128, or as many as fit in the model's context."""
     temperature: float = 0.8
     """Divides the logits; 0 takes the most likely token."""
