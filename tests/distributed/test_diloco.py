@@ -399,7 +399,7 @@ def test_a_decision_that_names_anything_but_workers_is_refused(tmp_path, content
     (tmp_path / "round-00000005").mkdir()
     (tmp_path / "round-00000005" / "present.json").write_text(content)
     with pytest.raises(UserError, match=r"present.json: not a list of workers"):
-        Exchange(tmp_path, 0, 2, 1.0).meet(5, bool)
+        Exchange(tmp_path, 0, 2, 1.0).wait_for_others(5, bool)
 
 
 def test_the_old_name_of_enoki_is_taken_with_a_notice(words, tmp_path):

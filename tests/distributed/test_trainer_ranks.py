@@ -250,7 +250,7 @@ def test_the_others_name_a_rank_that_is_gone(words, tmp_path, monkeypatch, end):
         run_ranks(survive, 2, settings(words, tmp_path / "run"))
     reason = "rank 1 died or stopped answering" if end == "killed" else "rank 1 failed: OSError: its disk is gone"
     told = (tmp_path / "0.txt").read_text()
-    assert told == f"False {reason}; started again, the run goes on from its last checkpoint"
+    assert told == f"False {reason}; start the job again to resume from the last checkpoint"
     assert not (tmp_path / "1.txt").exists()
 
 

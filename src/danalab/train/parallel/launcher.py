@@ -188,7 +188,7 @@ def _verdict(found: list[int | None], received: list[int], folder: Path) -> int:
             _raise(rank, code, folder)
     if LOST_CODE in codes.values():
         ranks = ", ".join(str(rank) for rank, code in codes.items() if code == LOST_CODE)
-        raise LostRankError(f"ranks {ranks} lost the others; started again, the run goes on from its last checkpoint")
+        raise LostRankError(f"ranks {ranks} lost the others; start the job again to resume from the last checkpoint")
     return max(codes.values())
 
 
@@ -206,4 +206,4 @@ def _raise(rank: int, code: int, folder: Path) -> None:
         reason = f"failed with exit code {code}" + (f": {said[-1]}" if said else "")
         if len(said) > 1:
             print("\n".join(f"[rank {rank}] {line}" for line in said[-30:]), file=sys.stderr)
-    raise LostRankError(f"rank {rank} {reason}; started again, the run goes on from its last checkpoint")
+    raise LostRankError(f"rank {rank} {reason}; start the job again to resume from the last checkpoint")

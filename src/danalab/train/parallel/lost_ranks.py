@@ -76,7 +76,7 @@ def _lost(world: World, error: Exception) -> LostRankError:
     if not words:
         first = (str(error).strip() or type(error).__name__).splitlines()[0]
         words.append(f"ranks lost each other: {first[:200]}")
-    text = "; ".join(words) + "; started again, the run goes on from its last checkpoint"
+    text = "; ".join(words) + "; start the job again to resume from the last checkpoint"
     return LostRankError(text, quiet=world.rank != min(here | {world.rank}), in_rank=True)
 
 

@@ -14,7 +14,9 @@ from danalab.optim.distributed.dtensor.adapter import DTensorAdapter
 from danalab.optim.registry.spec import OptimizerSpec
 
 
-def adapted(spec: OptimizerSpec, params: Iterable[Any], lr: Any, settings: dict[str, Any]) -> torch.optim.Optimizer:
+def build_adapted(
+    spec: OptimizerSpec, params: Iterable[Any], lr: Any, settings: dict[str, Any]
+) -> torch.optim.Optimizer:
     """The optimizer of an entry, in a `DTensorAdapter` unless its class takes DTensors.
 
     A group's `lr_factor` multiplies its learning rate.
@@ -29,7 +31,7 @@ def adapted(spec: OptimizerSpec, params: Iterable[Any], lr: Any, settings: dict[
             f"{spec.name}: has one learning rate for all parameters, so a group cannot have an lr_factor; "
             "leave it out, or take another optimizer"
         )
-    optimizer = _built(spec, groups, lr, settings)
+    optimizer = _build(spec, groups, lr, settings)
     if any(factor != 1 for factor in factors):
         for group, factor in zip(optimizer.param_groups, factors, strict=True):
             for rate in ("lr", "peak_lr"):  # weight decay compares the two
@@ -49,7 +51,7 @@ def parameter_groups(spec: OptimizerSpec, owner: str, params: Iterable[Any]) -> 
     return groups if split is None else [part for group in groups for part in split(owner, group)]
 
 
-def _built(
+def _build(
     spec: OptimizerSpec, groups: list[dict[str, Any]], lr: Any, settings: dict[str, Any]
 ) -> torch.optim.Optimizer:
     check_parameters(spec.name, groups)

@@ -13,7 +13,7 @@ from danalab.optim.core.groups import called, require_some
 from danalab.optim.core.state import parameter_name
 from danalab.optim.distributed import require_supported
 from danalab.optim.distributed.dtensor.adapter import DTensorAdapter
-from danalab.optim.distributed.dtensor.build import adapted, parameter_groups
+from danalab.optim.distributed.dtensor.build import build_adapted, parameter_groups
 from danalab.optim.distributed.shards import TensorShard
 from danalab.optim.distributed.zero.layout import Bucket, Content, Piece
 from danalab.optim.matrix.newton_schulz import flops, matrix_shape
@@ -128,7 +128,7 @@ def optimizer_of(
         pairs = [(name, tensor) for name, p in group["params"] for tensor in pieces.get(place[id(p)], [])]
         own.append({**group, "params": [tensor for _, tensor in pairs]})
         names += [name for name, _ in pairs]
-    inner = adapted(spec, own, lr, settings)
+    inner = build_adapted(spec, own, lr, settings)
     if isinstance(inner, DTensorAdapter):
         inner.name_parameters(names)
     return inner

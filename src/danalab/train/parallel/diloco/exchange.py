@@ -81,7 +81,7 @@ class Exchange:
         metadata = {name: repr(value) for name, value in facts.items()}
         self._write(self._file(end, self.worker), weights, metadata)
 
-    def meet(self, end: int, should_stop: Callable[[], bool]) -> list[int] | None:
+    def wait_for_others(self, end: int, should_stop: Callable[[], bool]) -> list[int] | None:
         """Wait for the others and agree on the workers that count; None if `should_stop` became true meanwhile."""
         deadline, pause = time.monotonic() + self.patience, FIRST_POLL_SECONDS
         regulars = self._counted_before(end)

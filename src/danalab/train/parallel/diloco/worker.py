@@ -111,7 +111,7 @@ class Worker(ParallelStrategy):
             if not all(bool(torch.isfinite(value).all()) for value in weights.values()):
                 raise NonFiniteError(f"worker {self._exchange.worker}: its weights are not finite after step {end}")
             self._exchange.deposit(end, weights, {"loss": float(self._losses) / max(self._steps, 1)})
-        present = self._exchange.meet(end, self._should_stop)
+        present = self._exchange.wait_for_others(end, self._should_stop)
         self._pending = present is None
         if present is None:
             return end
