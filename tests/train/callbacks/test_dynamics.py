@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from danalab.train.callbacks.dynamics import Dynamics, angles, update_statistics
+from danalab.train.callbacks.dynamics import Dynamics, angles, histogram, update_statistics
 from danalab.train.parallel import World
 from danalab.train.parallel.strategy import ParallelStrategy
 
@@ -23,6 +23,8 @@ def test_a_matrix_is_measured_by_its_norm_and_a_vector_by_its_rms():
     found = update_statistics(old, old + update)
     assert found["norm"] == pytest.approx(float((old + update).norm()))
     assert found["update_norm"] == pytest.approx(float(update.norm()))
+    assert sum(found["histogram"]) == 24
+    assert histogram(torch.tensor([[1.0, 1.0], [-1.0, 0.0]]))[12:] == [3, 0, 0, 0]
     assert found["relative_update"] == pytest.approx(float(update.norm() / old.norm()))
     vector = update_statistics(old[0], old[0] + update[0])
     assert vector == {
@@ -40,6 +42,9 @@ def test_each_logged_step_gives_a_row_with_every_parameter_of_its_own(tmp_path):
     watch.on_start(0)
     for step in (1, 2):
         model(torch.ones(1, 3)).sum().backward()
+        alignment = float(
+            torch.nn.functional.cosine_similarity(model.weight.detach().flatten(), model.weight.grad.flatten(), 0)
+        )
         watch.before_update(step, logged=step == 2)
         optimizer.step()
         watch.after_update(step, logged=step == 2)
@@ -49,6 +54,7 @@ def test_each_logged_step_gives_a_row_with_every_parameter_of_its_own(tmp_path):
     assert row["step"] == 2
     assert row["weight/grad_norm"] == pytest.approx(math.sqrt(6))
     assert row["weight/update_norm"] == pytest.approx(0.5 * math.sqrt(6), rel=1e-5)
+    assert row["weight/grad_alignment"] == pytest.approx(alignment, rel=1e-4)
     assert row["bias/grad_rms"] == pytest.approx(1)
     assert row["bias/update_rms"] == pytest.approx(0.5, rel=1e-5)
 

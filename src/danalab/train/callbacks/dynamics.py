@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,7 +26,8 @@ class Dynamics(Callback):
     """Writes `dynamics.jsonl`, a row each logged step: `{"step": ..., "PARAMETER/norm": ..., ...}`.
 
     Two and more dimensions: norm, grad_norm, update_norm, relative_update = |D|/|W|, angular_update,
-    neuron_angular_update (mean over rows). Fewer: rms, grad_rms, update_rms.
+    neuron_angular_update (mean over rows), grad_alignment = cos(gradient, W) (not with zero, whose gradients are in
+    parts), histogram (of |W| / rms). Fewer: rms, grad_rms, update_rms.
     Costs a copy of the weights during the logged steps.
     """
 
@@ -48,7 +50,7 @@ class Dynamics(Callback):
         self._path, self._strategy, self._writes = file, strategy, writes
         self._file: MetricsFile | None = None
         self._before: list[Tensor] = []
-        self._row: dict[str, float] = {}
+        self._row: dict[str, Any] = {}
 
     @classmethod
     def build(cls, context: CallbackContext) -> Dynamics:
@@ -71,6 +73,8 @@ class Dynamics(Callback):
         for name, p in self._parameters:
             if p.ndim >= 2:
                 self._row[f"{name}/grad_norm"] = norms[id(p)]
+                if p.grad is not None:
+                    self._row[f"{name}/grad_alignment"] = _cosine(whole_of(p.grad), whole_of(p.detach()))
             else:
                 self._row[f"{name}/grad_rms"] = norms[id(p)] / math.sqrt(p.numel())
 
@@ -101,7 +105,7 @@ class Dynamics(Callback):
             self._file = None
 
 
-def update_statistics(old: Tensor, new: Tensor) -> dict[str, float]:
+def update_statistics(old: Tensor, new: Tensor) -> dict[str, Any]:
     """Statistics of the update of one parameter; see the module's docstring. `old`, `new`: equal shapes, float64."""
     update = new - old
     if old.ndim < 2:
@@ -114,7 +118,19 @@ def update_statistics(old: Tensor, new: Tensor) -> dict[str, float]:
         "relative_update": (moved + EPS) / (norm + EPS),
         "angular_update": float(angles(old.flatten()[None], new.flatten()[None])[0]),
         "neuron_angular_update": float(rows.mean()),
+        "histogram": histogram(new),
     }
+
+
+def histogram(weights: Tensor) -> list[int]:
+    """Number of weights by log2(|w| / rms): 16 bins of width 1 from -12 to 4; the outer bins include the rest."""
+    scale = (weights.abs() / (_rms(weights) + EPS)).log2().clamp(-12, 4 - 1e-6)
+    return torch.histc(scale.float(), bins=16, min=-12, max=4).int().tolist()
+
+
+def _cosine(a: Tensor, b: Tensor) -> float:
+    a, b = a.double().flatten(), b.double().flatten()
+    return float(a @ b / (torch.linalg.vector_norm(a) * torch.linalg.vector_norm(b) + EPS))
 
 
 def angles(a: Tensor, b: Tensor) -> Tensor:
