@@ -157,7 +157,7 @@ def plan(
         iterations = horizon(shape, tokens_per_step, tokens_per_param, horizon_basis)
     if iterations < 1:
         raise UserError(f"--iterations {iterations}: at least 1 step is needed")
-    warmup = iterations // 50 if warmup_steps is None else warmup_steps
+    warmup = iterations // 50 or iterations // 10 if warmup_steps is None else warmup_steps
     if not 0 <= warmup < iterations:
         raise UserError(f"--warmup-steps {warmup} must lie in 0..{iterations - 1}: the run has {iterations} steps")
 

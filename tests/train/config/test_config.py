@@ -185,3 +185,8 @@ def test_diloco_is_an_old_name_of_enoki_and_said_to_be():
     assert (old.config.arch, old.plan) == ("enoki", new.plan)
     assert any("old name of enoki" in note for note in old.notes)
     assert not any("old name" in note for note in new.notes)
+
+
+@pytest.mark.parametrize(("steps", "warmup"), [(5, 0), (10, 1), (20, 2), (49, 4), (50, 1), (6165, 123)])
+def test_short_runs_have_a_warm_up_too(steps, warmup):
+    assert resolve(TrainConfig(heads=4, iterations=steps), Words()).plan.warmup == warmup

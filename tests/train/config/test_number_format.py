@@ -36,3 +36,10 @@ def test_runs_of_version_0_1_tell_their_number_format_by_their_device():
     assert recorded_dtype({"config": {"dtype": None}, "device": "cpu"}) == "float32"
     assert recorded_dtype({"config": {"dtype": None}, "device": "NVIDIA H200"}) == "bfloat16"
     assert recorded_dtype({"config": {"dtype": "float16"}, "device": "cpu"}) == "float16"
+
+
+def test_a_run_keeps_its_automatic_warm_up(tiny):
+    config = tiny(iterations=20)
+    folder = RunFolder(train(tiny(iterations=20, warmup_steps=1)))
+    dataset = open_dataset(config.data)
+    assert choose_resume_point(resolve(config, dataset), dataset, folder)[0].plan.warmup == 1

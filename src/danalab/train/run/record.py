@@ -56,6 +56,10 @@ def require_same_run(spec: RunSpec, dataset: Dataset, folder: RunFolder) -> RunS
     if "dtype" in spec.automatic and spec.dtype != dtype:
         log.info("--dtype %s, as the run began; the default here is %s", dtype, spec.dtype)
         spec = replace(spec, dtype=dtype)
+    warmup = saved["config"].get("warmup_steps")
+    same_length = saved["config"].get("iterations") == spec.plan.steps
+    if same_length and "warmup_steps" in spec.automatic and warmup is not None:  # 0.1 had another default
+        spec = replace(spec, config=replace(spec.config, warmup_steps=warmup), plan=replace(spec.plan, warmup=warmup))
     ours = spec.as_dict()["config"]
     theirs = saved["config"] | {"dtype": dtype}
     differing = [
