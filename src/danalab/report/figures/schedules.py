@@ -16,7 +16,7 @@ import torch
 
 from danalab.colors import optimizer_color
 from danalab.errors import UserError
-from danalab.optim.core.checks import check_settings, resolve_decay
+from danalab.optim.core.checks import DECAY_BOUND, check_settings, resolve_decay
 from danalab.optim.elementwise.scalars import decay_rate, log_time_scalars, schedule_factor
 from danalab.optim.schedules import get_schedule
 
@@ -62,6 +62,8 @@ class Table:
     several values, there are `beta[delta=8]`, `alpha[kappa=0.85]`, ..."""
     weight_decay: float
     wd_ts: float | None
+    largest_decay: float | None
+    """Bound of lambda where it is given by omega."""
 
     def as_csv(self) -> str:
         """One row a step."""
@@ -94,7 +96,11 @@ def schedule_table(run: RunSchedules) -> Table:
     )
     t = torch.arange(1, run.steps + 1, dtype=torch.float64)
     lr = run.lr * torch.tensor([factor(i) for i in range(run.steps)], dtype=torch.float64)
-    fixed = {"eps": 1e-8, "gamma3": 1.0, "alpha_offset": 1.0, "weight_decay": weight_decay, "wd_ts": wd_ts}
+    bound = None if run.omega is None else DECAY_BOUND
+    fixed = {
+        "eps": 1e-8, "gamma3": 1.0, "alpha_offset": 1.0, "weight_decay": weight_decay, "wd_ts": wd_ts,
+        "decay_bound": bound,
+    }  # fmt: skip
 
     def group(delta: float, kappa: float) -> dict[str, Any]:
         settings = {**fixed, "delta": delta, "kappa": kappa, "peak_lr": run.lr}
@@ -109,7 +115,8 @@ def schedule_table(run: RunSchedules) -> Table:
         columns[column("alpha", "kappa", kappa, run.kappa)] = log_time_scalars(group(run.delta[0], kappa), t)["alpha"]
     columns["lambda"] = torch.as_tensor(decay_rate(first, t), dtype=torch.float64).expand(run.steps)
     columns["decay"] = 1 - log_time_scalars(first, t)["decay_factor"]
-    return Table({name: values.tolist() for name, values in columns.items()}, weight_decay, wd_ts)
+    largest = None if bound is None else bound * run.lr
+    return Table({name: values.tolist() for name, values in columns.items()}, weight_decay, wd_ts, largest)
 
 
 def column(what: str, setting: str, value: float, values: Sequence[float]) -> str:
@@ -164,7 +171,8 @@ def _thinned(columns: Mapping[str, list[float]]) -> dict[str, list[float]]:
 def _decay_title(table: Table) -> str:
     if table.wd_ts is None:
         return rf"independent weight decay, constant $\lambda$ = {table.weight_decay:.3g}"
-    return rf"weight decay, $\lambda(t)$ = {table.weight_decay:.3g} / (1 + t / {table.wd_ts:g})"
+    bound = "" if table.largest_decay is None else f", at most {table.largest_decay:.3g}"
+    return rf"weight decay, $\lambda(t)$ = {table.weight_decay:.3g} / (1 + t / {table.wd_ts:g}){bound}"
 
 
 def _shades(count: int) -> list[Any]:

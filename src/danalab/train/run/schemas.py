@@ -27,7 +27,7 @@ def _schema(name: str, **fields: Any) -> Any:
 Row = _schema("Row", step=Required[_Count], **_METRICS)
 """A line of metrics.jsonl, or of another file with rows by step."""
 
-Summary = _schema("Summary", status=Required[str], step=Required[_Count], iterations=_Count, **_METRICS)
+Summary = _schema("Summary", status=Required[str], step=_Count, iterations=_Count, **_METRICS)
 """summary.json."""
 
 Meta = _schema(
