@@ -161,7 +161,7 @@ def test_both_forms_of_a_decaying_weight_decay_at_once_are_refused():
     for name in ("adana", "adamw-decaying-wd"):
         with pytest.raises(UserError, match="omega and weight_decay"):
             build_optimizer(name, Net(), omega=4.0, horizon=100, weight_decay=0.1)
-    with pytest.raises(UserError, match="no setting 'omega'"):
+    with pytest.raises(UserError, match="omega and horizon belong together"):
         build_optimizer("lion", Net(), omega=4.0)
 
 
