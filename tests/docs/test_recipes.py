@@ -22,7 +22,7 @@ TINY = (
 def recipes() -> dict[str, list[tuple[str, str | None, str]]]:
     """Title -> (file, line after which the text goes; None: a new file, text)."""
     page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").split("## Recipes")[1]
-    pattern = re.compile(r'```python title="(.*?)"(?: after="(.*?)")?\n(.*?)```', re.DOTALL)
+    pattern = re.compile(r'```(?:python|text) title="(.*?)"(?: after="(.*?)")?\n(.*?)```', re.DOTALL)
     parts = page.split("\n### ")[1:]
     return {part.splitlines()[0]: [(m[1], m[2], m[3]) for m in pattern.finditer(part)] for part in parts}
 
