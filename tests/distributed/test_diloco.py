@@ -239,16 +239,16 @@ def test_workers_that_were_cut_off_at_different_steps_come_to_the_same(words, tm
 
 def test_a_worker_that_is_stopped_while_it_waits_ends_the_round_when_it_goes_on(words, tmp_path, monkeypatch):
     run_ranks(train, 2, settings(words, tmp_path / "whole"))
-    meet = Exchange.meet
+    wait_for_others = Exchange.wait_for_others
 
     def interrupted(self: Exchange, end: int, should_stop: Callable[[], bool]) -> list[int] | None:
         os.kill(os.getpid(), signal.SIGUSR1)
-        return meet(self, end, should_stop)
+        return wait_for_others(self, end, should_stop)
 
     def cut_off(rank: int, size: int) -> str:
         with monkeypatch.context() as patch:
             if rank == 0:
-                patch.setattr(Exchange, "meet", interrupted)
+                patch.setattr(Exchange, "wait_for_others", interrupted)
             few = settings(words, tmp_path / "parts", iterations_to_run=3 if rank else None)
             return run_training(few).status
 

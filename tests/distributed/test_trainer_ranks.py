@@ -310,7 +310,10 @@ def test_statistics_of_tau_and_dynamics_are_those_of_one_process(words, tmp_path
         [json.loads(line) for line in (tmp_path / name / "dynamics.jsonl").read_text().splitlines()]
         for name in ("two", "one")
     )
+    if "zero" in parallel.values():  # needs whole gradients
+        theirs = [{key: value for key, value in row.items() if not key.endswith("/grad_alignment")} for row in theirs]
     assert [row.keys() for row in ours] == [row.keys() for row in theirs]
     assert any(key.endswith("/grad_norm") for key in ours[0])
     for row, alone in zip(ours, theirs, strict=True):
-        assert row == pytest.approx(alone, rel=1e-3, abs=1e-7)
+        plain = [key for key in alone if not key.endswith("/histogram")]
+        assert [row[key] for key in plain] == pytest.approx([alone[key] for key in plain], rel=1e-3, abs=1e-7)

@@ -14,7 +14,9 @@ from danalab.models import ModelConfig, build_model
 from danalab.train import train
 from danalab.train.job import run_training
 from danalab.train.run.open import open_run
+from danalab.train.step.batch import Batch
 from danalab.train.step.gradients import GradientStep
+from danalab.train.step.loss import CrossEntropy
 
 RESONANCE = {"arch": "resonance", "n_heads": 4, "num_frequencies": 8, "opt": "adamw"}
 
@@ -40,9 +42,9 @@ def test_accumulation_changes_no_gradient_in_float64(micro_batch):
         targets[0, 3:] = -1
         parameters = list(model.parameters())
         step = GradientStep(
-            model, parameters, micro_batch=size, grad_clip=0.0, z_loss=0.0, autocast=contextlib.nullcontext
+            model, parameters, micro_batch=size, grad_clip=0.0, loss=CrossEntropy(), autocast=contextlib.nullcontext
         )
-        step(tokens[:, :-1], targets)
+        step(Batch(tokens[:, :-1], targets))
         return torch.cat([p.grad.flatten() for p in parameters])
 
     assert (gradients(micro_batch) - gradients(6)).abs().max() <= 1e-10

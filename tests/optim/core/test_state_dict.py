@@ -45,7 +45,7 @@ def test_training_goes_on_bitwise_after_loading(cls, dtype):
     train(straight, first, range(3))
     resumed = copy.deepcopy(straight)
     saved = copy.deepcopy(first.state_dict())
-    second = cls(resumed.named_parameters(), lr=0.5)
+    second = cls(resumed.named_parameters(), lr=0.5, omega=1.0, horizon=50)
     second.load_state_dict(saved)
     train(straight, first, range(3, 6))
     train(resumed, second, range(3, 6))

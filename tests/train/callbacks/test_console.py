@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import io
+import logging
+import sys
 
 import pytest
 from rich.console import Console
 
-from danalab.train.callbacks.console import ConsoleProgress
+from danalab.train.callbacks.console import ConsoleProgress, StderrHandler
 
 
 @pytest.mark.parametrize(("sample_tokens", "words"), [(512, "  2 samples/s"), (None, "1,024 tok/s  MFU")])
@@ -16,3 +18,14 @@ def test_sequences_are_counted_where_the_data_come_in_sequences(capsys, sample_t
     row = {"step": 2, "train/loss": 3.0, "lr": 1e-3, "tokens_per_second": 1024.0, "mfu": 0.5, "seconds_per_step": 1.0}
     progress.on_row(row)
     assert words in capsys.readouterr().err
+
+
+def test_messages_go_to_the_standard_error_of_the_moment(capsys, monkeypatch):
+    record = logging.LogRecord("danalab", logging.INFO, "", 0, "said", None, None)
+    handler = StderrHandler()
+    with monkeypatch.context() as patch, io.StringIO() as closed_later:
+        patch.setattr(sys, "stderr", closed_later)
+        handler.emit(record)
+        assert closed_later.getvalue() == "said\n"
+    handler.emit(record)
+    assert capsys.readouterr().err == "said\n"

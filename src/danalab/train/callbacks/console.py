@@ -78,6 +78,14 @@ def _duration(seconds: float) -> str:
     return f"{hours}h{minutes:02d}m" if hours else f"{minutes}m{seconds:02d}s"
 
 
+class StderrHandler(logging.Handler):
+    """Writes to the standard error of the moment: a stream that was replaced may be closed."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one message."""
+        print(self.format(record), file=sys.stderr)
+
+
 def log_to_stderr() -> None:
     """Show this package's log messages; on a terminal by rich, so that they do not break the live line."""
     logger = logging.getLogger("danalab")
@@ -87,7 +95,7 @@ def log_to_stderr() -> None:
     if sys.stderr.isatty():
         handler = RichHandler(console=Console(stderr=True), show_time=False, show_path=False)
     else:
-        handler = logging.StreamHandler()
+        handler = StderrHandler()
         handler.setFormatter(logging.Formatter("%(message)s"))
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
