@@ -59,5 +59,5 @@ def test_intervals_cover_the_truth_in_19_of_20_tuned_ladders_and_equal_optimizer
         for name, truth in (("E", 1.7), ("A", 300.0), ("alpha", 0.13)):
             covered[name] += truth in laws["a"].intervals[name]
         wrong += 0.0 not in compute_gain(laws["a"], laws["b"], n_points=5).interval
-    assert min(covered.values()) >= 0.93 * n, "189 to 191 here; with the choice kept 178 to 190"
-    assert wrong <= 0.05 * n, "10 and 4 here; with the choice kept 22"
+    assert min(covered.values()) >= 0.93 * n, "189 to 191 here; 188 to 190 on other seeds"
+    assert wrong <= 0.05 * n, "10 and 4 here; 12 on other seeds at 0.002"
