@@ -8,7 +8,6 @@ out/table.md, compare.json                     the numbers
 from __future__ import annotations
 
 import multiprocessing
-import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from danalab.data.environment import available_cores
 from danalab.errors import UserError
 from danalab.files import write_atomically, write_json
 from danalab.optim import optimizer_spec
@@ -63,7 +63,7 @@ def compare_optimizers(config: CompareConfig, report: Callable[[str], None] = la
 
 
 def _run_all(work: Sequence[tuple], jobs: int | None, report: Callable[[str], None]) -> list[Result]:
-    jobs = min(jobs or _cores(), len(work))
+    jobs = min(jobs or available_cores(), len(work))
     if jobs == 1:
         return [_reported(_search(*each), report) for each in work]
     # Fresh processes: threads of torch do not survive a fork.
@@ -90,10 +90,6 @@ def _one_thread() -> None:
     import torch
 
     torch.set_num_threads(1)
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0))
 
 
 HEADINGS = ("problem", "optimizer", "at the end", "lowest and highest", "best lr", "ms a step")

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from danalab.data.environment import available_cores
 from danalab.errors import UserError
 from danalab.files import read_json, write_json
 from danalab.ladder.runs.jobs import DIVERGED, Failure, Job, is_taken
@@ -99,7 +100,7 @@ class _Machine:
 
     def __init__(self, jobs: Sequence[Job], parallel: int | None, waiting: int):
         self._jobs, self._worker = jobs, Worker()
-        self._cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        self._cores = available_cores()
         self._devices = self._worker.devices if not all(map(_on_cpu, jobs)) else []
         ranks = max(int(job.settings.get("nproc") or 1) for job in jobs)
         slots = parallel or (max(1, len(self._devices) // ranks) if self._devices else self._cores)
