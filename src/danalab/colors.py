@@ -1,7 +1,5 @@
 """One fixed colour and marker for each optimizer and sequence mixer, in every figure of the package."""
 
-from __future__ import annotations
-
 OPTIMIZER_COLORS = {
     "adamw": "#1f77b4",
     "adamw-decaying-wd": "#00CED1",

@@ -1,7 +1,5 @@
 """Errors for people: one clear line that says what was wrong, where, and what to do."""
 
-from __future__ import annotations
-
 import difflib
 import errno
 from collections.abc import Iterable

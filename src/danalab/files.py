@@ -1,7 +1,5 @@
 """Files: atomic writes, hashes, and reading of JSON and YAML that somebody else may have written."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

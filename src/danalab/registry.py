@@ -1,7 +1,5 @@
 """One registry for everything that is chosen by name: optimizers, models, schedules, data sources."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Generic, TypeVar
 

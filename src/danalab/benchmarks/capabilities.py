@@ -1,7 +1,5 @@
 """docs/optimizer-capabilities.md: the parallel modes of each optimizer, from measurements."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -4,8 +4,6 @@ Peers save the same tensors: torch.save of one file with an fsync, and torch.dis
 waits. Ours also hashes every byte, and verifies the hashes before loading; the peers do neither.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import tempfile

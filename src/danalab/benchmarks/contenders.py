@@ -9,8 +9,6 @@
 torch.Muon accepts only matrices, so it is measured on those of the model; our Muon variants also update the rest.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

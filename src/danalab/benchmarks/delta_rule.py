@@ -4,8 +4,6 @@ Forward and backward of the mixing only, without the surrounding maps; attention
 The two rules get the same inputs, and their outputs and gradients are compared before timing.
 """
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -11,8 +11,6 @@ allocated and added for each expert. The module loop loses only the copies aroun
 the process, as in the trainer.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any

@@ -11,8 +11,6 @@ store first reads its cache line, which is not counted for the copy and is neede
 reference is also compared with itself: the deviation of that ratio from 1 is the noise of the measurement.
 """
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Callable, Sequence
 from statistics import median

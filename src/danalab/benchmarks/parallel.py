@@ -6,8 +6,6 @@ times show the cost of communication, not a speed-up. Memory is the peak of rank
 on CPUs resident memory, torch itself included.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -5,8 +5,6 @@ projection for q, k and v, whole logits, torch's cross-entropy, torch's fused Ad
 memory-mapped array of token ids. Nothing of ours is imported.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from torch import Tensor, nn

@@ -6,8 +6,6 @@ same order; losses are compared at equal tokens and at equal time, that is, when
 learning rate of the slower one has not decayed yet. Each model uses the default initialisation of its architecture.
 """
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import json

@@ -4,8 +4,6 @@ Contenders alternate in every round, so that a slow moment of the machine affect
 over rounds of the ratio within a round.
 """
 
-from __future__ import annotations
-
 import os
 import platform
 import sys

@@ -5,8 +5,6 @@ loop runs its block. The complete trainer is measured: loader, guard, logging, s
 step outside forward, backward and the optimizer.
 """
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import tempfile

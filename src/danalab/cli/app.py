@@ -4,8 +4,6 @@ A verb module holds either `Flags` (a data class) and `run(flags)`, or `SUBVERBS
 `TAKES_REST`, `run(flags, words)` also gets what follows `--`.
 """
 
-from __future__ import annotations
-
 import importlib
 import io
 import os

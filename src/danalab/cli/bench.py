@@ -1,7 +1,5 @@
 """Speed as ratios to named peers, each measured in one run: optimizer steps, the trainer, parallel modes, experts."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Runs side by side: table, loss curves, tokens to equal loss."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Prepare corpora as token shards; describe, validate and split data sets."""
 
-from __future__ import annotations
-
 import json
 import sys
 from dataclasses import asdict, dataclass

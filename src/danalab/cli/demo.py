@@ -1,7 +1,5 @@
 """AdamW and ADana side by side on real text, in minutes on a laptop CPU."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from danalab.showcase.settings import DemoConfig

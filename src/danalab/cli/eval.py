@@ -1,7 +1,5 @@
 """Evaluate a run on its validation split."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Write a run's model in Hugging Face format."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

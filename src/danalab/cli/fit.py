@@ -1,7 +1,5 @@
 """The laws of a ladder, and the compute that its optimizers save."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal

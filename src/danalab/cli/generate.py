@@ -1,7 +1,5 @@
 """Sample text from a run, or from a model in Hugging Face format."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -1,8 +1,6 @@
 """Make a run folder of a model in Hugging Face format."""
 # ruff: noqa: N999 - the verb has this name
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -4,8 +4,6 @@ danalab import-wandb exports/ --out ladders/published          # histories, and 
 danalab import-wandb --api ENTITY/PROJECT --filter group=enoki --out ladders/published
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

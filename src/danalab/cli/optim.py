@@ -1,7 +1,5 @@
 """Optimizers: list them, compare them on small problems, draw their schedules."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

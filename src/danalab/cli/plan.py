@@ -1,7 +1,5 @@
 """What a run would be: dimensions, parameters, steps, LR, weight decay, FLOPs, memory, hours; trains nothing."""
 
-from __future__ import annotations
-
 import json
 import sys
 from dataclasses import dataclass, fields

@@ -1,7 +1,5 @@
 """One page about a ladder: compute saved, laws, curves, tuning, cost; figures and tables as files."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal

@@ -1,7 +1,5 @@
 """Many runs from a grid over flags; resumable at any time."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal

@@ -1,7 +1,5 @@
 """Power-law random features: curves, phases, hummingbird, sparse experts, tau statistics, predictions; with figures."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable

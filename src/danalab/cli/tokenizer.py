@@ -1,7 +1,5 @@
 """Train and evaluate byte-pair encodings."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterable, Iterator

@@ -1,7 +1,5 @@
 """Train a model; resumes automatically."""
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

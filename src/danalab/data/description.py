@@ -1,7 +1,5 @@
 """The facts of a data set, as plain values for printing."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

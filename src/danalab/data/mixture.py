@@ -1,7 +1,5 @@
 """Several data sets as one, in fixed shares: `--data a:0.7,b:0.3`, or a YAML file `{a: 0.7, b: 0.3}`."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """What a run must know of its data before reading any: enough to plan it, without preparing anything."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol

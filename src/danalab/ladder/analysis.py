@@ -1,7 +1,5 @@
 """From the rows of a ladder to its results: tuned runs, laws, compute saved at each size and between laws."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The results of a ladder: tuned runs, laws, compute saved, notes."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field

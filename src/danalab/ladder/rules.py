@@ -1,7 +1,5 @@
 """The laws of a ladder as a rules file, which `danalab plan` and `danalab train` take with --rules."""
 
-from __future__ import annotations
-
 from danalab.errors import UserError
 from danalab.ladder.fit.tuning import Row
 from danalab.ladder.results import Analysis

@@ -1,7 +1,5 @@
 """One pre-norm block, x <- x + c attention(norm(x)); x <- x + c mlp(norm(x)), and its activation checkpointing."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from importlib import import_module

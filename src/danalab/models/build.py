@@ -1,7 +1,5 @@
 """From a configuration to a model with weights."""
 
-from __future__ import annotations
-
 import torch
 
 from danalab.models.config import ModelConfig

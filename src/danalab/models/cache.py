@@ -1,7 +1,5 @@
 """The decoding state of a model: the number of tokens processed, and one state for each block."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -6,8 +6,6 @@ stacked as `attention.qkv`, `attention.q_norm`, `attention.k_norm`, `attention.o
 head_dim query rows and then head_dim gate rows. Ours keep q, k, v and gate apart and call the layers `blocks`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

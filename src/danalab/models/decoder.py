@@ -7,8 +7,6 @@ W_head = E. The configuration determines the blocks (`danalab.models.block`).
 Shapes: B batch, L length, D model dimension, V vocabulary.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext

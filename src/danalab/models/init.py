@@ -10,8 +10,6 @@ Each matrix of stacked experts is drawn separately; a router is drawn as a linea
 head at once as a head, so that logits start near 1 in all schemes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 import torch

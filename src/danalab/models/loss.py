@@ -9,8 +9,6 @@ computes the logits of its own rows, and only their maxima and sums are exchange
 Shapes: R rows (all of hidden's leading dimensions), C rows of a chunk, D model dimension, V vocabulary.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """Memory of a model, estimated from its configuration before anything is allocated."""
 
-from __future__ import annotations
-
 import torch
 
 from danalab.errors import UserError

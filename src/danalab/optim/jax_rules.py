@@ -10,8 +10,6 @@ theta <- theta - lr step. An infinite `clipsnr` is no clipping. Scalars may be t
 Source: the log-time optimizers of arXiv 2602.05298, appendix on the algorithms.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import jax

@@ -13,8 +13,6 @@ p <- p (1 - s(t) weight_decay / (1 + t / wd_ts)), with s the learning rate divid
 Source: arXiv 2602.05298.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple

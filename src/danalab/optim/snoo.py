@@ -10,8 +10,6 @@
 mu = 0 is Lookahead. Source: Kallusky et al. 2025, arXiv 2510.15830 (SNOO); Zhang et al. 2019, arXiv 1907.08610.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar

@@ -8,8 +8,6 @@ Labels are sampled from the model's own distribution; n s^2 is then an unbiased 
 Gauss-Newton matrix (Bartlett's identity).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

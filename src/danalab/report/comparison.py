@@ -7,8 +7,6 @@ the baseline's whole compute (arXiv 2602.05298). A curve that never falls that f
 evaluation is below already, the crossing is not seen: then both are bounds.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace

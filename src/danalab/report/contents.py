@@ -1,7 +1,5 @@
 """Contents of a ladder's report, in order: figures with captions, tables, sections."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Costs of a ladder: device-hours by purpose, money, and the relative time of optimizers."""
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Mapping

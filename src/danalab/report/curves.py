@@ -1,7 +1,5 @@
 """The curves of a run, read from its folder, and the tokens at which one crosses a loss."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any

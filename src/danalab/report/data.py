@@ -1,7 +1,5 @@
 """What a report is drawn from: the analysis of a ladder, its rows, and other files of its run folders."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -3,8 +3,6 @@
 Figures whose data the runs did not record are listed with the way to get the data.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from contextlib import nullcontext

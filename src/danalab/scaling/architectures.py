@@ -7,8 +7,6 @@ The rows enoki and qwen3 are the paper's ladders. gpt of 12 heads is GPT-2 (124M
 of Llama 7B; qwen3next has the active size of qwen3; resonance has named sizes (`danalab.scaling.resonance`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal

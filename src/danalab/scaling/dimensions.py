@@ -5,8 +5,6 @@ fitted against) and the *exact* count of the model as built (for compute). They 
 gated qwen3 has 14 d_model^2 per layer.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from danalab.errors import UserError

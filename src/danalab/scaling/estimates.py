@@ -1,7 +1,5 @@
 """Estimates for a planned run: memory on one device, hours on named accelerators."""
 
-from __future__ import annotations
-
 from danalab.scaling.hardware import ACCELERATORS
 from danalab.scaling.plan import Plan
 

@@ -1,7 +1,5 @@
 """Peak FLOP/s and memory of common accelerators, for MFU and estimates."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ The coefficients are data: published with arXiv 2602.05298, fitted there on Fine
 and a global batch of 32 (and, in a second table, 512) sequences.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 from danalab.registry import Registry

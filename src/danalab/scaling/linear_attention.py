@@ -5,8 +5,6 @@ The default proportions are Qwen3-Next's: as many key heads as attention has hea
 twice as many value heads, both half as wide as attention's.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from danalab.errors import UserError

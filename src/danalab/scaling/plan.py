@@ -6,8 +6,6 @@ weight decay    = omega / wd_ts, wd_ts = steps / 10     independent: times the s
                 = omega / (lr x steps)                  coupled: AdamW and most others; Manau also has wd_ts = steps
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any

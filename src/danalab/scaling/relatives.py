@@ -4,8 +4,6 @@ These are starting points for a sweep, not tuned values; each names its source. 
 betas (0.9, 0.999).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

@@ -10,8 +10,6 @@ The channels are divided into groups (8, unless n_heads says otherwise) that sha
 groups damped oscillators; the MLP has 64 round(8 d_model / 192) hidden units.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 from danalab.errors import UserError, nearest

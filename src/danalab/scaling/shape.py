@@ -4,8 +4,6 @@
 architecture does.
 """
 
-from __future__ import annotations
-
 from dataclasses import KW_ONLY, dataclass
 
 from danalab.scaling.architectures import ARCHITECTURES, Architecture

@@ -1,7 +1,5 @@
 """AdEMAMix's slow momentum by the ladder's rule: the window and weight of ADana's at the end of the run."""
 
-from __future__ import annotations
-
 from typing import Any
 
 

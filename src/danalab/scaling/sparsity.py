@@ -4,8 +4,6 @@ A layer has experts where `n_experts` > 0, its index i (from 0) is not among `ml
 `decoder_sparse_step` divides i + 1; all other layers keep the dense MLP.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from danalab.errors import UserError

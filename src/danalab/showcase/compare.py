@@ -5,8 +5,6 @@ out/problems.png, lr.png, newton-schulz.png    the pictures (and .svg)
 out/table.md, compare.json                     the numbers
 """
 
-from __future__ import annotations
-
 import multiprocessing
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed

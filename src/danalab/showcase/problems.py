@@ -9,8 +9,6 @@
 Every run makes its problem from its seed, so that model, data and data order are the same for all optimizers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache

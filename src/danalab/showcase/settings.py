@@ -1,7 +1,5 @@
 """Settings of the demonstrations; they are the flags of `danalab demo` and `danalab optim compare`. Needs no torch."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

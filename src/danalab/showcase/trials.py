@@ -5,8 +5,6 @@ best lies between two others, then the middle (on a logarithmic scale) of the wi
 on the side of lower loss.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """A loss curve in the theory's units."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Double precision where the loss dynamics need it, without switching it on for the whole process."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar

@@ -1,7 +1,5 @@
 """Time loops that run inside XLA: a fixed step, observed at chosen times only."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

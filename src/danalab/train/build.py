@@ -1,7 +1,5 @@
 """Builds a trainer from a `RunSpec`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, cast
 

@@ -1,7 +1,5 @@
 """`danalab train` from configuration to summary: open the data, choose a resume point, build, fit."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

@@ -1,7 +1,5 @@
 """Length of a run and the steps at which rows, evaluations and checkpoints are due."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

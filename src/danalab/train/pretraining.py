@@ -1,7 +1,5 @@
 """Pre-training as a stage: windows of a token stream, cross-entropy, validation loss on a held-out split."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Generator
 from contextlib import closing

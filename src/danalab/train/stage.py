@@ -3,8 +3,6 @@
 Trainer = loop, optimizer, checkpoints, metrics          Stage = what differs between pre-training, SFT and RL
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count

@@ -6,8 +6,6 @@ All ranks make the same steps and the same decisions; rank 0 writes.
 The step of a trainer is the number of steps made: batch k (from 0) is used by the step that makes it k + 1.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence

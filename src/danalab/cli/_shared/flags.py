@@ -4,8 +4,6 @@ Order of precedence: defaults < `--config FILE.yaml` < flags. Underscores and hy
 settings of the optimizer that --opt names are flags, too.
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import re

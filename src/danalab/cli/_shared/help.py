@@ -1,7 +1,5 @@
 """The help of a verb: the flags that matter first, all of them by section with --help-all."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Measured loss curves for `danalab theory predict`: of runs, or of the tuned runs of a ladder."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The flags of a data class: name, help and section of each, from its fields and the docstrings below them."""
 
-from __future__ import annotations
-
 import ast
 import dataclasses
 import inspect

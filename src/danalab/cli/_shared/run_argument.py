@@ -1,7 +1,5 @@
 """The run folder of a verb, given as its first argument or by --run."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from danalab.errors import UserError

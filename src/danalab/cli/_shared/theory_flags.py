@@ -1,7 +1,5 @@
 """Flags of the `danalab theory` verbs."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

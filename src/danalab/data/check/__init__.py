@@ -3,8 +3,6 @@
 Reading streams; it needs a few MiB and 16 bytes per sequence.
 """
 
-from __future__ import annotations
-
 from danalab.data.check.result import Validation
 from danalab.data.check.validation import validate
 from danalab.data.formats.layouts import Finding

@@ -1,7 +1,5 @@
 """Recommendations for data of a given size: models at 20 tokens per parameter, hours on named GPUs, commands."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Callable
 from dataclasses import asdict, dataclass

@@ -1,7 +1,5 @@
 """The checks of folders of arrays; each file is read once."""
 
-from __future__ import annotations
-
 import hashlib
 from collections import Counter
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The result of a validation: plain values, and how they are printed."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

@@ -6,8 +6,6 @@ Two different sequences share both sums with a probability below 2^-80, since id
 Source of the bound: multilinear hashing, Carter and Wegman 1979.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 _COUNT_TOKENS = 1 << 19  # they stay in cache when widened

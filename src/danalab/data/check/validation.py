@@ -1,7 +1,5 @@
 """`validate`: the checks of a path in any layout."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from dataclasses import replace

@@ -3,8 +3,6 @@
 Each layout is a module with a `LAYOUT`; `danalab.data.open.layouts` lists them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The layout "shards" of `danalab data prepare`: a `manifest.json` and the shards that it lists."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path

@@ -7,8 +7,6 @@ Such files carry no checksum. `record` writes the hashes of all files to `checks
 match.
 """
 
-from __future__ import annotations
-
 import hashlib
 import logging
 import os

@@ -4,8 +4,6 @@ Every entry ends with the SHA-256 of what comes before it. An entry that is dama
 treated as absent: the caller scans again and replaces it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

@@ -8,8 +8,6 @@ bytes   0-7   magic "danalab\\0"
        56-63  zeros
 """
 
-from __future__ import annotations
-
 import mmap
 import os
 import struct

@@ -1,7 +1,5 @@
 """Several memory-mapped shards as one token stream; rows are copied without Python work per token."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -8,8 +8,6 @@ The order is independent of the number of ranks and workers and of the global ba
 of sequences consumed. A shorter length (a ramp of lengths) cuts the same sequences into pieces, in the same order.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Generator
 from queue import Queue

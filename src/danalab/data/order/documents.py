@@ -1,7 +1,5 @@
 """The document boundaries of a token stream, found in one pass over the ids and cached."""
 
-from __future__ import annotations
-
 import logging
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The order of n items, epoch after epoch: a keyed permutation of each epoch, never stored whole."""
 
-from __future__ import annotations
-
 from functools import lru_cache
 
 import numpy as np

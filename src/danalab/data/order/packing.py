@@ -15,8 +15,6 @@ lengths is stationary; the rows of a chunk are shuffled, and so are the pieces o
 The number of rows of a chunk depends on lengths alone, so reading any row means packing one chunk: no state.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass

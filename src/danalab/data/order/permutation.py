@@ -8,8 +8,6 @@ gives a bijection of range(n). This is rare, since a b < n + a.
 Source: Black and Rogaway 2002, "Ciphers with arbitrary finite domains".
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 

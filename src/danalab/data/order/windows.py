@@ -4,8 +4,6 @@ The tokens of a split are cut into windows of seq_len + 1 at stride seq_len: win
 inputs are the first L, its targets the last L, so every token but the first is predicted once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Protocol
 

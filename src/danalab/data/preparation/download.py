@@ -4,8 +4,6 @@ The folder has the layout of the repository, so `danalab data prepare NAME --inp
 holds each file's size and hash; `danalab data validate FOLDER` compares them.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shlex

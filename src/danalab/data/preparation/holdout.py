@@ -5,8 +5,6 @@ hash falls below a fraction. The hash is of the content: copies of a document ar
 depends neither on the order nor on the number of processes.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

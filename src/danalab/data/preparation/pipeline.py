@@ -7,8 +7,6 @@
 After a kill it resumes from the journal and produces the same bytes.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import fcntl

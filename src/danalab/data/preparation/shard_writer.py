@@ -1,7 +1,5 @@
 """The shards and the journal that a preparation writes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Sources of text: one small class each, registered by name in `SOURCES`."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -4,8 +4,6 @@ Sizes are approximate; `danalab data prepare NAME --dry-run` asks the hub. `repl
 literature's scripts that is dead, or a script that is no longer supported.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator
 

@@ -4,8 +4,6 @@ A line of .jsonl and a row of .parquet is a document. A .txt or .md file is one 
 larger files are cut at line ends into documents of at most that size, so that one large file can be split.
 """
 
-from __future__ import annotations
-
 import gzip
 import itertools
 import json

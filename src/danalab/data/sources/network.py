@@ -1,7 +1,5 @@
 """Lost connections to the hub: reading resumes where it broke, and errors become one line."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable, Iterator

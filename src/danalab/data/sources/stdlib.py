@@ -1,7 +1,5 @@
 """Python's standard library as a corpus: always installed, no network needed."""
 
-from __future__ import annotations
-
 import platform
 import sysconfig
 from collections.abc import Iterator

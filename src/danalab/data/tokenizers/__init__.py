@@ -6,8 +6,6 @@ A tokenizer is saved as `tokenizer.json` (the format of the `tokenizers` library
 `tokenizer_config.json` that names the specials.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path

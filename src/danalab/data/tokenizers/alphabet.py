@@ -3,8 +3,6 @@
 Printable Latin-1 bytes are written as themselves, the other 68 as the characters from U+0100 on.
 """
 
-from __future__ import annotations
-
 _PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
 _OTHERS = [byte for byte in range(256) if byte not in set(_PRINTABLE)]
 

@@ -4,8 +4,6 @@ The vocabulary is padded to a multiple of 64 for the matrix units: ids [n_tokens
 are never produced. Text never encodes to a special: `<|endoftext|>` in a document is encoded as characters.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from abc import ABC, abstractmethod

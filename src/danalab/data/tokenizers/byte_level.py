@@ -1,7 +1,5 @@
 """The byte tokenizer: each byte is a token, and its value is the id; the specials follow."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 

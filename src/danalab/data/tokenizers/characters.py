@@ -3,8 +3,6 @@
 The table is that of the literature's character-level Shakespeare. Other characters are an error.
 """
 
-from __future__ import annotations
-
 import json
 import string
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Compression of a tokenizer: bytes per token on several kinds of text, compared with GPT-2's."""
 
-from __future__ import annotations
-
 import inspect
 import textwrap
 from dataclasses import dataclass

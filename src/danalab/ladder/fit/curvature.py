@@ -7,8 +7,6 @@ and loss per size (`fit_shared_curvature`). Without any parabola, the measured
 points give the learning rates within a share of the best loss (`fit_tolerance`).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ For a given b the law is a straight line in log lr against log(b + P), which wei
 only b is searched, on one axis, and the fit has neither starting points nor a step size.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -7,8 +7,6 @@ draws new noise for every trial, chooses again, and draws the seeds at the rate 
     loss of a trial = L* + k log(lr / lr*)^2 + noise,   k shared by all sizes, noise by the spread over seeds
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

@@ -5,8 +5,6 @@ variance itself is uncertain. So intervals of small samples take the bootstrap's
 and use Student's t instead of the normal quantile.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

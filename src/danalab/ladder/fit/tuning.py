@@ -1,7 +1,5 @@
 """From rows to tuned runs: the settings of least mean loss for each optimizer, size and horizon."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections import defaultdict

@@ -5,8 +5,6 @@ grid:  {opt: [adamw, adana], heads: [2, 3], seed: [0, 1, 2]}      # every combin
 runs:  [{opt: adamw, heads: 4, seed: 0}]                          # and these
 """
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import json

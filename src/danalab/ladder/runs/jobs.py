@@ -1,7 +1,5 @@
 """One run of a sweep as a job: its folder, its settings, and whether it is finished, begun or another run's."""
 
-from __future__ import annotations
-
 import contextlib
 import sys
 from dataclasses import dataclass

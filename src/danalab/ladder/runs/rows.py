@@ -9,8 +9,6 @@ run, curve                    the run folder and its metrics.jsonl, relative to 
 Rows hold no absolute paths, so that a ladder can be moved, committed and read elsewhere.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import math

@@ -7,8 +7,6 @@
 Jobs are found in the queue by name, which stays the same when a job is requeued.
 """
 
-from __future__ import annotations
-
 import getpass
 import hashlib
 import re

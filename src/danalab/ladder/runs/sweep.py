@@ -8,8 +8,6 @@
 There is no other state: a sweep that was killed ends with the same rows when it is started again.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import time

@@ -11,8 +11,6 @@ When its input ends (the pool is done, or was killed), it sends SIGTERM to its c
 waits for them: no run outlives the pool.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

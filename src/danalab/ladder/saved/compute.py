@@ -10,8 +10,6 @@ the vocabulary, d the width, L the layers with attention:
     exact       every matrix product as it is computed
 """
 
-from __future__ import annotations
-
 from danalab.errors import UserError, nearest
 from danalab.scaling.dimensions import attention_layers, flops_per_token, matrix_params
 from danalab.scaling.shape import Shape

@@ -1,7 +1,5 @@
 """The cost at which a validation curve first falls to a loss."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

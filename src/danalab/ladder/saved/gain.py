@@ -6,8 +6,6 @@ Negative where the contender needs more. Points beyond the measured range are gi
 extrapolated.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

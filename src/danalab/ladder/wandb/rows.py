@@ -1,7 +1,5 @@
 """Rows of a ladder from exported runs, with sizes and FLOPs by their dimensions."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import re

@@ -10,8 +10,6 @@ the block of Qwen3-Next as in the `transformers` library.
 Shapes: B batch, T tokens, D model dimension, N key heads, H value heads, K key features, V value features.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -13,8 +13,6 @@ Sources: S. Yang et al. 2024, arXiv 2412.06464 (gated delta rule), 2406.06484 (t
 Shapes: B batch, T tokens, N key heads, R value heads of a key head, K key features, V value features, n chunks of C.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -8,8 +8,6 @@ autograd has one node for it.
 Shapes: n chunks, M heads of all sequences, C tokens of a chunk, K key features, V value features.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """Helpers to read and write the names and layouts of `transformers`, for all models. H: head dimension."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Any

@@ -7,8 +7,6 @@ qwen3next                      Qwen3NextForCausalLM                     `qwen3_n
 others                         a class of ours, exported with them      `export_module`, `remote`
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

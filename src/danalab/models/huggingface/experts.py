@@ -7,8 +7,6 @@ Both have one matrix for each expert, as in published files; the stacks of versi
 the MLP is as in the dense models (`danalab.models.huggingface.llama_qwen`). Shared experts: none.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 

@@ -3,8 +3,6 @@
 The file is `remote/modeling_*.py`; `from_pretrained(FOLDER, trust_remote_code=True)` runs it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """gpt as GPT2LMHeadModel: matrices are stored [in, out]; q, k and v are one matrix."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

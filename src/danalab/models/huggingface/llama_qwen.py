@@ -3,8 +3,6 @@
 Rotary embedding turns features j and j + H/2 there, 2j and 2j + 1 here; gains of QK-norm are permuted likewise.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Any

@@ -9,8 +9,6 @@
 Only the first `rotary_dim` features of a head are rotated, and only these are permuted. H: head dimension.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

@@ -6,8 +6,6 @@
 Shapes: B batch, L length, S keys (L, or all cached positions), D model, N heads, K key-value heads, H head dimension.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F

@@ -7,8 +7,6 @@ its neighbours.
 Shapes: B batch, L length, N heads, K key-value heads, H head dimension.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 import torch

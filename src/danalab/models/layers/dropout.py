@@ -1,7 +1,5 @@
 """Dropout in passes that have gradients, in training mode; evaluation and decoding are unaffected."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F

@@ -1,7 +1,5 @@
 """Linear maps with a role (`danalab.models.roles`)."""
 
-from __future__ import annotations
-
 from torch import nn
 
 

@@ -1,7 +1,5 @@
 """The two MLPs: down(gelu(up(x))), and the gated down(silu(gate(x)) * up(x)) of Shazeer 2020 (arXiv 2002.05202)."""
 
-from __future__ import annotations
-
 from torch import Tensor, nn
 from torch.nn import functional as F
 

@@ -1,7 +1,5 @@
 """LayerNorm and RMSNorm over the last dimension, in the wider of the input's and the gain's dtype."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F

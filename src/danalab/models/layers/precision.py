@@ -1,7 +1,5 @@
 """Whether autocast or plain inference is on, and how to keep autocast away from exact arithmetic."""
 
-from __future__ import annotations
-
 from contextlib import AbstractContextManager, nullcontext
 
 import torch

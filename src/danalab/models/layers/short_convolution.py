@@ -3,8 +3,6 @@
 Shapes: B batch, T tokens, C channels.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

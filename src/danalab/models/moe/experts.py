@@ -6,8 +6,6 @@ Rows are sorted by expert, so that each expert reads one contiguous segment. Sha
 E experts, F hidden features of an expert.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F

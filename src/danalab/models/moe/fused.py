@@ -4,8 +4,6 @@ As separate operations over all rows, the elementwise part would add a quarter t
 Shapes: R rows sorted by expert, D model dimension, E experts, F hidden features.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

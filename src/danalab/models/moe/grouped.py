@@ -4,8 +4,6 @@ One operation for the compiler, at any group sizes: torch's grouped product on G
 each segment. Shapes: R rows, E groups, M columns of x, N rows of a matrix.
 """
 
-from __future__ import annotations
-
 import functools
 import logging
 from collections.abc import Callable

@@ -5,8 +5,6 @@
 Shapes: B batch, L length, T = B L tokens, D model dimension, K experts of a token.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Protocol
 

@@ -4,8 +4,6 @@ Autograd's gradient of a gather is a scatter-add; here the K rows of each token 
 gather, too. Shapes: T tokens, K experts of a token, R = T K rows, D model dimension, E experts.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import torch

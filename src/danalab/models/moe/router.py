@@ -6,8 +6,6 @@ Its losses need only sums over tokens, so that a global batch may be divided in 
 (`danalab.models.moe.losses`). Shapes: T tokens, D model dimension, E experts, K experts of a token.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch

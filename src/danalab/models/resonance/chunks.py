@@ -11,8 +11,6 @@ whose 2 R columns are the real and the imaginary parts.
 Shapes: B rows of n chunks of Q tokens, D channels in G groups of C, R modes, E = 2 R.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -11,8 +11,6 @@ first transform to the last: the time is limited by memory, not by arithmetic.
 Shapes: B batch, T tokens, D channels; N length of the transforms, F = N / 2 + 1 frequencies.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

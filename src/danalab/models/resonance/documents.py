@@ -7,8 +7,6 @@ causal result, and convolved as one batch. Except for the shortest documents, th
 Shapes: B rows of T tokens, D channels.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 
 import torch

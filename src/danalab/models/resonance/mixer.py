@@ -11,8 +11,6 @@ control in which each token sees only itself.
 Shapes: B batch, L length, D model dimension, R modes of a channel.
 """
 
-from __future__ import annotations
-
 from torch import Tensor, nn
 from torch.nn import functional as F
 

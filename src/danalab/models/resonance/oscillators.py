@@ -11,8 +11,6 @@ a mode's response independent of its damping. Sources: S4D (arXiv 2206.11893), L
 Shapes: B batch, T tokens, D channels, G groups of C = D / G channels, R modes of a channel.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -6,8 +6,6 @@ native     one pass over memory by a C++ kernel, on CPUs (`backends.native`)
 compiled   one pass over memory by torch.compile, elsewhere (`backends.compiled`)
 """
 
-from __future__ import annotations
-
 import functools
 import logging
 from collections.abc import Callable, Iterable, Mapping

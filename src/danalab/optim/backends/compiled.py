@@ -5,8 +5,6 @@ Scalars enter as one tensor: changing them recompiles nothing. Another list of p
 its own graph.
 """
 
-from __future__ import annotations
-
 import types
 from collections.abc import Callable
 from typing import Any

@@ -4,8 +4,6 @@ It is not compiled for a model, a shape or a setting: scalars are arguments. Its
 compiler, CPU and torch version.
 """
 
-from __future__ import annotations
-
 import ctypes
 import fcntl
 import functools

@@ -1,7 +1,5 @@
 """Writing a new value into a parameter of a narrower dtype, rounded to nearest or at random."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """The batches of one step: parameters that share a group, a dtype, a device and a step count."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any

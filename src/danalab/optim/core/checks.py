@@ -1,7 +1,5 @@
 """Checks of hyper-parameters and parameters, ours and those given to optimizers of libraries; forms of weight decay."""
 
-from __future__ import annotations
-
 import difflib
 import logging
 import math

@@ -3,8 +3,6 @@
 `experts` are stacked matrices [experts, rows, columns]. Optimizers and weight decay treat the kinds differently.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 

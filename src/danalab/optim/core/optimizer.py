@@ -4,8 +4,6 @@ Every parameter has its own step count t in its state. It starts at 0 and advanc
 that parameter, and only then: the hyper-parameters of logarithmic-time optimizers depend on it.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar

@@ -1,7 +1,5 @@
 """Settings of an optimizer parsed from flags and files: checked names, typed values."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Any

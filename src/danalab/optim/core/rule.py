@@ -1,7 +1,5 @@
 """An update rule as data: its state, its scalars, its update, and the back ends that it has."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -3,8 +3,6 @@
 Also the dummy step of checkpoint helpers, which creates state and must not change it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar

@@ -1,7 +1,5 @@
 """Diagnostics of the log-time optimizers, computed on request: they cost a pass over the state."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Balanced assignment of work to ranks."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 

@@ -1,7 +1,5 @@
 """Parallel modes, and which optimizers support them."""
 
-from __future__ import annotations
-
 from danalab.errors import UserError, nearest
 from danalab.optim.registry.spec import OptimizerSpec
 

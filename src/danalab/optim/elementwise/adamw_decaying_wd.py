@@ -1,7 +1,5 @@
 """AdamW with independent, decaying weight decay: the baseline that differs from ADana in everything but the decay."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -5,8 +5,6 @@ ratio of the damped momentum. The kernels `adana` and `dana_star` in `backends/k
 Source: arXiv 2602.05298.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

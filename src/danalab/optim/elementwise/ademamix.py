@@ -7,8 +7,6 @@
 Source: Pagliardini, Ablin and Grangier 2024, arXiv 2409.03137.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from functools import partial

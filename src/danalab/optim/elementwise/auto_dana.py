@@ -18,8 +18,6 @@ needs no additional state and no sums over coordinates, so it is the same on sha
 Source: our own rule; the family is arXiv 2602.05298. The shrinkage is James and Stein's 1961, coordinate by coordinate.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any

@@ -7,8 +7,6 @@
 Both keep one average only, and end with the independent weight decay of the family.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 from typing import Any

@@ -8,8 +8,6 @@
 t = 1, 2, ... counts the updates of a parameter. Source: arXiv 2602.05298; Loshchilov and Hutter 2019 (AdamW).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -3,8 +3,6 @@
 A group sets `use_muon` or `kind`; a group without either is split in two by names and shapes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial

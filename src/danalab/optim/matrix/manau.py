@@ -1,7 +1,5 @@
 """Manau: orthogonalised momentum for matrices, Dana-Star-MK4 for other parameters."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

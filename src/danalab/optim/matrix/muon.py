@@ -1,7 +1,5 @@
 """Muon and D-Muon: orthogonalised momentum for matrices, AdamW for other parameters."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any

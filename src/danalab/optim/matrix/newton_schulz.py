@@ -11,8 +11,6 @@ only, and wide matrices iterate on A, which is smaller than X (see `_gram_steps`
 Source: K. Jordan et al., Muon (2024); Amsel et al. 2025, arXiv 2505.16932.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 

@@ -1,7 +1,5 @@
 """Orthogonalisation of matrices that are sharded over ranks (FSDP2, tensor parallelism)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 

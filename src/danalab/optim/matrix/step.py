@@ -5,8 +5,6 @@
 O needs whole matrices; `danalab.optim.matrix.sharded` computes it for sharded ones.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

@@ -4,8 +4,6 @@
 the entries are in `danalab.optim.registry.catalogue`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from functools import cache
 from typing import Any

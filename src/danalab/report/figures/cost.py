@@ -1,7 +1,5 @@
 """The figure of costs: device-hours by purpose, and the time of a token against the baseline's."""
 
-from __future__ import annotations
-
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch

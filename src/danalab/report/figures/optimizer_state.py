@@ -1,7 +1,5 @@
 """Recorded states of optimizers: schedules, tau, and the share of clipped coordinates."""
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence

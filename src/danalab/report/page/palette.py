@@ -1,7 +1,5 @@
 """Colours of a page in light and dark mode, and the same for the colours of its figures."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 from danalab.report.figures.drawing import INK, LINE, SOFT

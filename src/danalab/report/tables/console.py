@@ -1,7 +1,5 @@
 """Tables on the terminal."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 

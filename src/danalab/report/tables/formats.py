@@ -1,7 +1,5 @@
 """A table as Markdown, LaTeX and CSV."""
 
-from __future__ import annotations
-
 import csv
 import io
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The headline results: compute saved by each optimizer, its scale and its interval."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from danalab.ladder.fit.statistics import Interval

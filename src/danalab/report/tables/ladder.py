@@ -1,7 +1,5 @@
 """The tables of a ladder, as headings and lines of text: for the terminal, Markdown, LaTeX and CSV alike."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from danalab.ladder.results import Analysis

@@ -4,8 +4,6 @@ The page is written by hand, except for the text between `<!-- settings: NAME --
 `python docs/build_optimizers.py` replaces. A test compares page and registry.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

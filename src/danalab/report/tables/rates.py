@@ -1,7 +1,5 @@
 """Tables of learning rates: predictions for other sizes, and costs of wrong rates."""
 
-from __future__ import annotations
-
 from danalab.ladder.results import Analysis, PredictedRate
 from danalab.report.tables.formats import Table
 

@@ -6,8 +6,6 @@ SGD, SGD with momentum, DANA-constant and DANA-decaying differ in the four sched
 Source: Ferbach et al. 2025 (arXiv 2505.16098), section 2; AdEMAMix after Pagliardini et al. 2024 (arXiv 2409.03137).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -6,8 +6,6 @@ Exact for Gaussian data up to the step size (Wick calculus). Everything here is 
 Source: the moment equations of Ferbach et al. 2025 (arXiv 2505.16098), rederived.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from danalab.theory.dynamics.algorithms import Rates

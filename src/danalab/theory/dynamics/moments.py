@@ -4,8 +4,6 @@ No large-d limit and no small-step limit: for a fixed spectrum and Gaussian data
 many stochastic runs would be. Cost O(modes) a step.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import jax

@@ -5,8 +5,6 @@ coupling of the modes through the loss is rank one (Sherman-Morrison). When its 
 kernel has norm one or more: the algorithm diverges, and the risk is reported as infinite from there on.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from functools import partial

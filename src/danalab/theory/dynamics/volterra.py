@@ -4,8 +4,6 @@ For SGD the kernel is explicit. For the others, freezing the schedules gives a q
 one, noise floor limit / (1 - N).
 """
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 

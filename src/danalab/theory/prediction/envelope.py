@@ -1,7 +1,5 @@
 """The compute-optimal frontier: loss curves for many d, their lower envelope against compute f = d (t + 1)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -11,8 +11,6 @@ Source: SGD: Paquette et al. 2024 (arXiv 2405.15074). DANA: balance of terms aft
 (arXiv 2505.16098), checked against the integrated loss (bench/theory.py).
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from dataclasses import dataclass

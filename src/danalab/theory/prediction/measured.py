@@ -4,8 +4,6 @@ The theory's curve is limit + A t^-s. With one limit for all optimizers (the sam
 exponent s; the theory predicts the ratio of a logarithmic-time optimizer's exponent to its baseline's.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

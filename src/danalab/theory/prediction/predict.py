@@ -4,8 +4,6 @@ The prediction is for least squares on these features with one pass over Gaussia
 heuristic: its loss is not quadratic, its features move, its learning rate is annealed.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import dataclass

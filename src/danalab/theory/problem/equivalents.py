@@ -5,8 +5,6 @@ At z -> 0 one number tau remains, (1/d) sum_j tau l_j / (1 + tau l_j) = 1, from 
 Source: Paquette et al. 2024 (arXiv 2405.15074), section on deterministic equivalents; the equations were re-derived.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

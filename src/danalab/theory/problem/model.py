@@ -6,8 +6,6 @@ In the eigenbasis of K = A^T A the loss is `limit + 1/2 sum_j lam_j rho_j`, rho_
 Source: Paquette et al. 2024 (arXiv 2405.15074); Ferbach et al. 2025 (arXiv 2505.16098).
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 

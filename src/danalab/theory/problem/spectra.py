@@ -1,7 +1,5 @@
 """Spectra of the PLRF: of one random draw, by the simple power laws, and binned for a billion modes."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Sums of powers over any number of terms, exact at the head and by Euler-Maclaurin in the tail."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -4,8 +4,6 @@ Every optimizer, for every value of its hyper-parameters, sees the same samples.
 one of them (MoE-PLRF): column i of the parameters gets a gradient with probability P_i = 1 - (1 - p_i)^B only.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial

@@ -4,8 +4,6 @@ Expert i is in a batch with probability P_i = 1 - (1 - p_i)^B. Without tau, acti
 t^(1 - kappa) counts wall steps; with it, expert i follows the one-expert curve on the clock P_i t.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ Small kappa (much momentum) falls fastest and then diverges, the earlier the sma
 signal-to-noise ratio (Dana-MK4) prevents the divergence.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ Gaussian data make two simplifications exact: the part of the target that no fea
 noise of variance 2 limit, and in the eigenbasis of K the features are independent, X_j = sqrt(lam_j) g_j.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The compute-optimal frontier of three algorithms: loss against compute for many sizes, envelope and exponent."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The hummingbird plot: risk against steps for every kappa, one panel an optimizer, and final risk against kappa."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Deterministic equivalents against random draws: eigenvalues, the target's energy, and the limit loss against d."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

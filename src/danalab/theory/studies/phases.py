@@ -1,7 +1,5 @@
 """The phase diagram: compute-optimal exponents of SGD and DANA over the plane of the two exponents, and the gain."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -3,8 +3,6 @@
 Three methods: the exact recursion, its differential equation in log time, and stochastic runs.
 """
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The prediction for a spectrum, compared with measured language-model curves."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The schedules, and the loss against kappa: a U with a cliff on its left."""
 
-from __future__ import annotations
-
 import numpy as np
 from matplotlib.figure import Figure
 

@@ -1,7 +1,5 @@
 """Local slopes of the loss against the exponents of the phase, on spectra so large that the power laws show."""
 
-from __future__ import annotations
-
 import numpy as np
 from matplotlib.figure import Figure
 

@@ -1,7 +1,5 @@
 """Sparse gradients: a mixture of experts under ADana and Dana-Star-MK4, each expert on its own clock."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A study: named arrays, the parameters that made them, and a figure; saved as PNG + NPZ + JSON side by side."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path

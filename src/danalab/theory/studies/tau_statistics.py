@@ -1,7 +1,5 @@
 """The tau estimator: its mean against the activity, and its distribution in a mixture of experts."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import matplotlib as mpl

@@ -1,7 +1,5 @@
 """Progress of a run on standard error: one live line on a terminal, plain lines elsewhere."""
 
-from __future__ import annotations
-
 import logging
 import sys
 from typing import Any

@@ -1,7 +1,5 @@
 """The callbacks of a run. A new callback is a file with a `Callback` class and a line here."""
 
-from __future__ import annotations
-
 from importlib import import_module
 
 from danalab.train.callbacks.base import Callback, CallbackContext

@@ -1,7 +1,5 @@
 """Warnings of spikes in the loss and the update norm."""
 
-from __future__ import annotations
-
 import logging
 import math
 import statistics

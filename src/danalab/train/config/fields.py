@@ -3,8 +3,6 @@
 A section is a frozen data class. Its annotations hold types and ranges, the docstring below a field is its help.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import math

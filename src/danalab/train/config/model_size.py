@@ -1,7 +1,5 @@
 """The dimensions of a model from its settings: by heads, by the name of a size, or explicit. Needs no torch."""
 
-from __future__ import annotations
-
 from danalab.errors import UserError
 from danalab.scaling import Dimensions, dimensions, explicit_dimensions
 from danalab.scaling.resonance import if_resonance

@@ -4,8 +4,6 @@ Settings of the run (kappa, weight decay, ...) are settings of some optimizers; 
 `optimizer_settings`, which wins over the rules.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any

@@ -4,8 +4,6 @@ Names that only differ in spelling are aliases of fields. Here are those that ha
 that stand for an environment variable.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import MutableMapping, Sequence
 

@@ -1,7 +1,5 @@
 """The schema of config.json of a run folder, of this version and of older ones."""
 
-from __future__ import annotations
-
 from dataclasses import fields
 from typing import Any
 

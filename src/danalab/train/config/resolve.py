@@ -3,8 +3,6 @@
 Needs no torch, so that `danalab train --print-config` is quick.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from dataclasses import replace

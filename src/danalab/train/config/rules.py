@@ -6,8 +6,6 @@ weight_decay:
 - {arch: enoki, opt: adana, omega: 4.0}
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass

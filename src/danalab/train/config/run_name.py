@@ -1,7 +1,5 @@
 """Names of runs: readable, and different for different runs. Needs no torch."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json

@@ -3,8 +3,6 @@
 flags -> TrainConfig -> resolve -> RunSpec -> model, optimizer, batches, checkpoints
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property

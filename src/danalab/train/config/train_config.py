@@ -3,8 +3,6 @@
 Needs no torch; the docstring below each field is its help on the command line.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

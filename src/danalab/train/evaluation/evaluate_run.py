@@ -1,7 +1,5 @@
 """`danalab eval`: a run's model on every window of a split."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from pathlib import Path

@@ -7,8 +7,6 @@ Special tokens (end of document) have no bytes and do not count in bits per byte
 not included. The windows depend neither on the micro-batch nor on the number of ranks; sums are in float64.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Source: Gao et al. 2024, the language model evaluation harness; its package is lm-eval.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Imports lm_eval; `lm_eval.py` imports this when it is needed. Shapes: B sequence
 dimension, V vocabulary.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager

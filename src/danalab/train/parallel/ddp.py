@@ -4,8 +4,6 @@ The place of each gradient in the buckets depends on the model alone, so sums ar
 and a resumed run repeats an uninterrupted one bit for bit.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator, Sequence
 from functools import partial

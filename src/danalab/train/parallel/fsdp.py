@@ -1,7 +1,5 @@
 """fsdp: FSDP2, with replicas (HSDP) and tensor parallelism where the mesh has these dimensions."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from functools import partial

@@ -4,8 +4,6 @@ Unlike torchrun's agent it forwards SIGTERM, SIGUSR1 and SIGINT, waits for the l
 exit code. Rank 0 has the terminal; the output of other ranks is kept, and shown where one of them fails.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import logging

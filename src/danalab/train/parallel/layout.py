@@ -1,7 +1,5 @@
 """The layout of a job's ranks, and whether a run can use it. No torch."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

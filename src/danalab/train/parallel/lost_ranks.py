@@ -1,7 +1,5 @@
 """Errors of ranks that lost another rank: which rank died or failed, and why."""
 
-from __future__ import annotations
-
 import contextlib
 import signal
 import threading

@@ -1,7 +1,5 @@
 """Euclidean norms of tensors that may be sharded over ranks."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """One rank of `--nproc N`: `python -m danalab.train.parallel.rank_main CONFIG.json PARENT`. See `launcher`."""
 
-from __future__ import annotations
-
 import ctypes
 import json
 import logging

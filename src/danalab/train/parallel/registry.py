@@ -1,7 +1,5 @@
 """The strategy of each --distributed-backend."""
 
-from __future__ import annotations
-
 from danalab.train.parallel.ddp import DDPStrategy
 from danalab.train.parallel.fsdp import FSDPStrategy
 from danalab.train.parallel.strategy import ParallelStrategy

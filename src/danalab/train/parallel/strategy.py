@@ -9,8 +9,6 @@
 The trainer uses the same interface for all: gradients of a global batch, their norms, scaling them.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """zero: replicas with a sharded optimizer (`DistributedMuonAdamW`)."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """The run folder: its files, and the lock that allows one process at a time to write."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import logging

@@ -1,7 +1,5 @@
 """Rows of metrics.jsonl and the summary of a run. Rank 0 writes them and passes them to the callbacks."""
 
-from __future__ import annotations
-
 import itertools
 import logging
 import math

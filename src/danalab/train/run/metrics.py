@@ -1,7 +1,5 @@
 """metrics.jsonl: one JSON object per logged step, the source of truth about a run. Needs no torch."""
 
-from __future__ import annotations
-
 import json
 import logging
 import math

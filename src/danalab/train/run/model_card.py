@@ -1,7 +1,5 @@
 """The model card (README.md) of an exported model: what it is, how it was trained, how to load it."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Text generators from folders: a run, or a model in Hugging Face format."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from danalab.errors import UserError

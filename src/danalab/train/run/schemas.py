@@ -1,7 +1,5 @@
 """Schemas of the files that a run writes: what does not fit is an error of one line, unknown keys are kept."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field, with_config

@@ -1,7 +1,5 @@
 """Training time, without evaluation: in total and since the last row."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager

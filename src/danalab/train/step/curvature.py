@@ -4,8 +4,6 @@ y_i ~ softmax(logits_i)          labels of one micro-batch, a function of seed, 
 s   = gradient of the mean cross-entropy of y          n s^2 estimates the Gauss-Newton matrix's diagonal
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -4,8 +4,6 @@ The finite check of a step is a tensor (`StepResult.finite`) that the optimizer 
 at once on a CPU; on a GPU one step later, so that nothing waits for the device.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Gradients of one training step: micro-batches, global norm, clipping, finite check."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any

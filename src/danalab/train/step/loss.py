@@ -5,8 +5,6 @@
 so neither accumulation, number of ranks nor masking changes the gradient.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

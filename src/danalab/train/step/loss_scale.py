@@ -4,8 +4,6 @@ gradients finite      ->  the factor doubles after 2000 such steps in a row
 gradients not finite  ->  the step is not made, the factor halves
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

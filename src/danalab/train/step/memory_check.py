@@ -4,8 +4,6 @@ Forward, backward and communication are those of a step; then the memory of an u
 change.
 """
 
-from __future__ import annotations
-
 import logging
 
 import torch

@@ -4,8 +4,6 @@ Sums over micro-batches and ranks make the gradient independent of how the batch
 `danalab.models.moe.losses`. In the first step all experts count as used evenly.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

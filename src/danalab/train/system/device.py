@@ -1,7 +1,5 @@
 """Devices, number formats, numerics and the compiler."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

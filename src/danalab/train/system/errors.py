@@ -1,7 +1,5 @@
 """Errors of memory and of the compiler, as one line with advice."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 

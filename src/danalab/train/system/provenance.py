@@ -1,7 +1,5 @@
 """Versions of the software that made a run."""
 
-from __future__ import annotations
-
 import platform
 import subprocess
 from pathlib import Path

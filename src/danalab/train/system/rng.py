@@ -1,7 +1,5 @@
 """States of the random generators of Python, numpy and torch, as plain values."""
 
-from __future__ import annotations
-
 import base64
 import random
 from typing import Any

@@ -3,8 +3,6 @@
 A script is self-contained: resources, flags of the runs, and shell functions that requeue the job (`slurm_job.sh`).
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 import shutil

@@ -1,7 +1,5 @@
 """Arrays as a data set: each row of the files is one training sequence x, inputs x[:-1], targets x[1:]."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import threading

@@ -3,8 +3,6 @@
 A file `NAME.rows` (a .npy of row numbers) beside an array `NAME` lists the sequences that belong to the split.
 """
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 from functools import partial

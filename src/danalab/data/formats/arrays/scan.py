@@ -1,7 +1,5 @@
 """The facts of array files, from one pass over each; cached by path, size and time of change."""
 
-from __future__ import annotations
-
 import hashlib
 import logging
 from collections.abc import Sequence

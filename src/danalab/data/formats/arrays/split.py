@@ -7,8 +7,6 @@ Several names of one file are one item. The choice depends on the seed and on re
 and each sequence's position (by sequence).
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Adapts optimizers of libraries: DTensor parameters, checked input, complete state."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager

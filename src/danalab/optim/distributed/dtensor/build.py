@@ -1,7 +1,5 @@
 """Builds the optimizer of a registry entry, wrapped in a `DTensorAdapter` where its class needs one."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

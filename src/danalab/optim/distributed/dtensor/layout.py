@@ -1,7 +1,5 @@
 """Arithmetic of DTensor placements, and collectives over all ranks of a mesh."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

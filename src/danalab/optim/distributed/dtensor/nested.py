@@ -1,7 +1,5 @@
 """Nested optimizer state: tensors, plain values, and lists or dicts of these."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

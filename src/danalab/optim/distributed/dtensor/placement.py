@@ -5,8 +5,6 @@ DTensor, element-wise rule      its local shard (an alias); state is sharded lik
 DTensor, other rules            the whole tensor on one rank that owns it, gathered for each step
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Exchange of row shards: gathers many tensors at their owners by one all-to-all, and scatters them by another."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -3,8 +3,6 @@
 State that no step has made yet has the form that a dummy step gives it (`make_state`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

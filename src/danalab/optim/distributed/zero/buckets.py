@@ -4,8 +4,6 @@ Gradients are averaged by a reduce-scatter and stay with the owners of their par
 all-gather.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial

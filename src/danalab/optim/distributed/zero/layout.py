@@ -5,8 +5,6 @@ element-wise one. A bucket has a chunk of equal length for each rank, with the r
 one reduce-scatter sends every rank the gradients of its pieces, and one all-gather returns the parameters.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field

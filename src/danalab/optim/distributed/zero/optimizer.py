@@ -8,8 +8,6 @@ state and computes updates only for these:
 While a bucket is updated, gradients of later buckets and parameters of earlier ones are being sent.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial

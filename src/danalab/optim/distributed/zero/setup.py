@@ -1,7 +1,5 @@
 """Construction of `DistributedMuonAdamW`: groups, settings, costs of parameters, the inner optimizer."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """State of ZeRO's inner optimizer in the form of an unsharded one: gathered from the ranks, and cut for them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any
 

@@ -4,8 +4,6 @@ Nothing here is imported before an optimizer is looked up by name, and no option
 is built.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from importlib import import_module
 

@@ -1,7 +1,5 @@
 """Help texts of settings: one for each name, shared by all optimizers."""
 
-from __future__ import annotations
-
 HELP = {
     "adamw_lr": "peak learning rate of parameters that are not matrices; none = 0.15 lr",
     "adamw_weight_decay": "weight decay of parameters that are not matrices; none = weight_decay",

@@ -4,8 +4,6 @@ An entry's defaults are its authors', or the usual ones for language models wher
 passed to the library's class, so that the listed defaults are the ones that are used.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 from typing import Any

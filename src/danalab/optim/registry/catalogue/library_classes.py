@@ -3,8 +3,6 @@
 Imports the library; `danalab.optim.registry.catalogue.library` imports this when one of its optimizers is built.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any

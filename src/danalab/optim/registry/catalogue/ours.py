@@ -1,7 +1,5 @@
 """The optimizers of this package: the Dana family, AdEMAMix, Muon's, SNOO's, and AdamW with decaying weight decay."""
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import Any
 

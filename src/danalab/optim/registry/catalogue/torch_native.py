@@ -1,7 +1,5 @@
 """Optimizers that torch ships, with defaults for language models."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Settings of the batch and of the length of a run. None means automatic."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 

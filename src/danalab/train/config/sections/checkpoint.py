@@ -1,7 +1,5 @@
 """Settings of checkpoints."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Settings of the data: source, vocabulary, context, and how tokens become sequences. None means automatic."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 

@@ -1,7 +1,5 @@
 """Settings of validation and logging."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 

@@ -1,7 +1,5 @@
 """Settings of the machine: device, number format, compiler, memory."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 

@@ -1,7 +1,5 @@
 """Settings of one job of a run: its folder, and where it starts and stops."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar

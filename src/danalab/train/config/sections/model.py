@@ -1,7 +1,5 @@
 """Settings of a model: architecture and size. None means automatic. Needs no torch."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 

@@ -1,7 +1,5 @@
 """Settings of the learning-rate schedule. None means automatic."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 

@@ -10,8 +10,6 @@ The others do not wait for a worker that missed the previous round, unless it an
 any worker may die.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -1,7 +1,5 @@
 """The outer step as a function of the workers' weights; on the CPU, in float64, tensor by tensor."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Configuration and construction of a DiLoCo worker."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from danalab.errors import UserError

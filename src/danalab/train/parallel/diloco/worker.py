@@ -4,8 +4,6 @@ In its checkpoints, as in evaluation, `model.*` are the outer weights; `inner.*`
 round, and `momentum.*` the outer momentum.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import time
