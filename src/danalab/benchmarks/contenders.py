@@ -55,11 +55,7 @@ class Contender:
     """Replayed as a CUDA graph."""
 
     def prepare(self, params: list[Tensor]) -> tuple[torch.optim.Optimizer, Work]:
-        """The optimizer with its state initialised by one step, and the function that makes a step.
-
-        Raises:
-            UserError: it cannot be built with these settings.
-        """
+        """The optimizer with its state initialised by one step, and the function that makes a step."""
         try:
             optimizer = self.build(params)
             step = captured(optimizer) if self.graph else optimizer.step
@@ -73,12 +69,7 @@ class Contender:
 
 
 def contender(name: str, device: str) -> Contender:
-    """The contender of that name.
-
-    Raises:
-        UserError: unknown optimizer, class or backend; a CUDA graph on another device; a step that needs the model.
-        MissingExtra: pytorch-optimizer is not installed.
-    """
+    """The contender of that name."""
     library, dot, class_name = name.partition(".")
     if dot and library in ("torch", "po"):
         return Contender(name, _from_library(name, library, class_name))

@@ -27,9 +27,6 @@ def measure(
 
     Args:
         lengths: [tokens]. heads: number of key heads and of value heads. width: features of a head. rounds: counted.
-    Raises:
-        MissingExtra: transformers is not installed.
-        UserError: the two rules disagree, or a number below 1.
     """
     for name, number in (("--lengths", min(lengths)), ("--heads", heads), ("--width", width), ("--rounds", rounds)):
         if number < 1:

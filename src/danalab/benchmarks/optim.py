@@ -89,8 +89,6 @@ def measure(
         report: called with a line of text for each result.
     Returns:
         Values for JSON: question, machine, and for each size the copy's bandwidth and one row per contender.
-    Raises:
-        UserError: an unknown size or contender, a missing device, or too little memory.
     """
     if device == "cuda" and not torch.cuda.is_available():
         raise UserError("--device cuda: torch sees no CUDA device here")

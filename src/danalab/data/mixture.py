@@ -92,11 +92,7 @@ class MixedDataset(Dataset):
 
 
 def parse_mixture(text: str) -> list[tuple[str, float]] | None:
-    """(data set, weight) of each part of `a:0.7,b:0.3` or of a YAML file; None for a single data set.
-
-    Raises:
-        UserError: a part without a weight, a weight that is not a positive number, or a repeated name.
-    """
+    """(data set, weight) of each part of `a:0.7,b:0.3` or of a YAML file; None for a single data set."""
     if Path(text).suffix in (".yaml", ".yml"):
         return _checked(_from_yaml(text), text)
     if "," not in text or os.path.exists(text):

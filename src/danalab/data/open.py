@@ -73,11 +73,7 @@ def layout_of(folder: Path) -> Layout | None:
 
 
 def require_layout(folder: Path) -> Layout:
-    """The layout of the data set in `folder`.
-
-    Raises:
-        UserError: no such folder, or no data set in it.
-    """
+    """The layout of the data set in `folder`."""
     layout = layout_of(folder)
     if layout is None:
         if not os.path.isdir(folder):
@@ -119,9 +115,6 @@ def find_dataset(
             fineweb-10BT).
         tokenizer: `bytes`, `gpt2`, `bpe-N` or a path; by default the source's. If `data` is a folder, it must match.
         datasets_dir: by default `$DATASETS_DIR`, else ./datasets.
-
-    Raises:
-        UserError: no such data set (says how to make it), or one written with another tokenizer.
     """
     root = Path(datasets_dir or datasets_folder())
     for folder in (Path(data), root / data):

@@ -37,11 +37,7 @@ class VocabularyInfo:
 
 
 def merge_vocabularies(parts: Sequence[Vocabulary]) -> VocabularyInfo:
-    """The vocabulary of several data sets together.
-
-    Raises:
-        UserError: they were written with different tokenizers.
-    """
+    """The vocabulary of several data sets together."""
     first = parts[0]
     for part in parts[1:]:
         if (part.tokenizer_name, part.eos_id) != (first.tokenizer_name, first.eos_id):

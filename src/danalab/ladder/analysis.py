@@ -52,8 +52,6 @@ def analyse(
         predict: sizes [parameters without embeddings] for which to predict learning rates; default: multiples of
             the largest.
         within: share of the best loss for the intervals of learning rates.
-    Raises:
-        UserError: no finished run of the baseline, or rows without the dimensions that the convention needs.
     """
     usable = [row for row in rows if is_usable(row)]
     excluded = [row["name"] for row in rows if not is_usable(row)]

@@ -92,11 +92,7 @@ class LadderPlan:
 
     @classmethod
     def read(cls, path: Path) -> LadderPlan:
-        """From a YAML file with these fields (`heads: [2, 3]` is short for sizes).
-
-        Raises:
-            UserError: not readable, or a key that is not one of them.
-        """
+        """From a YAML file with these fields (`heads: [2, 3]` is short for sizes)."""
         loaded = {key: value for key, value in parse_plan(path).items() if value is not None}
         for key, value in loaded.items():
             if key not in _FORMS:

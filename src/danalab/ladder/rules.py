@@ -7,11 +7,7 @@ from danalab.train.config.rules import DecayRule, RateRule, Rules
 
 
 def fitted_rules(found: Analysis) -> Rules:
-    """The learning-rate laws, and the weight-decay strengths of the largest tuned runs.
-
-    Raises:
-        UserError: no learning-rate law was fitted, or the rows lack architecture or batch.
-    """
+    """The learning-rate laws, and the weight-decay strengths of the largest tuned runs."""
     if not found.lr_laws:
         reasons = "; ".join(note for note in found.notes if note.startswith("learning-rate law"))
         raise UserError(f"--rules: the ladder gives no learning-rate law ({reasons})")

@@ -96,8 +96,6 @@ def checkpointing_rule(mode: str) -> Callable[[int], str]:
     Args:
         mode: "none"; "full" (keep only each block's input); "every-n:K" ("full" for blocks 0, K, 2K, ...); "selective"
             (keep matrix products and attention outputs, recompute the rest).
-    Raises:
-        UserError: any other mode.
     """
     if mode in ("none", "full", "selective"):
         return lambda layer: mode

@@ -18,11 +18,7 @@ def model_bytes(config: ModelConfig, bytes_per_parameter: int = 4) -> int:
 
 
 def require_memory(needed: int, device: torch.device | str, subject: str) -> None:
-    """Check that `needed` bytes fit on a device at all; meta: in the memory of the host.
-
-    Raises:
-        UserError: they do not; one line with both numbers.
-    """
+    """Check that `needed` bytes fit on a device at all; meta: in the memory of the host."""
     device = torch.device(device)
     if device.type == "cuda":
         limit = torch.cuda.get_device_properties(device).total_memory

@@ -94,11 +94,7 @@ def _row(curve: RunCurve, base: RunCurve) -> Row:
 
 
 def named_apart(curves: Sequence[RunCurve], folders: Sequence[Path]) -> list[RunCurve]:
-    """Runs that share a name, renamed to their paths.
-
-    Raises:
-        UserError: a folder is named twice.
-    """
+    """Runs that share a name, renamed to their paths."""
     places = [folder.resolve() for folder in folders]
     for i, place in enumerate(places):
         if place in places[:i]:

@@ -37,11 +37,7 @@ class RunCurve:
 
 
 def read_curve(folder: str | Path) -> RunCurve:
-    """Read a run folder, finished or not.
-
-    Raises:
-        UserError: no run there, or no validation point in it yet.
-    """
+    """Read a run folder, finished or not."""
     run = open_run(folder)
     rows = run.metrics()
     points = tuple(

@@ -50,8 +50,6 @@ def read_report_data(
         path: its folder, or its ladder.jsonl.
         baseline: None: adamw, or where none of it finished the first optimizer.
         fit: settings of `danalab.ladder.analysis.analyse`.
-    Raises:
-        UserError: see `read_ladder` and `analyse`.
     """
     rows = read_ladder(path)
     if not any(map(is_finished, rows)):

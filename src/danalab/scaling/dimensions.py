@@ -74,12 +74,7 @@ def explicit_dimensions(
     vocab_size: int = GPT2_VOCAB,
     n_kv_heads: int | None = None,
 ) -> Dimensions:
-    """Explicit dimensions; head_dim defaults to d_model / n_heads, mlp_dim to the architecture's rule.
-
-    Raises:
-        UserError: unknown architecture, a size below 1, n_heads that does not divide d_model, or n_kv_heads that does
-            not divide n_heads.
-    """
+    """Explicit dimensions; head_dim defaults to d_model / n_heads, mlp_dim to the architecture's rule."""
     arch = ARCHITECTURES.canonical(arch)
     if head_dim is None:
         if n_heads < 1 or d_model % n_heads:

@@ -39,11 +39,7 @@ def find(device_name: str) -> Accelerator | None:
 
 
 def named(name: str) -> Accelerator:
-    """The table's row for a name as people type it: h100, a100, rtx4090 or 4090.
-
-    Raises:
-        UserError: not in the table.
-    """
+    """The table's row for a name as people type it: h100, a100, rtx4090 or 4090."""
     rows = {gpu.name.lower().replace(" ", ""): gpu for gpu in ACCELERATORS}
     typed = name.lower().replace(" ", "").replace("-", "").replace("_", "")
     gpu = rows.get(typed) or rows.get(f"rtx{typed}")

@@ -63,11 +63,7 @@ class LinearAttention:
 
 
 def linear_attention(shape: Shape) -> LinearAttention | None:
-    """The delta-rule layers of `shape`, or None where it has none.
-
-    Raises:
-        UserError: contradictory settings, or settings of the delta rule without such layers.
-    """
+    """The delta-rule layers of `shape`, or None where it has none."""
     interval = shape.full_attention_interval
     if interval is not None:
         if isinstance(interval, bool) or not isinstance(interval, int) or interval < 1:

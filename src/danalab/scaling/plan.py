@@ -212,11 +212,7 @@ def plan(
 
 
 def horizon(shape: Dimensions, tokens_per_step: int, tokens_per_param: float, basis: str = "total") -> int:
-    """Number of steps that see `tokens_per_param` tokens for each parameter of the `basis` ("total" or "non-emb").
-
-    Raises:
-        UserError: unknown basis, or a horizon shorter than one step.
-    """
+    """Number of steps that see `tokens_per_param` tokens for each parameter of the `basis` ("total" or "non-emb")."""
     if basis not in ("total", "non-emb"):
         raise UserError(f"--horizon-basis '{basis}': known are total, non-emb")
     params = shape.total_params if basis == "total" else shape.non_emb_params

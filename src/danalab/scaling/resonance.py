@@ -57,8 +57,6 @@ def resonance_dimensions(
         num_frequencies: oscillators of all groups; default 8 per group without a name.
         mixer: "none" leaves the oscillators out.
         n_heads: groups; default 8. head_dim: channels of a group, must equal d_model / n_heads.
-    Raises:
-        UserError: an unknown name, no size at all, or groups that divide neither d_model nor num_frequencies.
     """
     if size is not None and size not in SIZES:
         raise UserError(f"unknown --size '{size}'{nearest(size, SIZES)}; known: {', '.join(SIZES)}")
@@ -83,12 +81,7 @@ def resonance_dimensions(
 
 
 def check_resonance(shape: Shape) -> None:
-    """Check a shape's learned positions and convolutions.
-
-    Raises:
-        UserError: the architecture cannot have them; a table that is too long; an invalid width; convolutions without
-            oscillators.
-    """
+    """Check a shape's learned positions and convolutions."""
     structure, width = shape.architecture, shape.conv_width
     if isinstance(width, bool) or not isinstance(width, int) or width < 0 or width == 1:
         raise UserError(f"--conv-width {width!r}: 0 (none), or at least 2 tokens (4 is usual)")
@@ -115,11 +108,7 @@ def if_resonance(
     mixer: str | None = None,
     **given: int | None,
 ) -> Dimensions | None:
-    """`resonance_dimensions` from command-line values, or None for another `arch`.
-
-    Raises:
-        UserError: also if another architecture is given a `size`, `num_frequencies` or `mixer`.
-    """
+    """`resonance_dimensions` from command-line values, or None for another `arch`."""
     if ARCHITECTURES.get(arch).oscillators:
         return resonance_dimensions(size, num_frequencies=num_frequencies, vocab_size=vocab_size, mixer=mixer, **given)
     for flag, value in (("--size", size), ("--num-frequencies", num_frequencies), ("--mixer", mixer)):

@@ -32,11 +32,7 @@ class Sparsity:
 
 
 def sparsity(shape: Shape) -> Sparsity | None:
-    """The experts of `shape`, or None where it has none.
-
-    Raises:
-        UserError: contradictory settings, or settings of experts without experts.
-    """
+    """The experts of `shape`, or None where it has none."""
     structure = shape.architecture
     if shape.n_layers > MAX_LAYERS:
         raise UserError(f"--n-layers {shape.n_layers}: at most {MAX_LAYERS:,} are possible")

@@ -80,12 +80,7 @@ class Result:
 def search(
     problem: Problem, opt: str, *, trials: int = 6, seeds: int = 1, settings: Mapping[str, Any] | None = None
 ) -> Result:
-    """Tune `opt` on `problem` in `trials` runs with seed 0, and repeat the best with `seeds` - 1 others.
-
-    Raises:
-        UserError: unknown optimizer or setting, one that needs more than gradients, or one that diverges at
-            every learning rate.
-    """
+    """Tune `opt` on `problem` in `trials` runs with seed 0, and repeat the best with `seeds` - 1 others."""
     spec = optimizer_spec(opt)
     if spec.closure or spec.hessian:
         raise UserError(f"--opts {spec.name}: its step needs more than gradients; compare runs of `danalab train`")

@@ -39,11 +39,7 @@ def _interpolate(t: np.ndarray, values: np.ndarray, times: np.ndarray) -> np.nda
 
 
 def local_slope(t: np.ndarray, values: np.ndarray, low: float, high: float, samples: int = 60) -> float:
-    """-d log values / d log t by least squares on points that are even in log t over [low, high].
-
-    Raises:
-        UserError: the curve does not reach over [low, high], or is not positive there.
-    """
+    """-d log values / d log t by least squares on points that are even in log t over [low, high]."""
     if not t[0] <= low < high <= t[-1] * 1.0001:
         raise UserError(f"the curve covers t = {t[0]:g} to {t[-1]:g}, the slope was asked over {low:g} to {high:g}")
     at = np.geomspace(low, high, samples)

@@ -13,11 +13,7 @@ from danalab.errors import UserError
 
 
 def geometric_times(steps: int, ratio: float = 1.1) -> np.ndarray:
-    """{0, floor(ratio^k), steps}: evaluation times that are even on a logarithmic axis.
-
-    Raises:
-        UserError: `steps` is not positive.
-    """
+    """{0, floor(ratio^k), steps}: evaluation times that are even on a logarithmic axis."""
     if steps < 1:
         raise UserError(f"steps must be at least 1, not {steps}")
     powers = ratio ** np.arange(1, math.ceil(math.log(max(steps, 2)) / math.log(ratio)))
@@ -25,11 +21,7 @@ def geometric_times(steps: int, ratio: float = 1.1) -> np.ndarray:
 
 
 def check_times(steps: int, batch: int, times: npt.ArrayLike | None) -> np.ndarray:
-    """The times to record; default `geometric_times`.
-
-    Raises:
-        UserError: `steps` or `batch` is not positive, or `times` are not ascending within 0..steps.
-    """
+    """The times to record; default `geometric_times`."""
     if batch < 1:
         raise UserError(f"batch = {batch}: at least one sample a step is needed")
     if steps < 1:

@@ -52,11 +52,7 @@ class ClusterFlags(ResourceFlags):
 
 
 def require_used(flags: ClusterFlags, executor: str) -> None:
-    """Refuse flags without effect.
-
-    Raises:
-        UserError: SLURM's flags beside another executor.
-    """
+    """Refuse flags without effect."""
     if executor == "slurm":
         return
     for field in fields(ClusterFlags):

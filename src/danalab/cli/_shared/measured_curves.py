@@ -16,9 +16,6 @@ def measured_curves(path: Path) -> list[Measured]:
     """Curves of a run folder, of a folder of run folders, or of a ladder.
 
     Of a ladder: one curve per optimizer and size, that of its tuned runs with the longest horizon, mean over seeds.
-
-    Raises:
-        UserError: none of these, or no validation losses.
     """
     if path.is_file() or (path / FILE).is_file():
         return _of_ladder(path)

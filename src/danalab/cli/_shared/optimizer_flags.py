@@ -42,11 +42,7 @@ def options(opt: str, names: Iterable[str]) -> list[Option]:
 
 
 def take(values: Mapping[str, Any], opt: str) -> dict[str, Any]:
-    """The optimizer's settings among parsed values.
-
-    Raises:
-        UserError: a bad value, or a setting that the run decides.
-    """
+    """The optimizer's settings among parsed values."""
     from danalab.optim.core.parse_settings import read_value
 
     found = {}
@@ -60,11 +56,7 @@ def take(values: Mapping[str, Any], opt: str) -> dict[str, Any]:
 
 
 def from_file(values: dict[str, Any], names: Iterable[str], opt: str, where: str) -> dict[str, Any]:
-    """Take the optimizer's settings out of a file's `values`: keys beside the others, or within `optimizer_settings`.
-
-    Raises:
-        UserError: a key that is neither a flag nor a setting.
-    """
+    """Take the optimizer's settings out of a file's `values`: keys beside the others, or in `optimizer_settings`."""
     known = set(names)
     given = values.pop(FIELD, None)
     if not isinstance(given, (Mapping, type(None))):

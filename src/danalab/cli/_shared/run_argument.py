@@ -6,22 +6,14 @@ from danalab.errors import UserError
 
 
 def chosen_run(positional: Path | None, flag: Path | None) -> Path | None:
-    """The one of the two that was given, or None.
-
-    Raises:
-        UserError: both were given.
-    """
+    """The one of the two that was given, or None."""
     if positional is not None and flag is not None:
         raise UserError(f"{positional} and --run {flag}: give the run folder once")
     return flag if positional is None else positional
 
 
 def required_run(positional: Path | None, flag: Path | None, verb: str) -> Path:
-    """As `chosen_run`.
-
-    Raises:
-        UserError: both were given, or neither.
-    """
+    """As `chosen_run`."""
     run = chosen_run(positional, flag)
     if run is None:
         raise UserError(f"give a run folder: danalab {verb} RUN")

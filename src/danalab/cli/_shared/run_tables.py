@@ -184,11 +184,7 @@ def with_costs(rows: Sequence[dict[str, Any]], price: float | None) -> list[dict
 
 
 def require_plan_flags(flags: CostFlags, dry_run: bool) -> None:
-    """Refuse flags without effect.
-
-    Raises:
-        UserError: --gpu or --mfu where nothing is planned; a price that is not positive.
-    """
+    """Refuse flags without effect."""
     if flags.gpu is not None and not dry_run:
         raise UserError(f"--gpu {flags.gpu}: is for --dry-run; finished runs have their own hours")
     if flags.mfu != CostFlags.mfu and flags.gpu is None:

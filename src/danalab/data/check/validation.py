@@ -36,9 +36,6 @@ def validate(
         seq_len: required tokens per sequence of an array; by default the most common length.
         allow_duplicates: report equal sequences as warnings, not as errors.
         on_file: called with the number of finished files and of all files.
-
-    Raises:
-        UserError: the path does not exist.
     """
     path = Path(path)
     if not os.path.exists(path):

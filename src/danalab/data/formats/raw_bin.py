@@ -56,11 +56,7 @@ _GPT2 = _Vocabulary("gpt2", 50_257, 50_256, "gpt2")  # what nanoGPT and the Fine
 
 
 def find_raw_files(folder: Path, split: str) -> list[Path]:
-    """`SPLIT.bin`, or `SPLIT_00.bin` (`SPLIT-00.bin`) and so on in numeric order; empty if there are none.
-
-    Raises:
-        UserError: the numbers have a gap or a duplicate, or both kinds of name are used.
-    """
+    """`SPLIT.bin`, or `SPLIT_00.bin` (`SPLIT-00.bin`) and so on in numeric order; empty if there are none."""
     single = folder / f"{split}.bin"
     numbered: dict[int, Path] = {}
     for path in sorted(folder.glob(f"{split}[_-]*.bin")):
@@ -86,11 +82,7 @@ def find_raw_files(folder: Path, split: str) -> list[Path]:
 
 
 def open_raw_file(path: Path, dtype: np.dtype) -> Shard:
-    """The tokens of a file.
-
-    Raises:
-        UserError: unreadable, empty, not a whole number of tokens, or a shard without its manifest.
-    """
+    """The tokens of a file."""
     with reading(path) as file:
         size = os.fstat(file.fileno()).st_size
         if size == 0:
@@ -173,11 +165,7 @@ def _open(folder: Path, split: str) -> Dataset:
 
 
 def reject_duplicate_shards(hashes: list[tuple[Path, str]]) -> None:
-    """Check that no two shards have the same content, whose tokens would be trained on twice.
-
-    Raises:
-        UserError: names both.
-    """
+    """Check that no two shards have the same content, whose tokens would be trained on twice."""
     seen: dict[str, Path] = {}
     for path, digest in hashes:
         if digest in seen:
@@ -186,11 +174,7 @@ def reject_duplicate_shards(hashes: list[tuple[Path, str]]) -> None:
 
 
 def record(folder: Path) -> Path:
-    """Write the hash of every token file to `checksums.json`; returns its path.
-
-    Raises:
-        UserError: no token files in the folder, or one that cannot be read.
-    """
+    """Write the hash of every token file to `checksums.json`; returns its path."""
     files = [path for split in _SPLITS for path in find_raw_files(folder, split)]
     if not files:
         raise UserError(f"{folder}: no {' or '.join(f'{split}.bin' for split in _SPLITS)} to record")

@@ -106,11 +106,7 @@ class ShardEntry:
 
 
 def read_header(path: Path) -> tuple[Shard, str]:
-    """Read a shard's header; returns the shard and the fingerprint of its tokenizer.
-
-    Raises:
-        UserError: not a shard, another version, or a file size other than the header's.
-    """
+    """Read a shard's header; returns the shard and the fingerprint of its tokenizer."""
     with reading(path) as file:
         size = os.fstat(file.fileno()).st_size
         head = file.read(HEADER.size)

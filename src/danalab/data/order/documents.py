@@ -16,9 +16,6 @@ def document_ends(store: TokenStore, eos_id: int, fingerprint: str) -> np.ndarra
     """The position after each document's end-of-text id, int64 [documents], memory-mapped if cached.
 
     Tokens after the last end belong to no document.
-
-    Raises:
-        UserError: the stream has no end-of-text id.
     """
     key = f"documents-{fingerprint}-{eos_id}.npy"
     ends = scan_cache.load_array(key)

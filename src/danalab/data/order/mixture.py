@@ -23,11 +23,7 @@ BLOCK = 10_000
 
 
 def block_counts(weights: Sequence[float], block: int = BLOCK) -> list[int]:
-    """Number of sequences from each source in a block: shares rounded to integers by largest remainder.
-
-    Raises:
-        UserError: a weight that is not positive and finite, or a share below one sequence a block.
-    """
+    """Number of sequences from each source in a block: shares rounded to integers by largest remainder."""
     if not all(0 < weight < float("inf") for weight in weights):
         raise UserError(f"weights {', '.join(f'{weight:g}' for weight in weights)}: each must be positive")
     exact = [block * weight / sum(weights) for weight in weights]

@@ -85,11 +85,7 @@ class Shuffled:
 
 
 def require_length(seq_len: int) -> int:
-    """Return `seq_len`.
-
-    Raises:
-        UserError: below 1.
-    """
+    """Return `seq_len`."""
     if seq_len < 1:
         raise UserError(f"seq_len {seq_len}: at least 1 is needed")
     return seq_len

@@ -53,11 +53,7 @@ class DownloadRecord:
 
 
 def hub_source(name: str) -> type[HubSource]:
-    """The hub corpus called `name`.
-
-    Raises:
-        UserError: unknown, or not a corpus of the hub.
-    """
+    """The hub corpus called `name`."""
     source = SOURCES.get(name)
     if not issubclass(source, HubSource):
         hub = [each for each in SOURCES if issubclass(SOURCES.get(each), HubSource)]

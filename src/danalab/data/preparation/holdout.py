@@ -66,9 +66,6 @@ def split_documents(
         start: continue after this place.
         counts: training and validation documents before `start`.
         enough: called before each training document of a source with its own validation; True skips the others.
-
-    Raises:
-        UserError: fewer than two documents, none left to train on, or none to validate on that is not trained on.
     """
     if source.parts(VAL) is not None:
         yield from _with_own_validation(source, rule, start, counts, enough)

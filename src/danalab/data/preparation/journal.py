@@ -49,11 +49,7 @@ class Journal:
 
     @classmethod
     def read(cls, folder: Path) -> Journal | None:
-        """The journal of an unfinished preparation in the folder; None when there is none.
-
-        Raises:
-            UserError: damaged or malformed.
-        """
+        """The journal of an unfinished preparation in the folder; None when there is none."""
         file = folder / NAME
         if not file.is_file():
             return None

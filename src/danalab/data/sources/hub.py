@@ -59,11 +59,7 @@ class HubFolder:
         self.remote = remote
 
     def files(self, patterns: Sequence[str]) -> list[HubFile]:
-        """The files that match one of the patterns, sorted by path.
-
-        Raises:
-            UserError: the hub cannot be reached or refuses access, or nothing matches.
-        """
+        """The files that match one of the patterns, sorted by path."""
         found: dict[str, HubFile] = {}
         for pattern in patterns:
             top = _fixed(pattern)
@@ -104,11 +100,7 @@ def on_hub(repo: str, revision: str) -> HubFolder:
 
 
 def local_copy(folder: Path, repo: str) -> HubFolder:
-    """The repository's files in a local folder, or in OWNER/NAME below it.
-
-    Raises:
-        UserError: no such folder.
-    """
+    """The repository's files in a local folder, or in OWNER/NAME below it."""
     from fsspec.implementations.local import LocalFileSystem
 
     if not folder.is_dir():

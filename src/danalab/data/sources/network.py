@@ -22,9 +22,6 @@ def read_persistently(
         name: the file's name in messages.
         skip: documents to skip.
         sleep: waits between attempts [s].
-
-    Raises:
-        UserError: six attempts failed in a row.
     """
     done, failures = skip, 0
     while True:
@@ -47,11 +44,7 @@ def read_persistently(
 
 @contextmanager
 def explain_hub_errors(name: str) -> Iterator[None]:
-    """Convert the hub library's errors to one line that says what to do; `name` is the repository.
-
-    Raises:
-        UserError: in place of such an error.
-    """
+    """Convert the hub library's errors to one line that says what to do; `name` is the repository."""
     try:
         yield
     except UserError:

@@ -153,11 +153,7 @@ class Tokenizer(ABC):
 
 
 def reject_surrogates(text: str) -> None:
-    """Check that the text has no lone surrogates, which have no UTF-8 encoding.
-
-    Raises:
-        UserError: names the first one.
-    """
+    """Check that the text has no lone surrogates, which have no UTF-8 encoding."""
     try:
         text.encode()
     except UnicodeEncodeError as error:

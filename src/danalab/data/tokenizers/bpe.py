@@ -63,11 +63,7 @@ class BpeTokenizer(Tokenizer):
         self.require_lossless(_PROBE)
 
     def require_lossless(self, text: str) -> None:
-        """Check that `text` survives encoding and decoding.
-
-        Raises:
-            UserError: the rules of the tokenizer change it.
-        """
+        """Check that `text` survives encoding and decoding."""
         decoded = self.decode(self.encode(text))
         if decoded != text:
             at = next(i for i in range(len(text) + 1) if text[: i + 1] != decoded[: i + 1])
@@ -78,11 +74,7 @@ class BpeTokenizer(Tokenizer):
 
     @classmethod
     def from_file(cls, file: str | Path, name: str | None = None) -> BpeTokenizer:
-        """Read a `tokenizer.json`.
-
-        Raises:
-            UserError: malformed, not byte-level, not lossless, or without `<|endoftext|>`.
-        """
+        """Read a `tokenizer.json`."""
         from tokenizers import Tokenizer as Engine
 
         content = read_json(file)

@@ -49,9 +49,6 @@ def install_tables(origin: str | Path) -> Path:
     """Copy GPT-2's two tables from a folder into the cache, checking their SHA-256; returns the cache folder.
 
     The files may have their original names (`vocab.bpe`, `encoder.json`) or those of the cache.
-
-    Raises:
-        UserError: a file is missing or has the wrong hash.
     """
     origin = Path(origin)
     contents: dict[str, bytes] = {}
@@ -89,11 +86,7 @@ class Gpt2Tokenizer(Tokenizer):
 
     @classmethod
     def from_cache(cls) -> Gpt2Tokenizer:
-        """Load the tables from the cache, or else from the network.
-
-        Raises:
-            UserError: neither cached nor reachable; says how to install them.
-        """
+        """Load the tables from the cache, or else from the network."""
         from tiktoken.load import data_gym_to_mergeable_bpe_ranks
 
         folder = tables_folder()
@@ -121,11 +114,7 @@ class Gpt2Tokenizer(Tokenizer):
 
     @classmethod
     def from_file(cls, file: str | Path) -> Gpt2Tokenizer:
-        """Load the tables from a saved `tokenizer.json`.
-
-        Raises:
-            UserError: the file does not hold GPT-2's tokens.
-        """
+        """Load the tables from a saved `tokenizer.json`."""
         try:
             model = read_json(file)["model"]
             ranks = {from_printable(token): id_ for token, id_ in model["vocab"].items()}

@@ -42,8 +42,6 @@ def fit_curvature(lr: ArrayLike, loss: ArrayLike) -> Curvature:
 
     Args:
         lr, loss: 1-D, of equal length; losses that are not finite are left out.
-    Raises:
-        UserError: fewer than five learning rates, or losses without a minimum.
     """
     x, y = np.log(np.asarray(lr, float)), np.asarray(loss, float)
     keep = np.isfinite(x) & np.isfinite(y)
@@ -88,8 +86,6 @@ def fit_shared_curvature(trials: Sequence[tuple[ArrayLike, ArrayLike]], level: f
 
     Args:
         trials: (learning rates, final losses) of each size; sizes of fewer than three rates are left out.
-    Raises:
-        UserError: too few rates for a curvature and a spread around it, or no minimum.
     """
     bends, bent, n_sizes, freedom, span = [], [], 0, -1, 1.0
     for lr, loss in trials:
@@ -138,8 +134,6 @@ def fit_tolerance(lr: ArrayLike, loss: ArrayLike, within: float = 0.01) -> Toler
     Args:
         lr, loss: 1-D, of equal length; losses that are not finite are out of the interval.
         within: share of the best loss.
-    Raises:
-        UserError: fewer than three learning rates, or `within` not positive.
     """
     x, y = np.asarray(lr, float), np.asarray(loss, float)
     if not within > 0:

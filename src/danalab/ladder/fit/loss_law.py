@@ -56,11 +56,7 @@ class LossLaw:
         return np.asarray(self.E + sum(A * c**-alpha for (A, alpha), c in zip(self.terms, columns, strict=True)))
 
     def compute_for(self, loss: float) -> float:
-        """Compute at which the law is at `loss`; infinite at or below E. For laws of compute.
-
-        Raises:
-            UserError: the law is one of parameters and tokens.
-        """
+        """Compute at which the law is at `loss`; infinite at or below E. For laws of compute."""
         if self.kind == "chinchilla":
             raise UserError("a law of parameters and tokens has no single compute for a loss")
         if loss <= self.E:

@@ -61,11 +61,7 @@ def student_interval(estimate: float, error: float, freedom: float, level: float
 
 
 def scipy(module: str) -> Any:
-    """Import a module of SciPy.
-
-    Raises:
-        MissingExtra: SciPy is not installed.
-    """
+    """Import a module of SciPy."""
     from importlib import import_module
 
     try:

@@ -140,11 +140,7 @@ def _is_beside(lost: Row, one: Row) -> bool:
 
 
 def flops_of(row: Row, tokens: float, convention: str) -> float:
-    """Compute of a run after `tokens` tokens; the row's own count for the exact convention.
-
-    Raises:
-        UserError: the row lacks the model's dimensions, which other conventions need.
-    """
+    """Compute of a run after `tokens` tokens; the row's own count for the exact convention."""
     if convention == "exact":
         return row["flops"] * tokens / row["tokens"]
     settings = row["settings"]

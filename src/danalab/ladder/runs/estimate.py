@@ -46,11 +46,7 @@ class Estimate:
 
 
 def accelerator_rate(name: str, mfu: float) -> Rate:
-    """The rate of a named accelerator at the share `mfu` of its peak.
-
-    Raises:
-        UserError: an unknown accelerator, or a share outside 0..1.
-    """
+    """The rate of a named accelerator at the share `mfu` of its peak."""
     if not 0 < mfu <= 1:
         raise UserError(f"--mfu {mfu:g}: must lie in 0..1, a share of the peak")
     peak = named(name).tflops * 1e12

@@ -40,11 +40,7 @@ class Cell:
     """Fields of `TrainConfig`."""
 
     def config(self, run_dir: Path) -> TrainConfig:
-        """The configuration for the trainer.
-
-        Raises:
-            UserError: a setting out of range.
-        """
+        """The configuration for the trainer."""
         known = {field.name for field in fields(TrainConfig)}
         own = {key: value for key, value in self.settings.items() if key in known}
         rest = {key: value for key, value in self.settings.items() if key not in known}
@@ -55,11 +51,7 @@ class Cell:
 
 
 def parse_assignments(words: Sequence[str], what: str = "--grid") -> dict[str, list[Any]]:
-    """`["opt=adamw,adana", "heads=2,3"]` as a mapping of fields to values.
-
-    Raises:
-        UserError: a word without "=", without values, or named twice.
-    """
+    """`["opt=adamw,adana", "heads=2,3"]` as a mapping of fields to values."""
     found: dict[str, list[Any]] = {}
     for word in words:
         key, equals, values = word.partition("=")
@@ -73,11 +65,7 @@ def parse_assignments(words: Sequence[str], what: str = "--grid") -> dict[str, l
 
 
 def parse_fixed(words: Sequence[str]) -> dict[str, Any]:
-    """`["seq-len=256", "data=a:0.7,b:0.3"]` as a mapping of fields to one value each; commas are part of a value.
-
-    Raises:
-        UserError: a word without "=", without a value, or named twice.
-    """
+    """`["seq-len=256", "data=a:0.7,b:0.3"]` as a mapping of fields to one value each; commas are part of a value."""
     found: dict[str, Any] = {}
     for word in words:
         ((key, values),) = parse_assignments([word], "--fixed").items()
@@ -125,11 +113,7 @@ def plain_value(word: str) -> Any:
 
 
 def parse_plan(path: Path) -> dict[str, Any]:
-    """A YAML file that is a mapping; keys as fields, numbers as numbers.
-
-    Raises:
-        UserError: not readable, not YAML, or not a mapping.
-    """
+    """A YAML file that is a mapping; keys as fields, numbers as numbers."""
     loaded = read_yaml(path) or {}
     if not isinstance(loaded, dict):
         raise UserError(f"{path}: a mapping is expected, not {type(loaded).__name__}")
@@ -137,11 +121,7 @@ def parse_plan(path: Path) -> dict[str, Any]:
 
 
 def read_grid(path: Path) -> tuple[dict[str, Any], dict[str, list[Any]], list[dict[str, Any]]]:
-    """(fixed, grid, runs) of a YAML file.
-
-    Raises:
-        UserError: not readable, not YAML, or not of this form.
-    """
+    """(fixed, grid, runs) of a YAML file."""
     loaded = parse_plan(path)
     for key in loaded:
         if key not in ("fixed", "grid", "runs"):
@@ -171,11 +151,7 @@ def _typed(name: str, value: Any) -> Any:
 def expand(
     grid: Mapping[str, Sequence[Any]], fixed: Mapping[str, Any], runs: Sequence[Mapping[str, Any]] = ()
 ) -> list[Cell]:
-    """All runs of a grid (every combination, the last key fastest) and of a list.
-
-    Raises:
-        UserError: an unknown key, a key both fixed and varied, no run at all, or the same run twice.
-    """
+    """All runs of a grid (every combination, the last key fastest) and of a list."""
     for settings in (fixed, *runs, *({key: value} for key, values in grid.items() for value in values or [None])):
         for key, value in settings.items():
             _require_field(key, value)

@@ -188,11 +188,7 @@ def validation_points(row: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def read_ladder(path: Path) -> list[dict[str, Any]]:
-    """The rows of a ladder.jsonl, or of the one in a folder, with paths from here.
-
-    Raises:
-        UserError: there is none, a line is not a row, or two rows of one run differ; names the line.
-    """
+    """The rows of a ladder.jsonl, or of the one in a folder, with paths from here."""
     file = path / FILE if path.is_dir() else path
     if not file.is_file():
         raise UserError(f"{path}: no {FILE} there; danalab sweep and danalab ladder write one")

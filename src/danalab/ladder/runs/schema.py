@@ -111,11 +111,7 @@ class LadderRow(BaseModel):
 
 
 def checked_row(row: Any) -> dict[str, Any]:
-    """A row of ladder.jsonl with its defaults filled in.
-
-    Raises:
-        UserError: something is missing or out of range; names the first such field.
-    """
+    """A row of ladder.jsonl with its defaults filled in."""
     try:
         return LadderRow.model_validate(row).model_dump()
     except ValidationError as error:

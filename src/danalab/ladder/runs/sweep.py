@@ -94,11 +94,7 @@ def write_scripts(folder: Path, cells: Sequence[Cell], cluster: Cluster) -> list
 
 
 def collect(folder: Path) -> list[dict[str, Any]]:
-    """Gather the rows of a sweep or ladder; runs nothing.
-
-    Raises:
-        UserError: the folder holds none.
-    """
+    """Gather the rows of a sweep or ladder; runs nothing."""
     if not (folder / RECORD).is_file():
         raise UserError(f"{folder}: no sweep there (no {RECORD}); --out names its folder")
     return write_rows(folder, _folders(folder))

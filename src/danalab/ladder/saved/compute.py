@@ -26,8 +26,6 @@ def training_flops(shape: Shape, tokens: float, seq_len: int, convention: str = 
         shape: dimensions of the model.
         seq_len: context length [tokens].
         convention: one of `CONVENTIONS`.
-    Raises:
-        UserError: another convention.
     """
     if convention == "exact":
         return float(flops_per_token(shape, seq_len)) * tokens
@@ -47,11 +45,7 @@ def training_flops(shape: Shape, tokens: float, seq_len: int, convention: str = 
 
 
 def in_unit(flops: float, unit: str) -> float:
-    """FLOPs in flops, pfh or pfd.
-
-    Raises:
-        UserError: another unit.
-    """
+    """FLOPs in flops, pfh or pfd."""
     if unit not in UNITS:
         raise UserError(f"--unit {unit}{nearest(unit, UNITS)}: known are {', '.join(UNITS)}")
     return flops / UNITS[unit]

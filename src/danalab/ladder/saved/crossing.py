@@ -13,11 +13,7 @@ Curve = tuple[np.ndarray, np.ndarray]
 
 
 def curve_arrays(cost: ArrayLike, loss: ArrayLike, what: str = "curve") -> tuple[np.ndarray, np.ndarray]:
-    """A curve as two float64 arrays in the order of cost.
-
-    Raises:
-        UserError: no points, unequal lengths, a cost that is not finite and positive, or a loss that is NaN.
-    """
+    """A curve as two float64 arrays in the order of cost."""
     x, y = np.asarray(cost, float), np.asarray(loss, float)
     if x.ndim != 1 or x.shape != y.shape or not x.size:
         raise UserError(

@@ -53,11 +53,7 @@ class Export:
 
 
 def read_exports(paths: Sequence[Path]) -> list[Export]:
-    """All runs of files and folders of files, by name.
-
-    Raises:
-        UserError: no files, or a malformed one: names line and column.
-    """
+    """All runs of files and folders of files, by name."""
     files: list[Path] = []
     for path in paths:
         found = (
@@ -81,9 +77,6 @@ def read_api(path: str, filters: Mapping[str, Any] | None = None) -> list[Export
     Args:
         path: entity/project.
         filters: in the API's form, such as {"group": "enoki"}.
-    Raises:
-        MissingExtra: wandb is not installed.
-        UserError: the server cannot be reached, or the project is unknown.
     """
     try:
         import wandb

@@ -91,11 +91,7 @@ class Keys:
 
     @classmethod
     def of(cls, mapped: Mapping[str, str], fixed: Mapping[str, Any]) -> Keys:
-        """The defaults with these replacements.
-
-        Raises:
-            UserError: an unknown name.
-        """
+        """The defaults with these replacements."""
         known = {**METRICS, **SETTINGS}
         for what, names, allowed in (("--map", mapped, known), ("--fixed", fixed, SETTINGS)):
             for name in names:
@@ -109,11 +105,7 @@ class Keys:
 
 
 def typed(name: str, value: Any, export: Export) -> Any:
-    """A setting with its type.
-
-    Raises:
-        UserError: a number is expected and it is none.
-    """
+    """A setting with its type."""
     kind = int if name in _WHOLE else float if name in _REAL else None
     if kind is None:
         return value
@@ -127,11 +119,7 @@ def typed(name: str, value: Any, export: Export) -> Any:
 
 
 def needed(settings: Mapping[str, Any], name: str, export: Export) -> Any:
-    """A setting that every row needs.
-
-    Raises:
-        UserError: it is missing; names the keys and the remedy.
-    """
+    """A setting that every row needs."""
     if name not in settings:
         shown = name.replace("_", "-")
         raise UserError(
@@ -143,11 +131,7 @@ def needed(settings: Mapping[str, Any], name: str, export: Export) -> Any:
 
 
 def number(keys: Keys, name: str, row: Mapping[str, Any]) -> float | None:
-    """A value of a step.
-
-    Raises:
-        UserError: it is not a number; names its line and column.
-    """
+    """A value of a step."""
     for key in keys.names[name]:
         value = row.get(key)
         if value is None:

@@ -17,12 +17,7 @@ from danalab.scaling.learning_rate import OPTIMIZERS
 
 
 def import_runs(exports: Sequence[Export], folder: Path, keys: Keys | None = None) -> list[dict[str, Any]]:
-    """Write exported runs as a ladder: `folder`/ladder.jsonl and the validation points of each run. Returns the rows.
-
-    Raises:
-        UserError: a value that a row needs is missing; names the run, the key and the remedy. Or the folder holds a
-            ladder made here.
-    """
+    """Write exported runs as a ladder: `folder`/ladder.jsonl and the validation points of each run; returns rows."""
     if not exports:
         raise UserError("no run in these exports")
     if (folder / "sweep.json").exists():

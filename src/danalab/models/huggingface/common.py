@@ -43,11 +43,7 @@ def rotary_settings(config: ModelConfig) -> dict[str, Any]:
 
 
 def require(described: Mapping[str, Any], name: str, allowed: tuple[Any, ...], default: Any) -> None:
-    """Check that a setting of config.json is one that our models support.
-
-    Raises:
-        UserError: it is none of the `allowed` values.
-    """
+    """Check that a setting of config.json is one that our models support."""
     if (value := described.get(name, default)) not in allowed:
         raise UserError(f"config.json has {name} = {value!r}, which our models do not support; only {allowed[0]!r} can "
                         "be imported")  # fmt: skip

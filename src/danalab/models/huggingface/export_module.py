@@ -92,11 +92,7 @@ def _oscillator_settings(config: ModelConfig) -> dict[str, Any]:
 
 
 def from_module(described: Mapping[str, Any]) -> ModelConfig:
-    """The configuration of an exported model.
-
-    Raises:
-        UserError: config.json does not contain it.
-    """
+    """The configuration of an exported model."""
     model = described.get("danalab_model")
     if not isinstance(model, dict):
         raise UserError("config.json of a danalab model has no 'danalab_model'")

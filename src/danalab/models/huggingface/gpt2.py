@@ -58,11 +58,7 @@ def to_weights(config: ModelConfig, weights: Mapping[str, Tensor]) -> Weights:
 
 
 def from_settings(described: Mapping[str, Any]) -> ModelConfig:
-    """Our configuration for a config.json.
-
-    Raises:
-        UserError: a setting that our models do not support.
-    """
+    """Our configuration for a config.json."""
     require(described, "activation_function", ("gelu_new", "gelu_pytorch_tanh"), "gelu_new")
     require(described, "scale_attn_weights", (True,), True)
     require(described, "scale_attn_by_inverse_layer_idx", (False,), False)

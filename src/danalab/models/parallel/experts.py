@@ -29,11 +29,7 @@ if TYPE_CHECKING:
 
 
 def check_expert_parallel(config: ModelConfig, ranks: int) -> None:
-    """Check that a model's experts can be divided among `ranks`.
-
-    Raises:
-        UserError: there are no experts, or they cannot be divided evenly.
-    """
+    """Check that a model's experts can be divided among `ranks`."""
     sparsity = config.sparsity
     if sparsity is None:
         raise UserError(f"--expert-parallel: {config.arch} has no experts here; give --n-experts, or leave it out")

@@ -40,11 +40,7 @@ HEADS = 2
 
 
 def check_tensor_parallel(config: ModelConfig, ranks: int) -> None:
-    """Check that a model can be cut over `ranks`.
-
-    Raises:
-        UserError: `ranks` does not divide the heads or the hidden units.
-    """
+    """Check that a model can be cut over `ranks`."""
     wanted = _cut_sizes(config)
     for name, size in wanted.items():
         if size % ranks:
@@ -81,11 +77,7 @@ def apply_tensor_parallel(model: Decoder, mesh: DeviceMesh) -> None:
 
 
 def tensor_parallel_plan(model: Decoder) -> dict[str, ParallelStyle]:
-    """Name of each layer with weights -> how it is cut.
-
-    Raises:
-        UserError: a layer with an unknown role.
-    """
+    """Name of each layer with weights -> how it is cut."""
     of_heads = {
         id(norm)
         for module in model.modules()

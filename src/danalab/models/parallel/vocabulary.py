@@ -55,11 +55,7 @@ def full_logits(hidden: Tensor, head_weight: Tensor) -> Tensor:
 
 
 def vocabulary_shard(head_weight: Tensor) -> tuple[Tensor, VocabularyShard | None]:
-    """(this rank's rows [V or fewer, D], None if these are all); gradients pass through.
-
-    Raises:
-        UserError: a head that is sharded otherwise than along the vocabulary of one group of ranks.
-    """
+    """(this rank's rows [V or fewer, D], None if these are all); gradients pass through."""
     if not is_sharded(head_weight):
         return head_weight, None
     from torch.distributed.tensor import Shard

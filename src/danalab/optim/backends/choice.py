@@ -57,11 +57,7 @@ def choose_backend(rule: Rule, flags: Mapping[str, Any], device: str) -> Backend
 
 
 def require_backend(owner: str, rule: Rule, flags: Mapping[str, Any], devices: Iterable[str]) -> None:
-    """Make sure, before a run starts, that the back end that a group's flags name can be used.
-
-    Raises:
-        UserError: the rule does not have it, there is no compiler for a device, or it fails.
-    """
+    """Make sure, before a run starts, that the back end that a group's flags name can be used."""
     if flags["foreach"] and rule.foreach is None:
         raise UserError(f"{owner}: it has no foreach back end; leave foreach=True out")
     for device in devices if flags["fused"] else ():

@@ -40,11 +40,7 @@ def compiler() -> str | None:
 
 @functools.cache
 def library() -> ctypes.CDLL:
-    """The compiled kernels, built when they are not in the cache.
-
-    Raises:
-        UserError: there is no compiler, it fails, or its result cannot be kept or loaded.
-    """
+    """The compiled kernels, built when they are not in the cache."""
     path = cache_folder() / f"optim-{_key()}.so"
     if not path.exists():
         with open(path.with_suffix(".lock"), "w") as lock:
@@ -78,11 +74,7 @@ def _require_own(path: Path, has_type: Callable[[int], bool]) -> None:
 
 
 def cache_folder() -> Path:
-    """$DANALAB_CACHE, else danalab in $XDG_CACHE_HOME or ~/.cache; created if absent.
-
-    Raises:
-        UserError: it cannot be created or written to, or somebody else owns it or can write to it.
-    """
+    """$DANALAB_CACHE, else danalab in $XDG_CACHE_HOME or ~/.cache; created if absent."""
     named = os.environ.get("DANALAB_CACHE")
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     folder = Path(named) if named else base / "danalab"

@@ -47,11 +47,7 @@ def check_settings(owner: str, group: Mapping[str, Any], rates: int = 2) -> None
 
 
 def check_group_keys(owner: str, group: Mapping[str, Any], known: Iterable[str]) -> None:
-    """Refuse keys that look like misspelt settings; any other key may be a caller's own.
-
-    Raises:
-        UserError: names the setting.
-    """
+    """Refuse keys that look like misspelt settings; any other key may be a caller's own."""
     known = [name for name in known if name not in ("lr", "eps")]  # too short: much is near them
     for key in group:
         meant = difflib.get_close_matches(key, known, n=1, cutoff=0.8)
@@ -60,11 +56,7 @@ def check_group_keys(owner: str, group: Mapping[str, Any], known: Iterable[str])
 
 
 def check_first_decay(owner: str, weight_decay: float, wd_ts: float | None) -> None:
-    """Refuse an independent weight decay that would flip signs.
-
-    Raises:
-        UserError: it takes more than a whole parameter in its first step.
-    """
+    """Refuse an independent weight decay that would flip signs."""
     first = first_decay(weight_decay, wd_ts)
     if first > 1:
         raise UserError(
@@ -93,11 +85,7 @@ def warn_of_large_decay(owner: str, weight_decay: float, wd_ts: float | None) ->
 
 
 def check_coupled_decay(owner: str, group: Mapping[str, Any]) -> None:
-    """Refuse a weight decay, multiplied by the learning rate, that would flip signs.
-
-    Raises:
-        UserError: it takes a whole parameter, or more, in one step.
-    """
+    """Refuse a weight decay, multiplied by the learning rate, that would flip signs."""
     if isinstance(group["lr"], Tensor) and group["lr"].device.type != "cpu":
         return  # reading it would wait for the device
     taken = float(group["lr"]) * group["weight_decay"]
@@ -113,8 +101,6 @@ def check_numbers(owner: str, group: Mapping[str, Any], rates: int = 2) -> None:
 
     Args:
         rates: how many numbers `betas` has, where there is one.
-    Raises:
-        UserError: negative or not finite, or a momentum rate outside [0, 1).
     """
     for name in (*POSITIVE, *NOT_NEGATIVE):
         if name not in group or (group[name] is None and name in MAY_BE_NONE):
@@ -141,11 +127,7 @@ def is_number(value: Any) -> bool:
 
 
 def number_of(owner: str, name: str, value: Any) -> float | None:
-    """The value of a setting as a number; None if it is on a device, since reading it would wait for the device.
-
-    Raises:
-        UserError: it is not a number, nor a tensor of one.
-    """
+    """The value of a setting as a number; None if it is on a device, since reading it would wait for the device."""
     if isinstance(value, Tensor):
         if value.numel() != 1:
             raise UserError(f"{owner}: {name} is a tensor of shape {tuple(value.shape)}, must be a single number")
@@ -170,8 +152,6 @@ def resolve_decay(
     Args:
         omega: decay strength; then wd_ts = horizon / 10 unless given, and weight_decay = omega / wd_ts.
         horizon: length of the run [steps].
-    Raises:
-        UserError: both forms at once, or half of one.
     """
     if omega is None:
         if horizon is not None:
@@ -192,11 +172,7 @@ def resolve_decay(
 
 
 def in_one_line(owner: str, build: Callable[[], Any]) -> Any:
-    """What `build` returns; a library's complaint becomes one line.
-
-    Raises:
-        UserError: the library refuses.
-    """
+    """What `build` returns; a library's complaint becomes one line."""
     try:
         return build()
     except UserError:
@@ -254,8 +230,6 @@ def check_parameters(owner: str, groups: Iterable[Mapping[str, Any]]) -> None:
 
     Args:
         groups: as `named_groups` returns them.
-    Raises:
-        UserError: names the parameter.
     """
     seen: set[int] = set()
     for group in groups:
@@ -270,11 +244,7 @@ def check_parameters(owner: str, groups: Iterable[Mapping[str, Any]]) -> None:
 
 
 def check_gradients(owner: str, names: Iterable[str], params: Iterable[Tensor]) -> None:
-    """Refuse sparse gradients.
-
-    Raises:
-        UserError: names the parameter.
-    """
+    """Refuse sparse gradients."""
     for name, p in zip(names, params, strict=True):
         if p.grad is not None and p.grad.layout != torch.strided:
             raise UserError(

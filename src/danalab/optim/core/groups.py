@@ -124,8 +124,6 @@ def named_groups(owner: str, given: Iterable[Any]) -> list[dict[str, Any]]:
     Args:
         owner: the optimizer, for messages.
         given: parameters, named parameters or groups of them.
-    Raises:
-        UserError: something else is given.
     """
     if isinstance(given, Tensor):
         raise UserError(f"{owner}: a single tensor was given, must be a list of parameters")
@@ -142,11 +140,7 @@ def named_groups(owner: str, given: Iterable[Any]) -> list[dict[str, Any]]:
 
 
 def require_some(owner: str, groups: Iterable[Mapping[str, Any]]) -> None:
-    """Refuse groups without any parameter.
-
-    Raises:
-        UserError: no group has one.
-    """
+    """Refuse groups without any parameter."""
     if not any(group["params"] for group in groups):
         raise UserError(f"{owner}: no parameters were given, there is nothing to optimize")
 

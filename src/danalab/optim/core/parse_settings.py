@@ -30,8 +30,6 @@ def read_settings(spec: OptimizerSpec, given: Mapping[str, Any]) -> dict[str, An
 
     Args:
         given: names (with hyphens or underscores) -> values or their text.
-    Raises:
-        UserError: a name that the optimizer does not have (with the nearest), or a value of another type.
     """
     named = {name.replace("-", "_"): value for name, value in given.items()}
     for name in named:

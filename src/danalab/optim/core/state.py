@@ -105,11 +105,7 @@ def local_gradient(g: Tensor, p: Tensor) -> Tensor:
 def check_state_dict(
     optimizer: torch.optim.Optimizer, moments_of: Callable[[Mapping[str, Any]], tuple[str, ...]], saved: Any
 ) -> None:
-    """Refuse a state_dict of another optimizer or another model, before anything is changed.
-
-    Raises:
-        UserError: names the first thing that does not fit.
-    """
+    """Refuse a state_dict of another optimizer or another model, before anything is changed."""
     owner = type(optimizer).__name__
     if not isinstance(saved, Mapping) or not {"state", "param_groups"} <= set(saved):
         raise UserError(f"{owner}: not an optimizer state_dict (it has no 'state' and 'param_groups')")

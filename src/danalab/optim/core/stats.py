@@ -71,11 +71,7 @@ def signal_sums(state: Mapping[str, Any], group: Mapping[str, Any]) -> dict[str,
 
 
 def update_rms(optimizer: Any) -> Tensor:
-    """Root mean square of the direction of the last step over all coordinates that have a gradient; 0-dim float32.
-
-    Raises:
-        UserError: no parameter has a gradient.
-    """
+    """Root mean square of the direction of the last step over all coordinates that have a gradient; 0-dim float32."""
     rule = optimizer.rule
 
     def sums(p: Tensor, state: dict[str, Any], group: dict[str, Any]) -> dict[str, Tensor] | None:

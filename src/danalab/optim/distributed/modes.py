@@ -14,11 +14,7 @@ SHARDED = ("zero", "fsdp", "fsdp+tp")
 
 
 def why_not(spec: OptimizerSpec, mode: str) -> str | None:
-    """Why an optimizer does not support a mode; None if it does.
-
-    Raises:
-        UserError: an unknown mode.
-    """
+    """Why an optimizer does not support a mode; None if it does."""
     if mode not in MODES:
         raise UserError(f"unknown parallel mode '{mode}'{nearest(mode, MODES)}; known: {', '.join(MODES)}")
     if mode not in SHARDED:
@@ -38,8 +34,6 @@ def require_supported(optimizer: OptimizerSpec, mode: str) -> None:
     Args:
         optimizer: its entry in the registry (`optimizer_spec(name)`).
         mode: see `MODES`.
-    Raises:
-        UserError: it is not, with the reason and the supported modes; or an unknown mode.
     """
     reason = why_not(optimizer, mode)
     if reason is not None:

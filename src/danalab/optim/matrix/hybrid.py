@@ -102,11 +102,7 @@ class HybridOptimizer(RuleOptimizer):
 
 
 def model_groups(model: nn.Module) -> list[dict[str, Any]]:
-    """A group for each kind, with named parameters, `kind` and `use_muon`; embeddings and vectors without decay.
-
-    Raises:
-        UserError: no parameter requires gradients.
-    """
+    """A group for each kind, with named parameters, `kind` and `use_muon`; embeddings and vectors without decay."""
     kinds = parameter_kinds(model)
     found: dict[str, list[tuple[str, Tensor]]] = {kind: [] for kind in (*DECAYED, "embedding", "vector")}
     for name, parameter in unwrapped(model).named_parameters():
@@ -124,11 +120,7 @@ def model_groups(model: nn.Module) -> list[dict[str, Any]]:
 
 
 def split_group(owner: str, group: Any) -> list[dict[str, Any]]:
-    """One or two groups with `use_muon`, made of a group; with `was_split` if the group set neither it nor `kind`.
-
-    Raises:
-        UserError: an unknown kind, or `use_muon` for a tensor with less than two dimensions.
-    """
+    """One or two groups with `use_muon`, made of a group; with `was_split` if the group set neither it nor `kind`."""
     if not isinstance(group, dict):
         raise UserError(f"{owner}: a parameter group is a {type(group).__name__}, must be a dict with 'params'")
     group = {**group}
@@ -156,11 +148,7 @@ def split_group(owner: str, group: Any) -> list[dict[str, Any]]:
 
 
 def dtype_name(owner: str, dtype: Any) -> str | None:
-    """`ns_dtype` as groups and checkpoints hold it: a name, or None for the default.
-
-    Raises:
-        UserError: not a supported dtype.
-    """
+    """`ns_dtype` as groups and checkpoints hold it: a name, or None for the default."""
     name = str(dtype).removeprefix("torch.") if dtype is not None else None
     if name is not None and name not in NS_DTYPES:
         raise UserError(f"{owner}: ns_dtype is {dtype!r}, must be one of {', '.join(NS_DTYPES)}, or None")

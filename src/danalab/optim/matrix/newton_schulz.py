@@ -52,11 +52,7 @@ _CHUNK = {"cpu": 1 << 22, "other": 1 << 27}
 
 
 def coefficients(method: str, steps: int) -> tuple[Coefficients, ...]:
-    """Coefficients (a, b, c) of each step; Polar Express repeats the last ones after five steps.
-
-    Raises:
-        UserError: an unknown method, or `steps` out of range.
-    """
+    """Coefficients (a, b, c) of each step; Polar Express repeats the last ones after five steps."""
     if isinstance(steps, bool) or not isinstance(steps, int) or not 1 <= steps <= 100:
         raise UserError(f"ns_steps is {steps!r}, must be a whole number from 1 to 100")
     method = str(method).replace("_", "-").lower()

@@ -32,11 +32,7 @@ def orthogonalize_shards(
 
 
 def matrices_of(stack: Any) -> list[Tensor]:
-    """This rank's matrices of a DTensor [matrices, rows, columns]: tensors, or DTensors where a matrix is sharded.
-
-    Raises:
-        UserError: the dimensions of the mesh have no names.
-    """
+    """This rank's matrices of a DTensor [matrices, rows, columns]: tensors, or DTensors where a matrix is sharded."""
     mesh, local = stack.device_mesh, stack.detach().to_local()
     sharded = [d for d, placement in enumerate(stack.placements) if getattr(placement, "dim", 0) != 0]
     if not sharded:

@@ -78,9 +78,6 @@ def translate_decay(spec: OptimizerSpec, lr: Any, settings: dict[str, Any]) -> d
     """Settings with `omega` and `horizon` as the weight decay of an optimizer that has neither: omega / (lr horizon).
 
     Over a run this decays weights by e^-omega at a constant learning rate; bounded as the decay of the Dana family is.
-
-    Raises:
-        UserError: half of the pair, or a weight decay as well.
     """
     given = {key for key in ("omega", "horizon") if settings.get(key) is not None and key not in spec.settings}
     rest = {key: value for key, value in settings.items() if key in spec.settings or key not in ("omega", "horizon")}

@@ -79,11 +79,7 @@ class Table:
 
 
 def schedule_table(run: RunSchedules) -> Table:
-    """The schedules of every step of `run`.
-
-    Raises:
-        UserError: a setting out of range.
-    """
+    """The schedules of every step of `run`."""
     warmup = run.steps // 50 if run.warmup is None else run.warmup
     factor = get_schedule(run.scheduler, run.steps, warmup, **run.scheduler_settings)
     if not run.delta or not run.kappa:

@@ -25,11 +25,7 @@ _BARE = re.compile(r"<!-- settings: \S+ -->\n(?!.*?<!-- end -->)", re.DOTALL)
 
 
 def refresh(page: str) -> str:
-    """The page with all tables regenerated.
-
-    Raises:
-        UserError: an optimizer without a block on the page, a block without an optimizer, or one that is not closed.
-    """
+    """The page with all tables regenerated."""
     if _BARE.search(page):
         raise UserError("docs/optimizers.md: a block '<!-- settings: NAME -->' has no '<!-- end -->'")
     places = [match["name"] for match in _BLOCK.finditer(page)]

@@ -47,11 +47,7 @@ def noise_floor(spectrum: Spectrum, algorithm: Algorithm, t: float = 1e12, batch
 def sgd_volterra(
     spectrum: Spectrum, gamma2: float, times: npt.ArrayLike, *, batch: float = 1, dt: float = 0.1
 ) -> np.ndarray:
-    """Risk of SGD at `times` from its Volterra equation by the trapezoid rule (cost (T / dt)^2; for checks).
-
-    Raises:
-        UserError: more than 50,000 grid points.
-    """
+    """Risk of SGD at `times` from its Volterra equation by the trapezoid rule (cost (T / dt)^2; for checks)."""
     at = np.asarray(times, float)
     n = round(float(at.max()) / dt) + 1
     if n > 50_000:

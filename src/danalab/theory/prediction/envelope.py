@@ -34,11 +34,7 @@ class Frontier:
         return (self.best > self.sizes[0]) & (self.best < self.sizes[-1]) & np.isfinite(self.risk)
 
     def slope(self, share: float = 1.0) -> float:
-        """-d log P / d log f by least squares over the last `share` of the interior.
-
-        Raises:
-            UserError: too few points inside.
-        """
+        """-d log P / d log f by least squares over the last `share` of the interior."""
         inside = np.flatnonzero(self.interior())
         inside = inside[int(len(inside) * (1 - share)) :]
         if len(inside) < 3:

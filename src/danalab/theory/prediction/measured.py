@@ -48,9 +48,6 @@ def fit_shapes(curves: Sequence[tuple[np.ndarray, np.ndarray]]) -> ShapeFit:
     """Fit (x, loss) curves by limit + A_i x^-s_i with a common limit between 0 and the smallest loss.
 
     The limit is the one with the smallest squared relative residual of the losses.
-
-    Raises:
-        UserError: a curve with fewer than four points.
     """
     if not curves or any(len(x) < 4 for x, _ in curves):
         raise UserError("a shape needs at least four points in every curve; evaluate more often, or take a longer run")

@@ -16,11 +16,7 @@ from danalab.theory.problem.sums import power_sum
 
 
 def check_exponents(alpha: float, beta: float) -> None:
-    """Refuse exponents for which the model has no finite loss.
-
-    Raises:
-        UserError: alpha <= 0, or 2 (alpha + beta) <= 1.
-    """
+    """Refuse exponents for which the model has no finite loss."""
     if not (math.isfinite(alpha) and math.isfinite(beta)):
         raise UserError(f"alpha = {alpha}, beta = {beta}: both must be finite numbers")
     if alpha <= 0:

@@ -23,11 +23,7 @@ def available_bytes() -> int:
 
 
 def check_memory(needed: float, what: str, way_out: str) -> None:
-    """Refuse a problem that does not fit into memory, before computing.
-
-    Raises:
-        UserError: `needed` bytes are more than nine tenths of what is available.
-    """
+    """Refuse a problem that does not fit into memory, before computing."""
     available = available_bytes()
     if needed > 0.9 * available:
         raise UserError(

@@ -84,11 +84,7 @@ class Contender:
     settings: Mapping[str, Any]
 
     def stacked(self) -> dict[str, np.ndarray]:
-        """All settings, defaults filled in, as arrays of the contender's length.
-
-        Raises:
-            UserError: unknown rule or setting, one that must be positive and isn't, sequences of different lengths.
-        """
+        """All settings, defaults filled in, as arrays of the contender's length."""
         if self.rule not in RULES:
             raise UserError(f"unknown optimizer '{self.rule}'{nearest(self.rule, RULES)}; known: {', '.join(RULES)}")
         known = RULES[self.rule].settings

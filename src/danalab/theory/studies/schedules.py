@@ -18,11 +18,7 @@ SHOWN = ("sgd-m", "dana-constant", "dana-decaying", "ademamix")
 def compute(
     model: PLRF, *, batch: int = 1, horizon: float = 1e7, points: int = 41, d_sweep: int = 10_000_000, h: float = 1e-2
 ) -> Study:
-    """gamma3 / gamma2 and Delta of each algorithm, and the risk at four times against kappa on `d_sweep` modes.
-
-    Raises:
-        UserError: a horizon below 1,000 steps (the risk is shown from a thousandth of it on), fewer than 3 kappas.
-    """
+    """gamma3 / gamma2 and Delta of each algorithm, and the risk at four times against kappa on `d_sweep` modes."""
     if not horizon >= 1000:
         raise UserError(f"horizon = {horizon:g}: at least 1,000 steps are needed")
     if points < 3:

@@ -21,11 +21,7 @@ def compute(
     model: PLRF, *, experts: int = 32, zeta: float = 1.5, batch: int = 8, steps: int = 16_000, kappa: float = 0.75,
     synthetic_steps: int = 20_000, seed: int = 0,
 ) -> Study:  # fmt: skip
-    """tau of synthetic gradients for seven activities, and of Dana-Star-MK4 in a MoE run at doubling times.
-
-    Raises:
-        UserError: fewer than 16 steps, which cannot be halved four times.
-    """
+    """tau of synthetic gradients for seven activities, and of Dana-Star-MK4 in a MoE run at doubling times."""
     if steps < 16:
         raise UserError(f"steps = {steps}: at least 16 are needed, tau is read at four halves of them too")
     arrays = {"activity": np.asarray(ACTIVITIES)}

@@ -117,11 +117,7 @@ def order_statistics(tau: Tensor) -> dict[str, np.ndarray]:
 
 
 def read_tau_statistics(file: Path) -> tuple[int, dict[str, dict[str, np.ndarray]]]:
-    """(step, {parameter: {shape, ranks, smallest, largest, quantiles}}) of a file.
-
-    Raises:
-        UserError: not such a file.
-    """
+    """(step, {parameter: {shape, ranks, smallest, largest, quantiles}}) of a file."""
     found: dict[str, dict[str, np.ndarray]] = {}
     try:
         with np.load(file, allow_pickle=False) as arrays:

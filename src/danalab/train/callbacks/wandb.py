@@ -55,11 +55,7 @@ class WandbMirror(Callback):
         return cls(context.folder, config.as_dict(), **where) if context.writes else None
 
     def on_start(self, step: int) -> None:
-        """Connect, or open the offline folder.
-
-        Raises:
-            UserError: the server cannot be reached or refuses access.
-        """
+        """Connect, or open the offline folder."""
         where = {key: value for key, value in self._where.items() if value is not None}
         try:
             self._run = self._wandb.init(

@@ -103,8 +103,6 @@ def validated(cls: type, values: Mapping[str, Any], where: str = "") -> dict[str
 
     Args:
         where: the source of the values, e.g. "--config FILE"; errors then name keys, otherwise flags.
-    Raises:
-        UserError: names the first bad value and what is expected.
     """
     from pydantic import ValidationError
 

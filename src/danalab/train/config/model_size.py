@@ -10,11 +10,7 @@ NUMBERS = ("d_model", "n_layers", "n_heads", "head_dim", "mlp_dim")
 
 
 def model_dimensions(settings: ModelSettings, vocab_size: int) -> Dimensions | None:
-    """Explicit dimensions, or None where --heads decides.
-
-    Raises:
-        UserError: no size, an incomplete one, or one that differs from the rule of --heads.
-    """
+    """Explicit dimensions, or None where --heads decides."""
     given = {name: getattr(settings, name) for name in NUMBERS}
     if settings.heads is None:
         dims = if_resonance(settings.arch, settings.size, settings.num_frequencies, vocab_size, settings.mixer, **given)

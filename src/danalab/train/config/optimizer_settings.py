@@ -18,11 +18,7 @@ RESERVED = {"horizon": "the run's length is --iterations"}
 
 
 def checked_settings(config: TrainConfig) -> dict[str, Any]:
-    """`config.optimizer_settings` with values of the right types.
-
-    Raises:
-        UserError: a setting that the optimizer does not have, that is a field of `TrainConfig`, or of another type.
-    """
+    """`config.optimizer_settings` with values of the right types."""
     if not config.optimizer_settings:
         return {}
     from danalab.optim import optimizer_spec
@@ -47,8 +43,6 @@ def optimizer_settings(config: TrainConfig, steps: int) -> dict[str, Any]:
     Args:
         config: resolved.
         steps: length of the run.
-    Raises:
-        UserError: an explicit setting that the optimizer does not have.
     """
     from danalab.optim import optimizer_spec
 

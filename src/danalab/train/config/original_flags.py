@@ -27,8 +27,6 @@ def translate(words: Sequence[str], environment: MutableMapping[str, str] = os.e
 
     Args:
         environment: takes the folders that the original has flags for.
-    Raises:
-        UserError: a value that would change the result and does not exist here.
     """
     found: list[str] = []
     named: dict[str, str] = {}

@@ -296,8 +296,6 @@ def checked_decay(planned: Plan, given: float | None) -> tuple[Plan, list[str]]:
 
     Returns:
         The plan, and a note where the weight decay was limited.
-    Raises:
-        UserError: `given` takes more than the whole weight in the first step.
     """
     independent = OPTIMIZERS.get(planned.opt) == "independent"
     factor = 1.0

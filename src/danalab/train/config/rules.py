@@ -71,11 +71,7 @@ class Rules:
 
 
 def read_rules(path: Path) -> Rules:
-    """Read a rules file.
-
-    Raises:
-        UserError: unreadable or malformed; names the entry.
-    """
+    """Read a rules file."""
     content: Any = read_yaml(path)
     if not isinstance(content, dict) or not set(content) <= {"learning_rate", "weight_decay"}:
         raise UserError(f"--rules {path}: learning_rate and weight_decay are expected")

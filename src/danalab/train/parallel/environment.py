@@ -64,11 +64,7 @@ def find_place(environment: Mapping[str, str]) -> Place | None:
 
 
 def first_host(nodes: str) -> str:
-    """The first host of SLURM's compressed list: "gpu[03-05,9],login" -> "gpu03".
-
-    Raises:
-        UserError: not a list of hosts.
-    """
+    """The first host of SLURM's compressed list: "gpu[03-05,9],login" -> "gpu03"."""
     match = re.match(r"([^\[,\s]+)(?:\[(\d+)[^\]]*\]([^\[,\s]*))?(?=,|$)", nodes.strip())
     if match is None:
         raise UserError(f"SLURM_STEP_NODELIST={nodes!r}: not a list of hosts; set MASTER_ADDR to the first host's name")

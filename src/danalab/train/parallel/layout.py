@@ -76,8 +76,6 @@ def layout_of(config: TrainConfig, environment: Mapping[str, str]) -> Layout:
     """The layout that the flags ask for; by default single for one process, ddp for several.
 
     Args: environment: of this process; a launcher sets the number of ranks there.
-    Raises:
-        UserError: --nproc differs from the number of ranks that a launcher started.
     """
     place = find_place(environment)
     size = config.nproc or 1

@@ -201,11 +201,7 @@ def _diloco_worker(layout: Layout, device_type: str) -> World:
 
 
 def own_gpu(local_rank: int, gpus: int, launcher: str) -> int:
-    """Index of a rank's GPU.
-
-    Raises:
-        UserError: there are more ranks than GPUs.
-    """
+    """Index of a rank's GPU."""
     if launcher == "srun" and gpus == 1:
         return 0  # SLURM shows each task only its own GPU
     if local_rank >= gpus:

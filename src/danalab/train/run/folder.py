@@ -58,11 +58,7 @@ class RunFolder:
         return self.path / "tokenizer"
 
     def read_config(self) -> dict[str, Any]:
-        """The content of config.json.
-
-        Raises:
-            UserError: this is not a run folder, or the file is malformed.
-        """
+        """The content of config.json."""
         if not self.config_file.is_file():
             raise UserError(f"{self.path}: not a run folder (no config.json)")
         found = read_json(self.config_file)

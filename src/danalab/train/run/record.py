@@ -46,11 +46,7 @@ def run_record(
 
 
 def require_same_run(spec: RunSpec, dataset: Dataset, folder: RunFolder) -> RunSpec:
-    """Compare with the run that made the folder; returns the run with that run's number format and extension.
-
-    Raises:
-        UserError: lists the settings that differ.
-    """
+    """Compare with the run that made the folder; returns the run with that run's number format and extension."""
     saved = folder.read_config()
     dtype = recorded_dtype(saved)
     if "dtype" in spec.automatic and spec.dtype != dtype:

@@ -52,11 +52,7 @@ class ResumePoint:
     """A model in Hugging Face format, in place of checkpoints."""
 
     def load(self, trainer: Trainer, world: World = World.single()) -> None:  # noqa: B008 - frozen
-        """Load the best candidate that all ranks can read into the trainer. Collective.
-
-        Raises:
-            UserError: none can be read.
-        """
+        """Load the best candidate that all ranks can read into the trainer. Collective."""
         if self.export is not None:
             _load_export(self.export, trainer)
             trainer.strategy.restore(self.export, None, 0, own=False)

@@ -26,8 +26,6 @@ def open_huggingface_generator(folder: str | Path, tokenizer: str | None = None)
     """The model of a folder in Hugging Face format: an export of ours, or another that `danalab import` accepts.
 
     Args: tokenizer: name or path of the model's; default the folder's.
-    Raises:
-        UserError: no such folder, an unsupported model, damaged files, or no tokenizer.
     """
     from danalab.data.tokenizers import load_tokenizer
     from danalab.train.run.exchange import read_model

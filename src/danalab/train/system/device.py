@@ -25,11 +25,7 @@ def device_type(name: str | None) -> str:
 
 
 def choose_device(name: str | None) -> torch.device:
-    """The device `name`; None: a GPU where there is one, else the CPU.
-
-    Raises:
-        UserError: it does not exist, or is neither a CPU nor a CUDA device.
-    """
+    """The device `name`; None: a GPU where there is one, else the CPU."""
     if name is None:
         return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
     if device_type(name) not in ("cpu", "cuda"):
@@ -45,11 +41,7 @@ def choose_device(name: str | None) -> torch.device:
 
 
 def autocast_dtype(name: str | None, device: torch.device) -> torch.dtype | None:
-    """Number format of matrix products; None: that of the parameters. Default bfloat16 on GPUs, float32 on CPUs.
-
-    Raises:
-        UserError: bfloat16 on a GPU that has none; float16 on a CPU.
-    """
+    """Number format of matrix products; None: that of the parameters. Default bfloat16 on GPUs, float32 on CPUs."""
     if name is None:
         name = "bfloat16" if device.type == "cuda" else "float32"
     if name == "float32":
@@ -91,11 +83,7 @@ def set_numerics(deterministic: bool) -> None:
 
 
 def require_compiler(device: torch.device) -> None:
-    """Check before the run starts that torch.compile can work.
-
-    Raises:
-        UserError: no compiler.
-    """
+    """Check before the run starts that torch.compile can work."""
     if device.type == "cpu":
         from torch._inductor import config as inductor
 

@@ -10,11 +10,7 @@ from danalab.errors import UserError
 
 @contextlib.contextmanager
 def explain_errors(micro_batch: int, seq_len: int) -> Iterator[None]:
-    """Turn running out of memory and a failed compilation into one line of advice.
-
-    Raises:
-        UserError: in place of these errors.
-    """
+    """Turn running out of memory and a failed compilation into one line of advice."""
     try:
         yield
     except torch.OutOfMemoryError as error:

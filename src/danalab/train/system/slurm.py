@@ -157,11 +157,7 @@ class Job:
 
 
 def submit(script: Path) -> str:
-    """Submit a script by `sbatch`; returns its output.
-
-    Raises:
-        UserError: sbatch is not installed, or refused.
-    """
+    """Submit a script by `sbatch`; returns its output."""
     if shutil.which("sbatch") is None:
         raise UserError(f"sbatch is not installed: the script is written; submit it on the cluster: sbatch {script}")
     done = subprocess.run(["sbatch", str(script)], capture_output=True, text=True, check=False)
@@ -171,11 +167,7 @@ def submit(script: Path) -> str:
 
 
 def read_runs(file: Path) -> list[list[str]]:
-    """The runs of a file: flags of `danalab train` on each line; # starts a comment.
-
-    Raises:
-        UserError: the file cannot be read, a line cannot be split, or no line has flags.
-    """
+    """The runs of a file: flags of `danalab train` on each line; # starts a comment."""
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:

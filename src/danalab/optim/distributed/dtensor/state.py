@@ -122,11 +122,7 @@ def _zero(value: Any) -> Any:
 
 
 def check_loadable(optimizer: Any, saved: Any) -> Mapping[str, Any]:
-    """Check that a state_dict belongs to this optimizer and model; see `DTensorAdapter.load_state_dict`.
-
-    Raises:
-        UserError: it does not; names the first difference.
-    """
+    """Check that a state_dict belongs to this optimizer and model; see `DTensorAdapter.load_state_dict`."""
     owner = optimizer.spec.name
     if not isinstance(saved, Mapping) or not {"state", "param_groups"} <= set(saved):
         raise UserError(f"{owner}: not an optimizer state_dict (it has no 'state' and 'param_groups')")

@@ -50,11 +50,7 @@ class BucketTraffic:
         return all(i in self._arrived for i in self.bucket.parameters if self.params[i].requires_grad)
 
     def launch_reduce(self) -> None:
-        """Start the reduction of all gradients and free them.
-
-        Raises:
-            UserError: a sparse gradient.
-        """
+        """Start the reduction of all gradients and free them."""
         self.finish_reduce()
         self._arrived.clear()
         for i in self.bucket.parameters:

@@ -34,11 +34,7 @@ def groups_for(spec: OptimizerSpec, model_or_params: Any) -> list[dict[str, Any]
 
 
 def content(spec: OptimizerSpec, group: Mapping[str, Any], name: str, p: Tensor) -> Content:
-    """The layout's view of a parameter.
-
-    Raises:
-        UserError: it is a DTensor.
-    """
+    """The layout's view of a parameter."""
     if getattr(p, "device_mesh", None) is not None:
         raise UserError(f"{OWNER}: {called(name, p)} is a DTensor already; use '{spec.name}' itself with FSDP2")
     matrix = group["use_muon"] if hasattr(spec.build, "split_group") else not spec.elementwise
@@ -51,11 +47,7 @@ def content(spec: OptimizerSpec, group: Mapping[str, Any], name: str, p: Tensor)
 
 
 def check_settings(spec: OptimizerSpec, settings: Mapping[str, Any]) -> None:
-    """Refuse an optimizer that does not support ZeRO, and unknown settings.
-
-    Raises:
-        UserError: names the setting.
-    """
+    """Refuse an optimizer that does not support ZeRO, and unknown settings."""
     require_supported(spec, "zero")
     for setting in settings:
         if setting not in spec.settings:
@@ -70,8 +62,6 @@ def check_outline(optimizer: torch.optim.Optimizer, saved: Any, elementwise: boo
 
     Args:
         elementwise: whether state is shaped like parameters; otherwise the optimizer checks shapes itself.
-    Raises:
-        UserError: names the difference.
     """
     if not isinstance(saved, Mapping) or not {"state", "param_groups"} <= set(saved):
         raise UserError(f"{OWNER}: not an optimizer state_dict (it has no 'state' and 'param_groups')")

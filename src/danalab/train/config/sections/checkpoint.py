@@ -38,11 +38,7 @@ class CheckpointSettings(Section):
         self.kept_steps()
 
     def kept_steps(self) -> dict[int, str | None]:
-        """`keep_steps` as step -> name.
-
-        Raises:
-            UserError: a word that is neither STEP nor STEP=NAME, or a name that is given twice.
-        """
+        """`keep_steps` as step -> name."""
         found: dict[int, str | None] = {}
         for word in ",".join(self.keep_steps).split(","):
             match = _KEPT_STEP.fullmatch(word)

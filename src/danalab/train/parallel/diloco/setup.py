@@ -17,9 +17,6 @@ def as_worker(resolved: RunSpec, world: World) -> RunSpec:
 
     Worker 0 owns the run folder and its metrics. A later worker without a checkpoint of its own starts from worker 0's,
     if there is one.
-
-    Raises:
-        UserError: --resume-from names a checkpoint of this run.
     """
     config = resolved.config
     named = config.resume_from

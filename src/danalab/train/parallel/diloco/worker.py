@@ -178,11 +178,7 @@ class Worker(ParallelStrategy):
         return newest
 
     def _take_outcome(self, end: int) -> None:
-        """Set theta and momentum to the published outcome of a round.
-
-        Raises:
-            UserError: it was deleted.
-        """
+        """Set theta and momentum to the published outcome of a round."""
         try:
             read = self._exchange.outcome(end)
         except FileNotFoundError as error:
