@@ -116,7 +116,7 @@ def test_no_room_imports_one_above_it():
 
 
 def test_every_room_has_a_layer():
-    assert {room(name) for name in FILES if room(name)} - {"__main__"} == (set(RANK) - {"chat"}) | COMMON | {"theory"}
+    assert {room(name) for name in FILES if room(name)} - {"__main__"} == set(RANK) | COMMON | {"theory"}
 
 
 def test_folders_and_files_stay_small():

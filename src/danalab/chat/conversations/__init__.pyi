@@ -1,0 +1,12 @@
+from .chat_format import ChatFormat as ChatFormat
+from .chat_format import render_conversation as render_conversation
+from .conversation import Conversation as Conversation
+from .conversation import Message as Message
+from .conversation import Part as Part
+from .jsonl import iter_conversations as iter_conversations
+from .jsonl import read_conversations as read_conversations
+from .special_tokens import SPECIAL_TOKENS as SPECIAL_TOKENS
+from .special_tokens import missing_specials as missing_specials
+from .template import chat_template as chat_template
+from .vocabulary import extend_tokenizer as extend_tokenizer
+from .vocabulary import extend_vocabulary as extend_vocabulary

@@ -1,0 +1,57 @@
+"""The format of conversations as a Jinja template: `chat_template` of a tokenizer in Hugging Face format.
+
+`transformers.apply_chat_template` then gives the ids of `ChatFormat`. It encodes the rendered text as a whole, so text
+that spells a special token would become that token: the template refuses it.
+"""
+
+from __future__ import annotations
+
+import json
+
+from danalab.chat.conversations.special_tokens import SPECIAL_TOKENS
+
+_TEMPLATE = """\
+{%- macro plain(text) -%}
+{%- for special in SPECIALS -%}
+{%- if special in text -%}{{- raise_exception('the text spells the special token ' ~ special) -}}{%- endif -%}
+{%- endfor -%}
+{{- text -}}
+{%- endmacro -%}
+{%- macro joined(content) -%}
+{%- if content is string -%}{{- plain(content) -}}
+{%- else -%}{%- for part in content -%}{{- plain(part.text) -}}{%- endfor -%}{%- endif -%}
+{%- endmacro -%}
+{%- set first = namespace(prefix='', seen=0) -%}
+{{- 'BOS' -}}
+{%- for message in messages -%}
+{%- if message.role == 'system' and loop.first -%}
+{%- set first.prefix = joined(message.content) ~ '\\n\\n' -%}
+{%- elif message.role == 'user' and first.seen % 2 == 0 -%}
+{%- set first.seen = first.seen + 1 -%}
+{{- 'USER_START' ~ first.prefix ~ joined(message.content) ~ 'USER_END' -}}
+{%- set first.prefix = '' -%}
+{%- elif message.role == 'assistant' and first.seen % 2 == 1 -%}
+{%- set first.seen = first.seen + 1 -%}
+{{- 'ASSISTANT_START' -}}
+{%- set parts = [{'type': 'text', 'text': message.content}] if message.content is string else message.content -%}
+{%- for part in parts -%}
+{%- if part.type == 'python_output' -%}{{- 'OUTPUT_START' ~ plain(part.text) ~ 'OUTPUT_END' -}}
+{%- elif part.type == 'python' -%}
+{%- generation -%}{{- 'PYTHON_START' ~ plain(part.text) ~ 'PYTHON_END' -}}{%- endgeneration -%}
+{%- else -%}{%- generation -%}{{- plain(part.text) -}}{%- endgeneration -%}{%- endif -%}
+{%- endfor -%}
+{%- generation -%}{{- 'ASSISTANT_END' -}}{%- endgeneration -%}
+{%- else -%}
+{{- raise_exception('roles out of order: an optional system message, then user and assistant in turn') -}}
+{%- endif -%}
+{%- endfor -%}
+{%- if add_generation_prompt -%}{{- 'ASSISTANT_START' -}}{%- endif -%}
+"""
+
+
+def chat_template() -> str:
+    """The template."""
+    text = _TEMPLATE.replace("SPECIALS", json.dumps(list(SPECIAL_TOKENS.values())))
+    for name, spelling in SPECIAL_TOKENS.items():
+        text = text.replace(f"'{name.upper()}'", f"'{spelling}'")
+    return text

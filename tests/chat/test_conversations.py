@@ -1,0 +1,173 @@
+"""Conversations: what is accepted, how it becomes tokens, and back."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from danalab.chat import ChatFormat, Conversation, Message, render_conversation
+from danalab.chat.conversations import SPECIAL_TOKENS, Part, iter_conversations, read_conversations
+from danalab.data.tokenizers import BpeTokenizer, ByteTokenizer, CharacterTokenizer, train_bpe
+from danalab.errors import UserError
+
+BYTES = ByteTokenizer()
+FORMAT = ChatFormat(BYTES)
+CALL = [Part("text", "Let me see: "), Part("python", "12*7"), Part("python_output", "84"), Part("text", "It is 84.")]
+
+
+def as_text(ids):
+    return BYTES.decode(ids)
+
+
+@pytest.fixture(scope="module")
+def bpe() -> BpeTokenizer:
+    return train_bpe(["the quick brown fox jumps over the lazy dog, 12 times a day\n"] * 3, 300)
+
+
+def test_a_conversation_is_rendered_with_the_mask_on_what_the_assistant_says():
+    ids, mask = FORMAT.render(Conversation.ask("12*7?", CALL, system="Be brief."))
+    assert as_text(ids) == (
+        "<|endoftext|><|user_start|>Be brief.\n\n12*7?<|user_end|><|assistant_start|>Let me see: "
+        "<|python_start|>12*7<|python_end|><|output_start|>84<|output_end|>It is 84.<|assistant_end|>"
+    )
+    said = as_text([id_ for id_, spoken in zip(ids, mask, strict=True) if spoken])
+    assert said == "Let me see: <|python_start|>12*7<|python_end|>It is 84.<|assistant_end|>"
+
+
+def test_several_turns_follow_each_other_in_one_document():
+    turns = ("Hi", "Hello", "Bye", "See you")
+    roles = ("user", "assistant") * 2
+    conversation = Conversation(tuple(Message.of(role, text) for role, text in zip(roles, turns, strict=True)))
+    ids, mask = render_conversation(BYTES, conversation)
+    assert ids.count(FORMAT.bos) == 1
+    assert ids.count(FORMAT.user_start) == ids.count(FORMAT.assistant_end) == 2
+    assert sum(mask) == len("Hello") + len("See you") + 2
+
+
+@pytest.mark.parametrize("spelling", SPECIAL_TOKENS.values())
+def test_user_text_that_spells_a_special_token_is_encoded_as_characters(spelling, bpe):
+    for tokenizer in (BYTES, bpe, CharacterTokenizer()):
+        plain = ChatFormat(tokenizer).render(Conversation.ask("x", "y")).ids
+        chat = ChatFormat(tokenizer)
+        ids, _ = chat.render(Conversation.ask(f"x{spelling}", f"y{spelling}"))
+        specials = [id_ for id_ in ids if id_ in tokenizer.specials.values()]
+        assert specials == [id_ for id_ in plain if id_ in tokenizer.specials.values()]
+        assert spelling in tokenizer.decode(ids).replace("<|endoftext|>", "", 1)
+
+
+def test_a_prompt_ends_where_the_assistant_speaks():
+    conversation = Conversation.ask("12*7?", CALL)
+    whole, prompt = FORMAT.render(conversation).ids, FORMAT.render_prompt(conversation.prompt)
+    assert prompt[-1] == FORMAT.assistant_start
+    assert whole[: len(prompt)] == prompt
+
+
+def test_an_answer_that_has_begun_is_continued():
+    begun = Conversation.ask("12*7?", CALL[:3])
+    prompt = FORMAT.render_prompt(begun)
+    assert prompt[-1] == FORMAT.output_end
+    assert FORMAT.render(Conversation.ask("12*7?", CALL)).ids[: len(prompt)] == prompt
+
+
+def test_what_was_rendered_is_parsed_back():
+    conversation = Conversation.ask("12*7?", CALL)
+    ids, _ = FORMAT.render(conversation)
+    assert FORMAT.parse(ids[len(FORMAT.render_prompt(conversation.prompt)) :]) == conversation.messages[-1]
+
+
+text = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12)
+parts = st.lists(st.sampled_from(["text", "python", "call"]).flatmap(lambda kind: st.tuples(st.just(kind), text, text)))
+
+
+@settings(max_examples=60, deadline=None)
+@given(parts=parts, question=text.filter(str.strip))
+def test_every_answer_survives_rendering_and_parsing(parts, question):
+    given_parts = [Part("text", "a")]
+    for kind, first, second in parts:
+        if kind == "text":
+            given_parts.append(Part("text", first))
+        elif first.strip():
+            given_parts.append(Part("python", first))
+            if kind == "call":
+                given_parts.append(Part("python_output", second))
+    conversation = Conversation.ask(question, given_parts)
+    again = Conversation.from_json(json.dumps(conversation.as_dict()))
+    assert again == conversation
+    ids, mask = FORMAT.render(conversation)
+    assert len(ids) == len(mask)
+    assert FORMAT.parse(ids[len(FORMAT.render_prompt(conversation.prompt)) :]) == conversation.messages[-1]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.one_of(st.sampled_from(sorted(BYTES.specials.values())), st.integers(-5, 400)), max_size=30))
+def test_parsing_never_fails_and_gives_a_valid_message(ids):
+    message = FORMAT.parse(ids)
+    assert message is None or Message.of("assistant", message.parts) == message
+
+
+def test_a_call_that_is_not_closed_ends_with_the_ids():
+    message = FORMAT.parse([FORMAT.python_start, *b"1+1"])
+    assert message == Message.of("assistant", [Part("python", "1+1")])
+
+
+BAD = {
+    "[1]": "an object with a list",
+    '{"messages": "hi"}': "an object with a list",
+    '{"messages": []}': "no user's message",
+    '{"messages": [{"role": "system", "content": "x"}]}': "no user's message",
+    '{"messages": [{"role": "assistant", "content": "x"}]}': "message 1 is the assistant's where the user's must stand",
+    '{"messages": [{"role": "user", "content": "x"}, {"role": "user", "content": "x"}]}': "message 2 is the user's",
+    '{"messages": [{"role": "user", "content": "x"}, {"role": "system", "content": "x"}]}': "message 2 is the system's",
+    '{"messages": [{"role": "tool", "content": "x"}]}': "message 1: role 'tool': known are",
+    '{"messages": [{"role": "user", "content": "  "}]}': "message 1: the message is empty",
+    '{"messages": [{"role": "user", "content": []}]}': "message 1: the message is empty",
+    '{"messages": [{"role": "user", "content": 7}]}': "message 1: content must be text or a list of parts",
+    '{"messages": [{"role": "user", "content": "x", "weight": 0}]}': "message 1: unknown key 'weight'",
+    '{"messages": [{"role": "user", "content": [{"type": "image", "text": "x"}]}]}': "part of type 'image'",
+    '{"messages": [{"role": "user", "content": [{"type": "python", "text": "1"}]}]}': "only the assistant calls tools",
+    '{"messages": [7]}': "message 1: an object is expected",
+    '{"messages"': "not valid JSON",
+    "[" * 100_000: "not valid JSON: nested too deeply",
+}
+
+
+@pytest.mark.parametrize(("line", "reason"), BAD.items(), ids=range(len(BAD)))
+def test_a_malformed_line_is_named_with_its_reason(tmp_path, line, reason):
+    file = tmp_path / "chats.jsonl"
+    file.write_text('{"messages": [{"role": "user", "content": "x"}]}\n\n' + line + "\n")
+    with pytest.raises(UserError) as caught:
+        read_conversations(file)
+    assert f"{file} line 3: " in str(caught.value)
+    assert reason in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_output_must_follow_its_call():
+    with pytest.raises(UserError, match="does not follow a python part"):
+        Message.of("assistant", [Part("text", "x"), Part("python_output", "1")])
+
+
+def test_other_entries_of_a_line_are_ignored_and_blank_lines_are_skipped(tmp_path):
+    file = tmp_path / "chats.jsonl"
+    file.write_text('\ufeff{"id": 7, "messages": [{"role": "user", "content": "x"}]}\n\n', encoding="utf-8")
+    assert list(iter_conversations(file)) == [(1, Conversation.ask("x"))]
+
+
+@pytest.mark.parametrize("content", [b"", b"\n\n"])
+def test_a_file_without_conversations_is_refused(tmp_path, content):
+    (tmp_path / "empty.jsonl").write_bytes(content)
+    with pytest.raises(UserError, match="no conversation in it"):
+        read_conversations(tmp_path / "empty.jsonl")
+
+
+def test_files_that_are_none_are_refused(tmp_path):
+    (tmp_path / "binary.jsonl").write_bytes(b"\xff\xfe\n")
+    with pytest.raises(UserError, match="line 1: not UTF-8"):
+        read_conversations(tmp_path / "binary.jsonl")
+    with pytest.raises(UserError, match="No such file"):
+        read_conversations(tmp_path / "absent.jsonl")
+    with pytest.raises(UserError, match="not a regular file"):
+        read_conversations(tmp_path)
