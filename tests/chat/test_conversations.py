@@ -1,7 +1,5 @@
 """Conversations: what is accepted, how it becomes tokens, and back."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

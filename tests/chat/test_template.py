@@ -1,7 +1,5 @@
 """The exported chat template against `ChatFormat`, through transformers."""
 
-from __future__ import annotations
-
 import pytest
 
 from danalab.chat.conversations import ChatFormat, Conversation, Message, Part, chat_template

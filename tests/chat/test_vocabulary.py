@@ -1,7 +1,5 @@
 """Base runs whose tokenizer has no marks of conversations."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -7,8 +7,6 @@ The mask is 1 on what the assistant writes: its text, its tool calls with their 
 0 on the output of tools, which is given to it. User's text that spells a special token is encoded as characters.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Files of conversations: JSONL, one conversation a line."""
 
-from __future__ import annotations
-
 import stat
 from collections.abc import Iterator
 from pathlib import Path

@@ -4,8 +4,6 @@ bos  user_start question user_end  assistant_start answer assistant_end  user_st
 an answer with a tool call:  text  python_start 12*7 python_end  output_start 84 output_end  text
 """
 
-from __future__ import annotations
-
 from danalab.data.tokenizers.base import CHAT_SPECIALS, EOS, Tokenizer
 
 SPECIAL_TOKENS: dict[str, str] = {"bos": EOS, **{spelling.strip("<|>"): spelling for spelling in CHAT_SPECIALS}}

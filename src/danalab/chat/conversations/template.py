@@ -4,8 +4,6 @@
 that spells a special token would become that token: the template refuses it.
 """
 
-from __future__ import annotations
-
 import json
 
 from danalab.chat.conversations.special_tokens import SPECIAL_TOKENS
