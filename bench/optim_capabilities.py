@@ -13,10 +13,10 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 import torch  # noqa: E402
 
-from danalab.benchmarks.capabilities import render  # noqa: E402
 from danalab.files import write_atomically, write_json  # noqa: E402
 from danalab.optim import list_optimizers  # noqa: E402
 from distributed.capabilities import RANKS, measure  # noqa: E402
+from distributed.capabilities_page import render  # noqa: E402
 
 if __name__ == "__main__":
     torch.set_num_threads(1)

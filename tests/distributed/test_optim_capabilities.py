@@ -13,7 +13,6 @@ import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 
-from danalab.benchmarks.capabilities import EPSILON, render
 from danalab.errors import UserError
 from danalab.optim import DistributedMuonAdamW, list_optimizers, optimizer_spec
 from danalab.optim.distributed import MODES, require_supported, why_not
@@ -30,6 +29,7 @@ from distributed.capabilities import (
     steps,
     whole,
 )
+from distributed.capabilities_page import EPSILON, render
 from distributed.ranks import run_ranks
 
 ROOT = Path(__file__).parents[2]

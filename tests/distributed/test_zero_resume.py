@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from danalab.benchmarks.capabilities import EPSILON
 from danalab.optim import DistributedMuonAdamW, list_optimizers, optimizer_spec
 from danalab.optim.core.optimizer import RuleOptimizer
 from danalab.optim.distributed import why_not
@@ -20,6 +19,7 @@ from danalab.train.checkpoint.saver import Saver
 from danalab.train.checkpoint.store import META, CheckpointStore
 from danalab.train.parallel import Layout, join
 from distributed.capabilities import build, difference, probe, steps, whole
+from distributed.capabilities_page import EPSILON
 from distributed.ranks import run_ranks
 
 NAMES = [name for name in list_optimizers() if why_not(optimizer_spec(name), "zero") is None]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -10,11 +11,12 @@ import pytest
 from danalab.cli.app import main
 from danalab.errors import UserError
 from danalab.optim import list_optimizers, optimizer_spec
-from danalab.report.tables.optimizer_docs import block, refresh
 
 ROOT = Path(__file__).parents[2]
 OPTIMIZERS = ROOT / "docs" / "optimizers.md"
 TRAINERS = ROOT / "docs" / "bring-your-own-trainer.md"
+BUILD = runpy.run_path(str(ROOT / "docs" / "build_optimizers.py"))
+block, refresh = BUILD["block"], BUILD["refresh"]
 
 
 def test_the_tables_are_those_of_the_registry():

@@ -167,8 +167,6 @@ def run_ladder(
 
     Args:
         executor, jobs, cluster: see `danalab.ladder.runs.sweep.run_sweep`.
-    Raises:
-        UserError: a setting out of range.
     """
     tried = {(opt, i): sorted(map(float, plan.multipliers)) for opt in plan.opts for i in range(len(plan.sizes))}
     cells: list[Cell] = []

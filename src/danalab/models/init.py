@@ -58,8 +58,6 @@ def initialise(
         init: name in `INITS`.
         generator: on the CPU. Every rank draws every whole weight and keeps its shard, so that the result depends
             neither on the device nor on the number of ranks.
-    Raises:
-        UserError: unknown `init`.
     """
     scheme = INITS.get(init)
     with torch.no_grad():

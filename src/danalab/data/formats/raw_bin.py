@@ -100,11 +100,7 @@ def open_raw_file(path: Path, dtype: np.dtype) -> Shard:
 
 
 def scan(shard: Shard, *, anew: bool = False) -> Scan:
-    """Largest id and hash of a file, from the cache if the file has not changed; `anew` reads it in any case.
-
-    Raises:
-        UserError: the file cannot be read.
-    """
+    """Largest id and hash of a file, from the cache if the file has not changed; `anew` reads it in any case."""
     key = scan_cache.file_key(shard.path, "raw", shard.dtype.name)
     if not anew and (known := scan_cache.load_facts(Scan, key)) is not None:
         return known

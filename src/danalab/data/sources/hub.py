@@ -89,11 +89,7 @@ class HubFolder:
 
 
 def on_hub(repo: str, revision: str) -> HubFolder:
-    """A dataset repository at a revision (a branch, or better a commit).
-
-    Raises:
-        MissingExtra: `huggingface_hub` is not installed.
-    """
+    """A dataset repository at a revision (a branch, or better a commit)."""
     filesystem = _hub_library("reading from the hub").HfFileSystem(endpoint=os.environ.get("HF_ENDPOINT"))
     quoted = revision.replace("/", "%2F")
     return HubFolder(filesystem, f"datasets/{repo}@{quoted}", f"hf://datasets/{repo}", remote=True)

@@ -129,11 +129,7 @@ def _bytes_of(token: str, origin: str) -> bytes:
 
 
 def requested_size(tokenizer: str) -> int:
-    """N of `bpe-N`, an encoding to be trained on the corpus; 0 for other names and for paths.
-
-    Raises:
-        UserError: fewer than the 256 bytes and the specials.
-    """
+    """N of `bpe-N`, an encoding to be trained on the corpus; 0 for other names and for paths."""
     number = tokenizer.removeprefix("bpe-")
     if number == tokenizer or not number.isascii() or not number.isdigit() or os.path.exists(tokenizer):
         return 0

@@ -30,11 +30,7 @@ STARTS = 4
 
 
 def check_points(x: ArrayLike | Sequence[ArrayLike], loss: ArrayLike, kind: str) -> None:
-    """Check that `fit_loss_law` takes these points.
-
-    Raises:
-        UserError: as `fit_loss_law`.
-    """
+    """Check that `fit_loss_law` takes these points."""
     _Data.of("", kind, x, loss)
 
 

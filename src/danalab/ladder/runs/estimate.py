@@ -83,8 +83,6 @@ def estimate(
     Args:
         folder: of the sweep.
         price: of a device [an hour].
-    Raises:
-        UserError: a setting out of range.
     """
     found = []
     for cell in cells:
@@ -101,11 +99,7 @@ def estimate(
 
 
 def plan_of(config: TrainConfig) -> Plan:
-    """Size, steps and FLOPs of a run.
-
-    Raises:
-        UserError: a setting out of range, or data that cannot be read.
-    """
+    """Size, steps and FLOPs of a run."""
     from danalab.train.config.resolve import resolve
 
     return resolve(config, _vocabulary(config.data, config.tokenizer)).plan

@@ -39,8 +39,6 @@ def row_of(run: Path, base: Path) -> dict[str, Any]:
 
     Args:
         base: folder that paths are relative to.
-    Raises:
-        UserError: not a run folder.
     """
     folder = RunFolder(run)
     record = folder.read_config()
@@ -181,8 +179,6 @@ def validation_points(row: Mapping[str, Any]) -> list[dict[str, Any]]:
 
     Args:
         row: of `read_ladder`.
-    Raises:
-        UserError: the file is malformed; names it.
     """
     return [point for point in read_rows(row["curve"]) if point.get("val/loss") is not None and point.get("tokens")]
 

@@ -87,11 +87,7 @@ def queue_state(folder: Path, jobs: Sequence[Job]) -> QueueState:
 
 
 def write_arrays(folder: Path, jobs: Sequence[Job], cluster: Cluster) -> list[Path]:
-    """Write the scripts of runs, several where one array would be too large.
-
-    Raises:
-        UserError: a run with --nproc: SLURM starts the ranks.
-    """
+    """Write the scripts of runs, several where one array would be too large."""
     place = folder / "slurm"
     place.mkdir(parents=True, exist_ok=True)
     scripts = []

@@ -83,11 +83,7 @@ def run_sweep(
 
 
 def write_scripts(folder: Path, cells: Sequence[Cell], cluster: Cluster) -> list[Path]:
-    """Write the array scripts of unfinished runs; submits nothing.
-
-    Raises:
-        UserError: as `run_sweep`.
-    """
+    """Write the array scripts of unfinished runs; submits nothing."""
     wanted, _ = _prepare(folder, cells)
     open_ = queue_state(folder, wanted).open
     return write_arrays(folder, open_, cluster) if open_ else []

@@ -120,11 +120,7 @@ def expert_weights(config: ModelConfig, weights: Mapping[str, Tensor]) -> Weight
 
 
 def read_experts(config: ModelConfig, read: TensorReader) -> Weights:
-    """Our routers and experts from the named tensors of `transformers`.
-
-    Raises:
-        UserError: a tensor is missing or has another shape.
-    """
+    """Our routers and experts from the named tensors of `transformers`."""
     naming, sparsity, d = NAMINGS[config.arch], config.sparsity, config.d_model
     assert sparsity is not None
     count, wide = sparsity.n_experts, sparsity.expert_dim

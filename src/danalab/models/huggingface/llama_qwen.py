@@ -92,11 +92,7 @@ def from_settings(described: Mapping[str, Any]) -> ModelConfig:
 
 
 def from_weights(config: ModelConfig, read: TensorReader) -> Weights:
-    """Our state dict from named tensors.
-
-    Raises:
-        UserError: a tensor is missing or has another shape.
-    """
+    """Our state dict from named tensors."""
     d, wide, dim = config.d_model, config.mlp_dim, config.head_dim
     queries, keys = config.n_heads * dim, config.kv_heads * dim
     shapes: dict[str, tuple[int, ...]] = {

@@ -220,11 +220,7 @@ def _interval(described: Mapping[str, Any]) -> int:
 
 
 def from_weights(config: ModelConfig, read: TensorReader) -> Weights:
-    """Our state dict from the named tensors of `transformers`.
-
-    Raises:
-        UserError: a tensor is missing or has another shape.
-    """
+    """Our state dict from the named tensors of `transformers`."""
     d, linear, sparsity = config.d_model, config.linear_attention, config.sparsity
     assert sparsity is not None
     found = {

@@ -46,9 +46,6 @@ def apply_expert_parallel(model: nn.Module, config: ModelConfig, mesh: DeviceMes
 
     Their weights become DTensors whose local shards are whole experts: without memory where the model is on the meta
     device, else this rank's part of the weights.
-
-    Raises:
-        UserError: see `check_expert_parallel`.
     """
     check_expert_parallel(config, mesh.size())
     sharded: list[nn.Module] = []

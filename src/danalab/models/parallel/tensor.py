@@ -67,11 +67,7 @@ def _cut_sizes(config: ModelConfig) -> dict[str, int]:
 
 
 def apply_tensor_parallel(model: Decoder, mesh: DeviceMesh) -> None:
-    """Cut `model`, in place, over the ranks of the 1-D `mesh`; its function stays the same on every rank.
-
-    Raises:
-        UserError: see `check_tensor_parallel` and `tensor_parallel_plan`.
-    """
+    """Cut `model`, in place, over the ranks of the 1-D `mesh`; its function stays the same on every rank."""
     check_tensor_parallel(model.config, mesh.size())
     parallelize_module(model, mesh, tensor_parallel_plan(model))
 

@@ -36,11 +36,7 @@ MAY_BE_NONE = ("wd_ts", "alpha_warmup", "beta3_warmup", "clipsnr")
 
 
 def check_settings(owner: str, group: Mapping[str, Any], rates: int = 2) -> None:
-    """Refuse hyper-parameters that make no sense.
-
-    Raises:
-        UserError: see `check_numbers`; or a decay that would take more than the whole parameter in its first step.
-    """
+    """Refuse hyper-parameters that make no sense."""
     check_numbers(owner, group, rates)
     if group.get("decay_bound") is None:
         check_first_decay(owner, group["weight_decay"], group["wd_ts"])
@@ -188,8 +184,6 @@ def check_numbers_of(owner: str, known: Mapping[str, Setting], given: Mapping[st
     Args:
         known: settings of the optimizer; `lr` is always one.
         given: settings by name; unknown ones are ignored.
-    Raises:
-        UserError: names the setting.
     """
     for name, value in given.items():
         if name == "lr":

@@ -125,8 +125,6 @@ def update_stacks(
     Args:
         like: the parameters whose local shards are `ps`. A stack sharded along its first dimension needs no
             communication.
-    Raises:
-        UserError: matrices are sharded along several dimensions of a mesh without names.
     """
     of_each = None if like is None else [matrix for stack in like for matrix in _matrices_of(stack)]
     each = [[matrix for stack in stacks for matrix in stack.unbind(0)] for stacks in (ps, gs, buffers)]

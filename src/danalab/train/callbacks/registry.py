@@ -19,11 +19,7 @@ CALLBACKS: list[tuple[str | None, str]] = [
 
 
 def make_callbacks(context: CallbackContext) -> list[Callback]:
-    """The callbacks that the run's settings ask for, on this rank.
-
-    Raises:
-        UserError: see `Callback.build`.
-    """
+    """The callbacks that the run's settings ask for, on this rank."""
     found: list[Callback] = []
     for setting, path in CALLBACKS:
         if setting is None or getattr(context.spec.config, setting):

@@ -62,11 +62,7 @@ def data_parallel_size(shape: Mapping[str, int]) -> int:
 
 
 def data_parallel_ranks(config: TrainConfig, environment: Mapping[str, str]) -> int:
-    """Ranks that will see different data, from flags and environment alone.
-
-    Raises:
-        UserError: see `layout_of` and `Layout.shape`.
-    """
+    """Ranks that will see different data, from flags and environment alone."""
     place = find_place(environment)
     size = (config.nproc or 1) if place is None else place.size
     return data_parallel_size(layout_of(config, environment).shape(size))

@@ -56,11 +56,7 @@ class ParallelStrategy:
         """
 
     def make_optimizer(self, name: str, model: nn.Module, *, lr: float, **settings: Any) -> torch.optim.Optimizer:
-        """The optimizer `name` for this rank's parameters.
-
-        Raises:
-            UserError: see `build_optimizer`.
-        """
+        """The optimizer `name` for this rank's parameters."""
         return build_optimizer(name, model, lr=lr, **settings)
 
     def attach(self, parameters: list[Tensor]) -> None:

@@ -261,11 +261,7 @@ def _arrange(layout: Layout, device_type: str, seconds: float, *, owns: bool) ->
 
 @contextlib.contextmanager
 def joined(layout: Layout, device_type: str, *, first_step_seconds: float = FIRST_STEP_SECONDS) -> Iterator[World]:
-    """`join`, and `close` after the block.
-
-    Raises:
-        UserError: see `join`.
-    """
+    """`join`, and `close` after the block."""
     world = join(layout, device_type, first_step_seconds=first_step_seconds)
     yield world
     world.close()  # not after a failure: it would wait for dead ranks

@@ -92,11 +92,7 @@ class ResumePoint:
 
 
 def read_meta(path: Path) -> dict[str, Any]:
-    """meta.json of a checkpoint.
-
-    Raises:
-        UserError: absent or malformed.
-    """
+    """meta.json of a checkpoint."""
     return validated(Meta, read_json(path / META), path / META)
 
 

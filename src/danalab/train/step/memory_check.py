@@ -26,11 +26,7 @@ MOMENTS, COPIES = 2, 1
 
 
 def check_training_memory(spec: RunSpec, world: World, device: torch.device) -> None:
-    """Check from the configuration that weights, gradients, optimizer state and one micro-batch fit in memory at all.
-
-    Raises:
-        UserError: they do not.
-    """
+    """Check, before anything is built, that weights, gradients, optimizer state and one micro-batch fit in memory."""
     weights = 8 / (world.size if spec.backend == "fsdp" else 1)  # with gradients [bytes per parameter]
     state = 4 * STATE_WORDS.get(spec.config.opt, 2.0) / (world.size if spec.backend in ("fsdp", "zero") else 1)
     size = model_bytes(spec.model, int(weights + state))

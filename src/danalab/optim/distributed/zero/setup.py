@@ -22,11 +22,7 @@ OWNER = "DistributedMuonAdamW"
 
 
 def groups_for(spec: OptimizerSpec, model_or_params: Any) -> list[dict[str, Any]]:
-    """Groups whose "params" are (name, parameter), the name "" where there is none.
-
-    Raises:
-        UserError: there are none.
-    """
+    """Groups whose "params" are (name, parameter), the name "" where there is none."""
     given = groups_of(spec, model_or_params) if isinstance(model_or_params, nn.Module) else model_or_params
     groups = parameter_groups(spec, OWNER, given)
     require_some(OWNER, groups)
