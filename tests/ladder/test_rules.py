@@ -31,3 +31,19 @@ def test_rows_without_an_architecture_give_no_rules(tmp_path, capsys):
     flat = read_ladder(plant(tmp_path, multipliers=(1.0,)))
     with pytest.raises(UserError, match="gives no learning-rate law"):
         fitted_rules(analyse(flat, n_bootstrap=0))
+
+
+@pytest.mark.parametrize(("layers", "ruled"), [(lambda heads: 3 * heads // 4, True), (lambda heads: heads**2, False)])
+def test_the_sizes_of_a_ladder_become_a_rule_where_they_follow_one(tmp_path, layers, ruled):
+    rows = read_ladder(plant(tmp_path))
+    heads = {params: i + 3 for i, params in enumerate(sorted({row["params"] for row in rows}))}
+    for row in rows:
+        n = heads[row["params"]]
+        size = {"d_model": 16 * n, "n_layers": layers(n), "n_heads": n, "head_dim": 16, "mlp_dim": 40 * n}
+        row["settings"] = {**SETTINGS, **size}
+    rules = fitted_rules(analyse(rows, n_bootstrap=0))
+    if not ruled:
+        assert rules.dimensions == ()
+        return
+    (rule,) = rules.dimensions
+    assert (rule.arch, rule.head_dim, rule.layers_per_head, rule.mlp_ratio) == ("enoki", 16, 0.75, 2.5)

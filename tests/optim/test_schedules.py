@@ -49,7 +49,7 @@ def test_factors_stay_between_0_and_1_and_keep_their_last_value(name, steps, sha
 @pytest.mark.parametrize("name", SCHEDULES.names())
 def test_the_peak_is_reached_with_no_warm_up_and_with_one_step(name, steps, warmup):
     schedule = get_schedule(name, steps, warmup)
-    assert schedule(warmup if name in ("cos-inf", "wsd", "powerlaw") else 0) == 1.0
+    assert schedule(warmup if name in ("cos-inf", "cos-restarts", "wsd", "powerlaw") else 0) == 1.0
 
 
 def test_one_step_runs_work():
@@ -58,6 +58,19 @@ def test_one_step_runs_work():
 
 def test_default_cosine_ends_at_a_tenth_of_the_peak():
     assert get_schedule("cos_inf", 1000, 20)(1000) == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(("t_mult", "lengths"), [(1, [30, 30, 30]), (2, [10, 20, 40])])
+def test_restarts_equal_those_of_torch(t_mult, lengths):
+    p = torch.nn.Parameter(torch.ones(1))
+    optimizer = torch.optim.SGD([p], lr=1.0)
+    theirs = torch.optim.lr_scheduler.CosineAnnealingWarmRestarts(optimizer, lengths[0], t_mult, eta_min=0.1)
+    schedule = get_schedule("cosine_with_restarts", sum(lengths), cycles=len(lengths), cycle_factor=t_mult)
+    for i in range(sum(lengths)):
+        assert schedule(i) == pytest.approx(optimizer.param_groups[0]["lr"], rel=1e-9)
+        optimizer.step()
+        theirs.step()
+    assert schedule(sum(lengths)) == pytest.approx(0.1)
 
 
 def test_linear_never_falls_below_zero_past_the_end():
@@ -90,6 +103,10 @@ def test_growing_powerlaw_is_capped_at_the_peak_by_default():
         ("cos", 10, 1, {"div_factor": 0.0}, "div_factor"),
         ("cos", 10, 1, {"div_factor": math.inf}, "div_factor"),
         ("cos_inf", 10, 5, {"cos_inf_steps": 5}, "cosine"),
+        ("cos_restarts", 10, 5, {"cycles": 6}, "cycles"),
+        ("cos_restarts", 10, 5, {"cycles": 0}, "cycles"),
+        ("cos_restarts", 100, 0, {"cycles": 4, "cycle_factor": 10.0}, "less than a step"),
+        ("cos_restarts", 100, 0, {"cycles": 4, "cycle_factor": 1e200}, "less than a step"),
         ("wsd", 10, 1, {"decay_type": "exp"}, "final_lr_scale"),
         ("wsd", 10, 1, {"decay_type": "cubic"}, "cubic"),
         ("wsd", 10, 1, {"fract_decay": 1.5}, "fract_decay"),

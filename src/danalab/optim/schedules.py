@@ -8,6 +8,7 @@ Step i (0-based) is the one that makes update i + 1. With w = warm-up steps, T =
         |   /            \\__         cos_inf       1/div up to 1 at i = w, half a cosine down, then constant
         |  /                \\_       wsd           up, hold, decay over the last fract_decay T steps
         | /                           powerlaw      up from 0, then init (1 + (i-w)/time_scale)^power, bounded
+        |                             cos_restarts  up to 1 at i = w, then cosines from 1, one after another
         0---w-----------------T       none          1
 
 Beyond T every schedule keeps its last value. Warm-ups of 0 and 1 steps are ordinary cases.
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import inspect
 import math
+from bisect import bisect_right
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +38,7 @@ def get_schedule(name: str, steps: int, warmup: int = 0, **settings: Any) -> Sch
     """The schedule `name` over `steps` optimizer steps, the first `warmup` of which rise.
 
     Args:
-        name: cos, linear, cos_inf, wsd, powerlaw or none (hyphens as well as underscores).
+        name: cos, linear, cos_inf, cos_restarts, wsd, powerlaw or none (hyphens as well as underscores).
         steps: length of the run [steps].
         warmup: length of the rise [steps]; "none" does not rise.
         settings: of that schedule; see `schedule_settings`.
@@ -103,6 +105,44 @@ def cos_inf(
         if i < warmup:
             return _rise(i / warmup, div_factor)
         x = min((i - warmup) / length, 1.0)
+        return last + (1 - last) * (1 + math.cos(math.pi * x)) / 2
+
+    return factor
+
+
+def cos_restarts(
+    steps: int,
+    warmup: int,
+    div_factor: float = 100.0,
+    final_div_factor: float = 0.1,
+    cycles: int | None = None,
+    cycle_factor: float = 1.0,
+) -> Schedule:
+    """Line up to 1 at step `warmup`, then `cycles` cosines, each from 1 down to 1/(div_factor final_div_factor).
+
+    Each cycle is `cycle_factor` times as long as the one before; together they fill the run. Default 4 cycles, in runs
+    of fewer steps one a step.
+    Source: Loshchilov and Hutter 2017, arXiv 1608.03983 (SGDR), with T_mult = `cycle_factor`.
+    """
+    _positive("cos_restarts", div_factor=div_factor, final_div_factor=final_div_factor, cycle_factor=cycle_factor)
+    length = steps - warmup
+    cycles = min(4, length) if cycles is None else cycles
+    if not 1 <= cycles <= length:
+        raise UserError(f"schedule 'cos-restarts': cycles is {cycles}, must be between 1 and the {length} steps left")
+    longest = cycles - 1 if cycle_factor > 1 else 0  # powers of at most 1 do not overflow
+    shares = [cycle_factor ** (k - longest) for k in range(cycles)]
+    if length * min(shares) < sum(shares) * (1 - 1e-9):
+        raise UserError(
+            f"schedule 'cos-restarts': {cycles} cycles with cycle_factor {cycle_factor:g} have one of less than a step"
+        )
+    starts = [warmup + length * sum(shares[:k]) / sum(shares) for k in range(cycles + 1)]
+    last = 1 / (div_factor * final_div_factor)
+
+    def factor(i: int) -> float:
+        if i < warmup:
+            return _rise(i / warmup, div_factor)
+        k = min(bisect_right(starts, i), cycles)
+        x = min((i - starts[k - 1]) / (starts[k] - starts[k - 1]), 1.0)
         return last + (1 - last) * (1 + math.cos(math.pi * x)) / 2
 
     return factor
@@ -238,6 +278,7 @@ DECAYS.add("sqrt", lambda x, last: last + (1 - last) * (1 - math.sqrt(x)))
 SCHEDULES.add("cos", cos)
 SCHEDULES.add("linear", linear)
 SCHEDULES.add("cos-inf", cos_inf)
+SCHEDULES.add("cos-restarts", cos_restarts, "cosine-with-restarts")
 SCHEDULES.add("wsd", wsd)
 SCHEDULES.add("powerlaw", powerlaw)
 SCHEDULES.add("none", none)

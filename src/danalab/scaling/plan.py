@@ -23,6 +23,9 @@ from danalab.scaling.resonance import check_resonance
 from danalab.scaling.shape import GPT2_VOCAB
 from danalab.scaling.sparsity import sparsity
 
+OMEGA = 4.0
+"""The paper's weight-decay strength."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
@@ -106,7 +109,7 @@ def plan(
     n_kv_heads: int | None = None,
     kappa: float = 0.85,
     delta: float = 8.0,
-    omega: float = 4.0,
+    omega: float = OMEGA,
     tokens_per_param: float = 20.0,
     horizon_basis: str = "total",
     iterations: int | None = None,

@@ -12,6 +12,7 @@ import numpy as np
 from danalab.errors import UserError
 from danalab.ladder.saved.compute import training_flops
 from danalab.models.config import ModelConfig
+from danalab.scaling.plan import OMEGA
 from danalab.train.config.fields import names_of
 from danalab.train.config.train_config import TrainConfig
 
@@ -21,7 +22,7 @@ _SHAPE = ("arch", "d_model", "n_layers", "n_heads", "head_dim", "mlp_dim", "voca
 """Settings that determine the FLOPs of every model."""
 _FOLLOW_THE_RATE = ("lr", "weight_decay", "wd_ts")
 """Settings that differ between the trials of a learning rate; decay is given as a share of it."""
-_DEFAULTS = json.loads(json.dumps(asdict(TrainConfig())))
+_DEFAULTS = json.loads(json.dumps(asdict(TrainConfig(omega=OMEGA))))
 """In JSON types, as in rows."""
 _SAME_RUN = names_of(TrainConfig, "input", "execution", "job") | {"seed", "data_seed"}
 

@@ -23,13 +23,13 @@ from torch.distributed.checkpoint.api import CheckpointException
 
 from danalab.errors import UserError
 from danalab.optim.distributed.shards import SavedTensor, empty_shard, sharded_state_dict
+from danalab.train.checkpoint.metadata import require_same_model
 from danalab.train.checkpoint.optimizer_state import flatten, unflatten
 from danalab.train.checkpoint.planner import LoadPlanner, SavePlanner
 from danalab.train.checkpoint.reader import Reader
 from danalab.train.checkpoint.store import DamagedCheckpointError
+from danalab.train.checkpoint.weights import MODEL
 from danalab.train.parallel.world import World
-
-MODEL = "model."
 
 
 def parameter_names(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[str]:
@@ -94,7 +94,7 @@ def read(
         stored = Reader(folder).read_metadata().state_dict_metadata
         # The model's own tensors are the target, sharded or not.
         target = {MODEL + name: value.detach() for name, value in model.state_dict().items()}
-        _require_same_model(folder, stored, target)
+        require_same_model(folder, stored, target, MODEL)
         if optimizer is not None and meta is not None:
             _read_optimizer(folder, stored, model, optimizer, meta, keep_settings)
         _load(target, folder)
@@ -122,23 +122,6 @@ def read_named(folder: Path, target: Mapping[str, Tensor]) -> None:
         _load(dict(target), folder)
     except CheckpointException as error:
         raise DamagedCheckpointError(f"{folder}: its tensors cannot be read: {_cause(error)}") from error
-
-
-def _require_same_model(folder: Path, stored: Mapping[str, Any], target: Mapping[str, Tensor]) -> None:
-    for name, tensor in target.items():
-        entry = stored.get(name)
-        if entry is None:
-            raise DamagedCheckpointError(f"{folder}: has no tensor '{name}'; it is a checkpoint of another model")
-        if tuple(entry.size) != tuple(tensor.shape):
-            raise DamagedCheckpointError(
-                f"{folder}: {name} has shape {list(entry.size)} there and {list(tensor.shape)} in this model"
-            )
-    foreign = [name for name in stored if name.startswith(MODEL) and name not in target]
-    if foreign:
-        raise DamagedCheckpointError(
-            f"{folder}: has {len(foreign)} tensors that this model does not have ('{foreign[0]}' first); "
-            "it is a checkpoint of another model"
-        )
 
 
 def _read_optimizer(

@@ -4,21 +4,26 @@ from danalab.errors import UserError
 from danalab.scaling import Dimensions, dimensions, explicit_dimensions
 from danalab.scaling.resonance import if_resonance
 from danalab.train.config.fields import flag
+from danalab.train.config.rules import SizeRule
 from danalab.train.config.sections.model import ModelSettings
 
 NUMBERS = ("d_model", "n_layers", "n_heads", "head_dim", "mlp_dim")
 
 
-def model_dimensions(settings: ModelSettings, vocab_size: int) -> Dimensions | None:
-    """Explicit dimensions, or None where --heads decides."""
+def model_dimensions(settings: ModelSettings, vocab_size: int, rule: SizeRule | None = None) -> Dimensions | None:
+    """Explicit dimensions, or those of --heads by a rule; None where --heads decides by the architecture's.
+
+    Args: rule: of a rules file, in place of the architecture's.
+    """
     given = {name: getattr(settings, name) for name in NUMBERS}
     if settings.heads is None:
         dims = if_resonance(settings.arch, settings.size, settings.num_frequencies, vocab_size, settings.mixer, **given)
         if dims is not None:
             return dims
     else:
-        _agree_with_heads(settings, vocab_size)
-        return None
+        ruled = None if rule is None else rule.dimensions(settings.heads, vocab_size, settings.n_kv_heads)
+        _agree_with_heads(settings, ruled or dimensions(settings.arch, settings.heads, vocab_size))
+        return ruled
     if settings.d_model is None or settings.n_layers is None or settings.n_heads is None:
         raise UserError("give a size: --heads N, or --d-model, --n-layers and --n-heads")
     return explicit_dimensions(
@@ -27,12 +32,10 @@ def model_dimensions(settings: ModelSettings, vocab_size: int) -> Dimensions | N
     )  # fmt: skip
 
 
-def _agree_with_heads(settings: ModelSettings, vocab_size: int) -> None:
-    assert settings.heads is not None
+def _agree_with_heads(settings: ModelSettings, by_rule: Dimensions) -> None:
     for name in ("size", "num_frequencies", "mixer"):
         if getattr(settings, name) is not None:
             raise UserError(f"{flag(name)} {getattr(settings, name)}: not with --heads; leave one of the two out")
-    by_rule = dimensions(settings.arch, settings.heads, vocab_size)
     for name in NUMBERS:
         # A resolved configuration has both, and they agree.
         if getattr(settings, name) not in (None, getattr(by_rule, name)):

@@ -14,12 +14,13 @@ from danalab.models.config import ModelConfig
 from danalab.scaling import Plan, flops_per_token, plan
 from danalab.scaling.architectures import ARCHITECTURES
 from danalab.scaling.learning_rate import OPTIMIZERS, decay_lr
+from danalab.scaling.plan import OMEGA
 from danalab.scaling.shape import EXPERT_SETTINGS, RESONANCE_SETTINGS, ROUTER_SETTINGS
 from danalab.train.config.batch_schedule import BatchSchedule
 from danalab.train.config.fields import flag
 from danalab.train.config.model_size import model_dimensions
 from danalab.train.config.optimizer_settings import checked_settings
-from danalab.train.config.rules import read_rules
+from danalab.train.config.rules import Rules, read_rules
 from danalab.train.config.run_name import default_name
 from danalab.train.config.run_spec import RunSpec
 from danalab.train.config.train_config import TrainConfig
@@ -135,6 +136,7 @@ def resolve(config: TrainConfig, dataset: Vocabulary, world_size: int = 1, devic
         eval_interval=_eval_interval(config.eval_interval, planned.steps),
         warmup_steps=planned.warmup,
         lr=planned.lr,
+        omega=planned.omega,
         weight_decay=planned.weight_decay,
         wd_ts=planned.wd_ts,
     )
@@ -241,15 +243,17 @@ def _vocab_size(config: TrainConfig, dataset: Vocabulary) -> int:
 def _plan(
     config: TrainConfig, vocab_size: int, batch_size: int, acc_steps: int, global_batch: int, world_size: int
 ) -> Plan:
-    dims = model_dimensions(config, vocab_size)
-    rules = None if config.rules is None else read_rules(config.rules)
-    omega = None if rules is None else rules.omega(config.arch, OPTIMIZERS.canonical(config.opt))
+    rules = Rules() if config.rules is None else read_rules(config.rules)
+    dims = model_dimensions(config, vocab_size, rules.size(config.arch))
+    omega = config.omega
+    if omega is None:
+        omega = rules.omega(config.arch, OPTIMIZERS.canonical(config.opt))
 
     def make(lr: float | None) -> Plan:
         return plan(
             config.arch,
             config.opt,
-            config.heads,
+            config.heads if dims is None else None,
             dims=dims,
             seq_len=config.seq_len or DEFAULT_SEQ_LEN,
             batch_size=batch_size,
@@ -262,7 +266,7 @@ def _plan(
             n_kv_heads=config.n_kv_heads,
             kappa=config.kappa,
             delta=config.delta,
-            omega=config.omega if omega is None else omega,
+            omega=OMEGA if omega is None else omega,
             tokens_per_param=config.tokens_per_param,
             horizon_basis=config.horizon_basis,
             iterations=config.iterations,
@@ -281,7 +285,7 @@ def _plan(
     if config.lr is not None:
         return planned
     lr, source = planned.lr, planned.lr_source
-    if rules is not None and (found := rules.law(planned.arch, planned.opt, global_batch)) is not None:
+    if (found := rules.law(planned.arch, planned.opt, global_batch)) is not None:
         law, source = found
         lr = law(planned.non_emb_params)
     if config.lr_multiplier != 1:

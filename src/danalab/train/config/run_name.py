@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import json
 
+from danalab.scaling.plan import OMEGA
 from danalab.train.config.fields import names_of
 from danalab.train.config.train_config import TrainConfig
 
@@ -44,7 +45,7 @@ def default_name(filled: TrainConfig, given: TrainConfig, data_name: str) -> str
     names = names_of(TrainConfig, "run") - _SHOWN
     if given.lr is not None and float(f"{given.lr:.3g}") != given.lr:
         names |= {"lr"}
-    if digest := digest_of(given, names):
+    if digest := digest_of(dataclasses.replace(given, omega=filled.omega), names):
         words.append(digest)
     return "-".join(words)
 
@@ -52,11 +53,11 @@ def default_name(filled: TrainConfig, given: TrainConfig, data_name: str) -> str
 def digest_of(config: TrainConfig, names: frozenset[str]) -> str:
     """Eight characters that tell apart configurations with other values of `names`; empty where all are _DEFAULTS."""
     changed = {
-        field.name: config.as_dict()[field.name]
-        for field in dataclasses.fields(config)
-        if field.name in names and getattr(config, field.name) != getattr(_DEFAULTS, field.name)
+        name: value
+        for name, value in config.as_dict().items()
+        if name in names and value is not None and getattr(config, name) != getattr(_DEFAULTS, name)
     }
     return hashlib.sha256(json.dumps(changed, sort_keys=True).encode()).hexdigest()[:8] if changed else ""
 
 
-_DEFAULTS = TrainConfig()
+_DEFAULTS = TrainConfig(omega=OMEGA)

@@ -79,11 +79,11 @@ class Run:
             UserError: no such checkpoint, or it is damaged.
         """
         from danalab.models import build_model
-        from danalab.train.checkpoint import tensors
+        from danalab.train.checkpoint.weights import read_weights
 
         checkpoint = self._checkpoint(step)
         model = build_model(self.model_config, device=device)
-        tensors.read(checkpoint, model)
+        read_weights(checkpoint, model)
         return LoadedModel(model, read_json(checkpoint / META)["step"])
 
     def _checkpoint(self, step: int | None) -> Path:

@@ -22,15 +22,15 @@ class OptimizerSettings(Section):
     lr_multiplier: NonNegative = setting(1.0, kind="input")
     """Factor on the fitted law's learning rate; has no effect on an explicit --lr."""
     rules: Path | None = setting(None, kind="input")
-    """File of fitted laws in place of the built-in ones, as `danalab fit --rules FILE` writes it."""
+    """File of laws, decays and dimensions in place of the built-in ones; `danalab fit --rules FILE` writes one."""
     phase_lr_factor: Positive = 1.0
     """resonance: factor on the learning rate of the oscillators' phases."""
     kappa: float = 0.85
     """The Dana family's damping exponent."""
     delta: float = 8.0
     """The Dana family's averaging window: beta(t) = 1 - delta / (delta + t)."""
-    omega: NonNegative = 4.0
-    """Weight-decay strength, as in omega / t."""
+    omega: NonNegative | None = None
+    """Weight-decay strength, as in omega / t; default that of --rules, else 4."""
     clipsnr: float | None = None
     """Bound of the damped momentum's signal-to-noise ratio; default 2, for the optimizers that clip."""
     gamma3: float | None = setting(None, aliases=("gamma-3-factor",))

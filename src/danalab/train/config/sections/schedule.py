@@ -13,13 +13,18 @@ class ScheduleSettings(Section):
     title: ClassVar[str] = "schedule"
 
     scheduler: str = "cos_inf"
-    """Learning-rate schedule: cos, linear, cos_inf, wsd, powerlaw or none."""
+    """Learning-rate schedule: cos, linear, cos_inf, cos_restarts, wsd, powerlaw or none."""
     div_factor: float | None = None
     """Warm-up starts at peak / div_factor; default 100."""
     final_div_factor: float | None = None
-    """The end is at peak / (div_factor final_div_factor): cos, linear (default 1) and cos_inf (default 0.1)."""
+    """The end is at peak / (div_factor final_div_factor): cos, linear (default 1), cos_inf and cos_restarts
+    (default 0.1)."""
     cos_inf_steps: int | None = None
     """cos_inf: constant tail [steps]; default 0."""
+    cycles: int | None = None
+    """cos_restarts: cosines, each from the peak; default 4."""
+    cycle_factor: float | None = None
+    """cos_restarts: length of a cycle over that of the one before; default 1."""
     final_lr_scale: float | None = setting(None, aliases=("wsd-final-lr-scale",))
     """wsd: learning rate at the end, as a share of the peak; default 0."""
     fract_decay: float | None = setting(None, aliases=("wsd-fract-decay",))

@@ -1,0 +1,124 @@
+"""`.metadata`, the file of torch.distributed.checkpoint that says which tensors there are and where their bytes are.
+
+torch unpickles it, which could call any function. Here only the classes that our checkpoints hold are loaded, all of
+them plain data, and no file outside the checkpoint is named.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from danalab.train.checkpoint.store import DamagedCheckpointError
+
+METADATA = ".metadata"
+_PLAIN = {
+    "torch.distributed.checkpoint.metadata": {
+        "ChunkStorageMetadata", "Metadata", "MetadataIndex", "StorageMeta", "TensorProperties", "TensorStorageMetadata",
+        "_MEM_FORMAT_ENCODING",
+    },
+    "torch.distributed.checkpoint.filesystem": {"_StorageInfo"},
+}  # fmt: skip
+"""Module -> names of torch's records."""
+_LOADED = {
+    "torch.serialization": {"_get_layout"},
+    "torch": {"Size"},
+    "pathlib": {"PosixPath", "WindowsPath"},
+    "pathlib._local": {"PosixPath", "WindowsPath"},
+}
+"""Module -> names that are loaded as they are, besides torch's dtypes."""
+
+
+class Record:
+    """Stands for one of torch's records, whose modules take a second to import."""
+
+    def __init__(self, *values: Any):
+        self.values = values
+
+    def __setstate__(self, state: Any) -> None:
+        if isinstance(state, Mapping):
+            vars(self).update(state)
+        else:
+            self.values = state
+
+    def _key(self) -> Any:
+        return vars(self).get("fqn"), vars(self).get("offset")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Record) and type(self) is type(other) and self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, file: Any, real_classes: bool):
+        super().__init__(file)
+        self._real_classes = real_classes
+        self._records: dict[str, type] = {}
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Load an allowed name."""
+        if name in _PLAIN.get(module, ()) and not self._real_classes:
+            return self._records.setdefault(name, type(name, (Record,), {}))
+        is_dtype = module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)
+        if is_dtype or name in _PLAIN.get(module, ()) or name in _LOADED.get(module, ()):
+            return super().find_class(module, name)
+        raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no checkpoint holds; nothing of it was run")
+
+
+def read_metadata(folder: Path, *, real_classes: bool = False) -> Any:
+    """The metadata of a checkpoint.
+
+    Args: real_classes: torch's own, for its readers; else `Record`s with the same attributes.
+    Raises:
+        DamagedCheckpointError: the file is not the metadata of a checkpoint of ours; names the reason.
+    """
+    try:
+        with open(folder / METADATA, "rb") as file:
+            metadata = _Unpickler(file, real_classes).load()
+        _check(metadata)
+    except Exception as error:  # a damaged pickle can fail with anything
+        raise DamagedCheckpointError(f"{folder}: {METADATA} cannot be read: {error or type(error).__name__}") from error
+    return metadata
+
+
+def _check(metadata: Any) -> None:
+    """Raise ValueError where metadata has another structure than our checkpoints."""
+    if type(metadata).__name__ != "Metadata":
+        raise ValueError(f"it holds a {type(metadata).__name__}")
+    for name, entry in metadata.state_dict_metadata.items():
+        # torch would unpickle anything that is not a tensor.
+        if type(entry).__name__ != "TensorStorageMetadata":
+            raise ValueError(f"'{name}' is not a tensor")
+    for info in metadata.storage_data.values():
+        if Path(info.relative_path).name != info.relative_path:
+            raise ValueError(f"it names the file {info.relative_path!r}, which is not in the checkpoint's folder")
+
+
+def require_same_model(folder: Path, stored: Mapping[str, Any], target: Mapping[str, Tensor], prefix: str) -> None:
+    """Check that the stored tensors of a model are those of `target`, by name and shape.
+
+    Args: prefix: of the names of a model's tensors.
+    Raises:
+        DamagedCheckpointError: they are not.
+    """
+    for name, tensor in target.items():
+        entry = stored.get(name)
+        if entry is None:
+            raise DamagedCheckpointError(f"{folder}: has no tensor '{name}'; it is a checkpoint of another model")
+        if tuple(entry.size) != tuple(tensor.shape):
+            raise DamagedCheckpointError(
+                f"{folder}: {name} has shape {list(entry.size)} there and {list(tensor.shape)} in this model"
+            )
+    foreign = [name for name in stored if name.startswith(prefix) and name not in target]
+    if foreign:
+        raise DamagedCheckpointError(
+            f"{folder}: has {len(foreign)} tensors that this model does not have ('{foreign[0]}' first); "
+            "it is a checkpoint of another model"
+        )

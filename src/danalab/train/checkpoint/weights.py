@@ -1,0 +1,61 @@
+"""The weights of a model from a checkpoint of any layout, in one process, without torch.distributed.
+
+Importing torch.distributed takes longer than decoding a short text.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from danalab.train.checkpoint.metadata import read_metadata, require_same_model
+from danalab.train.checkpoint.store import DamagedCheckpointError
+
+MODEL = "model."
+"""Prefix of the names of a model's tensors."""
+
+
+@torch.no_grad()
+def read_weights(folder: Path, model: nn.Module) -> None:
+    """Load the weights of a verified checkpoint, in place.
+
+    Raises:
+        DamagedCheckpointError: they cannot be read, or do not belong to this model.
+    """
+    target = {MODEL + name: value for name, value in model.state_dict().items()}
+    metadata = read_metadata(folder)
+    try:
+        require_same_model(folder, metadata.state_dict_metadata, target, MODEL)
+        places = {(index.fqn, index.offset): place for index, place in metadata.storage_data.items()}
+        for name, tensor in target.items():
+            _read(folder, metadata.state_dict_metadata[name].chunks, places, name, tensor)
+    except DamagedCheckpointError:
+        raise
+    except Exception as error:  # a damaged file can fail with anything
+        raise DamagedCheckpointError(f"{folder}: cannot be read: {type(error).__name__}: {error}") from error
+
+
+def _read(
+    folder: Path, blocks: Sequence[Any], places: Mapping[tuple[str, torch.Size], Any], name: str, target: Tensor
+) -> None:
+    """Read a tensor's blocks, which must cover it; `places` says where the bytes of a block are."""
+    count = 0
+    for block in blocks:
+        part = target
+        for dim, (start, length) in enumerate(zip(block.offsets, block.sizes, strict=True)):
+            part = part.narrow(dim, start, length)
+        place = places[name, block.offsets]
+        with open(folder / place.relative_path, "rb") as file:
+            file.seek(place.offset)
+            stored = torch.load(io.BytesIO(file.read(place.length)), map_location="cpu", weights_only=True)
+        if stored.shape != part.shape:
+            raise ValueError(f"a block of '{name}' has shape {list(stored.shape)} in place of {list(part.shape)}")
+        part.copy_(stored)
+        count += part.numel()
+    if count != target.numel():
+        raise ValueError(f"'{name}' has {count} of {target.numel()} values")
