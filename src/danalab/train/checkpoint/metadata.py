@@ -4,8 +4,6 @@ torch unpickles it, which could call any function. Here only the classes that ou
 them plain data, and no file outside the checkpoint is named.
 """
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """torch.distributed.checkpoint's reader of a folder, safe for checkpoints of unknown origin."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

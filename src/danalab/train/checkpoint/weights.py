@@ -3,8 +3,6 @@
 Importing torch.distributed takes longer than decoding a short text.
 """
 
-from __future__ import annotations
-
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
