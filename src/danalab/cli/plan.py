@@ -45,7 +45,7 @@ def run(flags: Flags) -> None:
     size = flags.vocab_size or GPT2_VOCAB
     words = VocabularyInfo(name="data", tokenizer_name="", vocab_size=size, least_vocab_size=1, eos_id=None)
     spec = resolve(config, words, world_size=flags.nproc)
-    planned, micro_batch = spec.plan, spec.config.batch_size or 1
+    planned, micro_batch = spec.plan, spec.micro_batch
     memory = memory_gib(planned, micro_batch)
     hours = accelerator_hours(planned.flops, flags.mfu)
     if flags.gpu is not None:

@@ -49,47 +49,47 @@ def build_trainer(
     Raises:
         UserError: the device, number format, compiler or validation split is not there.
     """
-    config = spec.config
+    execution, checkpoints = spec.execution, spec.checkpoints
     stop = StopRequest() if stop is None else stop
     strategy = worker_of(spec, folder, world, stop) if world.layout.backend == "diloco" else make_strategy(world)
-    device = choose_device(config.device)
+    device = choose_device(execution.device)
     check_training_memory(spec, world, device)
-    set_numerics(config.deterministic)
-    seed_everything(config.seed)
+    set_numerics(execution.deterministic)
+    seed_everything(spec.loss.seed)
     compute_dtype = autocast_dtype(spec.dtype, device)
     autocast = autocast_context(compute_dtype, device)
-    model = strategy.build_model(spec.model, init=config.init, seed=config.seed, device=device)
-    model.set_activation_checkpointing(config.activation_checkpointing)
-    model.document_token = dataset.eos_id if config.document_mask else None
-    model.phase_lr_factor = config.phase_lr_factor
+    model = strategy.build_model(spec.model, init=spec.loss.init, seed=spec.loss.seed, device=device)
+    model.set_activation_checkpointing(execution.activation_checkpointing)
+    model.document_token = dataset.eos_id if spec.data.document_mask else None
+    model.phase_lr_factor = spec.optimizer.phase_lr_factor
     if spec.compile:
         require_compiler(device)
         for block in model.blocks:
             cast(nn.Module, block).compile()  # in place: names of parameters stay as they are
     strategy.wrap(model, compute_dtype)
     if spec.model.dropout:  # other masks for other data
-        seed_everything(config.seed + world.dp_rank)
+        seed_everything(spec.loss.seed + world.dp_rank)
     driver = OptimizerDriver.build(spec, model, strategy.make_optimizer)
     stage = make_stage(spec, dataset, folder, world, device, autocast)
     loss_scale = LossScale(device) if compute_dtype == torch.float16 else None
     gradients = GradientStep(
         model,
         driver.parameters,
-        micro_batch=config.batch_size or 1,
+        micro_batch=spec.micro_batch,
         seq_len=spec.seq_len,
-        grad_clip=config.grad_clip,
+        grad_clip=spec.loss.grad_clip,
         loss=stage.loss,
         autocast=autocast,
         strategy=strategy,
         loss_scale=loss_scale,
     )
     curvature = Curvature(
-        model, gradients, driver, seed=config.seed, vocab_size=spec.model.vocab_size, autocast=autocast,
+        model, gradients, driver, seed=spec.loss.seed, vocab_size=spec.model.vocab_size, autocast=autocast,
         strategy=strategy, device=device,
     )  # fmt: skip
     names = tensors.parameter_names(model, driver.optimizer)
     guard = FiniteGuard(
-        config.on_nonfinite,
+        execution.on_nonfinite,
         folder.nonfinite_file,
         lambda step: stage.batches.describe(step - 1),
         dict(zip(names, driver.parameters, strict=True)),
@@ -98,26 +98,26 @@ def build_trainer(
     callbacks = make_callbacks(CallbackContext(spec, folder.path, model, driver.optimizer, strategy))
     logbook = Logbook(
         folder, stage.consumption, callbacks, device, world,
-        iterations=spec.iterations, params=spec.plan.exact_params, peak_tflops=config.peak_tflops,
+        iterations=spec.iterations, params=spec.plan.exact_params, peak_tflops=execution.peak_tflops,
     )  # fmt: skip
     saver = Saver(
         folder.store,
-        retention=Retention(config.keep_last, config.keep_every, config.kept_steps()),
-        asynchronous=config.async_checkpoint,
+        retention=Retention(checkpoints.keep_last, checkpoints.keep_every, checkpoints.kept_steps()),
+        asynchronous=checkpoints.async_checkpoint,
         world=world,
-        local_folder=local_folder(config.local_ckpt_dir, folder.path, rank=world.rank),
+        local_folder=local_folder(checkpoints.local_ckpt_dir, folder.path, rank=world.rank),
     )
     settings = LoopSettings(
         iterations=spec.iterations,
-        iterations_to_run=config.iterations_to_run,
-        log_interval=config.log_interval,
-        eval_interval=config.eval_interval or 0,
-        ckpt_interval=config.ckpt_interval,
-        ckpt_steps=frozenset(config.kept_steps()),
-        gc_interval=config.gc_interval,
-        collective_timeout=config.collective_timeout,
+        iterations_to_run=spec.job.iterations_to_run,
+        log_interval=spec.tracking.log_interval,
+        eval_interval=spec.evaluation.eval_interval or 0,
+        ckpt_interval=checkpoints.ckpt_interval,
+        ckpt_steps=frozenset(checkpoints.kept_steps()),
+        gc_interval=execution.gc_interval,
+        collective_timeout=spec.parallel.collective_timeout,
     )
     return Trainer(
         settings, stage, model, driver, spec.schedule(), gradients, guard, logbook, saver, strategy, device, stop,
-        callbacks, curvature, loss_scale, record={"config": config.as_dict(), "model": spec.model.as_dict()},
+        callbacks, curvature, loss_scale, record={"config": spec.config.as_dict(), "model": spec.model.as_dict()},
     )  # fmt: skip

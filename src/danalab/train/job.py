@@ -144,7 +144,7 @@ def _run(
     world: World,
     stop: StopRequest,
 ) -> Outcome:
-    if spec.config.tune_malloc:
+    if spec.execution.tune_malloc:
         tune_malloc()  # after the data are open: one arena slows down the threads that tokenise
     trainer = build_trainer(spec, dataset, folder, stop, world)
     if source is not None:
@@ -169,7 +169,7 @@ def _run(
 
 
 def _announce(spec: RunSpec, dataset: Dataset, trainer: Trainer) -> None:
-    config, planned, world = spec.config, spec.plan, trainer.world
+    planned, world = spec.plan, trainer.world
     for note in spec.notes:
         log.info("%s", note)
     log.info("run %s on %s", spec.run_dir, trainer.device)
@@ -182,15 +182,15 @@ def _announce(spec: RunSpec, dataset: Dataset, trainer: Trainer) -> None:
     )  # fmt: skip
     log.info(
         "global batch %d = batch %d x %d rank%s x %d accumulation; %s tokens a step",
-        spec.global_batch, config.batch_size, world.dp_size, "s" * (world.dp_size > 1), config.acc_steps,
-        f"{spec.tokens_per_step:,}",
+        spec.global_batch, spec.micro_batch, world.dp_size, "s" * (world.dp_size > 1),
+        spec.global_batch // (spec.micro_batch * world.dp_size), f"{spec.tokens_per_step:,}",
     )  # fmt: skip
     if world.size > 1:
         shape = " x ".join(f"{name} {size}" for name, size in world.layout.shape(world.size).items())
         log.info("%s on %d ranks: %s", world.layout.backend, world.size, shape)
     log.info(
         "%s, peak lr %.4g (%s), %s over %d steps, warm-up %d",
-        planned.opt, planned.lr, spec.lr_source, config.scheduler, spec.iterations, planned.warmup,
+        planned.opt, planned.lr, spec.lr_source, spec.lr_schedule.scheduler, spec.iterations, planned.warmup,
     )  # fmt: skip
     log.info("from step %d", trainer.step)
     epochs = spec.batches.tokens(spec.iterations) / dataset.n_tokens

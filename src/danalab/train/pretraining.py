@@ -60,13 +60,12 @@ def pretraining(
     Raises:
         UserError: the data has no validation split, or too few tokens.
     """
-    config = spec.config
     batches = dataset.batches(
-        seed=config.data_seed,
+        seed=spec.data.data_seed,
         global_batch=spec.batches.batch,
         seq_len=spec.seq_len,
         length=spec.batches.length,
-        packing=config.packing,
+        packing=spec.data.packing,
         rank=world.dp_rank,
         world_size=world.dp_size,
     )
@@ -77,16 +76,16 @@ def pretraining(
     validation = ValidationLoss(
         val.sequential(spec.seq_len),
         _keep_tokenizer(val, folder, world),
-        batch_size=config.batch_size or 1,
-        n_fixed=config.eval_batches * FIXED_BATCH,
+        batch_size=spec.micro_batch,
+        n_fixed=spec.evaluation.eval_batches * FIXED_BATCH,
         autocast=autocast,
         device=device,
         world=World.single() if world.layout.backend == "diloco" else world,
     )
     balance = None if spec.model.sparsity is None else RouterBalance(spec.model, device)
     return Stage(
-        TokenBatches(batches, pin_memory=device.type == "cuda", data_seed=config.data_seed, seq_len=spec.seq_len),
-        CrossEntropy(config.z_loss, config.hoyer_loss, balance),
+        TokenBatches(batches, pin_memory=device.type == "cuda", data_seed=spec.data.data_seed, seq_len=spec.seq_len),
+        CrossEntropy(spec.loss.z_loss, spec.loss.hoyer_loss, balance),
         Consumption(spec.batches.tokens, spec.batches.sequences, spec.flops),
         [validation],
     )

@@ -22,7 +22,7 @@ def make_callbacks(context: CallbackContext) -> list[Callback]:
     """The callbacks that the run's settings ask for, on this rank."""
     found: list[Callback] = []
     for setting, path in CALLBACKS:
-        if setting is None or getattr(context.spec.config, setting):
+        if setting is None or getattr(context.spec.tracking, setting):
             module, _, name = path.partition(":")
             callback = getattr(import_module(module), name).build(context)
             found += [] if callback is None else [callback]

@@ -56,7 +56,7 @@ class TextSamples(Callback):
             tokenizer = load_tokenizer(context.folder / "tokenizer")
         except UserError as error:
             raise UserError(f"--sample-prompts: the run has no tokenizer: {error}") from error
-        file, prompts = context.folder / "samples.jsonl", spec.config.sample_prompts
+        file, prompts = context.folder / "samples.jsonl", spec.tracking.sample_prompts
         return cls(file, context.model, tokenizer, prompts, compiled=spec.compile)
 
     def on_start(self, step: int) -> None:

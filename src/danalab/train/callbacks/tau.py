@@ -72,7 +72,7 @@ class TauStatistics(Callback):
             context.model.named_parameters(),
             context.optimizer,
             context.strategy,
-            eval_interval=context.spec.config.eval_interval or 0,
+            eval_interval=context.spec.evaluation.eval_interval or 0,
             last_step=context.spec.iterations,
             writes=context.writes,
         )

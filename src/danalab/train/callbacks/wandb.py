@@ -50,9 +50,9 @@ class WandbMirror(Callback):
     @classmethod
     def build(cls, context: CallbackContext) -> WandbMirror | None:
         """On rank 0."""
-        config = context.spec.config
-        where = {key: getattr(config, f"wandb_{key}") for key in ("project", "entity", "group", "mode")}
-        return cls(context.folder, config.as_dict(), **where) if context.writes else None
+        tracking = context.spec.tracking
+        where = {key: getattr(tracking, f"wandb_{key}") for key in ("project", "entity", "group", "mode")}
+        return cls(context.folder, context.spec.config.as_dict(), **where) if context.writes else None
 
     def on_start(self, step: int) -> None:
         """Connect, or open the offline folder."""

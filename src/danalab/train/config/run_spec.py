@@ -7,14 +7,29 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from danalab.models.config import ModelConfig
 from danalab.optim.schedules import Schedule, get_schedule
 from danalab.scaling import Plan, flops_per_token
 from danalab.train.config.batch_schedule import BatchSchedule
 from danalab.train.config.optimizer_settings import optimizer_settings
+from danalab.train.config.sections.checkpoint import CheckpointSettings
+from danalab.train.config.sections.data import DataSettings
+from danalab.train.config.sections.evaluation import EvaluationSettings, TrackingSettings
+from danalab.train.config.sections.execution import ExecutionSettings
+from danalab.train.config.sections.job import JobSettings
+from danalab.train.config.sections.optimizer import LossSettings
+from danalab.train.config.sections.parallel import ParallelSettings
+from danalab.train.config.sections.schedule import ScheduleSettings
 from danalab.train.config.train_config import TrainConfig
+
+S = TypeVar("S")
+
+
+def _section(kind: type[S]) -> S:
+    """The settings of one section, every automatic value filled in."""
+    return property(lambda spec: spec.config)  # pyright: ignore[reportReturnType]
 
 
 @dataclass(frozen=True)
@@ -25,14 +40,16 @@ class OptimizerChoice:
     lr: float
     """Peak learning rate."""
     settings: Mapping[str, Any]
+    phase_lr_factor: float = 1.0
+    """Factor on the learning rate of the oscillators' phases."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunSpec:
-    """A frozen, complete description of a run."""
+    """A frozen, complete description of a run. What is built from it reads its fields, properties and sections."""
 
     config: TrainConfig
-    """The settings with every automatic value filled in, except those below that depend on the machine."""
+    """The settings with every automatic value filled in, for records and other configurations."""
     model: ModelConfig
     plan: Plan
     run_dir: Path
@@ -49,6 +66,22 @@ class RunSpec:
     """Names of the settings that were left automatic."""
     notes: tuple[str, ...] = ()
     """Messages about automatic choices, for the log."""
+
+    data = _section(DataSettings)
+    loss = _section(LossSettings)
+    lr_schedule = _section(ScheduleSettings)
+    execution = _section(ExecutionSettings)
+    parallel = _section(ParallelSettings)
+    checkpoints = _section(CheckpointSettings)
+    evaluation = _section(EvaluationSettings)
+    tracking = _section(TrackingSettings)
+    job = _section(JobSettings)
+
+    @property
+    def micro_batch(self) -> int:
+        """Sequences of a micro-batch on one rank."""
+        assert self.config.batch_size is not None
+        return self.config.batch_size
 
     @property
     def global_batch(self) -> int:
@@ -79,7 +112,7 @@ class RunSpec:
             UserError: a setting that the optimizer does not have.
         """
         settings = optimizer_settings(self.config, self.plan.steps)
-        return OptimizerChoice(self.config.opt, self.peak_lr, settings)
+        return OptimizerChoice(self.plan.opt, self.peak_lr, settings, self.config.phase_lr_factor)
 
     def flops(self, steps: int) -> int:
         """Training FLOPs of the first `steps` steps."""

@@ -74,7 +74,7 @@ def require_same_run(spec: RunSpec, dataset: Dataset, folder: RunFolder) -> RunS
             f"{folder.path} is the folder of another configuration: {'; '.join(differing)}; "
             f"take another --run-dir{hint}"
         )
-    earlier, wanted = saved["config"].get("extend_to"), spec.config.extend_to
+    earlier, wanted = saved["config"].get("extend_to"), spec.job.extend_to
     if earlier is None:
         return spec
     if wanted is None:

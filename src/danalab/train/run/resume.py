@@ -158,12 +158,12 @@ def _with_model_of(point: ResumePoint, spec: RunSpec) -> RunSpec:
 
 
 def _choose(spec: RunSpec, dataset: Dataset, folder: RunFolder) -> tuple[RunSpec, ResumePoint | None]:
-    config = spec.config
+    job = spec.job
     folder.store.require_writable()
-    if config.init_from is not None and config.resume_from is not None:
+    if job.init_from is not None and job.resume_from is not None:
         raise UserError("--init-from starts a new run and --resume-from continues one; leave one of them out")
-    wanted = None if config.resume_from is None else _step_folder(config.resume_from)
-    if wanted is not None and config.auto_resume and _has_begun_from(wanted, folder):
+    wanted = None if job.resume_from is None else _step_folder(job.resume_from)
+    if wanted is not None and job.auto_resume and _has_begun_from(wanted, folder):
         log.info("%s has checkpoints of its own: resumes from those, not from %s", folder.path, wanted)
         wanted = None
     named = None if wanted is None else _named(wanted, "--resume-from")
@@ -171,7 +171,7 @@ def _choose(spec: RunSpec, dataset: Dataset, folder: RunFolder) -> tuple[RunSpec
     if folder.config_file.is_file():
         spec = require_same_run(spec, dataset, folder)
     committed = folder.store.steps()
-    if committed and not config.auto_resume and not rewinds:
+    if committed and not job.auto_resume and not rewinds:
         raise UserError(
             f"{folder.path}: has checkpoints up to step {committed[-1]} and --no-auto-resume was given; "
             "let it resume, or take another --run-dir"
@@ -190,7 +190,7 @@ def _choose(spec: RunSpec, dataset: Dataset, folder: RunFolder) -> tuple[RunSpec
         return spec, point
     if named is not None:
         return spec, _fork(named)
-    return spec, None if config.init_from is None else _initial(config.init_from)
+    return spec, None if job.init_from is None else _initial(job.init_from)
 
 
 def _has_begun_from(wanted: Path, folder: RunFolder) -> bool:

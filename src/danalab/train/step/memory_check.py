@@ -28,9 +28,9 @@ MOMENTS, COPIES = 2, 1
 def check_training_memory(spec: RunSpec, world: World, device: torch.device) -> None:
     """Check, before anything is built, that weights, gradients, optimizer state and one micro-batch fit in memory."""
     weights = 8 / (world.size if spec.backend == "fsdp" else 1)  # with gradients [bytes per parameter]
-    state = 4 * STATE_WORDS.get(spec.config.opt, 2.0) / (world.size if spec.backend in ("fsdp", "zero") else 1)
+    state = 4 * STATE_WORDS.get(spec.plan.opt, 2.0) / (world.size if spec.backend in ("fsdp", "zero") else 1)
     size = model_bytes(spec.model, int(weights + state))
-    tokens = spec.seq_len * (spec.config.batch_size or 1)
+    tokens = spec.seq_len * spec.micro_batch
     activations = tokens * (3 * 4 * spec.model.d_model + 2 * 8)  # embedding, hidden state, gradient; labels
     require_memory(size + activations, device, "training with this model, micro-batch and context")
 

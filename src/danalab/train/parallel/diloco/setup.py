@@ -18,15 +18,14 @@ def as_worker(resolved: RunSpec, world: World) -> RunSpec:
     Worker 0 owns the run folder and its metrics. A later worker without a checkpoint of its own starts from worker 0's,
     if there is one.
     """
-    config = resolved.config
-    named = config.resume_from
+    named = resolved.job.resume_from
     if named is not None and (resolved.run_dir / "checkpoints").resolve() in named.resolve().parents:
         raise UserError(
             f"--resume-from {named}: the workers of a DiLoCo run cannot go back together; take another --run-dir"
         )
     if world.worker == 0:
         return resolved
-    config = replace(config, wandb=False, tensorboard=False)
+    config = replace(resolved.config, wandb=False, tensorboard=False)
     if named is None and RunFolder(resolved.run_dir).store.steps():
         config = replace(config, resume_from=resolved.run_dir)
     return replace(resolved, config=config)
@@ -34,16 +33,16 @@ def as_worker(resolved: RunSpec, world: World) -> RunSpec:
 
 def worker_of(resolved: RunSpec, folder: RunFolder, world: World, stop: StopRequest) -> Worker:
     """The worker of this process."""
-    config = resolved.config
-    assert config.diloco_steps is not None
-    assert config.diloco_lr is not None
-    assert config.diloco_momentum is not None
-    assert config.diloco_patience is not None
+    settings = resolved.parallel
+    assert settings.diloco_steps is not None
+    assert settings.diloco_lr is not None
+    assert settings.diloco_momentum is not None
+    assert settings.diloco_patience is not None
     return Worker(
         world,
-        Exchange(resolved.run_dir / "diloco", world.worker, world.dp_size, config.diloco_patience),
-        OuterStep(config.diloco_lr, config.diloco_momentum),
-        period=config.diloco_steps,
+        Exchange(resolved.run_dir / "diloco", world.worker, world.dp_size, settings.diloco_patience),
+        OuterStep(settings.diloco_lr, settings.diloco_momentum),
+        period=settings.diloco_steps,
         iterations=resolved.iterations,
         store=folder.store,
         should_stop=lambda: bool(stop),
