@@ -99,6 +99,7 @@ def plan(
     *,
     dims: Dimensions | None = None,
     seq_len: int = 2048,
+    context_len: int | None = None,
     batch_size: int = 32,
     acc_steps: int = 1,
     world_size: int = 1,
@@ -125,6 +126,7 @@ def plan(
     Args:
         heads: size by the architecture's rule, with `n_kv_heads`; or give `dims`, explicit dimensions.
         attention_gate, tied_head: None = as in `dims` or the architecture.
+        context_len: context of the model; default `seq_len`.
         batch_size: sequences of one micro-batch on one rank; x `acc_steps` x `world_size` = global batch.
         global_batch: sequences per step, in place of the product.
         omega: weight-decay strength of the paper's omega / t.
@@ -144,7 +146,7 @@ def plan(
         shape,
         attention_gate=shape.gated if attention_gate is None else attention_gate,
         tied_head=shape.tied if tied_head is None else tied_head,
-        seq_len=seq_len,
+        seq_len=context_len or seq_len,
         **(settings or {}),
     )
     check_resonance(shape)

@@ -1,7 +1,6 @@
 """Builds a trainer from a `RunSpec`."""
 
-from collections.abc import Callable
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import nn
@@ -20,7 +19,7 @@ from danalab.train.parallel.world import World
 from danalab.train.pretraining import pretraining
 from danalab.train.run.folder import RunFolder
 from danalab.train.run.logbook import Logbook
-from danalab.train.stage import Stage
+from danalab.train.stage import MakeStage
 from danalab.train.step.curvature import Curvature
 from danalab.train.step.finite_guard import FiniteGuard
 from danalab.train.step.gradients import GradientStep
@@ -31,10 +30,6 @@ from danalab.train.system.device import autocast_context, autocast_dtype, choose
 from danalab.train.system.rng import seed_everything
 from danalab.train.system.signals import StopRequest
 from danalab.train.trainer import Trainer
-
-MakeStage = Callable[[RunSpec, Dataset, RunFolder, World, torch.device, Callable[[], Any]], Stage]
-"""(spec, data, run folder, ranks, device, autocast) -> stage; the last makes the context of forward computations."""
-
 
 def build_trainer(
     spec: RunSpec,
@@ -58,7 +53,7 @@ def build_trainer(
     seed_everything(spec.loss.seed)
     compute_dtype = autocast_dtype(spec.dtype, device)
     autocast = autocast_context(compute_dtype, device)
-    model = strategy.build_model(spec.model, init=spec.loss.init, seed=spec.loss.seed, device=device)
+    model = strategy.build_model(spec.model, init=spec.start.init, seed=spec.loss.seed, device=device)
     model.set_activation_checkpointing(execution.activation_checkpointing)
     model.document_token = dataset.eos_id if spec.data.document_mask else None
     model.phase_lr_factor = spec.optimizer.phase_lr_factor

@@ -1,4 +1,4 @@
-"""`danalab train` from configuration to summary: open the data, choose a resume point, build, fit."""
+"""A job of training from configuration to summary: open the data, choose a resume point, build, fit."""
 
 import contextlib
 import logging
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from danalab.data import Dataset, open_data
+from danalab.data import Dataset
 from danalab.train.build import build_trainer
 from danalab.train.callbacks.console import ConsoleProgress
 from danalab.train.config.resolve import resolve
@@ -22,6 +22,7 @@ from danalab.train.parallel.world import World, joined
 from danalab.train.run.folder import RunFolder
 from danalab.train.run.record import run_record
 from danalab.train.run.resume import ResumePoint, agree_on_resume_point
+from danalab.train.stage import stage_kind
 from danalab.train.step.finite_guard import NonFiniteError
 from danalab.train.system.device import device_type
 from danalab.train.system.memory import tune_malloc
@@ -87,7 +88,7 @@ def run_training(config: TrainConfig, stop: StopRequest | None = None) -> Outcom
             logging.getLogger("danalab").setLevel(logging.ERROR)
         spec = world.compute_on_rank0(lambda: _settle(config, world, keep))
         folder = folder_of(spec, world)
-        dataset = _open(config)
+        dataset = stage_kind(config).open_data(config)
         spec, source = agree_on_resume_point(spec, dataset, folder, world)
         if source is not None and source.finished:
             if world.is_main:
@@ -104,7 +105,7 @@ def _launch(config: TrainConfig, stop: StopRequest) -> Outcome:
     assert config.nproc is not None
     layout = layout_of(config, {})
     shape = layout.shape(config.nproc)
-    spec = resolve(config, _open(config), data_parallel_size(shape), device_type(config.device))
+    spec = resolve(config, stage_kind(config).open_data(config), data_parallel_size(shape), device_type(config.device))
     check_parallel(spec, layout, config.nproc)
     folder = RunFolder(spec.run_dir)
     if stop:
@@ -115,15 +116,9 @@ def _launch(config: TrainConfig, stop: StopRequest) -> Outcome:
     return Outcome(folder.path, summary.get("status", status), end, summary)
 
 
-def _open(config: TrainConfig) -> Dataset:
-    dataset = open_data(config.data, config.tokenizer)
-    dataset.set_cache(int(config.array_cache_gib * 2**30))
-    return dataset
-
-
 def _settle(config: TrainConfig, world: World, keep: contextlib.ExitStack) -> RunSpec:
     """The resolved run; its folder is locked while `keep` is open. On rank 0 for all."""
-    dataset = _open(config)
+    dataset = stage_kind(config).open_data(config)
     spec = resolve(config, dataset, world.dp_size, device_type(config.device))
     dataset.check_vocab(spec.model.vocab_size)
     check_parallel(spec, world.layout, world.size)
@@ -146,7 +141,7 @@ def _run(
 ) -> Outcome:
     if spec.execution.tune_malloc:
         tune_malloc()  # after the data are open: one arena slows down the threads that tokenise
-    trainer = build_trainer(spec, dataset, folder, stop, world)
+    trainer = build_trainer(spec, dataset, folder, stop, world, stage_kind(spec.config).make)
     if source is not None:
         source.load(trainer, world)
     if world.is_main:

@@ -10,15 +10,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from danalab.data import Dataset
+from danalab.data import Dataset, open_data
 from danalab.data.order.batches import Batches
 from danalab.data.tokenizers import Tokenizer
 from danalab.errors import UserError
 from danalab.train.config.run_spec import RunSpec
+from danalab.train.config.train_config import TrainConfig
 from danalab.train.evaluation.evaluator import FIXED_BATCH, ValidationLoss
 from danalab.train.parallel.world import World
 from danalab.train.run.folder import RunFolder
-from danalab.train.stage import BatchSource, Consumption, Stage
+from danalab.train.stage import BatchSource, Consumption, Stage, StageKind
 from danalab.train.step.batch import Batch
 from danalab.train.step.loss import CrossEntropy
 from danalab.train.step.router_balance import RouterBalance
@@ -114,3 +115,13 @@ def _save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
             log.warning("%s: damaged or not the tokenizer of the data; it is written again", folder / name)
     if kept != expected:
         tokenizer.save(folder)
+
+
+def _open(config: TrainConfig) -> Dataset:
+    dataset = open_data(config.data, config.tokenizer)
+    dataset.set_cache(int(config.array_cache_gib * 2**30))
+    return dataset
+
+
+PRETRAINING = StageKind("pretraining", _open, pretraining)
+"""`danalab train`."""

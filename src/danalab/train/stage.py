@@ -5,11 +5,18 @@ Trainer = loop, optimizer, checkpoints, metrics          Stage = what differs be
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from itertools import count
 from typing import Any, Protocol
 
+import torch
 from torch import nn
 
+from danalab.data import Dataset
+from danalab.train.config.run_spec import RunSpec
+from danalab.train.config.train_config import TrainConfig
+from danalab.train.parallel.world import World
+from danalab.train.run.folder import RunFolder
 from danalab.train.step.batch import Batch
 from danalab.train.step.loss import Loss
 
@@ -72,3 +79,24 @@ class Stage:
     consumption: Consumption
     evaluators: Sequence[Evaluator] = ()
     """None: the run has no validation."""
+
+
+MakeStage = Callable[[RunSpec, Dataset, RunFolder, World, torch.device, Callable[[], Any]], Stage]
+"""(spec, data, run folder, ranks, device, autocast) -> stage; the last makes the context of forward computations."""
+
+
+@dataclass(frozen=True)
+class StageKind:
+    """A kind of training with run folders of its own, e.g. that of `danalab train` or `danalab sft`."""
+
+    name: str
+    """Recorded in config.json."""
+    open_data: Callable[[Any], Dataset]
+    """Opens the data of a configuration, on each rank."""
+    make: MakeStage
+
+
+def stage_kind(config: TrainConfig) -> StageKind:
+    """The kind of training that a configuration is for, by its class."""
+    module, _, name = config.stage.partition(":")
+    return getattr(import_module(module), name)

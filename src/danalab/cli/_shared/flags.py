@@ -58,7 +58,7 @@ def parse(flags_type: type, arguments: list[str], *, prog: str, description: str
     if optimizer_flags.FIELD in field_types(flags_type):
         opt = str(given.get("opt") or from_file.get("opt") or getattr(flags_type, "opt", ""))
         settings = optimizer_flags.from_file(from_file, names, opt, where)
-        if any(word.startswith("--") for word in extra) or (asks_help and "opt" in given):
+        if (opt and any(word.startswith("--") for word in extra)) or (asks_help and "opt" in given):
             options += optimizer_flags.options(opt, names)
             given, extra = _parse_words(options, arguments, prog)
             settings |= optimizer_flags.take(given, opt)

@@ -36,6 +36,7 @@ class RunRecord(TypedDict):
     """config.json. A model that was imported has no plan and no dataset."""
 
     __pydantic_config__ = _OPEN  # type: ignore[misc]
+    stage: NotRequired[str]
     config: dict[str, Any]
     model: NotRequired[dict[str, Any]]
     params: NotRequired[NonNegativeInt]

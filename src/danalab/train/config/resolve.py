@@ -67,6 +67,8 @@ def resolve(config: TrainConfig, dataset: Vocabulary, world_size: int = 1, devic
         raise UserError(f"--document-mask: the id that ends a document of {dataset.name} is unknown; leave it out")
     if config.document_mask and config.compile and ARCHITECTURES.get(config.arch).oscillators:
         raise UserError(f"--compile: not with --document-mask for {config.arch}, which sorts documents by length")
+    if config.context_len is not None and config.context_len < (config.seq_len or 0):
+        raise UserError(f"--context-len {config.context_len}: must be at least --seq-len, {config.seq_len}")
     _check_phases(config)
     batch_size, acc_steps, global_batch = _batch(config, world_size)
     vocab_size = _vocab_size(config, dataset)
@@ -95,7 +97,7 @@ def resolve(config: TrainConfig, dataset: Vocabulary, world_size: int = 1, devic
         planned.head_dim,
         planned.mlp_dim,
         vocab_size,
-        planned.seq_len,
+        config.context_len or planned.seq_len,
         attention_gate=config.attention_gate,
         n_kv_heads=config.n_kv_heads,
         tied_head=config.tied_head,
@@ -256,6 +258,7 @@ def _plan(
             config.heads if dims is None else None,
             dims=dims,
             seq_len=config.seq_len or DEFAULT_SEQ_LEN,
+            context_len=config.context_len,
             batch_size=batch_size,
             acc_steps=acc_steps,
             world_size=world_size,

@@ -19,6 +19,7 @@ from danalab.train.config.sections.data import DataSettings
 from danalab.train.config.sections.evaluation import EvaluationSettings, TrackingSettings
 from danalab.train.config.sections.execution import ExecutionSettings
 from danalab.train.config.sections.job import JobSettings
+from danalab.train.config.sections.model import StartSettings
 from danalab.train.config.sections.optimizer import LossSettings
 from danalab.train.config.sections.parallel import ParallelSettings
 from danalab.train.config.sections.schedule import ScheduleSettings
@@ -67,6 +68,7 @@ class RunSpec:
     notes: tuple[str, ...] = ()
     """Messages about automatic choices, for the log."""
 
+    start = _section(StartSettings)
     data = _section(DataSettings)
     loss = _section(LossSettings)
     lr_schedule = _section(ScheduleSettings)

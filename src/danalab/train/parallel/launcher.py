@@ -50,7 +50,8 @@ def launch(config: TrainConfig, ranks: int, device_type: str) -> int:
     store = TCPStore("127.0.0.1", 0, None, is_master=True, wait_for_workers=False, timeout=timedelta(minutes=30))
     with tempfile.TemporaryDirectory(prefix="danalab-") as folder:
         file = Path(folder) / "config.json"
-        file.write_text(json.dumps({**config.as_dict(), "nproc": None}))
+        kind = f"{type(config).__module__}:{type(config).__qualname__}"
+        file.write_text(json.dumps({"kind": kind, "settings": {**config.as_dict(), "nproc": None}}))
         processes = [_start(rank, ranks, store.port, file) for rank in range(ranks)]
         try:
             with _forwarding_signals(processes) as received:

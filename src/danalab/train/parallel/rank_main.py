@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import sys
+from importlib import import_module
 from pathlib import Path
 
 from danalab.errors import FirstRankError, LostRankError, UserError, told_by_system
@@ -23,7 +24,7 @@ def main(arguments: list[str]) -> int:
     if os.environ["RANK"] != "0":
         logging.getLogger("danalab").setLevel(logging.ERROR)
     try:
-        return run_training(TrainConfig(**json.loads(Path(arguments[0]).read_text()))).exit_code
+        return run_training(_read_config(Path(arguments[0]))).exit_code
     except FirstRankError:
         return 2
     except UserError as error:
@@ -37,6 +38,12 @@ def main(arguments: list[str]) -> int:
         return LOST_CODE  # the launcher names the lost rank
     except KeyboardInterrupt:
         return 130
+
+
+def _read_config(file: Path) -> TrainConfig:
+    content = json.loads(file.read_text())
+    module, _, name = content["kind"].partition(":")
+    return getattr(import_module(module), name)(**content["settings"])
 
 
 def _complain(reason: str) -> int:

@@ -11,9 +11,9 @@ import torch
 from danalab.errors import UserError
 from danalab.train.config.fields import flag, names_of
 from danalab.train.config.run_spec import RunSpec, recorded_dtype
-from danalab.train.config.train_config import TrainConfig
 from danalab.train.parallel.world import World
 from danalab.train.run.folder import RunFolder
+from danalab.train.stage import stage_kind
 from danalab.train.system.provenance import versions
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ def run_record(
 ) -> dict[str, Any]:
     """The content of config.json."""
     return {
+        "stage": stage_kind(spec.config).name,
         **spec.as_dict(),
         "dataset": {
             "path": dataset.location,
@@ -47,7 +48,10 @@ def run_record(
 
 def require_same_run(spec: RunSpec, dataset: Dataset, folder: RunFolder) -> RunSpec:
     """Compare with the run that made the folder; returns the run with that run's number format and extension."""
-    saved = folder.read_config()
+    saved, stage = folder.read_config(), stage_kind(spec.config).name
+    if saved.get("stage", "pretraining") != stage:
+        there = saved.get("stage", "pretraining")
+        raise UserError(f"{folder.path} is the folder of a run of {there}, not of {stage}; take another --run-dir")
     dtype = recorded_dtype(saved)
     if "dtype" in spec.automatic and spec.dtype != dtype:
         log.info("--dtype %s, as the run began; the default here is %s", dtype, spec.dtype)
@@ -59,9 +63,9 @@ def require_same_run(spec: RunSpec, dataset: Dataset, folder: RunFolder) -> RunS
     ours = spec.as_dict()["config"]
     theirs = saved["config"] | {"dtype": dtype}
     differing = [
-        f"{flag(name)} {_show(value)} here, {_show(theirs[name])} there"
+        f"{flag(name)} {_show(value)} here, {_show(theirs.get(name))} there"
         for name, value in ours.items()
-        if name in names_of(TrainConfig, "run") and theirs[name] != value
+        if name in names_of(type(spec.config), "run") and theirs.get(name) != value
     ]
     if saved["dataset"]["fingerprint"] != dataset.fingerprint:
         differing.append(f"data {dataset.path} here, {saved['dataset']['path']} there (contents differ)")

@@ -48,6 +48,8 @@ class ResumePoint:
     """Metrics of another run, whose rows up to `step` are copied."""
     weights_only: bool = False
     """Only the model is loaded; the run starts at step 0."""
+    with_optimizer: bool = False
+    """With `weights_only`: the optimizer's moments and step counts are loaded, too."""
     export: Path | None = None
     """A model in Hugging Face format, in place of checkpoints."""
 
@@ -64,8 +66,10 @@ class ResumePoint:
                 if place and world.is_main:
                     verify(path)
                 meta = read_meta(path)
-                weights_only |= bool(meta.get("imported"))  # an imported model has no optimizer state
-                optimizer = None if weights_only else trainer.driver.optimizer
+                imported = bool(meta.get("imported"))  # without an optimizer's state
+                weights_only |= imported
+                reads_optimizer = not imported and (self.with_optimizer or not weights_only)
+                optimizer = trainer.driver.optimizer if reads_optimizer else None
                 tensors.read(path, trainer.model, optimizer, meta.get("optimizer"), keep_settings=not self.own)
                 if not weights_only:
                     _restore(trainer, meta, path, world)
@@ -158,9 +162,9 @@ def _with_model_of(point: ResumePoint, spec: RunSpec) -> RunSpec:
 
 
 def _choose(spec: RunSpec, dataset: Dataset, folder: RunFolder) -> tuple[RunSpec, ResumePoint | None]:
-    job = spec.job
+    job, start = spec.job, spec.start
     folder.store.require_writable()
-    if job.init_from is not None and job.resume_from is not None:
+    if start.init_from is not None and job.resume_from is not None:
         raise UserError("--init-from starts a new run and --resume-from continues one; leave one of them out")
     wanted = None if job.resume_from is None else _step_folder(job.resume_from)
     if wanted is not None and job.auto_resume and _has_begun_from(wanted, folder):
@@ -190,7 +194,7 @@ def _choose(spec: RunSpec, dataset: Dataset, folder: RunFolder) -> tuple[RunSpec
         return spec, point
     if named is not None:
         return spec, _fork(named)
-    return spec, None if job.init_from is None else _initial(job.init_from)
+    return spec, None if start.init_from is None else _initial(start.init_from, start.init_optimizer)
 
 
 def _has_begun_from(wanted: Path, folder: RunFolder) -> bool:
@@ -251,14 +255,16 @@ def _fork(named: Path) -> ResumePoint:
     return ResumePoint([named], step=_step_of(named), history=history)
 
 
-def _initial(path: Path) -> ResumePoint:
+def _initial(path: Path, with_optimizer: bool) -> ResumePoint:
     """The weights of a run, a checkpoint or a model in Hugging Face format."""
     described = read_json(path / "config.json") if (path / "config.json").is_file() else {}
     if isinstance(described, dict) and "model_type" in described and "config" not in described:
+        if with_optimizer:
+            raise UserError(f"--init-optimizer: {path} is a model in Hugging Face format, without an optimizer's state")
         return ResumePoint(weights_only=True, export=path)
     named = _named(_step_folder(path), "--init-from")
     verify(named)
-    return ResumePoint([named], weights_only=True)
+    return ResumePoint([named], weights_only=True, with_optimizer=with_optimizer)
 
 
 def _load_export(path: Path, trainer: Trainer) -> None:

@@ -16,6 +16,8 @@ class SequenceSettings(Section):
     """Vocabulary of the model [tokens]; default the data's, padded."""
     seq_len: Count | None = setting(None, main=True, aliases=("max-seq-len", "sequence-length"))
     """Context length [tokens]; default 2048, or the length of the sequences of pre-tokenised arrays."""
+    context_len: Count | None = None
+    """Context that the model can read [tokens], where it is longer than --seq-len; default --seq-len."""
     seq_len_ramp: str | None = None
     """Shorter contexts at first: LENGTH:STEP,...; cuts the same tokens into pieces, which divide --seq-len."""
 

@@ -21,8 +21,6 @@ class JobSettings(Section):
     """Resume from the newest valid checkpoint of the run folder; --no-auto-resume refuses a folder that has any."""
     resume_from: Path | None = setting(None, kind="job")
     """Resume from this checkpoint of this or another run: a step folder, a file of it, or a run folder (its newest)."""
-    init_from: Path | None = setting(None)
-    """Start from the weights of a run, a checkpoint or a model in Hugging Face format; optimizer and step are new."""
     extend_to: Count | None = setting(None, kind="job")
     """Total number of steps to which a shorter run is extended; cos_inf continues at its final rate."""
     iterations_to_run: Count | None = setting(None, kind="job")

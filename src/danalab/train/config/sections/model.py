@@ -1,6 +1,7 @@
 """Settings of a model: architecture and size. None means automatic. Needs no torch."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Lt
@@ -63,3 +64,17 @@ class ModelSettings(Section):
     """Layers (from 0) that always have a dense mlp: 0 5 11."""
     full_attention_interval: Count | None = None
     """qwen3next: interval of layers with attention, the others have the gated delta rule; 4 as published, default 1."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartSettings(Section):
+    """The state at step 0."""
+
+    title: ClassVar[str] = "initial weights"
+
+    init: str | None = setting(None, aliases=("init-scheme",))
+    """Initial weights: scaled-gpt, karpathy-gpt2 or standard; default scaled-gpt (resonance: karpathy-gpt2)."""
+    init_from: Path | None = setting(None)
+    """Start from the weights of a run, a checkpoint or a model in Hugging Face format; the step is 0."""
+    init_optimizer: bool = False
+    """Load the optimizer's moments and step counts of --init-from, too; its settings are this run's."""

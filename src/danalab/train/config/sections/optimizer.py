@@ -60,12 +60,10 @@ class OptimizerSettings(Section):
 
 @dataclass(frozen=True, kw_only=True)
 class LossSettings(Section):
-    """Initial weights, and the loss that is minimised."""
+    """The loss that is minimised."""
 
     title: ClassVar[str] = "loss"
 
-    init: str | None = setting(None, aliases=("init-scheme",))
-    """Initial weights: scaled-gpt, karpathy-gpt2 or standard; default scaled-gpt (resonance: karpathy-gpt2)."""
     seed: Annotated[int, Ge(0), Lt(2**64)] = setting(0, main=True)
     """Seed of the initial weights."""
     grad_clip: NonNegative = 0.5
