@@ -31,6 +31,7 @@ from danalab.train.system.rng import seed_everything
 from danalab.train.system.signals import StopRequest
 from danalab.train.trainer import Trainer
 
+
 def build_trainer(
     spec: RunSpec,
     dataset: Dataset,
