@@ -44,12 +44,7 @@ _LARGEST_ERROR = {"float32": 1e-5, "bfloat16": 2e-2}
 
 
 def measure(cases: Sequence[Case], rounds: int, say: Callable[[str], None]) -> dict[str, Any]:
-    """Measure each case on the CPU; see `danalab bench moe`.
-
-    Args:
-        rounds: turns of each contender that count.
-        say: called with each line of text.
-    """
+    """Measure each case on the CPU; see `danalab bench moe`."""
     tuned = tune_malloc()
     found: dict[str, Any] = {"benchmark": "moe", "machine": machine("cpu"), "rounds": rounds, "keeps_memory": tuned}
     found["cases"] = []

@@ -63,10 +63,7 @@ QUICK = {"d_model": 32, "n_layers": 1, "lengths": (256, 512, 1024), "longest_att
 
 
 def measure(settings: Settings, say: Callable[[str], None]) -> dict[str, Any]:
-    """Measure everything; see `danalab bench resonance`.
-
-    Args: say: called with each line of text.
-    """
+    """Measure everything; see `danalab bench resonance`."""
     shown = {**vars(settings), "lengths": list(settings.lengths), "seeds": list(settings.seeds)}
     found: dict[str, Any] = {
         "benchmark": "resonance",

@@ -163,11 +163,7 @@ def run_ladder(
     jobs: int | None = None,
     cluster: Cluster | None = None,
 ) -> LadderResult:
-    """Run everything that is not finished; see the module's docstring.
-
-    Args:
-        executor, jobs, cluster: see `danalab.ladder.runs.sweep.run_sweep`.
-    """
+    """Run everything that is not finished; see the module's docstring."""
     tried = {(opt, i): sorted(map(float, plan.multipliers)) for opt in plan.opts for i in range(len(plan.sizes))}
     cells: list[Cell] = []
 

@@ -50,8 +50,6 @@ class Row:
 def compare(curves: Sequence[RunCurve], baseline: str | None = None) -> list[Row]:
     """One row per run, in the same order.
 
-    Args:
-        baseline: name of the run that the others are compared with; default the first adamw run, else the first.
     Raises:
         UserError: `baseline` is not among the runs, or two runs share a name.
     """
@@ -164,12 +162,7 @@ def markdown_table(rows: Sequence[Row]) -> str:
 def write_comparison(
     curves: Sequence[RunCurve], rows: Sequence[Row], baseline: RunCurve, folders: Mapping[str, Path], out: Path
 ) -> Path:
-    """Write compare.html, the loss curves as PNG and SVG, and table.md into `out`; returns the page.
-
-    Args:
-        rows: of `compare`.
-        folders: of each run by its name, for links.
-    """
+    """Write compare.html, the loss curves as PNG and SVG, and table.md into `out`; returns the page."""
     from danalab.colors import optimizer_color
     from danalab.report.figures.training import loss_figure, save_figure
     from danalab.report.page.page import Page

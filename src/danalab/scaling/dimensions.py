@@ -173,9 +173,6 @@ def flops_per_token(shape: Shape, seq_len: int) -> int:
     Attention scores and mixing count in full, as in torch's counter: 12 n_layers (n_heads head_dim) seq_len; the delta
     rule by its matrix products; experts only if the token is sent to them. The Fourier transforms and short
     convolutions of resonance do not count: they are under 1% of its FLOPs, and memory-bound.
-
-    Args:
-        seq_len: context length [tokens].
     """
     weights = matrix_params(shape, active=True) + shape.vocab_size * shape.d_model
     if shape.architecture.oscillators:

@@ -9,12 +9,7 @@ from danalab.train.config.fields import flag
 
 
 def help_text(options: Sequence[Option], prog: str, description: str, *, everything: bool, notes: Sequence[str]) -> str:
-    """The text that --help prints.
-
-    Args:
-        everything: all flags, under the headings of their sections.
-        notes: sentences for the end.
-    """
+    """The text that --help prints."""
     parser = argparse.ArgumentParser(
         prog=prog, add_help=False, description=description,
         usage=" ".join([prog, *(option.name.upper() for option in options if option.positional), "[flags]"]),

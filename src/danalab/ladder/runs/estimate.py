@@ -54,11 +54,7 @@ def accelerator_rate(name: str, mfu: float) -> Rate:
 
 
 def measured_rate(rows: Sequence[Mapping[str, Any]]) -> Rate | None:
-    """The measured rate of finished runs; None without any.
-
-    Args:
-        rows: of a ladder.jsonl.
-    """
+    """The measured rate of finished runs; None without any."""
     seen = [
         (row["opt"], row["params"], row["flops"] / (row["device_hours"] * 3600))
         for row in rows
@@ -78,12 +74,7 @@ def measured_rate(rows: Sequence[Mapping[str, Any]]) -> Rate | None:
 def estimate(
     cells: Sequence[Cell], folder: Path, rate: Rate | None = None, price: float | None = None
 ) -> list[Estimate]:
-    """The estimate of each run.
-
-    Args:
-        folder: of the sweep.
-        price: of a device [an hour].
-    """
+    """The estimate of each run."""
     found = []
     for cell in cells:
         planned = plan_of(cell.config(folder / "runs" / cell.name))

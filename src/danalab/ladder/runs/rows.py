@@ -35,11 +35,7 @@ ONE_JOBS_OWN = names_of(TrainConfig, "job") - {"extend_to"} | {"local_ckpt_dir"}
 
 
 def row_of(run: Path, base: Path) -> dict[str, Any]:
-    """The row of a run folder, finished or not.
-
-    Args:
-        base: folder that paths are relative to.
-    """
+    """The row of a run folder, finished or not."""
     folder = RunFolder(run)
     record = folder.read_config()
     config, plan, summary = record["config"], record["plan"], folder.read_summary() or {}
@@ -175,11 +171,7 @@ def pack(rows: Sequence[Mapping[str, Any]], folder: Path) -> Path:
 
 
 def validation_points(row: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The points of a run's curve that have tokens and a validation loss; none where there is no curve.
-
-    Args:
-        row: of `read_ladder`.
-    """
+    """The points of a run's curve that have tokens and a validation loss; none where there is no curve."""
     return [point for point in read_rows(row["curve"]) if point.get("val/loss") is not None and point.get("tokens")]
 
 

@@ -20,13 +20,7 @@ UNITS = {"flops": 1.0, "pfh": 3600e15, "pfd": 86400e15}
 
 
 def training_flops(shape: Shape, tokens: float, seq_len: int, convention: str = "exact") -> float:
-    """FLOPs to train on `tokens` tokens.
-
-    Args:
-        shape: dimensions of the model.
-        seq_len: context length [tokens].
-        convention: one of `CONVENTIONS`.
-    """
+    """FLOPs to train on `tokens` tokens."""
     if convention == "exact":
         return float(flops_per_token(shape, seq_len)) * tokens
     matrices = matrix_params(shape, active=True)

@@ -32,10 +32,6 @@ def cost_to_reach(cost: ArrayLike, loss: ArrayLike, target: float) -> float | No
 
     Between two points the loss is taken to be linear in the logarithm of the cost. A first point that is already below
     is the result; the crossing lies before it.
-
-    Args:
-        cost: compute or tokens of each point.
-        loss: validation loss of each point.
     """
     return first_crossing(*curve_arrays(cost, loss), target)
 

@@ -39,10 +39,6 @@ def attend_within_documents(
 
     By blocks of queries, whose masks are recomputed in the backward pass: a mask for the whole row would have L^2
     entries, and kernels keep a float one for each layer. On CPUs a block's keys begin with its first document.
-
-    Args:
-        starts: from `document_starts`.
-        grouped: fewer key-value heads than heads.
     """
     length = q_BNLH.shape[2]
     on_host = starts_BL.device.type == "cpu" and not torch.compiler.is_compiling()

@@ -35,10 +35,7 @@ def document_lengths(starts_BT: Tensor) -> list[int]:
 
 
 def convolve_apart(u_BTD: Tensor, lengths: list[int], convolve: Callable[[Tensor], Tensor]) -> Tensor:
-    """y [B, T, D]: `convolve` ([N, L, D] -> [N, L, D], causal) applied to each document alone.
-
-    Args: lengths: from `document_lengths`.
-    """
+    """y [B, T, D]: `convolve` ([N, L, D] -> [N, L, D], causal) applied to each document alone."""
     documents = u_BTD.flatten(0, 1).split(lengths)
     outputs = list(documents)
     for group in _groups(lengths):

@@ -220,11 +220,7 @@ def _check_number(owner: str, name: str, value: Any, usual: Any) -> None:
 
 
 def check_parameters(owner: str, groups: Iterable[Mapping[str, Any]]) -> None:
-    """Refuse parameters that are not real floating-point tensors, or that are given twice.
-
-    Args:
-        groups: as `named_groups` returns them.
-    """
+    """Refuse parameters that are not real floating-point tensors, or that are given twice."""
     seen: set[int] = set()
     for group in groups:
         for name, p in group["params"]:

@@ -26,12 +26,7 @@ def sharded_state_dict(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
 
 
 def empty_shard(optimizer: torch.optim.Optimizer, index: int, shape: Sequence[int], dtype: torch.dtype) -> SavedTensor:
-    """Zeros for this rank's part of a state tensor.
-
-    Args:
-        index: of the parameter, in the order of the groups.
-        shape: of the whole tensor.
-    """
+    """Zeros for this rank's part of a state tensor."""
     own = getattr(optimizer, "empty_shard", None)
     if own is not None:
         return own(index, shape, dtype)

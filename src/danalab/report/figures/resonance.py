@@ -15,10 +15,7 @@ MARKERS = {"resonance": "o", "attention": "s"}
 
 
 def resonance_figure(found: Mapping[str, Any]) -> Figure:
-    """Three panels of speed and, where the models were trained, two of what they learned.
-
-    Args: found: what `danalab.benchmarks.resonance.measure` returns.
-    """
+    """Three panels of speed and, where the models were trained, two of what they learned."""
     from matplotlib.figure import Figure
 
     learned: Mapping[str, Any] | None = found.get("learning")

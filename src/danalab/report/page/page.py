@@ -76,12 +76,7 @@ class Page:
     def figure(
         self, figure: Figure, caption: str, files: Sequence[tuple[str, str]] = (), svg: str | None = None
     ) -> None:
-        """A figure as inline SVG; its caption is also its description for screen readers.
-
-        Args:
-            files: (text, address) of the same figure in other formats.
-            svg: its `svg_text`, where the caller has it already.
-        """
+        """A figure as inline SVG; its caption is also its description for screen readers."""
         # Narrow figures stay as wide as they are drawn: text keeps one size over the page.
         width = figure.get_figwidth()
         style = f"max-width: {width * REM_PER_INCH:.1f}rem; --least: {width * MIN_REM_PER_INCH:.1f}rem"

@@ -115,8 +115,6 @@ def compare_curves(measured: Sequence[Measured], speedup: float, *, skip: float 
 def compare_ladder(measured: Sequence[Measured], exponents: Mapping[str, float]) -> MeasuredComparison:
     """Final losses against compute, one curve an optimizer, against the baseline and the predicted ratio of exponents.
 
-    Args:
-        exponents: compute-optimal exponents of "sgd" and "dana-decaying" (`Prediction.compute`).
     Raises:
         UserError: no baseline, fewer than four sizes of an optimizer.
     """

@@ -11,10 +11,7 @@ NUMBERS = ("d_model", "n_layers", "n_heads", "head_dim", "mlp_dim")
 
 
 def model_dimensions(settings: ModelSettings, vocab_size: int, rule: SizeRule | None = None) -> Dimensions | None:
-    """Explicit dimensions, or those of --heads by a rule; None where --heads decides by the architecture's.
-
-    Args: rule: of a rules file, in place of the architecture's.
-    """
+    """Explicit dimensions, or those of --heads by a rule; None where --heads decides by the architecture's."""
     given = {name: getattr(settings, name) for name in NUMBERS}
     if settings.heads is None:
         dims = if_resonance(settings.arch, settings.size, settings.num_frequencies, vocab_size, settings.mixer, **given)

@@ -38,12 +38,7 @@ def checked_settings(config: TrainConfig) -> dict[str, Any]:
 
 
 def optimizer_settings(config: TrainConfig, steps: int) -> dict[str, Any]:
-    """The hyper-parameters for `build_optimizer`.
-
-    Args:
-        config: resolved.
-        steps: length of the run.
-    """
+    """The hyper-parameters for `build_optimizer`."""
     from danalab.optim import optimizer_spec
 
     known = optimizer_spec(config.opt).settings

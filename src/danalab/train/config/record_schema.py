@@ -54,8 +54,6 @@ class RunRecord(TypedDict):
 def check_record(content: Any, where: str) -> dict[str, Any]:
     """The content of config.json with typed values; settings that are newer than the run have their defaults.
 
-    Args:
-        where: the file, for errors.
     Raises:
         UserError: malformed; names the entry.
     """

@@ -17,12 +17,7 @@ _SHOWN = frozenset(
 
 
 def default_name(filled: TrainConfig, given: TrainConfig, data_name: str) -> str:
-    """The name of a resolved run: its main settings, then a digest of all others that were given.
-
-    Args:
-        filled: resolved.
-        given: before it was resolved.
-    """
+    """The name of a resolved run: its main settings, then a digest of all others that were given."""
     size = f"h{given.heads}" if given.heads is not None else f"d{filled.d_model}x{filled.n_layers}"
     if filled.n_experts is not None:
         size += f"-e{filled.n_experts}k{filled.top_k}"

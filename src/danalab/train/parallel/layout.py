@@ -69,10 +69,7 @@ def data_parallel_ranks(config: TrainConfig, environment: Mapping[str, str]) -> 
 
 
 def layout_of(config: TrainConfig, environment: Mapping[str, str]) -> Layout:
-    """The layout that the flags ask for; by default single for one process, ddp for several.
-
-    Args: environment: of this process; a launcher sets the number of ranks there.
-    """
+    """The layout that the flags ask for; by default single for one process, ddp for several."""
     place = find_place(environment)
     size = config.nproc or 1
     if place is not None:
@@ -92,7 +89,6 @@ def layout_of(config: TrainConfig, environment: Mapping[str, str]) -> Layout:
 def check_parallel(resolved: RunSpec, layout: Layout, ranks: int) -> None:
     """Check that a run can use a layout, before anything is built.
 
-    Args: ranks: of the job.
     Raises:
         UserError: the optimizer does not support it, or the model's sizes do not allow it.
     """

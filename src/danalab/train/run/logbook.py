@@ -89,12 +89,7 @@ class Logbook:
             self._metrics.close()
 
     def row(self, step: int, result: StepResult, lr: float, update_norm: Tensor | None, skipped: int) -> dict[str, Any]:
-        """The row of the step that was just made; waits for the device.
-
-        Args:
-            update_norm: None where it was not measured.
-            skipped: skipped steps so far.
-        """
+        """The row of the step that was just made; waits for the device."""
         total = self._consumption
         tokens, flops = total.tokens(step), total.flops(step)
         loss, grad_norm = float(result.loss), float(result.grad_norm)

@@ -10,7 +10,6 @@ from danalab.train.run.open import open_run
 def open_generator(folder: str | Path, step: int | None = None, tokenizer: str | None = None) -> TextGenerator:
     """The model of a run folder at `step`, or at its newest checkpoint that verifies.
 
-    Args: tokenizer: name or path of the one that made the run's data; default the run's own.
     Raises:
         UserError: no run there, no such checkpoint, or no tokenizer.
     """
@@ -23,10 +22,7 @@ def open_generator(folder: str | Path, step: int | None = None, tokenizer: str |
 
 
 def open_huggingface_generator(folder: str | Path, tokenizer: str | None = None) -> TextGenerator:
-    """The model of a folder in Hugging Face format: an export of ours, or another that `danalab import` accepts.
-
-    Args: tokenizer: name or path of the model's; default the folder's.
-    """
+    """The model of a folder in Hugging Face format: an export of ours, or another that `danalab import` accepts."""
     from danalab.data.tokenizers import load_tokenizer
     from danalab.train.run.exchange import read_model
 

@@ -38,10 +38,7 @@ class RouterBalance:
         return weighted(self._config, router_losses(routing, self._usage, position_count))
 
     def finish(self, total: Callable[[Tensor], Tensor]) -> None:
-        """After the last micro-batch of a step. Collective.
-
-        Args: total: sums a tensor over the data-parallel ranks.
-        """
+        """After the last micro-batch of a step. Collective."""
         sums, self._sums = self._sums, None
         if sums is None:
             return

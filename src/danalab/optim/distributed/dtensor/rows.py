@@ -47,11 +47,7 @@ class RowExchange:
         return {i: torch.cat(each).view(self._shapes[i]) for i, each in found.items()}
 
     def from_owners(self, wholes: dict[int, Tensor], like: Tensor) -> list[Tensor]:
-        """This rank's rows of all tensors, from the owners' whole tensors.
-
-        Args:
-            like: has the dtype and device, for ranks that own nothing.
-        """
+        """This rank's rows of all tensors, from the owners' whole tensors."""
         rows = [wholes[i].reshape(self._shapes[i][0], -1).split(self._rows[i]) for i in self.mine]
         pieces = [each[r].reshape(-1) for r in self._ranks for each in rows]
         sent = torch.cat(pieces) if pieces else like.new_empty(0)
