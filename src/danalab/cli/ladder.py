@@ -1,7 +1,5 @@
 """Optimizers at several sizes, learning rates tuned alike, several seeds; resumable."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -101,7 +99,7 @@ def run(flags: Flags) -> int:
     return 1 if found.failures else 0
 
 
-def _show_plan(flags: Flags, folder: Path, plan: LadderPlan) -> int:
+def _show_plan(flags: Flags, folder: Path, plan: "LadderPlan") -> int:
     """Trials and repeats, a line for each optimizer and size; trials beyond the edge are not known yet."""
     trials, repeats = plan.trials(), plan.repeats()
     cells = trials if flags.executor == "slurm" else [*trials, *repeats]

@@ -4,8 +4,6 @@ danalab slurm --account ACCOUNT --gpus 4 -- --arch enoki --opt adana --heads 12
 danalab slurm --runs runs.txt --at-once 4 -- --arch enoki --opt adana      # a line of flags a run: an array job
 """
 
-from __future__ import annotations
-
 import sys
 from collections import Counter
 from dataclasses import dataclass
@@ -85,7 +83,7 @@ def _checked(words: list[str], ranks: int) -> tuple[str, list[str]]:
     return name, words
 
 
-def _name(config: TrainConfig) -> str:
+def _name(config: "TrainConfig") -> str:
     """A name from the flags alone."""
     from danalab.train.config.fields import names_of
     from danalab.train.config.run_name import digest_of

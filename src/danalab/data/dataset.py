@@ -3,8 +3,6 @@
 `danalab.data.open` makes one from a folder.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable
 from functools import cached_property
@@ -49,7 +47,7 @@ class Dataset:
         fingerprint: str,
         max_ids: list[int],
         tokenizer_name: str,
-        open_split: Callable[[str], Dataset],
+        open_split: "Callable[[str], Dataset]",
     ):
         """Use `open_dataset`.
 
@@ -103,7 +101,7 @@ class Dataset:
     def set_cache(self, budget: int) -> None:
         """Set the memory for files that cannot be memory-mapped [bytes]; no effect on other files."""
 
-    def open_split(self, split: str) -> Dataset:
+    def open_split(self, split: str) -> "Dataset":
         """Another split of the same data.
 
         Raises:

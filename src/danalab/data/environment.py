@@ -1,7 +1,5 @@
 """What the environment decides: the folders of data sets and caches, and the number of cores."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +14,7 @@ def datasets_folder() -> Path:
 
 
 def dataset_folder(
-    source: str, tokenizer: str, loaded: Tokenizer | None = None, datasets_dir: str | Path | None = None
+    source: str, tokenizer: str, loaded: "Tokenizer | None" = None, datasets_dir: str | Path | None = None
 ) -> Path:
     """NAME-TOKENIZER in the folder of data sets; a tokenizer given by its path adds its name and fingerprint."""
     if loaded is not None and tokenizer != loaded.name:

@@ -7,8 +7,6 @@
 The number of trials is part of the result: the baseline must be tuned as much as the contender.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -91,7 +89,7 @@ class LadderPlan:
             raise UserError(f"extensions {self.extensions}: must be 0 or more")
 
     @classmethod
-    def read(cls, path: Path) -> LadderPlan:
+    def read(cls, path: Path) -> "LadderPlan":
         """From a YAML file with these fields (`heads: [2, 3]` is short for sizes)."""
         loaded = {key: value for key, value in parse_plan(path).items() if value is not None}
         for key, value in loaded.items():

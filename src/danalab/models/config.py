@@ -1,7 +1,5 @@
 """The configuration of a model: a frozen, validated value, written to and read from `config.json`. Needs no torch."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
@@ -133,7 +131,7 @@ class ModelConfig(Shape):
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> ModelConfig:
+    def from_dict(cls, values: Mapping[str, Any]) -> "ModelConfig":
         """The configuration that `as_dict` returned.
 
         Raises:

@@ -14,8 +14,6 @@ Step i (0-based) is the one that makes update i + 1. With w = warm-up steps, T =
 Beyond T every schedule keeps its last value. Warm-ups of 0 and 1 steps are ordinary cases.
 """
 
-from __future__ import annotations
-
 import inspect
 import math
 from bisect import bisect_right
@@ -71,7 +69,7 @@ def schedule_settings(name: str) -> dict[str, Any]:
     return {parameter.name: parameter.default for parameter in parameters}
 
 
-def lr_scheduler(optimizer: Optimizer, schedule: Schedule) -> LambdaLR:
+def lr_scheduler(optimizer: "Optimizer", schedule: Schedule) -> "LambdaLR":
     """A torch scheduler whose only state is the step; call `.step()` after `optimizer.step()`."""
     from torch.optim.lr_scheduler import LambdaLR
 

@@ -8,8 +8,6 @@
 Start it again to continue after an interruption.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -80,7 +78,7 @@ def run_demo(config: DemoConfig) -> Demo:
     return demo
 
 
-def _job(config: DemoConfig, data: Path, opt: str, lr: float, seed: int) -> Job:
+def _job(config: DemoConfig, data: Path, opt: str, lr: float, seed: int) -> "Job":
     from danalab.ladder.runs.jobs import Job
 
     steps = config.tokens // (BATCH_SIZE * SEQ_LEN)

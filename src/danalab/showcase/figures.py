@@ -1,7 +1,5 @@
 """The figures of `danalab optim compare`."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -94,7 +92,7 @@ def orthogonalisation_figure(size: int = 96, steps: int = 5) -> Figure:
     return figure
 
 
-def _panels(count: int, height: float) -> tuple[Figure, Sequence[Axes]]:
+def _panels(count: int, height: float) -> "tuple[Figure, Sequence[Axes]]":
     figure = Figure(figsize=(5.2 * count, height), layout="constrained")
     return figure, list(figure.subplots(1, count, squeeze=False)[0])
 
@@ -103,13 +101,13 @@ def _typical(losses: Sequence[float], log: bool) -> float:
     return math.exp(sum(map(math.log, losses)) / len(losses)) if log else sum(losses) / len(losses)
 
 
-def _dress(axes: Axes, title: str, x: str, y: str) -> None:
+def _dress(axes: "Axes", title: str, x: str, y: str) -> None:
     axes.set_title(title, fontsize=10)
     axes.set(xlabel=x, ylabel=y)
     axes.grid(True, which="major", alpha=0.3, linewidth=0.6)
 
 
-def _zoom(axes: Axes, results: Sequence[Result]) -> None:
+def _zoom(axes: "Axes", results: Sequence[Result]) -> None:
     """Leave out the first fall from the logarithm of the vocabulary, but no optimizer's final loss."""
     finals = [loss for result in results for loss in result.losses if math.isfinite(loss)]
     lowest, first = min(finals), max(result.best[0].losses[0] for result in results)

@@ -1,7 +1,5 @@
 """Flags of SLURM that `danalab slurm`, `danalab sweep` and `danalab ladder` share."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, ClassVar
 
@@ -38,7 +36,7 @@ class ClusterFlags(ResourceFlags):
     poll_seconds: Positive = 60.0
     """Interval at which --wait asks the queue [s]."""
 
-    def cluster(self) -> Cluster:
+    def cluster(self) -> "Cluster":
         """As the sweep takes it."""
         from danalab.ladder.runs.slurm_arrays import Cluster
 

@@ -3,8 +3,6 @@
 They depend on --opt. The optimizers are imported only for a flag that is not one of the verb's own, or for help.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -83,7 +81,7 @@ def help_note(opt: str | None, prog: str) -> str:
     return " ".join(filter(None, [betas, f"Note: {spec.advice}." if spec.advice else ""]))
 
 
-def _spec(opt: str) -> OptimizerSpec:
+def _spec(opt: str) -> "OptimizerSpec":
     from danalab.optim import optimizer_spec
 
     return optimizer_spec(opt)

@@ -1,7 +1,5 @@
 """`manifest.json`: the parts of a prepared data set. It is written last, so a folder that has one is complete."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from dataclasses import asdict, dataclass, field
@@ -57,7 +55,7 @@ class Manifest:
         write_json(folder / NAME, {**content, "checksum": checksum_of(content)})
 
     @classmethod
-    def read(cls, folder: Path) -> Manifest:
+    def read(cls, folder: Path) -> "Manifest":
         """Read from the folder.
 
         Raises:

@@ -4,8 +4,6 @@ A ramp is written VALUE:STEP,VALUE:STEP,...: each value holds until its step, th
 sum of the values before a step is a sum over stages, so any step is reached directly.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -22,7 +20,7 @@ class Ramp:
     """(value, step at which it ends), in order."""
 
     @classmethod
-    def parse(cls, text: str | None, final: int, flag: str) -> Ramp:
+    def parse(cls, text: str | None, final: int, flag: str) -> "Ramp":
         """Parse a ramp that ends at `final`; None means constant.
 
         Raises:

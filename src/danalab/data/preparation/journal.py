@@ -1,7 +1,5 @@
 """The durable state of an unfinished preparation: resuming neither loses nor repeats a document."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -48,7 +46,7 @@ class Journal:
         write_json(folder / NAME, {**content, "checksum": checksum_of(content)})
 
     @classmethod
-    def read(cls, folder: Path) -> Journal | None:
+    def read(cls, folder: Path) -> "Journal | None":
         """The journal of an unfinished preparation in the folder; None when there is none."""
         file = folder / NAME
         if not file.is_file():

@@ -1,7 +1,5 @@
 """Progress of a preparation on standard error: a bar on a terminal, else a line per minute."""
 
-from __future__ import annotations
-
 import sys
 import time
 
@@ -81,7 +79,7 @@ class Progress:
                 left = f", {done / total:.1%}, about {minutes:,.0f} min left"
             print(f"{self._label}: {rate}{left}", file=sys.stderr, flush=True)
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> "Progress":
         self._bar.start()
         return self
 

@@ -7,8 +7,6 @@ and `multiprocessing`'s spawn would run a caller's unguarded script again. A chi
 if this process is killed.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os
@@ -45,7 +43,7 @@ class Encoded:
     text_bytes: np.ndarray
     """UTF-8 bytes of each document's text, int64 [documents]."""
 
-    def first(self, documents: int) -> Encoded:
+    def first(self, documents: int) -> "Encoded":
         """The first `documents` documents."""
         tokens = int(self.ends[documents - 1]) if documents else 0
         return Encoded(self.ids[:tokens], self.ends[:documents], self.text_bytes[:documents])

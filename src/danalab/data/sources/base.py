@@ -1,7 +1,5 @@
 """The base class of text sources: documents in a fixed order, in parts that can be read from any position."""
 
-from __future__ import annotations
-
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -41,7 +39,7 @@ class Source(ABC):
     """Names of folders in which other software stores this corpus as raw GPT-2 tokens, e.g. fineweb-10BT."""
 
     @classmethod
-    def build(cls, inputs: Sequence[str | Path], val_inputs: Sequence[str | Path]) -> Source:
+    def build(cls, inputs: Sequence[str | Path], val_inputs: Sequence[str | Path]) -> "Source":
         """An instance; sources that read files from `inputs` override this."""
         if inputs or val_inputs:
             raise UserError(f"the source '{cls.name}' takes no --input; for your own files: danalab data prepare text")

@@ -7,8 +7,6 @@ Files (.parquet, .jsonl, .json.gz, .jsonl.zst) are read directly; a repository's
 is pinned to a commit; after a lost connection it resumes at the document where it broke.
 """
 
-from __future__ import annotations
-
 import fnmatch
 import os
 from collections.abc import Iterator, Sequence
@@ -51,7 +49,7 @@ class HubFile:
 class HubFolder:
     """The files of one dataset repository, on the hub or in a local folder of the same layout."""
 
-    def __init__(self, filesystem: AbstractFileSystem, root: str, name: str, *, remote: bool):
+    def __init__(self, filesystem: "AbstractFileSystem", root: str, name: str, *, remote: bool):
         """Use `on_hub` or `local_copy`. `name` is used in messages; connections to a `remote` one may break."""
         self._filesystem = filesystem
         self._root = root
@@ -140,7 +138,7 @@ class HubSource(Source):
         self._commit: str | None = None
 
     @classmethod
-    def build(cls, inputs: Sequence[str | Path], val_inputs: Sequence[str | Path]) -> HubSource:
+    def build(cls, inputs: Sequence[str | Path], val_inputs: Sequence[str | Path]) -> "HubSource":
         if val_inputs or len(inputs) > 1:
             raise UserError(
                 f"the source '{cls.name}' takes one --input, a folder with the files of {cls.repo}, and no --val-input"

@@ -1,7 +1,5 @@
 """Your own text: files or folders of .txt, .md, .jsonl (field `text`) and .parquet (column `text`); also .gz, .zst."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -31,7 +29,7 @@ class TextSource(Source):
             raise UserError(f"{min(both)}: given as --input and --val-input; validation text must not be trained on")
 
     @classmethod
-    def build(cls, inputs: Sequence[str | Path], val_inputs: Sequence[str | Path]) -> TextSource:
+    def build(cls, inputs: Sequence[str | Path], val_inputs: Sequence[str | Path]) -> "TextSource":
         if not inputs:
             raise UserError("the source 'text' reads your files: give --input PATH...")
         return cls(inputs, val_inputs)

@@ -3,8 +3,6 @@
 Ids: 256 bytes, then merges in the order in which they were learned, then `<|endoftext|>` and the chat marks.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from array import array
@@ -33,7 +31,7 @@ DECOMPOSED = "e\u0301 \u212b \ufb01"
 class BpeTokenizer(Tokenizer):
     """A byte-level BPE of the `tokenizers` library."""
 
-    def __init__(self, engine: Engine, name: str | None = None, origin: str = "tokenizer"):
+    def __init__(self, engine: "Engine", name: str | None = None, origin: str = "tokenizer"):
         """Wrap a `tokenizers.Tokenizer`; `origin` identifies it in messages."""
         # Otherwise the library encodes the text of a special in a document as its id.
         engine.encode_special_tokens = True
@@ -73,7 +71,7 @@ class BpeTokenizer(Tokenizer):
             )
 
     @classmethod
-    def from_file(cls, file: str | Path, name: str | None = None) -> BpeTokenizer:
+    def from_file(cls, file: str | Path, name: str | None = None) -> "BpeTokenizer":
         """Read a `tokenizer.json`."""
         from tokenizers import Tokenizer as Engine
 

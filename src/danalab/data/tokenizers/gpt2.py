@@ -5,8 +5,6 @@ The tables are two files by OpenAI. They are read from tiktoken's cache (`$TIKTO
 marks are in the padding, ids 50257 to 50264: a base model never sees them.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -85,7 +83,7 @@ class Gpt2Tokenizer(Tokenizer):
         )
 
     @classmethod
-    def from_cache(cls) -> Gpt2Tokenizer:
+    def from_cache(cls) -> "Gpt2Tokenizer":
         """Load the tables from the cache, or else from the network."""
         from tiktoken.load import data_gym_to_mergeable_bpe_ranks
 
@@ -113,7 +111,7 @@ class Gpt2Tokenizer(Tokenizer):
                 os.environ["TIKTOKEN_CACHE_DIR"] = before
 
     @classmethod
-    def from_file(cls, file: str | Path) -> Gpt2Tokenizer:
+    def from_file(cls, file: str | Path) -> "Gpt2Tokenizer":
         """Load the tables from a saved `tokenizer.json`."""
         try:
             model = read_json(file)["model"]

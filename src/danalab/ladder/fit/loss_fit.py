@@ -5,8 +5,6 @@ points come from non-negative least squares on a grid of exponents: no initial g
 can be fitted together with one E, which is a property of the model and the data, not of the optimizer.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Mapping, Sequence
@@ -132,7 +130,7 @@ class _Data:
     loss: np.ndarray
 
     @classmethod
-    def of(cls, name: str, kind: str, x: Any, y: ArrayLike) -> _Data:
+    def of(cls, name: str, kind: str, x: Any, y: ArrayLike) -> "_Data":
         if kind not in KINDS:
             raise UserError(f"--law {kind}{nearest(kind, KINDS)}: known are {', '.join(KINDS)}")
         columns = columns_of(kind, x if kind == "chinchilla" else (x,))
@@ -153,7 +151,7 @@ class _Data:
             )
         return cls(name, columns, loss)
 
-    def resampled(self, rng: np.random.Generator, law: LossLaw, groups: Sequence[Any] | None) -> _Data:
+    def resampled(self, rng: np.random.Generator, law: LossLaw, groups: Sequence[Any] | None) -> "_Data":
         """Runs drawn with replacement within their groups; without groups, residuals put on the fitted law.
 
         A group of n is drawn with its deviations widened by sqrt(n/(n-1)), which resampling takes away. A run that is

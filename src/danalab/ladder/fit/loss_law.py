@@ -5,8 +5,6 @@ broken       E + A C^-alpha + B C^-beta         x = compute, twice
 chinchilla   E + A N^-alpha + B D^-beta         x = parameters, tokens (Hoffmann et al. 2022)
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Sequence
@@ -39,7 +37,7 @@ class LossLaw:
     """log(predicted) - log(measured), a point each."""
     intervals: dict[str, Interval] = field(default_factory=dict)
     """Of E, A, alpha, B, beta, over resampled runs; empty without a bootstrap."""
-    samples: tuple[LossLaw, ...] = field(default=(), repr=False)
+    samples: "tuple[LossLaw, ...]" = field(default=(), repr=False)
     """The laws of the resamples; the i-th ones of laws fitted together form a pair."""
     freedom: int = 1
     """Degrees of freedom of the intervals."""

@@ -6,8 +6,6 @@ The rate is that of a named accelerator at a share of its peak, or the measured 
 the same optimizer where possible, and of the nearest size.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -89,7 +87,7 @@ def estimate(
     return found
 
 
-def plan_of(config: TrainConfig) -> Plan:
+def plan_of(config: "TrainConfig") -> "Plan":
     """Size, steps and FLOPs of a run."""
     from danalab.train.config.resolve import resolve
 

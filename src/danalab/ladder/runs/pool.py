@@ -3,8 +3,6 @@
 A run is its folder, so the pool keeps no state: finished runs are skipped, stopped ones resume.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import signal
@@ -110,7 +108,7 @@ class _Machine:
         self.running: dict[int, list[str]] = {}
         """Index of a run -> its GPUs."""
 
-    def __enter__(self) -> _Machine:
+    def __enter__(self) -> "_Machine":
         return self
 
     def __exit__(self, *_: object) -> None:

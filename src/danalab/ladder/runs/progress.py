@@ -1,7 +1,5 @@
 """Progress of a pool of runs: a bar per run on a terminal, elsewhere a line a minute with the remaining time."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable, Sequence
 
@@ -50,7 +48,7 @@ class Progress:
         self._said: set[str] = set()
         self._console.print(f"{title}: {self._count} of {len(jobs)} runs to train")
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> "Progress":
         self._bars.start()
         return self
 

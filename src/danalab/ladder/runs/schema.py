@@ -1,7 +1,5 @@
 """The schema of a row of ladder.jsonl: what fits, tables and figures may rely on, whoever wrote the file."""
 
-from __future__ import annotations
-
 import math
 from pathlib import PurePath
 from typing import Annotated, Any
@@ -100,7 +98,7 @@ class LadderRow(BaseModel):
         return settings
 
     @model_validator(mode="after")
-    def _has_what_fits_need(self) -> LadderRow:
+    def _has_what_fits_need(self) -> "LadderRow":
         if self.final_loss is not None and math.isfinite(self.final_loss):
             for key in ("lr", "tokens", "flops"):
                 if not getattr(self, key):

@@ -8,8 +8,6 @@ compared at its own final loss, which the baseline's curve passed at C_b: saved 
 So every size has a number, and the mean over sizes is 0 for equal optimizers.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -108,7 +106,7 @@ class _Side:
     """Mean compute of whole runs."""
 
     @classmethod
-    def of(cls, compute: Any, loss: Any, what: str) -> _Side:
+    def of(cls, compute: Any, loss: Any, what: str) -> "_Side":
         curves = _curves(compute, loss, what)
         finals = np.array([y[-1] for _, y in curves])
         return cls(curves, *on_one_grid(curves), finals, float(np.mean([x[-1] for x, _ in curves])))

@@ -10,8 +10,6 @@
 The format follows from the content. Parts of one run in several files are merged by its name.
 """
 
-from __future__ import annotations
-
 import ast
 import csv
 import json
@@ -44,7 +42,7 @@ class Export:
     where: str = ""
     """File, for messages."""
 
-    def add(self, other: Export) -> None:
+    def add(self, other: "Export") -> None:
         """Merge another file's values of the same run."""
         self.config |= other.config
         self.summary |= other.summary

@@ -4,8 +4,6 @@ The defaults are the keys of danalab itself and of the trainers that ADana was p
 gamma_3_factor, final-val/loss, ...). `--map OURS=THEIRS` names another key, `--fixed OURS=VALUE` sets a value.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -90,7 +88,7 @@ class Keys:
     """Values for all runs, which override their own."""
 
     @classmethod
-    def of(cls, mapped: Mapping[str, str], fixed: Mapping[str, Any]) -> Keys:
+    def of(cls, mapped: Mapping[str, str], fixed: Mapping[str, Any]) -> "Keys":
         """The defaults with these replacements."""
         known = {**METRICS, **SETTINGS}
         for what, names, allowed in (("--map", mapped, known), ("--fixed", fixed, SETTINGS)):

@@ -3,8 +3,6 @@
 Source: Su et al. 2021, arXiv 2104.09864.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch
@@ -24,7 +22,7 @@ class Rotary(nn.Module):
         self.register_buffer("table", torch.empty(seq_len, 1, head_dim // 2, 2), persistent=False)
         self._fill()
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Rotary:
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Rotary":
         # Every change of device or dtype calls this. Recomputing the table keeps it exact after .double(), float32
         # after .bfloat16(), and correct after a meta model is materialised.
         super()._apply(fn, recurse)

@@ -14,8 +14,6 @@ Shapes: S layers that have experts, E experts.
 Sources: arXiv 2101.03961 (load balance), 2202.08906 (router z-loss), 2501.11873 (why f of the global batch).
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch
@@ -34,13 +32,13 @@ class Usage(NamedTuple):
     """Mean probability: P."""
 
     @classmethod
-    def of(cls, routing: Routing) -> Usage:
+    def of(cls, routing: Routing) -> "Usage":
         """The usage from the sums of a whole batch, [S, ...]."""
         counts, probabilities = routing.counts, routing.probabilities.detach()
         return cls(counts / counts.sum(-1, keepdim=True), probabilities / probabilities.sum(-1, keepdim=True))
 
     @classmethod
-    def even(cls, layers: int, n_experts: int, device: torch.device | str) -> Usage:
+    def even(cls, layers: int, n_experts: int, device: torch.device | str) -> "Usage":
         """Equal use of all experts."""
         share = torch.full((layers, n_experts), 1 / n_experts, device=device)
         return cls(share, share)

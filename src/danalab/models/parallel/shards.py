@@ -1,7 +1,5 @@
 """Weights that may be sharded over ranks (DTensors), without importing torch.distributed.tensor where none is."""
 
-from __future__ import annotations
-
 import sys
 from typing import TYPE_CHECKING
 
@@ -12,7 +10,7 @@ if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
 
-def is_sharded(weight: Tensor) -> TypeIs[DTensor]:
+def is_sharded(weight: Tensor) -> "TypeIs[DTensor]":
     """Whether `weight` is a DTensor."""
     return "torch.distributed.tensor" in sys.modules and hasattr(weight, "to_local")
 

@@ -1,7 +1,5 @@
 """A head sharded along the vocabulary: a rank's rows of it, and sums and maxima over the rows of all ranks."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
@@ -25,7 +23,7 @@ class VocabularyShard:
     """Ids of this rank."""
     widest: int
     """Ids of the rank with the most."""
-    group: ProcessGroup
+    group: "ProcessGroup"
 
     def local(self, targets: Tensor) -> tuple[Tensor, Tensor]:
         """(targets counted from `start`, those of other ranks replaced by 0; mask of this rank's)."""

@@ -1,7 +1,5 @@
 """The foreach back end: updates in place on lists of tensors, a few kernel launches for all parameters of a GPU."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -17,10 +15,10 @@ from danalab.optim.core.state import moment_dtype
 class TensorList(list[Tensor]):
     """A list of tensors with the methods of one, each a call of torch's `_foreach_` function of that name."""
 
-    def __getattr__(self, name: str) -> Callable[..., TensorList]:
+    def __getattr__(self, name: str) -> "Callable[..., TensorList]":
         function = getattr(torch, f"_foreach_{name}")
 
-        def method(*others: Any, **settings: Any) -> TensorList:
+        def method(*others: Any, **settings: Any) -> "TensorList":
             made = function(self, *others, **settings)
             return self if name.endswith("_") else TensorList(made)
 

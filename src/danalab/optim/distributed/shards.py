@@ -8,8 +8,6 @@ An optimizer with a sharding of its own (`DistributedMuonAdamW`) has the first t
 optimizer is sharded like its parameters.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -25,7 +23,9 @@ def sharded_state_dict(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     return optimizer.state_dict() if own is None else own()
 
 
-def empty_shard(optimizer: torch.optim.Optimizer, index: int, shape: Sequence[int], dtype: torch.dtype) -> SavedTensor:
+def empty_shard(
+    optimizer: torch.optim.Optimizer, index: int, shape: Sequence[int], dtype: torch.dtype
+) -> "SavedTensor":
     """Zeros for this rank's part of a state tensor."""
     own = getattr(optimizer, "empty_shard", None)
     if own is not None:
@@ -56,7 +56,7 @@ class TensorShard:
         assert self.values is not None
         return self.values
 
-    def with_values(self, values: Tensor | None) -> TensorShard:
+    def with_values(self, values: Tensor | None) -> "TensorShard":
         """The same elements with other values."""
         return replace(self, values=values)
 

@@ -1,7 +1,5 @@
 """The registry's entry of an optimizer: everything that is known before it is built."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -29,7 +27,7 @@ class OptimizerSpec:
     name: str
     summary: str
     reference: str
-    build: Callable[..., torch.optim.Optimizer]
+    build: "Callable[..., torch.optim.Optimizer]"
     """(parameter groups, lr, **settings) -> optimizer."""
     settings: dict[str, Setting]
     decay: Literal["independent", "coupled", "none"]
@@ -59,7 +57,7 @@ class OptimizerSpec:
     """Needs Hessian estimates; has `hessian_is_due()` and `update_hessian()`."""
     extra: str | None = None
     """Extra that must be installed."""
-    groups: Callable[[nn.Module], list[dict[str, Any]]] | None = None
+    groups: "Callable[[nn.Module], list[dict[str, Any]]] | None" = None
     """Parameter groups of a model; None: `parameter_groups`."""
     advice: str = ""
     """One sentence of advice for training with it."""

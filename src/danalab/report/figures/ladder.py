@@ -1,7 +1,5 @@
 """The figures of a ladder: points with their spread for measurements, lines for laws, dashed where extrapolated."""
 
-from __future__ import annotations
-
 import functools
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -159,7 +157,7 @@ def residual_figure(data: ReportData) -> Figure | MissingFigure:
     return figure
 
 
-def draw_laws(axes: Axes, found: Analysis) -> None:
+def draw_laws(axes: "Axes", found: Analysis) -> None:
     """Final loss against compute: a point a size, bars over seeds, the laws with their 95% band."""
     for opt in found.opts:
         group(axes, opt, [(each.flops, [row["final_loss"] for row in each.runs]) for each in found.at(opt)], opt)
@@ -177,7 +175,7 @@ def draw_laws(axes: Axes, found: Analysis) -> None:
     plain(axes.yaxis)
 
 
-def _draw_distances(axes: Axes, found: Analysis) -> None:
+def _draw_distances(axes: "Axes", found: Analysis) -> None:
     """Final loss minus the baseline's at the same size and horizon, bars over seeds."""
     base = {(each.params, each.tokens): each for each in found.at(found.baseline)}
     axes.axhline(0, color=optimizer_color(found.baseline), linewidth=1.4)
@@ -199,7 +197,7 @@ def _draw_distances(axes: Axes, found: Analysis) -> None:
     powers(axes.xaxis)
 
 
-def _curve(axes: Axes, tuned: Tuned) -> tuple[np.ndarray, np.ndarray]:
+def _curve(axes: "Axes", tuned: Tuned) -> tuple[np.ndarray, np.ndarray]:
     """Draw one optimizer's curve; returns tokens and mean losses."""
     runs = [_validation(run["curve"]) for run in tuned.runs]
     length = min(map(len, runs))

@@ -1,7 +1,5 @@
 """The figure of `danalab bench resonance`: time, memory and decoding by length, and loss by tokens and by time."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +12,7 @@ if TYPE_CHECKING:
 MARKERS = {"resonance": "o", "attention": "s"}
 
 
-def resonance_figure(found: Mapping[str, Any]) -> Figure:
+def resonance_figure(found: Mapping[str, Any]) -> "Figure":
     """Three panels of speed and, where the models were trained, two of what they learned."""
     from matplotlib.figure import Figure
 
@@ -61,14 +59,14 @@ def resonance_figure(found: Mapping[str, Any]) -> Figure:
     return figure
 
 
-def _line(axes: Axes, rows: list[dict[str, Any]], key: str, name: str, label: str) -> None:
+def _line(axes: "Axes", rows: list[dict[str, Any]], key: str, name: str, label: str) -> None:
     axes.plot(
         [row["tokens"] for row in rows], [row[key] for row in rows],
         color=MIXER_COLORS[name], marker=MARKERS[name], markersize=5, linewidth=1.5, label=label,
     )  # fmt: skip
 
 
-def _finish(axes: Axes, title: str, x: str, y: str, *, log: bool = False) -> None:
+def _finish(axes: "Axes", title: str, x: str, y: str, *, log: bool = False) -> None:
     from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, NullLocator
 
     if log:

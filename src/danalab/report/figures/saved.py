@@ -1,7 +1,5 @@
 """The figures of compute saved: at each size, and at equal loss by the laws."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -80,7 +78,7 @@ def gain_figure(data: ReportData) -> Figure | MissingFigure:
     return figure
 
 
-def draw_saved(axes: Axes, found: Analysis, named: str | None = None) -> None:
+def draw_saved(axes: "Axes", found: Analysis, named: str | None = None) -> None:
     """Compute saved at each size with 95% intervals; hollow where there are too few seeds for one.
 
     Args:
@@ -109,20 +107,20 @@ def draw_saved(axes: Axes, found: Analysis, named: str | None = None) -> None:
     percent(axes.yaxis, signed=True)
 
 
-def few_seeds(found: Analysis) -> list[Line2D]:
+def few_seeds(found: Analysis) -> "list[Line2D]":
     """The legend entry of hollow points, where there are any."""
     few = any(each.interval is None for sizes in found.saved.values() for each in sizes.values())
     return [hollow_handle(f"fewer than {LEAST_SEEDS} seeds")] if few else []
 
 
-def _band(axes: Axes, points: Sequence[GainPoint], color: str) -> None:
+def _band(axes: "Axes", points: Sequence[GainPoint], color: str) -> None:
     bounds = [(p.baseline_compute, p.interval.low, p.interval.high) for p in points if p.interval is not None]
     if bounds:
         at, low, high = np.array(bounds).T
         axes.fill_between(at, low, high, color=color, alpha=0.12, linewidth=0)
 
 
-def _limit(axes: Axes, values: Sequence[float]) -> None:
+def _limit(axes: "Axes", values: Sequence[float]) -> None:
     """Vertical limits around these values, between -100% and 100%: wide intervals are cut off."""
     low, high = max(min(values), -1.0), min(max(values), 1.0)
     span = max(high - low, 0.1)

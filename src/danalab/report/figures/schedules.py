@@ -4,8 +4,6 @@ Every number comes from the functions that the optimizers themselves call in eac
 `danalab.optim.schedules`); there is no second implementation.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 from collections.abc import Mapping, Sequence
@@ -120,7 +118,7 @@ def column(what: str, setting: str, value: float, values: Sequence[float]) -> st
     return what if len(values) == 1 else f"{what}[{setting}={value:g}]"
 
 
-def schedule_figure(run: RunSchedules, table: Table) -> Figure:
+def schedule_figure(run: RunSchedules, table: Table) -> "Figure":
     """Four panels over the steps of the run: gain 1 - beta(t), alpha(t), lambda(t), learning rate."""
     from matplotlib.figure import Figure
 
@@ -180,7 +178,7 @@ def _shades(count: int) -> list[Any]:
     return [colormaps["viridis"](0.85 * k / (count - 1)) for k in range(count)]
 
 
-def _dress(axes: Axes, title: str, y: str, log: bool = True, floor: float = 0.0) -> None:
+def _dress(axes: "Axes", title: str, y: str, log: bool = True, floor: float = 0.0) -> None:
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     values = [float(value) for line in axes.lines for value in line.get_ydata() if value > 0]  # pyright: ignore

@@ -1,7 +1,5 @@
 """Sweeps of kappa and gamma3: final loss against each value, at its best learning rate."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections import defaultdict
@@ -109,7 +107,7 @@ def _sweep(data: ReportData, name: str, label: str, log: bool = False) -> Figure
     return figure
 
 
-def _draw_baseline(axes: Axes, data: ReportData, name: str) -> None:
+def _draw_baseline(axes: "Axes", data: ReportData, name: str) -> None:
     """The baseline's loss as a line, where all runs of the sweep have one size and horizon, and it was not swept."""
     found, swept = data.analysis, varied(data.rows)
     places = {(row["params"], row["tokens"]) for row in data.rows
@@ -121,7 +119,7 @@ def _draw_baseline(axes: Axes, data: ReportData, name: str) -> None:
         )
 
 
-def _draw_bests(axes: Axes, bests: dict[str, list[tuple[float, float]]], symbol: str, tried: Sequence[float]) -> bool:
+def _draw_bests(axes: "Axes", bests: dict[str, list[tuple[float, float]]], symbol: str, tried: Sequence[float]) -> bool:
     """The best value against the horizon, with the power law through it where it moves at all; whether it does."""
     for opt, points in bests.items():
         steps, values = (np.array(column, float) for column in zip(*points, strict=True))

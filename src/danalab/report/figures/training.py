@@ -1,7 +1,5 @@
 """Figures of training runs: loss against tokens, compute or steps, and against learning rate."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
@@ -35,7 +33,7 @@ AXES: dict[str, tuple[str, Callable[[Point], float]]] = {
 
 
 @styled
-def loss_figure(curves: Sequence[RunCurve], axis: str = "tokens", baseline: RunCurve | None = None) -> Figure:
+def loss_figure(curves: Sequence[RunCurve], axis: str = "tokens", baseline: RunCurve | None = None) -> "Figure":
     """Validation loss against tokens, compute or steps.
 
     Runs that differ in nothing but the seed are drawn as one: mean line, band from lowest to highest. The baseline's
@@ -60,7 +58,7 @@ def loss_figure(curves: Sequence[RunCurve], axis: str = "tokens", baseline: RunC
 
 
 @styled
-def lr_figure(curves: Sequence[RunCurve]) -> Figure:
+def lr_figure(curves: Sequence[RunCurve]) -> "Figure":
     """Final validation loss against peak learning rate: the tuning of each optimizer."""
     figure, axes = canvas("peak learning rate", "final " + LOSS)
     by_opt: dict[str, list[RunCurve]] = defaultdict(list)
@@ -116,7 +114,7 @@ def _peculiar(settings: dict[str, Any], relatives: Sequence[dict[str, Any]]) -> 
     return words[:MOST_WORDS]
 
 
-def _draw_group(axes: Axes, name: str, runs: list[RunCurve], position: Callable[[Point], float], style: Any) -> None:
+def _draw_group(axes: "Axes", name: str, runs: list[RunCurve], position: Callable[[Point], float], style: Any) -> None:
     color = optimizer_color(runs[0].opt)
     shared = set.intersection(*({point.step for point in run.points} for run in runs))
     picked = [[point for point in run.points if point.step in shared and point.tokens > 0] for run in runs]
@@ -127,7 +125,7 @@ def _draw_group(axes: Axes, name: str, runs: list[RunCurve], position: Callable[
         axes.fill_between(x, losses.min(axis=0), losses.max(axis=0), color=color, alpha=0.2, linewidth=0)
 
 
-def _zoom(axes: Axes, curves: Sequence[RunCurve], position: Callable[[Point], float]) -> None:
+def _zoom(axes: "Axes", curves: Sequence[RunCurve], position: Callable[[Point], float]) -> None:
     """Leave out the first fall from ln(vocabulary)."""
     points = [point for curve in curves for point in curve.points if point.tokens > 0]
     losses = [point.val_loss for point in points]

@@ -1,7 +1,5 @@
 """The figures of tuning: loss against learning rate, and its curvature."""
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -131,7 +129,7 @@ def _top(lines: Iterable[list[tuple[float, list[float]]]]) -> float:
     return min(max(others), TALLEST * float(np.median(others))) if others else 1.0
 
 
-def _parabola(axes: Axes, data: ReportData, opt: str, params: int, tried: Sequence[float], top: float) -> None:
+def _parabola(axes: "Axes", data: ReportData, opt: str, params: int, tried: Sequence[float], top: float) -> None:
     """The fitted parabola, where there are rates enough for one."""
     curvature = data.analysis.curvatures.get(opt, {}).get(params)
     tuned = [each for each in data.analysis.at(opt) if each.params == params]

@@ -3,8 +3,6 @@
 It reads in light and dark mode, on paper and on phones.
 """
 
-from __future__ import annotations
-
 import functools
 import html
 import re
@@ -74,7 +72,7 @@ class Page:
         ])  # fmt: skip
 
     def figure(
-        self, figure: Figure, caption: str, files: Sequence[tuple[str, str]] = (), svg: str | None = None
+        self, figure: "Figure", caption: str, files: Sequence[tuple[str, str]] = (), svg: str | None = None
     ) -> None:
         """A figure as inline SVG; its caption is also its description for screen readers."""
         # Narrow figures stay as wide as they are drawn: text keeps one size over the page.

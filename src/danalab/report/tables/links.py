@@ -1,7 +1,5 @@
 """Text with links to its sources, which is plain text where links are not supported."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 
@@ -10,12 +8,12 @@ class Linked(str):
 
     pieces: tuple[tuple[str, str], ...]
 
-    def __new__(cls, text: str, address: str) -> Linked:
+    def __new__(cls, text: str, address: str) -> "Linked":
         """One text with one address."""
         return cls.several([(text, address)])
 
     @classmethod
-    def several(cls, pieces: Sequence[tuple[str, str]]) -> Linked:
+    def several(cls, pieces: Sequence[tuple[str, str]]) -> "Linked":
         """Several texts, each with an address; as text they are a list with commas."""
         made = str.__new__(cls, ", ".join(text for text, _ in pieces))
         made.pieces = tuple(pieces)

@@ -4,8 +4,6 @@ With W, W' the weights before and after an update and D = W' - W: a matrix is fl
 angles are between W and W' as vectors [rad]; rows are summarised by the mean of their angles.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from pathlib import Path
@@ -53,7 +51,7 @@ class Dynamics(Callback):
         self._row: dict[str, Any] = {}
 
     @classmethod
-    def build(cls, context: CallbackContext) -> Dynamics:
+    def build(cls, context: CallbackContext) -> "Dynamics":
         """In the run folder."""
         file, named = context.folder / "dynamics.jsonl", context.model.named_parameters()
         return cls(file, named, context.strategy, writes=context.writes)

@@ -1,7 +1,5 @@
 """A trace of a few steps by torch's profiler, for chrome://tracing or Perfetto."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 from typing import Any
@@ -31,7 +29,7 @@ class ProfilerTrace(Callback):
         self._step = 0
 
     @classmethod
-    def build(cls, context: CallbackContext) -> ProfilerTrace:
+    def build(cls, context: CallbackContext) -> "ProfilerTrace":
         """In the run folder's `profile/`."""
         return cls(context.folder / "profile", context.strategy.world.rank)
 

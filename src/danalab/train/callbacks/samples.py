@@ -1,7 +1,5 @@
 """Text samples during training."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 from collections.abc import Sequence
@@ -44,7 +42,7 @@ class TextSamples(Callback):
                 )
 
     @classmethod
-    def build(cls, context: CallbackContext) -> TextSamples | None:
+    def build(cls, context: CallbackContext) -> "TextSamples | None":
         """On the first rank, which must hold the whole model."""
         spec, world = context.spec, context.strategy.world
         if world.layout.backend == "fsdp" or world.layout.expert_parallel:

@@ -3,8 +3,6 @@
 For the Dana family, whose step has a damped momentum A = T^(1-kappa) |m|/r, clipped to `clipsnr` by some.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
@@ -55,7 +53,7 @@ class SignalToNoise(Callback):
         self._file: MetricsFile | None = None
 
     @classmethod
-    def build(cls, context: CallbackContext) -> SignalToNoise | None:
+    def build(cls, context: CallbackContext) -> "SignalToNoise | None":
         """For log-time optimizers that keep the second moment, without which there is no such ratio."""
         if not optimizer_spec(context.spec.plan.opt).log_time:
             return None

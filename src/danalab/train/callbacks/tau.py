@@ -4,8 +4,6 @@ Tau spans orders of magnitude and its tails matter, so order statistics are take
 both ends (1.1^k - 1), together with quantiles.
 """
 
-from __future__ import annotations
-
 import io
 import math
 from collections.abc import Iterable
@@ -65,7 +63,7 @@ class TauStatistics(Callback):
         self._interval, self._last = eval_interval, last_step
 
     @classmethod
-    def build(cls, context: CallbackContext) -> TauStatistics:
+    def build(cls, context: CallbackContext) -> "TauStatistics":
         """In the run folder's `tau/`."""
         return cls(
             context.folder / "tau",

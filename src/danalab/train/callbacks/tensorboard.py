@@ -1,7 +1,5 @@
 """Mirrors metrics.jsonl to TensorBoard, in the run folder's `tensorboard/`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +27,7 @@ class TensorBoardMirror(Callback):
         self._writer: Any = None
 
     @classmethod
-    def build(cls, context: CallbackContext) -> TensorBoardMirror | None:
+    def build(cls, context: CallbackContext) -> "TensorBoardMirror | None":
         """On rank 0, in the run folder's `tensorboard/`."""
         return cls(context.folder / "tensorboard") if context.writes else None
 

@@ -1,7 +1,5 @@
 """Mirrors metrics.jsonl to Weights & Biases, also offline; a resumed run keeps its id."""
 
-from __future__ import annotations
-
 import logging
 import secrets
 from pathlib import Path
@@ -48,7 +46,7 @@ class WandbMirror(Callback):
         self._run: Any = None
 
     @classmethod
-    def build(cls, context: CallbackContext) -> WandbMirror | None:
+    def build(cls, context: CallbackContext) -> "WandbMirror | None":
         """On rank 0."""
         tracking = context.spec.tracking
         where = {key: getattr(tracking, f"wandb_{key}") for key in ("project", "entity", "group", "mode")}

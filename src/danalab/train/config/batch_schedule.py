@@ -6,8 +6,6 @@ A ramp of lengths cuts sequences into pieces (`data.order.batches`), so it chang
 cheaper, which FLOPs show. Needs no torch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -23,7 +21,7 @@ class BatchSchedule:
     length: Ramp
 
     @classmethod
-    def of(cls, global_batch: int, seq_len: int, batch_ramp: str | None, seq_len_ramp: str | None) -> BatchSchedule:
+    def of(cls, global_batch: int, seq_len: int, batch_ramp: str | None, seq_len_ramp: str | None) -> "BatchSchedule":
         """From the flags."""
         schedule = cls(
             Ramp.parse(batch_ramp, global_batch, "--batch-ramp"), Ramp.parse(seq_len_ramp, seq_len, "--seq-len-ramp")

@@ -5,8 +5,6 @@ ranks = replicate x shard x tp        dp_size = replicate x shard: ranks that se
 A DiLoCo worker is a world of size 1, except that it takes part dp_rank of dp_size of each batch.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Callable, Iterator
@@ -36,17 +34,17 @@ class World:
     size: int = 1
     local_rank: int = 0
     """Among the ranks of this machine."""
-    mesh: DeviceMesh | None = None
+    mesh: "DeviceMesh | None" = None
     """Dimensions named among "replicate", "shard", "tp", in this order; None for one process."""
     dp_rank: int = 0
     """Index of this rank's part of each batch."""
     dp_size: int = 1
     tp_rank: int = 0
     tp_size: int = 1
-    control: ProcessGroup | None = field(default=None, repr=False)
+    control: "ProcessGroup | None" = field(default=None, repr=False)
     """A gloo group for flags and small objects, separate from the default group, which the GPUs keep busy. Only for
     the main thread."""
-    background: ProcessGroup | None = field(default=None, repr=False)
+    background: "ProcessGroup | None" = field(default=None, repr=False)
     """Another gloo group, for a background thread: two threads must not share a group."""
     worker: int = 0
     """Index of this DiLoCo worker; each worker writes to its own folder."""
@@ -55,7 +53,7 @@ class World:
     """Whether `join` created the default group, so that `close` destroys it."""
 
     @classmethod
-    def single(cls) -> World:
+    def single(cls) -> "World":
         """A single process."""
         return cls()
 

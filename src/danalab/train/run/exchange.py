@@ -4,8 +4,6 @@ danalab export RUN --out FOLDER       config, generation_config, weights, tokeni
 danalab import FOLDER --out RUN       a run folder with one checkpoint, of step 0
 """
 
-from __future__ import annotations
-
 import logging
 from dataclasses import dataclass
 from pathlib import Path
@@ -135,7 +133,7 @@ def import_folder(source: str | Path, out: str | Path) -> ExchangeResult:
     )
 
 
-def read_model(source: str | Path) -> Decoder:
+def read_model(source: str | Path) -> "Decoder":
     """The model of a folder in Hugging Face format, in float32 on the CPU.
 
     Raises:
@@ -144,7 +142,7 @@ def read_model(source: str | Path) -> Decoder:
     return _read_folder(Path(source))[1]
 
 
-def _read_folder(source: Path) -> tuple[dict[str, Any], Decoder]:
+def _read_folder(source: Path) -> "tuple[dict[str, Any], Decoder]":
     """(config.json, the model)."""
     if not (source / "config.json").is_file():
         raise UserError(f"{source}: not a model in Hugging Face format (no config.json)")
@@ -173,7 +171,7 @@ def _new_folder(path: str | Path) -> Path:
     return path
 
 
-def _tokenizer_of(run: Run) -> Tokenizer | None:
+def _tokenizer_of(run: Run) -> "Tokenizer | None":
     try:
         return run.tokenizer
     except UserError as error:

@@ -1,7 +1,5 @@
 """Read-only access to a run folder, finished or not: configuration, metrics, model and tokenizer."""
 
-from __future__ import annotations
-
 import logging
 import os
 from dataclasses import dataclass
@@ -29,7 +27,7 @@ log = logging.getLogger(__name__)
 class LoadedModel:
     """A model with the weights of a checkpoint."""
 
-    model: Decoder
+    model: "Decoder"
     step: int
 
 
@@ -57,7 +55,7 @@ class Run:
         return read_rows(self.folder.metrics_file)
 
     @cached_property
-    def tokenizer(self) -> Tokenizer:
+    def tokenizer(self) -> "Tokenizer":
         """The run's tokenizer.
 
         Raises:
@@ -72,7 +70,7 @@ class Run:
             )
         return load_tokenizer(self.folder.tokenizer_folder)
 
-    def load_model(self, step: int | None = None, device: torch.device | str = "cpu") -> LoadedModel:
+    def load_model(self, step: int | None = None, device: "torch.device | str" = "cpu") -> LoadedModel:
         """The model at `step`, or at the newest checkpoint that verifies (others are logged).
 
         Raises:

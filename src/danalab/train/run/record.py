@@ -1,7 +1,5 @@
 """What config.json records about a run, and whether a folder is the folder of this run."""
 
-from __future__ import annotations
-
 import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -24,7 +22,7 @@ log = logging.getLogger(__name__)
 
 def run_record(
     spec: RunSpec,
-    dataset: Dataset,
+    dataset: "Dataset",
     device: torch.device,
     world: World = World.single(),  # noqa: B008 - frozen
 ) -> dict[str, Any]:
@@ -46,7 +44,7 @@ def run_record(
     }
 
 
-def require_same_run(spec: RunSpec, dataset: Dataset, folder: RunFolder) -> RunSpec:
+def require_same_run(spec: RunSpec, dataset: "Dataset", folder: RunFolder) -> RunSpec:
     """Compare with the run that made the folder; returns the run with that run's number format and extension."""
     saved, stage = folder.read_config(), stage_kind(spec.config).name
     if saved.get("stage", "pretraining") != stage:

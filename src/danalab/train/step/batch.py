@@ -1,7 +1,5 @@
 """One rank's part of a step's global batch."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 import torch
@@ -27,13 +25,13 @@ class Batch:
     def __len__(self) -> int:
         return self.inputs.shape[0]
 
-    def rows(self, part: slice) -> Batch:
+    def rows(self, part: slice) -> "Batch":
         """Some of the sequences."""
         weights = None if self.weights is None else self.weights[part]
         extra = {name: value[part] for name, value in self.extra.items()}
         return Batch(self.inputs[part], self.targets[part], weights, extra)
 
-    def to(self, device: torch.device) -> Batch:
+    def to(self, device: torch.device) -> "Batch":
         """The batch on a device; copies from page-locked memory run beside the computation."""
         weights = None if self.weights is None else self.weights.to(device, non_blocking=True)
         extra = {name: value.to(device, non_blocking=True) for name, value in self.extra.items()}

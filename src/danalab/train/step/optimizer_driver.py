@@ -1,7 +1,5 @@
 """The interface between the trainer and an optimizer. What an optimizer needs is declared by its registry entry."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -31,7 +29,7 @@ class OptimizerDriver:
     @classmethod
     def build(
         cls, resolved: RunSpec, model: nn.Module, make: Callable[..., torch.optim.Optimizer] = build_optimizer
-    ) -> OptimizerDriver:
+    ) -> "OptimizerDriver":
         """The run's optimizer for `model`, which is on its device.
 
         Args: make: has the arguments of `build_optimizer`; a parallel strategy gives its own.

@@ -1,7 +1,5 @@
 """Memory of the process: allocator settings, the peak, garbage collection."""
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import platform
@@ -40,7 +38,7 @@ class GarbageCollector:
         """`interval` [steps]; 0: Python's default."""
         self._interval = interval
 
-    def __enter__(self) -> GarbageCollector:
+    def __enter__(self) -> "GarbageCollector":
         self._was_enabled = gc.isenabled()
         if self._interval:
             gc.disable()

@@ -1,7 +1,5 @@
 """Stop signals. Needs no torch."""
 
-from __future__ import annotations
-
 import signal
 import threading
 import types
@@ -33,7 +31,7 @@ class StopRequest:
             self.signal = signal.Signals(number)
         return bool(number)
 
-    def __enter__(self) -> StopRequest:
+    def __enter__(self) -> "StopRequest":
         if self._depth == 0 and threading.current_thread() is threading.main_thread():
             self._old = {number: signal.signal(number, self._receive) for number in self.SIGNALS}
         self._depth += 1

@@ -85,7 +85,7 @@ class OwnedState:
         self._agree(lambda: inner.load_state_dict(cut))
 
     def empty_shard(self, index: int, shape: Sequence[int], dtype: torch.dtype) -> SavedTensor:
-        """Zeros for this rank's part of a state tensor; a shard without values where it owns nothing of the parameter."""
+        """Zeros for this rank's part of a state tensor; without values where it owns nothing of the parameter."""
         if not shape:
             return torch.zeros((), dtype=dtype)
         piece = next((piece for piece in self._owned if piece.parameter == index), None)
