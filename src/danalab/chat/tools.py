@@ -1,0 +1,147 @@
+"""The calculator that a model may call: arithmetic on numbers, and "text".count("part"). It never runs Python code.
+
+    sum     = product (("+" | "-") product)*          product = signed (("*" | "/" | "//" | "%") signed)*
+    signed  = ("+" | "-") signed | power              power   = atom ["**" signed]
+    atom    = number | "(" sum ")"
+
+Numbers are exact fractions; "1,000" is a number. Length, depth and size of an expression and of its values are bounded,
+so that every call ends in microseconds, on any thread.
+"""
+
+import ast
+import re
+from decimal import ROUND_HALF_EVEN, Context, Decimal
+from fractions import Fraction
+
+MAX_LENGTH = 256
+"""Characters of an expression."""
+MAX_DEPTH = 32
+MAX_BITS = 256
+"""Of numerator and denominator of any value."""
+ERROR = "error"
+"""Output of the tool for anything that is no expression, so that the model sees that its call failed."""
+
+_TOKEN = re.compile(r"\s*(?:(\d[\d,]*(?:\.\d+)?|\.\d+)|(\*\*|//|[-+*/%()]))", re.ASCII)
+_QUOTED = r"""("[^"\\\n]*"|'[^'\\\n]*')"""
+_COUNT = re.compile(rf"\s*{_QUOTED}\s*\.\s*count\(\s*{_QUOTED}\s*\)\s*")
+_DIGITS = Context(prec=12, rounding=ROUND_HALF_EVEN)
+
+
+def call_tool(expression: str) -> str:
+    """The output of a tool call: the value, or `ERROR`."""
+    value = calculate(expression)
+    return ERROR if value is None else value
+
+
+def calculate(expression: str) -> str | None:
+    """The value of an expression as text, integers exact and others to 12 digits; None for what has no value."""
+    if len(expression) > MAX_LENGTH:
+        return None
+    if (counted := _COUNT.fullmatch(expression)) is not None:
+        text, part = (ast.literal_eval(quoted) for quoted in counted.groups())
+        return str(text.count(part)) if part else None
+    try:
+        return _shown(_Parser(_tokens(expression)).value())
+    except (ValueError, ZeroDivisionError):
+        return None
+
+
+def _tokens(expression: str) -> list[str]:
+    found, position, text = [], 0, expression.rstrip()
+    while position < len(text):
+        match = _TOKEN.match(text, position)
+        if match is None:
+            raise ValueError(expression)
+        found.append(match[1].replace(",", "") if match[1] else match[2])
+        position = match.end()
+    return found
+
+
+class _Parser:
+    """Recursive descent; `ValueError` for what is no expression."""
+
+    def __init__(self, tokens: list[str]):
+        self._tokens = [*tokens, ""]
+        self._at = self._depth = 0
+
+    def value(self) -> Fraction:
+        found = self._sum()
+        if self._tokens[self._at]:
+            raise ValueError("more than one expression")
+        return found
+
+    def _take(self, *wanted: str) -> str | None:
+        token = self._tokens[self._at]
+        if token not in wanted:
+            return None
+        self._at += 1
+        return token
+
+    def _sum(self) -> Fraction:
+        found = self._product()
+        while sign := self._take("+", "-"):
+            other = self._product()
+            found = _bounded(found + other if sign == "+" else found - other)
+        return found
+
+    def _product(self) -> Fraction:
+        found = self._signed()
+        while sign := self._take("*", "/", "//", "%"):
+            other = self._signed()
+            match sign:
+                case "*":
+                    found = found * other
+                case "/":
+                    found = found / other
+                case "//":
+                    found = Fraction(found // other)
+                case _:
+                    found = found % other
+            _bounded(found)
+        return found
+
+    def _signed(self) -> Fraction:
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            raise ValueError("nested too deeply")
+        sign = self._take("+", "-")
+        found = self._power() if sign is None else self._signed()
+        self._depth -= 1
+        return -found if sign == "-" else found
+
+    def _power(self) -> Fraction:
+        base = self._atom()
+        if not self._take("**"):
+            return base
+        exponent = self._signed()
+        size = max(abs(base.numerator).bit_length(), base.denominator.bit_length())
+        if exponent.denominator != 1 or (size > 1 and abs(exponent) * size > 2 * MAX_BITS):
+            raise ValueError("exponent")
+        if size <= 1:  # 0, 1 and -1 have no large powers
+            return base ** (int(exponent) % 2 + 2) if base else base ** int(exponent)
+        return _bounded(base ** int(exponent))
+
+    def _atom(self) -> Fraction:
+        if self._take("("):
+            found = self._sum()
+            if not self._take(")"):
+                raise ValueError("a bracket is open")
+            return found
+        token = self._tokens[self._at]
+        if not token or token[0] not in "0123456789.":
+            raise ValueError("a number is missing")
+        self._at += 1
+        return _bounded(Fraction(token))
+
+
+def _bounded(value: Fraction) -> Fraction:
+    if max(value.numerator.bit_length(), value.denominator.bit_length()) > MAX_BITS:
+        raise ValueError("out of range")
+    return value
+
+
+def _shown(value: Fraction) -> str:
+    if value.denominator == 1:
+        return str(value.numerator)
+    quotient = _DIGITS.divide(Decimal(value.numerator), Decimal(value.denominator))
+    return f"{quotient.normalize(_DIGITS):f}"

@@ -1,0 +1,70 @@
+"""The calculator equals Python where both have a value, and has no other abilities."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from danalab.chat.tools import ERROR, calculate, call_tool
+
+numbers = st.integers(0, 999).map(str) | st.decimals(0, 99, places=2).map(str)
+expressions = st.recursive(
+    numbers,
+    lambda inner: (
+        st.tuples(inner, st.sampled_from(["+", "-", "*", "/", "//", "%"]), inner).map("({0[0]} {0[1]} {0[2]})".format)
+        | inner.map("-{}".format)
+    ),
+    max_leaves=6,
+)
+
+
+@given(expressions)
+def test_values_are_those_of_exact_arithmetic(expression):
+    import re
+    from fractions import Fraction
+
+    exact = re.sub(r"\d+(\.\d+)?", lambda number: f"Fraction('{number[0]}')", expression)
+    try:
+        expected = Fraction(eval(exact, {"Fraction": Fraction}))
+    except ZeroDivisionError:
+        assert calculate(expression) is None
+        return
+    found = calculate(expression)
+    assert found is not None
+    if expected.denominator == 1:
+        assert found == str(expected)
+    else:
+        assert float(found) == pytest.approx(float(expected), rel=1e-11)
+
+
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [
+        ("12 + 7", "19"),
+        ("1,000 * 3", "3000"),
+        ("2**10", "1024"),
+        ("-3**2", "-9"),
+        ("2**-2", "0.25"),
+        ("1/3", "0.333333333333"),
+        ("1**999999999999", "1"),
+        ("(0-1)**999999999999", "-1"),
+        ("0.1 + 0.2", "0.3"),
+        ('"strawberry".count("r")', "3"),
+        ("'aaa'.count('aa')", "1"),
+    ],
+)
+def test_known_values(expression, value):
+    assert call_tool(expression) == value
+
+
+@pytest.mark.parametrize(
+    "expression",
+    ["", "1 +", "1/0", "0**-1", "5 5", "(1", "1)", "x", "1e5", "__import__('os')", "().__class__", "2**1000", "9" * 300,
+     "(" * 100 + "1" + ")" * 100, "9**9**9**9", '"a".count("")', '"a".upper()', "1 if 1 else 2", "٣+1"],
+)  # fmt: skip
+def test_anything_else_is_an_error_at_once(expression):
+    assert call_tool(expression) == ERROR
+
+
+@given(st.text(max_size=300))
+def test_no_text_raises(text):
+    assert isinstance(call_tool(text), str)
