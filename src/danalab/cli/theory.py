@@ -3,11 +3,13 @@
 import json
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 from danalab.cli._shared.theory_flags import (
     HummingbirdFlags,
     LimitFlags,
+    ModelFlags,
     MoEFlags,
     Output,
     PhaseFlags,
@@ -17,14 +19,12 @@ from danalab.cli._shared.theory_flags import (
     TauFlags,
 )
 from danalab.errors import UserError
+from danalab.train.config.fields import plain
 
 
 def plrf(flags: PLRFFlags) -> None:
     """Loss curves of SGD, SGD-M, DANA-constant, DANA-decaying and AdEMAMix: exact, in log time, and stochastic."""
-    from danalab.theory.studies import plrf as study
-
-    settings = {name: getattr(flags, name) for name in ("batch", "steps", "runs", "h", "seed")}
-    _finish(flags, [(study.compute(_model(flags), **settings), study.draw_figure)])
+    _study(flags, "plrf")
 
 
 def phases(flags: PhaseFlags) -> None:
@@ -36,58 +36,35 @@ def phases(flags: PhaseFlags) -> None:
         raise UserError(f"--sizes {flags.sizes} and --points {flags.points}: at least 3 of each are needed")
     sizes = [100 * 2**k for k in range(flags.sizes)]
     frontier = compute_optimal.compute(flags.alpha, flags.beta, sizes=sizes, h=flags.h)
-    _finish(
-        flags,
-        [
-            (diagram.compute(points=flags.points), diagram.draw_figure),
-            (frontier, compute_optimal.draw_figure),
-            (slopes.compute(h=flags.h), slopes.draw_figure),
-        ],
-    )
+    drawn = [(diagram.compute(points=flags.points), diagram.draw_figure), (frontier, compute_optimal.draw_figure)]
+    _finish(flags, [*drawn, (slopes.compute(h=flags.h), slopes.draw_figure)])
 
 
 def hummingbird(flags: HummingbirdFlags) -> None:
     """Risk against steps for every kappa on one data stream: ADana, Dana-MK4, Dana-Star-MK4, Adam, SGD."""
-    from danalab.theory.studies import humming as study
-
-    names = ("kappas", "steps", "batch", "lr", "clipsnr", "delta", "experts", "zeta", "noise", "seed")
-    settings = {name: getattr(flags, name) for name in names}
-    _finish(flags, [(study.compute(_model(flags), **settings), study.draw_figure)])
+    _study(flags, "humming")
 
 
 def moe(flags: MoEFlags) -> None:
     """A mixture of experts with rare gradients: total risk, and every expert on its own clock."""
-    from danalab.theory.studies import sparse as study
-
-    names = ("experts", "zeta", "batch", "steps", "kappas", "lr", "clipsnr", "noise", "seeds")
-    settings = {name: getattr(flags, name) for name in names}
-    _finish(flags, [(study.compute(_model(flags), **settings), study.draw_figure)])
+    _study(flags, "sparse")
 
 
 def tau(flags: TauFlags) -> None:
     """The tau estimator of Dana-Star: against the activity, over experts, and its distribution."""
-    from danalab.theory.studies import tau_statistics as study
-
-    names = ("experts", "zeta", "batch", "steps", "kappa", "synthetic_steps", "seed")
-    settings = {name: getattr(flags, name) for name in names}
-    _finish(flags, [(study.compute(_model(flags), **settings), study.draw_figure)])
+    _study(flags, "tau_statistics")
 
 
 def schedules(flags: ScheduleFlags) -> None:
     """Weight and memory of the momentum over time, and the loss against kappa: a U with a cliff on its left."""
-    from danalab.theory.studies import schedules as study
-
-    settings = {name: getattr(flags, name) for name in ("batch", "horizon", "points", "h")}
-    _finish(flags, [(study.compute(_model(flags), **settings), study.draw_figure)])
+    _study(flags, "schedules")
 
 
 def limit(flags: LimitFlags) -> None:
     """Limit loss, eigenvalues and target energy: deterministic equivalents against random draws."""
-    from danalab.theory.studies import limits as study
-
     if flags.draws < 1:
         raise UserError(f"--draws {flags.draws}: at least one is needed")
-    _finish(flags, [(study.compute(_model(flags), draws=flags.draws, seed=flags.seed), study.draw_figure)])
+    _study(flags, "limits")
 
 
 def predict(flags: PredictFlags) -> None:
@@ -108,22 +85,14 @@ def predict(flags: PredictFlags) -> None:
         measured = [curve for path in flags.runs for curve in measured_curves(path)]
         single = all(len(curve.loss) == 1 for curve in measured) or len({curve.size for curve in measured}) > 1
         report = compare_ladder(measured, expected.compute) if single else compare_curves(measured, expected.speedup())
-    settings = {
-        "spectrum": None if flags.spectrum is None else str(flags.spectrum),
-        "alpha": flags.alpha,
-        "beta": flags.beta,
-        "limit": flags.limit,
-        "horizon": flags.horizon,
-        "batch": flags.batch,
-        "runs": [str(path) for path in flags.runs],
-    }
+    settings = {name: plain(value) for name, value in vars(flags).items() if name not in vars(Output())}
     _finish(flags, [(study.compute(expected, report, **settings), study.draw_figure)])
 
 
-def _model(flags: Any) -> Any:
-    from danalab.theory.problem.model import PLRF
-
-    return PLRF(flags.alpha, flags.beta, flags.v, flags.d)
+def _study(flags: ModelFlags, module: str) -> None:
+    """Compute, save and print the study of a module of `danalab.theory.studies`."""
+    study = import_module(f"danalab.theory.studies.{module}")
+    _finish(flags, [(study.compute(flags.model(), **flags.settings()), study.draw_figure)])
 
 
 def _finish(flags: Output, studies: list[tuple[Any, Callable[[Any], Any]]]) -> None:

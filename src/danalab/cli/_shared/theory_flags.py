@@ -1,7 +1,8 @@
-"""Flags of the `danalab theory` verbs."""
+"""Flags of the `danalab theory` verbs: a verb's are the model's, the output's, and the arguments of its study."""
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -13,19 +14,31 @@ class Output:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PowerLawFlags(Output):
+class ModelFlags(Output):
     alpha: float = 1.0
-    """Data exponent."""
+    """Data exponent: eigenvalues fall like j^(-2 alpha)."""
     beta: float = 0.3
-    """Target exponent."""
+    """Target exponent; 2 (alpha + beta) must exceed 1."""
+    v: int = 800
+    """Hidden dimension, at least d."""
+    d: int = 200
+    """Parameters; in a mixture, of each expert."""
+
+    def model(self) -> Any:
+        """The power-law random features model."""
+        from danalab.theory.problem.model import PLRF
+
+        return PLRF(self.alpha, self.beta, self.v, self.d)
+
+    def settings(self) -> dict[str, Any]:
+        """The arguments of the study."""
+        return {name: value for name, value in vars(self).items() if name not in vars(ModelFlags())}
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExpertFlags(PowerLawFlags):
+class ExpertFlags(ModelFlags):
     v: int = 200
-    """Hidden dimension, at least d."""
     d: int = 50
-    """Parameters of each expert."""
     experts: int = 32
     """Experts."""
     zeta: float = 1.5
@@ -35,15 +48,10 @@ class ExpertFlags(PowerLawFlags):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PLRFFlags(Output):
-    alpha: float = 1.0
-    """Data exponent: eigenvalues fall like j^(-2 alpha)."""
+class PLRFFlags(ModelFlags):
     beta: float = 0.5
-    """Target exponent; 2 (alpha + beta) must exceed 1."""
     v: int = 2000
-    """Hidden dimension, at least d."""
     d: int = 500
-    """Parameters."""
     batch: int = 1
     """Samples a step."""
     steps: int = 30_000
@@ -71,13 +79,12 @@ class PhaseFlags(Output):
 
 
 @dataclass(frozen=True, kw_only=True)
-class HummingbirdFlags(PowerLawFlags):
+class HummingbirdFlags(ExpertFlags):
     v: int = 800
-    """Hidden dimension, at least d."""
     d: int = 200
-    """Parameters (of each expert)."""
+    experts: int = 1
+    zeta: float = 0.5
     batch: int = 10
-    """Samples a step."""
     steps: int = 16_000
     """Horizon [steps]."""
     kappas: tuple[float, ...] = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
@@ -88,10 +95,6 @@ class HummingbirdFlags(PowerLawFlags):
     """Signal-to-noise clip of the MK4 members."""
     delta: float = 8.0
     """Averaging window: 1 - beta(t) = delta / (delta + t)."""
-    experts: int = 1
-    """Experts of the mixture."""
-    zeta: float = 0.5
-    """Expert probabilities are proportional to i^-zeta."""
     noise: float = 0.0
     """Scale of Student label noise with 3 degrees of freedom."""
     seed: int = 0
@@ -127,11 +130,9 @@ class TauFlags(ExpertFlags):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScheduleFlags(PowerLawFlags):
+class ScheduleFlags(ModelFlags):
     v: int = 4000
-    """Hidden dimension, at least d."""
     d: int = 1000
-    """Parameters."""
     batch: int = 1
     """Samples a step."""
     horizon: float = 1e7
@@ -143,15 +144,10 @@ class ScheduleFlags(PowerLawFlags):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LimitFlags(Output):
-    alpha: float = 1.0
-    """Data exponent."""
+class LimitFlags(ModelFlags):
     beta: float = 0.5
-    """Target exponent."""
     v: int = 2000
-    """Hidden dimension, at least d."""
     d: int = 500
-    """Parameters."""
     draws: int = 3
     """Number of random draws of the features to compare with."""
     seed: int = 0

@@ -1,7 +1,7 @@
 """The hub corpora of the optimizer-benchmark literature, one small class each.
 
-Sizes are approximate; `danalab data prepare NAME --dry-run` asks the hub. `replaces` names an address in the
-literature's scripts that is dead, or a script that is no longer supported.
+Sizes are approximate; `danalab data prepare NAME --dry-run` asks the hub. Where an address in the literature's scripts
+is dead, or a script is no longer supported, a mirror of the same corpus is read.
 """
 
 import re
@@ -73,7 +73,6 @@ class OpenWebText2(HubSource):
     download_gb = 40
     val_fraction = 0.0005
     folders = ("openwebtext2",)
-    replaces = "the_pile_openwebtext2, a script whose archive at the-eye.eu is gone"
 
 
 class RedPajama(HubSource):
@@ -87,7 +86,6 @@ class RedPajama(HubSource):
     download_gb = 5
     val_fraction = 0.0005
     folders = ("redpajama1Tsample",)
-    replaces = "the script of the same repository: its files are read as they are"
 
 
 class RedPajamaV2(HubSource):
@@ -102,7 +100,6 @@ class RedPajamaV2(HubSource):
     download_gb = None
     val_fraction = 0.0005
     folders = ("redpajamaV2sample",)
-    replaces = "the script of the same repository: its files are read as they are"
 
 
 class SlimPajama(HubSource):
@@ -133,7 +130,6 @@ class WikiText(HubSource):
     validation = ("wikitext-103-raw-v1/validation-*.parquet",)
     download_gb = 0.32
     folders = ("wikitext",)
-    replaces = "wikitext-103-raw-v1.zip at s3.amazonaws.com/research.metamind.io, which is gone"
 
     def parts(self, side: str) -> int | None:
         return 1 if self.files(side) else None
@@ -159,7 +155,6 @@ class ArXiv(HubSource):
     validation = ("arxiv/validation/*.jsonl.zst",)
     download_gb = 30
     folders = ("arxiv",)
-    replaces = "hep-th-1993.tar.gz ... hep-th-2003.tar.gz of the KDD Cup 2003 at Cornell, converted with pandoc"
 
 
 class ShakespeareChar(HubSource):
@@ -174,7 +169,6 @@ class ShakespeareChar(HubSource):
     validation = ("default/validation/*.parquet",)
     download_gb = 0.001
     default_tokenizer = "characters"
-    replaces = "input.txt of github.com/karpathy/char-rnn, cut at 80%: here 90% train, 5% validate, 5% test"
 
 
 CORPORA: tuple[type[HubSource], ...] = (

@@ -128,8 +128,6 @@ class HubSource(Source):
     """Column or field that holds the text."""
     download_gb: ClassVar[float | None]
     """Approximate size of the download [GB]; None if unknown."""
-    replaces: ClassVar[str] = ""
-    """The dead address in the literature's scripts that this corpus replaces."""
     default_tokenizer = "gpt2"
 
     def __init__(self, copy: Path | None = None):

@@ -16,9 +16,6 @@ from danalab.optim.registry.catalogue.help_texts import HELP
 from danalab.optim.registry.spec import OptimizerSpec, Setting
 
 EXTRA = "baselines"
-FIXED = {"weight_decouple": True}
-"""Weight decay is never part of the gradient here: p <- p (1 - lr weight_decay), for all that have the choice."""
-
 Settings = dict[str, Setting]
 
 
@@ -28,25 +25,31 @@ def _settings(**defaults: Any) -> Settings:
     for name, value in {**defaults, "weight_decay": 0.0, "maximize": False}.items():
         is_pair = isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], str)
         default, text = value if is_pair else (value, HELP[name])
-        found[name] = Setting(default, text, _KINDS.get(name, ""))
+        found[name] = Setting(default, text, "switch" if name == "foreach" else "")
     return found
 
 
-_KINDS: dict[str, Any] = {"foreach": "switch"}
 _MOMENTS: dict[str, Any] = {"betas": (0.9, 0.999), "eps": 1e-8, "foreach": None}
+_AVERAGE: dict[str, Any] = {
+    "r": (0.0, "later weights count as t^r in the average"),
+    "weight_lr_power": (2.0, "weights count as (largest lr so far)^this in the average"),
+}
+_SCHEDULE_FREE: dict[str, Any] = {
+    "decoupled": False,
+    "train_eval": True,
+    "clocks": ("train_mode", "weight_sum", "lr_max"),
+    "advice": "needs no decay of the learning rate: --scheduler wsd --fract-decay 0 is warm-up alone",
+}
 
 
 def _entry(
-    name: str,
-    class_name: str,
-    summary: str,
-    reference: str,
-    settings: Settings,
-    fixed: tuple[str, ...] = (),
-    **more: Any,
+    name: str, class_name: str, summary: str, reference: str, settings: Settings, *, decoupled: bool = True, **more: Any
 ) -> OptimizerSpec:
-    """`fixed`: the names of `FIXED` that the class takes."""
-    constants = {key: FIXED[key] for key in fixed}
+    """An entry. Weight decay is never part of the gradient, p <- p (1 - lr weight_decay).
+
+    `decoupled`: whether the class has a switch for that.
+    """
+    constants = {"weight_decouple": True} if decoupled else {}
     return OptimizerSpec(
         name=name,
         summary=summary,
@@ -126,6 +129,7 @@ SPECS = (
             correct_bias=(True, "Adam's bias correction"),
             normalize_gradient=(False, "scale each tensor's update to root mean square 1"),
         ),
+        decoupled=False,
         elementwise=False,
         advice="its first step only sets up the preconditioner",
     ),
@@ -135,7 +139,6 @@ SPECS = (
         "sign of an interpolated momentum",
         "Chen et al. 2023, arXiv 2302.06675",
         _settings(betas=((0.9, 0.99), "weight of the momentum in the update, and its own rate"), foreach=None),
-        ("weight_decouple",),
     ),
     _entry(
         "prodigy",
@@ -150,7 +153,6 @@ SPECS = (
             bias_correction=(False, "Adam's bias correction"),
             safeguard_warmup=(True, "keep the estimate sound while the learning rate warms up"),
         ),
-        ("weight_decouple",),
         per_parameter=False,
         clocks=("step", "d", "d_max"),
         one_rate=True,
@@ -164,7 +166,6 @@ SPECS = (
         "Adam that normalises by the second moment before the new gradient: converges for any beta2",
         "Taniguchi et al. 2024, arXiv 2411.02853",
         _settings(**{**_MOMENTS, "betas": (0.9, 0.9999), "eps": (1e-6, "least root of the second moment")}),
-        ("weight_decouple",),
         advice="its first step only sets up the second moment",
     ),
     _entry(
@@ -182,7 +183,6 @@ SPECS = (
             weight_decay_1d=(0.0, "weight decay of vectors"),
             cautious=(False, "leave out coordinates where momentum and gradient disagree"),
         ),
-        ("weight_decouple",),
         elementwise=False,
     ),
     _entry(
@@ -195,7 +195,6 @@ SPECS = (
             grad_averaging=(True, "weigh a new gradient by 1 - beta1"),
             adam=(False, "leave the trust ratio at 1"),
         ),
-        ("weight_decouple",),
         elementwise=False,
     ),
     _entry(
@@ -205,13 +204,10 @@ SPECS = (
         "Defazio et al. 2024, arXiv 2405.15682",
         _settings(
             **{**_MOMENTS, "betas": ((0.9, 0.999), "weight of the average in the training weights; second moment")},
-            r=(0.0, "later weights count as t^r in the average"),
-            weight_lr_power=(2.0, "weights count as (largest lr so far)^this in the average"),
+            **_AVERAGE,
             decoupling_c=(0, "scales the average's weights, as if for a window of c; 0 = plain average"),
         ),
-        train_eval=True,
-        clocks=("train_mode", "weight_sum", "lr_max"),
-        advice="needs no decay of the learning rate: --scheduler wsd --fract-decay 0 is warm-up alone",
+        **_SCHEDULE_FREE,
     ),
     _entry(
         "sf-sgd",
@@ -220,13 +216,10 @@ SPECS = (
         "Defazio et al. 2024, arXiv 2405.15682",
         _settings(
             momentum=(0.9, "weight of the average in the training weights"),
-            r=(0.0, "later weights count as t^r in the average"),
-            weight_lr_power=(2.0, "weights count as (largest lr so far)^this in the average"),
+            **_AVERAGE,
             foreach=None,
         ),
-        train_eval=True,
-        clocks=("train_mode", "weight_sum", "lr_max"),
-        advice="needs no decay of the learning rate: --scheduler wsd --fract-decay 0 is warm-up alone",
+        **_SCHEDULE_FREE,
     ),
     _entry(
         "signsgd",
@@ -234,7 +227,6 @@ SPECS = (
         "sign of the gradient",
         "Bernstein et al. 2018, arXiv 1802.04434",
         _settings(momentum=(0.0, "rate of the gradient's average"), foreach=None),
-        ("weight_decouple",),
     ),
     _entry(
         "signum",
@@ -242,7 +234,6 @@ SPECS = (
         "sign of the averaged gradient",
         "Bernstein et al. 2018, arXiv 1802.04434",
         _settings(momentum=(0.9, "rate of the gradient's average"), foreach=None),
-        ("weight_decouple",),
     ),
     _entry(
         "adan",
@@ -252,7 +243,6 @@ SPECS = (
         _settings(
             **{**_MOMENTS, "betas": ((0.98, 0.92, 0.99), "rates of gradient, its differences, and second moment")}
         ),
-        ("weight_decouple",),
     ),
     _entry(
         "adabelief",
@@ -260,7 +250,6 @@ SPECS = (
         "Adam that divides by the deviation of gradients from their average",
         "Zhuang et al. 2020, arXiv 2010.07468",
         _settings(**{**_MOMENTS, "eps": 1e-16}),
-        ("weight_decouple",),
     ),
     _entry(
         "laprop",
@@ -268,7 +257,6 @@ SPECS = (
         "Adam that normalises each gradient before averaging it",
         "Ziyin et al. 2020, arXiv 2002.04839",
         _settings(**{**_MOMENTS, "eps": 1e-15}, centered=(False, "divide by the deviation from the mean")),
-        ("weight_decouple",),
     ),
     _entry(
         "stableadamw",
@@ -279,7 +267,6 @@ SPECS = (
             **{**_MOMENTS, "betas": (0.9, 0.99)},
             kahan_sum=(False, "carry the rounding errors of 16-bit parameters to the next step"),
         ),
-        ("weight_decouple",),
         elementwise=False,
     ),
     _entry(
@@ -288,7 +275,6 @@ SPECS = (
         "Adam's magnitudes with the gradient's signs",
         "Cao et al. 2024, arXiv 2412.17107",
         _settings(**{**_MOMENTS, "eps": 1e-6}),
-        ("weight_decouple",),
     ),
     _entry(
         "tiger",
@@ -296,7 +282,6 @@ SPECS = (
         "sign of an averaged gradient, with one state tensor",
         "J. Su 2023, github.com/bojone/tiger",
         _settings(beta=(0.965, "rate of the gradient's average"), foreach=None),
-        ("weight_decouple",),
     ),
     _entry(
         "came",
@@ -310,7 +295,6 @@ SPECS = (
             eps2=(1e-16, "added to squared instabilities"),
             foreach=None,
         ),
-        ("weight_decouple",),
         elementwise=False,
     ),
     _entry(
@@ -326,7 +310,6 @@ SPECS = (
             eps=1e-10,
             foreach=None,
         ),
-        ("weight_decouple",),
         elementwise=False,
         groups=model_groups,
     ),
@@ -346,7 +329,6 @@ SPECS = (
             eps=1e-10,
             foreach=None,
         ),
-        ("weight_decouple",),
         elementwise=False,
         groups=model_groups,
     ),
