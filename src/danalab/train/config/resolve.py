@@ -11,29 +11,24 @@ from pathlib import Path
 from danalab.data.vocabulary import Vocabulary
 from danalab.errors import UserError
 from danalab.models.config import ModelConfig
-from danalab.scaling import Plan, flops_per_token, plan
+from danalab.scaling import flops_per_token
 from danalab.scaling.architectures import ARCHITECTURES
-from danalab.scaling.learning_rate import OPTIMIZERS, decay_lr
-from danalab.scaling.plan import OMEGA
 from danalab.scaling.shape import EXPERT_SETTINGS, RESONANCE_SETTINGS, ROUTER_SETTINGS
 from danalab.train.config.batch_schedule import BatchSchedule
 from danalab.train.config.fields import flag
-from danalab.train.config.model_size import model_dimensions
 from danalab.train.config.optimizer_settings import checked_settings
-from danalab.train.config.rules import Rules, read_rules
+from danalab.train.config.planning import DEFAULT_SEQ_LEN, batch_sizes, checked_decay, plan_run, steps_of_epochs
 from danalab.train.config.run_name import default_name
 from danalab.train.config.run_spec import RunSpec
 from danalab.train.config.train_config import TrainConfig
 
-DEFAULT_BATCH = 32
-DEFAULT_SEQ_LEN = 2048
 DEFAULT_EVAL_INTERVAL = 200
-LARGEST_AUTOMATIC_DECAY = 0.5
-"""Largest share of a weight that an automatic weight decay takes in the first step; in runs of a few steps the rule,
-omega / t, would take more than the whole weight."""
-
 _DILOCO = {"diloco_steps": 500, "diloco_lr": 0.7, "diloco_momentum": 0.9, "diloco_patience": 600.0}
 """As in the paper, arXiv 2311.08105."""
+
+_PLANNED = ("arch", "opt", "d_model", "n_layers", "n_heads", "head_dim", "mlp_dim", "num_frequencies", "n_experts",
+            "top_k", "expert_dim", "n_shared_experts", "lr", "omega", "weight_decay", "wd_ts")  # fmt: skip
+"""Settings that the plan decides."""
 
 _OLD_NAME = (
     "--arch diloco is an old name of enoki: the model is an enoki; DiLoCo training, of any architecture, is "
@@ -70,15 +65,16 @@ def resolve(config: TrainConfig, dataset: Vocabulary, world_size: int = 1, devic
     if config.context_len is not None and config.context_len < (config.seq_len or 0):
         raise UserError(f"--context-len {config.context_len}: must be at least --seq-len, {config.seq_len}")
     _check_phases(config)
-    batch_size, acc_steps, global_batch = _batch(config, world_size)
+    batch_size, acc_steps, global_batch = batch_sizes(config, world_size)
     vocab_size = _vocab_size(config, dataset)
     if config.epochs is not None:
-        config = replace(config, iterations=_steps_of_epochs(config, dataset, global_batch))
-    planned = _plan(config, vocab_size, batch_size, acc_steps, global_batch, world_size)
+        config = replace(config, iterations=steps_of_epochs(config, dataset, global_batch))
+    sizes = vocab_size, batch_size, acc_steps, global_batch, world_size
+    planned = plan_run(config, *sizes)
     batches = BatchSchedule.of(global_batch, planned.seq_len, config.batch_ramp, config.seq_len_ramp)
     if batches.batch.stages and config.iterations is None:  # more steps, for as many tokens
         steps = max(1, batches.batch.steps_within(planned.steps * global_batch))
-        planned = _plan(replace(config, iterations=steps), vocab_size, batch_size, acc_steps, global_batch, world_size)
+        planned = plan_run(replace(config, iterations=steps), *sizes)
     fitted_at = re.search(r"at batch (\d+)", planned.lr_source)
     if config.lr is None and fitted_at and int(fitted_at[1]) != global_batch:
         notes.append(
@@ -117,30 +113,15 @@ def resolve(config: TrainConfig, dataset: Vocabulary, world_size: int = 1, devic
         planned = replace(planned, tokens=batches.tokens(planned.steps), flops=flops)
     filled = replace(
         config,
-        arch=planned.arch,
-        opt=planned.opt,
         batch_size=batch_size,
         acc_steps=acc_steps,
         global_batch=global_batch,
         vocab_size=vocab_size,
-        d_model=planned.d_model,
-        n_layers=planned.n_layers,
-        n_heads=planned.n_heads,
-        head_dim=planned.head_dim,
-        mlp_dim=planned.mlp_dim,
-        num_frequencies=planned.num_frequencies,
-        n_experts=planned.n_experts,
-        top_k=planned.top_k,
-        expert_dim=planned.expert_dim,
-        n_shared_experts=planned.n_shared_experts,
         init=config.init or model.architecture.init,
         iterations=planned.steps,
         eval_interval=_eval_interval(config.eval_interval, planned.steps),
         warmup_steps=planned.warmup,
-        lr=planned.lr,
-        omega=planned.omega,
-        weight_decay=planned.weight_decay,
-        wd_ts=planned.wd_ts,
+        **{name: getattr(planned, name) for name in _PLANNED},
     )
     run_dir = config.run_dir or _default_folder() / (config.name or default_name(filled, config, dataset.name))
     filled = replace(filled, run_dir=run_dir, name=config.name or run_dir.name)
@@ -174,53 +155,6 @@ def _check_phases(config: TrainConfig) -> None:
         raise UserError(f"--phase-lr-factor {factor}: {what} has no phases; leave it out")
 
 
-def _batch(config: TrainConfig, world_size: int) -> tuple[int, int, int]:
-    """(micro-batch, micro-batches a step, global batch), where global = micro x ranks x accumulation."""
-    if config.global_batch is None:
-        batch_size, acc_steps = config.batch_size or DEFAULT_BATCH, config.acc_steps or 1
-        return batch_size, acc_steps, batch_size * acc_steps * world_size
-    total = config.global_batch
-    if total % world_size:
-        raise UserError(f"--global-batch {total} is not divisible by the {world_size} ranks")
-    local = total // world_size
-    batch_size = config.batch_size
-    if batch_size is None:
-        if config.acc_steps is None:
-            batch_size = next(size for size in range(min(DEFAULT_BATCH, local), 0, -1) if local % size == 0)
-        elif local % config.acc_steps:
-            raise UserError(
-                f"--global-batch {total} on {world_size} ranks is not divisible by --acc-steps {config.acc_steps}"
-            )
-        else:
-            batch_size = local // config.acc_steps
-    if local % batch_size:
-        raise UserError(f"--global-batch {total} is not divisible by --batch-size {batch_size} x {world_size} ranks")
-    acc_steps = local // batch_size
-    if config.acc_steps not in (None, acc_steps):
-        raise UserError(
-            f"--global-batch {total} = --batch-size {batch_size} x {world_size} ranks x {acc_steps}, "
-            f"not --acc-steps {config.acc_steps}; leave one of them out"
-        )
-    return batch_size, acc_steps, total
-
-
-def _steps_of_epochs(config: TrainConfig, dataset: Vocabulary, global_batch: int) -> int:
-    """floor(epochs x sequences / global batch)."""
-    n_tokens = getattr(dataset, "n_tokens", None)
-    if n_tokens is None:
-        raise UserError(f"--epochs {config.epochs:g}: the number of tokens is not known before the data are prepared")
-    assert config.epochs is not None
-    assert config.seq_len is not None
-    steps = int(config.epochs * (n_tokens // config.seq_len) / global_batch)
-    if steps < 1:
-        raise UserError(f"--epochs {config.epochs:g}: {n_tokens:,} tokens are less than one step")
-    if config.iterations not in (None, steps):
-        raise UserError(
-            f"--epochs {config.epochs:g} is {steps} steps, not --iterations {config.iterations}; leave one out"
-        )
-    return steps
-
-
 def _eval_interval(chosen: int | None, steps: int) -> int:
     """Short runs are evaluated at least ten times, so that they can be compared."""
     return chosen if chosen is not None else max(1, min(DEFAULT_EVAL_INTERVAL, steps // 10))
@@ -240,91 +174,6 @@ def _vocab_size(config: TrainConfig, dataset: Vocabulary) -> int:
             "leave it out"
         )
     return config.vocab_size
-
-
-def _plan(
-    config: TrainConfig, vocab_size: int, batch_size: int, acc_steps: int, global_batch: int, world_size: int
-) -> Plan:
-    rules = Rules() if config.rules is None else read_rules(config.rules)
-    dims = model_dimensions(config, vocab_size, rules.size(config.arch))
-    omega = config.omega
-    if omega is None:
-        omega = rules.omega(config.arch, OPTIMIZERS.canonical(config.opt))
-
-    def make(lr: float | None) -> Plan:
-        return plan(
-            config.arch,
-            config.opt,
-            config.heads if dims is None else None,
-            dims=dims,
-            seq_len=config.seq_len or DEFAULT_SEQ_LEN,
-            context_len=config.context_len,
-            batch_size=batch_size,
-            acc_steps=acc_steps,
-            world_size=world_size,
-            global_batch=global_batch,
-            vocab_size=vocab_size,
-            attention_gate=config.attention_gate,
-            tied_head=config.tied_head,
-            n_kv_heads=config.n_kv_heads,
-            kappa=config.kappa,
-            delta=config.delta,
-            omega=OMEGA if omega is None else omega,
-            tokens_per_param=config.tokens_per_param,
-            horizon_basis=config.horizon_basis,
-            iterations=config.iterations,
-            warmup_steps=config.warmup_steps,
-            lr=lr,
-            weight_decay=config.weight_decay,
-            wd_ts=config.wd_ts,
-            wd_ts_divisor=config.wd_ts_divisor,
-            settings={
-                name: getattr(config, name)
-                for name in (*EXPERT_SETTINGS, *RESONANCE_SETTINGS, "full_attention_interval")
-            },
-        )
-
-    planned = make(config.lr)
-    if config.lr is not None:
-        return planned
-    lr, source = planned.lr, planned.lr_source
-    if (found := rules.law(planned.arch, planned.opt, global_batch)) is not None:
-        law, source = found
-        lr = law(planned.non_emb_params)
-    if config.lr_multiplier != 1:
-        lr, source = lr * config.lr_multiplier, f"{source}, times {config.lr_multiplier:g}"
-    if lr != planned.lr:  # planned again: a coupled weight decay depends on the learning rate
-        planned = replace(make(lr), lr_source=source)
-    return planned
-
-
-def checked_decay(planned: Plan, given: float | None) -> tuple[Plan, list[str]]:
-    """Refuse an explicit weight decay that flips signs in the first step; limit an automatic one (`given` is None).
-
-    Returns:
-        The plan, and a note where the weight decay was limited.
-    """
-    independent = OPTIMIZERS.get(planned.opt) == "independent"
-    factor = 1.0
-    if not independent:
-        factor = decay_lr(
-            planned.arch, planned.opt, planned.lr, planned.non_emb_params, planned.kappa, planned.global_batch
-        )
-    elif planned.wd_ts is not None:
-        factor = 1 / (1 + 1 / planned.wd_ts)
-    first = planned.weight_decay * factor
-    if given is not None and first > 1:
-        what = f"and --wd-ts {planned.wd_ts:g} " if planned.wd_ts is not None else ""
-        times = "independent of the learning rate" if independent else f"times the learning rate, {factor:g}"
-        raise UserError(
-            f"--weight-decay {planned.weight_decay:g} {what}takes {first:g} of each weight in the first step "
-            f"(it is {times}); it must stay below 1, and 4 / wd_ts is usual"
-        )
-    if given is None and first > LARGEST_AUTOMATIC_DECAY:
-        held = LARGEST_AUTOMATIC_DECAY / factor
-        note = f"weight decay {held:.4g} in place of {planned.weight_decay:.4g}: the run has only {planned.steps} steps"
-        return replace(planned, weight_decay=held), [note]
-    return planned, []
 
 
 def _default_folder() -> Path:

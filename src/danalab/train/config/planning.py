@@ -1,0 +1,142 @@
+"""The plan of a run by the scaling rules: batch, size, length, learning rate, weight decay."""
+
+from dataclasses import replace
+
+from danalab.data.vocabulary import Vocabulary
+from danalab.errors import UserError
+from danalab.scaling import Plan, plan
+from danalab.scaling.learning_rate import OPTIMIZERS, decay_lr
+from danalab.scaling.plan import OMEGA
+from danalab.scaling.shape import EXPERT_SETTINGS, RESONANCE_SETTINGS
+from danalab.train.config.model_size import model_dimensions
+from danalab.train.config.rules import Rules, read_rules
+from danalab.train.config.train_config import TrainConfig
+
+DEFAULT_BATCH = 32
+DEFAULT_SEQ_LEN = 2048
+LARGEST_AUTOMATIC_DECAY = 0.5
+"""Largest share of a weight that an automatic weight decay takes in the first step; in runs of a few steps the rule,
+omega / t, would take more than the whole weight."""
+
+_OF_MODELS = (*EXPERT_SETTINGS, *RESONANCE_SETTINGS, "full_attention_interval")
+_OF_PLANS = ("context_len", "attention_gate", "tied_head", "n_kv_heads", "kappa", "delta", "tokens_per_param",
+             "horizon_basis", "iterations", "warmup_steps", "weight_decay", "wd_ts", "wd_ts_divisor")  # fmt: skip
+"""Settings that `plan` takes as they are."""
+
+
+def batch_sizes(config: TrainConfig, world_size: int) -> tuple[int, int, int]:
+    """(micro-batch, micro-batches a step, global batch), where global = micro x ranks x accumulation."""
+    if config.global_batch is None:
+        batch_size, acc_steps = config.batch_size or DEFAULT_BATCH, config.acc_steps or 1
+        return batch_size, acc_steps, batch_size * acc_steps * world_size
+    total = config.global_batch
+    if total % world_size:
+        raise UserError(f"--global-batch {total} is not divisible by the {world_size} ranks")
+    local = total // world_size
+    batch_size = config.batch_size
+    if batch_size is None:
+        if config.acc_steps is None:
+            batch_size = next(size for size in range(min(DEFAULT_BATCH, local), 0, -1) if local % size == 0)
+        elif local % config.acc_steps:
+            raise UserError(
+                f"--global-batch {total} on {world_size} ranks is not divisible by --acc-steps {config.acc_steps}"
+            )
+        else:
+            batch_size = local // config.acc_steps
+    if local % batch_size:
+        raise UserError(f"--global-batch {total} is not divisible by --batch-size {batch_size} x {world_size} ranks")
+    acc_steps = local // batch_size
+    if config.acc_steps not in (None, acc_steps):
+        raise UserError(
+            f"--global-batch {total} = --batch-size {batch_size} x {world_size} ranks x {acc_steps}, "
+            f"not --acc-steps {config.acc_steps}; leave one of them out"
+        )
+    return batch_size, acc_steps, total
+
+
+def steps_of_epochs(config: TrainConfig, dataset: Vocabulary, global_batch: int) -> int:
+    """floor(epochs x sequences / global batch)."""
+    n_tokens = getattr(dataset, "n_tokens", None)
+    if n_tokens is None:
+        raise UserError(f"--epochs {config.epochs:g}: the number of tokens is not known before the data are prepared")
+    assert config.epochs is not None
+    assert config.seq_len is not None
+    steps = int(config.epochs * (n_tokens // config.seq_len) / global_batch)
+    if steps < 1:
+        raise UserError(f"--epochs {config.epochs:g}: {n_tokens:,} tokens are less than one step")
+    if config.iterations not in (None, steps):
+        raise UserError(
+            f"--epochs {config.epochs:g} is {steps} steps, not --iterations {config.iterations}; leave one out"
+        )
+    return steps
+
+
+def plan_run(
+    config: TrainConfig, vocab_size: int, batch_size: int, acc_steps: int, global_batch: int, world_size: int
+) -> Plan:
+    """Size, length, learning rate and weight decay: explicit ones, else those of the rules, else of the fitted laws."""
+    rules = Rules() if config.rules is None else read_rules(config.rules)
+    dims = model_dimensions(config, vocab_size, rules.size(config.arch))
+    omega = config.omega
+    if omega is None:
+        omega = rules.omega(config.arch, OPTIMIZERS.canonical(config.opt))
+
+    def make(lr: float | None) -> Plan:
+        return plan(
+            config.arch,
+            config.opt,
+            config.heads if dims is None else None,
+            dims=dims,
+            seq_len=config.seq_len or DEFAULT_SEQ_LEN,
+            batch_size=batch_size,
+            acc_steps=acc_steps,
+            world_size=world_size,
+            global_batch=global_batch,
+            vocab_size=vocab_size,
+            omega=OMEGA if omega is None else omega,
+            lr=lr,
+            settings={name: getattr(config, name) for name in _OF_MODELS},
+            **{name: getattr(config, name) for name in _OF_PLANS},
+        )
+
+    planned = make(config.lr)
+    if config.lr is not None:
+        return planned
+    lr, source = planned.lr, planned.lr_source
+    if (found := rules.law(planned.arch, planned.opt, global_batch)) is not None:
+        law, source = found
+        lr = law(planned.non_emb_params)
+    if config.lr_multiplier != 1:
+        lr, source = lr * config.lr_multiplier, f"{source}, times {config.lr_multiplier:g}"
+    if lr != planned.lr:  # planned again: a coupled weight decay depends on the learning rate
+        planned = replace(make(lr), lr_source=source)
+    return planned
+
+
+def checked_decay(planned: Plan, given: float | None) -> tuple[Plan, list[str]]:
+    """Refuse an explicit weight decay that flips signs in the first step; limit an automatic one (`given` is None).
+
+    Returns:
+        The plan, and a note where the weight decay was limited.
+    """
+    independent = OPTIMIZERS.get(planned.opt) == "independent"
+    factor = 1.0
+    if not independent:
+        factor = decay_lr(
+            planned.arch, planned.opt, planned.lr, planned.non_emb_params, planned.kappa, planned.global_batch
+        )
+    elif planned.wd_ts is not None:
+        factor = 1 / (1 + 1 / planned.wd_ts)
+    first = planned.weight_decay * factor
+    if given is not None and first > 1:
+        what = f"and --wd-ts {planned.wd_ts:g} " if planned.wd_ts is not None else ""
+        times = "independent of the learning rate" if independent else f"times the learning rate, {factor:g}"
+        raise UserError(
+            f"--weight-decay {planned.weight_decay:g} {what}takes {first:g} of each weight in the first step "
+            f"(it is {times}); it must stay below 1, and 4 / wd_ts is usual"
+        )
+    if given is None and first > LARGEST_AUTOMATIC_DECAY:
+        held = LARGEST_AUTOMATIC_DECAY / factor
+        note = f"weight decay {held:.4g} in place of {planned.weight_decay:.4g}: the run has only {planned.steps} steps"
+        return replace(planned, weight_decay=held), [note]
+    return planned, []
