@@ -23,6 +23,9 @@ class OnPolicy(BatchSource):
     def __init__(self):
         self.model, self.made, self.seen = None, 0, []
 
+    def attach(self, model):
+        self.model = model
+
     def batch(self, step):
         self.made += 1
         self.seen.append(float(next(self.model.parameters()).detach().sum()))
@@ -64,9 +67,7 @@ def make(tiny, source, evaluators=(), **given):
     dataset = open_dataset(config.data)
     spec = resolve(config, dataset)
     spec.run_dir.mkdir(exist_ok=True)
-    trainer = build_trainer(spec, dataset, RunFolder(spec.run_dir), make_stage=stage)
-    source.model = trainer.model
-    return trainer
+    return build_trainer(spec, dataset, RunFolder(spec.run_dir), make_stage=stage)
 
 
 def test_an_on_policy_source_sees_every_update_and_its_state_is_part_of_checkpoints(tiny, tmp_path):
@@ -81,6 +82,31 @@ def test_an_on_policy_source_sees_every_update_and_its_state_is_part_of_checkpoi
     resumed.restore(trainer._meta())
     assert resumed.fit() == "finished"
     assert again.made == 8
+
+
+class Sparse(BatchSource):
+    """Batches of which each second one has no target."""
+
+    def batch(self, step):
+        tokens = torch.full((4, 16), step % 50)
+        return Batch(tokens, tokens if step % 2 else torch.full_like(tokens, -1))
+
+
+def test_a_batch_without_any_target_makes_no_update(tiny):
+    def stage(*_):
+        return Stage(Sparse(), CrossEntropy(1e-4), Consumption(lambda s: 64 * s, lambda s: 4 * s, float))
+
+    config = tiny(iterations=6, log_interval=1, ckpt_interval=0, opt="adamw", weight_decay=0.1)
+    dataset = open_dataset(config.data)
+    spec = resolve(config, dataset)
+    spec.run_dir.mkdir(exist_ok=True)
+    trainer = build_trainer(spec, dataset, RunFolder(spec.run_dir), make_stage=stage)
+    assert trainer.fit() == "finished"
+    rows = read_rows(trainer.logbook.metrics_file)
+    assert [row["update_norm"] == 0 for row in rows] == [True, False] * 3
+    assert [row["train/loss"] == 0 for row in rows] == [True, False] * 3
+    assert {float(state["step"]) for state in trainer.driver.optimizer.state.values()} == {3.0}
+    assert trainer.guard.skipped == 0
 
 
 def test_a_stage_without_evaluators_trains_to_its_end_without_validation(tiny):

@@ -76,7 +76,7 @@ def pretraining(
     val.check_vocab(spec.model.vocab_size)
     validation = ValidationLoss(
         val.sequential(spec.seq_len),
-        _keep_tokenizer(val, folder, world),
+        keep_tokenizer(val, folder, world),
         batch_size=spec.micro_batch,
         n_fixed=spec.evaluation.eval_batches * FIXED_BATCH,
         autocast=autocast,
@@ -92,7 +92,7 @@ def pretraining(
     )
 
 
-def _keep_tokenizer(dataset: Dataset, folder: RunFolder, world: World) -> np.ndarray | None:
+def keep_tokenizer(dataset: Dataset, folder: RunFolder, world: World) -> np.ndarray | None:
     """Keep the tokenizer in the run folder; returns the bytes of each token, None where there is no tokenizer."""
     try:
         if world.is_main:

@@ -28,6 +28,9 @@ class BatchSource:
     model that is trained (on-policy). A source whose batches depend on the step alone may read ahead in `iterate`.
     """
 
+    def attach(self, model: nn.Module) -> None:
+        """Called once, before the first batch, with the model that is trained; for on-policy sources."""
+
     def batch(self, step: int) -> Batch:
         """This rank's part of the batch of a 0-based step."""
         raise NotImplementedError

@@ -68,6 +68,7 @@ class Trainer:
     def __post_init__(self) -> None:
         self.world, self.time = self.strategy.world, self.logbook.time
         self.batches = self.stage.batches
+        self.batches.attach(self.model)
         self._first_step = self.step
         self._update_norm = UpdateNorm(self.driver.parameters)
 

@@ -66,7 +66,7 @@ class Callback:
         """The update of step `step` was made. On a GPU the call for a step that is not logged comes one step late."""
 
     def on_skip(self, step: int) -> None:
-        """The update of step `step` was not made: its loss or gradient is not finite."""
+        """The update of step `step` was not made: its loss or gradient is not finite, or its batch has no target."""
 
     def metrics(self, step: int) -> dict[str, float]:
         """Further entries for the row of a logged step."""

@@ -61,6 +61,8 @@ class FiniteGuard:
         Raises:
             NonFiniteError: by mode "stop", after 10 skips in a row, or where the weights themselves are not finite.
         """
+        if result.empty:
+            return [*self.settle(), (step, False)]
         if not result.finite.is_cuda:
             return [(step, self._act(_Seen(step, result, result.finite)))]
         found = self.settle()

@@ -32,6 +32,8 @@ class StepResult:
     """What else the loss function reports, by name."""
     scale: Tensor | None = None
     """Loss scale; None outside float16."""
+    empty: bool = False
+    """The global batch has no target: there is no update, and `finite` is False."""
 
 
 class GradientStep:
@@ -72,8 +74,11 @@ class GradientStep:
 
     def __call__(self, batch: Batch) -> StepResult:
         """Gradients of the loss of this rank's batch; earlier gradients must be gone. Collective."""
-        loss, metrics, _ = self._accumulate(batch, self._loss)
-        return self._look(loss, metrics)
+        loss, metrics, totals = self._accumulate(batch, self._loss)
+        result = self._look(loss, metrics)
+        if not totals[0]:
+            result.empty, result.finite = True, torch.zeros_like(result.finite)
+        return result
 
     def of_labels(self, batch: Batch) -> float:
         """Gradients of the plain mean cross-entropy of the targets, not clipped; returns the number of valid targets.

@@ -36,7 +36,9 @@ class Loss:
     """Names of the metrics, the same on all ranks and in every step."""
 
     def denominators(self, batch: Batch) -> list[float]:
-        """Counts of this rank's batch. Their sums over the global batch are the `totals` of `__call__`."""
+        """Counts of this rank's batch, that of the targets first. Their sums over the global batch are the `totals` of
+        `__call__`; without any target there is no update.
+        """
         raise NotImplementedError
 
     def __call__(self, model: Any, part: Batch, totals: Sequence[float]) -> LossTerms:
@@ -81,7 +83,7 @@ class CrossEntropy(Loss):
 
     def __call__(self, model: Any, part: Batch, totals: Sequence[float]) -> LossTerms:
         """See `Loss.__call__`."""
-        valid, positions = totals
+        valid, positions = totals[0] or 1.0, totals[1]
         model.measures_hoyer = bool(self._hoyer_loss)
         if part.weights is None:
             ce, lse2 = model(
