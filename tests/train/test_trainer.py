@@ -163,14 +163,14 @@ def test_a_gradient_that_is_not_finite_stops_the_run_before_the_update(tiny, mon
 
 
 def test_a_summary_is_json_whatever_the_validation_loss_is(tiny, monkeypatch):
-    monkeypatch.setattr(ValidationLoss, "full", lambda *_: Evaluation(float("nan"), float("inf"), 5))
+    monkeypatch.setattr(ValidationLoss, "spread", lambda *_: Evaluation(float("nan"), float("inf"), 5))
 
     def refuse(word):
         raise AssertionError(word)
 
     folder = train(tiny(iterations=2))
     summary = json.loads((folder / "summary.json").read_text(), parse_constant=refuse)
-    assert {key for key in summary if key.startswith("val/")} == {"val/tokens"}
+    assert {key for key in summary if key.startswith("val/")} == {"val/tokens", "val/share"}
 
 
 def test_skipping_advances_neither_weights_nor_clocks(tiny, monkeypatch):
@@ -267,13 +267,13 @@ def test_an_evaluation_that_is_interrupted_is_made_up_for(tiny, tmp_path, monkey
     def build(*args, **kwargs):
         trainer = original(*args, **kwargs)
         (evaluator,) = trainer.stage.evaluators
-        fixed = evaluator.fixed
+        spread = evaluator.spread
 
-        def interrupted(model, should_stop):
+        def interrupted(model, count, should_stop):
             os.kill(os.getpid(), signal.SIGTERM)
-            return fixed(model, should_stop)
+            return spread(model, count, should_stop)
 
-        evaluator.fixed = interrupted
+        evaluator.spread = interrupted
         return trainer
 
     monkeypatch.setattr(job_module, "build_trainer", build)

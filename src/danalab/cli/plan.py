@@ -2,8 +2,8 @@
 
 import json
 import sys
-from dataclasses import dataclass, fields
-from typing import Annotated, ClassVar
+from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from annotated_types import Gt, Le
 
@@ -14,6 +14,9 @@ from danalab.train.config.sections.batch import BatchSettings
 from danalab.train.config.sections.data import SequenceSettings
 from danalab.train.config.sections.model import ModelSettings
 from danalab.train.config.sections.optimizer import OptimizerSettings
+
+if TYPE_CHECKING:
+    from danalab.train.step.fit_memory import MemoryFit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +31,9 @@ class Flags(OptimizerSettings, BatchSettings, SequenceSettings, ModelSettings):
     """Share of the accelerator's peak that training reaches."""
     dollars_per_hour: Positive | None = None
     """Price of a device [$ an hour]; adds the cost."""
+    fit_memory: bool = False
+    """Find the largest micro-batch that fits in the memory of --gpu (estimate); without --gpu, on this machine's GPU by
+    trying steps, else in this machine's memory (estimate)."""
     json: bool = False
     """Print one JSON object on standard output."""
 
@@ -52,9 +58,17 @@ def run(flags: Flags) -> None:
         name = named(flags.gpu).name
         hours = {name: hours[name]}
     costs = {name: value * flags.dollars_per_hour for name, value in hours.items()} if flags.dollars_per_hour else None
+    fit = None
+    if flags.fit_memory:
+        from danalab.train.step.fit_memory import fit_memory
+
+        fit = fit_memory(spec, flags.gpu)
     if flags.json:
         wall = {name: value / flags.nproc for name, value in hours.items()}
         told = {**planned.as_dict(), "memory_gib": memory, "gpu_hours": hours, "wall_hours": wall, "dollars": costs}
+        if fit is not None:
+            size, steps = fit.division(spec.global_batch // flags.nproc)
+            told["fit"] = {**asdict(fit), "batch_size": size, "acc_steps": steps}
         json.dump(told, sys.stdout)
         print()
         return
@@ -63,10 +77,23 @@ def run(flags: Flags) -> None:
         *(("", note) for note in spec.notes),
         ("compute", f"{planned.flops:.4g} FLOPs ({planned.flops_per_token:,} a token)"),
         ("memory", f"{memory:.1f} GiB at micro-batch {micro_batch}, bf16 autocast, no checkpointing (estimate)"),
+        *_fit(fit, spec.global_batch // flags.nproc),
         *_time(hours, costs, flags),
     ]
     for name, value in rows:
         print(f"{name:<13} {value}")
+
+
+def _fit(fit: "MemoryFit | None", local_batch: int) -> list[tuple[str, str]]:
+    """The largest micro-batch, and the flags that divide a rank's batch by it."""
+    if fit is None:
+        return []
+    size, steps = fit.division(local_batch)
+    how = f"{fit.memory_gib:.1f} of {fit.limit_gib:.0f} GiB of {fit.device} ({'tried' if fit.tried else 'estimate'})"
+    return [
+        ("fits", f"micro-batch {fit.micro_batch}: {how}"),
+        ("", f"for {local_batch} sequences a rank: --batch-size {size} --acc-steps {steps}"),
+    ]
 
 
 def _time(hours: dict[str, float], costs: dict[str, float] | None, flags: Flags) -> list[tuple[str, str]]:

@@ -63,6 +63,11 @@ def analyse(
         have = ", ".join(opts)
         raise UserError(f"--baseline {base}{nearest(base, opts)}: no finished run of it; there are: {have}")
     found = Analysis(base, convention, tune(usable, convention, [row for row in rows if has_diverged(row)]), excluded)
+    if parts := [row["val_share"] for row in usable if row.get("val_share", 1) < 1]:
+        found.notes.append(
+            f"{len(parts)} of {len(usable)} final losses are over a part of the validation split, {min(parts):.0%} at "
+            "least; --final-eval-batches 0 evaluates all of it"
+        )
     for opt in found.opts:
         _rates(found, opt, rows, predict, within, n_bootstrap, seed)
     with found.noting("loss laws"):

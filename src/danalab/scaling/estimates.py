@@ -16,11 +16,13 @@ STATE_WORDS = {
 """Float32 values per parameter in the optimizer's state; two (both moments) for the others."""
 
 
-def memory_gib(planned: Plan, micro_batch: int) -> float:
-    """Memory to train on one device [GiB]: float32 weights, gradients and optimizer state, bfloat16 activations.
+def memory_gib(planned: Plan, micro_batch: int, activation_bytes: int = 2) -> float:
+    """Memory to train on one device [GiB]: float32 weights, gradients and optimizer state; activations in bfloat16.
 
     Activations of a block for backward: about 8 tensors of width d_model and 3 of width mlp_dim per token, with flash
     attention; the chunked loss adds one hidden state and its gradient.
+
+    Args: activation_bytes: of one number of an activation; 4 in float32.
     """
     words = 2 + STATE_WORDS.get(planned.opt, 2.0)
     states = 4 * words * planned.exact_params
@@ -30,7 +32,7 @@ def memory_gib(planned: Plan, micro_batch: int) -> float:
     if planned.expert_dim is not None:
         hidden = ((planned.top_k or 0) + (planned.n_shared_experts or 0)) * planned.expert_dim
         width += (planned.top_k or 0) * planned.d_model  # copies of each token, to and from its experts
-    block = 2 * (4 * planned.d_model + 4 * width + 3 * hidden)
+    block = activation_bytes * (4 * planned.d_model + 4 * width + 3 * hidden)
     activations = tokens * (planned.n_layers * block + 8 * planned.d_model)
     return (states + activations) / 2**30
 

@@ -14,9 +14,10 @@ from danalab.data import Dataset, open_data
 from danalab.data.order.batches import Batches
 from danalab.data.tokenizers import Tokenizer
 from danalab.errors import UserError
+from danalab.train.config.evaluation_sets import FIXED_BATCH
 from danalab.train.config.run_spec import RunSpec
 from danalab.train.config.train_config import TrainConfig
-from danalab.train.evaluation.evaluator import FIXED_BATCH, ValidationLoss
+from danalab.train.evaluation.evaluator import ValidationLoss
 from danalab.train.parallel.world import World
 from danalab.train.run.folder import RunFolder
 from danalab.train.stage import BatchSource, Consumption, Stage, StageKind
@@ -78,7 +79,8 @@ def pretraining(
         val.sequential(spec.seq_len),
         keep_tokenizer(val, folder, world),
         batch_size=spec.micro_batch,
-        n_fixed=spec.evaluation.eval_batches * FIXED_BATCH,
+        n_fixed=(spec.evaluation.eval_batches or 0) * FIXED_BATCH,
+        n_final=(spec.evaluation.final_eval_batches or 0) * FIXED_BATCH,
         autocast=autocast,
         device=device,
         world=World.single() if world.layout.backend == "diloco" else world,

@@ -190,3 +190,21 @@ def test_diloco_is_an_old_name_of_enoki_and_said_to_be():
 @pytest.mark.parametrize(("steps", "warmup"), [(5, 0), (10, 1), (20, 2), (49, 4), (50, 1), (6165, 123)])
 def test_short_runs_have_a_warm_up_too(steps, warmup):
     assert resolve(TrainConfig(heads=4, iterations=steps), Words()).plan.warmup == warmup
+
+
+@pytest.mark.parametrize(
+    ("steps", "batch", "given", "sets"),
+    [
+        (200, 8, {}, (4, 50)),  # 10 evaluations of 1,600 sequences' worth: a quarter of training is 3.75 batches
+        (1000, 32, {}, (64, 1000)),
+        (100_000, 32, {}, (64, 100_000)),
+        (2000, 8, {}, (37, 500)),
+        (200, 8, {"eval_interval": 0}, (37, 50)),
+        (200, 8, {"eval_batches": 64}, (64, 64)),
+        (200, 8, {"eval_batches": 0}, (0, 0)),
+        (200, 8, {"final_eval_batches": 0}, (4, 0)),
+    ],
+)
+def test_evaluation_takes_a_share_of_the_time_of_training(steps, batch, given, sets):
+    config = resolve(TrainConfig(heads=2, iterations=steps, global_batch=batch, **given), Words()).config
+    assert (config.eval_batches, config.final_eval_batches) == sets

@@ -32,7 +32,7 @@ def model():
     return build_model(ModelConfig("enoki", 32, 2, 2, 16, 64, VOCAB, LENGTH))
 
 
-def evaluator(batch_size: int = 4, n_fixed: int = 5) -> ValidationLoss:
+def evaluator(batch_size: int = 4, n_fixed: int = 5, n_final: int = 0) -> ValidationLoss:
     lengths = np.arange(1, VOCAB + 1)
     lengths[EOS] = 0
     return ValidationLoss(
@@ -40,6 +40,7 @@ def evaluator(batch_size: int = 4, n_fixed: int = 5) -> ValidationLoss:
         lengths,
         batch_size=batch_size,
         n_fixed=n_fixed,
+        n_final=n_final,
         autocast=contextlib.nullcontext,
         device=torch.device("cpu"),
     )
@@ -94,10 +95,29 @@ def test_a_model_that_knows_nothing_has_the_logarithm_of_the_vocabulary_everywhe
     assert all(part.loss == pytest.approx(math.log(VOCAB), rel=1e-7) for part in result.by_position)
 
 
-def test_the_fixed_set_is_spread_over_the_split():
-    assert evaluator(n_fixed=5)._fixed == [0, 2, 5, 7, 10]
-    assert evaluator(n_fixed=0).covers_all
-    assert evaluator(n_fixed=99).n_fixed == COUNT
+def test_the_fixed_set_is_spread_over_the_split(model):
+    read = []
+
+    class Read(Windows):
+        def __getitem__(self, which: slice):
+            read.append(which.start)
+            return super().__getitem__(which)
+
+    spread = evaluator(n_fixed=5)
+    spread._windows = Read()
+    spread.fixed(model)
+    assert read == [0, 2, 5, 7, 10]
+    assert evaluator(n_fixed=0).n_fixed == evaluator(n_fixed=99).n_fixed == COUNT
+
+
+def test_the_last_evaluation_has_a_set_of_its_own_and_says_its_share(model):
+    bounded = evaluator(n_fixed=5, n_final=8)
+    found, last = (bounded.evaluate(model, 3, bool, final=final) for final in (False, True))
+    assert found.keys() == {"val/loss", "val/bpb", "val/accuracy"}
+    assert last["val/share"] == 8 / COUNT
+    assert last["val/tokens"] == 8 * LENGTH
+    whole = evaluator(n_fixed=5).evaluate(model, 3, bool, final=True)
+    assert (whole["val/share"], whole["val/loss"]) == (1.0, evaluator().full(model).loss)
 
 
 def test_a_stop_request_ends_it_early_and_leaves_the_model_training(model):

@@ -91,3 +91,16 @@ def test_a_scaled_loss_gives_the_same_gradients_and_norms(parts):
     found = gradients(Batch(tokens, tokens))
     torch.testing.assert_close(found.grad_norm, expected.grad_norm)
     torch.testing.assert_close([p.grad for p in driver.parameters], grads)
+
+
+@pytest.mark.parametrize(("kind", "words"), [("adamw", 2), ("adana", 0)])
+def test_memory_of_a_state_that_is_not_there_yet_is_held_beside_the_gradients(parts, monkeypatch, kind, words):
+    model, driver, gradients, _ = parts
+    if kind == "adamw":  # torch's makes its state in the first step, ours before
+        driver = OptimizerDriver(torch.optim.AdamW(model.parameters()))
+    order, empty = [], torch.empty
+    monkeypatch.setattr(torch, "empty", lambda *size, **more: order.append(size[0]) or empty(*size, **more))
+    monkeypatch.setattr(gradients, "of_labels", lambda batch: order.append("step"))
+    check_memory(gradients, driver, device=CPU)
+    numbers = sum(p.numel() for p in driver.parameters)
+    assert order == [words * numbers, "step", numbers]

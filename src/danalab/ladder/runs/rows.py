@@ -3,7 +3,8 @@
 name, opt, arch, seed, lr     the run; `settings` has all of its settings
 params, non_emb_params, total_params    as built, and by the size law that learning rates are fitted against
 tokens, flops, seconds, tokens_per_second, device_hours
-final_loss                    over the whole validation split [nats a token]; best_loss: least on the fixed windows
+final_loss                    [nats a token] over the share val_share of the validation split, mostly all of it
+best_loss                     least on the fixed windows
 run, curve                    the run folder and its metrics.jsonl, relative to the file
 
 Rows hold no absolute paths, so that a ladder can be moved, committed and read elsewhere.
@@ -56,6 +57,7 @@ def row_of(run: Path, base: Path) -> dict[str, Any]:
         "tokens": summary.get("tokens"),
         "flops": summary.get("flops"),
         "final_loss": _finite(summary.get("val/loss")) if summary.get("status") == "finished" else None,
+        "val_share": summary.get("val/share", 1.0),
         "best_loss": min(losses, default=None),
         "evaluations": len(losses),
         "seconds": summary.get("time"),

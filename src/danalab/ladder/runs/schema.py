@@ -62,6 +62,8 @@ class LadderRow(BaseModel):
     flops: NotNegative | None = None
     final_loss: float | None = None
     """Not finite: the run diverged."""
+    val_share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Share of the validation split that `final_loss` is over."""
     best_loss: float | None = None
     seconds: NotNegative | None = None
     device_hours: NotNegative | None = None

@@ -15,6 +15,7 @@ from danalab.scaling import flops_per_token
 from danalab.scaling.architectures import ARCHITECTURES
 from danalab.scaling.shape import EXPERT_SETTINGS, RESONANCE_SETTINGS, ROUTER_SETTINGS
 from danalab.train.config.batch_schedule import BatchSchedule
+from danalab.train.config.evaluation_sets import evaluation_sets
 from danalab.train.config.fields import flag
 from danalab.train.config.optimizer_settings import checked_settings
 from danalab.train.config.planning import DEFAULT_SEQ_LEN, batch_sizes, checked_decay, plan_run, steps_of_epochs
@@ -22,7 +23,6 @@ from danalab.train.config.run_name import default_name
 from danalab.train.config.run_spec import RunSpec
 from danalab.train.config.train_config import TrainConfig
 
-DEFAULT_EVAL_INTERVAL = 200
 _DILOCO = {"diloco_steps": 500, "diloco_lr": 0.7, "diloco_momentum": 0.9, "diloco_patience": 600.0}
 """As in the paper, arXiv 2311.08105."""
 
@@ -111,6 +111,7 @@ def resolve(config: TrainConfig, dataset: Vocabulary, world_size: int = 1, devic
     if not batches.is_constant:
         flops = batches.flops(planned.steps, lambda length: flops_per_token(model, length))
         planned = replace(planned, tokens=batches.tokens(planned.steps), flops=flops)
+    evaluation = evaluation_sets(config, batches.sequences(planned.steps), planned.steps)
     filled = replace(
         config,
         batch_size=batch_size,
@@ -119,7 +120,9 @@ def resolve(config: TrainConfig, dataset: Vocabulary, world_size: int = 1, devic
         vocab_size=vocab_size,
         init=config.init or model.architecture.init,
         iterations=planned.steps,
-        eval_interval=_eval_interval(config.eval_interval, planned.steps),
+        eval_interval=evaluation.interval,
+        eval_batches=evaluation.fixed,
+        final_eval_batches=evaluation.final,
         warmup_steps=planned.warmup,
         **{name: getattr(planned, name) for name in _PLANNED},
     )
@@ -153,11 +156,6 @@ def _check_phases(config: TrainConfig) -> None:
     if factor != 1 and (not ARCHITECTURES.get(config.arch).oscillators or config.mixer == "none"):
         what = "--mixer none" if config.mixer == "none" else f"--arch {config.arch}"
         raise UserError(f"--phase-lr-factor {factor}: {what} has no phases; leave it out")
-
-
-def _eval_interval(chosen: int | None, steps: int) -> int:
-    """Short runs are evaluated at least ten times, so that they can be compared."""
-    return chosen if chosen is not None else max(1, min(DEFAULT_EVAL_INTERVAL, steps // 10))
 
 
 def _seq_len(dataset: Vocabulary) -> int:

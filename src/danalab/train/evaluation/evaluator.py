@@ -19,9 +19,6 @@ from torch import Tensor, nn
 from danalab.train.parallel.world import World
 from danalab.train.step.batch import IGNORED
 
-FIXED_BATCH = 32
-"""Windows in one of `--eval-batches`; a constant, so that the fixed set does not depend on the batch."""
-
 N_RANGES = 8
 """Ranges of positions with a loss of their own, at most."""
 
@@ -64,6 +61,7 @@ class ValidationLoss:
         *,
         batch_size: int,
         n_fixed: int,
+        n_final: int = 0,
         autocast: Callable[[], Any],
         device: torch.device,
         world: World | None = None,
@@ -73,6 +71,7 @@ class ValidationLoss:
         token_bytes: raw bytes of each id, 0 for specials; None: unknown.
         batch_size: sequences at a time on one rank; changes speed and memory only.
         n_fixed: windows of the fixed set, evenly spread over the split; 0, or more than there are: all.
+        n_final: those of the last evaluation, likewise.
         world: the ranks that share the work; evaluation is collective and has the same result on all.
         """
         self._windows = windows
@@ -81,40 +80,53 @@ class ValidationLoss:
         self._autocast = autocast
         self._device = device
         self._world = world or World.single()
-        total = len(windows)
-        self.n_fixed = total if n_fixed == 0 else min(n_fixed, total)
-        self.covers_all = self.n_fixed == total
-        self._fixed = [i * total // self.n_fixed for i in range(self.n_fixed)]
-        self._last_full: tuple[int, Evaluation] | None = None
+        self._total = len(windows)
+        self.n_fixed = min(n_fixed or self._total, self._total)
+        self.n_final = min(n_final or self._total, self._total)
+        self._last: tuple[int, int, Evaluation] | None = None
+
+    @property
+    def share(self) -> float:
+        """Share of the split that the last evaluation reads."""
+        return self.n_final / self._total
 
     def evaluate(
         self, model: nn.Module, step: int, should_stop: Callable[[], bool], *, final: bool
     ) -> dict[str, float | None] | None:
-        """val/loss, val/bpb, val/accuracy on the fixed set; at the end on all windows, with the number of tokens."""
-        if final and self._last_full is not None and self._last_full[0] == step:
-            found: Evaluation | None = self._last_full[1]
+        """val/loss, val/bpb, val/accuracy on the fixed set; at the end on the larger set of the last evaluation.
+
+        Then also the number of targets, val/tokens, and val/share, the share of the split.
+        """
+        count = self.n_final if final else self.n_fixed
+        if self._last is not None and self._last[:2] == (step, count):
+            found: Evaluation | None = self._last[2]
         else:
-            found = (self.full if final else self.fixed)(model, should_stop)
+            found = self.spread(model, count, should_stop)
         if found is None:
             return None
-        if self.covers_all:
-            self._last_full = step, found
-        tokens = {"val/tokens": found.tokens} if final else {}
-        return {"val/loss": found.loss, "val/bpb": found.bpb, "val/accuracy": found.accuracy, **tokens}
+        self._last = step, count, found
+        more = {"val/tokens": found.tokens, "val/share": self.share} if final else {}
+        return {"val/loss": found.loss, "val/bpb": found.bpb, "val/accuracy": found.accuracy, **more}
 
     def fixed(self, model: nn.Module, should_stop: Callable[[], bool] = bool) -> Evaluation | None:
         """Evaluate on the fixed set; None where `should_stop` became true."""
-        if self.covers_all:
-            return self.full(model, should_stop)
-        return self._run(model, self.n_fixed, self._fixed_batch, should_stop)
+        return self.spread(model, self.n_fixed, should_stop)
 
     def full(self, model: nn.Module, should_stop: Callable[[], bool] = bool) -> Evaluation | None:
         """Evaluate on every window of the split."""
-        return self._run(model, len(self._windows), lambda start, end: self._windows[start:end], should_stop)
+        return self.spread(model, self._total, should_stop)
 
-    def _fixed_batch(self, start: int, end: int) -> tuple[Tensor, Tensor]:
-        rows = [self._windows[i : i + 1] for i in self._fixed[start:end]]
-        return torch.cat([inputs for inputs, _ in rows]), torch.cat([targets for _, targets in rows])
+    def spread(self, model: nn.Module, count: int, should_stop: Callable[[], bool] = bool) -> Evaluation | None:
+        """Evaluate on `count` windows, evenly spread over the split."""
+
+        def batch(start: int, end: int) -> tuple[Tensor, Tensor]:
+            if count == self._total:
+                return self._windows[start:end]
+            chosen = [i * self._total // count for i in range(start, end)]
+            rows = [self._windows[i : i + 1] for i in chosen]
+            return torch.cat([inputs for inputs, _ in rows]), torch.cat([targets for _, targets in rows])
+
+        return self._run(model, count, batch, should_stop)
 
     @torch.no_grad()
     def _run(

@@ -58,6 +58,13 @@ def require_same_run(spec: RunSpec, dataset: "Dataset", folder: RunFolder) -> Ru
     same_length = saved["config"].get("iterations") == spec.plan.steps
     if same_length and "warmup_steps" in spec.automatic and warmup is not None:  # 0.1 had another default
         spec = replace(spec, config=replace(spec.config, warmup_steps=warmup), plan=replace(spec.plan, warmup=warmup))
+    # The sets of validation windows stay; version 0.1 did not bound the last one.
+    sets = {
+        "eval_batches": saved["config"].get("eval_batches"),
+        "final_eval_batches": saved["config"].get("final_eval_batches") or 0,
+    }
+    kept = {name: count for name, count in sets.items() if name in spec.automatic and count is not None}
+    spec = replace(spec, config=replace(spec.config, **kept))
     ours = spec.as_dict()["config"]
     theirs = saved["config"] | {"dtype": dtype}
     differing = [

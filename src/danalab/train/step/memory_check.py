@@ -1,7 +1,7 @@
 """Tries the largest micro-batch before the first step, so that a lack of memory shows at once (batches may grow later).
 
-Forward, backward and communication are those of a step; then the memory of an update is allocated. The run does not
-change.
+Forward, backward and communication are those of a step, beside memory for the optimizer's state; then the memory of an
+update is allocated. The run does not change.
 """
 
 import logging
@@ -21,8 +21,8 @@ from danalab.train.system.rng import random_state, restore_random_state
 
 log = logging.getLogger(__name__)
 
-MOMENTS, COPIES = 2, 1
-"""Memory of an update in copies of the weights: moments, and the weights before it."""
+COPIES = 1
+"""Memory of an update beside the state, in copies of the weights: the weights before it."""
 
 
 def check_training_memory(spec: RunSpec, world: World, device: torch.device) -> None:
@@ -54,12 +54,14 @@ def check_memory(
     random, micro_batch, seq_len = random_state(), gradients.micro_batch, gradients.seq_len
     assert seq_len is not None
     with explain_errors(micro_batch, seq_len):
+        weights = [p.to_local() if isinstance(p, DTensor) else p for p in driver.parameters]
+        numbers = sum(p.numel() for p in weights)
+        words = 0.0 if any(driver.optimizer.state.values()) else STATE_WORDS.get(driver.name, 2.0) * state_share
+        state = torch.empty(int(words * numbers), dtype=torch.float32, device=device)
         tokens = torch.zeros(micro_batch, seq_len, dtype=torch.int64)
         gradients.of_labels(Batch(tokens, tokens))
-        weights = [p.to_local() if isinstance(p, DTensor) else p for p in driver.parameters]
-        copies = COPIES + (0 if any(driver.optimizer.state.values()) else MOMENTS * state_share)
-        room = torch.empty(int(copies * sum(p.numel() for p in weights)), dtype=torch.float32, device=device)
-        del room
+        update = torch.empty(COPIES * numbers, dtype=torch.float32, device=device)
+        del state, update
     driver.zero_grad()
     restore_random_state(random)
     if device.type != "cuda":

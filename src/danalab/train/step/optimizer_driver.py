@@ -19,6 +19,7 @@ class OptimizerDriver:
     def __init__(self, optimizer: torch.optim.Optimizer, spec: OptimizerSpec | None = None):
         """`spec`: the optimizer's registry entry; None for a plain torch optimizer."""
         self.optimizer: Any = optimizer
+        self.name = "" if spec is None else spec.name
         self._switches = spec is not None and spec.train_eval
         self._wants_curvature = spec is not None and spec.hessian
         for group in optimizer.param_groups:

@@ -14,8 +14,11 @@ class EvaluationSettings(Section):
 
     eval_interval: Natural | None = setting(None, kind="execution", main=True)
     """Steps between evaluations; default 200, at most a tenth of the run; 0: only at the end."""
-    eval_batches: Natural = setting(64, kind="execution")
-    """Size of the fixed validation set, in batches of 32 sequences (whatever --batch-size is); 0: the whole split."""
+    eval_batches: Natural | None = setting(None, kind="execution")
+    """Size of the fixed validation set, in batches of 32 sequences (whatever --batch-size is); 0: the whole split;
+    default 64, in short runs so few (at least 4) that all evaluations take a quarter of the time of training."""
+    final_eval_batches: Natural | None = setting(None, kind="execution")
+    """Size of the last evaluation, likewise; default the whole split, or as many sequences as the run trains on."""
 
 
 @dataclass(frozen=True, kw_only=True)
