@@ -136,8 +136,8 @@ def _trial(spec: RunSpec, micro_batch: int, device: "torch.device") -> float:
             driver.parameters,
             micro_batch=micro_batch,
             seq_len=spec.seq_len,
-            grad_clip=spec.config.grad_clip,
+            grad_clip=spec.loss.grad_clip,
             loss=CrossEntropy(),
-            autocast=autocast_context(autocast_dtype(spec.config.dtype, device), device),
+            autocast=autocast_context(autocast_dtype(None, device), device),
         )
         return check_memory(gradients, driver, device=device)
