@@ -6,8 +6,10 @@ import contextlib
 import json
 import os
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,6 +27,7 @@ from danalab.train.config.resolve import resolve
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.job import run_training
 from danalab.train.parallel.diloco import Exchange, OuterStep
+from danalab.train.parallel.diloco import exchange as exchange_module
 from danalab.train.run.metrics import read_rows
 from danalab.train.run.open import open_run
 from distributed.ranks import run_ranks
@@ -40,7 +43,7 @@ def settings(data: Path, run_dir: Path, **given: object) -> TrainConfig:
         "ckpt_interval": 4, "run_dir": run_dir, "tune_malloc": False, "distributed_backend": "diloco",
     }  # fmt: skip
     if given.get("distributed_backend", "diloco") == "diloco":
-        values |= {"diloco_steps": 5, "diloco_patience": 30.0}
+        values |= {"diloco_steps": 5, "diloco_patience": 300.0}
     return TrainConfig(**{**values, **given})  # type: ignore[arg-type]
 
 
@@ -67,6 +70,24 @@ def hooked(monkeypatch: pytest.MonkeyPatch, before_step: Callable[[Any], None]) 
         return trainer
 
     monkeypatch.setattr(job_module, "build_trainer", build)
+
+
+def patience_ends(monkeypatch: pytest.MonkeyPatch, run: Path, end: int, living: list[int]) -> None:
+    """Workers wait for ever, except in the round that ends at `end`: there until all that are alive have reported.
+
+    The clock moves only where two looks in a row found their files, so that a decision never misses one of them.
+    """
+    files = [run / "diloco" / f"round-{end:08d}" / f"worker-{worker}.safetensors" for worker in living]
+    state = {"now": 0.0, "seen": False}
+
+    def clock() -> float:
+        newest = max((run / "diloco").glob("round-*"), default=None)
+        seen = newest == files[0].parent and all(file.is_file() for file in files)
+        state["now"] += 1e6 * (seen and state["seen"])
+        state["seen"] = seen
+        return state["now"]
+
+    monkeypatch.setattr(exchange_module, "time", SimpleNamespace(monotonic=clock, sleep=time.sleep))
 
 
 # ---- the method ----
@@ -308,7 +329,8 @@ def test_the_others_go_on_without_a_worker_that_dies(words, tmp_path, monkeypatc
         return "gone"
 
     hooked(monkeypatch, die)
-    config = settings(words, tmp_path / "run", diloco_patience=1.0)
+    patience_ends(monkeypatch, tmp_path / "run", 10, living=[0, 1])
+    config = settings(words, tmp_path / "run")
     assert run_ranks(survive, 3, config) == ["finished", "finished", "gone"]
     assert present(tmp_path / "run") == {5: [0, 1, 2], 10: [0, 1], 12: [0, 1]}
     expected = oracle(config, 3, lambda end: [0, 1, 2] if end == 5 else [0, 1])[-1]
@@ -327,17 +349,18 @@ def test_a_worker_that_comes_back_is_counted_again(words, tmp_path, monkeypatch,
             raise Gone
         if trainer.world.worker != who and trainer.step == 16:
             while json.loads((folder / "coming" / f"worker-{who}.json").read_text()) != 20:
-                pass
+                time.sleep(0.01)
 
     def work(rank: int, size: int, config: TrainConfig) -> str:
         with contextlib.suppress(Gone):
             return run_training(config).status
         while not (folder / "round-00000015/outcome.safetensors").exists():
-            pass
+            time.sleep(0.01)
         return run_training(config).status
 
     hooked(monkeypatch, mishap)
-    config = settings(words, tmp_path / "run", iterations=25, ckpt_interval=3, diloco_patience=1.0)
+    patience_ends(monkeypatch, tmp_path / "run", 10, living=[1 - who])
+    config = settings(words, tmp_path / "run", iterations=25, ckpt_interval=3)
     assert run_ranks(work, 2, config) == ["finished"] * 2
     assert present(tmp_path / "run") == {5: [0, 1], 10: [1 - who], 15: [1 - who], 20: [0, 1], 25: [0, 1]}
     other = final(tmp_path / "run" / "workers" / "1")
@@ -360,7 +383,8 @@ def test_weights_that_are_not_finite_never_reach_the_others(words, tmp_path, mon
                 next(trainer.model.parameters())[0] = float("nan")
 
     hooked(monkeypatch, spoil)
-    config = settings(words, tmp_path / "run", on_nonfinite="skip", diloco_patience=1.0)
+    patience_ends(monkeypatch, tmp_path / "run", 10, living=[0])
+    config = settings(words, tmp_path / "run", on_nonfinite="skip")
     assert run_ranks(train, 2, config) == ["finished", "nonfinite"]
     assert all(bool(torch.isfinite(p).all()) for p in final(tmp_path / "run").values())
 
