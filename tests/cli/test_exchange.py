@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from danalab.cli.app import main
-from danalab.inference.generation import generate
 from danalab.train.run.open import open_run
+from decoding import greedy
 from text_data import prepare_texts
 
 transformers = pytest.importorskip("transformers")
@@ -116,7 +116,7 @@ def test_transformers_generates_from_a_state_what_danalab_does_also_with_beams_a
     ours = open_run(runs / "resonance").load_model().model
     rows = torch.randint(0, 256, (2, 6), generator=torch.Generator().manual_seed(0))
     settings = {"max_new_tokens": 12, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
-    expected = [list(generate(ours, row.tolist(), max_tokens=12, temperature=0)) for row in rows]
+    expected = [greedy(ours, row.tolist(), 12) for row in rows]
     assert model.generate(rows, **settings)[:, 6:].tolist() == expected
     assert model.generate(rows, use_cache=False, **settings)[:, 6:].tolist() == expected
     padded = torch.cat((torch.zeros(2, 3, dtype=torch.int64), rows), 1)

@@ -11,12 +11,12 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from danalab.errors import UserError
-from danalab.inference.generation import generate
 from danalab.models import MODELS, ModelConfig, build_model
 from danalab.models.delta_rule import rule
 from danalab.optim.core.groups import KINDS
 from danalab.scaling import flops_per_token, parameter_count
 from danalab.scaling.linear_attention import CHUNK
+from decoding import greedy
 from models.architectures import LENGTH, VARIANTS, VOCAB, is_dense_attention, tiny
 
 every_architecture = pytest.mark.parametrize("arch", MODELS.names())
@@ -68,7 +68,7 @@ def test_a_token_changes_nothing_before_it(config: ModelConfig, tokens: Tensor):
 @every_variant
 def test_generation_with_its_cache_takes_what_the_whole_model_finds_likeliest(config: ModelConfig):
     model = build_model(config, seed=4, dtype=torch.float64)
-    text = [3, 1, 4, 1, 5, *generate(model, [3, 1, 4, 1, 5], max_tokens=19, temperature=0)]
+    text = [3, 1, 4, 1, 5, *greedy(model, [3, 1, 4, 1, 5], 19)]
     assert len(text) == LENGTH
     with torch.no_grad():
         assert model(torch.tensor([text]))[0, 4:-1].argmax(-1).tolist() == text[5:]

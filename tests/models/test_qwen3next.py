@@ -11,11 +11,11 @@ from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from danalab.errors import UserError
-from danalab.inference.generation import generate
 from danalab.models import ModelConfig, build_model, canonical_arrays, load_canonical
 from danalab.models.delta_rule.mixer import DecayGate, GatedDeltaNet
 from danalab.models.layers.short_convolution import ShortConvolution
 from danalab.scaling import flops_per_token, parameter_count
+from decoding import greedy
 
 
 def config(n_layers: int = 4, seq_len: int = 260, **more: Any) -> ModelConfig:
@@ -186,14 +186,14 @@ def test_delta_layers_keep_a_state_of_one_size():
     for length in (3, 100):
         model.hidden(random_tokens(1, length), cache)
         memory = cache.states[0]
-        sizes.append((memory.matrices.shape, [x.shape for x in memory.last]))
+        sizes.append((memory.memory.shape, [x.shape for x in memory.last]))
     assert sizes[0] == sizes[1] == ((1, 4, 8, 8), [(1, 3, 16), (1, 3, 16), (1, 3, 32)])
 
 
 def test_text_is_generated_as_by_whole_forwards():
     model = build_model(config())
     tokens = [1, 2, 3]
-    for token in generate(model, [1, 2, 3], max_tokens=40, temperature=0):
+    for token in greedy(model, [1, 2, 3], 40):
         with torch.no_grad():
             assert model(torch.tensor([tokens]))[0, -1].argmax() == token
         tokens.append(token)

@@ -59,9 +59,8 @@ def run(flags: Flags) -> None:
     source = chosen_run(flags.folder, flags.run)
     generator = _open(flags, source)
     if flags.json:
-        samples = [
-            generator.complete(flags.prompt, seed=flags.seed + i, **settings).as_dict() for i in range(flags.samples)
-        ]
+        parameters = [SamplingParameters(seed=flags.seed + i, **settings) for i in range(flags.samples)]
+        samples = [each.as_dict() for each in generator.complete_all([flags.prompt] * flags.samples, parameters)]
         where = {"run": str(source), "step": generator.step} if source is not None else {"from": str(flags.from_)}
         print(json.dumps({**where, "prompt": flags.prompt, "samples": samples}))
         return

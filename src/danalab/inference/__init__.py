@@ -1,4 +1,4 @@
-"""Text from a model: sampling parameters, decoding with a cache, tokens to text."""
+"""Text from a model: an engine with continuous batching, sampling parameters, constraints, tokens to text."""
 
 import lazy_loader
 

@@ -1,5 +1,12 @@
-from .generation import generate as generate
+from .constraints import JsonConstraint as JsonConstraint
+from .engine import Engine as Engine
+from .engine import Statistics as Statistics
+from .generator import Continuation as Continuation
+from .generator import TextGenerator as TextGenerator
 from .parameters import SamplingParameters as SamplingParameters
-from .sampling import sample as sample
-from .text import Continuation as Continuation
-from .text import TextGenerator as TextGenerator
+from .request import Completion as Completion
+from .request import FinishReason as FinishReason
+from .request import Request as Request
+from .request import TokenConstraint as TokenConstraint
+from .request import TokenEvent as TokenEvent
+from .text import TextStream as TextStream

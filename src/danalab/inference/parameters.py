@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from danalab.errors import UserError
 
 DEFAULT_TOKENS = 128
 """Tokens that are added by default, if the model's context has the space."""
 
+MAX_LOGPROBS = 100
+"""Limit on the alternatives that are reported with each token."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingParameters:
     """Parameters of one request.
+
+    The logits are changed in this order: penalties, `logit_bias`, the constraint of the request, temperature, top_k,
+    top_p, min_p. The reported log-probabilities are those of the distribution that the token was drawn from; with
+    temperature 0, those before the division by the temperature.
 
     Raises:
         UserError: a value out of range.
@@ -28,10 +35,26 @@ class SamplingParameters:
     """Sample among the k most likely tokens; 0: all."""
     top_p: float = 1.0
     """Sample among the most likely tokens that together have at least this probability."""
+    min_p: float = 0.0
+    """Sample among the tokens that have at least this share of the largest probability."""
+    repetition_penalty: float = 1.0
+    """Positive logits of tokens that occur in the prompt or the text are divided by it, negative ones multiplied."""
+    presence_penalty: float = 0.0
+    """Is subtracted from the logits of tokens that occur in the text."""
+    frequency_penalty: float = 0.0
+    """Is subtracted from the logits of tokens once for each time that they occur in the text."""
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    """Token id -> what is added to its logit."""
     seed: int | None = None
-    """The same seed gives the same text on every device; None: a random one."""
-    stop_ids: Collection[int] = ()
-    """Token ids that end the text; they are not part of it."""
+    """The same seed gives the same text, whatever else the engine computes at the same time; None: a random one."""
+    stop: Sequence[str] = ()
+    """The text ends before the first of these strings."""
+    stop_tokens: Collection[int] = ()
+    """Token ids that end the text, in addition to the engine's end tokens."""
+    ignore_end: bool = False
+    """The engine's end tokens do not end the text."""
+    logprobs: int | None = None
+    """Report this number of alternatives with each token; None: only the log-probability of the token itself."""
     sliding_window: bool = False
     """Continue beyond the context: when it is full, the model rereads its second half. Otherwise an error."""
 
@@ -43,8 +66,27 @@ class SamplingParameters:
                 "sampling needs a finite temperature >= 0, top_k >= 0 and 0 < top_p <= 1: "
                 f"got {self.temperature}, {self.top_k} and {self.top_p}"
             )
+        if not 0 <= self.min_p <= 1:
+            raise UserError(f"min_p must be between 0 and 1: got {self.min_p}")
+        if not 0 < self.repetition_penalty < math.inf:
+            raise UserError(f"repetition_penalty must be positive and finite: got {self.repetition_penalty}")
+        for name in ("presence_penalty", "frequency_penalty"):
+            if not math.isfinite(getattr(self, name)):
+                raise UserError(f"{name} must be finite: got {getattr(self, name)}")
+        for token, bias in self.logit_bias.items():
+            if not math.isfinite(bias):
+                raise UserError(f"logit_bias of token {token} must be finite: got {bias}")
         if self.seed is not None and not -(2**63) <= self.seed < 2**63:
             raise UserError(f"seed {self.seed}: must be a 64-bit integer")
+        if isinstance(self.stop, str) or not all(self.stop):
+            raise UserError(f"stop must be a list of strings that are not empty: got {self.stop!r}")
+        if self.logprobs is not None and not 0 <= self.logprobs <= MAX_LOGPROBS:
+            raise UserError(f"logprobs must be between 0 and {MAX_LOGPROBS}: got {self.logprobs}")
+
+    @property
+    def penalised(self) -> bool:
+        """Whether logits depend on the tokens so far."""
+        return bool(self.repetition_penalty != 1 or self.presence_penalty or self.frequency_penalty)
 
     def token_limit(self, prompt_length: int, seq_len: int) -> int:
         """Tokens to add at most after `prompt_length` tokens with a context of `seq_len`.

@@ -1,35 +1,121 @@
-"""One token from the logits of the next position."""
+"""The next token of every sequence of a batch, in one pass over their logits.
+
+A token is drawn by inverting the cumulative distribution at a uniform number that depends only on the request's seed
+and the number of tokens drawn before: neither the batch nor the device matters. Shapes: N sequences, V tokens.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence as Sized
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from danalab.errors import UserError
+from danalab.inference.sequence import Sequence
+
+_MASK = (1 << 64) - 1
 
 
-def sample(
-    logits: Tensor, generator: torch.Generator, *, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0
-) -> int:
-    """One id drawn from `logits` [V]; settings as in `SamplingParameters`; `generator` is on the CPU.
+class Drawn(NamedTuple):
+    """What was drawn for each sequence."""
 
-    Raises:
-        UserError: the largest logit is not finite: the model has diverged, or its weights are damaged.
-    """
-    if not math.isfinite(highest := float(logits.max())):
-        raise UserError(f"the model's largest logit is {highest}: it has diverged, or its weights are damaged")
-    if temperature == 0:
-        return int(logits.argmax())
-    # On the CPU, so that a seed has the same meaning on every device.
-    logits = logits.cpu().to(torch.promote_types(logits.dtype, torch.float32))
-    scaled = (logits - logits.max()) / temperature  # the maximum first: a tiny temperature must not overflow
-    if 0 < top_k < scaled.numel():
-        scaled = scaled.masked_fill(scaled < scaled.topk(top_k).values[-1], -torch.inf)
-    probabilities = scaled.softmax(-1)
-    if top_p < 1:
-        ordered, order = probabilities.sort(descending=True)
-        kept = ordered.cumsum(-1) - ordered < top_p  # a token stays if the more likely ones sum to less than top_p
-        probabilities = torch.zeros_like(probabilities).scatter(0, order, ordered * kept)
-    return int(torch.multinomial(probabilities, 1, generator=generator))
+    tokens: list[int]
+    """-1 where no token could be drawn: the logits are not finite, or no token is allowed."""
+    logprobs: list[float]
+    tops: list[list[tuple[int, float]]]
+
+
+def uniform(seed: int, number: int) -> float:
+    """In [0, 1), from the seed and the number of the draw (SplitMix64, 53 bits)."""
+    x = ((seed & _MASK) * 0x9E3779B97F4A7C15 + (number + 1) * 0xD1342543DE82EF95) & _MASK
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        x = ((x ^ (x >> shift)) * factor) & _MASK
+    return ((x ^ (x >> 31)) >> 11) * 2.0**-53
+
+
+def draw(logits_NV: Tensor, sequences: Sized[Sequence]) -> Drawn:
+    """The next token of each of `sequences`, given its row of logits, which may be modified."""
+    logits = logits_NV.to("cpu", torch.promote_types(logits_NV.dtype, torch.float32))
+    for row, sequence in enumerate(sequences):
+        adjust(logits[row], sequence)
+    highest, greedy = logits.max(dim=-1, keepdim=True)
+    sound = highest.squeeze(-1).isfinite().tolist()
+    shifted = logits - highest
+    sampled = [row for row, sequence in enumerate(sequences) if sequence.parameters.temperature > 0 and sound[row]]
+    chosen = greedy.squeeze(-1)
+    if sampled:
+        part = _truncated(shifted[sampled], [sequences[row].parameters for row in sampled])
+        points = [uniform(sequences[row].seed, sequences[row].drawn) for row in sampled]
+        chosen[sampled] = _invert(part, torch.tensor(points, dtype=torch.float64))
+        shifted[sampled] = part
+    log_p = shifted - shifted.logsumexp(-1, keepdim=True)
+    logprobs = log_p.gather(-1, chosen.unsqueeze(-1)).squeeze(-1).tolist()
+    tops = [_top(log_p[row], sequence.parameters.logprobs or 0) for row, sequence in enumerate(sequences)]
+    tokens = [token if fine else -1 for token, fine in zip(chosen.tolist(), sound, strict=True)]
+    return Drawn(tokens, [value if fine else math.nan for value, fine in zip(logprobs, sound, strict=True)], tops)
+
+
+def adjusts(sequence: Sequence) -> bool:
+    """Whether `adjust` changes anything."""
+    return bool(sequence.seen is not None or sequence.parameters.logit_bias or sequence.request.constraint)
+
+
+def adjust(logits_V: Tensor, sequence: Sequence) -> None:
+    """Penalties, bias and constraint of one sequence, in place."""
+    parameters = sequence.parameters
+    if sequence.seen is not None and sequence.counts is not None:
+        if parameters.repetition_penalty != 1 and sequence.seen:
+            seen = torch.tensor(sorted(token for token in sequence.seen if token < len(logits_V)))
+            found = logits_V[seen]
+            factor = parameters.repetition_penalty
+            logits_V[seen] = torch.where(found > 0, found / factor, found * factor)
+        if sequence.counts and (parameters.presence_penalty or parameters.frequency_penalty):
+            tokens, counts = (torch.tensor(list(part)) for part in (sequence.counts.keys(), sequence.counts.values()))
+            logits_V[tokens] -= parameters.presence_penalty + parameters.frequency_penalty * counts.to(logits_V.dtype)
+    for token, bias in parameters.logit_bias.items():
+        logits_V[token] += bias
+    if sequence.request.constraint is not None:
+        mask = torch.as_tensor(sequence.request.constraint.mask(), dtype=torch.bool)[: len(logits_V)]
+        logits_V[: len(mask)].masked_fill_(~mask, -torch.inf)
+        logits_V[len(mask) :] = -torch.inf
+
+
+def _truncated(shifted_NV: Tensor, settings: list[Any]) -> Tensor:
+    """Logits after temperature, top-k, top-p and min-p; -inf where a token is excluded."""
+    column = lambda name: torch.tensor([getattr(each, name) for each in settings]).unsqueeze(-1)  # noqa: E731
+    # The maximum is 0: a tiny temperature does not overflow.
+    scaled = shifted_NV / column("temperature").to(shifted_NV.dtype).clamp(min=torch.finfo(shifted_NV.dtype).tiny)
+    size = scaled.shape[-1]
+    if any(0 < each.top_k < size for each in settings):
+        rank = torch.where(column("top_k") > 0, column("top_k"), size).clamp(max=size) - 1
+        least = scaled.sort(dim=-1, descending=True).values.gather(-1, rank)
+        scaled = scaled.masked_fill(scaled < least, -torch.inf)
+    if any(each.top_p < 1 for each in settings):
+        p = scaled.softmax(-1)
+        ordered, order = p.sort(dim=-1, descending=True, stable=True)
+        # A token stays if the more likely ones sum to less than top_p.
+        out = (ordered.cumsum(-1) - ordered >= column("top_p").to(p.dtype)) & (column("top_p") < 1)
+        scaled = scaled.masked_fill(torch.zeros_like(out).scatter(-1, order, out), -torch.inf)
+    if any(each.min_p > 0 for each in settings):
+        # The largest probability is that of the logit 0.
+        scaled = scaled.masked_fill(scaled < column("min_p").to(scaled.dtype).log(), -torch.inf)
+    return scaled
+
+
+def _invert(scaled_NV: Tensor, points_N: Tensor) -> Tensor:
+    """The first token at which the cumulative probability exceeds the row's point, int64 [N]."""
+    mass = scaled_NV.double().exp()
+    total = mass.cumsum(-1)
+    targets = (points_N.unsqueeze(-1) * total[:, -1:]).clamp(max=total[:, -1:])
+    found = torch.searchsorted(total, targets, right=True).squeeze(-1)
+    last = (mass > 0).to(torch.uint8).flip(-1).argmax(-1)  # rounding never reaches beyond the last possible token
+    return torch.minimum(found, mass.shape[-1] - 1 - last)
+
+
+def _top(log_p_V: Tensor, count: int) -> list[tuple[int, float]]:
+    if not count:
+        return []
+    values, tokens = log_p_V.topk(min(count, len(log_p_V)))
+    return list(zip(tokens.tolist(), values.tolist(), strict=True))

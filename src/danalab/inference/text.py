@@ -1,64 +1,58 @@
-"""Text in, text out: a model with its tokenizer."""
+"""The text of a stream of tokens."""
 
 from __future__ import annotations
 
 import codecs
-import time
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
-
-from danalab.inference.generation import generate
-from danalab.models.decoder import Decoder
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from danalab.data.tokenizers import Tokenizer
 
 
-@dataclass(frozen=True)
-class Continuation:
-    """A continued prompt."""
+class TextStream:
+    """The text of tokens that arrive one by one, up to the first stop string.
 
-    text: str
-    """The text that the model added."""
-    tokens: int
-    """Its number of tokens."""
-    tokens_per_second: float
+    A character whose bytes are spread over several tokens comes when it is complete, and text that may be the beginning
+    of a stop string when it is clear that it is not. End tokens have no text.
+    """
 
-    def as_dict(self) -> dict[str, Any]:
-        """All fields, ready for JSON."""
-        return asdict(self)
+    def __init__(self, tokenizer: Tokenizer, stop: Sequence[str] = (), end_tokens: Collection[int] = ()):
+        self._tokenizer, self._stop, self._ends = tokenizer, tuple(stop), end_tokens
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._held = ""
+        self.stopped = False
+        """Whether a stop string was found; what follows is dropped."""
+
+    def feed(self, token: int) -> str:
+        """The text that is certain after one more token, without what was returned before."""
+        if token in self._ends:
+            return ""
+        return self._release(self._decoder.decode(self._tokenizer.decode_bytes([token])))
+
+    def finish(self) -> str:
+        """The rest of the text: no token follows."""
+        text = self._release(self._decoder.decode(b"", final=True)) + ("" if self.stopped else self._held)
+        self._held = ""
+        return text
+
+    def _release(self, text: str) -> str:
+        if self.stopped:
+            return ""
+        text = self._held + text
+        places = [at for stop in self._stop if (at := text.find(stop)) >= 0]
+        if places:
+            self.stopped, self._held = True, ""
+            return text[: min(places)]
+        # A text that was searched before is searched again only where a stop string may have begun.
+        held = max((_overlap(text, stop) for stop in self._stop), default=0)
+        self._held = text[len(text) - held :]
+        return text[: len(text) - held]
 
 
-@dataclass(frozen=True)
-class TextGenerator:
-    """A model that continues text; `settings` below are fields of `SamplingParameters`."""
-
-    model: Decoder
-    tokenizer: Tokenizer
-    step: int | None = None
-    """The checkpoint's step; None if the model does not come from a run."""
-
-    def stream(self, prompt: str, **settings: Any) -> Iterator[str]:
-        """Pieces of the continuation as they are sampled; ends with the document.
-
-        A character whose bytes are spread over several tokens is yielded when it is complete.
-        """
-        decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-        for token in self._tokens(prompt, **settings):
-            yield decoder.decode(self.tokenizer.decode_bytes([token]))
-        yield decoder.decode(b"", final=True)
-
-    def complete(self, prompt: str, **settings: Any) -> Continuation:
-        """The whole continuation."""
-        start = time.perf_counter()
-        tokens = list(self._tokens(prompt, **settings))
-        seconds = time.perf_counter() - start
-        text = self.tokenizer.decode_bytes(tokens).decode("utf-8", errors="replace")
-        return Continuation(text, len(tokens), len(tokens) / seconds if tokens else 0.0)
-
-    def _tokens(self, prompt: str, **settings: Any) -> Iterator[int]:
-        # The end-of-text token starts a new document.
-        ids = self.tokenizer.encode(prompt) or [self.tokenizer.eos_id]
-        n_valid = min(self.tokenizer.n_tokens, self.model.config.vocab_size)
-        return generate(self.model, ids, n_valid=n_valid, stop_ids=(self.tokenizer.eos_id,), **settings)
+def _overlap(text: str, stop: str) -> int:
+    """Characters at the end of `text` that are the beginning of `stop`."""
+    for length in range(min(len(text), len(stop) - 1), 0, -1):
+        if text.endswith(stop[:length]):
+            return length
+    return 0

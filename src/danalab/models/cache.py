@@ -14,17 +14,31 @@ class KeyValues:
         self._keys: Tensor | None = None
         self._values: Tensor | None = None
 
-    def append(self, k_BNLH: Tensor, v_BNLH: Tensor) -> tuple[Tensor, Tensor]:
-        """Add L positions; returns keys and values of all positions so far (views, no gradient)."""
+    def append(self, k_BNLH: Tensor, v_BNLH: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Add L positions; returns keys and values of all S positions so far (views, no gradient), and a mask.
+
+        The mask [L, S] says which keys a query sees; None: causal attention if S = L, all keys if L = 1.
+        """
         if self._keys is None or self._values is None:
             batch, heads, _, dim = k_BNLH.shape
             self._keys = k_BNLH.new_empty(batch, heads, self.max_len, dim)
             self._values = v_BNLH.new_empty(batch, heads, self.max_len, dim)
-        end = self.length + k_BNLH.shape[2]
-        self._keys[:, :, self.length : end] = k_BNLH.detach()
-        self._values[:, :, self.length : end] = v_BNLH.detach()
+        past, length = self.length, k_BNLH.shape[2]
+        end = past + length
+        self._keys[:, :, past:end] = k_BNLH.detach()
+        self._values[:, :, past:end] = v_BNLH.detach()
         self.length = end
-        return self._keys[:, :, :end], self._values[:, :, :end]
+        return self._keys[:, :, :end], self._values[:, :, :end], continuation_mask(past, length, k_BNLH.device)
+
+
+def continuation_mask(past: int, length: int, device: torch.device) -> Tensor | None:
+    """Keys that each of `length` queries sees after `past` earlier positions, bool [length, past + length].
+
+    None where no mask is needed: without earlier positions (causal attention), or for one query, which sees all keys.
+    """
+    if past == 0 or length == 1:
+        return None
+    return torch.ones(length, past + length, dtype=torch.bool, device=device).tril(past)
 
 
 class ConvState:
@@ -42,26 +56,43 @@ class ConvState:
         self.last = tuple(x[:, x.shape[1] - count :].clone() for x in joined)
         return before
 
+    def tensors(self) -> tuple[Tensor, ...] | None:
+        """All tensors of the state, the sequences first; None before the first token."""
+        return self.last
 
-class OscillatorState(ConvState):
-    """The state of one bank of oscillators (`danalab.models.resonance`); its size does not depend on the length."""
+    def load(self, tensors: tuple[Tensor, ...]) -> None:
+        """Continue from these `tensors`, as `tensors()` returns them; they are not modified."""
+        self.last = tensors
+
+
+class MatrixState(ConvState):
+    """The last inputs of short convolutions, and one tensor of constant size that is replaced at each token."""
 
     def __init__(self, batch: int):
         super().__init__(batch)
-        self.values: Tensor | None = None
-        """Complex [B, D, R]; None before the first token."""
+        self.memory: Tensor | None = None
+        """None before the first token."""
+
+    def tensors(self) -> tuple[Tensor, ...] | None:
+        """The memory where there is one, then the last inputs; None before the first token."""
+        found = (*(() if self.memory is None else (self.memory,)), *(self.last or ()))
+        return found or None
+
+    def load(self, tensors: tuple[Tensor, ...]) -> None:
+        """Continue from these `tensors`, as `tensors()` returns them; they are not modified."""
+        self.memory = tensors[0]
+        self.last = tensors[1:] or None
 
 
-class DeltaRuleState(ConvState):
-    """The state of one delta-rule layer (`danalab.models.delta_rule`); its size does not depend on the length."""
-
-    def __init__(self, batch: int):
-        super().__init__(batch)
-        self.matrices: Tensor | None = None
-        """[B, H, K, V], one matrix per head; None before the first token."""
+class OscillatorState(MatrixState):
+    """The state of one bank of oscillators (`danalab.models.resonance`): complex [B, D, R], at any length."""
 
 
-State = KeyValues | OscillatorState | DeltaRuleState
+class DeltaRuleState(MatrixState):
+    """The state of one delta-rule layer (`danalab.models.delta_rule`): a matrix per head, [B, H, K, V]."""
+
+
+State = KeyValues | ConvState
 
 
 class Cache:
@@ -71,6 +102,15 @@ class Cache:
         """Args: batch: sequences; max_len: capacity [tokens]; states: one per block, made by the block's mixer."""
         self.batch, self.max_len, self.states = batch, max_len, states
         self.length = 0
+        """Tokens processed of each sequence; of the longest where lengths differ."""
+
+    def positions(self, length: int, device: torch.device) -> Tensor | None:
+        """Positions of the next `length` tokens of each sequence, [B, L]; None: `length` from `self.length` for all."""
+        return None
+
+    def advance(self, length: int) -> None:
+        """Count `length` more tokens of each sequence."""
+        self.length += length
 
     def check_capacity(self, batch: int, length: int) -> None:
         """Raises `UserError` when `length` more tokens of `batch` sequences do not fit."""

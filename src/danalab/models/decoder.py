@@ -111,7 +111,8 @@ class Decoder(nn.Module):
             starts = document_starts(tokens, self.document_token)
             position = document_positions(starts)
         else:
-            position = starts = None
+            position = None if cache is None else cache.positions(tokens.shape[1], tokens.device)
+            starts = None
         x, rotary = self._embed(tokens, start, position)
         x = self.dropout(x)
         if cache is None:
@@ -123,7 +124,7 @@ class Decoder(nn.Module):
             with _uncompiled():
                 for block, state in zip(self.blocks, cache.states, strict=True):
                     x = _without_routing(block(x, rotary, state), [])
-            cache.length += tokens.shape[1]
+            cache.advance(tokens.shape[1])
         return self.final_norm(x)
 
     def _embed(self, tokens: Tensor, start: int, position: Tensor | None) -> tuple[Tensor, Tensor | None]:

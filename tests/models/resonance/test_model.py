@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 from danalab.errors import UserError
-from danalab.inference.generation import generate
 from danalab.models import ModelConfig, build_model, canonical_arrays, load_canonical
 from danalab.scaling import flops_per_token, parameter_count
 from danalab.scaling.resonance import SIZES, resonance_dimensions
+from decoding import greedy
 
 
 def config(d_model=32, n_layers=2, vocab_size=61, seq_len=300, modes=2, groups=4):
@@ -130,7 +130,7 @@ def test_one_batch_is_learned_by_heart():
 
 def test_decoding_from_the_state_is_the_model_itself_over_two_hundred_tokens():
     model, prompt = build_model(config(), dtype=torch.float64), random_tokens(1, 20)[0].tolist()
-    text = list(generate(model, prompt, max_tokens=200, temperature=0))
+    text = greedy(model, prompt, 200)
     row = torch.tensor([prompt + text])
     assert model(row)[0, len(prompt) - 1 : -1].argmax(-1).tolist() == text
 
@@ -142,7 +142,7 @@ def test_any_cut_of_the_text_gives_the_same_hidden_states_from_a_state_of_one_si
     cache, parts, sizes = model.new_cache(3), [], set()
     for piece in tokens.split([1, 7, 1, 20, 11], dim=1):
         parts.append(model.hidden(piece, cache))
-        sizes.add(sum(state.values.nbytes for state in cache.states))
+        sizes.add(sum(state.memory.nbytes for state in cache.states))
     torch.testing.assert_close(torch.cat(parts, 1), whole, rtol=0, atol=1e-10)
     assert sizes == {2 * 3 * 32 * 2 * 16}
 
@@ -221,7 +221,7 @@ def test_without_its_mixer_a_model_hears_the_present_token_only_and_is_counted_a
     row, other = random_tokens(1, 30), random_tokens(1, 30)
     other[:, :29] = 7
     assert torch.equal(model(row)[:, 29], model(other)[:, 29])
-    text = list(generate(model, row[0].tolist(), max_tokens=8, temperature=0))
+    text = greedy(model, row[0].tolist(), 8)
     assert model(torch.tensor([row[0].tolist() + text]))[0, 29:-1].argmax(-1).tolist() == text
     with pytest.raises(UserError, match="mixer 'none' has no oscillators"):
         ModelConfig("resonance", 32, 2, 4, 8, 64, 61, 32, mixer="none", num_frequencies=8)

@@ -9,9 +9,9 @@ import torch
 
 from danalab.cli.app import main
 from danalab.errors import UserError
-from danalab.inference.generation import generate
 from danalab.models import ModelConfig, build_model
 from danalab.scaling import flops_per_token, parameter_count
+from decoding import greedy
 
 SIZES = ("resonance", 32, 2, 4, 8, 64, 61, 40)
 SETTINGS = {
@@ -61,7 +61,7 @@ class TestEach:
 
     def test_decoding_is_the_model_itself(self, settings):
         model, prompt = build_model(config(**settings), dtype=torch.float64), random_tokens(1, 5)[0].tolist()
-        text = list(generate(model, prompt, max_tokens=35, temperature=0))
+        text = greedy(model, prompt, 35)
         row = torch.tensor([prompt + text])
         assert len(text) == 35
         assert model(row)[0, len(prompt) - 1 : -1].argmax(-1).tolist() == text

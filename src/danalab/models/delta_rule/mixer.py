@@ -126,7 +126,7 @@ class GatedDeltaNet(nn.Module):
         """o [B, T, H, V]; advances the state."""
         if state is None:
             return gated_delta_rule(q, k, v, g, b, starts_BT=starts)[0]
-        before = state.matrices
+        before = state.memory
         if before is None:
             before = v.new_zeros(*v.shape[:1], v.shape[2], self.key_dim, self.value_dim)
         if v.shape[1] > 1:
@@ -134,7 +134,7 @@ class GatedDeltaNet(nn.Module):
         else:
             o, after = delta_step(q[:, 0], k[:, 0], v[:, 0], g[:, 0], b[:, 0], before)
             o = o.unsqueeze(1)
-        state.matrices = after.detach()
+        state.memory = after.detach()
         return o
 
     def new_state(self, batch: int, max_len: int) -> DeltaRuleState:

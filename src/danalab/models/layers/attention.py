@@ -60,15 +60,10 @@ class Attention(nn.Module):
     ) -> Tensor:
         if starts is not None:
             return attend_within_documents(q_BNLH, k_BKLH, v_BKLH, starts, grouped=self.grouped)
-        # Causal, except with cached keys: one query sees everything, several need a mask.
-        causal, mask = True, None
+        mask = None
         if state is not None:
-            length = q_BNLH.shape[2]
-            k_BKLH, v_BKLH = state.append(k_BKLH, v_BKLH)
-            past = k_BKLH.shape[2] - length
-            causal = past == 0
-            if past and length > 1:
-                mask = torch.ones(length, past + length, dtype=torch.bool, device=q_BNLH.device).tril(past)
+            k_BKLH, v_BKLH, mask = state.append(k_BKLH, v_BKLH)
+        causal = mask is None and k_BKLH.shape[2] == q_BNLH.shape[2]
         return F.scaled_dot_product_attention(q_BNLH, k_BKLH, v_BKLH, mask, is_causal=causal, enable_gqa=self.grouped)
 
     def new_state(self, batch: int, max_len: int) -> KeyValues:

@@ -14,7 +14,7 @@ Shapes: B batch, L length, D model dimension, R modes of a channel.
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from danalab.models.cache import OscillatorState
+from danalab.models.cache import ConvState, OscillatorState
 from danalab.models.config import ModelConfig
 from danalab.models.layers.linear import Linear
 from danalab.models.layers.short_convolution import ShortConvolution
@@ -37,7 +37,7 @@ class Resonator(nn.Module):
         self,
         x_BLD: Tensor,
         rotary: Tensor | None = None,
-        state: OscillatorState | None = None,
+        state: ConvState | None = None,
         starts: Tensor | None = None,
     ) -> Tensor:
         """Args:
@@ -52,20 +52,20 @@ class Resonator(nn.Module):
         if self.bank is None:
             y = v
         else:
-            y = self.bank(v, starts) if state is None else self._continue(self.bank, v, state)
+            y = self._continue(self.bank, v, state) if isinstance(state, OscillatorState) else self.bank(v, starts)
         g = self.g(x_BLD)
         return self.out(F.silu(g) * y.to(g.dtype))
 
     def _continue(self, bank: OscBank, v_BLD: Tensor, state: OscillatorState) -> Tensor:
-        before = bank.new_state(state.batch, v_BLD) if state.values is None else state.values
+        before = bank.new_state(state.batch, v_BLD) if state.memory is None else state.memory
         if v_BLD.shape[1] == 1:
             y, after = bank.step(v_BLD[:, 0], before)
             y = y.unsqueeze(1)
         else:
             y, after = bank.prefill(v_BLD, before)
-        state.values = after.detach()
+        state.memory = after.detach()
         return y
 
-    def new_state(self, batch: int, max_len: int) -> OscillatorState:
+    def new_state(self, batch: int, max_len: int) -> ConvState:
         """Oscillators at rest for `batch` sequences; the state has the same size for every `max_len`."""
-        return OscillatorState(batch)
+        return ConvState(batch) if self.bank is None else OscillatorState(batch)

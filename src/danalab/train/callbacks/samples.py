@@ -9,14 +9,14 @@ import torch
 
 from danalab.data.tokenizers import Tokenizer, load_tokenizer
 from danalab.errors import UserError
-from danalab.inference import TextGenerator
+from danalab.inference import SamplingParameters, TextGenerator
 from danalab.models.decoder import Decoder
 from danalab.train.callbacks.base import Callback, CallbackContext
 from danalab.train.run.metrics import MetricsFile
 
 log = logging.getLogger(__name__)
 
-MAX_TOKENS, TEMPERATURE, SEED = 64, 0.8, 0
+MAX_TOKENS, TEMPERATURE, SEED, MAX_BATCH = 64, 0.8, 0, 8
 
 
 class TextSamples(Callback):
@@ -32,8 +32,8 @@ class TextSamples(Callback):
         Raises:
             UserError: a prompt fills the context.
         """
-        self._path, self._model, self._prompts = file, model, prompts
-        self._generator, self._compiled = TextGenerator(model, tokenizer), compiled
+        self._path, self._model, self._tokenizer, self._prompts = file, model, tokenizer, prompts
+        self._compiled = compiled
         self._file: MetricsFile | None = None
         for prompt in prompts:
             if len(tokenizer.encode(prompt)) >= model.config.seq_len:
@@ -69,15 +69,20 @@ class TextSamples(Callback):
         model.document_token = None  # a cache holds one document
         try:
             with torch.compiler.set_stance("force_eager") if self._compiled else contextlib.nullcontext():
-                for prompt in self._prompts:
-                    room = model.config.seq_len - len(self._generator.tokenizer.encode(prompt))
-                    settings = {"max_tokens": max(1, min(MAX_TOKENS, room - 1)), "temperature": TEMPERATURE}
-                    text = self._generator.complete(prompt, seed=SEED, **settings).text
-                    self._file.write({"step": step, "prompt": prompt, "text": text})
-                    log.info("step %d: %s|%s", step, prompt, " ".join(text.split()))
+                # An engine of its own: it may copy the weights, which change, and its memory is free in between.
+                generator = TextGenerator(model, self._tokenizer, max_batch_size=min(MAX_BATCH, len(self._prompts)))
+                texts = generator.complete_all(self._prompts, list(map(self._parameters, self._prompts)))
+            for prompt, continuation in zip(self._prompts, texts, strict=True):
+                self._file.write({"step": step, "prompt": prompt, "text": continuation.text})
+                log.info("step %d: %s|%s", step, prompt, " ".join(continuation.text.split()))
         finally:
             model.train(training)
             model.document_token = document_token
+
+    def _parameters(self, prompt: str) -> SamplingParameters:
+        room = self._model.config.seq_len - len(self._tokenizer.encode(prompt))
+        max_tokens = max(1, min(MAX_TOKENS, room - 1))
+        return SamplingParameters(max_tokens=max_tokens, temperature=TEMPERATURE, seed=SEED)
 
     def sync(self) -> None:
         """Make the rows so far durable."""

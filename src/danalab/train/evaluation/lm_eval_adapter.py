@@ -16,7 +16,7 @@ from torch import Tensor
 
 from danalab.data.tokenizers import Tokenizer
 from danalab.errors import UserError
-from danalab.inference.generation import generate
+from danalab.inference import Engine, Request, SamplingParameters
 from danalab.models.decoder import Decoder
 
 log = logging.getLogger(__name__)
@@ -112,9 +112,17 @@ class HarnessModel(TemplateLM):
 
     def generate_until(self, requests: Any, disable_tqdm: bool = False) -> list[str]:
         """The continuation of each context, up to the first of the task's stop words."""
-        return [self._continue(*request.args) for request in requests]
+        engine = Engine(self._model, self._tokens, max_batch_size=self.batch_size)
+        wanted = [self._request(*request.args) for request in requests]
+        with self._autocast():
+            completions = engine.generate(wanted)
+        texts = []
+        for request, completion in zip(wanted, completions, strict=True):
+            stream = engine.text_stream(request.parameters)
+            texts.append("".join(map(stream.feed, completion.tokens)) + stream.finish())
+        return texts
 
-    def _continue(self, context: str, settings: dict[str, Any]) -> str:
+    def _request(self, context: str, settings: dict[str, Any]) -> Request:
         until = settings.get("until") or []
         stops = [word for word in ([until] if isinstance(until, str) else until) if word]
         ids = self.tok_encode(context) or [self.prefix_token_id]
@@ -124,24 +132,12 @@ class HarnessModel(TemplateLM):
         if room < wanted:
             log.debug("%d tokens in place of %d: the model's context is %d", room, wanted, self.max_length)
         temperature = float(settings.get("temperature", 0.0 if not settings.get("do_sample") else 1.0))
-        drawn: list[int] = []
-        with self._autocast():
-            for token in generate(
-                self._model,
-                ids[-(self.max_length - room) :],
-                max_tokens=room,
-                temperature=temperature if settings.get("do_sample", temperature > 0) else 0.0,
-                top_k=int(settings.get("top_k", 0)),
-                top_p=float(settings.get("top_p", 1.0)),
-                seed=0,
-                stop_ids=(self.eot_token_id,),
-                n_valid=self._tokens.n_tokens,
-            ):
-                drawn.append(token)
-                if any(stop in self._text(drawn) for stop in stops):
-                    break
-        text = self._text(drawn)
-        return text[: min((text.index(stop) for stop in stops if stop in text), default=len(text))]
-
-    def _text(self, ids: Sequence[int]) -> str:
-        return self._tokens.decode_bytes(ids).decode("utf-8", errors="replace")
+        parameters = SamplingParameters(
+            max_tokens=room,
+            temperature=temperature if settings.get("do_sample", temperature > 0) else 0.0,
+            top_k=int(settings.get("top_k", 0)),
+            top_p=float(settings.get("top_p", 1.0)),
+            seed=0,
+            stop=stops,
+        )
+        return Request(ids[-(self.max_length - room) :], parameters)

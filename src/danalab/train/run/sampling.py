@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from danalab.errors import UserError
-from danalab.inference.text import TextGenerator
+from danalab.inference.generator import TextGenerator
 from danalab.train.run.open import open_run
 
 

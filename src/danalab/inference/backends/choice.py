@@ -1,0 +1,59 @@
+"""The choice of the back end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Sized
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from danalab.errors import UserError, nearest
+from danalab.inference.backends.eager import EagerBackend
+from danalab.inference.blocks import BlockPool
+from danalab.inference.scheduler import Chunk
+from danalab.inference.sequence import Sequence
+from danalab.models.decoder import Decoder
+
+BACKENDS = ("auto", "native", "eager")
+
+
+class Backend(Protocol):
+    """Computes logits."""
+
+    align: int | None
+    """Pieces of prompts must end at multiples of this; None: anywhere."""
+    reuses: bool
+    """Whether prefixes can be reused: not where layers have recurrent states."""
+
+    def run(self, chunks: Sized[Chunk]) -> tuple[Tensor, list[Sequence]]:
+        """Compute the chunks; returns logits [N, V] and the sequences whose next token they give."""
+        ...
+
+    def reload(self) -> None:
+        """Use the model's present weights."""
+        ...
+
+
+def make_backend(
+    model: Decoder,
+    pool: BlockPool | None,
+    max_batch_size: int,
+    step_tokens: int,
+    name: str,
+    weight_dtype: str | None,
+    batch_invariant: bool,
+) -> Backend:
+    """The back end `name` for a model.
+
+    Raises:
+        UserError: it is unknown, or cannot do what is asked for.
+    """
+    if name not in BACKENDS:
+        raise UserError(f"unknown back end '{name}'{nearest(name, BACKENDS)}; known: {', '.join(BACKENDS)}")
+    weight = model.head_weight
+    if batch_invariant and (weight.device.type != "cpu" or weight.dtype != torch.float32):
+        raise UserError(
+            f"batch invariance needs a float32 model on the CPU: this one is {weight.dtype}, {weight.device}"
+        )
+    return EagerBackend(model, pool, alone=batch_invariant)

@@ -1,0 +1,167 @@
+"""The eager back end: the model's own layers, with keys and values in blocks. Runs every model on every device.
+
+Sequences that add one token are computed as one batch, pieces of prompts one by one. Attention gathers the blocks of
+its sequences. Recurrent states belong to the sequences, and are joined for a batch: their size is constant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Sized
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from danalab.inference.blocks import BlockPool
+from danalab.inference.scheduler import Chunk
+from danalab.inference.sequence import Sequence
+from danalab.models.cache import Cache, ConvState, KeyValues, State, continuation_mask
+from danalab.models.decoder import Decoder
+
+PIECE = 64
+"""With batch invariance, pieces of prompts begin and end at multiples of this [tokens]."""
+
+
+class EagerBackend:
+    """See the module.
+
+    Args:
+        pool: the blocks; None: the model has no attention.
+        alone: compute every sequence alone: the kernels of torch round differently in other batches.
+    """
+
+    def __init__(self, model: Decoder, pool: BlockPool | None, *, alone: bool):
+        self._model, self._alone = model, alone
+        self.align = PIECE if alone else None
+        self.reuses = pool is not None and not model.config.linear_attention
+        self._memory = [KeyValueBlocks(pool) if pool is not None else None for _ in range(model.config.n_layers)]
+
+    @torch.no_grad()
+    def run(self, chunks: Sized[Chunk]) -> tuple[Tensor, list[Sequence]]:
+        """Compute the chunks; returns logits [N, V] and the sequences whose next token they give."""
+        single = [chunk for chunk in chunks if chunk.length == 1 and not self._alone and chunk.sequence.computed]
+        groups = [[chunk] for chunk in chunks if self._alone or chunk.length > 1 or not chunk.sequence.computed]
+        hidden, sequences = [], []
+        for group in [*groups, *([single] if single else [])]:
+            last = self._hidden(group)
+            ends = [row for row, chunk in enumerate(group) if chunk.sequence.pending == chunk.length]
+            hidden.append(last if len(ends) == len(group) else last[ends])
+            sequences += [group[row].sequence for row in ends]
+        weight = self._model.head_weight
+        if self._alone:  # one product for each sequence
+            return torch.cat(
+                [F.linear(row, weight) for each in hidden for row in each.split(1)] or [weight[:0]]
+            ), sequences
+        return F.linear(torch.cat(hidden), weight), sequences
+
+    def _hidden(self, chunks: Sized[Chunk]) -> Tensor:
+        """Input of the head after the last token of each chunk, [N, D]; all chunks have the same length."""
+        sequences, length = [chunk.sequence for chunk in chunks], chunks[0].length
+        rows = [each.tokens[each.computed : each.computed + length] for each in sequences]
+        device = self._model.head_weight.device
+        cache = BlockCache(self._model, sequences, self._memory, device)
+        hidden = self._model.hidden(torch.tensor(rows, device=device), cache=cache)
+        cache.store(sequences)
+        return hidden[:, -1]
+
+    def reload(self) -> None:
+        """Nothing to do: the model's weights are used where they are."""
+
+
+class KeyValueBlocks:
+    """Keys and values of one layer in the memory of all blocks, [positions, K, H]; allocated on first use."""
+
+    def __init__(self, pool: BlockPool):
+        self._positions = pool.n_blocks * pool.block_size
+        self.block_size = pool.block_size
+        self.keys: Tensor | None = None
+        self.values: Tensor | None = None
+
+    def write(self, places: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Store k, v [..., K, H] at `places` [...]; returns the whole memory."""
+        if self.keys is None or self.values is None:
+            self.keys, self.values = (x.new_empty(self._positions, *x.shape[-2:]) for x in (k, v))
+        self.keys[places], self.values[places] = k, v
+        return self.keys, self.values
+
+
+class BlockCache(Cache):
+    """A batch of sequences of different lengths, for `Decoder.hidden`."""
+
+    def __init__(
+        self,
+        model: Decoder,
+        sequences: Sized[Sequence],
+        memory: Sized[KeyValueBlocks | None],
+        device: torch.device,
+    ):
+        starts = [each.computed for each in sequences]
+        states: list[State] = model.new_cache(len(sequences)).states
+        places: Places | None = None
+        for layer, state in enumerate(states):
+            blocks = memory[layer]
+            if isinstance(state, KeyValues):
+                assert blocks is not None
+                places = places or Places(sequences, starts, blocks.block_size, device)
+                states[layer] = BlockView(blocks, places)
+            else:
+                _join(state, [each.states[layer] if each.states else None for each in sequences])
+        super().__init__(len(sequences), model.config.seq_len, states)
+        self.length = max(starts)
+        self._starts = torch.tensor(starts, device=device).unsqueeze(1) if len(set(starts)) > 1 else None
+
+    def positions(self, length: int, device: torch.device) -> Tensor | None:
+        """[B, L]; None where all sequences have the same length."""
+        return None if self._starts is None else self._starts + torch.arange(length, device=device)
+
+    def store(self, sequences: Sized[Sequence]) -> None:
+        """Give each sequence its part of the recurrent states."""
+        recurrent = [None if isinstance(state, KeyValues) else state.tensors() for state in self.states]
+        if any(recurrent):
+            for row, sequence in enumerate(sequences):
+                sequence.states = [part and tuple(x[row : row + 1] for x in part) for part in recurrent]
+
+
+class Places:
+    """Where the positions of some sequences are in the memory of all blocks; the same for all layers."""
+
+    def __init__(self, sequences: Sized[Sequence], starts: Sized[int], block_size: int, device: torch.device):
+        width = max(len(each.blocks) for each in sequences)
+        table = [each.blocks + [0] * (width - len(each.blocks)) for each in sequences]
+        inside = torch.arange(block_size, device=device)
+        self.table = (torch.tensor(table, device=device).unsqueeze(-1) * block_size + inside).flatten(1)
+        """[B, positions]."""
+        self.longest, self.alike = max(starts), min(starts) == max(starts)
+        """Tokens of the longest sequence before the new ones, and whether all have as many."""
+        self.starts = torch.tensor(starts, device=device).unsqueeze(1)
+
+
+class BlockView(KeyValues):
+    """The keys and values of some sequences in one layer."""
+
+    def __init__(self, memory: KeyValueBlocks, places: Places):
+        super().__init__(*places.table.shape)
+        self._memory, self._places = memory, places
+
+    def append(self, k_BNLH: Tensor, v_BNLH: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """See `KeyValues.append`; sequences shorter than the longest have a mask."""
+        length, device, places = k_BNLH.shape[2], k_BNLH.device, self._places
+        end = places.longest + length
+        if places.alike:
+            new, visible = places.table[:, places.longest : end], places.table[:, :end]
+            mask = continuation_mask(places.longest, length, device)
+        else:
+            own, every = places.starts + torch.arange(length, device=device), torch.arange(end, device=device)
+            new = places.table.gather(1, own)
+            # Beyond its end a sequence sees its last token again, never what others left: 0 times NaN would be NaN.
+            visible = places.table.gather(1, every.minimum(own[:, -1:]))
+            mask = (every <= own.unsqueeze(-1)).unsqueeze(1)
+        keys, values = self._memory.write(new, k_BNLH.transpose(1, 2), v_BNLH.transpose(1, 2))
+        return keys[visible].transpose(1, 2), values[visible].transpose(1, 2), mask
+
+
+def _join(state: ConvState, parts: Sized[tuple[Tensor, ...] | None]) -> None:
+    """Continue from the states of several sequences, all before their first token or all after it."""
+    found = [part for part in parts if part]
+    if found:
+        state.load(tuple(torch.cat(same) for same in zip(*found, strict=True)))

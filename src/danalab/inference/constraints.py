@@ -1,0 +1,94 @@
+"""Constrained decoding: text that matches a JSON schema, by the grammar engine of llguidance."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from danalab.errors import MissingExtra, UserError
+
+if TYPE_CHECKING:
+    from danalab.data.tokenizers import Tokenizer
+
+_tokenizers: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+
+
+class JsonConstraint:
+    """Tokens whose text is one JSON value that matches a schema, then the end-of-text token.
+
+    Args:
+        schema: JSON schema; None: any object.
+        whitespace: allow whitespace between the parts, as the model likes; otherwise the text is compact.
+    Raises:
+        MissingExtra: llguidance is not installed.
+        UserError: the schema is wrong, or uses something that is not supported.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, schema: Mapping[str, Any] | None = None, *, whitespace: bool = False):
+        try:
+            import llguidance
+        except ImportError:
+            raise MissingExtra("llguidance", "chat", "constrained decoding") from None
+        schema = {"type": "object"} if schema is None else dict(schema)
+        compact: Any = {"item_separator": ",", "key_separator": ":", "whitespace_flexible": False}
+        try:
+            grammar = llguidance.LLMatcher.grammar_from_json_schema(
+                json.dumps(schema), defaults=None if whitespace else compact
+            )
+        except (TypeError, ValueError) as error:
+            raise UserError(f"the JSON schema cannot be used: {error}") from None
+        self._matcher = llguidance.LLMatcher(_tokenizer(tokenizer), grammar, log_level=0)
+        self._bits = np.zeros(-(-tokenizer.n_tokens // 32), dtype=np.uint32)
+        self._n_tokens = tokenizer.n_tokens
+        self._check()
+
+    def mask(self) -> np.ndarray:
+        """Allowed tokens, bool [n_tokens]."""
+        self._matcher.unsafe_compute_mask_ptr(self._bits.ctypes.data, self._bits.nbytes)
+        self._check()
+        return np.unpackbits(self._bits.view(np.uint8), bitorder="little")[: self._n_tokens].astype(bool)
+
+    def advance(self, token: int) -> None:
+        """Take note of the token that was drawn; it must be allowed."""
+        self._matcher.consume_token(token)
+        self._check()
+
+    def _check(self) -> None:
+        if self._matcher.is_error():
+            raise UserError(f"the JSON schema cannot be used: {self._matcher.get_error().splitlines()[0]}")
+
+
+def _tokenizer(tokenizer: Tokenizer) -> Any:
+    """The tokenizer in llguidance's form; made once, because it builds a tree of all tokens."""
+    found = _tokenizers.get(tokenizer)
+    if found is None:
+        import llguidance
+
+        specials = set(tokenizer.specials.values())
+        wrapped = _Callable(tokenizer)
+        wrapped.tokens = [tokenizer.decode_bytes([id_]) for id_ in range(tokenizer.n_tokens)]
+        wrapped.special_token_ids = sorted(specials)
+        wrapped.eos_token_id, wrapped.bos_token_id = tokenizer.eos_id, None
+        found = _tokenizers[tokenizer] = llguidance.LLTokenizer(llguidance.TokenizerWrapper(wrapped))
+    return found
+
+
+class _Callable(SimpleNamespace):
+    """What llguidance asks of a tokenizer."""
+
+    tokens: list[bytes]
+    special_token_ids: list[int]
+    eos_token_id: int
+    bos_token_id: int | None
+
+    def __init__(self, tokenizer: Tokenizer):
+        super().__init__()
+        self._encode = tokenizer.encode
+
+    def __call__(self, text: bytes | str) -> list[int]:
+        return self._encode(text.decode("utf-8", errors="replace") if isinstance(text, bytes) else text)

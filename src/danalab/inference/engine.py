@@ -1,0 +1,356 @@
+"""The engine: continuous batching of requests on one model.
+
+    engine = Engine(model, tokenizer=tokenizer)
+    number = engine.submit(Request(prompt, SamplingParameters(max_tokens=32)))
+    while engine.busy:
+        for event in engine.step(): ...
+
+Requests join and leave between steps. A step computes one token of every running request and a piece of the prompts of
+new ones, then draws the next tokens. The text of a request with a seed does not depend on the others, except for
+rounding: see `batch_invariant`. The engine is not thread-safe: one thread drives it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Collection, Iterable
+from collections.abc import Sequence as Sized
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from danalab.errors import UserError
+from danalab.inference.backends.choice import make_backend
+from danalab.inference.blocks import BlockPool
+from danalab.inference.parameters import SamplingParameters
+from danalab.inference.request import FAILED, Completion, FinishReason, Request, TokenEvent
+from danalab.inference.sampling import Drawn, draw
+from danalab.inference.scheduler import Scheduler
+from danalab.inference.sequence import Sequence
+from danalab.inference.text import TextStream
+from danalab.models.decoder import Decoder
+
+if TYPE_CHECKING:
+    from danalab.data.tokenizers import Tokenizer
+
+BLOCK = 16
+"""Positions of a block of the cache [tokens]."""
+STEP_TOKENS = 256
+"""Tokens of a step, at most: the pieces of prompts and one token of each running request."""
+CACHE_BYTES = 4 << 30
+"""Limit on the default size of the cache; memory is used when it is written to."""
+
+
+@dataclass
+class Statistics:
+    """Counts since the engine was made, and the present load."""
+
+    steps: int = 0
+    prompt_tokens: int = 0
+    """Tokens of prompts that were submitted."""
+    reused_tokens: int = 0
+    """Tokens that were found in the cache in place of being computed."""
+    generated_tokens: int = 0
+    preemptions: int = 0
+    finished: Counter[str] = field(default_factory=Counter)
+    """Requests by the reason of their end."""
+    running: int = 0
+    waiting: int = 0
+    cache_blocks: int = 0
+    """Blocks of the cache; 0: the model has no attention."""
+    cache_blocks_used: int = 0
+
+
+class Engine:
+    """See the module.
+
+    Args:
+        model: in evaluation mode; its weights are copied where the back end lays them out anew: see `reload`.
+        tokenizer: for stop strings; its end-of-text token ends texts, its padding ids are never drawn.
+        max_batch_size: requests that are computed at the same time.
+        cache_tokens: positions of all requests for which there is cache; None: enough for `max_batch_size` whole
+            contexts, up to 4 GiB.
+        batch_invariant: the tokens and log-probabilities of a request are bitwise the same alone or in any batch, in
+            any order, with or without reused prefixes. CPU and float32 only.
+        weight_dtype: "float32", "bfloat16" or "int8" (a scale for each output feature): how the native back end stores
+            matrices; None: as the model.
+        prefix_reuse: keep the keys and values of prompts for later requests with the same beginning.
+        n_valid: ids from this one on are never drawn; None: the tokenizer's, or all are valid.
+        end_tokens: ids that end a text; None: the tokenizer's end-of-text token, or none.
+        backend: "native", "eager", or "auto": native where it can compute the model.
+    Raises:
+        UserError: a setting out of range, or one that the back end does not support.
+    """
+
+    def __init__(
+        self,
+        model: Decoder,
+        tokenizer: Tokenizer | None = None,
+        *,
+        max_batch_size: int = 32,
+        cache_tokens: int | None = None,
+        batch_invariant: bool = False,
+        weight_dtype: str | None = None,
+        prefix_reuse: bool = True,
+        n_valid: int | None = None,
+        end_tokens: Collection[int] | None = None,
+        backend: str = "auto",
+    ):
+        config = model.config
+        if max_batch_size < 1:
+            raise UserError(f"max_batch_size {max_batch_size}: must be at least 1")
+        if model.document_token is not None:
+            raise UserError("decoding needs one document per row: set document_token to None before")
+        self._n_valid = _valid(n_valid, tokenizer, config.vocab_size)
+        if end_tokens is None:
+            end_tokens = () if tokenizer is None else (tokenizer.eos_id,)
+        self.model, self.tokenizer, self._ends = model, tokenizer, frozenset(end_tokens)
+        pool = _pool(model, max_batch_size, cache_tokens)
+        self._backend = make_backend(
+            model, pool, max_batch_size, STEP_TOKENS + max_batch_size, backend, weight_dtype, batch_invariant
+        )
+        align = self._backend.align
+        self._scheduler = Scheduler(
+            pool,
+            max_batch_size=max_batch_size,
+            step_tokens=STEP_TOKENS + max_batch_size,
+            prefix_reuse=prefix_reuse and self._backend.reuses,
+            align=align,
+            reserve=None if align is None else config.seq_len,
+        )
+        self._sequences: dict[int, Sequence] = {}
+        self._next, self._empty = 0, list[TokenEvent]()
+        self._steps, self._prompt_tokens, self._generated = 0, 0, 0
+        self._finished: Counter[str] = Counter()
+
+    # ---- requests ----
+
+    def submit(self, request: Request) -> int:
+        """Queue a request; returns its number.
+
+        Raises:
+            UserError: an empty prompt, an id outside the vocabulary, a prompt and `max_tokens` that exceed the model's
+                context or the cache together, or stop strings without a tokenizer.
+        """
+        config, parameters = self.model.config, request.parameters
+        if not len(request.prompt):
+            raise UserError("the prompt is empty: generation needs at least one token to continue")
+        low, high = min(request.prompt), max(request.prompt)
+        if low < 0 or high >= config.vocab_size:
+            bad = low if low < 0 else high
+            raise UserError(f"prompt token id {bad} is outside the model's vocabulary of {config.vocab_size}")
+        for token in parameters.logit_bias:
+            if not 0 <= token < self._n_valid:
+                raise UserError(f"logit_bias: token id {token} is outside the vocabulary of {self._n_valid}")
+        limit = parameters.token_limit(len(request.prompt), config.seq_len)
+        pool = self._scheduler.pool
+        longest = min(len(request.prompt) + limit, config.seq_len)
+        if pool is not None and pool.blocks_for(longest) > pool.n_blocks:
+            raise UserError(
+                f"the request may need {longest} tokens of cache, and there are {pool.n_blocks * pool.block_size}; "
+                "shorten it or give more cache_tokens"
+            )
+        sequence = Sequence(self._next, request, limit, self.end_tokens(parameters), config.seq_len)
+        if parameters.stop:
+            sequence.stream = self.text_stream(parameters)
+        self._next += 1
+        self._prompt_tokens += len(request.prompt)
+        self._sequences[sequence.id] = sequence
+        if limit:
+            self._scheduler.add(sequence)
+        else:
+            self._empty.append(TokenEvent(sequence.id, -1, math.nan, [], "length"))
+        return sequence.id
+
+    def cancel(self, number: int) -> bool:
+        """End a request now and free its cache; False: it is not known, or has ended. No event follows."""
+        sequence = self._sequences.get(number)
+        if sequence is None:
+            return False
+        self._empty = [event for event in self._empty if event.request_id != number]
+        self._end(sequence, "cancelled")
+        return True
+
+    def force(self, number: int, tokens: Sized[int]) -> None:
+        """Add tokens to the text of a running request, for example the output of a tool; no events follow for them.
+
+        They do not count as drawn; the next token is drawn after them.
+
+        Raises:
+            UserError: the request is not known or has ended, an id outside the vocabulary, or too many tokens.
+        """
+        sequence = self._sequences.get(number)
+        if sequence is None:
+            raise UserError(f"request {number} is not known, or has ended")
+        config = self.model.config
+        if any(not 0 <= token < config.vocab_size for token in tokens):
+            raise UserError(f"a forced token is outside the model's vocabulary of {config.vocab_size}")
+        if len(sequence.tokens) + len(tokens) >= config.seq_len and not sequence.parameters.sliding_window:
+            raise UserError(
+                f"{len(tokens)} forced tokens after {len(sequence.tokens)} leave no space in the context of "
+                f"{config.seq_len}"
+            )
+        self._extend(sequence, tokens)
+
+    def end_tokens(self, parameters: SamplingParameters) -> frozenset[int]:
+        """Ids that end a text with these parameters."""
+        return frozenset(parameters.stop_tokens) | (frozenset() if parameters.ignore_end else self._ends)
+
+    def text_stream(self, parameters: SamplingParameters) -> TextStream:
+        """For the tokens of a request with these parameters: their text, up to its end.
+
+        Raises:
+            UserError: the engine has no tokenizer.
+        """
+        if self.tokenizer is None:
+            raise UserError("text needs an engine with a tokenizer")
+        return TextStream(self.tokenizer, parameters.stop, self.end_tokens(parameters))
+
+    @property
+    def busy(self) -> bool:
+        """Whether requests are running or waiting."""
+        return bool(self._sequences)
+
+    # ---- steps ----
+
+    def step(self) -> list[TokenEvent]:
+        """Compute one step; returns the tokens that were drawn, in no particular order."""
+        events, self._empty = self._empty, []
+        for event in events:
+            self._end(self._sequences[event.request_id], "length")
+        chunks = self._scheduler.plan()
+        if not chunks:
+            return events
+        self._steps += 1
+        logits, sequences = self._backend.run(chunks)
+        for chunk in chunks:
+            self._scheduler.advance(chunk)
+        if sequences:
+            drawn = draw(logits[:, : self._n_valid], sequences)
+            events += [self._take(sequence, row, drawn) for row, sequence in enumerate(sequences)]
+        return events
+
+    def generate(self, requests: Iterable[Request]) -> list[Completion]:
+        """Complete all requests, in their order; the engine must be idle.
+
+        Raises:
+            UserError: a bad request; or the model's logits are not finite.
+        """
+        if self.busy:
+            raise UserError("generate needs an idle engine: other requests are running")
+        numbers = []
+        try:
+            for request in requests:
+                numbers.append(self.submit(request))
+            found = {number: Completion() for number in numbers}
+            while self.busy:
+                for event in self.step():
+                    completion = found[event.request_id]
+                    completion.finish_reason = event.finish_reason
+                    if event.token >= 0:
+                        completion.tokens.append(event.token)
+                        completion.logprobs.append(event.logprob)
+                        completion.top_logprobs.append(event.top_logprobs)
+                    elif event.finish_reason == "error":
+                        raise UserError(FAILED)
+        finally:
+            for number in numbers:
+                self.cancel(number)
+        return [found[number] for number in numbers]
+
+    def reload(self) -> None:
+        """Use the model's present weights, after training has changed them; cached prefixes are forgotten.
+
+        Raises:
+            UserError: requests are running, whose cache belongs to the old weights.
+        """
+        if self.busy:
+            raise UserError("reload needs an idle engine: requests are running")
+        self._backend.reload()
+        if self._scheduler.pool is not None:
+            self._scheduler.pool.forget()
+
+    @property
+    def statistics(self) -> Statistics:
+        """Counts so far and the present load."""
+        scheduler, pool = self._scheduler, self._scheduler.pool
+        return Statistics(
+            steps=self._steps,
+            prompt_tokens=self._prompt_tokens,
+            reused_tokens=scheduler.reused,
+            generated_tokens=self._generated,
+            preemptions=scheduler.preemptions,
+            finished=Counter(self._finished),
+            running=len(scheduler.running),
+            waiting=scheduler.waiting,
+            cache_blocks=0 if pool is None else pool.n_blocks,
+            cache_blocks_used=0 if pool is None else pool.n_blocks - pool.available,
+        )
+
+    # ---- one token ----
+
+    def _take(self, sequence: Sequence, row: int, drawn: Drawn) -> TokenEvent:
+        token, reason = drawn.tokens[row], None
+        if token < 0:
+            reason = "error"
+        else:
+            self._generated += 1
+            reason = self._accept(sequence, token)
+        if reason is not None:
+            self._end(sequence, reason)
+        return TokenEvent(sequence.id, token, drawn.logprobs[row], drawn.tops[row], reason)
+
+    def _accept(self, sequence: Sequence, token: int) -> FinishReason | None:
+        """Add a drawn token to its sequence; returns the reason if the sequence ends."""
+        sequence.drawn += 1
+        if sequence.counts is not None and sequence.seen is not None:
+            sequence.counts[token] += 1
+            sequence.seen.add(token)
+        if sequence.request.constraint is not None:
+            sequence.request.constraint.advance(token)
+        if token in sequence.ends:
+            return "stop"
+        if sequence.stream is not None:
+            sequence.stream.feed(token)
+            if sequence.stream.stopped:
+                return "stop"
+        if sequence.drawn >= sequence.limit:
+            return "length"
+        if len(sequence.tokens) >= self.model.config.seq_len and not sequence.parameters.sliding_window:
+            return "length"  # forced tokens have taken the space
+        self._extend(sequence, (token,))
+        return None
+
+    def _extend(self, sequence: Sequence, tokens: Sized[int]) -> None:
+        if sequence.extend(tokens, self.model.config.seq_len):
+            self._scheduler.release(sequence)
+
+    def _end(self, sequence: Sequence, reason: FinishReason) -> None:
+        self._finished[reason] += 1
+        del self._sequences[sequence.id]
+        if sequence.limit:
+            self._scheduler.remove(sequence)
+
+
+def _valid(n_valid: int | None, tokenizer: Any, vocab_size: int) -> int:
+    if n_valid is None:
+        return vocab_size if tokenizer is None else min(tokenizer.n_tokens, vocab_size)
+    if not 1 <= n_valid <= vocab_size:
+        raise UserError(f"generation needs 1 <= n_valid <= vocab_size {vocab_size}: got {n_valid}")
+    return n_valid
+
+
+def _pool(model: Decoder, max_batch_size: int, cache_tokens: int | None) -> BlockPool | None:
+    """The blocks for keys and values; None where no layer has attention."""
+    config = model.config
+    linear = config.linear_attention
+    layers = config.n_layers - (0 if linear is None else len(linear.layers))
+    if cache_tokens is not None and cache_tokens < 1:
+        raise UserError(f"cache_tokens {cache_tokens}: must be at least 1")
+    if config.architecture.oscillators or not layers:
+        return None
+    if cache_tokens is None:
+        each = 2 * layers * config.kv_heads * config.head_dim * model.head_weight.element_size()
+        whole = -(-config.seq_len // BLOCK) * BLOCK
+        cache_tokens = max(whole, min(max_batch_size * whole, CACHE_BYTES // each))
+    return BlockPool(-(-cache_tokens // BLOCK), BLOCK)

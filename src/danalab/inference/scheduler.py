@@ -1,0 +1,191 @@
+"""The scheduler: which tokens of which requests are computed in a step.
+
+Running requests come first, in the order of their admission; a prompt is computed in pieces, so that it does not delay
+the others by more than `step_tokens`. Waiting requests are admitted first come, first served, the scopes in turn, when
+the cache has space for their tokens. When it is full, the youngest request gives up its blocks and waits at the head of
+the queue: its tokens are computed again later.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from typing import NamedTuple
+
+from danalab.inference.blocks import BlockPool
+from danalab.inference.sequence import Sequence
+
+
+class Chunk(NamedTuple):
+    """The next `length` tokens of a sequence, from `sequence.computed` on."""
+
+    sequence: Sequence
+    length: int
+
+
+class Scheduler:
+    """See the module."""
+
+    def __init__(
+        self,
+        pool: BlockPool | None,
+        *,
+        max_batch_size: int,
+        step_tokens: int,
+        prefix_reuse: bool,
+        align: int | None = None,
+        reserve: int | None = None,
+    ):
+        """Args:
+        pool: blocks for keys and values; None: the model has no attention.
+        max_batch_size: sequences that run at the same time.
+        step_tokens: tokens of a step, at most (one for each running sequence is always computed).
+        align: pieces of a prompt end at multiples of this, and only whole pieces are reused; None: anywhere.
+        reserve: the model's context, where a sequence takes all blocks that it may need at its admission; None: it
+            takes them when it needs them.
+        """
+        self.pool, self.max_batch_size, self.step_tokens = pool, max_batch_size, step_tokens
+        self.prefix_reuse = prefix_reuse and pool is not None
+        self.align, self.reserve = align, reserve
+        self.running: list[Sequence] = []
+        self.preemptions = 0
+        self.reused = 0
+        """Tokens whose computation was saved."""
+        self._waiting: OrderedDict[str, deque[Sequence]] = OrderedDict()
+        self._slots = list(range(max_batch_size - 1, -1, -1))
+
+    # ---- the queue ----
+
+    def add(self, sequence: Sequence) -> None:
+        """Queue a new sequence."""
+        self._waiting.setdefault(sequence.request.prefix_scope, deque()).append(sequence)
+
+    def remove(self, sequence: Sequence) -> None:
+        """Forget a sequence, running or waiting."""
+        if sequence in self.running:
+            self.running.remove(sequence)
+            self.release(sequence)
+            self._slots.append(sequence.slot)
+            return
+        scope = sequence.request.prefix_scope
+        queue = self._waiting[scope]
+        queue.remove(sequence)
+        if not queue:
+            del self._waiting[scope]
+
+    @property
+    def waiting(self) -> int:
+        """Sequences in the queue."""
+        return sum(map(len, self._waiting.values()))
+
+    # ---- a step ----
+
+    def plan(self) -> list[Chunk]:
+        """The tokens of the next step; the cache has space for them."""
+        chunks: list[Chunk] = []
+        budget, before, at = self.step_tokens - len(self.running), self.preemptions, 0
+        while at < len(self.running):  # which shrinks at its end when sequences are pre-empted
+            sequence = self.running[at]
+            count = sequence.pending
+            if count > 1:
+                count = self._piece(sequence, max(budget, 0))
+                budget -= count
+            if count and self._grow(sequence, sequence.computed + count):
+                chunks.append(Chunk(sequence, count))
+            at += 1
+        while budget > 0 and self._slots and self.preemptions == before:
+            sequence = self._admit()
+            if sequence is None:
+                break
+            count = self._piece(sequence, budget)
+            budget -= count
+            chunks.append(Chunk(sequence, count))
+        return chunks
+
+    def advance(self, chunk: Chunk) -> None:
+        """Note that a chunk has been computed; its full blocks can be reused from now on."""
+        sequence = chunk.sequence
+        sequence.computed += chunk.length
+        if not self.prefix_reuse or self.pool is None:
+            return
+        size, limit = self.pool.block_size, sequence.computed
+        if self.align is not None:  # pieces that were computed otherwise may differ in the last bit
+            if sequence.drawn:
+                return
+            limit -= limit % self.align
+        while (sequence.published + 1) * size <= limit:
+            at = sequence.published
+            tokens = tuple(sequence.tokens[at * size : (at + 1) * size])
+            sequence.node = self.pool.publish(sequence.blocks[at], sequence.node, tokens)
+            sequence.published += 1
+
+    def release(self, sequence: Sequence) -> None:
+        """Give up the cache of a sequence; all its tokens are to be computed again."""
+        if self.pool is not None:
+            self.pool.release(sequence.blocks)
+        sequence.blocks, sequence.node, sequence.published = [], sequence.request.prefix_scope, 0
+        sequence.computed, sequence.states = 0, None
+
+    def _piece(self, sequence: Sequence, budget: int) -> int:
+        """Tokens of the next piece of a prompt."""
+        if self.align is None:
+            return min(sequence.pending, budget)
+        count = min(sequence.pending, self.align - sequence.computed % self.align)
+        return count if budget > 0 else 0
+
+    def _grow(self, sequence: Sequence, tokens: int) -> bool:
+        """Give a running sequence blocks for `tokens` positions; False: it was pre-empted itself."""
+        pool = self.pool
+        if pool is None:
+            return True
+        while len(sequence.blocks) * pool.block_size < tokens:
+            if not pool.available:
+                victim = self.running.pop()
+                self._preempt(victim)
+                if victim is sequence:
+                    return False
+                continue
+            sequence.blocks.append(pool.take())
+        return True
+
+    def _preempt(self, sequence: Sequence) -> None:
+        self.release(sequence)
+        self._slots.append(sequence.slot)
+        scope = sequence.request.prefix_scope
+        self._waiting.setdefault(scope, deque()).appendleft(sequence)
+        self._waiting.move_to_end(scope, last=False)
+        self.preemptions += 1
+
+    def _admit(self) -> Sequence | None:
+        """Start the next waiting sequence, if the cache has space for all its tokens."""
+        if not self._waiting:
+            return None
+        scope, queue = next(iter(self._waiting.items()))
+        sequence = queue[0]
+        if self.pool is not None and not self._place(self.pool, sequence):
+            return None
+        queue.popleft()
+        if queue:
+            self._waiting.move_to_end(scope)
+        else:
+            del self._waiting[scope]
+        sequence.slot = self._slots.pop()
+        self.running.append(sequence)
+        return sequence
+
+    def _place(self, pool: BlockPool, sequence: Sequence) -> bool:
+        length, size = len(sequence.tokens), pool.block_size
+        if self.prefix_reuse:
+            # At least one token is computed: the next one is drawn from its logits.
+            sequence.blocks, sequence.node = pool.match(
+                sequence.request.prefix_scope, sequence.tokens, (length - 1) // size, (self.align or size) // size
+            )
+        needed = length if self.reserve is None else min(length + sequence.limit - sequence.drawn, self.reserve)
+        missing = pool.blocks_for(needed) - len(sequence.blocks)
+        if missing > pool.available:
+            self.release(sequence)
+            return False
+        sequence.published = len(sequence.blocks)
+        sequence.computed = sequence.published * size
+        self.reused += sequence.computed
+        sequence.blocks += [pool.take() for _ in range(missing)]
+        return True
