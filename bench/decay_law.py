@@ -1,170 +1,244 @@
-"""How strong should weight decay be in a short run? omega and the learning rate together, against AdamW tuned alike.
+"""How strong should weight decay be, and how does that depend on the length of the run?
 
-python bench/decay_law.py [--horizons 30 100 300 1000] [--seeds 0] [--output bench/results/decay_law_cpu.json]
+    python bench/decay_law.py PHASE ...     runs and appends to bench/results/decay_law_cpu.jsonl; may be killed
+    python bench/decay_law.py --table       prints the tables of what is in that file
 
-Three small problems on one thread: a character transformer and a character MLP on the text of docs/, and a classifier
-of a teacher's labels. Schedule: linear warm-up over a tenth of the run (at most 100 steps), cosine to a tenth.
+Every law of the weight decay gets its own learning rate: factors of 2 on seed 0 until the best lies between two
+others; then seeds 1 and 2 at the best. One thread; linear warm-up, cosine to a tenth, gradients clipped at 1. Laws:
+
+    none        no weight decay
+    K lr        K times the learning rate, constant: AdamW's usual form
+    OMEGA/t     omega / (steps / 10 + t) for logarithmic-time optimizers, omega / steps for AdamW, times the schedule
+    K lr, OMEGA/t     the smaller of the two
+    sqrt f      OMEGA/t with omega = 2 sqrt(f) (AdamW: 8 sqrt(f)), f the tokens over 20 a parameter
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import math
-from collections.abc import Callable
+import os
+import statistics
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional as F
 
-from danalab.optim import build_optimizer
+from danalab.benchmarks.small_problems import small_problems
+from danalab.optim import build_optimizer, get_schedule
+from danalab.optim.run_length import warmup_steps
 
-ROOT = Path(__file__).parents[1]
-RATES = (1e-3, 3e-3, 1e-2)
-OMEGAS = (0.0, 0.25, 1.0, 4.0)
-DECAYS = (0.0, 0.1, 1.0)
-"""Of AdamW, times its learning rate."""
-
-Batch = Callable[[torch.Generator], tuple[Tensor, Tensor]]
-
-
-class Block(nn.Module):
-    """A pre-norm transformer block of width 48."""
-
-    def __init__(self, width: int = 48):
-        super().__init__()
-        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-
-    def forward(self, x: Tensor) -> Tensor:
-        q, k, v = (part.unflatten(-1, (3, 16)).transpose(1, 2) for part in self.qkv(self.norm1(x)).chunk(3, -1))
-        x = x + self.out(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))
-        return x + self.down(F.gelu(self.up(self.norm2(x))))
+RESULT = Path(__file__).parent / "results" / "decay_law_cpu.jsonl"
+GRID = 2.0
+SEEDS = (0, 1, 2)
+MOST_RATES = 9
+START = {"adana": 2e-3, "adamw": 8e-3}
+"""First learning rate of a search; the others of the family begin at ADana's."""
 
 
-class CharTransformer(nn.Module):
-    """Two blocks on 32 characters."""
+@dataclass(frozen=True)
+class Cell:
+    """An optimizer with a law of its weight decay, on one problem."""
 
-    def __init__(self, vocab: int, width: int = 48):
-        super().__init__()
-        self.embed, self.positions = nn.Embedding(vocab, width), nn.Embedding(32, width)
-        self.blocks = nn.Sequential(Block(width), Block(width), nn.LayerNorm(width))
-        self.head = nn.Linear(width, vocab, bias=False)
-        for embedding in (self.embed, self.positions):
-            nn.init.normal_(embedding.weight, std=0.02)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        return self.head(self.blocks(self.embed(tokens) + self.positions.weight)).flatten(0, 1)
+    problem: str
+    steps: int
+    batch: int
+    opt: str
+    law: str
+    warmup: int
 
 
-class CharMLP(nn.Sequential):
-    """Bengio's: the embeddings of 8 characters, one hidden layer."""
+def cells(
+    problems: Iterable[str], steps: Iterable[int], laws: dict[str, tuple[str, ...]], share: int = 1
+) -> list[Cell]:
+    """All combinations; `share`: the batch is that many times smaller."""
+    return [
+        Cell(problem, length, small_problems()[problem].batch // share, opt, law, warmup_steps(length))
+        for length in steps
+        for problem in problems
+        for opt, each in laws.items()
+        for law in each
+    ]
 
-    def __init__(self, vocab: int):
-        super().__init__(
-            nn.Embedding(vocab, 16), nn.Flatten(1), nn.Linear(128, 96), nn.Tanh(), nn.Linear(96, vocab, bias=False)
-        )
+
+THREE = ("mlp", "teacher", "transformer")
+LAWS = {
+    "adana": ("none", "2 lr, 4/t", "1 lr, 4/t", "0.5 lr, 4/t", "4/t"),
+    "adamw": ("none", "0.5 lr, 4/t", "2 lr, 4/t"),
+}
+FEW = {"adana": ("none", "2 lr, 4/t", "1 lr, 4/t"), "adamw": ("none", "0.5 lr, 4/t", "2 lr, 4/t")}
+FAMILY = dict.fromkeys(("dana-star-mk4", "dana-mk4", "dana-star"), ("1 lr, 4/t",))
 
 
-def problems() -> dict[str, tuple[Callable[[], nn.Module], Batch, Batch]]:
-    """Name -> model, training batches, validation batches."""
-    text = "".join(path.read_text() for path in sorted((ROOT / "docs").glob("*.md")))
-    letters = sorted(set(text))
-    place = {letter: i for i, letter in enumerate(letters)}
-    data = torch.tensor([place[letter] for letter in text])
-    cut = len(data) * 9 // 10
-
-    def windows(part: Tensor, length: int, count: int) -> Batch:
-        def draw(generator: torch.Generator) -> tuple[Tensor, Tensor]:
-            starts = torch.randint(len(part) - length - 1, (count,), generator=generator)
-            rows = torch.stack([part[start : start + length + 1] for start in starts.tolist()])
-            return rows[:, :-1], rows[:, 1:]
-
-        return draw
-
-    def sequences(part: Tensor, count: int) -> Batch:
-        draw = windows(part, 32, count)
-        return lambda generator: (lambda x, y: (x, y.flatten()))(*draw(generator))
-
-    def contexts(part: Tensor, count: int) -> Batch:
-        draw = windows(part, 8, count)
-        return lambda generator: (lambda x, y: (x, y[:, -1]))(*draw(generator))
-
-    teacher = nn.Sequential(nn.Linear(20, 40), nn.Tanh(), nn.Linear(40, 10))
-    with torch.random.fork_rng(), torch.no_grad():
-        torch.manual_seed(7)
-        for p in teacher.parameters():
-            p.normal_(std=3 / p.shape[-1] ** 0.5)
-
-    def labelled(count: int) -> Batch:
-        def draw(generator: torch.Generator) -> tuple[Tensor, Tensor]:
-            x = torch.randn(count, 20, generator=generator)
-            with torch.no_grad():
-                return x, teacher(x).div(2).softmax(-1).multinomial(1, generator=generator)[:, 0]
-
-        return draw
-
-    def classifier() -> nn.Module:
-        return nn.Sequential(nn.Linear(20, 96), nn.ReLU(), nn.Linear(96, 96), nn.ReLU(), nn.Linear(96, 10))
-
-    train, val = data[:cut], data[cut:]
+def phases() -> dict[str, list[Cell]]:
+    """What is run, by name."""
     return {
-        "transformer": (lambda: CharTransformer(len(letters)), sequences(train, 16), sequences(val, 128)),
-        "mlp": (lambda: CharMLP(len(letters)), contexts(train, 64), contexts(val, 4096)),
-        "teacher": (classifier, labelled(64), labelled(8192)),
+        "short": cells(THREE, (60, 150), LAWS),
+        "shortest": cells(THREE, (30,), FEW),
+        "middle": cells(THREE, (600,), LAWS),
+        "long": cells(THREE, (3000,), FEW),
+        "held-out": cells(("recurrent",), (60, 600), FEW),
+        "family": cells(THREE, (60, 150, 600), FAMILY),
+        "batch": cells(THREE, (150, 600), FEW, share=4),
+        "family-long": cells(THREE, (3000,), FAMILY),
+        "longest": cells(("teacher", "mlp"), (10_000,), FEW),
     }
 
 
-def run(name: str, steps: int, seed: int, opt: str, lr: float, **settings: float) -> float:
-    """Validation loss after `steps` steps."""
-    make, train, val = PROBLEMS[name]
+def run(cell: Cell, lr: float, seed: int) -> float:
+    """Held-out loss at the end; infinite where it is not finite."""
+    problem = small_problems()[cell.problem]
     torch.manual_seed(seed)
-    model = make()
-    optimizer = build_optimizer(opt, model, lr=lr, **settings)
-    warmup = min(max(steps // 10, 1), 100)
-    generator = torch.Generator().manual_seed(seed)
-    for step in range(steps):
-        x = (step - warmup) / max(steps - warmup, 1)
-        factor = (step + 1) / warmup if step < warmup else 0.55 + 0.45 * math.cos(math.pi * x)
+    model = problem.make()
+    optimizer = build_optimizer(cell.opt, model, lr=lr, **({"betas": (0.9, 0.95)} if cell.opt == "adamw" else {}))
+    _set_decay(optimizer, cell, lr, sum(p.numel() for p in model.parameters()))
+    schedule = get_schedule("cos_inf", cell.steps, cell.warmup, div_factor=10.0, final_div_factor=1.0)
+    train, generator = problem.train(cell.batch), torch.Generator().manual_seed(1000 + seed)
+    for step in range(cell.steps):
         for group in optimizer.param_groups:
-            group["lr"] = lr * factor
+            group["lr"] = lr * schedule(step)
         inputs, targets = train(generator)
         loss = F.cross_entropy(model(inputs), targets)
         optimizer.zero_grad()
         loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-    with torch.no_grad():
-        inputs, targets = val(torch.Generator().manual_seed(12345))
-        return F.cross_entropy(model(inputs), targets).item()
+    final = problem.loss(model)
+    return final if math.isfinite(final) else math.inf
+
+
+def _set_decay(optimizer: torch.optim.Optimizer, cell: Cell, lr: float, parameters: int) -> None:
+    """The decay of the matrices; the groups of embeddings and vectors say weight_decay 0 and keep it."""
+    bound, _, strength = cell.law.rpartition(", ")
+    tokens = cell.steps * cell.batch * (32 if cell.problem in ("transformer", "recurrent") else 1)
+    root = (tokens / (20 * parameters)) ** 0.5
+    log_time = cell.opt != "adamw"
+    constant = None
+    if strength == "none":
+        return
+    if strength.endswith(" lr"):
+        constant, omega = float(strength[:-3]), None
+    else:
+        omega = (2 if log_time else 8) * root if strength == "sqrt f" else float(strength[:-2])
+        constant = float(bound[:-3]) if bound else None
+    # A model's matrices are the first group.
+    group = optimizer.param_groups[0]
+    if log_time:
+        assert omega is not None
+        # Unbounded, the first steps of a short run take more than a whole weight.
+        group.update(weight_decay=omega / (cell.steps / 10), wd_ts=cell.steps / 10, decay_bound=constant or 0.9 / lr)
+    else:
+        group["weight_decay"] = min(omega / (lr * cell.steps) if omega else math.inf, constant or 0.9 / lr)
+
+
+class Results:
+    """The file of runs: one JSON object a line."""
+
+    def __init__(self, file: Path):
+        self.file = file
+        self.losses: dict[tuple[Cell, float, int], float] = {}
+        for line in file.read_text().splitlines() if file.exists() else []:
+            row = json.loads(line)
+            lr, seed, loss = row.pop("lr"), row.pop("seed"), row.pop("loss")
+            self.losses[Cell(**row), lr, seed] = math.inf if loss is None else loss
+
+    def loss(self, cell: Cell, lr: float, seed: int) -> float:
+        """The loss of a run, which is made if the file does not have it."""
+        key = (cell, float(f"{lr:.4g}"), seed)
+        if key not in self.losses:
+            loss = self.losses[key] = run(*key)
+            row = {**asdict(cell), "lr": key[1], "seed": seed, "loss": loss if math.isfinite(loss) else None}
+            with self.file.open("a") as out:
+                print(json.dumps(row), file=out, flush=True)
+        return self.losses[key]
+
+    def rates(self, cell: Cell) -> dict[float, float]:
+        """Learning rate -> loss with seed 0."""
+        return {lr: loss for (known, lr, seed), loss in self.losses.items() if known == cell and seed == 0}
+
+    def best(self, cell: Cell) -> tuple[float, list[float]] | None:
+        """The best learning rate and its losses by seed; None if it lies at an edge or seeds are missing."""
+        tried = self.rates(cell)
+        if not tried:
+            return None
+        lr = min(tried, key=lambda rate: tried[rate])
+        found = [self.losses.get((cell, lr, seed)) for seed in SEEDS]
+        if lr in (min(tried), max(tried)) or None in found:
+            return None
+        return lr, [loss for loss in found if loss is not None]
+
+    def tune(self, cell: Cell, start: float) -> float:
+        """Run the search and the seeds; returns the best learning rate."""
+        exponents = {0: self.loss(cell, start, 0)}
+        while len(exponents) < MOST_RATES:
+            best = min(exponents, key=lambda k: exponents[k])
+            missing = [k for k in (best - 1, best + 1) if k not in exponents]
+            if not missing:
+                break
+            exponents[missing[0]] = self.loss(cell, start * GRID ** missing[0], 0)
+        lr = start * GRID ** min(exponents, key=lambda k: exponents[k])
+        for seed in SEEDS:
+            self.loss(cell, lr, seed)
+        return lr
+
+
+def measure(names: Iterable[str], results: Results) -> None:
+    """Run the phases; a search begins at the best rate of the law before it."""
+    for name in names:
+        starts: dict[Any, float] = {}
+        for cell in phases()[name]:
+            place = (cell.problem, cell.opt)
+            start = starts.get(place, START.get(cell.opt, START["adana"]))
+            starts[place] = results.tune(cell, start)
+            lr, losses = results.best(cell) or (0.0, [math.nan])
+            print(
+                f"{cell.problem:12} {cell.steps:5} x {cell.batch:3}  {cell.opt:13} {cell.law:12} lr {lr:.4f}  "
+                f"{statistics.fmean(losses):.4f}  {[round(x, 4) for x in losses]}",
+                flush=True,
+            )
+
+
+def standard_error(values: list[float]) -> float:
+    """Of the mean."""
+    return statistics.stdev(values) / len(values) ** 0.5
+
+
+def table(results: Results) -> str:
+    """Every cell: best rate, mean loss, and the paired difference to the best law of the same optimizer."""
+    lines = []
+    known = list(dict.fromkeys(cell for cell, _, _ in results.losses))
+    for place in dict.fromkeys((c.problem, c.steps, c.batch, c.warmup) for c in known):
+        own = [c for c in known if (c.problem, c.steps, c.batch, c.warmup) == place and results.best(c)]
+        if not own:
+            continue
+        lines.append("{} {} steps, batch {}, warm-up {}".format(*place))
+        for opt in dict.fromkeys(c.opt for c in own):
+            found = {c.law: results.best(c) for c in own if c.opt == opt}
+            best = min((losses for _, losses in found.values()), key=statistics.fmean)
+            for law, (lr, losses) in found.items():
+                gaps = [a - b for a, b in zip(losses, best, strict=True)]
+                lines.append(
+                    f"  {opt:13} {law:12} lr {lr:.4f}  {statistics.fmean(losses):.4f}  "
+                    f"{statistics.fmean(gaps):+.4f} +- {standard_error(gaps):.4f}"
+                )
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--horizons", type=int, nargs="+", default=[30, 100, 300, 1000])
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
-    parser.add_argument("--problems", nargs="+", default=["transformer", "mlp", "teacher"])
-    parser.add_argument("--output", type=Path, default=ROOT / "bench" / "results" / "decay_law_cpu.json")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("phases", nargs="*", choices=list(phases()), metavar="PHASE", help=", ".join(phases()))
+    parser.add_argument("--table", action="store_true")
+    parser.add_argument("--output", type=Path, default=RESULT)
     flags = parser.parse_args()
     torch.set_num_threads(1)
-    PROBLEMS = problems()
-    rows = json.loads(flags.output.read_text()) if flags.output.exists() else []
-    for steps, seed, name in itertools.product(flags.horizons, flags.seeds, flags.problems):
-        key = {"problem": name, "steps": steps, "seed": seed}
-        for lr, omega in itertools.product(RATES, OMEGAS):
-            decay = {"weight_decay": min(omega / (steps / 10), 0.25), "wd_ts": steps / 10}  # above, it warns
-            loss = run(name, steps, seed, "adana", lr, **decay)
-            rows.append({**key, "opt": "adana", "lr": lr, "omega": omega, "loss": loss})
-        for lr in RATES:
-            loss = run(name, steps, seed, "adana", lr, omega=4.0, horizon=steps)
-            rows.append({**key, "opt": "adana", "lr": lr, "omega": "4, bounded", "loss": loss})
-        for lr, decay in itertools.product(RATES, DECAYS):
-            loss = run(name, steps, seed, "adamw", lr, weight_decay=decay)
-            rows.append({**key, "opt": "adamw", "lr": lr, "weight_decay": decay, "loss": loss})
-        for opt in ("adana", "adamw"):
-            own = [row for row in rows if key.items() <= row.items() and row["opt"] == opt]
-            print(min(own, key=lambda row: row["loss"]), flush=True)
-        flags.output.write_text(json.dumps(rows))
+    if flags.phases:
+        measure(flags.phases, Results(flags.output))
+    if flags.table:
+        print(table(Results(flags.output)))

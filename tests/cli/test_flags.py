@@ -252,6 +252,8 @@ def test_plan_takes_the_weight_decay_that_a_run_would_take(capsys):
     assert main(["plan", "--heads", "3", "--weight-decay", "100", "--wd-ts", "1"]) == 2
     assert "takes 50 of each weight in the first step" in capsys.readouterr().err
     assert main(["plan", "--heads", "3", "--iterations", "20"]) == 0
+    assert "times the schedule; at most 2 times the learning rate" in capsys.readouterr().out
+    assert main(["plan", "--heads", "3", "--iterations", "20", "--decay-bound", "0"]) == 0
     assert "weight decay 0.75 in place of 2: the run has only 20 steps" in capsys.readouterr().out
 
 

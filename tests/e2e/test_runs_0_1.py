@@ -61,8 +61,9 @@ def test_a_run_of_0_1_opens_and_is_evaluated_where_it_is(name):
     assert evaluate_run(FIXTURES / name, data=FIXTURES / "data").loss == pytest.approx(at_10["val/loss"], abs=0.01)
 
 
-def test_a_run_of_0_1_resumes_to_the_losses_that_0_1_reached(copy):
-    folder, config = copy("single")
+@pytest.mark.parametrize("automatic", [(), ("warmup_steps", "weight_decay", "wd_ts", "decay_bound")], ids=["", "auto"])
+def test_a_run_of_0_1_resumes_to_the_losses_that_0_1_reached(copy, automatic):
+    folder, config = copy("single", **dict.fromkeys(automatic))
     assert run_training(config).status == "finished"
     check_reached(folder, "single")
 

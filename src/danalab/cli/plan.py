@@ -119,6 +119,8 @@ def _describe(planned: Plan, flags: Flags) -> list[tuple[str, str]]:
         if planned.wd_ts is not None
         else f"{planned.weight_decay:.6g}, times the learning rate"
     )
+    if planned.wd_ts is not None and planned.decay_bound:
+        decay += f"; at most {planned.decay_bound:g} times the learning rate"
     keys = "" if planned.n_kv_heads == planned.n_heads else f" ({planned.n_kv_heads} for keys and values)"
     parts = f"{planned.n_heads} heads of {planned.head_dim}{keys}"
     if planned.num_frequencies is not None:

@@ -71,9 +71,9 @@ def schedule_settings(name: str) -> dict[str, Any]:
 
 def lr_scheduler(optimizer: "Optimizer", schedule: Schedule) -> "LambdaLR":
     """A torch scheduler whose only state is the step; call `.step()` after `optimizer.step()`."""
-    from torch.optim.lr_scheduler import LambdaLR
+    from danalab.optim.core.scheduler import ScheduleLR
 
-    return LambdaLR(optimizer, schedule)
+    return ScheduleLR(optimizer, schedule)
 
 
 def cos(steps: int, warmup: int, div_factor: float = 100.0, final_div_factor: float = 1.0) -> Schedule:

@@ -1,9 +1,10 @@
 """The plan of a run: from heads, optimizer and batch to steps, learning rate, weight decay and FLOPs.
 
 tokens per step = global batch x seq_len          steps   = floor(20 x total parameters / tokens per step)
-warm-up         = steps / 50                      lr      = a (b + P)^d
+warm-up         = `warmup_steps`                  lr      = a (b + P)^d
 weight decay    = omega / wd_ts, wd_ts = steps / 10     independent: times the schedule, not the peak lr
                 = omega / (lr x steps)                  coupled: AdamW and most others; Manau also has wd_ts = steps
+                  at most `DECAY_BOUND`, times the peak lr, in both cases
 """
 
 from collections.abc import Mapping
@@ -11,6 +12,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from danalab.errors import UserError
+from danalab.optim.run_length import DECAY_BOUND
+from danalab.optim.run_length import warmup_steps as usual_warmup
 from danalab.scaling.dimensions import (
     Dimensions,
     attention_layers,
@@ -83,6 +86,8 @@ class Plan:
     weight_decay: float
     wd_ts: float | None
     """Time scale of the decaying weight decay [steps]; None: constant decay, coupled to the learning rate."""
+    decay_bound: float
+    """The largest weight decay, times the peak learning rate; 0: no bound. A coupled `weight_decay` contains it."""
     flops_per_token: int
     flops: int
     """Training FLOPs of the whole run, exact convention."""
@@ -119,6 +124,7 @@ def plan(
     weight_decay: float | None = None,
     wd_ts: float | None = None,
     wd_ts_divisor: float = 10.0,
+    decay_bound: float | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> Plan:
     """Resolve a run by the scaling rules; explicit values override them.
@@ -133,6 +139,7 @@ def plan(
         tokens_per_param, horizon_basis: the horizon, counted on "total" or "non-emb" parameters.
         iterations, warmup_steps, wd_ts: steps.
         wd_ts_divisor: the default wd_ts is iterations / wd_ts_divisor.
+        decay_bound: see `Plan`; default `DECAY_BOUND`, or none for a `weight_decay` that is given.
         settings: further fields of `Dimensions`, e.g. `EXPERT_SETTINGS`.
     Raises:
         UserError: unknown names, an impossible size or horizon, a warm-up as long as the run.
@@ -160,7 +167,7 @@ def plan(
         iterations = horizon(shape, tokens_per_step, tokens_per_param, horizon_basis)
     if iterations < 1:
         raise UserError(f"--iterations {iterations}: at least 1 step is needed")
-    warmup = iterations // 50 or iterations // 10 if warmup_steps is None else warmup_steps
+    warmup = usual_warmup(iterations) if warmup_steps is None else warmup_steps
     if not 0 <= warmup < iterations:
         raise UserError(f"--warmup-steps {warmup} must lie in 0..{iterations - 1}: the run has {iterations} steps")
 
@@ -172,7 +179,11 @@ def plan(
     else:
         lr_source = "given"
     rate = decay_lr(shape.arch, opt, lr, shape.non_emb_params, kappa, global_batch)
+    if decay_bound is None:
+        decay_bound = DECAY_BOUND if weight_decay is None else 0.0
     weight_decay, wd_ts = _weight_decay(opt, omega, iterations, rate, weight_decay, wd_ts, wd_ts_divisor)
+    if decay_bound and OPTIMIZERS.get(opt) == "coupled":
+        weight_decay = min(weight_decay, decay_bound)
     per_token = flops_per_token(shape, seq_len)
     tokens = iterations * tokens_per_step
     return Plan(
@@ -211,6 +222,7 @@ def plan(
         omega=omega,
         weight_decay=weight_decay,
         wd_ts=wd_ts,
+        decay_bound=decay_bound,
         flops_per_token=per_token,
         flops=per_token * tokens,
     )

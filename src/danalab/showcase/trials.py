@@ -119,7 +119,7 @@ def train(problem: Problem, spec: OptimizerSpec, lr: float, seed: int, settings:
     """One run; ends early, with an infinite loss, where a number is not finite."""
     task = problem.make(seed)
     optimizer = build_optimizer(
-        spec.name, task.model, lr=lr, **{**settings_for(spec, problem.steps, lr, problem.omega), **settings}
+        spec.name, task.model, lr=lr, **{**settings_for(spec, problem.steps, problem.omega), **settings}
     )
     warmup = problem.steps // 20
     if spec.train_eval:  # schedule-free optimizers take a warm-up only
@@ -159,15 +159,13 @@ def usual_lr(spec: OptimizerSpec) -> float:
     return USUAL[spec.name].lr if spec.name in USUAL else 1e-3
 
 
-def settings_for(spec: OptimizerSpec, steps: int, lr: float, omega: float) -> dict[str, Any]:
+def settings_for(spec: OptimizerSpec, steps: int, omega: float) -> dict[str, Any]:
     """Settings that depend on the length of the run, by the ladder's rules: decay and AdEMAMix's slow momentum."""
     found: dict[str, Any] = {}
     if "beta3_warmup" in spec.settings:
         found |= slow_momentum(steps)
-    if omega and "horizon" in spec.settings:
+    if omega:
         found |= {"omega": omega, "horizon": steps}
-    elif omega and "weight_decay" in spec.settings and spec.decay != "none":
-        found["weight_decay"] = omega / (lr * steps) if spec.decay == "coupled" else omega / steps
     return found
 
 

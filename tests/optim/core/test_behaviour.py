@@ -29,8 +29,8 @@ def with_gradient(p: torch.Tensor, seed: int = 0) -> torch.Tensor:
 def test_signature_is_the_published_one():
     want = (
         "(params, lr=0.001, *, delta=8.0, kappa=0.85, eps=1e-08, gamma3=1.0, alpha_offset=1.0, weight_decay=0.0,"
-        " wd_ts=None, omega=None, horizon=None, foreach=None, fused=None, capturable=False, maximize=False,"
-        " stochastic_rounding=False{})"
+        " wd_ts=None, omega=None, horizon=None, decay_bound=None, foreach=None, fused=None, capturable=False,"
+        " maximize=False, stochastic_rounding=False{})"
     )
     for cls, clip in ((ADana, ""), (DanaStar, ""), (DanaMK4, ", clipsnr=2.0"), (DanaStarMK4, ", clipsnr=2.0")):
         signature = inspect.signature(cls)
@@ -417,6 +417,23 @@ def test_omega_takes_at_most_twice_the_learning_rate_of_a_weight_however_short_t
     optimizer.step()
     assert optimizer.coefficients()["lambda"] == min(4.0 / (horizon / 10 + 1), 2e-3)
     assert p.item() == pytest.approx(1 - 2e-3)
+
+
+def test_the_bound_of_the_decay_can_be_chosen_and_left_out():
+    def first_decay(lr: float = 1e-3, **settings) -> float:
+        (p,) = [param(1)]
+        optimizer = ADana([p], lr=lr, **settings)
+        optimizer.state[p]["step"].fill_(1)
+        return optimizer.coefficients()["lambda"]
+
+    short = {"omega": 4.0, "horizon": 60}
+    assert first_decay(**short, decay_bound=0.5) == 5e-4
+    assert first_decay(**short, decay_bound=0) == pytest.approx(4 / 7)
+    assert first_decay(weight_decay=0.2) == 0.2
+    assert first_decay(weight_decay=0.2, decay_bound=3.0) == 3e-3
+    assert first_decay(lr=0.5, **short) == 0.5  # never more than half a weight
+    with pytest.raises(UserError, match="decay_bound is -1"):
+        first_decay(**short, decay_bound=-1)
 
 
 def test_omega_is_not_bounded_once_it_has_fallen_below_the_bound():

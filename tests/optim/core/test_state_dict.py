@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,8 +16,19 @@ from torch.distributed.checkpoint.state_dict import (
 )
 
 from danalab.errors import UserError
-from danalab.optim import AdamWDecayingWD, ADana, DanaMK4, DanaStar, DanaStarMK4, build_optimizer
+from danalab.optim import (
+    AdamWDecayingWD,
+    ADana,
+    DanaMK4,
+    DanaStar,
+    DanaStarMK4,
+    build_optimizer,
+    get_schedule,
+    lr_scheduler,
+)
 
+FIXTURES = Path(__file__).parents[2] / "fixtures"
+REST = ("1.bias", "2.weight", "2.bias", "3.bias")
 ALL = [ADana, DanaMK4, DanaStar, DanaStarMK4, AdamWDecayingWD]
 
 
@@ -130,7 +142,7 @@ def test_missing_state_and_other_groups_are_refused():
     with pytest.raises(UserError, match=r"no state for parameter '1.bias'"):
         optimizer.load_state_dict(saved)
     with pytest.raises(UserError, match="parameter groups"):
-        build_optimizer("adana", net).load_state_dict(ADana(net.named_parameters()).state_dict())
+        build_optimizer("adana", net).load_state_dict(ADana(net.parameters()).state_dict())
 
 
 @pytest.mark.parametrize("flat", [False, True], ids=["nested", "flat"])
@@ -185,3 +197,30 @@ def test_float32_step_counts_of_older_checkpoints_load():
     q.grad = torch.ones(3)
     optimizer.step()
     assert torch.equal(optimizer.state[q]["step"], torch.tensor(42))
+
+
+def test_state_of_0_1_with_named_parameters_in_one_group_goes_on_as_it_did_there():
+    saved = torch.load(FIXTURES / "optimizer_0_1" / "adana_named.pt", weights_only=True)
+    net = model()
+    optimizer = ADana(net.named_parameters(), lr=0.3, omega=1.0, horizon=50)
+    scheduler = lr_scheduler(optimizer, get_schedule("cos_inf", 100, 5))
+    net.load_state_dict(saved["model"])
+    optimizer.load_state_dict(saved["optimizer"])
+    scheduler.load_state_dict(saved["scheduler"])
+    for step in range(10, 20):
+        train(net, optimizer, range(step, step + 1))
+        scheduler.step()
+    groups = optimizer.param_groups
+    assert [group["param_names"] for group in groups] == [["0.weight", "1.weight", "3.weight"], [*REST]]
+    assert {(group["weight_decay"], group["wd_ts"], group.get("decay_bound")) for group in groups} == {
+        (0.2, 10.0, None)
+    }
+    for name, p in net.named_parameters():
+        torch.testing.assert_close(p.detach(), saved["model_at_20"][name], rtol=1e-5, atol=1e-7)
+
+
+def test_one_group_of_other_names_is_not_split():
+    net, other = model(), nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    saved = ADana(other.named_parameters(), lr=0.1).state_dict()
+    with pytest.raises(UserError, match="1 parameter groups, this optimizer 2"):
+        ADana(net, lr=0.1).load_state_dict(saved)

@@ -7,8 +7,11 @@ import sys
 from dataclasses import dataclass
 
 import pytest
+import torch
 
 from danalab.errors import UserError
+from danalab.optim import build_optimizer
+from danalab.optim.run_length import DECAY_BOUND
 from danalab.scaling import plan
 from danalab.train.config.resolve import resolve
 from danalab.train.config.train_config import TrainConfig
@@ -104,9 +107,37 @@ def test_settings_out_of_range_are_refused_at_once(given):
 
 
 def test_automatic_weight_decay_never_flips_a_weight_in_a_short_run():
-    resolved = resolve(TrainConfig(heads=4, iterations=5), Words())
+    resolved = resolve(TrainConfig(heads=4, iterations=5, decay_bound=0), Words())
     assert resolved.config.weight_decay / (1 + 1 / resolved.config.wd_ts) == pytest.approx(0.5)
     assert "weight decay" in resolved.notes[0]
+
+
+def settings_of(**given) -> dict:
+    return dict(resolve(TrainConfig(heads=4, iterations=60, lr=1e-3, **given), Words()).optimizer.settings)
+
+
+@pytest.mark.parametrize("opt", ["adana", "dana-star-mk4", "adamw-decaying-wd", "snoo-dana", "sign-dana"])
+def test_automatic_weight_decay_is_bounded_by_the_learning_rate(opt):
+    assert settings_of(opt=opt)["decay_bound"] == DECAY_BOUND
+    assert settings_of(opt=opt, decay_bound=0.5)["decay_bound"] == 0.5
+    assert settings_of(opt=opt, weight_decay=0.01)["decay_bound"] == 0
+
+
+@pytest.mark.parametrize("opt", ["adamw", "muon", "ademamix", "manau", "lion"])
+def test_coupled_weight_decay_has_the_same_bound(opt):
+    assert settings_of(opt=opt)["weight_decay"] == DECAY_BOUND
+    assert settings_of(opt=opt, decay_bound=0.5)["weight_decay"] == 0.5
+    assert settings_of(opt=opt, decay_bound=0)["weight_decay"] == pytest.approx(4 / (1e-3 * 60))
+    assert settings_of(opt=opt, weight_decay=3.0)["weight_decay"] == 3
+
+
+@pytest.mark.parametrize("opt", ["adana", "adamw", "muon"])
+def test_train_and_build_optimizer_decay_alike(opt):
+    model = torch.nn.Linear(3, 3)
+    by_train = build_optimizer(opt, model, lr=1e-3, **settings_of(opt=opt)).param_groups[0]
+    alone = build_optimizer(opt, model, lr=1e-3, omega=4.0, horizon=60).param_groups[0]
+    for key in ("weight_decay", "wd_ts", "decay_bound"):
+        assert by_train.get(key) == alone.get(key)
 
 
 def test_settings_that_an_optimizer_lacks_are_refused():
@@ -187,7 +218,7 @@ def test_diloco_is_an_old_name_of_enoki_and_said_to_be():
     assert not any("old name" in note for note in new.notes)
 
 
-@pytest.mark.parametrize(("steps", "warmup"), [(5, 0), (10, 1), (20, 2), (49, 4), (50, 1), (6165, 123)])
+@pytest.mark.parametrize(("steps", "warmup"), [(5, 0), (10, 1), (20, 2), (49, 4), (199, 4), (250, 5), (6165, 123)])
 def test_short_runs_have_a_warm_up_too(steps, warmup):
     assert resolve(TrainConfig(heads=4, iterations=steps), Words()).plan.warmup == warmup
 

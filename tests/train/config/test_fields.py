@@ -66,7 +66,8 @@ _ODD = {
     "dtype": "bfloat16", "vocab_size": 50400, "init": "standard", "kappa": 0.8, "optimizer_settings": {"eps": 1e-6},
     "wd_ts": 90.0, "seed": 4, "data_seed": 5, "attention_gate": True, "n_kv_heads": 2, "z_loss": 0.0, "hoyer_loss": 0.1,
     "document_mask": True, "weight_decay": 0.01, "delta": 6.0, "omega": 3.0, "wd_ts_divisor": 8.0, "grad_clip": 1.0,
-    "beta1": 0.8, "tied_head": True, "cos_inf_steps": 5, "div_factor": 50.0, "final_div_factor": 0.5,
+    "decay_bound": 1.0, "beta1": 0.8, "tied_head": True, "cos_inf_steps": 5, "div_factor": 50.0,
+    "final_div_factor": 0.5,
 }  # fmt: skip
 
 

@@ -19,20 +19,17 @@ log = logging.getLogger(__name__)
 POSITIVE = ("delta", "wd_ts", "alpha_warmup", "beta3_warmup", "significance")
 NOT_NEGATIVE = (
     *("lr", "peak_lr", "kappa", "kappa_min", "kappa_max", "eps", "gamma3", "alpha", "alpha_offset"),
-    *("clipsnr", "weight_decay", "matched_rms"),
+    *("clipsnr", "weight_decay", "decay_bound", "matched_rms"),
 )
 LARGEST_CONSTANT_DECAY = 0.01
 """A constant decay above it halves weights in fewer than 70 steps: it was probably meant for AdamW."""
-
-DECAY_BOUND = 2.0
-"""Bound of a decay given by omega, times the peak learning rate; coupled decays are bounded by the same number."""
 
 KAPPA_LIMIT = 1.5
 
 TORCH_KEYS = ("lr", "eps", "params", "param_names", "initial_lr", "max_lr", "min_lr", "base_lr", "swa_lr")
 """Keys of groups that torch and its schedulers write."""
 
-MAY_BE_NONE = ("wd_ts", "alpha_warmup", "beta3_warmup", "clipsnr")
+MAY_BE_NONE = ("wd_ts", "decay_bound", "alpha_warmup", "beta3_warmup", "clipsnr")
 
 
 def check_settings(owner: str, group: Mapping[str, Any], rates: int = 2) -> None:

@@ -16,7 +16,7 @@ from danalab.optim.backends import native
 from danalab.optim.backends.choice import Backend, choose_backend, require_backend
 from danalab.optim.backends.plan import StepPlan
 from danalab.optim.core.batch import Batch, gather
-from danalab.optim.core.checks import DECAY_BOUND, check_group_keys, check_settings, resolve_decay, warn_of_large_decay
+from danalab.optim.core.checks import check_group_keys, check_settings, resolve_decay, warn_of_large_decay
 from danalab.optim.core.groups import groups_by_decay, parameter_groups, split_by_rate
 from danalab.optim.core.rule import Rule
 from danalab.optim.core.state import (
@@ -26,9 +26,11 @@ from danalab.optim.core.state import (
     is_dummy_step,
     moment_dtype,
     parameter_name,
+    split_like,
 )
 from danalab.optim.core.stats import collect, update_rms
 from danalab.optim.elementwise.scalars import decay_rate, schedule_factor
+from danalab.optim.run_length import DECAY_BOUND
 
 log = logging.getLogger(__name__)
 
@@ -210,9 +212,11 @@ class RuleOptimizer(torch.optim.Optimizer):
             raise UserError(f"{self.name}: not an optimizer state_dict but {type(state_dict).__name__}")
         seen: list[dict[str, Any]] = []
 
-        def check(_: torch.optim.Optimizer, saved: dict[str, Any]) -> None:
+        def check(_: torch.optim.Optimizer, saved: dict[str, Any]) -> dict[str, Any]:
+            saved = split_like(self.param_groups, saved)
             check_state_dict(self, lambda group: self.rule_of(group).moments, saved)
             seen.append(saved)
+            return saved
 
         flags = [{key: group[key] for key in IMPLEMENTATION} for group in self.param_groups]
         handle = self.register_load_state_dict_pre_hook(check)  # the last hook: sees what is really loaded
@@ -276,7 +280,7 @@ class DecayingOptimizer(ElementwiseOptimizer):
     """One element-wise rule with independent, decaying weight decay, given in either of two forms."""
 
     def __init__(self, params: Any, settings: dict[str, Any]):
-        super().__init__(params, _with_decay(self.name, {**settings, "decay_bound": None}, None))
+        super().__init__(params, _with_decay(self.name, {"decay_bound": None, **settings}, None))
         unbounded = [group for group in self.param_groups if group["decay_bound"] is None]
         for decay in {(group["weight_decay"], group["wd_ts"]) for group in unbounded}:
             warn_of_large_decay(self.name, *decay)
@@ -346,5 +350,8 @@ def _with_decay(owner: str, settings: Mapping[str, Any], wd_ts: float | None) ->
             omega=omega,
             horizon=horizon,
         )
-        found["decay_bound"] = DECAY_BOUND
+        if found.get("decay_bound") is None:
+            found["decay_bound"] = DECAY_BOUND
+    if found.get("decay_bound") == 0:
+        found["decay_bound"] = None
     return found

@@ -102,6 +102,22 @@ def local_gradient(g: Tensor, p: Tensor) -> Tensor:
     return local(g)
 
 
+def split_like(groups: list[dict[str, Any]], saved: Any) -> Any:
+    """A state_dict whose only group holds the named parameters of all `groups`, split into them; others as they are.
+
+    Version 0.1 kept named parameters in one group. The parts keep its settings, the decay of all parameters included.
+    """
+    if not isinstance(saved, Mapping) or len(groups) < 2 or len(saved.get("param_groups", ())) != 1:
+        return saved
+    (whole,) = saved["param_groups"]
+    key_of = dict(zip(whole.get("param_names", ()), whole["params"], strict=False))
+    names = [group.get("param_names", ()) for group in groups]
+    if not key_of or sorted(key_of) != sorted(name for each in names for name in each):
+        return saved
+    parts = [{**whole, "params": [key_of[name] for name in each], "param_names": list(each)} for each in names]
+    return {**saved, "param_groups": parts}
+
+
 def check_state_dict(
     optimizer: torch.optim.Optimizer, moments_of: Callable[[Mapping[str, Any]], tuple[str, ...]], saved: Any
 ) -> None:

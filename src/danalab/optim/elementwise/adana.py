@@ -221,7 +221,7 @@ class ADana(LogTimeOptimizer):
 
         a = delta / (delta + t)          m <- m + a (g - m)          v <- v + a (g^2 - v)          r = sqrt(v) + eps
         p <- p - lr [ g/r + gamma3 ((1+t)^(1-kappa) + alpha_offset) m/r ]
-        p <- p (1 - (lr / peak_lr) weight_decay / (1 + t / wd_ts))
+        p <- p (1 - (lr / peak_lr) min(weight_decay / (1 + t / wd_ts), decay_bound peak_lr))
 
     Args:
         params: parameters, named parameters, or groups of them; a group may override any setting below.
@@ -234,6 +234,8 @@ class ADana(LogTimeOptimizer):
         wd_ts: time scale of its decay [steps].
         omega: the other form: with `horizon` (or wd_ts), lambda(t) = omega / (wd_ts + t).
         horizon: length of the run [steps]; wd_ts = horizon / 10.
+        decay_bound: largest decay per step, times the peak learning rate; 0: none. None: `DECAY_BOUND` with `omega`,
+            none with `weight_decay`.
         foreach: update lists of parameters; fewer, larger kernels on a GPU.
         fused: True: one compiled pass over memory. None: chosen by device. False: plain torch.
         capturable: keep the step count on the device, for CUDA graphs.
@@ -260,6 +262,7 @@ class ADana(LogTimeOptimizer):
         wd_ts: float | None = None,
         omega: float | None = None,
         horizon: float | None = None,
+        decay_bound: float | None = None,
         foreach: bool | None = None,
         fused: bool | None = None,
         capturable: bool = False,
@@ -288,6 +291,7 @@ class DanaMK4(LogTimeOptimizer):
         wd_ts: float | None = None,
         omega: float | None = None,
         horizon: float | None = None,
+        decay_bound: float | None = None,
         foreach: bool | None = None,
         fused: bool | None = None,
         capturable: bool = False,

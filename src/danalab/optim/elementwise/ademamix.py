@@ -251,6 +251,7 @@ class AdEMAMixDecayingWD(_Mixing, DecayingOptimizer):
         wd_ts: float | None = None,
         omega: float | None = None,
         horizon: float | None = None,
+        decay_bound: float | None = None,
         foreach: bool | None = None,
         fused: bool | None = None,
         capturable: bool = False,

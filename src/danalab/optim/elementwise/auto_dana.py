@@ -187,6 +187,7 @@ class AutoDana(LogTimeOptimizer):
         wd_ts: float | None = None,
         omega: float | None = None,
         horizon: float | None = None,
+        decay_bound: float | None = None,
         foreach: bool | None = None,
         fused: bool | None = None,
         capturable: bool = False,

@@ -54,12 +54,12 @@ def adam_scalars(group: Mapping[str, Any], t: Scalar) -> dict[str, Scalar]:
 def decay_rate(group: Mapping[str, Any], t: Scalar) -> Scalar:
     """lambda(t): independent weight decay of step t, before the schedule factor.
 
-    A decay given by omega is at most `decay_bound` times the peak learning rate: in short runs omega / wd_ts alone
-    shrinks weights faster than the optimizer rebuilds them (bench/decay_law.py).
+    With a `decay_bound` it is at most that times the peak learning rate, and half a weight: in short runs omega / wd_ts
+    alone shrinks weights faster than the optimizer rebuilds them (bench/decay_law.py).
     """
     wd_ts, bound = group.get("wd_ts"), group.get("decay_bound")
     rate = group["weight_decay"] / (1 + t / wd_ts) if wd_ts is not None else group["weight_decay"]
-    return rate if bound is None else at_most(rate, bound * group["peak_lr"])
+    return rate if bound is None else at_most(rate, min(bound * group["peak_lr"], 0.5))
 
 
 def schedule_factor(group: Mapping[str, Any]) -> Scalar:

@@ -12,10 +12,11 @@ import torch
 from torch import nn
 
 from danalab.errors import UserError, nearest
-from danalab.optim.core.checks import DECAY_BOUND, resolve_decay
+from danalab.optim.core.checks import resolve_decay
 from danalab.optim.core.groups import named_groups, parameter_groups, require_some, split_by_rate
 from danalab.optim.registry.catalogue import entries
 from danalab.optim.registry.spec import OptimizerSpec, Setting
+from danalab.optim.run_length import DECAY_BOUND
 from danalab.registry import Registry
 
 __all__ = [
@@ -77,10 +78,12 @@ def build_optimizer(
 def translate_decay(spec: OptimizerSpec, lr: Any, settings: dict[str, Any]) -> dict[str, Any]:
     """Settings with `omega` and `horizon` as the weight decay of an optimizer that has neither: omega / (lr horizon).
 
-    Over a run this decays weights by e^-omega at a constant learning rate; bounded as the decay of the Dana family is.
+    Over a run this decays weights by e^-omega at a constant learning rate; bounded as the decay of the Dana family is,
+    by `decay_bound` (0: not at all).
     """
-    given = {key for key in ("omega", "horizon") if settings.get(key) is not None and key not in spec.settings}
-    rest = {key: value for key, value in settings.items() if key in spec.settings or key not in ("omega", "horizon")}
+    own = {key: settings.get(key) for key in ("omega", "horizon", "decay_bound") if key not in spec.settings}
+    rest = {key: value for key, value in settings.items() if key not in own}
+    given = {key for key in ("omega", "horizon") if own.get(key) is not None}
     if not given:
         return rest
     if given != {"omega", "horizon"}:
@@ -95,7 +98,8 @@ def translate_decay(spec: OptimizerSpec, lr: Any, settings: dict[str, Any]) -> d
         horizon=settings["horizon"],
     )
     per_rate = decay / 10 / float(lr) if float(lr) > 0 else 0.0  # decay is omega / (horizon / 10)
-    return {**rest, "weight_decay": min(per_rate, DECAY_BOUND)}
+    bound = DECAY_BOUND if own["decay_bound"] is None else own["decay_bound"]
+    return {**rest, "weight_decay": min(per_rate, bound) if bound else per_rate}
 
 
 def optimizer_spec(name: str) -> OptimizerSpec:

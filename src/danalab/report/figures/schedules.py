@@ -14,8 +14,9 @@ import torch
 
 from danalab.colors import optimizer_color
 from danalab.errors import UserError
-from danalab.optim.core.checks import DECAY_BOUND, check_settings, resolve_decay
+from danalab.optim.core.checks import check_settings, resolve_decay
 from danalab.optim.elementwise.scalars import decay_rate, log_time_scalars, schedule_factor
+from danalab.optim.run_length import DECAY_BOUND, warmup_steps
 from danalab.optim.schedules import get_schedule
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class RunSchedules:
     scheduler: str = "cos_inf"
     """Learning-rate schedule."""
     warmup: int | None = None
-    """Warm-up [steps]; None: steps / 50."""
+    """Warm-up [steps]; None: `warmup_steps`."""
     scheduler_settings: Mapping[str, Any] = field(default_factory=dict)
     """Settings of the learning-rate schedule."""
 
@@ -78,7 +79,7 @@ class Table:
 
 def schedule_table(run: RunSchedules) -> Table:
     """The schedules of every step of `run`."""
-    warmup = run.steps // 50 if run.warmup is None else run.warmup
+    warmup = warmup_steps(run.steps) if run.warmup is None else run.warmup
     factor = get_schedule(run.scheduler, run.steps, warmup, **run.scheduler_settings)
     if not run.delta or not run.kappa:
         raise UserError("schedules: delta and kappa need at least one value each")

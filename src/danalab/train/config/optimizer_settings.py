@@ -43,7 +43,9 @@ def optimizer_settings(config: TrainConfig, steps: int) -> dict[str, Any]:
 
     known = optimizer_spec(config.opt).settings
     settings: dict[str, Any] = {
-        name: getattr(config, name) for name in ("kappa", "delta", "weight_decay", "wd_ts") if name in known
+        name: getattr(config, name)
+        for name in ("kappa", "delta", "weight_decay", "wd_ts", "decay_bound")
+        if name in known
     }
     for name in ("clipsnr", "gamma3"):
         value = getattr(config, name)

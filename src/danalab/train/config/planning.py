@@ -20,7 +20,8 @@ omega / t, would take more than the whole weight."""
 
 _OF_MODELS = (*EXPERT_SETTINGS, *RESONANCE_SETTINGS, "full_attention_interval")
 _OF_PLANS = ("context_len", "attention_gate", "tied_head", "n_kv_heads", "kappa", "delta", "tokens_per_param",
-             "horizon_basis", "iterations", "warmup_steps", "weight_decay", "wd_ts", "wd_ts_divisor")  # fmt: skip
+             "horizon_basis", "iterations", "warmup_steps", "weight_decay", "wd_ts", "wd_ts_divisor",
+             "decay_bound")  # fmt: skip
 """Settings that `plan` takes as they are."""
 
 
@@ -125,6 +126,8 @@ def checked_decay(planned: Plan, given: float | None) -> tuple[Plan, list[str]]:
         factor = decay_lr(
             planned.arch, planned.opt, planned.lr, planned.non_emb_params, planned.kappa, planned.global_batch
         )
+    elif planned.decay_bound:
+        return planned, []
     elif planned.wd_ts is not None:
         factor = 1 / (1 + 1 / planned.wd_ts)
     first = planned.weight_decay * factor

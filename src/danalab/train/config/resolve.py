@@ -27,7 +27,8 @@ _DILOCO = {"diloco_steps": 500, "diloco_lr": 0.7, "diloco_momentum": 0.9, "diloc
 """As in the paper, arXiv 2311.08105."""
 
 _PLANNED = ("arch", "opt", "d_model", "n_layers", "n_heads", "head_dim", "mlp_dim", "num_frequencies", "n_experts",
-            "top_k", "expert_dim", "n_shared_experts", "lr", "omega", "weight_decay", "wd_ts")  # fmt: skip
+            "top_k", "expert_dim", "n_shared_experts", "lr", "omega", "weight_decay", "wd_ts",
+            "decay_bound")  # fmt: skip
 """Settings that the plan decides."""
 
 _OLD_NAME = (

@@ -45,7 +45,7 @@ def run_record(
 
 
 def require_same_run(spec: RunSpec, dataset: "Dataset", folder: RunFolder) -> RunSpec:
-    """Compare with the run that made the folder; returns the run with that run's number format and extension."""
+    """Compare with the run that made the folder; returns the run with that run's automatic settings and extension."""
     saved, stage = folder.read_config(), stage_kind(spec.config).name
     if saved.get("stage", "pretraining") != stage:
         there = saved.get("stage", "pretraining")
@@ -54,10 +54,7 @@ def require_same_run(spec: RunSpec, dataset: "Dataset", folder: RunFolder) -> Ru
     if "dtype" in spec.automatic and spec.dtype != dtype:
         log.info("--dtype %s, as the run began; the default here is %s", dtype, spec.dtype)
         spec = replace(spec, dtype=dtype)
-    warmup = saved["config"].get("warmup_steps")
-    same_length = saved["config"].get("iterations") == spec.plan.steps
-    if same_length and "warmup_steps" in spec.automatic and warmup is not None:  # 0.1 had another default
-        spec = replace(spec, config=replace(spec.config, warmup_steps=warmup), plan=replace(spec.plan, warmup=warmup))
+    spec = _with_defaults_of(saved["config"], spec)
     # The sets of validation windows stay; version 0.1 did not bound the last one.
     sets = {
         "eval_batches": saved["config"].get("eval_batches"),
@@ -92,6 +89,18 @@ def require_same_run(spec: RunSpec, dataset: "Dataset", folder: RunFolder) -> Ru
     if wanted < earlier:
         raise UserError(f"--extend-to {wanted}: the run was extended to {earlier} steps already")
     return spec
+
+
+def _with_defaults_of(saved: dict[str, Any], spec: RunSpec) -> RunSpec:
+    """The run with the warm-up and the weight decay that it began with, where they are automatic: defaults change."""
+    if (saved.get("iterations"), saved.get("lr")) != (spec.plan.steps, spec.plan.lr):
+        return spec
+    names = ("warmup_steps", "weight_decay", "wd_ts", "decay_bound")
+    taken = {name: saved[name] for name in names if name in spec.automatic and name in saved}
+    if taken.get("warmup_steps", 0) is None:  # a configuration that was written by hand
+        return spec
+    planned = {name.replace("warmup_steps", "warmup"): value for name, value in taken.items()}
+    return replace(spec, config=replace(spec.config, **taken), plan=replace(spec.plan, **planned))
 
 
 def _show(value: Any) -> str:

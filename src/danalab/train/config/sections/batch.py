@@ -29,4 +29,4 @@ class BatchSettings(Section):
     horizon_basis: Literal["total", "non-emb"] = setting("total", kind="input")
     """Parameters that --tokens-per-param counts."""
     warmup_steps: Natural | None = None
-    """Warm-up [steps]; default iterations / 50, in runs of less than 50 steps iterations / 10."""
+    """Warm-up [steps]; default iterations / 50; in short runs iterations / 10, up to 4."""

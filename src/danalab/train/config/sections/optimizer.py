@@ -45,6 +45,8 @@ class OptimizerSettings(Section):
     """Time scale of the decaying weight decay [steps]; default iterations / wd-ts-divisor."""
     wd_ts_divisor: Positive = 10.0
     """Where --wd-ts isn't given: iterations / wd-ts-divisor."""
+    decay_bound: NonNegative | None = None
+    """Largest weight decay, times the peak learning rate; 0: no bound. Default 2; none with --weight-decay."""
     optimizer_settings: dict[str, Any] = setting(factory=dict)
     """Further settings of the optimizer, by name; on the command line each is a flag of its own."""
 

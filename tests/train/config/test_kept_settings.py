@@ -1,12 +1,14 @@
-"""A run keeps the number format that it began with, on any device."""
+"""A run keeps the number format, the warm-up and the weight decay that it began with."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from danalab.data import open_dataset
+from danalab.errors import UserError
 from danalab.train import train
 from danalab.train.config.resolve import resolve
 from danalab.train.config.run_spec import recorded_dtype
@@ -38,8 +40,16 @@ def test_runs_of_version_0_1_tell_their_number_format_by_their_device():
     assert recorded_dtype({"config": {"dtype": "float16"}, "device": "cpu"}) == "float16"
 
 
-def test_a_run_keeps_its_automatic_warm_up(tiny):
-    config = tiny(iterations=20)
-    folder = RunFolder(train(tiny(iterations=20, warmup_steps=1)))
+@pytest.mark.parametrize(("opt", "weight_decay"), [("adana", 1.0), ("adamw", 60.0)])
+def test_a_run_keeps_its_automatic_warm_up_and_weight_decay(tiny, opt, weight_decay):
+    config = tiny(iterations=20, opt=opt)
+    then = {"warmup_steps": 1, "weight_decay": weight_decay, "decay_bound": 0}
+    folder = RunFolder(train(tiny(iterations=20, opt=opt, **then)))
     dataset = open_dataset(config.data)
-    assert choose_resume_point(resolve(config, dataset), dataset, folder)[0].plan.warmup == 1
+    fresh = resolve(config, dataset)
+    kept = choose_resume_point(fresh, dataset, folder)[0]
+    assert (kept.plan.warmup, kept.plan.weight_decay, kept.plan.decay_bound) == (1, weight_decay, 0)
+    assert kept.optimizer.settings["weight_decay"] == weight_decay
+    assert (fresh.plan.warmup, fresh.plan.decay_bound) == (2, 2)
+    with pytest.raises(UserError, match="--omega 3"):
+        choose_resume_point(resolve(replace(config, omega=3.0), dataset), dataset, folder)

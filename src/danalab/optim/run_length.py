@@ -1,0 +1,15 @@
+"""Defaults that follow from the length of a run: its warm-up, and the largest weight decay. Needs no torch.
+
+Measured in bench/decay_law.py: docs/decay-law.md.
+"""
+
+from __future__ import annotations
+
+DECAY_BOUND = 2.0
+"""The largest automatic weight decay, times the peak learning rate: omega / t starts stronger than this in short runs.
+Optimizers with coupled decay have the same bound: their weight_decay is at most this."""
+
+
+def warmup_steps(steps: int) -> int:
+    """Length of the warm-up of a run of `steps` steps: a fiftieth, or of a short run a tenth, up to 4 steps."""
+    return max(steps // 50, min(steps // 10, 4))
