@@ -20,6 +20,8 @@ VERBS = {
     "demo": "AdamW and ADana side by side on real text, in minutes on a laptop CPU",
     "plan": "what a run would be: parameters, tokens, steps, LR, weight decay, FLOPs; trains nothing",
     "train": "train a model; resumes automatically",
+    "mid": "continue a run's pre-training on conversations",
+    "sft": "fine-tune a run on conversations",
     "eval": "evaluate a run on its validation split",
     "generate": "sample text from a run, or from a model in Hugging Face format",
     "export": "write a run's model in Hugging Face format",

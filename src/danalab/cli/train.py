@@ -3,29 +3,13 @@
 import os
 from typing import Any
 
+from danalab.cli._shared.training_job import run_job
 from danalab.train.config.train_config import TrainConfig as Flags
 
 
 def run(flags: Flags) -> int:
     """Train a model into a run folder; the same command resumes it."""
-    import json
-    import sys
-
-    from danalab.train.system.signals import StopRequest
-
-    with StopRequest() as stop:  # before the imports below, which take seconds
-        from danalab.train.callbacks.console import log_to_stderr
-        from danalab.train.job import run_training
-
-        log_to_stderr()
-        outcome = run_training(flags, stop)
-    if not outcome.is_main:
-        return outcome.exit_code
-    if flags.json:
-        print(json.dumps({**outcome.summary, "run": str(outcome.folder)}))
-    else:
-        _print_summary(outcome.summary, str(outcome.folder), sys.stderr)
-    return outcome.exit_code
+    return run_job(lambda: flags, as_json=flags.json)
 
 
 def resolved_config(flags: Flags) -> dict[str, Any]:
@@ -36,16 +20,3 @@ def resolved_config(flags: Flags) -> dict[str, Any]:
 
     ranks = data_parallel_ranks(flags, os.environ)
     return resolve(flags, vocabulary_of(flags.data, flags.tokenizer), world_size=ranks).config.as_dict()
-
-
-def _print_summary(summary: dict[str, Any], folder: str, file: Any) -> None:
-    words = [f"{summary.get('status')} at step {summary.get('step')} of {summary.get('iterations')}"]
-    for key, unit in (("train/loss", ""), ("val/loss", ""), ("val/bpb", " bits/byte")):
-        if summary.get(key) is not None:
-            words.append(f"{key.replace('/', ' ')} {summary[key]:.4f}{unit}")
-    if summary.get("val/share", 1) < 1:
-        words[-1] += f" (over {summary['val/share']:.1%} of the validation split; --final-eval-batches 0: all)"
-    if summary.get("tokens_per_second"):
-        words.append(f"{summary['tokens_per_second']:,.0f} tok/s")
-    print(", ".join(words), file=file)
-    print(f"results in {folder}", file=file)

@@ -1,4 +1,5 @@
 from .chat_format import ChatFormat as ChatFormat
+from .chat_format import Rendered as Rendered
 from .chat_format import render_conversation as render_conversation
 from .conversation import Conversation as Conversation
 from .conversation import Message as Message

@@ -112,7 +112,7 @@ def import_folder(source: str | Path, out: str | Path) -> ExchangeResult:
         log.warning("the run has no tokenizer and cannot generate text: %s", error)
         tokenizer = None
     settings = TrainConfig(
-        **{name: getattr(config, name) for name in _MODEL_FLAGS}, batch_size=1, dtype="float32", run_dir=target.path
+        **{name: getattr(config, name) for name in MODEL_FLAGS}, batch_size=1, dtype="float32", run_dir=target.path
     )
     record = {
         "config": settings.as_dict(),
@@ -124,13 +124,18 @@ def import_folder(source: str | Path, out: str | Path) -> ExchangeResult:
     with target.locked():
         if tokenizer is not None:
             tokenizer.save(target.tokenizer_folder)
-        values = {tensors.MODEL + name: tensor.detach() for name, tensor in model.state_dict().items()}
-        meta = {"step": 0, "imported": True, "model": record["model"]}
-        target.store.write(0, meta, lambda folder: tensors.write(values, folder))
+        write_weights(model, target.path)
         target.write_config(record)
     return ExchangeResult(
         target.path, config.arch, model.num_parameters(), 0, None if tokenizer is None else tokenizer.name
     )
+
+
+def write_weights(model: "Decoder", folder: Path) -> None:
+    """Write a model as the checkpoint of step 0 of a run folder, without an optimizer's state."""
+    values = {tensors.MODEL + name: tensor.detach() for name, tensor in model.state_dict().items()}
+    meta = {"step": 0, "imported": True, "model": model.config.as_dict()}
+    RunFolder(folder).store.write(0, meta, lambda step_folder: tensors.write(values, step_folder))
 
 
 def read_model(source: str | Path) -> "Decoder":
@@ -157,11 +162,12 @@ def _read_folder(source: Path) -> "tuple[dict[str, Any], Decoder]":
     return described, model
 
 
-_MODEL_FLAGS = (
+MODEL_FLAGS = (
     "arch", "d_model", "n_layers", "n_heads", "head_dim", "mlp_dim", "vocab_size", "seq_len", "n_kv_heads",
     "attention_gate", "tied_head", "num_frequencies", "mixer", "full_attention_interval", *EXPERT_SETTINGS,
     *RESONANCE_SETTINGS,
 )  # fmt: skip
+"""Settings of a run that describe its model, apart from those of a router."""
 
 
 def _new_folder(path: str | Path) -> Path:

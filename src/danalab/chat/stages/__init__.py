@@ -1,0 +1,1 @@
+"""Stages after pre-training: mid-training and supervised fine-tuning on conversations, reinforcement learning."""

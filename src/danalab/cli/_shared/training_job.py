@@ -1,0 +1,41 @@
+"""A job of training, from the verb's flags to its summary on the terminal."""
+
+from collections.abc import Callable
+from typing import Any
+
+from danalab.train.config.train_config import TrainConfig
+
+
+def run_job(configure: Callable[[], TrainConfig], *, as_json: bool) -> int:
+    """Train by the configuration that `configure` makes; returns the exit code."""
+    import json
+    import sys
+
+    from danalab.train.system.signals import StopRequest
+
+    with StopRequest() as stop:  # before the imports below, which take seconds
+        from danalab.train.callbacks.console import log_to_stderr
+        from danalab.train.job import run_training
+
+        log_to_stderr()
+        outcome = run_training(configure(), stop)
+    if not outcome.is_main:
+        return outcome.exit_code
+    if as_json:
+        print(json.dumps({**outcome.summary, "run": str(outcome.folder)}))
+    else:
+        _print_summary(outcome.summary, str(outcome.folder), sys.stderr)
+    return outcome.exit_code
+
+
+def _print_summary(summary: dict[str, Any], folder: str, file: Any) -> None:
+    words = [f"{summary.get('status')} at step {summary.get('step')} of {summary.get('iterations')}"]
+    for key, unit in (("train/loss", ""), ("val/loss", ""), ("val/bpb", " bits/byte")):
+        if summary.get(key) is not None:
+            words.append(f"{key.replace('/', ' ')} {summary[key]:.4f}{unit}")
+    if summary.get("val/share", 1) < 1:
+        words[-1] += f" (over {summary['val/share']:.1%} of the validation split; --final-eval-batches 0: all)"
+    if summary.get("tokens_per_second"):
+        words.append(f"{summary['tokens_per_second']:,.0f} tok/s")
+    print(", ".join(words), file=file)
+    print(f"results in {folder}", file=file)
