@@ -88,7 +88,6 @@ class PlainLoop:
         self.random = np.random.default_rng(0)
 
     def batch(self) -> tuple[Tensor, Tensor]:
-        """Random windows."""
         starts = self.random.integers(len(self.tokens) - self.seq_len - 1, size=self.batch_size)
         rows = [torch.from_numpy(self.tokens[i : i + self.seq_len + 1].astype(np.int64)) for i in starts]
         whole = torch.stack(rows)

@@ -44,22 +44,18 @@ class MixedDataset(Dataset):
 
     @property
     def name(self) -> str:
-        """See `Dataset.name`."""
         return self._vocabulary.name
 
     @property
     def location(self) -> str:
-        """See `Dataset.location`."""
         return ",".join(f"{part.location}:{weight:g}" for part, weight in zip(self.parts, self.weights, strict=True))
 
     @property
     def least_vocab_size(self) -> int:
-        """See `Dataset.least_vocab_size`."""
         return self._vocabulary.least_vocab_size
 
     @property
     def n_files(self) -> int:
-        """Files of all parts."""
         return sum(part.n_files for part in self.parts)
 
     @cached_property
@@ -68,12 +64,10 @@ class MixedDataset(Dataset):
         return self.parts[0].tokenizer
 
     def set_cache(self, budget: int) -> None:
-        """See `Dataset.set_cache`; the parts share the budget equally."""
         for part in self.parts:
             part.set_cache(budget // len(self.parts))
 
     def sequences(self, seed: int, seq_len: int, packing: str = "windows") -> Sequences:
-        """See `Dataset.sequences`."""
         sources = [part.sequences(seed, seq_len, packing) for part in self.parts]
         for source in sources:
             if source.per_epoch < 1:
@@ -82,11 +76,9 @@ class MixedDataset(Dataset):
         return MixedSequences(sources, self._counts, key, f"{self.path} ({self.split})")
 
     def rows(self, seq_len: int) -> Rows:
-        """All rows of all parts, one after the other."""
         return ConcatenatedRows([part.rows(seq_len) for part in self.parts])
 
     def check_vocab(self, vocab_size: int) -> None:
-        """See `Dataset.check_vocab`."""
         for part in self.parts:
             part.check_vocab(vocab_size)
 

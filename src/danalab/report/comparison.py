@@ -155,7 +155,6 @@ def noise_note(rows: Sequence[Row]) -> str | None:
 
 
 def markdown_table(rows: Sequence[Row]) -> str:
-    """The table in Markdown."""
     return as_markdown((list(COLUMNS), [table_cells(row) for row in rows]))
 
 

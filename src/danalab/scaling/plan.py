@@ -93,7 +93,6 @@ class Plan:
     """Training FLOPs of the whole run, exact convention."""
 
     def as_dict(self) -> dict[str, Any]:
-        """All fields, ready for JSON."""
         return asdict(self)
 
 

@@ -32,7 +32,6 @@ class Comparison:
     files: tuple[Path, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """Ready for JSON."""
         units = {each.name: {"measure": each.unit, "steps": each.steps} for each in self.problems}
         return {
             "problems": units,

@@ -46,7 +46,6 @@ class Demo:
     page: Path
 
     def as_dict(self) -> dict[str, Any]:
-        """All numbers, ready for JSON."""
         return {
             "page": str(self.page),
             "runs": [asdict(r) for r in self.rows],
@@ -174,5 +173,4 @@ def _samples(folder: Path) -> list[str]:
 
 
 def as_json(demo: Demo) -> str:
-    """The results as one line of JSON."""
     return json.dumps(demo.as_dict())

@@ -39,7 +39,6 @@ class TokenBatches(BatchSource):
         self._batches, self._pin_memory, self._description = batches, pin_memory, description
 
     def iterate(self, start_step: int = 0) -> Generator[Batch]:
-        """See `BatchSource.iterate`."""
         with closing(self._batches.iterate(start_step, pin_memory=self._pin_memory)) as batches:  # ends the thread
             for inputs, targets in batches:
                 yield Batch(inputs, targets)

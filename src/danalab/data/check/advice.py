@@ -57,12 +57,10 @@ class Advice:
     """The model of the printed command: the largest of `sizes`; for long contexts, a resonance model."""
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
         note = f"estimates: {TOKENS_PER_PARAM:g} tokens per parameter, {MFU:.0%} of peak, one GPU"
         return {**asdict(self), "note": note}
 
     def as_text(self) -> str:
-        """For people."""
         if not self.sizes:
             return "RECOMMENDATIONS: too few tokens for one step of any model"
         lines = [f"RECOMMENDATIONS (estimates: {TOKENS_PER_PARAM:g} tokens per parameter, {MFU:.0%} of peak, one GPU)"]

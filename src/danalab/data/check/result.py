@@ -33,17 +33,14 @@ class Validation:
 
     @property
     def valid(self) -> bool:
-        """Whether there are no errors."""
         return not self.errors
 
     @property
     def bad_files(self) -> int:
-        """Number of files with errors."""
         return len({finding.file for finding in self.errors})
 
     @property
     def total_sequences(self) -> int:
-        """Sequences of all files."""
         return sum(self.sequences)
 
     def as_dict(self) -> dict[str, Any]:

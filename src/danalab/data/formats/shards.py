@@ -152,7 +152,6 @@ class ShardWriter:
         self._file.seek(end)
 
     def append(self, ids: np.ndarray) -> None:
-        """Add token ids."""
         self._file.write(np.ascontiguousarray(ids, self._dtype).data)
         self.tokens += len(ids)
 
@@ -162,7 +161,6 @@ class ShardWriter:
         os.fsync(self._file.fileno())
 
     def close(self) -> None:
-        """Close the file and keep it as it is."""
         self._file.close()
 
     def finish(self, documents: int, text_bytes: int) -> ShardEntry:

@@ -78,7 +78,6 @@ class MixedSequences:
         return np.concatenate(found)
 
     def take(self, spans: Iterable[Span]) -> Batch:
-        """See `Sequences`."""
         source, place = (np.concatenate(arrays) for arrays in zip(*itertools.starmap(self.places, spans), strict=True))
 
         def take_from(number: int, mine: np.ndarray) -> Batch:
@@ -103,8 +102,6 @@ class ConcatenatedRows:
         self.n, self.seq_len = int(self._ends[-1]), parts[0].seq_len
 
     def read(self, numbers: np.ndarray) -> Batch:
-        """See `Rows`."""
-
         def read_from(owner: int, mine: np.ndarray) -> Batch:
             return self._parts[owner].read(numbers[mine] - (int(self._ends[owner]) - self._parts[owner].n))
 

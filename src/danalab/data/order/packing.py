@@ -104,7 +104,6 @@ class PackedDocuments:
         return np.concatenate([np.arange(begin, end) for begin, end in spans])
 
     def take(self, spans: Iterable[Span]) -> Batch:
-        """See `Sequences`."""
         starts: list[np.ndarray] = []
         lengths: list[np.ndarray] = []
         for place in self.numbers(spans).tolist():

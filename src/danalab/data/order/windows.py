@@ -61,7 +61,6 @@ class Windows:
         self._store = store
 
     def read(self, numbers: np.ndarray) -> Batch:
-        """See `Rows`."""
         return to_batch(self._store.rows(numbers * self.seq_len, self.seq_len + 1))
 
 
@@ -74,13 +73,11 @@ class Shuffled:
         self._order = EndlessOrder(rows.n, key) if rows.n else None
 
     def numbers(self, spans: Iterable[Span]) -> np.ndarray:
-        """See `Sequences`."""
         if self._order is None:
             raise UserError(f"{self.name}: shorter than one sequence of {self.seq_len} tokens")
         return joined([self._order(begin, end) for begin, end in spans])
 
     def take(self, spans: Iterable[Span]) -> Batch:
-        """See `Sequences`."""
         return self._rows.read(self.numbers(spans))
 
 

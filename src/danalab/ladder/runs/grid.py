@@ -40,7 +40,6 @@ class Cell:
     """Fields of `TrainConfig`."""
 
     def config(self, run_dir: Path) -> TrainConfig:
-        """The configuration for the trainer."""
         known = {field.name for field in fields(TrainConfig)}
         own = {key: value for key, value in self.settings.items() if key in known}
         rest = {key: value for key, value in self.settings.items() if key not in known}

@@ -39,7 +39,6 @@ class Job:
         return words
 
     def command(self) -> list[str]:
-        """The command line that makes the run."""
         return [sys.executable, "-m", "danalab", "train", *self.flags()]
 
     def is_finished(self) -> bool:

@@ -83,7 +83,6 @@ class Progress:
         return elapsed * left / done if done > 0 else None
 
     def say(self, words: str) -> None:
-        """Print a line, once."""
         if words not in self._said:
             self._said.add(words)
             self._console.print(words)

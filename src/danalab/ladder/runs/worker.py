@@ -48,7 +48,6 @@ class Worker:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the process runs."""
         return self._process.poll() is None
 
     def start(

@@ -150,7 +150,6 @@ def _sum_gradients(mesh: DeviceMesh, x: Tensor) -> Tensor:
 
 
 def _sum_over_ranks(mesh: DeviceMesh, x: Tensor) -> Tensor:
-    """The sum of `x` over ranks."""
     return DTensor.from_local(x, mesh, [Partial()], run_check=False).redistribute(placements=[Replicate()]).to_local()
 
 

@@ -97,7 +97,6 @@ class RuleOptimizer(torch.optim.Optimizer):
 
     @property
     def name(self) -> str:
-        """Class name, for messages."""
         return type(self).__name__
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:

@@ -56,7 +56,6 @@ class Page:
         self._add("heading", level=3, text=text, anchor=anchor)
 
     def paragraph(self, text: str) -> None:
-        """Plain text."""
         self._add("paragraph", text=text)
 
     def bullets(self, items: Sequence[tuple[str, str]]) -> None:
@@ -110,7 +109,6 @@ class Page:
         self._add("verbatim", text=text)
 
     def render(self) -> str:
-        """The whole page."""
         return _environment().get_template("page.html").render(
             title=self.title, lead=self.lead, sections=self._sections, blocks=self._blocks,
             palette=Markup(css_variables(self._colors)),

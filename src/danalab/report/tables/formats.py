@@ -31,7 +31,6 @@ def _as_text(text: str) -> str:
 
 
 def as_latex(table: Table) -> str:
-    """For a paper, with booktabs."""
     headings, rows = table
     return "\n".join([
         rf"\begin{{tabular}}{{l{'r' * (len(headings) - 1)}}}", r"\toprule", _latex_row(headings), r"\midrule",
@@ -52,7 +51,6 @@ def _escaped(text: str) -> str:
 
 
 def as_csv(table: Table) -> str:
-    """For a spreadsheet."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([table[0], *table[1]])
     return text.getvalue()

@@ -39,7 +39,6 @@ class ConsoleProgress(Callback):
             self._progress.start()
 
     def on_row(self, row: dict[str, Any]) -> None:
-        """Show a row."""
         if "val/loss" in row:
             self._val = f"  val {row['val/loss']:.4f}"
             if row.get("val/bpb") is not None:
@@ -60,11 +59,9 @@ class ConsoleProgress(Callback):
             )
 
     def on_end(self, summary: dict[str, Any]) -> None:
-        """End the live line."""
         self.close()
 
     def close(self) -> None:
-        """End the live line."""
         if self._progress:
             self._progress.stop()
             self._progress = None

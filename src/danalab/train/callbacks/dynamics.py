@@ -52,7 +52,6 @@ class Dynamics(Callback):
 
     @classmethod
     def build(cls, context: CallbackContext) -> "Dynamics":
-        """In the run folder."""
         file, named = context.folder / "dynamics.jsonl", context.model.named_parameters()
         return cls(file, named, context.strategy, writes=context.writes)
 
@@ -88,16 +87,13 @@ class Dynamics(Callback):
             self._file.write({"step": step, **dict(sorted(self._row.items()))})
 
     def on_skip(self, step: int) -> None:
-        """A step that was not made has no row."""
         self._before = []
 
     def sync(self) -> None:
-        """Make the rows so far durable."""
         if self._file is not None:
             self._file.sync()
 
     def close(self) -> None:
-        """Close the file."""
         if self._file is not None:
             self._file.close()
             self._file = None

@@ -30,7 +30,6 @@ class ProfilerTrace(Callback):
 
     @classmethod
     def build(cls, context: CallbackContext) -> "ProfilerTrace":
-        """In the run folder's `profile/`."""
         return cls(context.folder / "profile", context.strategy.world.rank)
 
     def on_start(self, step: int) -> None:

@@ -85,12 +85,10 @@ class TextSamples(Callback):
         return SamplingParameters(max_tokens=max_tokens, temperature=TEMPERATURE, seed=SEED)
 
     def sync(self) -> None:
-        """Make the rows so far durable."""
         if self._file is not None:
             self._file.sync()
 
     def close(self) -> None:
-        """Close the file."""
         if self._file is not None:
             self._file.close()
             self._file = None

@@ -68,7 +68,6 @@ class SignalToNoise(Callback):
 
     @torch.no_grad()
     def after_update(self, step: int, logged: bool) -> None:
-        """Write the row of a logged step."""
         if not logged:
             return
         groups = {id(p): group for group in self._optimizer.param_groups for p in group["params"]}
@@ -83,12 +82,10 @@ class SignalToNoise(Callback):
             self._file.write({"step": step, **dict(sorted(row.items()))})
 
     def sync(self) -> None:
-        """Make the rows so far durable."""
         if self._file is not None:
             self._file.sync()
 
     def close(self) -> None:
-        """Close the file."""
         if self._file is not None:
             self._file.close()
             self._file = None

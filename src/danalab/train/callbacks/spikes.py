@@ -28,7 +28,6 @@ class SpikeMonitor(Callback):
         self._history: dict[str, deque[float]] = {key: deque(maxlen=window) for key in self.KEYS}
 
     def on_row(self, row: dict[str, Any]) -> None:
-        """Compare a row with the window."""
         for key, history in self._history.items():
             value = row.get(key)
             if value is None or not math.isfinite(value):
@@ -47,11 +46,9 @@ class SpikeMonitor(Callback):
         summary["spikes"] = self.spikes
 
     def state_dict(self) -> dict[str, Any]:
-        """The window and the count."""
         return {"spikes": self.spikes, "history": {key: list(values) for key, values in self._history.items()}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore `state_dict`."""
         self.spikes = state["spikes"]
         for key, values in state["history"].items():
             self._history[key].clear()

@@ -64,7 +64,6 @@ class TauStatistics(Callback):
 
     @classmethod
     def build(cls, context: CallbackContext) -> "TauStatistics":
-        """In the run folder's `tau/`."""
         return cls(
             context.folder / "tau",
             context.model.named_parameters(),
@@ -85,7 +84,6 @@ class TauStatistics(Callback):
         return rest == 0 and times > 0 and times & (times - 1) == 0
 
     def on_evaluated(self, step: int) -> None:
-        """Write the file of this step, where it is due."""
         if not self.is_due(step):
             return
         arrays: dict[str, np.ndarray] = {"step": np.asarray(step), "quantiles": np.asarray(QUANTILES)}

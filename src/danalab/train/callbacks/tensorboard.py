@@ -32,19 +32,16 @@ class TensorBoardMirror(Callback):
         return cls(context.folder / "tensorboard") if context.writes else None
 
     def on_start(self, step: int) -> None:
-        """Open the event file of this job."""
         from torch.utils.tensorboard import SummaryWriter
 
         self._writer = SummaryWriter(str(self._folder), purge_step=step + 1)
 
     def on_row(self, row: dict[str, Any]) -> None:
-        """Write a row at its step."""
         for key, value in scalars(row).items():
             self._writer.add_scalar(key, value, row["step"])
         self._writer.flush()
 
     def close(self) -> None:
-        """Close the event file."""
         if self._writer is not None:
             self._writer.close()
             self._writer = None

@@ -77,7 +77,6 @@ class WandbMirror(Callback):
         return str(read_json(file)["id"])
 
     def on_row(self, row: dict[str, Any]) -> None:
-        """Log a row."""
         self._run.log({**scalars(row), "step": row["step"]})
 
     def on_end(self, summary: dict[str, Any]) -> None:
@@ -85,7 +84,6 @@ class WandbMirror(Callback):
         self._run.summary.update({f"final/{key}": value for key, value in scalars(summary).items()})
 
     def close(self) -> None:
-        """Send the remaining data and disconnect."""
         if self._run is not None:
             self._run.finish()
             self._run = None

@@ -97,7 +97,6 @@ class Rules:
         return next((rule for rule in self.dimensions if _same_arch(rule.arch, arch)), None)
 
     def write(self, path: Path) -> None:
-        """Write the file."""
         import yaml
 
         parts = {name: [dict(row) for row in rows] for name, rows in asdict(self).items() if rows}

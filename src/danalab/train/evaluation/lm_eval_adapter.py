@@ -55,7 +55,6 @@ class HarnessModel(TemplateLM):
         return self._tokens.eos_id
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **unused: Any) -> list[int]:
-        """Token ids of a text; none are added."""
         return self._tokens.encode(string)
 
     # ---- likelihood ----

@@ -89,11 +89,9 @@ class RunFolder:
             return None
 
     def write_config(self, config: dict[str, Any]) -> None:
-        """Write config.json."""
         write_json(self.config_file, config)
 
     def write_summary(self, summary: dict[str, Any]) -> None:
-        """Write summary.json."""
         write_json(self.summary_file, summary)
 
     @contextlib.contextmanager

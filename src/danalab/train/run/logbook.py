@@ -84,7 +84,6 @@ class Logbook:
             self._metrics.sync()
 
     def close(self) -> None:
-        """Close the file."""
         if self._metrics is not None:
             self._metrics.close()
 
@@ -124,7 +123,6 @@ class Logbook:
             self.pending |= metrics
 
     def write_pending(self) -> None:
-        """Write the pending row."""
         row, self.pending = self.pending, None
         assert row is not None
         if math.isfinite(row["train/loss"]):
@@ -172,7 +170,6 @@ class Logbook:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore `state_dict`; other keys are ignored."""
         self.time.seconds, self.pending, self.latest = state["seconds"], state["pending_row"], state["latest"]
         self._rows, self._gaps = state.get("rows"), state.get("metrics_gaps", [])  # not in version 0.1
 

@@ -67,7 +67,6 @@ class MetricsFile:
             os.close(descriptor)
 
     def close(self) -> None:
-        """Close the file."""
         with self._lock:
             try:
                 self._empty()

@@ -51,7 +51,6 @@ class Run:
         return ModelConfig.from_dict(self.config["model"])
 
     def metrics(self) -> list[dict[str, Any]]:
-        """The rows of metrics.jsonl."""
         return read_rows(self.folder.metrics_file)
 
     @cached_property

@@ -82,7 +82,6 @@ class CrossEntropy(Loss):
         return [float(count.sum()), float(batch.targets.numel())]
 
     def __call__(self, model: Any, part: Batch, totals: Sequence[float]) -> LossTerms:
-        """See `Loss.__call__`."""
         valid, positions = totals[0] or 1.0, totals[1]
         model.measures_hoyer = bool(self._hoyer_loss)
         if part.weights is None:

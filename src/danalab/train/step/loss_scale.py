@@ -29,10 +29,8 @@ class LossScale:
         self.value = torch.where(finite, self.value.where(~grows, self.value * 2), self.value / 2).clamp(min=1.0)
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain values."""
         return {"value": float(self.value), "good": int(self._good)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore `state_dict`."""
         self.value.fill_(state["value"])
         self._good.fill_(state["good"])

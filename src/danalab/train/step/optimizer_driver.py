@@ -77,7 +77,6 @@ class OptimizerDriver:
             optimizer.step()
 
     def zero_grad(self) -> None:
-        """Free the gradients."""
         self.optimizer.zero_grad(set_to_none=True)
 
     def train(self) -> None:

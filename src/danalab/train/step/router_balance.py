@@ -63,10 +63,8 @@ class RouterBalance:
         return {f"moe/{name}": float(value) for name, value in found.items()}
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain values for a checkpoint."""
         return {name: part.tolist() for name, part in self._usage._asdict().items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore `state_dict`."""
         device = self._usage.load.device
         self._usage = Usage(*(torch.tensor(state[name], device=device) for name in Usage._fields))

@@ -45,7 +45,6 @@ class GarbageCollector:
         return self
 
     def after_step(self, step: int) -> None:
-        """Collect where it is due."""
         if self._interval and step % self._interval == 0:
             gc.collect()
 

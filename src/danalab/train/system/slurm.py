@@ -102,11 +102,9 @@ class Job:
 
     @property
     def script(self) -> Path:
-        """Where the script is written."""
         return self.log_folder / f"{self.name}.sh"
 
     def text(self) -> str:
-        """The script."""
         resources, several = self.resources, len(self.runs) > 1
         folder = self.log_folder.resolve()
         options = [

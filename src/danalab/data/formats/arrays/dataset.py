@@ -109,7 +109,6 @@ class ArrayRows:
         self._width = min(seq_len + 1, files.length)
 
     def read(self, numbers: np.ndarray) -> Batch:
-        """See `Rows`."""
         tokens = np.empty((len(numbers), self._width), np.int64)
         self._files.read_into(numbers, self._width, tokens)
         inputs = torch.empty(len(numbers), self.seq_len, dtype=torch.int64)
@@ -173,7 +172,6 @@ class ArrayDataset(Dataset):
         return load_tokenizer(self.path)
 
     def set_cache(self, budget: int) -> None:
-        """See `Dataset.set_cache`."""
         self.files.set_budget(budget)
 
     def rows(self, seq_len: int) -> ArrayRows:

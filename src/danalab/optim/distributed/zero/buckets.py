@@ -119,7 +119,6 @@ class BucketTraffic:
                     p.view(-1)[piece.start : piece.stop].copy_(new)
 
     def forget(self) -> None:
-        """Drop the averaged gradients."""
         self.finish_reduce()
         self._arrived.clear()
         self.grads = None
@@ -215,7 +214,6 @@ class SharedGradients:
             traffic.finish_reduce()
 
     def forget(self) -> None:
-        """Drop the averaged gradients."""
         for traffic in self._traffic:
             traffic.forget()
         self._next = None

@@ -149,7 +149,6 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
         return norm
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Drop all gradients, averaged ones too."""
         super().zero_grad(set_to_none)
         self._gradients.forget()
 

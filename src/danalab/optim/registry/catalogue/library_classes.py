@@ -28,7 +28,6 @@ class ExactSwitch:
 
     @torch.no_grad()
     def eval(self) -> None:
-        """Switch to averaged weights."""
         for group in self.param_groups:
             for p in group["params"]:
                 if group["train_mode"] and "z" in self.state.get(p, {}):
@@ -37,7 +36,6 @@ class ExactSwitch:
 
     @torch.no_grad()
     def train(self) -> None:
-        """Switch back to the training weights."""
         super().train()  # pyright: ignore[reportAttributeAccessIssue]
         for group in self.param_groups:
             for p in group["params"]:
@@ -63,7 +61,6 @@ class Prodigy(pytorch_optimizer.Prodigy):
     sum_over: Mapping[Tensor, tuple[Any, ...]] = {}
 
     def step(self, closure: Any = None) -> Any:
-        """Apply the gradients."""
         device = self.get_device_from_param_groups(self.param_groups)
         for group in self.param_groups:
             for key in ("d_numerator", "d_de_nom"):
