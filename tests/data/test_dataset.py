@@ -275,4 +275,4 @@ def test_the_fingerprint_follows_content_and_not_place(prepared, tmp_path):
 def test_the_number_of_sequences_of_an_epoch_is_that_of_its_batches(prepared, packing):
     dataset = open_dataset(prepared)
     batches = dataset.batches(seed=1, global_batch=2, seq_len=16, packing=packing)
-    assert dataset.sequences_per_epoch(16, packing) == batches.windows_per_epoch > 0
+    assert dataset.sequences(0, 16, packing).per_epoch == batches.windows_per_epoch > 0

@@ -159,14 +159,6 @@ class Dataset:
             return self.packed(seq_len, key, name)
         raise UserError(f"packing '{packing}': known are windows, documents")
 
-    def sequences_per_epoch(self, seq_len: int, packing: str = "windows") -> int:
-        """Number of sequences of one epoch.
-
-        Raises:
-            UserError: see `sequences`.
-        """
-        return self.sequences(0, seq_len, packing).per_epoch
-
     def rows(self, seq_len: int) -> Rows:
         """The split as numbered sequences of `seq_len` tokens."""
         return Windows(self.store, seq_len)

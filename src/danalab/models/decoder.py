@@ -22,8 +22,7 @@ from danalab.models.config import ModelConfig
 from danalab.models.init import initialise
 from danalab.models.layers.documents import document_positions, document_starts
 from danalab.models.layers.dropout import Dropout
-from danalab.models.layers.embedding import Embedding
-from danalab.models.layers.linear import Linear
+from danalab.models.layers.linear import Embedding, Linear
 from danalab.models.layers.norm import make_norm
 from danalab.models.layers.rotary import Rotary
 from danalab.models.loss import chunked_cross_entropy, hoyer_penalty, token_cross_entropy

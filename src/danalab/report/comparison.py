@@ -165,7 +165,7 @@ def write_comparison(
     from danalab.colors import optimizer_color
     from danalab.report.figures.training import loss_figure, save_figure
     from danalab.report.page.page import Page
-    from danalab.report.tables.links import Linked
+    from danalab.report.tables.formats import Linked
 
     out.mkdir(parents=True, exist_ok=True)
     page = Page(

@@ -2,7 +2,7 @@ import pytest
 
 from danalab.errors import UserError
 from danalab.ladder.fit.tuning import flops_of
-from danalab.ladder.saved.compute import UNITS, in_unit, training_flops
+from danalab.ladder.saved.compute import training_flops
 from danalab.models import ModelConfig
 from danalab.scaling import dimensions, flops_per_token
 
@@ -28,12 +28,7 @@ def test_the_exact_convention_is_matrices_head_and_attention():
     assert flops_per_token(ENOKI, T) == 72 * L * d**2 + 6 * V * d + 12 * L * d * T
 
 
-def test_units_and_unknown_names():
-    assert in_unit(3600e15, "pfh") == 1
-    assert in_unit(86400e15, "pfd") == 1
-    assert set(UNITS) == {"flops", "pfh", "pfd"}
-    with pytest.raises(UserError, match="did you mean 'pfh'"):
-        in_unit(1.0, "pfhh")
+def test_an_unknown_convention_is_answered_with_the_nearest():
     with pytest.raises(UserError, match="did you mean 'exact'"):
         training_flops(ENOKI, 1.0, T, "exakt")
 

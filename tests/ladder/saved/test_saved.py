@@ -9,7 +9,6 @@ from danalab.errors import UserError
 from danalab.ladder import compute_gain, compute_saved, fit_joint_laws
 from danalab.ladder.fit.loss_law import LossLaw
 from danalab.ladder.saved.crossing import cost_to_reach
-from danalab.ladder.saved.gain import saved_between
 
 
 def law(compute):
@@ -144,5 +143,6 @@ def test_beyond_the_measured_losses_a_point_is_marked_and_left_out_of_the_mean()
 
 def test_the_published_example_by_hand_has_the_right_sign():
     published = LossLaw("saturated", 2.5, ((0.5, 0.12),), ((1.0, 1e3),), 1.0, np.zeros(1))
-    assert saved_between(published, baseline_loss=3.45, contender_loss=3.40) == pytest.approx(0.363, abs=5e-4)
-    assert saved_between(published, baseline_loss=3.40, contender_loss=3.45) < 0
+    better, worse = published.compute_for(3.40), published.compute_for(3.45)
+    assert 1 - worse / better == pytest.approx(0.363, abs=5e-4)
+    assert 1 - better / worse < 0

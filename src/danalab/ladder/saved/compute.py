@@ -1,4 +1,4 @@
-"""Conventions of counting FLOPs, and units.
+"""Conventions of counting FLOPs.
 
 With N the parameters of the blocks' matrices (12 d^2 L for enoki; of experts, those that a token passes through), V
 the vocabulary, d the width, L the layers with attention:
@@ -15,8 +15,6 @@ from danalab.scaling.dimensions import attention_layers, flops_per_token, matrix
 from danalab.scaling.shape import Shape
 
 CONVENTIONS = ("6nd", "6nd-total", "kaplan", "deepseek", "exact")
-UNITS = {"flops": 1.0, "pfh": 3600e15, "pfd": 86400e15}
-"""FLOPs in a unit: petaflop-hours, petaflop/s-days."""
 
 
 def training_flops(shape: Shape, tokens: float, seq_len: int, convention: str = "exact") -> float:
@@ -36,10 +34,3 @@ def training_flops(shape: Shape, tokens: float, seq_len: int, convention: str = 
         hint = nearest(convention, CONVENTIONS)
         raise UserError(f"--convention {convention}{hint}: known are {', '.join(CONVENTIONS)}")
     return float(per_token[convention]) * tokens
-
-
-def in_unit(flops: float, unit: str) -> float:
-    """FLOPs in flops, pfh or pfd."""
-    if unit not in UNITS:
-        raise UserError(f"--unit {unit}{nearest(unit, UNITS)}: known are {', '.join(UNITS)}")
-    return flops / UNITS[unit]

@@ -66,14 +66,6 @@ def compute_gain(
     return Gain(tuple(points), *_saved(baseline, contender, inside, level))
 
 
-def saved_between(law: LossLaw, baseline_loss: float, contender_loss: float) -> float:
-    """Share of compute between two losses at the same compute, by the baseline's law.
-
-    The contender has the loss of the baseline at C(contender_loss): saved = 1 - C(baseline_loss)/C(contender_loss).
-    """
-    return 1 - law.compute_for(baseline_loss) / law.compute_for(contender_loss)
-
-
 def _common_range(a: LossLaw, b: LossLaw) -> tuple[float, float]:
     """Losses between the least and the largest compute of both."""
     (a_low, a_high), (b_low, b_high) = a.measured[0], b.measured[0]

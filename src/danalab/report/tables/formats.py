@@ -1,14 +1,29 @@
-"""A table as Markdown, LaTeX and CSV."""
+"""A table as Markdown, LaTeX and CSV; its cells may be text with links to their sources."""
 
 import csv
 import io
 from collections.abc import Sequence
 from urllib.parse import quote
 
-from danalab.report.tables.links import Linked
-
 Table = tuple[Sequence[str], Sequence[Sequence[str]]]
 """Headings and rows of cells."""
+
+
+class Linked(str):
+    """A cell with links, plain text where links are not supported; `pieces` are its parts as (text, address)."""
+
+    pieces: tuple[tuple[str, str], ...]
+
+    def __new__(cls, text: str, address: str) -> "Linked":
+        """One text with one address."""
+        return cls.several([(text, address)])
+
+    @classmethod
+    def several(cls, pieces: Sequence[tuple[str, str]]) -> "Linked":
+        """Several texts, each with an address; as text they are a list with commas."""
+        made = str.__new__(cls, ", ".join(text for text, _ in pieces))
+        made.pieces = tuple(pieces)
+        return made
 
 
 def as_markdown(table: Table) -> str:

@@ -5,9 +5,8 @@ from collections.abc import Callable, Sequence
 from danalab.ladder.results import Analysis
 from danalab.report.cost import hours_of, relative_time, spent
 from danalab.report.data import ReportData, Row, is_finished
-from danalab.report.tables.formats import Table
+from danalab.report.tables.formats import Linked, Table
 from danalab.report.tables.headline import headlines, interval_words, share
-from danalab.report.tables.links import Linked
 
 Address = Callable[[Row], str]
 """Where a run's folder is, from where the table is read."""

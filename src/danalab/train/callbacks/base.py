@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from danalab.train.run.metrics import MetricsFile
+
 if TYPE_CHECKING:
     import torch
     from torch import nn
@@ -97,3 +99,31 @@ class Callback:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore `state_dict`."""
+
+
+class RowsCallback(Callback):
+    """Writes rows to a file of its own, on ranks that write; a resumed run goes on in the same file."""
+
+    def __init__(self, file: Path, *, writes: bool = True):
+        """`writes`: whether this rank writes; the others take part in collectives."""
+        self._path, self._writes = file, writes
+        self._file: MetricsFile | None = None
+
+    def on_start(self, step: int) -> None:
+        """Open the file without the rows past the resumed step."""
+        if self._writes:
+            self._file = MetricsFile(self._path, step)
+
+    def write(self, row: dict[str, Any]) -> None:
+        """Add a row."""
+        if self._file is not None:
+            self._file.write(row)
+
+    def sync(self) -> None:
+        if self._file is not None:
+            self._file.sync()
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None

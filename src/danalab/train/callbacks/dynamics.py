@@ -13,14 +13,13 @@ import torch
 from torch import Tensor
 
 from danalab.optim.distributed.dtensor.layout import whole_of
-from danalab.train.callbacks.base import Callback, CallbackContext
+from danalab.train.callbacks.base import CallbackContext, RowsCallback
 from danalab.train.parallel.strategy import ParallelStrategy
-from danalab.train.run.metrics import MetricsFile
 
 EPS = 1e-12
 
 
-class Dynamics(Callback):
+class Dynamics(RowsCallback):
     """Writes `dynamics.jsonl`, a row each logged step: `{"step": ..., "PARAMETER/norm": ..., ...}`.
 
     Two and more dimensions: norm, grad_norm, update_norm, relative_update = |D|/|W|, angular_update,
@@ -40,13 +39,11 @@ class Dynamics(Callback):
         writes: bool = True,
     ):
         """Args:
-        file: destination of the rows.
         strategy: knows the gradients of the parameters, which are attached to it before the first step.
-        writes: whether this rank writes; sharded parameters are gathered by all.
         """
+        super().__init__(file, writes=writes)
         self._parameters = [(name, p) for name, p in named_parameters if p.requires_grad]
-        self._path, self._strategy, self._writes = file, strategy, writes
-        self._file: MetricsFile | None = None
+        self._strategy = strategy
         self._before: list[Tensor] = []
         self._row: dict[str, Any] = {}
 
@@ -54,11 +51,6 @@ class Dynamics(Callback):
     def build(cls, context: CallbackContext) -> "Dynamics":
         file, named = context.folder / "dynamics.jsonl", context.model.named_parameters()
         return cls(file, named, context.strategy, writes=context.writes)
-
-    def on_start(self, step: int) -> None:
-        """Open the file without the rows past the resumed step."""
-        if self._writes:
-            self._file = MetricsFile(self._path, step)
 
     def before_update(self, step: int, logged: bool) -> None:
         """Copy the weights and measure the gradients."""
@@ -83,20 +75,10 @@ class Dynamics(Callback):
             old, new = whole_of(before).double(), whole_of(p).double()
             self._row |= {f"{name}/{key}": value for key, value in update_statistics(old, new).items()}
         self._before = []  # frees the memory
-        if self._file is not None:
-            self._file.write({"step": step, **dict(sorted(self._row.items()))})
+        self.write({"step": step, **dict(sorted(self._row.items()))})
 
     def on_skip(self, step: int) -> None:
         self._before = []
-
-    def sync(self) -> None:
-        if self._file is not None:
-            self._file.sync()
-
-    def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
 
 
 def update_statistics(old: Tensor, new: Tensor) -> dict[str, Any]:

@@ -11,30 +11,29 @@ from danalab.data.tokenizers import Tokenizer, load_tokenizer
 from danalab.errors import UserError
 from danalab.inference import SamplingParameters, TextGenerator
 from danalab.models.decoder import Decoder
-from danalab.train.callbacks.base import Callback, CallbackContext
-from danalab.train.run.metrics import MetricsFile
+from danalab.train.callbacks.base import CallbackContext, RowsCallback
 
 log = logging.getLogger(__name__)
 
 MAX_TOKENS, TEMPERATURE, SEED, MAX_BATCH = 64, 0.8, 0, 8
 
 
-class TextSamples(Callback):
+class TextSamples(RowsCallback):
     """Continues the same prompts at each evaluation; writes `samples.jsonl` and the log."""
 
     name = "samples"
 
     def __init__(self, file: Path, model: Decoder, tokenizer: Tokenizer, prompts: Sequence[str], *, compiled: bool):
         """Args:
-            file: destination of the rows, {"step": ..., "prompt": ..., "text": ...}.
+            file: gets rows {"step": ..., "prompt": ..., "text": ...}.
             compiled: whether the model's blocks are compiled; samples are computed eagerly.
 
         Raises:
             UserError: a prompt fills the context.
         """
-        self._path, self._model, self._tokenizer, self._prompts = file, model, tokenizer, prompts
+        super().__init__(file)
+        self._model, self._tokenizer, self._prompts = model, tokenizer, prompts
         self._compiled = compiled
-        self._file: MetricsFile | None = None
         for prompt in prompts:
             if len(tokenizer.encode(prompt)) >= model.config.seq_len:
                 raise UserError(
@@ -57,13 +56,8 @@ class TextSamples(Callback):
         file, prompts = context.folder / "samples.jsonl", spec.tracking.sample_prompts
         return cls(file, context.model, tokenizer, prompts, compiled=spec.compile)
 
-    def on_start(self, step: int) -> None:
-        """Open the file without the rows past the resumed step."""
-        self._file = MetricsFile(self._path, step)
-
     def on_evaluated(self, step: int) -> None:
         """Sample. The random generators of training are not used."""
-        assert self._file is not None
         model, training, document_token = self._model, self._model.training, self._model.document_token
         model.eval()
         model.document_token = None  # a cache holds one document
@@ -73,7 +67,7 @@ class TextSamples(Callback):
                 generator = TextGenerator(model, self._tokenizer, max_batch_size=min(MAX_BATCH, len(self._prompts)))
                 texts = generator.complete_all(self._prompts, list(map(self._parameters, self._prompts)))
             for prompt, continuation in zip(self._prompts, texts, strict=True):
-                self._file.write({"step": step, "prompt": prompt, "text": continuation.text})
+                self.write({"step": step, "prompt": prompt, "text": continuation.text})
                 log.info("step %d: %s|%s", step, prompt, " ".join(continuation.text.split()))
         finally:
             model.train(training)
@@ -83,12 +77,3 @@ class TextSamples(Callback):
         room = self._model.config.seq_len - len(self._tokenizer.encode(prompt))
         max_tokens = max(1, min(MAX_TOKENS, room - 1))
         return SamplingParameters(max_tokens=max_tokens, temperature=TEMPERATURE, seed=SEED)
-
-    def sync(self) -> None:
-        if self._file is not None:
-            self._file.sync()
-
-    def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None

@@ -13,16 +13,15 @@ from torch import Tensor
 
 from danalab.optim import optimizer_spec
 from danalab.optim.core.stats import signal_sums
-from danalab.train.callbacks.base import Callback, CallbackContext
+from danalab.train.callbacks.base import CallbackContext, RowsCallback
 from danalab.train.parallel.strategy import ParallelStrategy
-from danalab.train.run.metrics import MetricsFile
 
 FILE = "signal.jsonl"
 STATES = ("exp_avg", "exp_avg_sq", "tau")
 MEANS = ("snr", "damped", "clipped", "tau", "kappa", "effective_time")
 
 
-class SignalToNoise(Callback):
+class SignalToNoise(RowsCallback):
     """Writes `signal.jsonl`, a row each logged step: `{"step": ..., "PARAMETER/snr": ..., "PARAMETER/clipped": ...}`.
 
     Means over a parameter's coordinates, of the state after the step: those of `optim.core.stats.collect` that the
@@ -41,16 +40,13 @@ class SignalToNoise(Callback):
         writes: bool = True,
     ):
         """Args:
-        file: destination of the rows.
         optimizer: of the Dana family.
         strategy: gathers the optimizer's state.
-        writes: whether this rank writes; the others take part in gathering.
         """
+        super().__init__(file, writes=writes)
         self._names = {id(p): name for name, p in named_parameters}
         self._optimizer, self._whole_states = optimizer, partial(strategy.whole_states, optimizer)
         self._states = [name for name in STATES if next(self._whole_states(name), None) is not None]
-        self._path, self._writes = file, writes
-        self._file: MetricsFile | None = None
 
     @classmethod
     def build(cls, context: CallbackContext) -> "SignalToNoise | None":
@@ -60,11 +56,6 @@ class SignalToNoise(Callback):
         named, writes = context.model.named_parameters(), context.writes
         made = cls(context.folder / FILE, named, context.optimizer, context.strategy, writes=writes)
         return made if "exp_avg_sq" in made._states else None
-
-    def on_start(self, step: int) -> None:
-        """Open the file without the rows past the resumed step."""
-        if self._writes:
-            self._file = MetricsFile(self._path, step)
 
     @torch.no_grad()
     def after_update(self, step: int, logged: bool) -> None:
@@ -78,14 +69,4 @@ class SignalToNoise(Callback):
             state = dict(zip(self._states, (value for _, value in found), strict=True))
             sums = signal_sums({"step": t, **state}, groups[id(p)])
             row |= {f"{self._names[id(p)]}/{key}": float(sums[key]) / p.numel() for key in MEANS if key in sums}
-        if self._file is not None:
-            self._file.write({"step": step, **dict(sorted(row.items()))})
-
-    def sync(self) -> None:
-        if self._file is not None:
-            self._file.sync()
-
-    def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        self.write({"step": step, **dict(sorted(row.items()))})
