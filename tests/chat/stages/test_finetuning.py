@@ -7,6 +7,7 @@ import signal
 import pytest
 from tokenizers import Tokenizer as Engine
 
+from danalab.chat.conversations import ChatFormat, Conversation
 from danalab.chat.stages.finetuning import configure
 from danalab.chat.stages.settings import SftConfig, SftFlags
 from danalab.cli.app import main
@@ -201,3 +202,17 @@ def test_an_imported_model_is_fine_tuned_with_the_law_s_rate(base, chats, tmp_pa
     config = configure(flags, SftConfig)
     assert (config.opt, config.lr, config.lr_multiplier) == ("adana", None, 0.8)
     assert run_training(config).status == "finished"
+
+
+def test_an_exported_fine_tuned_run_has_its_chat_template(tuned, base, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    run = train(tuned(iterations=1))
+    assert main(["export", str(run), "--out", str(tmp_path / "export")]) == 0
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "export")
+    conversation = Conversation.ask("1+1?", "2")
+    found = theirs.apply_chat_template(conversation.as_dict()["messages"], return_dict=True)["input_ids"]
+    assert found == ChatFormat(open_run(run).tokenizer).render(conversation).ids
+    ends = json.loads((tmp_path / "export" / "generation_config.json").read_text())["eos_token_id"]
+    assert theirs.convert_ids_to_tokens(ends) == ["<|endoftext|>", "<|assistant_end|>"]
+    assert main(["export", str(base), "--out", str(tmp_path / "base")]) == 0
+    assert transformers.AutoTokenizer.from_pretrained(tmp_path / "base").chat_template is None

@@ -5,8 +5,11 @@ that spells a special token would become that token: the template refuses it.
 """
 
 import json
+from pathlib import Path
+from typing import Any
 
 from danalab.chat.conversations.special_tokens import SPECIAL_TOKENS
+from danalab.train.run.open import open_run
 
 _TEMPLATE = """\
 {%- macro plain(text) -%}
@@ -53,3 +56,10 @@ def chat_template() -> str:
     for name, spelling in SPECIAL_TOKENS.items():
         text = text.replace(f"'{name.upper()}'", f"'{spelling}'")
     return text
+
+
+def chat_export(run: str | Path) -> dict[str, Any]:
+    """Arguments of `export_run` for a run that was trained on conversations; none for a base run."""
+    if open_run(run).config.get("stage", "pretraining") == "pretraining":
+        return {}
+    return {"chat_template": chat_template(), "end_token": SPECIAL_TOKENS["assistant_end"]}

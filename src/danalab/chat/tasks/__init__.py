@@ -4,6 +4,7 @@ from danalab.chat.tasks.arithmetic import Arithmetic
 from danalab.chat.tasks.base import TEST, TRAIN, Problem, Task
 from danalab.chat.tasks.gsm8k import Gsm8k
 from danalab.chat.tasks.humaneval import HumanEval
+from danalab.chat.tasks.identity import Identity
 from danalab.chat.tasks.jsonl import JsonlTask
 from danalab.chat.tasks.letters import Counting, Spelling
 from danalab.chat.tasks.mixture import TaskMixture
@@ -19,6 +20,7 @@ __all__ = [
     "Counting",
     "Gsm8k",
     "HumanEval",
+    "Identity",
     "JsonlTask",
     "Mmlu",
     "Problem",

@@ -52,13 +52,21 @@ class ExchangeResult:
 
 
 def export_run(
-    source: str | Path, out: str | Path, *, step: int | None = None, dtype: str = "float32"
+    source: str | Path,
+    out: str | Path,
+    *,
+    step: int | None = None,
+    dtype: str = "float32",
+    chat_template: str | None = None,
+    end_token: str | None = None,
 ) -> ExchangeResult:
     """Write the model of a run for `transformers`, with its tokenizer and a model card.
 
     Args:
         step: checkpoint; default the newest that verifies.
         dtype: of the weights: float32, bfloat16 or float16 (or fp32, bf16, fp16).
+        chat_template: of the tokenizer, in Jinja, for a run that was trained on conversations.
+        end_token: special token that ends an answer, beside the end of a text.
     Raises:
         UserError: no such run or checkpoint, a model that `transformers` has no class for, or a folder in use.
     """
@@ -84,8 +92,12 @@ def export_run(
     if tokenizer is not None:
         tokenizer.save(folder)
         file = folder / "tokenizer_config.json"
-        write_json(file, {**read_json(file), "pad_token": read_json(file)["eos_token"]})
-    write_json(folder / "generation_config.json", {"_from_model_config": True, **special})
+        settings = {**read_json(file), "pad_token": read_json(file)["eos_token"]}
+        write_json(file, settings if chat_template is None else {**settings, "chat_template": chat_template})
+    generation: dict[str, Any] = {"_from_model_config": True, **special}
+    if tokenizer is not None and end_token is not None:
+        generation["eos_token_id"] = [tokenizer.eos_id, tokenizer.specials[end_token]]
+    write_json(folder / "generation_config.json", generation)
     write_atomically(folder / "README.md", model_card(run, loaded.step, described["architectures"][0]))
     write_json(folder / "config.json", described)  # last: a folder without it is not a model
     fsync_folder(folder)
