@@ -2,7 +2,7 @@
 
 import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from danalab.ladder.fit.curvature import (
 from danalab.ladder.fit.loss_fit import check_points, fit_joint_laws
 from danalab.ladder.fit.loss_law import LossLaw
 from danalab.ladder.fit.lr_law import LEAST_SIZES, LRLaw, fit_lr_law
-from danalab.ladder.fit.retuning import Resampler, TunedSize, retuned
+from danalab.ladder.fit.retuning import Choice, Retuning, TunedSize, retuned
 from danalab.ladder.fit.tuning import Row, Tuned, diverged_trials, flops_of, has_diverged, is_usable, rate_trials, tune
 from danalab.ladder.results import Analysis, PredictedRate
 from danalab.ladder.runs.rows import validation_points
@@ -27,6 +27,8 @@ from danalab.ladder.saved.gain import compute_gain
 
 PREDICTED = (2.0, 4.0, 10.0)
 """Default sizes for predicted learning rates, as multiples of the largest one measured."""
+_CHOICES = 1000
+"""Number of times that a learning rate is chosen again, for the intervals at each size."""
 
 
 def analyse(
@@ -70,10 +72,11 @@ def analyse(
         )
     for opt in found.opts:
         _rates(found, opt, rows, predict, within, n_bootstrap, seed)
+    retunings = {opt: _retuning(found, opt, usable) for opt in found.opts}
     with found.noting("loss laws"):
-        found.loss_laws.update(_loss_laws(found, usable, law, joint, n_bootstrap, seed))
+        found.loss_laws.update(_loss_laws(found, retunings, law, joint, n_bootstrap, seed))
     for opt in found.opts[1:]:
-        found.saved[opt] = _saved(found, opt, seed)
+        found.saved[opt] = _saved(found, opt, retunings, seed)
         if law != "chinchilla" and opt in found.loss_laws and base in found.loss_laws:
             with found.noting(f"compute saved by the laws of {opt}"):
                 found.gains[opt] = compute_gain(found.loss_laws[base], found.loss_laws[opt])
@@ -146,10 +149,11 @@ def _predicted(law: LRLaw, size: float, measured: Sequence[float], curvature: Sh
 
 
 def _loss_laws(
-    found: Analysis, rows: Sequence[Row], law: str, joint: bool, n_bootstrap: int, seed: int
+    found: Analysis, retunings: Mapping[str, Retuning | None], law: str, joint: bool, n_bootstrap: int, seed: int
 ) -> dict[str, LossLaw]:
     """The laws, with one E or each its own; an optimizer with too few runs becomes a note."""
-    curves, groups, resamplers = {}, {}, {}
+    curves, groups = {}, {}
+    resamplers = {opt: again.losses for opt, again in retunings.items() if again is not None}
     for opt in found.opts:
         points = [
             ((each.params, each.tokens) if law == "chinchilla" else (each.flops,), row["final_loss"])
@@ -157,8 +161,6 @@ def _loss_laws(
             for row in each.runs
         ]
         x = [np.array(column, float) for column in zip(*(x for x, _ in points), strict=True)]
-        if (drawn := _resampler(found, opt, rows)) is not None:
-            resamplers[opt] = drawn
         curves[opt] = (tuple(x) if law == "chinchilla" else x[0], np.array([loss for _, loss in points]))
         groups[opt] = [x for x, _ in points]
     settings: Any = {"n_bootstrap": n_bootstrap, "seed": seed}
@@ -177,8 +179,7 @@ def _loss_laws(
     }
 
 
-def _resampler(found: Analysis, opt: str, rows: Sequence[Row]) -> Resampler | None:
-    """How an optimizer's tuned losses would vary if its learning rates were tuned again."""
+def _retuning(found: Analysis, opt: str, rows: Sequence[Row]) -> Retuning | None:
     sizes = []
     for each in found.at(opt):
         seeds = sorted(each.runs, key=lambda row: row["seed"])
@@ -193,12 +194,17 @@ def _resampler(found: Analysis, opt: str, rows: Sequence[Row]) -> Resampler | No
     return retuned(sizes)
 
 
-def _saved(found: Analysis, opt: str, seed: int) -> dict[int, Saved]:
+def _saved(found: Analysis, opt: str, retunings: Mapping[str, Retuning | None], seed: int) -> dict[int, Saved]:
     """Compute saved at each size, over the longest horizon that both sides have there."""
-    base = {(each.params, each.tokens): each for each in found.at(found.baseline)}
+
+    def choice(name: str, index: int) -> Choice | None:
+        again = retunings[name]
+        return None if again is None else again.choice(index, _CHOICES, np.random.default_rng([seed, index]))
+
+    base = {(each.params, each.tokens): (i, each) for i, each in enumerate(found.at(found.baseline))}
     result = {}
-    for each in sorted(found.at(opt), key=lambda each: each.tokens):
-        against = base.get((each.params, each.tokens))
+    for i, each in sorted(enumerate(found.at(opt)), key=lambda pair: pair[1].tokens):
+        j, against = base.get((each.params, each.tokens), (-1, None))
         if against is None:
             found.notes.append(
                 f"{opt} at {each.params:,} parameters and {each.tokens:,} tokens: {found.baseline} has no such run"
@@ -206,7 +212,10 @@ def _saved(found: Analysis, opt: str, seed: int) -> dict[int, Saved]:
             continue
         with found.noting(f"compute saved by {opt} at {each.params:,} parameters"):
             sides = [_curves(side, found.convention) for side in (against, each)]
-            result[each.params] = compute_saved(*sides[0], *sides[1], seed=seed)
+            result[each.params] = compute_saved(
+                *sides[0], *sides[1], baseline_choice=choice(found.baseline, j), contender_choice=choice(opt, i),
+                seed=seed,
+            )  # fmt: skip
     return dict(sorted(result.items()))
 
 

@@ -2,9 +2,12 @@
 
 import numpy as np
 import pytest
+from scipy import stats
 
-from danalab.ladder import fit_joint_laws
-from danalab.ladder.fit.retuning import TunedSize, retuned
+from danalab.ladder import compute_saved, fit_joint_laws
+from danalab.ladder.fit.retuning import Choice, TunedSize, retuned
+from danalab.ladder.fit.statistics import Interval, Variance, resampled_freedom, sum_interval
+from danalab.ladder.saved.crossing import cost_to_reach
 from danalab.ladder.saved.gain import compute_gain
 
 C = np.geomspace(1e14, 1e18, 6)
@@ -28,8 +31,8 @@ def ladder(rng, noise):
 
 def test_a_resample_chooses_another_rate_where_noise_makes_it_the_best():
     rng = np.random.default_rng(0)
-    drawn = np.array([retuned(ladder(np.random.default_rng(1), 0.01))(rng) for _ in range(200)])
-    kept = np.array([retuned(ladder(np.random.default_rng(1), 1e-5))(rng) for _ in range(200)])
+    drawn = np.array([retuned(ladder(np.random.default_rng(1), 0.01)).losses(rng) for _ in range(200)])
+    kept = np.array([retuned(ladder(np.random.default_rng(1), 1e-5)).losses(rng) for _ in range(200)])
     assert drawn.shape == (200, 18)
     assert np.log(kept).std() == pytest.approx(np.log(np.repeat(law(C), 3)).std(), rel=1e-3), (
         "no noise, no other choice"
@@ -44,6 +47,62 @@ def test_without_a_second_seed_or_a_second_rate_nothing_is_known_of_the_choice()
     assert retuned([TunedSize(np.array([1e-3]), np.array([3.0]), 0, np.array([3.0, 3.1]))]) is None
 
 
+def test_a_choice_made_again_shifts_the_loss_where_noise_makes_another_rate_the_best():
+    found = retuned(ladder(np.random.default_rng(1), 0.01)).choice(0, 500, np.random.default_rng(0))
+    assert found.freedom == 12, "six sizes of three seeds"
+    assert len(np.unique(found.shifts)) > 1
+    kept = retuned(ladder(np.random.default_rng(1), 1e-5)).choice(0, 500, np.random.default_rng(0))
+    assert not kept.shifts.any()
+
+
+def test_the_error_of_a_resampled_error_counts():
+    assert resampled_freedom(24, 60) == pytest.approx(1 / (1 / 24 + 1 / 59))
+    assert resampled_freedom(24, 10**9) == pytest.approx(24)
+    # The relative variance of an estimated variance is 2 / freedom.
+    rng = np.random.default_rng(0)
+    found = [np.var(rng.normal(0, np.sqrt(rng.chisquare(8) / 8), 20), ddof=1) for _ in range(20000)]
+    assert 2 / np.var(found) == pytest.approx(resampled_freedom(8, 20), rel=0.12)
+    one, two = Variance(3.0, 5), Variance(1.0, 2)
+    both = sum_interval(7.0, [one, two])
+    freedom = 4.0**2 / (3.0**2 / 5 + 1.0**2 / 2)
+    assert both.high - 7 == pytest.approx(2 * stats.t.ppf(0.975, freedom)), "Welch"
+
+
+def curves(size, index, rng):
+    """The validation curves of a size's seeds, with a little noise at each evaluation."""
+    x = C[index] * np.geomspace(0.1, 1, 25)
+    return [x] * 3, [law(x) * loss / law(C[index]) * np.exp(1e-5 * rng.standard_normal(25)) for loss in size.seeds]
+
+
+def test_the_interval_of_a_size_contains_the_choice_of_its_rate():
+    x = np.geomspace(0.1, 1, 25) * 1e16
+    same = [[x] * 3, [law(x)] * 3] * 2
+    assert compute_saved(*same, n_bootstrap=50).interval == Interval(0.0, 0.0, 0.95), "seeds without noise"
+    choice = Choice(np.array([0.0, 0.01] * 50), 12)
+    found = compute_saved(*same, baseline_choice=choice, n_bootstrap=50).interval
+    ratio = np.log(cost_to_reach(x, law(x), law(x[-1]) * np.exp(0.01)) / x[-1])
+    error = abs(ratio) / 2 * np.sqrt(100 / 99)
+    freedom = resampled_freedom(12, 100)
+    assert np.log(1 - found.low) == pytest.approx(stats.t.ppf(0.975, freedom) * error, rel=0.02)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("noise", [2e-3, 6e-3])
+def test_at_a_size_equal_tuned_optimizers_are_told_apart_in_one_of_20(noise):
+    wrong, n = 0, 100
+    for trial in range(n):
+        rng = np.random.default_rng(7000 + trial)
+        sides = [ladder(rng, noise) for _ in "ab"]
+        again = [retuned(side) for side in sides]
+        for i in range(len(C)):
+            (base, other), choices = (curves(side[i], i, rng) for side in sides), [a.choice(i, 200, rng) for a in again]
+            found = compute_saved(
+                *base, *other, baseline_choice=choices[0], contender_choice=choices[1], n_bootstrap=100
+            )
+            wrong += 0.0 not in found.interval
+    assert wrong <= 0.06 * n * len(C)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("noise", [2e-3, 6e-3])
 def test_intervals_cover_the_truth_in_19_of_20_tuned_ladders_and_equal_optimizers_are_told_apart_in_one(noise):
@@ -54,7 +113,7 @@ def test_intervals_cover_the_truth_in_19_of_20_tuned_ladders_and_equal_optimizer
         laws = fit_joint_laws(
             {name: (np.repeat(C, 3), np.concatenate([size.seeds for size in sizes])) for name, sizes in sides.items()},
             groups={name: list(np.repeat(C, 3)) for name in sides},
-            resamplers={name: retuned(sizes) for name, sizes in sides.items()}, n_bootstrap=60, seed=trial,
+            resamplers={name: retuned(sizes).losses for name, sizes in sides.items()}, n_bootstrap=60, seed=trial,
         )  # fmt: skip
         for name, truth in (("E", 1.7), ("A", 300.0), ("alpha", 0.13)):
             covered[name] += truth in laws["a"].intervals[name]

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from danalab.errors import UserError, nearest
 from danalab.ladder.fit.loss_law import KINDS, LossLaw, columns_of
 from danalab.ladder.fit.retuning import Resampler
-from danalab.ladder.fit.statistics import Interval, scipy, student_interval
+from danalab.ladder.fit.statistics import Interval, resampled_freedom, scipy, student_interval
 
 HUBER = 1e-3
 """Log residual above which a point counts linearly, so that failed runs do not bend the law."""
@@ -94,6 +94,8 @@ def fit_joint_laws(
     if groups is not None:  # the noise is known from seeds alone
         repeats = sum(len(labels) - len(set(map(str, labels))) for labels in map(groups.__getitem__, curves))
         freedom = min(freedom, repeats) if repeats else freedom
+    if n_bootstrap > 1:
+        freedom = resampled_freedom(freedom, n_bootstrap)
     found = {}
     for i, (each, law) in enumerate(zip(data, fitted, strict=True)):
         own = tuple(sample[i] for sample in samples)
@@ -107,7 +109,7 @@ def fit_joint_laws(
     return found
 
 
-def _interval(name: str, value: float, draws: Sequence[float], freedom: int, level: float) -> Interval:
+def _interval(name: str, value: float, draws: Sequence[float], freedom: float, level: float) -> Interval:
     """Student's t with the resamples' error, which covers the truth more often than their percentiles do.
 
     On the logarithm for amplitudes and exponents, which are positive and may span decades. E is at least 0.

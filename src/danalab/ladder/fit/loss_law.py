@@ -39,7 +39,7 @@ class LossLaw:
     """Of E, A, alpha, B, beta, over resampled runs; empty without a bootstrap."""
     samples: "tuple[LossLaw, ...]" = field(default=(), repr=False)
     """The laws of the resamples; the i-th ones of laws fitted together form a pair."""
-    freedom: int = 1
+    freedom: float = 1.0
     """Degrees of freedom of the intervals."""
 
     @property

@@ -32,26 +32,55 @@ class TunedSize:
     """Final losses at the chosen rate, one a seed; the first is its trial."""
 
 
-def retuned(sizes: Sequence[TunedSize]) -> Resampler | None:
-    """Resampler of the final losses at the tuned rates; None where no size has both several rates and several seeds."""
-    spread = [np.log(each.seeds) - np.log(each.seeds).mean() for each in sizes]
-    freedom = sum(len(each) - 1 for each in spread)
-    if freedom < 1 or all(len(each.rates) < 2 for each in sizes):
-        return None
-    noise = float(np.sqrt(sum(np.sum(each**2) for each in spread) / freedom))
-    excess = _excess_losses(sizes)
+@dataclass(frozen=True)
+class Choice:
+    """The learning rate of one size, chosen many times."""
 
-    def resample(rng: np.random.Generator) -> np.ndarray:
+    shifts: np.ndarray
+    """What each choice adds to the logarithm of the loss [draws]."""
+    freedom: int
+    """Degrees of freedom of the noise between seeds, by which it was chosen."""
+
+
+class Retuning:
+    """How an optimizer's tuned losses would vary if its learning rates were tuned again."""
+
+    def __init__(self, sizes: Sequence[TunedSize], noise: float, freedom: int):
+        """Args:
+        sizes: of all learning rates of the optimizer.
+        noise: standard deviation of the logarithm of the loss over seeds, with `freedom` degrees of freedom.
+        """
+        self._sizes, self._noise, self._freedom = sizes, noise, freedom
+        self._excess = _excess_losses(sizes)
+
+    def losses(self, rng: np.random.Generator) -> np.ndarray:
+        """Final losses of all runs of a ladder that was tuned again, size by size."""
         drawn = []
-        for each, above in zip(sizes, excess, strict=True):
-            trials = above + noise * rng.standard_normal(len(above))
+        for each, above in zip(self._sizes, self._excess, strict=True):
+            trials = self._trials(above, 1, rng)[0]
             best = int(np.argmin(trials))
-            logs = above[best] + noise * rng.standard_normal(len(each.seeds))
+            logs = above[best] + self._noise * rng.standard_normal(len(each.seeds))
             logs[0] = trials[best]
             drawn.append(np.exp(np.log(each.seeds).mean() - above[each.chosen] + logs))
         return np.concatenate(drawn)
 
-    return resample
+    def choice(self, size: int, n: int, rng: np.random.Generator) -> Choice:
+        """The rate of the size of this index, chosen n times."""
+        above = self._excess[size]
+        best = self._trials(above, n, rng).argmin(axis=1)
+        return Choice(above[best] - above[self._sizes[size].chosen], self._freedom)
+
+    def _trials(self, above: np.ndarray, n: int, rng: np.random.Generator) -> np.ndarray:
+        return above + self._noise * rng.standard_normal((n, len(above)))
+
+
+def retuned(sizes: Sequence[TunedSize]) -> Retuning | None:
+    """The tuned sizes of an optimizer, to tune again; None where no size has several rates, or none several seeds."""
+    spread = [np.log(each.seeds) - np.log(each.seeds).mean() for each in sizes]
+    freedom = sum(len(each) - 1 for each in spread)
+    if freedom < 1 or all(len(each.rates) < 2 for each in sizes):
+        return None
+    return Retuning(sizes, float(np.sqrt(sum(np.sum(each**2) for each in spread) / freedom)), freedom)
 
 
 def _excess_losses(sizes: Sequence[TunedSize]) -> list[np.ndarray]:

@@ -36,21 +36,43 @@ def percentile_interval(samples: Sequence[float] | np.ndarray, level: float = 0.
     return Interval(float(low), float(high), level)
 
 
-def small_sample_interval(
-    estimate: float, samples: Sequence[np.ndarray], sizes: Sequence[int], level: float = 0.95
-) -> Interval:
-    """Interval of an estimate from independent groups of few values each.
+@dataclass(frozen=True)
+class Variance:
+    """An estimated variance."""
 
-    Args:
-        samples: for each group the bootstrap samples of the estimate when that group alone is resampled.
-        sizes: number of values in each group, at least 2.
+    value: float
+    freedom: float
+    """Degrees of freedom of the estimate."""
+
+    @classmethod
+    def resampled(cls, samples: np.ndarray, freedom: float) -> Variance:
+        """Of bootstrap samples that were drawn with a noise of known degrees of freedom.
+
+        n samples are a noisy estimate too: relative variances of the two, 2/freedom and 2/(n - 1), add.
+        """
+        return cls(float(np.var(samples, ddof=1)), resampled_freedom(freedom, len(samples)))
+
+    @classmethod
+    def of_values_drawn_again(cls, samples: np.ndarray, n: int) -> Variance:
+        """Of bootstrap samples for which n values were drawn with replacement, which shrinks it by (n - 1)/n."""
+        found = cls.resampled(samples, n - 1)
+        return cls(found.value * n / (n - 1), found.freedom)
+
+
+def resampled_freedom(freedom: float, n_resamples: int) -> float:
+    """Degrees of freedom of a standard error by resampling, for a noise that has `freedom` of them."""
+    return 1 / (1 / freedom + 1 / (n_resamples - 1))
+
+
+def sum_interval(estimate: float, parts: Sequence[Variance], level: float = 0.95) -> Interval:
+    """Student's interval of an estimate whose variance is the sum of independent parts.
+
     Source: B. Efron and R. Tibshirani, An Introduction to the Bootstrap, chapter 6; degrees of freedom by Welch.
     """
-    variances = [float(np.var(draws)) * n / (n - 1) for draws, n in zip(samples, sizes, strict=True)]
-    total = sum(variances)
+    total = sum(part.value for part in parts)
     if total == 0:
         return Interval(estimate, estimate, level)
-    freedom = total**2 / sum(v**2 / (n - 1) for v, n in zip(variances, sizes, strict=True))
+    freedom = total**2 / sum(part.value**2 / part.freedom for part in parts)
     return student_interval(estimate, math.sqrt(total), freedom, level)
 
 

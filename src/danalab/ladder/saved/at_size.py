@@ -6,17 +6,20 @@ The loss is the higher one of the two final losses. A contender that reaches the
 for it, where its curve first falls to that loss: saved = 1 - C_cross / C_final (arXiv 2602.05298). Another one is
 compared at its own final loss, which the baseline's curve passed at C_b: saved = 1 - C_end / C_b, a negative number.
 So every size has a number, and the mean over sizes is 0 for equal optimizers.
+
+The variance of the log ratio is a sum: for each side, of its seeds drawn again, and of its learning rate chosen again.
 """
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from danalab.ladder.fit.statistics import Interval, small_sample_interval
+from danalab.ladder.fit.retuning import Choice
+from danalab.ladder.fit.statistics import Interval, Variance, sum_interval
 from danalab.ladder.saved.crossing import Curve, curve_arrays, first_crossing, on_one_grid
 
 LEAST_SEEDS = 3
@@ -55,6 +58,8 @@ def compute_saved(
     contender_compute: ArrayLike | Sequence[ArrayLike],
     contender_loss: ArrayLike | Sequence[ArrayLike],
     *,
+    baseline_choice: Choice | None = None,
+    contender_choice: Choice | None = None,
     level: float = 0.95,
     n_bootstrap: int = 1000,
     seed: int = 0,
@@ -65,6 +70,7 @@ def compute_saved(
         baseline_compute, baseline_loss: compute and validation loss of the baseline's curve, 1-D; or a list of curves,
             one a seed.
         contender_compute, contender_loss: the same of the contender.
+        baseline_choice, contender_choice: of the learning rate, where it was tuned.
         level: of the interval, which needs three seeds or more of each.
         n_bootstrap: resamples for the interval; 0: no interval.
     Raises:
@@ -78,14 +84,16 @@ def compute_saved(
     interval = None
     if min(sizes) >= LEAST_SEEDS and n_bootstrap:
         rng = np.random.default_rng(seed)
-        drawn: list[np.ndarray] = []
+        parts: list[Variance] = []
         for resampled in range(2):  # one side at a time: each has its own number of seeds
             picks = [
                 [rng.integers(n, size=n) if i == resampled else np.arange(n) for i, n in enumerate(sizes)]
                 for _ in range(n_bootstrap)
             ]
-            drawn.append(np.array([_compare(base, other, *pick).log_ratio for pick in picks]))
-        logs = small_sample_interval(found.log_ratio, drawn, sizes, level)
+            drawn = np.array([_compare(base, other, *pick).log_ratio for pick in picks])
+            parts.append(Variance.of_values_drawn_again(drawn, sizes[resampled]))
+        parts += _variances_of_choices(base, other, (baseline_choice, contender_choice))
+        logs = sum_interval(found.log_ratio, parts, level)
         interval = Interval(1 - math.exp(logs.high), 1 - math.exp(logs.low), level)
     return Saved(
         1 - math.exp(found.log_ratio), interval, found.is_bound, target, *sizes,
@@ -104,6 +112,10 @@ class _Side:
     finals: np.ndarray
     end: float
     """Mean compute of whole runs."""
+
+    def shifted(self, log_loss: float) -> _Side:
+        """With losses that are exp(log_loss) times as large."""
+        return replace(self, losses=self.losses * math.exp(log_loss), finals=self.finals * math.exp(log_loss))
 
     @classmethod
     def of(cls, compute: Any, loss: Any, what: str) -> "_Side":
@@ -133,6 +145,20 @@ def _compare(base: _Side, other: _Side, base_runs: np.ndarray, other_runs: np.nd
     loss = float(other.finals[other_runs].mean())
     passed = first_crossing(base.x, base.losses[base_runs].mean(axis=0), loss) or base.end
     return _Comparison(math.log(other.end / passed), passed == float(base.x[0]), passed / base.end)
+
+
+def _variances_of_choices(base: _Side, other: _Side, choices: Sequence[Choice | None]) -> list[Variance]:
+    """Variances of the log ratio from the choice of each side's learning rate."""
+    runs = [np.arange(len(side.finals)) for side in (base, other)]
+    found = []
+    for i, choice in enumerate(choices):
+        if choice is None:
+            continue
+        shifts, draws = np.unique(choice.shifts, return_inverse=True)  # as many as there are rates
+        sides = [(base.shifted(shift), other) if i == 0 else (base, other.shifted(shift)) for shift in shifts]
+        ratios = np.array([_compare(*pair, *runs).log_ratio for pair in sides])
+        found.append(Variance.resampled(ratios[draws], choice.freedom))
+    return found
 
 
 def _curves(compute: Any, loss: Any, what: str) -> list[Curve]:
