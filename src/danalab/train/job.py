@@ -108,9 +108,7 @@ def _launch(config: TrainConfig, stop: StopRequest) -> Outcome:
     spec = resolve(config, stage_kind(config).open_data(config), data_parallel_size(shape), device_type(config.device))
     check_parallel(spec, layout, config.nproc)
     folder = RunFolder(spec.run_dir)
-    if stop:
-        return Outcome(folder.path, "interrupted", stop.exit_code, {"status": "interrupted"})
-    end = launch(config, config.nproc, device_type(config.device))
+    end = launch(config, config.nproc, device_type(config.device), stop)
     status = {0: "finished", NONFINITE_EXIT_CODE: "nonfinite"}.get(end, "interrupted")
     summary = folder.read_summary() or {}
     return Outcome(folder.path, summary.get("status", status), end, summary)

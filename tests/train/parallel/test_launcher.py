@@ -13,8 +13,11 @@ import pytest
 from danalab.errors import FirstRankError, LostRankError, UserError
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.parallel import launcher
+from danalab.train.system.signals import StopRequest
 
 CONFIG = TrainConfig(heads=3)
+READY = "signal.pthread_sigmask(signal.SIG_SETMASK, [])"
+"""What a rank does once it has its handlers."""
 
 
 @pytest.fixture
@@ -23,9 +26,9 @@ def launch(monkeypatch):
     monkeypatch.setattr(launcher, "GRACE_SECONDS", 0.3)
 
     def start(script: str, ranks: int = 2, settings: TrainConfig = CONFIG) -> int:
-        body = f"import os, signal, sys, time\nrank = int(os.environ['RANK'])\n{script}"
+        body = f"import os, signal, sys, time\nrank = int(os.environ['RANK'])\n{script.replace('READY', READY)}"
         monkeypatch.setattr(launcher, "_command", lambda config: [sys.executable, "-S", "-c", body])
-        return launcher.launch(settings, ranks, "cpu")
+        return launcher.launch(settings, ranks, "cpu", StopRequest())
 
     return start
 
@@ -68,6 +71,7 @@ def test_bad_input_of_another_rank_is_told(launch):
 def test_signals_reach_all_ranks_which_have_all_the_time_they_need(launch, tmp_path, number, code):
     script = f"""
 signal.signal({int(number)}, lambda *_: (time.sleep(0.5), sys.exit({code})))
+READY
 open({str(tmp_path)!r} + "/" + str(rank), "w").close()
 time.sleep(60)"""
 
@@ -82,16 +86,30 @@ time.sleep(60)"""
     thread.join()
 
 
-def test_a_signal_before_ranks_are_ready_counts_as_a_stop(launch, tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
+def test_a_signal_waits_until_ranks_have_handlers(launch, tmp_path, number):
+    script = f"""
+open({str(tmp_path)!r} + "/" + str(rank), "w").close()
+time.sleep(0.5)
+signal.signal({int(number)}, lambda *_: sys.exit(3))
+READY
+time.sleep(60)"""
+
     def send() -> None:
         while len(list(tmp_path.iterdir())) < 2:
             time.sleep(0.01)
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), number)
 
     thread = threading.Thread(target=send)
     thread.start()
-    assert launch(f'open({str(tmp_path)!r} + "/" + str(rank), "w").close(); time.sleep(60)') == 85
+    assert launch(script) == 3
     thread.join()
+
+
+def test_a_signal_that_came_before_the_launch_starts_no_rank():
+    stop = StopRequest()
+    stop.signal = signal.SIGTERM
+    assert launcher.launch(CONFIG, 2, "cpu", stop) == 85
 
 
 def test_more_ranks_than_gpus_are_refused(monkeypatch):
@@ -99,7 +117,7 @@ def test_more_ranks_than_gpus_are_refused(monkeypatch):
 
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     with pytest.raises(UserError, match="has 1 GPUs; give --nproc 1"):
-        launcher.launch(CONFIG, 2, "cuda")
+        launcher.launch(CONFIG, 2, "cuda", StopRequest())
 
 
 # ---- workers of DiLoCo ----

@@ -5,7 +5,6 @@ exit code. Rank 0 has the terminal; the output of other ranks is kept, and shown
 """
 
 import contextlib
-import json
 import logging
 import os
 import signal
@@ -20,7 +19,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from danalab.errors import FirstRankError, LostRankError, UserError
+from danalab.files import write_json
 from danalab.train.config.train_config import TrainConfig
+from danalab.train.system.signals import STOP_SIGNALS, StopRequest, holding_signals
 
 log = logging.getLogger(__name__)
 
@@ -32,12 +33,12 @@ RESTARTS = 3
 """Number of times that a worker of a DiLoCo run is restarted."""
 GRACE_SECONDS = 15.0
 """Time that other ranks have to end by themselves after a rank failed."""
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
 
-def launch(config: TrainConfig, ranks: int, device_type: str) -> int:
+def launch(config: TrainConfig, ranks: int, device_type: str, stop: StopRequest) -> int:
     """Run `config` on `ranks` processes; returns the exit code of the run: 0, 3, 85 or 130.
 
+    Args: stop: of the caller, with the signals that came before this function receives them.
     Raises:
         UserError: more ranks than GPUs, or bad input of the run (`FirstRankError` if rank 0 printed it already).
         LostRankError: names the rank that died or failed.
@@ -51,10 +52,14 @@ def launch(config: TrainConfig, ranks: int, device_type: str) -> int:
     with tempfile.TemporaryDirectory(prefix="danalab-") as folder:
         file = Path(folder) / "config.json"
         kind = f"{type(config).__module__}:{type(config).__qualname__}"
-        file.write_text(json.dumps({"kind": kind, "settings": {**config.as_dict(), "nproc": None}}))
-        processes = [_start(rank, ranks, store.port, file) for rank in range(ranks)]
+        write_json(file, {"kind": kind, "settings": {**config.as_dict(), "nproc": None}})
+        processes: list[subprocess.Popen[bytes]] = []
         try:
             with _forwarding_signals(processes) as received:
+                if stop:
+                    return stop.exit_code
+                with holding_signals():
+                    processes += [_start(rank, ranks, store.port, file) for rank in range(ranks)]
                 if config.distributed_backend == "diloco":
                     _keep_alive(processes, received, lambda rank: _start(rank, ranks, store.port, file))
                     codes = _codes_of_first([process.returncode for process in processes])
@@ -93,14 +98,15 @@ def _start(rank: int, ranks: int, port: int, config: Path) -> subprocess.Popen[b
     with contextlib.ExitStack() as files:
         if rank > 0:
             output = files.enter_context(open(_output(config.parent, rank), "wb"))
-        return subprocess.Popen(
-            _command(config),
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=output if rank > 0 else sys.__stderr__,
-            stderr=output if rank > 0 else None,
-            start_new_session=True,  # Ctrl-C reaches ranks through this process, once
-        )
+        with holding_signals():  # `rank_main` releases them
+            return subprocess.Popen(
+                _command(config),
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output if rank > 0 else sys.__stderr__,
+                stderr=output if rank > 0 else None,
+                start_new_session=True,  # Ctrl-C reaches ranks through this process, once
+            )
 
 
 def _command(config: Path) -> list[str]:
@@ -124,7 +130,7 @@ def _forwarding_signals(processes: list[subprocess.Popen[bytes]]) -> Iterator[li
 
     old = {}
     if threading.current_thread() is threading.main_thread():
-        old = {number: signal.signal(number, receive) for number in SIGNALS}
+        old = {number: signal.signal(number, receive) for number in STOP_SIGNALS}
     try:
         yield received
     finally:
@@ -179,7 +185,7 @@ def _verdict(found: list[int | None], received: list[int], folder: Path) -> int:
     codes = {rank: code for rank, code in enumerate(found) if code is not None}
     stops = [-number for number in received]
     if received and all(code in (*ORDERLY, *stops) for code in codes.values()):
-        # Ranks that had not installed a handler yet died of the signal.
+        # Ranks that had ended their run died of the signal.
         ended = [code for code in codes.values() if code in ORDERLY]
         return max(ended) if ended else (130 if received[-1] == signal.SIGINT else 85)
     for rank, code in codes.items():

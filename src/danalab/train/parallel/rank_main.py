@@ -12,11 +12,18 @@ from pathlib import Path
 from danalab.errors import FirstRankError, LostRankError, UserError, told_by_system
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.parallel.launcher import LOST_CODE
+from danalab.train.system.signals import StopRequest, release_signals
 
 
 def main(arguments: list[str]) -> int:
     """Train as a rank of the group that the environment describes; returns the exit code."""
-    _end_with(int(arguments[1]))
+    with StopRequest() as stop:  # before the imports below, which take seconds
+        release_signals()
+        _end_with(int(arguments[1]))
+        return _train(Path(arguments[0]), stop)
+
+
+def _train(config: Path, stop: StopRequest) -> int:
     from danalab.train.callbacks.console import log_to_stderr
     from danalab.train.job import run_training
 
@@ -24,7 +31,7 @@ def main(arguments: list[str]) -> int:
     if os.environ["RANK"] != "0":
         logging.getLogger("danalab").setLevel(logging.ERROR)
     try:
-        return run_training(_read_config(Path(arguments[0]))).exit_code
+        return run_training(_read_config(config), stop).exit_code
     except FirstRankError:
         return 2
     except UserError as error:

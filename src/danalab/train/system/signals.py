@@ -1,10 +1,28 @@
 """Stop signals. Needs no torch."""
 
+import contextlib
 import signal
 import threading
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
+
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+
+
+@contextlib.contextmanager
+def holding_signals() -> Iterator[None]:
+    """Stop signals wait while the block runs, and in processes that it starts until they call `release_signals`."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def release_signals() -> None:
+    """Receive the stop signals that waited since this process was started."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
 
 
 class StopRequest:
@@ -13,8 +31,6 @@ class StopRequest:
     A second SIGINT interrupts at once. Handlers are set in the main thread only and restored at the end of the
     outermost `with`.
     """
-
-    SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
     def __init__(self) -> None:
         self.signal: signal.Signals | None = None
@@ -33,7 +49,7 @@ class StopRequest:
 
     def __enter__(self) -> "StopRequest":
         if self._depth == 0 and threading.current_thread() is threading.main_thread():
-            self._old = {number: signal.signal(number, self._receive) for number in self.SIGNALS}
+            self._old = {number: signal.signal(number, self._receive) for number in STOP_SIGNALS}
         self._depth += 1
         return self
 
