@@ -1,12 +1,15 @@
 """Files: atomic writes, hashes, and reading of JSON and YAML that somebody else may have written."""
 
+import contextlib
 import hashlib
 import json
 import os
 import stat
 import tempfile
+import zipfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 from danalab.errors import UserError
 
@@ -15,11 +18,27 @@ _MAX_YAML_NODES = 100_000
 T = TypeVar("T")
 
 
-def fsync_folder(path: str | os.PathLike[str]) -> None:
-    """Make renames and new names inside the folder durable."""
+@contextlib.contextmanager
+def naming(path: object) -> Iterator[None]:
+    """Name `path` in a system's error without a file's name: the system doesn't name a file that is open."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None and error.errno is not None:
+            raise OSError(error.errno, error.strerror, str(path)) from error
+        raise
+
+
+def fsync_path(path: str | os.PathLike[str]) -> None:
+    """Make the content of a file durable, or renames and new names inside a folder.
+
+    Raises:
+        OSError: names the path.
+    """
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
+        with naming(path):
+            os.fsync(descriptor)
     finally:
         os.close(descriptor)
 
@@ -36,19 +55,17 @@ def write_atomically(path: str | os.PathLike[str], data: bytes | str) -> None:
     payload = data.encode() if isinstance(data, str) else data
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with os.fdopen(descriptor, "wb") as file:
+        with naming(path), os.fdopen(descriptor, "wb") as file:
             file.write(payload)
             file.flush()
             os.fsync(file.fileno())
         # mkstemp makes files private; a run folder is shared like any other file of its owner.
         os.chmod(temporary, 0o666 & ~_umask())
         os.replace(temporary, path)
-    except BaseException as error:
+    except BaseException:
         Path(temporary).unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.filename is None:  # the system doesn't name a file that was open
-            raise OSError(error.errno, error.strerror, str(path)) from error
         raise
-    fsync_folder(path.parent)
+    fsync_path(path.parent)
 
 
 def _umask() -> int:
@@ -145,6 +162,24 @@ def _expanded_nodes(node: Any, known: dict[int, int]) -> int:
     if known[id(node)] > _MAX_YAML_NODES:
         raise ValueError(f"more than {_MAX_YAML_NODES:,} values when aliases are written out")
     return known[id(node)]
+
+
+def require_uncompressed(file: IO[bytes], size: int) -> None:
+    """Check that a zip archive, such as torch writes, does not unpack to more than it has.
+
+    Args: file: at the archive's beginning; size: of the archive [bytes].
+    Raises:
+        ValueError: it does, or it is no archive.
+    """
+    try:
+        with zipfile.ZipFile(file) as archive:
+            members = archive.infolist()
+    except (zipfile.BadZipFile, NotImplementedError) as error:
+        raise ValueError(f"not an archive of tensors: {error}") from error
+    if any(member.compress_type != zipfile.ZIP_STORED for member in members):
+        raise ValueError("compressed; archives of tensors are not")
+    if sum(member.file_size for member in members) > size:
+        raise ValueError(f"its contents claim more than its {size:,} bytes")
 
 
 def validated(kind: type[T], content: Any, place: object) -> T:

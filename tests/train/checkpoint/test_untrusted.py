@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import pickle
 import shutil
+import tracemalloc
+import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +17,10 @@ import pytest
 import torch
 from torch import nn
 from torch.distributed.checkpoint import FileSystemReader
-from torch.distributed.checkpoint.metadata import BytesStorageMetadata
+from torch.distributed.checkpoint.metadata import BytesStorageMetadata, MetadataIndex
 
 from danalab.cli.app import main
-from danalab.files import sha256
+from danalab.files import read_json, sha256, write_json
 from danalab.train.checkpoint import tensors
 from danalab.train.checkpoint.store import (
     COMMIT,
@@ -26,6 +31,7 @@ from danalab.train.checkpoint.store import (
     verify,
     why_unusable,
 )  # fmt: skip
+from danalab.train.run.open import open_run
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "runs_0_1"
 
@@ -69,6 +75,124 @@ def test_a_call_in_the_metadata_is_refused_by_its_name_and_not_made(tmp_path, ca
         with pytest.raises(DamagedCheckpointError, match=rf"asks for [\w.]+\.{call.__name__}.*nothing of it was run"):
             read()
     assert not planted.exists()
+
+
+def test_a_pickle_does_not_get_the_memory_that_it_asks_for(tmp_path):
+    model = save(tmp_path)
+    memo = b"\x80\x04Nr" + (1 << 24).to_bytes(4, "little") + b"."  # "remember None as number 16,777,216"
+    (tmp_path / ".metadata").write_bytes(memo)
+    with little_memory(), pytest.raises(DamagedCheckpointError, match="it holds a NoneType"):
+        tensors.read(tmp_path, model)
+
+
+@contextlib.contextmanager
+def little_memory() -> Iterator[None]:
+    tracemalloc.start()
+    try:
+        yield
+        assert tracemalloc.get_traced_memory()[1] < 1 << 24
+    finally:
+        tracemalloc.stop()
+
+
+HUGE = torch.Size([1 << 40, 3])
+
+
+def of_weight(metadata: Any) -> Any:
+    return next(info for index, info in metadata.storage_data.items() if index.fqn == "model.weight")
+
+
+def claim_a_size(metadata: Any) -> None:
+    metadata.state_dict_metadata["model.weight"].size = HUGE
+
+
+def claim_a_block(metadata: Any) -> None:
+    claim_a_size(metadata)
+    metadata.state_dict_metadata["model.weight"].chunks[0].sizes = HUGE
+
+
+def claim_a_file(metadata: Any) -> None:
+    claim_a_block(metadata)
+    of_weight(metadata).length = 1 << 50
+
+
+def claim_a_type(metadata: Any) -> None:
+    metadata.state_dict_metadata["model.weight"].properties.dtype = torch.complex128
+    of_weight(metadata).length = 2 * 3 * 16 - 1
+
+
+def claim_a_place(metadata: Any) -> None:
+    of_weight(metadata).offset = -1
+
+
+def claim_bytes_twice(metadata: Any) -> None:
+    for number in range(9):
+        metadata.state_dict_metadata[f"optim.{number}"] = metadata.state_dict_metadata["model.weight"]
+        metadata.storage_data[MetadataIndex(f"optim.{number}", [0, 0])] = of_weight(metadata)
+
+
+def claim_a_transform(metadata: Any) -> None:
+    of_weight(metadata).transform_descriptors = ["zstd"]
+
+
+@pytest.mark.parametrize(
+    ("claim", "reason"),
+    [
+        (claim_a_size, "has 3,298,534,883,328 values, its blocks 6"),
+        (claim_a_block, "blocks that the files do not hold"),
+        (claim_a_file, r"names 1,125,\d{3},\d{3},\d{3},\d{3} bytes of __0_0.distcp"),
+        (claim_a_type, "blocks that the files do not hold"),
+        (claim_a_place, "negative position"),
+        (claim_bytes_twice, "bytes of __0_0.distcp, which has"),
+        (claim_a_transform, "transformed by"),
+    ],
+)
+def test_metadata_that_claims_more_than_the_files_hold_is_refused(tmp_path, claim, reason):
+    model = save(tmp_path)
+    metadata = FileSystemReader(tmp_path).read_metadata()
+    claim(metadata)
+    replace_metadata(tmp_path, metadata)
+    with little_memory(), pytest.raises(DamagedCheckpointError, match=reason):
+        tensors.read(tmp_path, model)
+
+
+@pytest.mark.parametrize("kind", ["compressed", "no archive"])
+def test_a_tensor_that_unpacks_to_more_than_its_bytes_is_refused(tmp_path, kind):
+    model = save(tmp_path)
+    metadata = FileSystemReader(tmp_path).read_metadata()
+    info, packed = of_weight(metadata), io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("archive/data/0", bytes(1 << 20))
+    content = packed.getvalue() if kind == "compressed" else b"no archive" * 100
+    file = tmp_path / info.relative_path
+    info.offset, info.length = file.stat().st_size, len(content)
+    with open(file, "ab") as out:
+        out.write(content)
+    replace_metadata(tmp_path, metadata)
+    with pytest.raises(DamagedCheckpointError, match="compressed" if kind == "compressed" else "not an archive"):
+        tensors.read(tmp_path, model)
+
+
+def test_state_that_refers_to_one_tensor_many_times_is_refused(tmp_path):
+    model = nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(model.parameters(), momentum=0.9)
+    model(torch.ones(1, 3)).sum().backward()
+    optimizer.step()
+    values, meta = tensors.collect(model, optimizer)
+    tensors.write(values, tmp_path)
+    many = [{"__tensor__": "optim.weight.momentum_buffer"}] * 1000
+    with pytest.raises(DamagedCheckpointError, match=r"refers to .*momentum_buffer twice"):
+        tensors.read(tmp_path, model, optimizer, {**meta, "state": {"weight": {"x": many}}})
+
+
+@pytest.mark.parametrize("setting", ["n_layers", "vocab_size"])
+def test_a_configuration_of_a_larger_model_than_the_checkpoint_is_refused_before_it_is_built(tmp_path, setting):
+    run = Path(shutil.copytree(FIXTURES / "single", tmp_path / "run"))
+    record = read_json(run / "config.json")
+    record["model"][setting] = 100_000
+    write_json(run / "config.json", record)
+    with little_memory(), pytest.raises(DamagedCheckpointError, match="too few for the model"):
+        open_run(run).load_model()
 
 
 def test_an_entry_that_torch_would_unpickle_is_refused(tmp_path):

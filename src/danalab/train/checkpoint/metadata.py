@@ -1,17 +1,22 @@
 """`.metadata`, the file of torch.distributed.checkpoint that says which tensors there are and where their bytes are.
 
 torch unpickles it, which could call any function. Here only the classes that our checkpoints hold are loaded, all of
-them plain data, and no file outside the checkpoint is named.
+them plain data, no file outside the checkpoint is named, and no tensor is larger than its bytes on the disk: what a
+file says of its size is checked before memory is allocated.
 """
 
+import io
+import math
 import pickle
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 from torch import Tensor
 
+from danalab.files import require_uncompressed
 from danalab.train.checkpoint.store import DamagedCheckpointError
 
 METADATA = ".metadata"
@@ -54,7 +59,10 @@ class Record:
         return hash(self._key())
 
 
-class _Unpickler(pickle.Unpickler):
+class _Unpickler(pickle._Unpickler):  # the one in C allocates a memo as large as a pickle says
+    # As large as a pickle says, too; no metadata holds one.
+    dispatch = {code: load for code, load in pickle._Unpickler.dispatch.items() if code != pickle.BYTEARRAY8[0]}  # noqa: RUF012
+
     def __init__(self, file: Any, real_classes: bool):
         super().__init__(file)
         self._real_classes = real_classes
@@ -78,9 +86,9 @@ def read_metadata(folder: Path, *, real_classes: bool = False) -> Any:
         DamagedCheckpointError: the file is not the metadata of a checkpoint of ours; names the reason.
     """
     try:
-        with open(folder / METADATA, "rb") as file:
-            metadata = _Unpickler(file, real_classes).load()
+        metadata = _Unpickler(io.BytesIO((folder / METADATA).read_bytes()), real_classes).load()
         _check(metadata)
+        _check_sizes(metadata, folder)
     except Exception as error:  # a damaged pickle can fail with anything
         raise DamagedCheckpointError(f"{folder}: {METADATA} cannot be read: {error or type(error).__name__}") from error
     return metadata
@@ -97,6 +105,44 @@ def _check(metadata: Any) -> None:
     for info in metadata.storage_data.values():
         if Path(info.relative_path).name != info.relative_path:
             raise ValueError(f"it names the file {info.relative_path!r}, which is not in the checkpoint's folder")
+        if getattr(info, "transform_descriptors", None):
+            raise ValueError(f"its tensors are transformed by {info.transform_descriptors}, those of ours are not")
+
+
+def _check_sizes(metadata: Any, folder: Path) -> None:
+    """Raise ValueError where the metadata names more bytes than the files have."""
+    used: Counter[str] = Counter()
+    for info in metadata.storage_data.values():
+        if min(info.offset, info.length) < 0:
+            raise ValueError(f"it names a negative position in {info.relative_path}")
+        used[info.relative_path] += info.length
+    for name, length in used.items():
+        if length > (has := (folder / name).stat().st_size):
+            raise ValueError(f"it names {length:,} bytes of {name}, which has {has:,}")
+    stored = {(index.fqn, tuple(index.offset)): info.length for index, info in metadata.storage_data.items()}
+    for name, entry in metadata.state_dict_metadata.items():
+        kept, values = entry.properties, 0
+        dtype = kept.values[0] if isinstance(kept, Record) else kept.dtype
+        for chunk in entry.chunks:
+            values += (count := math.prod(chunk.sizes))
+            if count * dtype.itemsize > stored.get((name, tuple(chunk.offsets)), -1):
+                raise ValueError(f"'{name}' has blocks that the files do not hold")
+        if math.prod(entry.size) > values:
+            raise ValueError(f"'{name}' has {math.prod(entry.size):,} values, its blocks {values:,}")
+
+
+def open_block(file: IO[bytes], place: Any) -> io.BytesIO:
+    """The archive of one block of a tensor, read from its file.
+
+    Args: place: torch's record of its position.
+    Raises:
+        ValueError: it unpacks to more than its bytes, or is no archive.
+    """
+    file.seek(place.offset)
+    block = io.BytesIO(file.read(place.length))
+    require_uncompressed(block, place.length)
+    block.seek(0)
+    return block
 
 
 def require_same_model(folder: Path, stored: Mapping[str, Any], target: Mapping[str, Tensor], prefix: str) -> None:

@@ -1,12 +1,12 @@
 """torch.distributed.checkpoint's reader of a folder, safe for checkpoints of unknown origin."""
 
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from torch.distributed.checkpoint import FileSystemReader
 from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
 
-from danalab.train.checkpoint.metadata import read_metadata
+from danalab.train.checkpoint.metadata import open_block, read_metadata
 
 
 class Reader(FileSystemReader):
@@ -18,3 +18,7 @@ class Reader(FileSystemReader):
         metadata.storage_meta = metadata.storage_meta or StorageMeta()
         metadata.storage_meta.load_id = self.load_id
         return metadata
+
+    def _slice_file(self, file: Any, sinfo: Any) -> IO[bytes]:
+        """The bytes of one block; torch would unpack whatever they claim."""
+        return open_block(file, sinfo)

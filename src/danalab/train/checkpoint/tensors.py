@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.distributed.checkpoint.api import CheckpointException
 
 from danalab.errors import UserError
+from danalab.files import naming
 from danalab.optim.distributed.shards import SavedTensor, empty_shard, sharded_state_dict
 from danalab.train.checkpoint.metadata import require_same_model
 from danalab.train.checkpoint.optimizer_state import flatten, unflatten
@@ -140,6 +141,8 @@ def _read_optimizer(
     target: dict[str, SavedTensor] = {}
 
     def place(flat: str, name: str | None) -> SavedTensor:
+        if flat in target:  # memory for each of many references
+            raise DamagedCheckpointError(f"{folder}: its optimizer state refers to {flat} twice")
         shape, dtype = stored[flat].size, stored[flat].properties.dtype
         found = torch.zeros(shape, dtype=dtype) if name is None else empty_shard(optimizer, indices[name], shape, dtype)
         target[flat] = found
@@ -169,7 +172,8 @@ class _Writer(dcp.FileSystemWriter):
         try:
             return super().write_data(plan, planner)
         except Exception as error:
-            raise _system_error(error) or error from error
+            with naming(self.path):
+                raise _system_error(error) or error from error
 
 
 @contextlib.contextmanager

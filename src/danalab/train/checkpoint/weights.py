@@ -3,7 +3,7 @@
 Importing torch.distributed takes longer than decoding a short text.
 """
 
-import io
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,11 +11,28 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from danalab.train.checkpoint.metadata import read_metadata, require_same_model
+from danalab.models.config import ModelConfig
+from danalab.scaling.dimensions import parameter_count
+from danalab.train.checkpoint.metadata import open_block, read_metadata, require_same_model
 from danalab.train.checkpoint.store import DamagedCheckpointError
 
 MODEL = "model."
 """Prefix of the names of a model's tensors."""
+
+
+def require_size_of(folder: Path, config: ModelConfig) -> None:
+    """Check before a model is built that the checkpoint holds one of its size.
+
+    Raises:
+        DamagedCheckpointError: it does not, or cannot be read.
+    """
+    found = {n: each for n, each in read_metadata(folder).state_dict_metadata.items() if n.startswith(MODEL)}
+    values = sum(math.prod(entry.size) for entry in found.values())
+    if config.n_layers > len(found) or parameter_count(config) > values:
+        raise DamagedCheckpointError(
+            f"{folder}: has {len(found):,} tensors of {values:,} values, too few for the model of config.json "
+            f"({config.n_layers:,} layers, {parameter_count(config):,} parameters)"
+        )
 
 
 @torch.no_grad()
@@ -49,8 +66,7 @@ def _read(
             part = part.narrow(dim, start, length)
         place = places[name, block.offsets]
         with open(folder / place.relative_path, "rb") as file:
-            file.seek(place.offset)
-            stored = torch.load(io.BytesIO(file.read(place.length)), map_location="cpu", weights_only=True)
+            stored = torch.load(open_block(file, place), map_location="cpu", weights_only=True)
         if stored.shape != part.shape:
             raise ValueError(f"a block of '{name}' has shape {list(stored.shape)} in place of {list(part.shape)}")
         part.copy_(stored)

@@ -76,9 +76,10 @@ class Run:
             UserError: no such checkpoint, or it is damaged.
         """
         from danalab.models import build_model
-        from danalab.train.checkpoint.weights import read_weights
+        from danalab.train.checkpoint.weights import read_weights, require_size_of
 
         checkpoint = self._checkpoint(step)
+        require_size_of(checkpoint, self.model_config)
         model = build_model(self.model_config, device=device)
         read_weights(checkpoint, model)
         return LoadedModel(model, read_json(checkpoint / META)["step"])
