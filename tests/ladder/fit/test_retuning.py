@@ -47,12 +47,19 @@ def test_without_a_second_seed_or_a_second_rate_nothing_is_known_of_the_choice()
     assert retuned([TunedSize(np.array([1e-3]), np.array([3.0]), 0, np.array([3.0, 3.1]))]) is None
 
 
-def test_a_choice_made_again_shifts_the_loss_where_noise_makes_another_rate_the_best():
-    found = retuned(ladder(np.random.default_rng(1), 0.01)).choice(0, 500, np.random.default_rng(0))
-    assert found.freedom == 12, "six sizes of three seeds"
-    assert len(np.unique(found.shifts)) > 1
-    kept = retuned(ladder(np.random.default_rng(1), 1e-5)).choice(0, 500, np.random.default_rng(0))
-    assert not kept.shifts.any()
+def test_the_variance_that_a_choice_adds_is_that_of_tuned_means_beyond_plain_ones():
+    noise, rng = 2e-3, np.random.default_rng(2)
+    ladders = [ladder(rng, noise) for _ in range(300)]
+    tuned = [
+        np.log(size.seeds).mean() - np.log(best) for each in ladders for size, best in zip(each, law(C), strict=True)
+    ]
+    added = np.var(tuned) - noise**2 / 3
+    assert added > 0.15 * noise**2
+    choices = [retuned(each).choice(0, 200, rng) for each in ladders]
+    assert choices[0].freedom == 12, "six sizes of three seeds"
+    assert np.mean([each.shifts.var() for each in choices]) == pytest.approx(added, rel=0.3)
+    kept = retuned(ladder(rng, 1e-5)).choice(0, 4000, rng)
+    assert kept.shifts.var() < 0.2 * 1e-10 / 3
 
 
 def test_the_error_of_a_resampled_error_counts():

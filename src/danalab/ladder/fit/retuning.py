@@ -7,6 +7,7 @@ draws new noise for every trial, chooses again, and draws the seeds at the rate 
     loss of a trial = L* + k log(lr / lr*)^2 + noise,   k shared by all sizes, noise by the spread over seeds
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -34,10 +35,10 @@ class TunedSize:
 
 @dataclass(frozen=True)
 class Choice:
-    """The learning rate of one size, chosen many times."""
+    """What the choice of the learning rate adds to the uncertainty of one size."""
 
     shifts: np.ndarray
-    """What each choice adds to the logarithm of the loss [draws]."""
+    """Of the logarithm of the mean loss; their variance is the one that is added [draws]."""
     freedom: int
     """Degrees of freedom of the noise between seeds, by which it was chosen."""
 
@@ -65,10 +66,18 @@ class Retuning:
         return np.concatenate(drawn)
 
     def choice(self, size: int, n: int, rng: np.random.Generator) -> Choice:
-        """The rate of the size of this index, chosen n times."""
-        above = self._excess[size]
-        best = self._trials(above, n, rng).argmin(axis=1)
-        return Choice(above[best] - above[self._sizes[size].chosen], self._freedom)
+        """The size of this index, tuned n times: the variance of its mean beyond that of seeds at one rate.
+
+        Another rate may be chosen, but the first seed is the best of its trials, which vary less than one trial.
+        """
+        above, seeds = self._excess[size], len(self._sizes[size].seeds)
+        trials = self._trials(above, n, rng)
+        others = (seeds - 1) * above[trials.argmin(axis=1)]
+        others += math.sqrt(seeds - 1) * self._noise * rng.standard_normal(n)
+        means = (trials.min(axis=1) + others) / seeds
+        total = float(np.var(means, ddof=1))
+        added = max(total - self._noise**2 / seeds, 0.0)
+        return Choice((means - means.mean()) * math.sqrt(added / total) if total else means * 0, self._freedom)
 
     def _trials(self, above: np.ndarray, n: int, rng: np.random.Generator) -> np.ndarray:
         return above + self._noise * rng.standard_normal((n, len(above)))

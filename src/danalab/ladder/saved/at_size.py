@@ -7,7 +7,8 @@ for it, where its curve first falls to that loss: saved = 1 - C_cross / C_final 
 compared at its own final loss, which the baseline's curve passed at C_b: saved = 1 - C_end / C_b, a negative number.
 So every size has a number, and the mean over sizes is 0 for equal optimizers.
 
-The variance of the log ratio is a sum: for each side, of its seeds drawn again, and of its learning rate chosen again.
+The variance of the log ratio is a sum: for each side that of its seeds drawn again, and what the choice of its
+learning rate adds.
 """
 
 import math
@@ -154,10 +155,9 @@ def _variances_of_choices(base: _Side, other: _Side, choices: Sequence[Choice | 
     for i, choice in enumerate(choices):
         if choice is None:
             continue
-        shifts, draws = np.unique(choice.shifts, return_inverse=True)  # as many as there are rates
-        sides = [(base.shifted(shift), other) if i == 0 else (base, other.shifted(shift)) for shift in shifts]
+        sides = [(base.shifted(shift), other) if i == 0 else (base, other.shifted(shift)) for shift in choice.shifts]
         ratios = np.array([_compare(*pair, *runs).log_ratio for pair in sides])
-        found.append(Variance.resampled(ratios[draws], choice.freedom))
+        found.append(Variance.resampled(ratios, choice.freedom))
     return found
 
 
