@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pytest
 
 from danalab.errors import UserError
-from danalab.files import read_json, read_yaml, validated, write_atomically
+from danalab.files import naming, read_json, read_yaml, validated, write_atomically
 
 
 def test_a_full_disk_leaves_the_old_file_and_names_it(tmp_path, monkeypatch):
@@ -53,6 +53,16 @@ def test_files_that_would_crash_or_hang_a_reader_are_refused_in_one_line(tmp_pat
     with pytest.raises(UserError, match=reason) as caught:
         (read_yaml if name.endswith("yaml") else read_json)(file)
     assert "\n" not in str(caught.value)
+
+
+def test_an_error_without_a_name_gets_that_of_the_open_file(tmp_path):
+    with pytest.raises(OSError, match="No space left on device: 'the shard'"), naming("the shard"):
+        with open("/dev/full", "wb", buffering=0) as full:
+            full.write(b"x")
+    with pytest.raises(FileNotFoundError, match="absent"), naming("the shard"):
+        (tmp_path / "absent").read_bytes()
+    with pytest.raises(BrokenPipeError), naming("the pipe"):
+        raise OSError(errno.EPIPE, "Broken pipe")
 
 
 def test_aliases_that_expand_to_little_are_read(tmp_path):

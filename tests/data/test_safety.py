@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pickle
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +21,7 @@ from danalab.data.formats.manifest import checksum_of
 from danalab.data.mixture import parse_mixture
 from danalab.data.tokenizers import load_tokenizer, train_bpe
 from danalab.errors import UserError
+from memory_bound import little_memory
 
 
 class _Call:
@@ -56,6 +59,47 @@ def test_a_call_planted_in_an_array_is_not_made(tmp_path, name):
     _refused(open_dataset, folder)
     assert not validate(folder).valid
     assert not pwned.exists()
+
+
+def _npy(shape: tuple[int, ...]) -> bytes:
+    """A .npy whose header claims a shape, with little behind it."""
+    content = io.BytesIO()
+    np.lib.format.write_array_header_1_0(content, {"shape": shape, "fortran_order": False, "descr": "<i8"})
+    return content.getvalue() + bytes(64)
+
+
+def _zip(name: str, content: bytes, kind: int = zipfile.ZIP_STORED) -> bytes:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", kind) as archive:
+        archive.writestr(name, content)
+    return packed.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.npy", _npy((1 << 40, 3))),
+        ("a.npy.rows", _npy((1 << 40,))),
+        ("a.npy.rows", _zip("rows.npy", _npy((2,)))),
+        ("a.npz", _zip("ids.npy", _npy((1 << 40, 3)))),
+        ("a.pt", _zip("a/data/0", bytes(1 << 20), zipfile.ZIP_DEFLATED)),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_file_that_claims_more_than_it_holds_gets_no_memory_for_it(tmp_path, name, content):
+    if name.endswith(".rows"):
+        np.save(tmp_path / "a.npy", np.arange(6).reshape(2, 3))
+    (tmp_path / name).write_bytes(content)
+    with little_memory(1 << 26):
+        _refused(open_dataset, tmp_path)
+        assert not validate(tmp_path).valid
+
+
+def test_an_archive_that_unpacks_beyond_memory_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("danalab.data.formats.arrays.files.host_memory", lambda: 1 << 16)
+    np.savez_compressed(tmp_path / "a.npz", ids=np.zeros((200, 500), np.int64))
+    with pytest.raises(UserError, match="unpacks to 800,128 bytes, larger than memory"):
+        open_dataset(tmp_path)
 
 
 def test_a_call_planted_in_a_mixture_is_not_made(tmp_path):

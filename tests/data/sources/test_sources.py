@@ -11,6 +11,7 @@ import pytest
 from danalab.data.sources import SOURCES, StdlibSource, TextSource, make_source
 from danalab.data.sources import formats as formats_module
 from danalab.errors import MissingExtra, UserError
+from memory_bound import little_memory
 
 TEXTS = ["eins äö\nzwei\n", "with <|endoftext|> in it", "three\r\n\r\n\tλ"]
 JSONL = "".join(json.dumps({"text": text}) + "\n" for text in TEXTS)
@@ -59,6 +60,24 @@ def test_zst_archives_of_several_frames_are_read_and_truncated_ones_refused(tmp_
     assert _documents(file) == TEXTS
     file.write_bytes(b"".join(frames)[:-4])
     with pytest.raises(UserError, match=r"x\.jsonl\.zst: damaged archive"):
+        _documents(file)
+
+
+def test_an_archive_is_unpacked_in_small_parts(tmp_path):
+    zstandard = pytest.importorskip("zstandard")
+    file = tmp_path / "x.txt.zst"
+    packer = zstandard.ZstdCompressor().compressobj()
+    file.write_bytes(b"".join(packer.compress(b"a word\n" * (1 << 20)) for _ in range(24)) + packer.flush())
+    assert file.stat().st_size < 1 << 15
+    with little_memory(140 << 20):
+        assert sum(map(len, formats_module.read_documents(file))) == 7 * 24 << 20
+
+
+def test_a_line_without_end_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("danalab.data.sources.formats._MAX_LINE_BYTES", 1 << 21)
+    file = tmp_path / "x.jsonl.gz"
+    file.write_bytes(gzip.compress(b'{"text": "' + b"a" * (4 << 20)))
+    with pytest.raises(UserError, match="a line of more than 2,097,152 bytes"):
         _documents(file)
 
 

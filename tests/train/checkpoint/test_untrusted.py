@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import os
 import pickle
 import shutil
-import tracemalloc
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +29,7 @@ from danalab.train.checkpoint.store import (
     why_unusable,
 )  # fmt: skip
 from danalab.train.run.open import open_run
+from memory_bound import little_memory
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "runs_0_1"
 
@@ -83,16 +81,6 @@ def test_a_pickle_does_not_get_the_memory_that_it_asks_for(tmp_path):
     (tmp_path / ".metadata").write_bytes(memo)
     with little_memory(), pytest.raises(DamagedCheckpointError, match="it holds a NoneType"):
         tensors.read(tmp_path, model)
-
-
-@contextlib.contextmanager
-def little_memory() -> Iterator[None]:
-    tracemalloc.start()
-    try:
-        yield
-        assert tracemalloc.get_traced_memory()[1] < 1 << 24
-    finally:
-        tracemalloc.stop()
 
 
 HUGE = torch.Size([1 << 40, 3])

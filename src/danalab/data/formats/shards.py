@@ -21,7 +21,7 @@ import numpy as np
 from pydantic import AfterValidator, ConfigDict, Field
 
 from danalab.errors import UserError
-from danalab.files import fsync_folder, sha256
+from danalab.files import fsync_path, naming, sha256
 
 MAGIC = b"danalab\0"
 VERSION = 1
@@ -152,21 +152,25 @@ class ShardWriter:
         self._file.seek(end)
 
     def append(self, ids: np.ndarray) -> None:
-        self._file.write(np.ascontiguousarray(ids, self._dtype).data)
+        with naming(self._part):
+            self._file.write(np.ascontiguousarray(ids, self._dtype).data)
         self.tokens += len(ids)
 
     def flush(self) -> None:
         """Make the appended tokens durable."""
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        with naming(self._part):
+            self._file.flush()
+            os.fsync(self._file.fileno())
 
     def close(self) -> None:
-        self._file.close()
+        with naming(self._part):
+            self._file.close()
 
     def finish(self, documents: int, text_bytes: int) -> ShardEntry:
         """Complete the shard; returns its entry in the manifest."""
-        self._file.seek(0)
-        self._file.write(HEADER.pack(MAGIC, VERSION, self._dtype.itemsize, self.tokens, self._fingerprint))
+        with naming(self._part):
+            self._file.seek(0)
+            self._file.write(HEADER.pack(MAGIC, VERSION, self._dtype.itemsize, self.tokens, self._fingerprint))
         self.flush()
         self._file.close()
         ids = Shard(self._part, HEADER.size, self._dtype, self.tokens).tokens()
@@ -180,5 +184,5 @@ class ShardWriter:
             max_id=int(ids.max()),
         )
         os.replace(self._part, self.path)
-        fsync_folder(self.path.parent)
+        fsync_path(self.path.parent)
         return entry

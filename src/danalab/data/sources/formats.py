@@ -24,6 +24,9 @@ PACKED = {".gz", ".zst"}
 KNOWN = PLAIN | {".jsonl", ".parquet"}
 """Suffixes searched for in folders. A .json is read only by sources whose .json files hold lines."""
 _BLOCK = 1 << 20
+_PACKED_BLOCK = 1 << 12
+"""Of .zst, where 4 bytes may unpack to 128 KiB."""
+_MAX_LINE_BYTES = 1 << 28
 _ROWS = 1024
 
 
@@ -97,11 +100,12 @@ def _zstd_blocks(stream: BinaryIO, name: str) -> Iterator[bytes]:
     unpacker = zstandard.ZstdDecompressor()
     frame = unpacker.decompressobj()
     try:
-        while packed := stream.read(_BLOCK):
+        while packed := stream.read(_PACKED_BLOCK):
             while packed:
                 if frame.eof:  # an archive may have several frames
                     frame = unpacker.decompressobj()
-                yield frame.decompress(packed)
+                unpacked = frame.decompress(packed)
+                yield from (unpacked[at : at + _BLOCK] for at in range(0, len(unpacked), _BLOCK))
                 packed = frame.unused_data if frame.eof else b""
     except zstandard.ZstdError as error:
         raise UserError(f"{name}: damaged archive: {error}") from error
@@ -143,11 +147,15 @@ def _end_of_piece(buffer: bytes, limit: int) -> int:
     return end
 
 
-def _lines(blocks: Iterable[bytes]) -> Iterator[bytes]:
+def _lines(blocks: Iterable[bytes], name: str) -> Iterator[bytes]:
     parts: list[bytes] = []
+    length = 0
     for block in blocks:
         first, *others = block.split(b"\n")
         parts.append(first)
+        length = len(others[-1]) if others else length + len(first)
+        if length > _MAX_LINE_BYTES:
+            raise UserError(f"{name}: a line of more than {_MAX_LINE_BYTES:,} bytes")
         for other in others:
             yield b"".join(parts) + b"\n"
             parts = [other]
@@ -156,7 +164,7 @@ def _lines(blocks: Iterable[bytes]) -> Iterator[bytes]:
 
 def _lines_of_json(blocks: Iterable[bytes], name: str, field: str) -> Iterator[str]:
     position = 0
-    for number, line in enumerate(_lines(blocks), 1):
+    for number, line in enumerate(_lines(blocks, name), 1):
         text = _decoded(line, name, position)
         position += len(line)
         if not text.strip():

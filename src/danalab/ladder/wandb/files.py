@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from danalab.errors import MissingExtra, UserError
+from danalab.files import read_text
 
 PLACE = ""
 """Key of a step's file and line; no metric has this name."""
@@ -98,10 +99,7 @@ def read_api(path: str, filters: Mapping[str, Any] | None = None) -> list[Export
 
 
 def _read(file: Path) -> list[Export]:
-    try:
-        text = file.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{file}: {getattr(error, 'strerror', None) or error}") from error
+    text = read_text(file).removeprefix("\ufeff")
     if not text.strip():
         raise UserError(f"{file}: empty")
     if file.suffix == ".csv":
@@ -124,6 +122,8 @@ def _json(file: Path, text: str, first_line: int) -> Any:
         raise UserError(
             f"{file}:{error.lineno + first_line - 1}, column {error.colno}: not JSON: {error.msg}"
         ) from error
+    except (ValueError, RecursionError) as error:  # a number with thousands of digits
+        raise UserError(f"{file}:{first_line}: not JSON: {error}") from error
 
 
 def _of_json(file: Path, loaded: Any) -> list[Export]:
@@ -258,7 +258,7 @@ def _literal(cell: str, where: str) -> dict[str, Any]:
     for read in (json.loads, ast.literal_eval):
         try:
             loaded = read(re.sub(r"\bnan\b", "None", cell) if read is ast.literal_eval else cell)
-        except (ValueError, SyntaxError):
+        except (ValueError, SyntaxError, RecursionError, MemoryError):  # the last two: nested too deeply
             continue
         if isinstance(loaded, dict):
             return loaded

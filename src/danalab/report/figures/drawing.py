@@ -24,6 +24,7 @@ from matplotlib.ticker import (
 )
 
 from danalab.colors import optimizer_color, optimizer_marker
+from danalab.files import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -285,8 +286,10 @@ def save_figure(figure: Figure, stem: Path, svg: str | None = None) -> list[Path
         svg: its `svg_text`, where the caller has it already.
     """
     files = [stem.with_suffix(".png"), stem.with_suffix(".svg")]
-    figure.savefig(files[0], dpi=160)
-    files[1].write_text(PROLOGUE + (svg or svg_text(figure)), encoding="utf-8")
+    picture = io.BytesIO()
+    figure.savefig(picture, dpi=160)
+    write_atomically(files[0], picture.getvalue())
+    write_atomically(files[1], PROLOGUE + (svg or svg_text(figure)))
     return files
 
 
@@ -301,16 +304,17 @@ def svg_text(figure: Figure) -> str:
 
 def save_points(figure: Figure, path: Path) -> None:
     """The lines of a figure as numbers: panel, label, x, y; lines without a label are laws, bands and rules."""
-    with open(path, "w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["panel", "label", "x", "y"])
-        for axes in figure.axes:
-            for line in axes.get_lines():
-                label = str(line.get_gid() or line.get_label())
-                if label == _OVER:
-                    continue
-                for x, y in zip(line.get_xdata(), line.get_ydata(), strict=True):  # pyright: ignore[reportArgumentType]
-                    writer.writerow([axes.get_title(), "" if label.startswith("_") else label, _short(x), _short(y)])
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["panel", "label", "x", "y"])
+    for axes in figure.axes:
+        for line in axes.get_lines():
+            label = str(line.get_gid() or line.get_label())
+            if label == _OVER:
+                continue
+            for x, y in zip(line.get_xdata(), line.get_ydata(), strict=True):  # pyright: ignore[reportArgumentType]
+                writer.writerow([axes.get_title(), "" if label.startswith("_") else label, _short(x), _short(y)])
+    write_atomically(path, text.getvalue())
 
 
 def _short(value: Any) -> Any:

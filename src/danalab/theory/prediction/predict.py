@@ -32,11 +32,13 @@ def load_spectrum(path: str | Path) -> tuple[np.ndarray, np.ndarray | None]:
         UserError: no such file, unknown layout, fewer than 20 eigenvalues, negative or non-finite values.
     """
     path = Path(path)
+    if path.exists() and not path.is_file():  # a named pipe would block
+        raise UserError(f"{path}: not a regular file")
     try:
         lam, rho = _read(path)
     except OSError as error:
         raise UserError(f"{path}: {error.strerror or error}") from error
-    except (ValueError, KeyError, TypeError) as error:
+    except Exception as error:  # a damaged file may raise almost anything
         raise UserError(
             f"{path}: not a spectrum ({error}); give lam, and optionally rho, as json, npy, npz or text"
         ) from error

@@ -1,5 +1,6 @@
 """A study: named arrays, the parameters that made them, and a figure; saved as PNG + NPZ + JSON side by side."""
 
+import io
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,7 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from danalab.files import write_json
+from danalab.files import write_atomically, write_json
 
 LABELS = {
     "adam": "Adam",
@@ -69,8 +70,11 @@ def save(study: Study, draw_figure: Callable[[Study], Figure], folder: str | Pat
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     paths = {kind: folder / f"{study.name}.{kind}" for kind in ("png", "npz", "json")}
+    picture, arrays = io.BytesIO(), io.BytesIO()
     with mpl.rc_context(_STYLE):
-        draw_figure(study).savefig(paths["png"])
-    np.savez_compressed(paths["npz"], allow_pickle=False, **study.arrays)
+        draw_figure(study).savefig(picture)
+    np.savez_compressed(arrays, allow_pickle=False, **study.arrays)
+    write_atomically(paths["png"], picture.getvalue())
+    write_atomically(paths["npz"], arrays.getvalue())
     write_json(paths["json"], {"study": study.name, "parameters": study.parameters, "findings": study.findings})
     return {kind: str(path) for kind, path in paths.items()}

@@ -122,5 +122,5 @@ def read_tau_statistics(file: Path) -> tuple[int, dict[str, dict[str, np.ndarray
                 if colon:
                     found.setdefault(name, {})[what] = arrays[key]
             return int(arrays["step"]), found
-    except (OSError, ValueError, KeyError) as error:
+    except Exception as error:  # a damaged file may raise almost anything
         raise UserError(f"{file}: not a file of tau statistics: {error}") from error

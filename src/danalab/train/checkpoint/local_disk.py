@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from danalab.errors import UserError
-from danalab.files import sha256
+from danalab.files import naming, sha256
 from danalab.optim.distributed.shards import SavedTensor
 from danalab.train.checkpoint.all_ranks import run_on_all_ranks
 from danalab.train.parallel.world import World
@@ -103,7 +103,7 @@ def copy_files(source: Path, target: Path) -> None:
     """
     for file in sorted(source.iterdir()):
         copy, sent = target / file.name, hashlib.sha256()
-        with open(file, "rb") as incoming, open(copy, "wb") as outgoing:
+        with naming(copy), open(file, "rb") as incoming, open(copy, "wb") as outgoing:
             while block := incoming.read(1 << 22):
                 sent.update(block)
                 outgoing.write(block)

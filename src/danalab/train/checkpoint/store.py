@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from danalab.errors import UserError
-from danalab.files import fsync_folder, read_json, sha256, write_atomically, write_json
+from danalab.files import fsync_path, read_json, sha256, write_atomically, write_json
 from danalab.train.checkpoint.all_ranks import run_on_all_ranks
 from danalab.train.parallel.world import World
 
@@ -114,7 +114,7 @@ class CheckpointStore:
             if world.is_main:
                 write_json(target / META, meta)
                 commit(target, {name: entry for found in entries for name, entry in found.items()})
-                fsync_folder(self.folder)
+                fsync_path(self.folder)
 
         try:
             run_on_all_ranks(world, make)
@@ -134,7 +134,7 @@ class CheckpointStore:
         if not target.exists():
             return
         (target / COMMIT).unlink(missing_ok=True)
-        fsync_folder(target)
+        fsync_path(target)
         shutil.rmtree(target)
 
     def prune(self, newest: int, keep_last: int, keep_every: int = 0, keep: Container[int] = ()) -> list[int]:
@@ -173,7 +173,7 @@ class CheckpointStore:
         temporary.unlink(missing_ok=True)
         temporary.symlink_to(self.path(step).name)
         temporary.replace(link)
-        fsync_folder(self.folder)
+        fsync_path(self.folder)
 
     def names(self) -> dict[str, int]:
         """Names of checkpoints -> their steps."""
@@ -205,7 +205,7 @@ class CheckpointStore:
                 path.rename(new)
                 moved.append(new)
         if moved:
-            fsync_folder(self.folder)
+            fsync_path(self.folder)
         return moved
 
     # ---- reading ----
@@ -238,7 +238,7 @@ def commit(folder: Path, known: Mapping[str, Any] | None = None) -> None:
     entries = dict(known or {})
     entries |= _entries(folder, [file for file in _files(folder) if str(file.relative_to(folder)) not in entries])
     for inner in {file.parent for file in _files(folder)} | {folder}:
-        fsync_folder(inner)
+        fsync_path(inner)
     write_json(folder / MANIFEST, {"files": dict(sorted(entries.items()))})
     write_atomically(folder / COMMIT, sha256(folder / MANIFEST) + "\n")
 
@@ -247,11 +247,7 @@ def _entries(folder: Path, files: Iterable[Path]) -> dict[str, Any]:
     """The manifest entries of `files`, which are synced to disk."""
     entries = {}
     for file in files:
-        descriptor = os.open(file, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        fsync_path(file)
         entries[str(file.relative_to(folder))] = {"bytes": file.stat().st_size, "sha256": sha256(file)}
     return entries
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from danalab.errors import UserError
-from danalab.files import fsync_folder, read_json, write_atomically, write_json
+from danalab.files import fsync_path, read_json, write_atomically, write_json
 from danalab.models.build import build_model, materialise
 from danalab.models.huggingface import from_huggingface, require_class, to_huggingface
 from danalab.models.huggingface.export_module import module_file
@@ -100,7 +100,7 @@ def export_run(
     write_json(folder / "generation_config.json", generation)
     write_atomically(folder / "README.md", model_card(run, loaded.step, described["architectures"][0]))
     write_json(folder / "config.json", described)  # last: a folder without it is not a model
-    fsync_folder(folder)
+    fsync_path(folder)
     name = None if tokenizer is None else tokenizer.name
     return ExchangeResult(
         folder, run.model_config.arch, loaded.model.num_parameters(), loaded.step, name, "auto_map" in described

@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from danalab.errors import UserError
-from danalab.files import write_atomically
+from danalab.files import fsync_path, naming, write_atomically
 from danalab.train.run.schemas import Row
 
 log = logging.getLogger(__name__)
@@ -46,7 +46,9 @@ class MetricsFile:
                 self._empty()
             except OSError as error:
                 if not self._is_refused:
-                    log.warning("%s cannot be written: %s; its rows are kept and tried again", self.path, error)
+                    log.warning(
+                        "%s cannot be written: %s; its rows are kept and tried again", self.path, error.strerror
+                    )
                 self._is_refused = True
 
     def sync(self) -> None:
@@ -56,15 +58,8 @@ class MetricsFile:
             OSError: they cannot be written.
         """
         with self._lock:
-            try:
-                self._empty()
-            except OSError as error:
-                raise OSError(error.errno, error.strerror, str(self.path)) from error
-        descriptor = os.open(self.path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+            self._empty()
+        fsync_path(self.path)
 
     def close(self) -> None:
         with self._lock:
@@ -72,13 +67,14 @@ class MetricsFile:
                 self._empty()
             except OSError as error:
                 lost = self._waiting.count(b"\n")
-                log.error("%s: its last %d rows could not be written: %s", self.path, lost, error)
+                log.error("%s: its last %d rows could not be written: %s", self.path, lost, error.strerror)
             self._file.close()
 
     def _empty(self) -> None:
-        while self._waiting:  # a disk that fills up takes the beginning of a line
-            written = self._file.write(self._waiting)
-            self._waiting = self._waiting[written:]
+        with naming(self.path):
+            while self._waiting:  # a disk that fills up takes the beginning of a line
+                written = self._file.write(self._waiting)
+                self._waiting = self._waiting[written:]
         self._is_refused = False
 
 

@@ -5,15 +5,19 @@ Every fault of a file becomes a `BadArrayError`; the formats' own readers fail i
 
 from __future__ import annotations
 
+import math
 import os
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 
 from danalab.errors import UserError, first_line
+from danalab.files import require_uncompressed
+from danalab.scaling.hardware import host_memory
 
 _BLOCK_BYTES = 1 << 23  # small enough to stay in cache between the passes over it
 
@@ -117,10 +121,23 @@ def _read_npy(path: Path) -> np.ndarray:
 def _read_npz(path: Path) -> np.ndarray:
     with zipfile.ZipFile(path) as archive:
         members = archive.infolist()
-    if len(members) != 1:
-        raise BadArrayError(path, f"holds {len(members)} arrays, one is expected")
+        if len(members) != 1:
+            raise BadArrayError(path, f"holds {len(members)} arrays, one is expected")
+        if members[0].file_size > host_memory():
+            raise BadArrayError(path, f"unpacks to {members[0].file_size:,} bytes, larger than memory")
+        with archive.open(members[0]) as stream:
+            if _claimed_bytes(stream) > members[0].file_size:
+                raise BadArrayError(path, "shorter than its header says")
     with np.load(path, allow_pickle=False) as archive:
         return archive[archive.files[0]]
+
+
+def _claimed_bytes(stream: IO[bytes]) -> int:
+    """Size of an array by its header."""
+    first = np.lib.format.read_magic(stream) == (1, 0)
+    read = np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0
+    shape, _, dtype = read(stream)
+    return math.prod(shape) * dtype.itemsize
 
 
 def _read_pt(path: Path) -> np.ndarray:
@@ -128,6 +145,9 @@ def _read_pt(path: Path) -> np.ndarray:
 
     import torch
 
+    if zipfile.is_zipfile(path):
+        with open(path, "rb") as file:
+            require_uncompressed(file, path.stat().st_size)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -16,7 +16,7 @@ from danalab.data.formats.arrays.files import READERS, BadArrayError, find_files
 from danalab.data.formats.arrays.scan import scan_all
 from danalab.data.formats.layouts import Layout
 from danalab.data.tokenizers import load_tokenizer
-from danalab.errors import UserError
+from danalab.errors import UserError, first_line
 from danalab.files import read_json, validated
 
 SPLITS = ("train", "val")
@@ -62,14 +62,13 @@ def chosen_rows(path: Path, sequences: int, required: bool) -> np.ndarray | None
     if file.exists() and not file.is_file():
         raise BadArrayError(file, "not a regular file")
     try:
-        with open(file, "rb") as content:
-            rows = np.load(content, allow_pickle=False)
+        rows = np.lib.format.open_memmap(file, mode="r")  # a header may claim any size; a map has the file's
     except FileNotFoundError:
         if required:
             raise BadArrayError(path, f"{file.name}, which lists the sequences of the split, is missing") from None
         return None
-    except (OSError, ValueError, EOFError) as error:
-        raise BadArrayError(file, f"damaged: {error}") from error
+    except Exception as error:  # a damaged file may raise almost anything
+        raise BadArrayError(file, f"damaged: {first_line(error)}") from error
     if rows.ndim != 1 or rows.dtype.kind not in "ui" or len(rows) == 0:
         raise BadArrayError(file, "not a list of row numbers")
     rows = rows.astype(np.int64)

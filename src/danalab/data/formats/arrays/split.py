@@ -20,7 +20,7 @@ from danalab.data.formats.arrays.files import BadArrayError, find_files, open_ar
 from danalab.data.formats.arrays.layout import SPLIT_RECORD, SPLITS, has_splits
 from danalab.data.order.permutation import Permutation
 from danalab.errors import UserError
-from danalab.files import fsync_folder, write_json
+from danalab.files import fsync_path, naming, write_json
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def split_arrays(
         write_json(work / SPLIT_RECORD, {"source": str(source.resolve()), **asdict(division)})
         work.chmod(0o755)
         work.rename(out)  # atomic
-        fsync_folder(out.parent)
+        fsync_path(out.parent)
     except BaseException:
         shutil.rmtree(work, ignore_errors=True)
         raise
@@ -159,7 +159,8 @@ def _by_sequence(
                 continue
             place = work / split / path.relative_to(source)
             _link(path, place)
-            with open(place.with_name(place.name + ".rows"), "wb") as file:
+            listed = place.with_name(place.name + ".rows")
+            with naming(listed), open(listed, "wb") as file:
                 np.save(file, rows.astype(np.int64), allow_pickle=False)
             n_files[split] += 1
     return ArraySplit(
