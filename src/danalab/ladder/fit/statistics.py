@@ -45,7 +45,7 @@ class Variance:
     """Degrees of freedom of the estimate."""
 
     @classmethod
-    def resampled(cls, samples: np.ndarray, freedom: float) -> Variance:
+    def resampled(cls, samples: np.ndarray, freedom: float) -> "Variance":
         """Of bootstrap samples that were drawn with a noise of known degrees of freedom.
 
         n samples are a noisy estimate too: relative variances of the two, 2/freedom and 2/(n - 1), add.
@@ -53,7 +53,7 @@ class Variance:
         return cls(float(np.var(samples, ddof=1)), resampled_freedom(freedom, len(samples)))
 
     @classmethod
-    def of_values_drawn_again(cls, samples: np.ndarray, n: int) -> Variance:
+    def of_values_drawn_again(cls, samples: np.ndarray, n: int) -> "Variance":
         """Of bootstrap samples for which n values were drawn with replacement, which shrinks it by (n - 1)/n."""
         found = cls.resampled(samples, n - 1)
         return cls(found.value * n / (n - 1), found.freedom)

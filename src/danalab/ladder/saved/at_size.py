@@ -114,7 +114,7 @@ class _Side:
     end: float
     """Mean compute of whole runs."""
 
-    def shifted(self, log_loss: float) -> _Side:
+    def shifted(self, log_loss: float) -> "_Side":
         """With losses that are exp(log_loss) times as large."""
         return replace(self, losses=self.losses * math.exp(log_loss), finals=self.finals * math.exp(log_loss))
 
