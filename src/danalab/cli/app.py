@@ -25,6 +25,8 @@ VERBS = {
     "sft": "fine-tune a run on conversations",
     "eval": "evaluate a run on its validation split",
     "generate": "sample text from a run, or from a model in Hugging Face format",
+    "chat": "talk to a model in the terminal",
+    "serve": "a page to talk to a model, and an API in OpenAI's schema",
     "export": "write a run's model in Hugging Face format",
     "import": "make a run folder of a model in Hugging Face format",
     "sweep": "many runs from a grid over flags; resumable",

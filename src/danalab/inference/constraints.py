@@ -33,7 +33,7 @@ class JsonConstraint:
         try:
             import llguidance
         except ImportError:
-            raise MissingExtra("llguidance", "chat", "constrained decoding") from None
+            raise MissingExtra("llguidance", "serve", "constrained decoding") from None
         schema = {"type": "object"} if schema is None else dict(schema)
         compact: Any = {"item_separator": ",", "key_separator": ":", "whitespace_flexible": False}
         try:

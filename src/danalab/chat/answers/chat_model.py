@@ -1,0 +1,123 @@
+"""A model to talk to: weights and tokenizer in memory, and the format of its conversations.
+
+Everything is read at once: later changes of the folder, or its removal, do not matter.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from danalab.chat.conversations import SPECIAL_TOKENS, ChatFormat, Conversation, missing_specials
+from danalab.errors import UserError
+from danalab.files import read_json
+
+if TYPE_CHECKING:
+    from danalab.data.tokenizers import Tokenizer
+    from danalab.models.decoder import Decoder
+
+CHAT_STAGES = ("mid", "sft", "rl")
+"""Stages of training that teach the marks of conversations."""
+
+
+class PlainFormat:
+    """Conversations as plain text, for models that have not learned the marks of roles.
+
+    User: question
+    Assistant: answer
+    """
+
+    stop_texts = ("\nUser:",)
+
+    def __init__(self, tokenizer: Tokenizer):
+        self.tokenizer = tokenizer
+        self.stop_tokens = (tokenizer.eos_id,)
+
+    def render_prompt(self, conversation: Conversation) -> list[int]:
+        """The ids after which the assistant speaks."""
+        lines = []
+        for question, answer in conversation.turns():
+            lines += [f"User: {question}\n", "Assistant:"]
+            if answer is not None:
+                lines.append(f" {answer.text}\n")
+        text = "".join(lines)
+        if conversation.messages[-1].role == "assistant":
+            text = text[:-1]  # the answer is continued
+        return [self.tokenizer.eos_id, *self.tokenizer.encode(text)]
+
+
+@dataclass(frozen=True)
+class ChatModel:
+    """A model, ready to be chat_model."""
+
+    name: str
+    model: Decoder
+    tokenizer: Tokenizer
+    format: ChatFormat | PlainFormat
+    step: int | None = None
+    """The checkpoint's step; None for a folder in Hugging Face format."""
+    created: int = field(default_factory=lambda: int(time.time()))
+    """Time of loading [s since 1970]."""
+
+    @property
+    def context(self) -> int:
+        """Tokens of a prompt and its continuation together, at most."""
+        return self.model.config.seq_len
+
+    @property
+    def n_ids(self) -> int:
+        """Token ids are below this."""
+        return min(self.tokenizer.n_tokens, self.model.config.vocab_size)
+
+    @property
+    def is_chat(self) -> bool:
+        """Whether the model has learned the marks of conversations."""
+        return isinstance(self.format, ChatFormat)
+
+    @property
+    def stop_texts(self) -> Sequence[str]:
+        """Texts that end an answer in a conversation."""
+        return self.format.stop_texts if isinstance(self.format, PlainFormat) else ()
+
+
+def open_chat_model(
+    run: Path | None = None,
+    huggingface: Path | None = None,
+    *,
+    step: int | None = None,
+    tokenizer: str | None = None,
+    name: str | None = None,
+) -> ChatModel:
+    """The model of a run folder, or of a folder in Hugging Face format.
+
+    Raises:
+        UserError: both or neither are given, or the folder cannot be read.
+    """
+    from danalab.train.run.sampling import open_generator, open_huggingface_generator
+
+    if huggingface is None and run is not None:
+        generator, folder = open_generator(run, step, tokenizer), run
+    elif huggingface is None or run is not None:
+        raise UserError("give either --run (a run folder) or --from (a folder in Hugging Face format)")
+    elif step is not None:
+        raise UserError(f"--step {step}: --from has one model and no checkpoints; leave it out")
+    else:
+        generator, folder = open_huggingface_generator(huggingface, tokenizer), huggingface
+    knows_marks = _knows_marks(folder) and not missing_specials(generator.tokenizer)
+    chosen = ChatFormat(generator.tokenizer) if knows_marks else PlainFormat(generator.tokenizer)
+    name = name or folder.resolve().name
+    return ChatModel(name, generator.model, generator.tokenizer, chosen, generator.step)
+
+
+def _knows_marks(folder: Path) -> bool:
+    """Whether a run's stage taught the marks, or an export's tokenizer has a chat template with them."""
+    for name in ("config.json", "tokenizer_config.json"):
+        if (folder / name).is_file():
+            content = read_json(folder / name)
+            stage, template = content.get("stage"), content.get("chat_template")
+            if stage in CHAT_STAGES or (isinstance(template, str) and SPECIAL_TOKENS["assistant_start"] in template):
+                return True
+    return False

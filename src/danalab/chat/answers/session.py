@@ -1,0 +1,59 @@
+"""A conversation with a model in this process: `danalab chat`."""
+
+from collections.abc import Generator
+from dataclasses import replace
+
+from danalab.chat.answers.chat_model import ChatModel
+from danalab.chat.answers.deltas import Answer, Delta
+from danalab.chat.answers.plans import ChatQuestion, Planner
+from danalab.chat.conversations import Conversation, Message
+from danalab.errors import UserError
+from danalab.inference import Engine, SamplingParameters
+
+
+class ChatSession:
+    """Remembers the turns of one conversation; the oldest are left out when the context is full.
+
+    Args: engine: of the model, with its tokenizer.
+    """
+
+    def __init__(self, chat_model: ChatModel, engine: Engine, sampling: SamplingParameters, system: str = ""):
+        self.chat_model, self.engine, self.sampling, self.system = chat_model, engine, sampling, system
+        self.turns: list[Message] = []
+
+    def reset(self) -> None:
+        """Forget all turns."""
+        self.turns.clear()
+
+    def ask(self, question: str) -> Generator[Delta, None, None]:
+        """The answer, in pieces. If it is closed early, the answer so far is remembered.
+
+        Raises:
+            UserError: an empty question, or one that exceeds the context.
+        """
+        messages = [*self.turns, Message.of("user", question)]
+        if self.system.strip():
+            messages.insert(0, Message.of("system", self.system))
+        asked = ChatQuestion(Conversation(tuple(messages)), self.sampling, drops_old_turns=True)
+        ((request, reader),) = Planner(self.chat_model, max_choices=1).chat(asked, scope="").pairs
+        number = self.engine.submit(request)
+        answer = Answer()
+        try:
+            while answer.finish_reason is None:
+                for event in self.engine.step():
+                    delta = reader.read(event)
+                    if delta.forced and not self._force(number, delta):
+                        delta = replace(delta, finish_reason="length")
+                    answer.add(delta)
+                    yield delta
+        finally:
+            self.engine.cancel(number)
+            if answer.text.strip():
+                self.turns += [Message.of("user", question), Message.of("assistant", answer.text)]
+
+    def _force(self, number: int, delta: Delta) -> bool:
+        try:
+            self.engine.force(number, delta.forced)
+        except UserError:  # no space in the context
+            return False
+        return True

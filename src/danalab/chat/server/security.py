@@ -1,0 +1,92 @@
+"""Checks before a request reaches a route: the key, and the size of the body.
+
+It is plain ASGI middleware: streams pass through it, and a route sees that its client has gone.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse
+
+from danalab.chat.answers.errors import RequestError
+from danalab.chat.server.error_json import error_json
+from danalab.chat.server.settings import ServerSettings, prefix_scope
+
+PROTECTED = ("/v1/", "/tokenize", "/detokenize", "/metrics", "/openapi.json")
+
+PAGE_HEADERS = {
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+}
+"""The page may load and call nothing but this server, so text that a model writes cannot either."""
+
+
+class Gate:
+    """Refuses requests without an accepted key and bodies over the limit; stores the scope of prefix reuse."""
+
+    def __init__(self, app: Any, settings: ServerSettings):
+        self.app, self.settings = app, settings
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        headers = {name.lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        preflight = scope["method"] == "OPTIONS" and b"access-control-request-method" in headers
+        try:
+            scope.setdefault("state", {})["prefix_scope"] = self._admit(scope["path"], headers, preflight)
+        except RequestError as error:
+            await JSONResponse(error_json(error), error.status, error.headers)(scope, receive, send)
+            return
+        await self.app(scope, _Limited(receive, self.settings.max_body_bytes), _with_headers(send))
+
+    def _admit(self, path: str, headers: dict[bytes, str], preflight: bool) -> str:
+        key = self.settings.key_of(headers.get(b"authorization"))
+        if self.settings.api_keys and key is None and path.startswith(PROTECTED) and not preflight:
+            raise RequestError(
+                401,
+                "this server needs a key: send 'Authorization: Bearer KEY'",
+                code="invalid_api_key",
+                headers={"www-authenticate": "Bearer"},
+            )
+        length = headers.get(b"content-length", "0")
+        if length.isascii() and length.isdigit() and int(length[:20]) > self.settings.max_body_bytes:
+            raise too_large(self.settings.max_body_bytes)
+        return prefix_scope(key)
+
+
+class _Limited:
+    """`receive` of a body without a length, or with a false one."""
+
+    def __init__(self, receive: Any, limit: int):
+        self.receive, self.limit, self.read = receive, limit, 0
+
+    async def __call__(self) -> Any:
+        message = await self.receive()
+        self.read += len(message.get("body", b""))
+        if self.read > self.limit:
+            error = too_large(self.limit)
+            raise HTTPException(error.status, str(error))  # FastAPI passes on no other class from here
+        return message
+
+
+def too_large(limit: int) -> RequestError:
+    """The error 413."""
+    return RequestError(413, f"the body is larger than {limit} bytes, the limit of this server", code="body_too_large")
+
+
+def _with_headers(send: Any) -> Any:
+    extra = [(name.encode(), value.encode()) for name, value in PAGE_HEADERS.items()]
+
+    async def send_with_headers(message: Any) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message.get("headers", ()), *extra]}
+        await send(message)
+
+    return send_with_headers

@@ -1,0 +1,248 @@
+"""The thread that owns the engine.
+
+    route (event loop)  --submit, cancel-->  inbox  -->  engine thread: step, read tokens  --deltas-->  event loop
+
+The engine computes in its own thread, so the event loop never waits for it. A cancellation takes effect before the
+next step. Deltas of one step reach the event loop in one call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import queue
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
+
+from danalab.chat.answers.deltas import Answer, Delta
+from danalab.chat.answers.errors import RequestError
+from danalab.chat.answers.readers import Reader
+from danalab.chat.server.metrics import Metrics
+from danalab.errors import UserError
+from danalab.inference import Engine, Request, TokenEvent
+
+log = logging.getLogger(__name__)
+
+
+Indexed = tuple[int, "Delta | Exception"]
+
+
+class Generation:
+    """One request in the engine and its answer's deltas."""
+
+    def __init__(self, request: Request, reader: Reader, index: int, deltas: asyncio.Queue[Indexed]):
+        self.request, self.reader, self.index = request, reader, index
+        self.submitted = time.perf_counter()
+        self.first_token = self.last_token = 0.0
+        self.tokens = 0
+        self.ended = False
+        self._deltas = deltas
+
+    def put(self, delta: Delta | Exception) -> None:
+        """Pass a delta on; called in the event loop."""
+        self._deltas.put_nowait((self.index, delta))
+
+
+class Generations:
+    """The answers to one HTTP request: an asynchronous iterator of (index of the answer, delta)."""
+
+    def __init__(self, worker: EngineWorker, pairs: Sequence[tuple[Request, Reader]]):
+        self._worker = worker
+        self._deltas: asyncio.Queue[Indexed] = asyncio.Queue()
+        self.all = [Generation(request, reader, i, self._deltas) for i, (request, reader) in enumerate(pairs)]
+        self.answers = [Answer() for _ in pairs]
+        """The answers as far as they have been iterated over."""
+
+    async def __aiter__(self) -> AsyncIterator[tuple[int, Delta]]:
+        unfinished = len(self.all)
+        while unfinished:
+            index, delta = await self._deltas.get()
+            if isinstance(delta, Exception):
+                raise delta
+            unfinished -= delta.finish_reason is not None
+            self.answers[index].add(delta)
+            yield index, delta
+
+    async def finish(self) -> None:
+        """Wait for the whole answers."""
+        async for _ in self:
+            pass
+
+    @property
+    def tokens(self) -> int:
+        """Generated so far, of all answers."""
+        return sum(generation.tokens for generation in self.all)
+
+    def cancel(self) -> None:
+        """Free the slots of unfinished answers before the engine's next step."""
+        for generation in self.all:
+            self._worker.cancel(generation)
+
+
+class EngineWorker:
+    """Runs an engine in a thread for callers in an event loop."""
+
+    def __init__(self, engine: Engine, *, max_requests: int, metrics: Metrics):
+        """Args: max_requests: running and waiting together; more are refused."""
+        self.engine, self.max_requests, self.metrics = engine, max_requests, metrics
+        self.open = 0
+        """Running and waiting requests."""
+        self.statistics = engine.statistics
+        """After the last step."""
+        self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._running: dict[int, Generation] = {}
+        self._ids: dict[Generation, int] = {}
+        self._outbox: list[tuple[Generation, Delta | Exception]] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread; deltas go to the running event loop."""
+        self._loop = asyncio.get_running_loop()
+        self._thread.start()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the thread runs."""
+        return self._thread.is_alive()
+
+    def stop(self) -> None:
+        """End the thread after its current step."""
+        self._inbox.put(None)
+        self._thread.join()
+
+    # ---- in the event loop ----
+
+    def submit(self, pairs: Sequence[tuple[Request, Reader]]) -> Generations:
+        """Queue all requests, or none of them.
+
+        Raises:
+            RequestError: 429, the queue is full.
+        """
+        if self.open + len(pairs) > self.max_requests:
+            self.metrics.refused.inc()
+            raise RequestError(
+                429,
+                f"{self.open} requests are running or waiting, and {self.max_requests} is the limit: try again later",
+                code="queue_full",
+                headers={"retry-after": "1"},
+            )
+        self.open += len(pairs)
+        generations = Generations(self, pairs)
+        for generation in generations.all:
+            self._inbox.put(lambda generation=generation: self._submit(generation))
+        return generations
+
+    def cancel(self, generation: Generation) -> None:
+        """Free a slot before the engine's next step; without effect when the generation has ended."""
+        if not generation.ended:
+            self._inbox.put(lambda: self._cancel(generation))
+
+    def _deliver(self, outbox: list[tuple[Generation, Delta | Exception]]) -> None:
+        for generation, delta in outbox:
+            if isinstance(delta, Exception) or delta.finish_reason is not None:
+                self._end(generation, "error" if isinstance(delta, Exception) else str(delta.finish_reason))
+            generation.put(delta)
+
+    def _end(self, generation: Generation, reason: str) -> None:
+        if generation.ended:
+            return
+        generation.ended = True
+        self.open -= 1
+        self.metrics.finished(generation, reason)
+
+    # ---- in the engine's thread ----
+
+    def _run(self) -> None:
+        while self._take_commands():
+            try:
+                events = self.engine.step()
+            except Exception as error:  # the model diverged, or a fault of ours: nobody may wait for ever
+                self._fail_all(error)
+                continue
+            for event in events:
+                self._read(event)
+            self.statistics = self.engine.statistics
+            self._flush()
+
+    def _take_commands(self) -> bool:
+        """Carry out what is in the inbox, waiting for something if there is nothing to compute."""
+        while True:
+            try:
+                command = self._inbox.get(block=not self._running)
+            except queue.Empty:
+                return True
+            if command is None:
+                return False
+            command()
+            self._flush()
+
+    def _submit(self, generation: Generation) -> None:
+        if generation.ended:
+            return
+        try:
+            number = self.engine.submit(generation.request)
+        except UserError as error:
+            self._outbox.append((generation, RequestError(400, str(error))))
+            return
+        self._running[number] = generation
+        self._ids[generation] = number
+
+    def _cancel(self, generation: Generation) -> None:
+        number = self._ids.pop(generation, None)
+        if number is not None:
+            del self._running[number]
+            self.engine.cancel(number)
+        self._outbox.append((generation, Delta(finish_reason="cancelled")))
+
+    def _read(self, event: TokenEvent) -> None:
+        generation = self._running.get(event.request_id)
+        if generation is None:
+            return
+        generation.tokens += 1
+        generation.last_token = time.perf_counter()
+        generation.first_token = generation.first_token or generation.last_token
+        try:
+            delta = generation.reader.read(event)
+        except Exception as error:
+            self._fail(event.request_id, generation, error)
+            return
+        if delta.forced and event.finish_reason is None:
+            delta = self._force(event.request_id, delta)
+        if delta.finish_reason is not None or delta.continued is not None:
+            del self._running[event.request_id], self._ids[generation]
+            if event.finish_reason is None:  # e.g. a stop string: the engine does not know of it
+                self.engine.cancel(event.request_id)
+        if delta.continued is not None:
+            generation.request = delta.continued
+            self._submit(generation)
+        self._outbox.append((generation, delta))
+
+    def _force(self, number: int, delta: Delta) -> Delta:
+        try:
+            self.engine.force(number, delta.forced)
+        except UserError:  # no space in the context
+            return replace(delta, finish_reason="length")
+        return delta
+
+    def _fail(self, number: int, generation: Generation, error: Exception) -> None:
+        """End one generation with an error."""
+        if not isinstance(error, RequestError):
+            log.error("an answer failed", exc_info=error)
+            text = str(error) if isinstance(error, UserError) else "the engine failed; the server's log has the reason"
+            error = RequestError(500, text, code="engine_error")
+        self.engine.cancel(number)
+        del self._running[number], self._ids[generation]
+        self._outbox.append((generation, error))
+
+    def _fail_all(self, error: Exception) -> None:
+        for number, generation in list(self._running.items()):
+            self._fail(number, generation, error)
+        self._flush()
+
+    def _flush(self) -> None:
+        if self._outbox and self._loop is not None:
+            outbox, self._outbox = self._outbox, []
+            self._loop.call_soon_threadsafe(self._deliver, outbox)

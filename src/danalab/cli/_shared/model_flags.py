@@ -1,0 +1,40 @@
+"""Flags that choose a model to talk to."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from danalab.cli._shared.options import Positional
+from danalab.cli._shared.run_argument import chosen_run
+
+if TYPE_CHECKING:
+    from danalab.chat.answers import ChatModel
+
+
+BASE_MODEL = "a base model: conversations are plain text (User: ... Assistant: ...); danalab sft teaches it to chat"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelFlags:
+    folder: Positional[Path | None] = None
+    """Run folder, finished or not."""
+    run: Path | None = None
+    """Run folder, in place of the first argument."""
+    from_: Path | None = None
+    """Folder in Hugging Face format in place of a run: an export of ours, or a model that danalab import accepts."""
+    step: int | None = None
+    """Checkpoint [steps]; default the newest that verifies."""
+    tokenizer: str | None = None
+    """Name (gpt2, bytes) or path of the tokenizer that made the run's data; default the folder's own."""
+
+    def open(self, name: str | None = None) -> "ChatModel":
+        """The model.
+
+        Args: name: default that of the folder.
+        Raises:
+            UserError: no model is given, two are, or it cannot be read.
+        """
+        from danalab.chat.answers import open_chat_model
+
+        run = chosen_run(self.folder, self.run)
+        return open_chat_model(run, self.from_, step=self.step, tokenizer=self.tokenizer, name=name)

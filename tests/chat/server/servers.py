@@ -1,0 +1,122 @@
+"""Real servers for tests: uvicorn in a thread, on a free port of this machine."""
+
+import contextlib
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import httpx
+import torch
+import uvicorn
+
+from danalab.chat.answers import ChatModel
+from danalab.chat.answers.chat_model import PlainFormat
+from danalab.chat.conversations import ChatFormat
+from danalab.chat.server import EngineSettings, ServerSettings, bind, create_app, make_worker
+from danalab.chat.server.metrics import Metrics
+from danalab.chat.server.worker import EngineWorker
+from danalab.data.tokenizers import load_tokenizer
+from danalab.inference import Request, Statistics, TokenEvent
+from danalab.models import ModelConfig, build_model
+
+
+def tiny_model(seq_len: int = 512, *, base: bool = False) -> ChatModel:
+    """A random model of bytes; its answers are noise, but always the same for the same seed."""
+    tokenizer = load_tokenizer("bytes")
+    torch.manual_seed(0)
+    config = ModelConfig(
+        arch="qwen3", d_model=32, n_layers=2, n_heads=2, head_dim=16, mlp_dim=64,
+        vocab_size=tokenizer.vocab_size, seq_len=seq_len,
+    )  # fmt: skip
+    chosen = PlainFormat(tokenizer) if base else ChatFormat(tokenizer)
+    return ChatModel("tiny", build_model(config).eval(), tokenizer, chosen)
+
+
+class ScriptedEngine:
+    """Stands in for the engine: writes the text that `script` gives for the text of a prompt, a byte a step."""
+
+    def __init__(self, model: ChatModel, script: Callable[[str], str], seconds: float = 0.0):
+        self.model, self.script, self.seconds = model, script, seconds
+        self.running: dict[int, list[int]] = {}
+        self.cancelled: list[int] = []
+        self._next = 0
+
+    @property
+    def statistics(self) -> Statistics:
+        return Statistics(running=len(self.running))
+
+    def submit(self, request: Request) -> int:
+        prompt = self.model.tokenizer.decode(request.prompt)
+        question = prompt.rpartition("<|user_start|>")[2].partition("<|user_end|>")[0]
+        text = self.model.tokenizer.encode(self.script(question))
+        self._next += 1
+        self.running[self._next] = [*text[: request.parameters.max_tokens], self.model.tokenizer.eos_id]
+        return self._next
+
+    def step(self) -> list[TokenEvent]:
+        time.sleep(self.seconds)
+        events = []
+        for number, tokens in list(self.running.items()):
+            token = tokens.pop(0)
+            events.append(TokenEvent(number, token, math.log(0.5), [], None if tokens else "stop"))
+            if not tokens:
+                del self.running[number]
+        return events
+
+    def cancel(self, number: int) -> bool:
+        self.cancelled.append(number)
+        return self.running.pop(number, None) is not None
+
+
+@dataclass
+class RunningServer:
+    """A server that listens."""
+
+    url: str
+    worker: EngineWorker
+    model: ChatModel
+    settings: ServerSettings
+
+    def client(self, key: str | None = None) -> httpx.Client:
+        headers = {} if key is None else {"authorization": f"Bearer {key}"}
+        return httpx.Client(base_url=self.url, headers=headers, timeout=60, trust_env=False)
+
+
+@contextlib.contextmanager
+def running_server(
+    model: ChatModel,
+    settings: ServerSettings | None = None,
+    engine: EngineSettings | ScriptedEngine | None = None,
+) -> Iterator[RunningServer]:
+    """A server that stops at the end of the block, after its running requests."""
+    settings = settings or ServerSettings()
+    if isinstance(engine, ScriptedEngine):
+        worker = EngineWorker(engine, max_requests=300, metrics=Metrics())  # pyright: ignore[reportArgumentType]
+    else:
+        worker = make_worker(model, engine or EngineSettings(max_batch_size=8, max_waiting=300))
+    listener = bind("127.0.0.1", 0)
+    app = create_app(model, worker, settings)
+    config = uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=20)
+    process = uvicorn.Server(config)
+    thread = threading.Thread(target=process.run, kwargs={"sockets": [listener]}, daemon=True)
+    thread.start()
+    while not process.started:
+        assert thread.is_alive(), "the server did not start"
+        time.sleep(0.01)
+    port = listener.getsockname()[1]
+    try:
+        yield RunningServer(f"http://127.0.0.1:{port}", worker, model, settings)
+    finally:
+        process.should_exit = True
+        thread.join(30)
+        assert not thread.is_alive(), "the server did not stop"
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+    """Return when the condition holds; fails if it never does."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "the condition never held"
+        time.sleep(0.01)
