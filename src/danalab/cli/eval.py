@@ -1,10 +1,18 @@
-"""Evaluate a run on its validation split."""
+"""Evaluate a run: loss on a split, or scores on tasks."""
 
+import dataclasses
+import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from danalab.cli._shared.options import Positional
 from danalab.cli._shared.run_argument import required_run
+from danalab.errors import UserError
+from danalab.train.config.fields import flag
+
+DEFAULT_PROBLEMS = 200
+"""Problems of each task, where --limit isn't given: generated tasks have no end."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,34 +31,81 @@ class Flags:
     """Sequences at a time, which changes no result; default the run's micro-batch."""
     device: str | None = None
     """cpu, cuda or cuda:N; default cuda where there is one."""
+    tasks: tuple[str, ...] = ()
+    """Let the run answer the test problems of tasks as a chat, in place of a split: NAME or NAME:KEY=VALUE,..., or
+    FILE.jsonl."""
+    samples: int = 1
+    """tasks: answers to each problem, for pass@k; needs a temperature."""
+    temperature: float = 0.0
+    """tasks: temperature of the answers; 0 takes the most likely token."""
+    max_tokens: int = 256
+    """tasks: limit on an answer."""
+    reward: str | None = None
+    """tasks: reward of all answers: exact, number, choice, code, or FILE.py:NAME; default that of each problem."""
+    seed: int = 0
+    """tasks: seed of the sampling."""
+    show: int = 0
+    """tasks: print this number of problems of each task with their answers, at most 3."""
+    core: Path | None = None
+    """Evaluate on the in-context tasks of a folder in DCLM's format, in place of a split."""
     lm_eval: str | None = None
     """Evaluate on tasks of the lm-eval harness in place of a split: TASK,TASK, or paths of YAML files that define
     one."""
     num_fewshot: int | None = None
     """lm-eval: examples in front of each question; default the task's."""
     limit: int | None = None
-    """lm-eval: only the first documents of each task."""
+    """tasks, core, lm-eval: only so many problems of each task; default for --tasks 200, else all."""
     json: bool = False
     """Print one JSON object on standard output."""
 
 
-def run(flags: Flags) -> None:
-    """Evaluate a run's model on every window of a split: nats a token, perplexity, bits per byte, and by position."""
-    import dataclasses
-    import json
+_MODES = {
+    "samples": ("tasks",),
+    "temperature": ("tasks",),
+    "max_tokens": ("tasks",),
+    "reward": ("tasks",),
+    "seed": ("tasks",),
+    "show": ("tasks",),
+    "num_fewshot": ("lm_eval",),
+    "limit": ("tasks", "core", "lm_eval"),
+    "data": ("split",),
+    "batch_size": ("split", "tasks", "lm_eval"),
+}
+"""Flag -> the kinds of evaluation in which it has an effect."""
 
-    from danalab.errors import UserError
+
+def run(flags: Flags) -> None:
+    """Evaluate a run: its loss on every window of a split, or its scores on tasks."""
     from danalab.train.callbacks.console import log_to_stderr
-    from danalab.train.evaluation.evaluate_run import evaluate_run
 
     log_to_stderr()
     run = required_run(flags.folder, flags.run, "eval")
-    if flags.lm_eval is not None:
-        _on_tasks(flags, run)
-        return
-    for name in ("num_fewshot", "limit"):
-        if (value := getattr(flags, name)) is not None:
-            raise UserError(f"--{name.replace('_', '-')} {value}: only with --lm-eval")
+    {"split": _on_split, "tasks": _on_tasks, "core": _on_core, "lm_eval": _on_harness}[_mode(flags)](flags, run)
+
+
+def _mode(flags: Flags) -> str:
+    """The kind of evaluation; refuses flags that have no effect in it."""
+    modes = [name for name in ("tasks", "core", "lm_eval") if getattr(flags, name) not in (None, ())]
+    if len(modes) > 1:
+        raise UserError(f"{' and '.join(map(flag, modes))}: one kind of evaluation at a time")
+    (mode,) = modes or ["split"]
+    for field in dataclasses.fields(flags):
+        value, has_effect = getattr(flags, field.name), _MODES.get(field.name, (mode,))
+        if mode not in has_effect and value != field.default:
+            way = f"not with {flag(mode)}" if mode != "split" else f"only with {' or '.join(map(flag, has_effect))}"
+            raise UserError(f"{flag(field.name)} {value}: {way}")
+    return mode
+
+
+def _print_json(run: Path, result: Any) -> None:
+    import json
+
+    print(json.dumps({"run": str(run), **dataclasses.asdict(result)}))
+
+
+def _on_split(flags: Flags, run: Path) -> None:
+    from danalab.train.evaluation.evaluate_run import evaluate_run
+
     result = evaluate_run(
         run,
         step=flags.step,
@@ -60,7 +115,7 @@ def run(flags: Flags) -> None:
         device=flags.device,
     )
     if flags.json:
-        print(json.dumps({"run": str(run), **dataclasses.asdict(result)}))
+        _print_json(run, result)
         return
     bpb = "" if result.bpb is None else f", {result.bpb:.4f} bits per byte"
     bpb += f", accuracy {result.accuracy:.2%}"
@@ -75,15 +130,63 @@ def run(flags: Flags) -> None:
 
 
 def _on_tasks(flags: Flags, run: Path) -> None:
-    import dataclasses
-    import json
+    from danalab.chat.evaluation.answered import AnswerSettings
+    from danalab.chat.evaluation.evaluate_run import evaluate_chat
 
-    from danalab.errors import UserError
+    result = evaluate_chat(
+        run,
+        flags.tasks,
+        AnswerSettings(
+            limit=flags.limit or DEFAULT_PROBLEMS,
+            samples=flags.samples,
+            temperature=flags.temperature,
+            max_tokens=flags.max_tokens,
+            seed=flags.seed,
+        ),
+        reward=flags.reward,
+        step=flags.step,
+        device=flags.device,
+        batch_size=flags.batch_size or 64,
+    )
+    if flags.json:
+        _print_json(run, result)
+        return
+    print(f"{run}, step {result.step}: mean reward, centred on random answers, pass@k; standard errors of the problems")
+    for task in result.tasks:
+        passes = "".join(f"  pass@{k} {score.mean:.4f}" for k, score in task.passes.items() if flags.samples > 1)
+        notes = f"; {task.truncated:.0%} cut off" if task.truncated else ""
+        notes += f"; {task.skipped} without space for an answer left out" if task.skipped else ""
+        print(
+            f"  {task.task:<16} {task.score}  centred {task.centred}{passes}  ({task.score.count} problems, "
+            f"{task.length:.1f} tokens an answer{notes})"
+        )
+        for each in task.examples[: flags.show]:
+            print(f"    Q {' '.join(each.question.split())}\n    A {' '.join(each.answer.split())}")
+            print(f"      reward {each.rewards[0]:g}, reference {' '.join(each.reference.split())}")
+    if len(result.tasks) > 1:
+        print(f"  {'mean, centred':<16} {result.mean}")
+
+
+def _on_core(flags: Flags, run: Path) -> None:
+    from danalab.chat.evaluation.evaluate_run import evaluate_core
+    from danalab.chat.evaluation.in_context import InContextResult
+
+    def report(result: InContextResult) -> None:
+        text = f"  {result.label:<32} {result.accuracy}  centred {result.centred}  ({result.accuracy.count} questions)"
+        print(text, file=sys.stderr if flags.json else sys.stdout, flush=True)
+
+    assert flags.core is not None
+    result = evaluate_core(run, flags.core, limit=flags.limit, step=flags.step, device=flags.device, report=report)
+    if flags.json:
+        _print_json(run, result)
+        return
+    print(f"{run}, step {result.step}: CORE {result.core} over {len(result.tasks)} tasks")
+
+
+def _on_harness(flags: Flags, run: Path) -> None:
     from danalab.train.evaluation.lm_eval import evaluate_tasks
 
     assert flags.lm_eval is not None
-    if flags.data is not None:
-        raise UserError(f"--data {flags.data}: the tasks of --lm-eval have their own; leave one of the two out")
     result = evaluate_tasks(
         run,
         [task.strip() for task in flags.lm_eval.split(",") if task.strip()],
@@ -94,7 +197,7 @@ def _on_tasks(flags: Flags, run: Path) -> None:
         device=flags.device,
     )
     if flags.json:
-        print(json.dumps({"run": str(run), **dataclasses.asdict(result)}))
+        _print_json(run, result)
         return
     print(f"{run}, step {result.step}, lm-eval {result.version}")
     for task, values in result.tasks.items():

@@ -56,7 +56,7 @@ def configure(flags: FinetuneSettings, kind: type[C]) -> C:
         **({} if model.sparsity is None else {name: getattr(model, name) for name in ROUTER_SETTINGS}),
         **{field.name: value for field in fields(flags)
            if field.name in own and (value := getattr(flags, field.name)) is not None},
-        **_optimizer(flags, base),
+        **optimizer_of(flags, base),
         "data": "\n".join(flags.data),
         "tokenizer": str(tokenizer),
         "init_from": start,
@@ -78,7 +78,7 @@ def stage_name(kind: type[C]) -> str:
     return "mid" if issubclass(kind, MidConfig) else "sft"
 
 
-def _optimizer(flags: FinetuneSettings, base: Run) -> dict[str, Any]:
+def optimizer_of(flags: Any, base: Run) -> dict[str, Any]:
     """The optimizer with its settings and the learning rate: those of the base run where it is the same one."""
     theirs = base.config["config"]
     known = theirs.get("opt") if base.config.get("plan") else None

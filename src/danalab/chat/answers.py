@@ -1,0 +1,142 @@
+"""Answers of a model to prompts, in batches, with calls of the calculator.
+
+drawn    the tokens that the model chose, with their log-probabilities: what training may reinforce
+forced   the output of a tool, which is put into the text: output_start value output_end
+"""
+
+import contextlib
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from danalab.chat.conversations import ChatFormat, Message
+from danalab.chat.tools import call_tool
+from danalab.errors import UserError
+from danalab.inference import Engine, Request
+
+
+@dataclass
+class Answer:
+    """One answer as tokens."""
+
+    tokens: list[int] = field(default_factory=list)
+    """Drawn and forced tokens in order, with the one that ends the answer."""
+    log_probs: list[float] = field(default_factory=list)
+    """Of each drawn token in the distribution that it was drawn from [nats]; 0 for forced ones."""
+    drawn: list[bool] = field(default_factory=list)
+    """Whether the model drew the token."""
+    finished: bool = False
+    """It ended itself; otherwise the limit or the context cut it off."""
+    calls: int = 0
+    """Calls of tools."""
+
+    def message(self, chat: ChatFormat) -> Message | None:
+        """The answer as a message; None where it says nothing."""
+        return chat.parse(self.tokens)
+
+    def text(self, chat: ChatFormat) -> str:
+        """What it says, without calls and their outputs."""
+        message = self.message(chat)
+        return "" if message is None else message.text
+
+    def _add(self, tokens: Sequence[int], log_prob: float, *, drawn: bool) -> None:
+        self.tokens += tokens
+        self.log_probs += [log_prob] * len(tokens)
+        self.drawn += [drawn] * len(tokens)
+
+
+class ToolCaller:
+    """Follows the tokens of one answer; where a call ends, it computes the tokens of its output."""
+
+    def __init__(self, chat: ChatFormat):
+        self._chat = chat
+        self._call: list[int] | None = None
+
+    def feed(self, token: int) -> list[int]:
+        """The tokens to force into the text after this one; empty where no call ends."""
+        chat = self._chat
+        if token == chat.python_start:
+            self._call = []
+        elif token == chat.python_end and self._call is not None:
+            output = call_tool(chat.tokenizer.decode(self._call))
+            self._call = None
+            return [chat.output_start, *chat.tokenizer.encode(output), chat.output_end]
+        elif self._call is not None:
+            self._call.append(token)
+        return []
+
+
+def answer_all(engine: Engine, chat: ChatFormat, requests: Sequence[Request]) -> list[Answer]:
+    """The answers to prompts that end with assistant_start, in the order of the requests.
+
+    The end tokens of the conversation end an answer, whatever the requests say.
+
+    Raises:
+        UserError: a request that the engine refuses, or logits that are not finite.
+    """
+    answers, callers, places = [Answer() for _ in requests], [ToolCaller(chat) for _ in requests], dict[int, int]()
+    try:
+        for place, request in enumerate(requests):
+            parameters = replace(request.parameters, stop_tokens=chat.stop_tokens)
+            places[engine.submit(replace(request, parameters=parameters))] = place
+        while engine.busy:
+            for event in engine.step():
+                place = places[event.request_id]
+                answer = answers[place]
+                if event.finish_reason == "error":
+                    raise UserError("the model's logits are not finite: it has diverged, or its weights are damaged")
+                if event.token >= 0:
+                    answer._add([event.token], event.logprob, drawn=True)
+                if event.finish_reason is not None:
+                    answer.finished = event.finish_reason == "stop"
+                elif forced := callers[place].feed(event.token):
+                    answer.calls += 1
+                    _force(engine, event.request_id, forced, answer)
+    finally:
+        for number in places:
+            engine.cancel(number)
+    return answers
+
+
+def _force(engine: Engine, number: int, tokens: list[int], answer: Answer) -> None:
+    try:
+        engine.force(number, tokens)
+    except UserError:  # no space in the context: the answer is cut off here
+        engine.cancel(number)
+    else:
+        answer._add(tokens, 0.0, drawn=False)
+
+
+class ModelEngine:
+    """An engine for a model whose weights change between its uses."""
+
+    def __init__(self, model: Any, chat: ChatFormat, *, max_batch_size: int = 64):
+        """Args: model: a `Decoder`."""
+        self._model, self._chat, self._max_batch_size = model, chat, max_batch_size
+        self._engine: Engine | None = None
+
+    @contextlib.contextmanager
+    def __call__(self) -> Iterator[Engine]:
+        """The engine with the present weights; the model decodes without dropout and document mask meanwhile."""
+        model = self._model
+        training, document_token = model.training, model.document_token
+        model.eval()
+        model.document_token = None
+        try:
+            if self._engine is None:
+                self._engine = Engine(
+                    model, n_valid=self._chat.n_ids, end_tokens=(), max_batch_size=self._max_batch_size
+                )
+            else:
+                self._engine.reload()
+            yield self._engine
+        finally:
+            model.train(training)
+            model.document_token = document_token
+
+
+def sampling_seed(*key: Any) -> int:
+    """A seed of 63 bits, a function of any values."""
+    digest = hashlib.sha256("|".join(map(str, key)).encode()).digest()
+    return int.from_bytes(digest[:8], "little") >> 1

@@ -1,0 +1,160 @@
+"""Policy-gradient losses as pure functions of tensors, by name.
+
+    loss = sum over sequences i, tokens t of  mask_it w_i f_it / total                r = exp(log p - log p_old)
+
+    name       f                                        w          total                            clip (low, high)
+    dapo       -min(r A, clip(r) A)                     1          active tokens                    0.2, 0.28
+    dr_grpo    -min(r A, clip(r) A)                     1          sequences x token limit          0.2, 0.2
+    gspo       -min(s A, clip(s) A)                     1 / |o|    sequences                        3e-4, 4e-4
+    cispo      -stop(clip(r)) A log p                   1          active tokens                    1, 4
+    reinforce  -A log p                                 1          active tokens                    -
+
+with s = exp(mean over the sequence's active tokens of log p - log p_old), |o| their number, and clip(x) = x limited to
+[1 - low, 1 + high]. `total` counts the global batch, over all micro-batches and ranks, under the same mask as the
+numerator. The option of a KL penalty adds beta (exp(d) - d - 1), d = log p_reference - log p, to f.
+
+Sources: DAPO, arXiv 2503.14476, eq. 8; Dr. GRPO, arXiv 2503.20783; GSPO, arXiv 2507.18071, eq. 5; CISPO, MiniMax-M1,
+arXiv 2506.13585, eq. 4 to 5; the penalty: Schulman 2020, "Approximating KL divergence", k3.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from danalab.registry import Registry
+
+Normaliser = Literal["tokens", "sequences", "budget"]
+
+
+@dataclass(frozen=True)
+class Clip:
+    """Bounds of the ratio, 1 - low and 1 + high."""
+
+    low: float
+    high: float
+
+    def limit(self, ratio: Tensor) -> Tensor:
+        """The ratio within the bounds."""
+        return ratio.clamp(1 - self.low, 1 + self.high)
+
+    def acts(self, ratio: Tensor, advantages: Tensor) -> Tensor:
+        """Where the bounds remove the gradient of min(r A, clip(r) A)."""
+        return ((ratio < 1 - self.low) & (advantages < 0)) | ((ratio > 1 + self.high) & (advantages > 0))
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Tensors of shape [B, L], one entry a target."""
+
+    log_probs: Tensor
+    """Of the policy, with gradient."""
+    old_log_probs: Tensor
+    """Of the policy that sampled."""
+    advantages: Tensor
+    mask: Tensor
+    """Bool: targets that count."""
+    sequence: Tensor
+    """Index of the sampled sequence within its row, int64; rows may be packed."""
+
+    @property
+    def log_ratio(self) -> Tensor:
+        """log p - log p_old; 0 where masked, so that nothing overflows there."""
+        return torch.where(self.mask, self.log_probs - self.old_log_probs, 0.0)
+
+    def sequence_mean(self, values: Tensor) -> Tensor:
+        """The mean of `values` over the active tokens of each token's sequence, [B, L]."""
+        return self._sum(values * self.mask) / self.sequence_length
+
+    @property
+    def sequence_length(self) -> Tensor:
+        """Active tokens of each token's sequence, at least 1, [B, L]."""
+        return self._sum(self.mask.to(self.log_probs.dtype)).clamp(min=1)
+
+    @property
+    def sequences(self) -> int:
+        """Number of sequences with an active token."""
+        rows = torch.arange(len(self.mask), device=self.mask.device)[:, None].expand_as(self.mask)
+        return len(torch.stack([rows[self.mask], self.sequence[self.mask]]).unique(dim=1).T)
+
+    def _sum(self, values: Tensor) -> Tensor:
+        length = values.shape[1]  # a row has no more sequences than tokens
+        sums = values.new_zeros(len(values), length).scatter_add(1, self.sequence, values)
+        return sums.gather(1, self.sequence)
+
+
+TokenLoss = Callable[[Tokens, Clip], tuple[Tensor, Tensor]]
+"""(tokens, clip) -> (f [B, L], whether the clip removes the token's gradient, or limits its weight, bool [B, L])."""
+
+
+@dataclass(frozen=True)
+class PolicyObjective:
+    """A loss of the family."""
+
+    name: str
+    tokens: TokenLoss
+    normaliser: Normaliser
+    clip: Clip
+    """Default."""
+
+    def __call__(self, tokens: Tokens, total: float, clip: Clip | None = None) -> tuple[Tensor, Tensor]:
+        """(the micro-batch's share of the loss, 0-dim; where the clip acts, bool [B, L]).
+
+        Args: total: of the global batch, see `total`; a batch without active tokens gives 0.
+        """
+        values, clipped = self.tokens(tokens, clip or self.clip)
+        return self.reduce(values, tokens, total), clipped & tokens.mask
+
+    def reduce(self, values: Tensor, tokens: Tokens, total: float) -> Tensor:
+        """sum of mask w values / total."""
+        if self.normaliser == "sequences":
+            values = values / tokens.sequence_length
+        return torch.where(tokens.mask, values, 0.0).sum() / max(total, 1.0)
+
+    def total(self, active_tokens: float, sequences: float, max_tokens: int) -> float:
+        """The divisor, from counts of the global batch.
+
+        Args: max_tokens: limit on the tokens of an answer.
+        """
+        return {"tokens": active_tokens, "sequences": sequences, "budget": sequences * max_tokens}[self.normaliser]
+
+
+def _clipped_ratio(tokens: Tokens, clip: Clip) -> tuple[Tensor, Tensor]:
+    ratio = tokens.log_ratio.exp()
+    worse = torch.minimum(ratio * tokens.advantages, clip.limit(ratio) * tokens.advantages)
+    return -worse, clip.acts(ratio, tokens.advantages)
+
+
+def _clipped_sequence_ratio(tokens: Tokens, clip: Clip) -> tuple[Tensor, Tensor]:
+    ratio = tokens.sequence_mean(tokens.log_ratio).exp()
+    worse = torch.minimum(ratio * tokens.advantages, clip.limit(ratio) * tokens.advantages)
+    return -worse, clip.acts(ratio, tokens.advantages)
+
+
+def _clipped_weight(tokens: Tokens, clip: Clip) -> tuple[Tensor, Tensor]:
+    ratio = tokens.log_ratio.detach().exp()
+    weight = clip.limit(ratio)
+    return -weight * tokens.advantages * tokens.log_probs, weight != ratio
+
+
+def _log_likelihood(tokens: Tokens, clip: Clip) -> tuple[Tensor, Tensor]:
+    return -tokens.advantages * tokens.log_probs, torch.zeros_like(tokens.mask)
+
+
+OBJECTIVES: Registry[PolicyObjective] = Registry("policy loss")
+for _objective in (
+    PolicyObjective("dapo", _clipped_ratio, "tokens", Clip(0.2, 0.28)),
+    PolicyObjective("dr_grpo", _clipped_ratio, "budget", Clip(0.2, 0.2)),
+    PolicyObjective("gspo", _clipped_sequence_ratio, "sequences", Clip(3e-4, 4e-4)),
+    PolicyObjective("cispo", _clipped_weight, "tokens", Clip(1.0, 4.0)),
+    PolicyObjective("reinforce", _log_likelihood, "tokens", Clip(0.0, 0.0)),
+):
+    OBJECTIVES.add(_objective.name, _objective)
+
+
+def kl_penalty(log_probs: Tensor, reference_log_probs: Tensor, mask: Tensor) -> Tensor:
+    """exp(d) - d - 1 with d = log p_reference - log p, 0 where masked: an estimate of KL(p || reference) [nats]."""
+    difference = torch.where(mask, reference_log_probs - log_probs, 0.0)
+    return difference.exp() - difference - 1
