@@ -21,7 +21,7 @@ import math
 import os
 import statistics
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,7 @@ GRID = 2.0
 SEEDS = (0, 1, 2)
 MOST_RATES = 9
 START = {"adana": 2e-3, "adamw": 8e-3}
-"""First learning rate of a search; the others of the family begin at ADana's."""
+"""First learning rate of a search."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,8 @@ LAWS = {
     "adamw": ("none", "0.5 lr, 4/t", "2 lr, 4/t"),
 }
 FEW = {"adana": ("none", "2 lr, 4/t", "1 lr, 4/t"), "adamw": ("none", "0.5 lr, 4/t", "2 lr, 4/t")}
-FAMILY = dict.fromkeys(("dana-star-mk4", "dana-mk4", "dana-star"), ("1 lr, 4/t",))
+FAMILY = dict.fromkeys(("dana-star-mk4", "dana-mk4", "dana-star"), ("2 lr, 4/t",))
+FEWEST = {"adana": ("none", "2 lr, 4/t"), "adamw": ("none", "0.5 lr, 4/t")}
 
 
 def phases() -> dict[str, list[Cell]]:
@@ -83,12 +84,13 @@ def phases() -> dict[str, list[Cell]]:
         "short": cells(THREE, (60, 150), LAWS),
         "shortest": cells(THREE, (30,), FEW),
         "middle": cells(THREE, (600,), LAWS),
-        "long": cells(THREE, (3000,), FEW),
-        "held-out": cells(("recurrent",), (60, 600), FEW),
+        "bounds": cells(THREE, (30, 60, 150, 600), {"adamw": ("1 lr, 4/t",)}),
         "family": cells(THREE, (60, 150, 600), FAMILY),
-        "batch": cells(THREE, (150, 600), FEW, share=4),
+        "held-out": cells(("recurrent",), (60, 600), FEWEST),
+        "long": cells(THREE, (3000,), FEWEST),
+        "batch": cells(THREE, (150, 600), FEWEST, share=4),
         "family-long": cells(THREE, (3000,), FAMILY),
-        "longest": cells(("teacher", "mlp"), (10_000,), FEW),
+        "longest": cells(("teacher", "mlp"), (10_000,), FEWEST),
     }
 
 
@@ -174,6 +176,13 @@ class Results:
             return None
         return lr, [loss for loss in found if loss is not None]
 
+    def start(self, cell: Cell) -> float:
+        """The best rate without decay of the longest run so far, AdamW's or ADana's; at first `START`."""
+        opt = cell.opt if cell.opt in START else "adana"
+        like = {c for c, _, _ in self.losses if (c.problem, c.opt, c.law) == (cell.problem, opt, "none")}
+        known = [(c.steps, found[0]) for c in like if c.steps <= cell.steps and (found := self.best(c))]
+        return max(known)[1] if known else START[opt]
+
     def tune(self, cell: Cell, start: float) -> float:
         """Run the search and the seeds; returns the best learning rate."""
         exponents = {0: self.loss(cell, start, 0)}
@@ -195,7 +204,7 @@ def measure(names: Iterable[str], results: Results) -> None:
         starts: dict[Any, float] = {}
         for cell in phases()[name]:
             place = (cell.problem, cell.opt)
-            start = starts.get(place, START.get(cell.opt, START["adana"]))
+            start = starts.get(place) or results.start(cell)
             starts[place] = results.tune(cell, start)
             lr, losses = results.best(cell) or (0.0, [math.nan])
             print(

@@ -17,6 +17,7 @@ from .registry import OptimizerSpec as OptimizerSpec
 from .registry import build_optimizer as build_optimizer
 from .registry import list_optimizers as list_optimizers
 from .registry import optimizer_spec as optimizer_spec
+from .run_length import warmup_steps as warmup_steps
 from .schedules import get_schedule as get_schedule
 from .schedules import lr_scheduler as lr_scheduler
 from .snoo import SNOO as SNOO
