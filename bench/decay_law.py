@@ -1,16 +1,14 @@
 """How strong should weight decay be, and how does that depend on the length of the run?
 
     python bench/decay_law.py PHASE ...     runs and appends to bench/results/decay_law_cpu.jsonl; may be killed
-    python bench/decay_law.py --table       prints the tables of what is in that file
+    python bench/decay_law.py --docs        writes the tables of that file into docs/
 
 Every law of the weight decay gets its own learning rate: factors of 2 on seed 0 until the best lies between two
 others; then seeds 1 and 2 at the best. One thread; linear warm-up, cosine to a tenth, gradients clipped at 1. Laws:
 
-    none        no weight decay
-    K lr        K times the learning rate, constant: AdamW's usual form
-    OMEGA/t     omega / (steps / 10 + t) for logarithmic-time optimizers, omega / steps for AdamW, times the schedule
-    K lr, OMEGA/t     the smaller of the two
-    sqrt f      OMEGA/t with omega = 2 sqrt(f) (AdamW: 8 sqrt(f)), f the tokens over 20 a parameter
+    none              no weight decay
+    4/t               ADana: omega / (steps / 10 + t), omega = 4; AdamW: omega / steps; both times the schedule
+    K lr, 4/t         the same, at most K times the learning rate
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ import math
 import os
 import statistics
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +33,9 @@ from danalab.benchmarks.small_problems import small_problems
 from danalab.optim import build_optimizer, get_schedule
 from danalab.optim.run_length import warmup_steps
 
-RESULT = Path(__file__).parent / "results" / "decay_law_cpu.jsonl"
+ROOT = Path(__file__).parents[1]
+RESULT = ROOT / "bench" / "results" / "decay_law_cpu.jsonl"
+PAGES = [ROOT / "docs" / name for name in ("bring-your-own-trainer.md", "decay-law.md")]
 GRID = 2.0
 SEEDS = (0, 1, 2)
 MOST_RATES = 9
@@ -69,6 +69,10 @@ def cells(
 
 
 THREE = ("mlp", "teacher", "transformer")
+ORDER = ("transformer", "mlp", "teacher", "recurrent")
+SHOWN = {"ADana": "adana", "Dana-MK4": "dana-mk4", "Dana-Star": "dana-star", "Dana-Star-MK4": "dana-star-mk4"}
+DEFAULT = "2 lr, 4/t"
+"""The law of `omega=4.0, horizon=STEPS`."""
 LAWS = {
     "adana": ("none", "2 lr, 4/t", "1 lr, 4/t", "0.5 lr, 4/t", "4/t"),
     "adamw": ("none", "0.5 lr, 4/t", "2 lr, 4/t"),
@@ -100,7 +104,7 @@ def run(cell: Cell, lr: float, seed: int) -> float:
     torch.manual_seed(seed)
     model = problem.make()
     optimizer = build_optimizer(cell.opt, model, lr=lr, **({"betas": (0.9, 0.95)} if cell.opt == "adamw" else {}))
-    _set_decay(optimizer, cell, lr, sum(p.numel() for p in model.parameters()))
+    _set_decay(optimizer, cell, lr)
     schedule = get_schedule("cos_inf", cell.steps, cell.warmup, div_factor=10.0, final_div_factor=1.0)
     train, generator = problem.train(cell.batch), torch.Generator().manual_seed(1000 + seed)
     for step in range(cell.steps):
@@ -116,28 +120,17 @@ def run(cell: Cell, lr: float, seed: int) -> float:
     return final if math.isfinite(final) else math.inf
 
 
-def _set_decay(optimizer: torch.optim.Optimizer, cell: Cell, lr: float, parameters: int) -> None:
+def _set_decay(optimizer: torch.optim.Optimizer, cell: Cell, lr: float) -> None:
     """The decay of the matrices; the groups of embeddings and vectors say weight_decay 0 and keep it."""
-    bound, _, strength = cell.law.rpartition(", ")
-    tokens = cell.steps * cell.batch * (32 if cell.problem in ("transformer", "recurrent") else 1)
-    root = (tokens / (20 * parameters)) ** 0.5
-    log_time = cell.opt != "adamw"
-    constant = None
-    if strength == "none":
+    if cell.law == "none":
         return
-    if strength.endswith(" lr"):
-        constant, omega = float(strength[:-3]), None
+    # The schedules without a bound take more than a whole weight in the first steps of short runs.
+    bound = float(cell.law.partition(" lr")[0]) if "lr" in cell.law else 0.9 / lr
+    group = optimizer.param_groups[0]  # the matrices of a model
+    if cell.opt == "adamw":
+        group["weight_decay"] = min(4 / (lr * cell.steps), bound)
     else:
-        omega = (2 if log_time else 8) * root if strength == "sqrt f" else float(strength[:-2])
-        constant = float(bound[:-3]) if bound else None
-    # A model's matrices are the first group.
-    group = optimizer.param_groups[0]
-    if log_time:
-        assert omega is not None
-        # Unbounded, the first steps of a short run take more than a whole weight.
-        group.update(weight_decay=omega / (cell.steps / 10), wd_ts=cell.steps / 10, decay_bound=constant or 0.9 / lr)
-    else:
-        group["weight_decay"] = min(omega / (lr * cell.steps) if omega else math.inf, constant or 0.9 / lr)
+        group.update(weight_decay=40 / cell.steps, wd_ts=cell.steps / 10, decay_bound=bound)
 
 
 class Results:
@@ -214,40 +207,93 @@ def measure(names: Iterable[str], results: Results) -> None:
             )
 
 
-def standard_error(values: list[float]) -> float:
-    """Of the mean."""
-    return statistics.stdev(values) / len(values) ** 0.5
+def rows_of(results: Results, opt: str, default: bool = False) -> dict[tuple[str, int, int], dict[str, list[float]]]:
+    """(problem, steps, batch) -> law -> losses by seed at the best rate, with the usual warm-up."""
+    found: dict[tuple[str, int, int], dict[str, list[float]]] = {}
+    for cell in dict.fromkeys(cell for cell, _, _ in results.losses):
+        best = results.best(cell)
+        if (
+            best
+            and cell.opt == opt
+            and cell.warmup == warmup_steps(cell.steps)
+            and (not default or cell.law == DEFAULT)
+        ):
+            found.setdefault((cell.problem, cell.steps, cell.batch), {})[cell.law] = best[1]
+    return found
 
 
-def table(results: Results) -> str:
-    """Every cell: best rate, mean loss, and the paired difference to the best law of the same optimizer."""
-    lines = []
-    known = list(dict.fromkeys(cell for cell, _, _ in results.losses))
-    for place in dict.fromkeys((c.problem, c.steps, c.batch, c.warmup) for c in known):
-        own = [c for c in known if (c.problem, c.steps, c.batch, c.warmup) == place and results.best(c)]
-        if not own:
+def difference(a: list[float], b: list[float]) -> str:
+    """Mean and standard error of a - b, paired by seed."""
+    gaps = [x - y for x, y in zip(a, b, strict=True)]
+    return f"{statistics.fmean(gaps):+.3f} ± {statistics.stdev(gaps) / len(gaps) ** 0.5:.3f}"
+
+
+def advice_table(results: Results) -> str:
+    """The family with its default decay against AdamW at its best decay; both at their best rates."""
+    adamw = rows_of(results, "adamw")
+    family = {name: rows_of(results, opt, default=True) for name, opt in SHOWN.items()}
+    lines = [["problem", "steps", "AdamW", *SHOWN, "ADana - AdamW"]]
+    for place in sorted(family["ADana"], key=lambda place: (ORDER.index(place[0]), place[1])):
+        problem, steps, batch = place
+        if batch != small_problems()[problem].batch or place not in adamw:
             continue
-        lines.append("{} {} steps, batch {}, warm-up {}".format(*place))
-        for opt in dict.fromkeys(c.opt for c in own):
-            found = {c.law: results.best(c) for c in own if c.opt == opt}
-            best = min((losses for _, losses in found.values()), key=statistics.fmean)
-            for law, (lr, losses) in found.items():
-                gaps = [a - b for a, b in zip(losses, best, strict=True)]
-                lines.append(
-                    f"  {opt:13} {law:12} lr {lr:.4f}  {statistics.fmean(losses):.4f}  "
-                    f"{statistics.fmean(gaps):+.4f} +- {standard_error(gaps):.4f}"
-                )
-    return "\n".join(lines)
+        best = min(adamw[place].values(), key=statistics.fmean)
+        own = [next(iter(found.get(place, {}).values()), None) for found in family.values()]
+        shown = [f"{statistics.fmean(losses):.3f}" if losses else "-" for losses in own]
+        assert own[0] is not None
+        lines.append([problem, f"{steps:,}", f"{statistics.fmean(best):.3f}", *shown, difference(own[0], best)])
+    return as_markdown(lines)
+
+
+def laws_table(results: Results, opt: str, laws: dict[str, str]) -> str:
+    """How much worse each law is than the best of the row."""
+    lines = [["problem", "steps", "batch", "best", *laws.values()]]
+    rows = rows_of(results, opt)
+    for place in sorted(rows, key=lambda place: (ORDER.index(place[0]), place[1], -place[2])):
+        found = rows[place]
+        best = min(found.values(), key=statistics.fmean)
+        shown = [difference(found[law], best) if law in found and found[law] is not best else
+                 ("0" if law in found else "-") for law in laws]  # fmt: skip
+        lines.append([place[0], f"{place[1]:,}", str(place[2]), f"{statistics.fmean(best):.3f}", *shown])
+    return as_markdown(lines)
+
+
+def as_markdown(lines: list[list[str]]) -> str:
+    """A table whose first line is its head."""
+    return "\n".join("| " + " | ".join(line) + " |" for line in [lines[0], ["---"] * len(lines[0]), *lines[1:]])
+
+
+def tables(results: Results) -> dict[str, str]:
+    """The tables of the docs by the name of their marker."""
+    laws = {"none": "none", "0.5 lr, 4/t": "at most 0.5 lr", "1 lr, 4/t": "at most lr", "2 lr, 4/t": "at most 2 lr"}
+    return {
+        "advice": advice_table(results),
+        "laws of adana": laws_table(results, "adana", {**laws, "4/t": "unbounded"}),
+        "laws of adamw": laws_table(results, "adamw", laws),
+    }
+
+
+def fill(page: str, results: Results) -> str:
+    """The text of a page with the tables between its markers."""
+    for name, table in tables(results).items():
+        start, end = f"<!-- decay law: {name} -->\n", "<!-- end -->"
+        if start in page:
+            head, rest = page.split(start)
+            page = head + start + table + "\n" + rest[rest.index(end) :]
+    return page
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("phases", nargs="*", choices=list(phases()), metavar="PHASE", help=", ".join(phases()))
-    parser.add_argument("--table", action="store_true")
+    parser.add_argument("phases", nargs="*", metavar="PHASE", help=", ".join(phases()))
+    parser.add_argument("--docs", action="store_true", help="write the tables into the pages of docs/")
     parser.add_argument("--output", type=Path, default=RESULT)
     flags = parser.parse_args()
     torch.set_num_threads(1)
+    if unknown := set(flags.phases) - phases().keys():
+        parser.error(f"unknown phase {', '.join(unknown)}; known: {', '.join(phases())}")
     if flags.phases:
         measure(flags.phases, Results(flags.output))
-    if flags.table:
-        print(table(Results(flags.output)))
+    if flags.docs:
+        for page in PAGES:
+            page.write_text(fill(page.read_text(encoding="utf-8"), Results(flags.output)), encoding="utf-8")

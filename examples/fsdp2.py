@@ -15,7 +15,7 @@ from torch import nn
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
 from torch.distributed.fsdp import fully_shard
 
-from danalab.optim import build_optimizer, get_schedule, lr_scheduler
+from danalab.optim import build_optimizer, get_schedule, lr_scheduler, warmup_steps
 
 STEPS, CONTEXT, BATCH = 100, 8, 64
 
@@ -37,7 +37,7 @@ def main() -> None:
     fully_shard(model.to(device))
     # Build the optimizer after sharding, as always with FSDP2: its moments are then sharded like the parameters.
     optimizer = build_optimizer("adana", model, lr=3e-3, omega=4.0, horizon=STEPS)
-    scheduler = lr_scheduler(optimizer, get_schedule("cos_inf", STEPS, warmup=5))
+    scheduler = lr_scheduler(optimizer, get_schedule("cos_inf", STEPS, warmup=warmup_steps(STEPS)))
 
     text = torch.tensor(list(inspect.getsource(nn.Module).encode()))
     for step in range(STEPS):

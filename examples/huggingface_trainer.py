@@ -19,7 +19,7 @@ import torch
 from torch.utils.data import Dataset
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments, set_seed
 
-from danalab.optim import build_optimizer, get_schedule, lr_scheduler
+from danalab.optim import build_optimizer, get_schedule, lr_scheduler, warmup_steps
 
 LENGTH, STEPS = 32, 60
 
@@ -46,7 +46,7 @@ def trainer(folder: str, steps: int = STEPS, opt: str = "adana", scheduler: bool
     )
     optimizer = build_optimizer(opt, model, lr=3e-3, omega=4.0, horizon=STEPS)
     # With None the Trainer uses its own schedule (lr_scheduler_type, warmup_steps), which works as well.
-    own = lr_scheduler(optimizer, get_schedule("cos_inf", STEPS, warmup=5)) if scheduler else None
+    own = lr_scheduler(optimizer, get_schedule("cos_inf", STEPS, warmup=warmup_steps(STEPS))) if scheduler else None
     arguments = TrainingArguments(
         output_dir=folder,
         max_steps=steps,

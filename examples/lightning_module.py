@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from danalab.optim import build_optimizer, get_schedule, lr_scheduler
+from danalab.optim import build_optimizer, get_schedule, lr_scheduler, warmup_steps
 
 CONTEXT, STEPS = 8, 200
 
@@ -38,7 +38,7 @@ class NextByte(L.LightningModule):
 
     def configure_optimizers(self):
         optimizer = build_optimizer("adana", self, lr=3e-3, omega=4.0, horizon=STEPS)
-        schedule = get_schedule("cos_inf", STEPS, warmup=STEPS // 50)
+        schedule = get_schedule("cos_inf", STEPS, warmup=warmup_steps(STEPS))
         # "step": the schedule counts optimizer steps; Lightning's default would advance it once per epoch.
         return {
             "optimizer": optimizer,

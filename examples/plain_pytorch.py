@@ -13,7 +13,7 @@ import io
 import torch
 from torch import nn
 
-from danalab.optim import build_optimizer, get_schedule, lr_scheduler
+from danalab.optim import build_optimizer, get_schedule, lr_scheduler, warmup_steps
 
 STEPS, CONTEXT, BATCH = 300, 8, 64
 
@@ -35,7 +35,7 @@ def build():
     # Weight decay falls as omega / t and needs the length of the run; embeddings and biases are not decayed.
     # lr is the peak: weight decay follows lr(t) / peak, so give the peak here and let the schedule scale it.
     optimizer = build_optimizer("adana", model, lr=3e-3, omega=4.0, horizon=STEPS)
-    scheduler = lr_scheduler(optimizer, get_schedule("cos_inf", STEPS, warmup=STEPS // 50))
+    scheduler = lr_scheduler(optimizer, get_schedule("cos_inf", STEPS, warmup=warmup_steps(STEPS)))
     return model, optimizer, scheduler
 
 

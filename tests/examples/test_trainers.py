@@ -55,7 +55,7 @@ def test_weight_decay_follows_the_schedule_under_the_trainer(hf, tmp_path, own_s
     for row in watch.used:
         assert row["schedule"] == pytest.approx(row["lr"] / 3e-3)
     if own_schedule:
-        expected = hf.get_schedule("cos_inf", hf.STEPS, warmup=5)
+        expected = hf.get_schedule("cos_inf", hf.STEPS, hf.warmup_steps(hf.STEPS))
         assert [row["schedule"] for row in watch.used] == pytest.approx([expected(i) for i in range(6)])
     else:  # linear to zero over the Trainer's own six steps
         assert [row["schedule"] for row in watch.used] == pytest.approx([1 - i / 6 for i in range(6)])
