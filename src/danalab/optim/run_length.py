@@ -5,9 +5,11 @@ Measured in bench/decay_law.py: docs/decay-law.md.
 
 from __future__ import annotations
 
-DECAY_BOUND = 2.0
-"""The largest automatic weight decay, times the peak learning rate: omega / t starts stronger than this in short runs.
-Optimizers with coupled decay have the same bound: their weight_decay is at most this."""
+DECAY_BOUND = 1.0
+"""The largest automatic weight decay, times the peak learning rate: in short runs the rules start stronger than this.
+The weight_decay of optimizers with coupled decay is at most this."""
+LOG_TIME_DECAY_BOUND = 2.0
+"""The same for logarithmic-time optimizers, whose steps are several times as long as their learning rate."""
 
 
 def warmup_steps(steps: int) -> int:

@@ -6,6 +6,7 @@ and a global batch of 32 (and, in a second table, 512) sequences.
 
 from dataclasses import dataclass, replace
 
+from danalab.optim.run_length import DECAY_BOUND, LOG_TIME_DECAY_BOUND
 from danalab.registry import Registry
 from danalab.scaling.relatives import ESTIMATING, MOMENTUM_SUM, RELATIVES, USUAL
 
@@ -73,6 +74,9 @@ _NEAREST = {"qwen3next": "qwen3"}
 """Architecture without a table -> the one with the same blocks; the others: enoki."""
 
 
+_LOG_TIME = {"adana", "dana-mk4", "dana-star", "dana-star-mk4", "dana", "sign-dana", "auto-dana", "snoo-dana"}
+
+
 class _DecayRules(Registry[str]):
     """A name that is not listed here is looked up among the registered optimizers, which imports torch."""
 
@@ -83,15 +87,14 @@ class _DecayRules(Registry[str]):
             if name in registered():
                 spec = registered().get(name)
                 self.add(spec.name, spec.decay, *spec.aliases)
+                if spec.log_time:
+                    _LOG_TIME.add(spec.name)
         return super().canonical(name)
 
 
 OPTIMIZERS: Registry[str] = _DecayRules("optimizer")
 """Optimizer -> how its weight decay is applied."""
-for _name in (
-    *("adana", "dana-mk4", "dana-star", "dana-star-mk4", "dana", "sign-dana", "auto-dana", "snoo-dana"),
-    *("adamw-decaying-wd", "ademamix-decaying-wd"),
-):
+for _name in (*sorted(_LOG_TIME), "adamw-decaying-wd", "ademamix-decaying-wd"):
     OPTIMIZERS.add(_name, "independent")
 for _name in (
     *("adamw", "ademamix", "snoo", "muon", "d-muon", "manau"),
@@ -104,6 +107,11 @@ OPTIMIZERS.add("sophia", "coupled", "sophiag")
 
 COUPLED_AND_DECAYING = ("manau",)
 """Optimizers whose coupled weight decay also has a time scale, by default the length of the run."""
+
+
+def largest_decay(opt: str) -> float:
+    """The bound of an automatic weight decay, times the peak learning rate; see `danalab.optim.run_length`."""
+    return LOG_TIME_DECAY_BOUND if OPTIMIZERS.canonical(opt) in _LOG_TIME else DECAY_BOUND
 
 
 def lr_law(arch: str, opt: str, kappa: float = 0.85, global_batch: int = 32) -> tuple[LrLaw, str]:

@@ -4,7 +4,7 @@ tokens per step = global batch x seq_len          steps   = floor(20 x total par
 warm-up         = `warmup_steps`                  lr      = a (b + P)^d
 weight decay    = omega / wd_ts, wd_ts = steps / 10     independent: times the schedule, not the peak lr
                 = omega / (lr x steps)                  coupled: AdamW and most others; Manau also has wd_ts = steps
-                  at most `DECAY_BOUND`, times the peak lr, in both cases
+                  at most `largest_decay` x the peak lr, in both cases
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,6 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from danalab.errors import UserError
-from danalab.optim.run_length import DECAY_BOUND
 from danalab.optim.run_length import warmup_steps as usual_warmup
 from danalab.scaling.dimensions import (
     Dimensions,
@@ -21,7 +20,7 @@ from danalab.scaling.dimensions import (
     flops_per_token,
     parameter_count,
 )
-from danalab.scaling.learning_rate import COUPLED_AND_DECAYING, OPTIMIZERS, decay_lr, lr_law
+from danalab.scaling.learning_rate import COUPLED_AND_DECAYING, OPTIMIZERS, decay_lr, largest_decay, lr_law
 from danalab.scaling.resonance import check_resonance
 from danalab.scaling.shape import GPT2_VOCAB
 from danalab.scaling.sparsity import sparsity
@@ -138,7 +137,7 @@ def plan(
         tokens_per_param, horizon_basis: the horizon, counted on "total" or "non-emb" parameters.
         iterations, warmup_steps, wd_ts: steps.
         wd_ts_divisor: the default wd_ts is iterations / wd_ts_divisor.
-        decay_bound: see `Plan`; default `DECAY_BOUND`, or none for a `weight_decay` that is given.
+        decay_bound: see `Plan`; default `largest_decay`, or none for a `weight_decay` that is given.
         settings: further fields of `Dimensions`, e.g. `EXPERT_SETTINGS`.
     Raises:
         UserError: unknown names, an impossible size or horizon, a warm-up as long as the run.
@@ -179,7 +178,7 @@ def plan(
         lr_source = "given"
     rate = decay_lr(shape.arch, opt, lr, shape.non_emb_params, kappa, global_batch)
     if decay_bound is None:
-        decay_bound = DECAY_BOUND if weight_decay is None else 0.0
+        decay_bound = largest_decay(opt) if weight_decay is None else 0.0
     weight_decay, wd_ts = _weight_decay(opt, omega, iterations, rate, weight_decay, wd_ts, wd_ts_divisor)
     if decay_bound and OPTIMIZERS.get(opt) == "coupled":
         weight_decay = min(weight_decay, decay_bound)

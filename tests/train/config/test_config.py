@@ -11,7 +11,6 @@ import torch
 
 from danalab.errors import UserError
 from danalab.optim import build_optimizer
-from danalab.optim.run_length import DECAY_BOUND
 from danalab.scaling import plan
 from danalab.train.config.resolve import resolve
 from danalab.train.config.train_config import TrainConfig
@@ -116,16 +115,19 @@ def settings_of(**given) -> dict:
     return dict(resolve(TrainConfig(heads=4, iterations=60, lr=1e-3, **given), Words()).optimizer.settings)
 
 
-@pytest.mark.parametrize("opt", ["adana", "dana-star-mk4", "adamw-decaying-wd", "snoo-dana", "sign-dana"])
-def test_automatic_weight_decay_is_bounded_by_the_learning_rate(opt):
-    assert settings_of(opt=opt)["decay_bound"] == DECAY_BOUND
+@pytest.mark.parametrize(
+    ("opt", "bound"),
+    [("adana", 2), ("dana-star-mk4", 2), ("snoo-dana", 2), ("sign-dana", 2), ("adamw-decaying-wd", 1)],
+)
+def test_automatic_weight_decay_is_bounded_by_the_learning_rate(opt, bound):
+    assert settings_of(opt=opt)["decay_bound"] == bound
     assert settings_of(opt=opt, decay_bound=0.5)["decay_bound"] == 0.5
     assert settings_of(opt=opt, weight_decay=0.01)["decay_bound"] == 0
 
 
 @pytest.mark.parametrize("opt", ["adamw", "muon", "ademamix", "manau", "lion"])
-def test_coupled_weight_decay_has_the_same_bound(opt):
-    assert settings_of(opt=opt)["weight_decay"] == DECAY_BOUND
+def test_coupled_weight_decay_is_bounded_too(opt):
+    assert settings_of(opt=opt)["weight_decay"] == 1
     assert settings_of(opt=opt, decay_bound=0.5)["weight_decay"] == 0.5
     assert settings_of(opt=opt, decay_bound=0)["weight_decay"] == pytest.approx(4 / (1e-3 * 60))
     assert settings_of(opt=opt, weight_decay=3.0)["weight_decay"] == 3

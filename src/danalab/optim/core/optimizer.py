@@ -30,7 +30,7 @@ from danalab.optim.core.state import (
 )
 from danalab.optim.core.stats import collect, update_rms
 from danalab.optim.elementwise.scalars import decay_rate, schedule_factor
-from danalab.optim.run_length import DECAY_BOUND
+from danalab.optim.run_length import DECAY_BOUND, LOG_TIME_DECAY_BOUND
 
 log = logging.getLogger(__name__)
 
@@ -278,8 +278,11 @@ class ElementwiseOptimizer(RuleOptimizer):
 class DecayingOptimizer(ElementwiseOptimizer):
     """One element-wise rule with independent, decaying weight decay, given in either of two forms."""
 
+    decay_bound: ClassVar[float] = DECAY_BOUND
+    """Bound of a decay that is given by omega, times the peak learning rate."""
+
     def __init__(self, params: Any, settings: dict[str, Any]):
-        super().__init__(params, _with_decay(self.name, {"decay_bound": None, **settings}, None))
+        super().__init__(params, self._with_decay({"decay_bound": None, **settings}, None))
         unbounded = [group for group in self.param_groups if group["decay_bound"] is None]
         for decay in {(group["weight_decay"], group["wd_ts"]) for group in unbounded}:
             warn_of_large_decay(self.name, *decay)
@@ -296,11 +299,32 @@ class DecayingOptimizer(ElementwiseOptimizer):
             return [group]
         if group.get("weight_decay"):
             group = {"decay_bound": None, **group}
-        return [_with_decay(self.name, group, self.defaults["wd_ts"])]
+        return [self._with_decay(group, self.defaults["wd_ts"])]
+
+    def _with_decay(self, settings: Mapping[str, Any], wd_ts: float | None) -> dict[str, Any]:
+        """Settings with `weight_decay`, `wd_ts` and `decay_bound` for omega; `wd_ts` is that of one without horizon."""
+        found = dict(settings)
+        omega, horizon = found.pop("omega", None), found.pop("horizon", None)
+        if omega is not None or horizon is not None:
+            own = found.get("wd_ts")
+            found["weight_decay"], found["wd_ts"] = resolve_decay(
+                self.name,
+                weight_decay=found.get("weight_decay", 0.0),
+                wd_ts=wd_ts if own is None and horizon is None else own,
+                omega=omega,
+                horizon=horizon,
+            )
+            if found.get("decay_bound") is None:
+                found["decay_bound"] = self.decay_bound
+        if found.get("decay_bound") == 0:
+            found["decay_bound"] = None
+        return found
 
 
 class LogTimeOptimizer(DecayingOptimizer):
     """An optimizer whose averages run in logarithmic time: beta(t) = 1 - delta / (delta + t)."""
+
+    decay_bound: ClassVar[float] = LOG_TIME_DECAY_BOUND
 
     def coefficients(self, group: int = 0) -> dict[str, Any]:
         """Scalars of the last step of a group: `t`, `lr`, `schedule`, `beta`, `alpha`, `lambda`.
@@ -334,23 +358,3 @@ class LogTimeOptimizer(DecayingOptimizer):
             UserError: the gradients are gone.
         """
         return update_rms(self)
-
-
-def _with_decay(owner: str, settings: Mapping[str, Any], wd_ts: float | None) -> dict[str, Any]:
-    """Settings with `weight_decay`, `wd_ts`, `decay_bound` for `omega`, `horizon`; `wd_ts` is for an omega alone."""
-    found = dict(settings)
-    omega, horizon = found.pop("omega", None), found.pop("horizon", None)
-    if omega is not None or horizon is not None:
-        own = found.get("wd_ts")
-        found["weight_decay"], found["wd_ts"] = resolve_decay(
-            owner,
-            weight_decay=found.get("weight_decay", 0.0),
-            wd_ts=wd_ts if own is None and horizon is None else own,
-            omega=omega,
-            horizon=horizon,
-        )
-        if found.get("decay_bound") is None:
-            found["decay_bound"] = DECAY_BOUND
-    if found.get("decay_bound") == 0:
-        found["decay_bound"] = None
-    return found

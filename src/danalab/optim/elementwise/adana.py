@@ -234,8 +234,8 @@ class ADana(LogTimeOptimizer):
         wd_ts: time scale of its decay [steps].
         omega: the other form: with `horizon` (or wd_ts), lambda(t) = omega / (wd_ts + t).
         horizon: length of the run [steps]; wd_ts = horizon / 10.
-        decay_bound: largest decay per step, times the peak learning rate; 0: none. None: `DECAY_BOUND` with `omega`,
-            none with `weight_decay`.
+        decay_bound: largest decay per step, times the peak learning rate; 0: none. None: 2 with `omega`, none with
+            `weight_decay`.
         foreach: update lists of parameters; fewer, larger kernels on a GPU.
         fused: True: one compiled pass over memory. None: chosen by device. False: plain torch.
         capturable: keep the step count on the device, for CUDA graphs.

@@ -16,7 +16,7 @@ from danalab.colors import optimizer_color
 from danalab.errors import UserError
 from danalab.optim.core.checks import check_settings, resolve_decay
 from danalab.optim.elementwise.scalars import decay_rate, log_time_scalars, schedule_factor
-from danalab.optim.run_length import DECAY_BOUND, warmup_steps
+from danalab.optim.run_length import LOG_TIME_DECAY_BOUND, warmup_steps
 from danalab.optim.schedules import get_schedule
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def schedule_table(run: RunSchedules) -> Table:
     )
     t = torch.arange(1, run.steps + 1, dtype=torch.float64)
     lr = run.lr * torch.tensor([factor(i) for i in range(run.steps)], dtype=torch.float64)
-    bound = None if run.omega is None else DECAY_BOUND
+    bound = None if run.omega is None else LOG_TIME_DECAY_BOUND
     fixed = {
         "eps": 1e-8, "gamma3": 1.0, "alpha_offset": 1.0, "weight_decay": weight_decay, "wd_ts": wd_ts,
         "decay_bound": bound,

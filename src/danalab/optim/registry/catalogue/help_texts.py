@@ -12,7 +12,7 @@ HELP = {
     "capturable": "keep the step count on the device, for CUDA graphs",
     "clipsnr": "bound of the damped momentum's signal-to-noise ratio",
     "dana_momentum": "log-time momentum for matrices",
-    "decay_bound": "largest weight decay, times the peak learning rate; 0 = no bound; none = 2 with omega, else 0",
+    "decay_bound": "largest weight decay, times the peak learning rate; 0 = no bound; none = by omega, else 0",
     "decoupled_weight_decay": "decay weights directly; otherwise weight decay is added to the gradient",
     "delta": "averages weight a new gradient by delta/(delta+t)",
     "differentiable": "let gradients flow through the step",

@@ -46,7 +46,8 @@ class OptimizerSettings(Section):
     wd_ts_divisor: Positive = 10.0
     """Where --wd-ts isn't given: iterations / wd-ts-divisor."""
     decay_bound: NonNegative | None = None
-    """Largest weight decay, times the peak learning rate; 0: no bound. Default 2; none with --weight-decay."""
+    """Largest weight decay, times the peak learning rate; 0: no bound. Default 2 for log-time optimizers,
+    1 for others, 0 with --weight-decay."""
     optimizer_settings: dict[str, Any] = setting(factory=dict)
     """Further settings of the optimizer, by name; on the command line each is a flag of its own."""
 
