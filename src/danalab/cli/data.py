@@ -4,16 +4,20 @@ import json
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from danalab.cli._shared.options import Positional
 from danalab.errors import UserError
+
+if TYPE_CHECKING:
+    from danalab.data.sources import SyntheticSource
 
 
 @dataclass(frozen=True, kw_only=True)
 class PrepareFlags:
     name: Positional[str]
-    """Source: stdlib (Python's standard library, no network), text (your files, with --input), or a corpus of the hub:
+    """Source: stdlib (Python's standard library, no network), text (your files, with --input), synthetic (a generated
+    language of known entropy, with --language), or a corpus of the hub:
     fineweb-10bt, fineweb-100bt, fineweb-edu, c4, openwebtext2, redpajama, redpajama-v2, slimpajama, wikitext, arxiv,
     shakespeare-char."""
     tokenizer: str | None = None
@@ -24,6 +28,9 @@ class PrepareFlags:
     input: tuple[str, ...] = ()
     """Files or folders of the source text: .txt .md .jsonl .parquet, also .gz and .zst. For a corpus of the hub: one
     folder with the files of its repository (see danalab data download), in place of the network."""
+    language: tuple[str, ...] = ()
+    """Settings of the source synthetic, KEY=VALUE: words, zipf, levels, level_exponent, answers, noise, questions,
+    copies, distances, document_tokens, seed; see docs/data.md."""
     val_input: tuple[str, ...] = ()
     """Validation files of your own; without them a share of the documents is taken."""
     val_fraction: float | None = None
@@ -52,7 +59,7 @@ def prepare(flags: PrepareFlags) -> None:
     from danalab.data.preparation.pipeline import prepare as prepare_dataset
 
     folder = prepare_dataset(
-        flags.name,
+        _language(flags) if flags.language else flags.name,
         flags.tokenizer,
         flags.out,
         inputs=flags.input,
@@ -68,6 +75,15 @@ def prepare(flags: PrepareFlags) -> None:
         _print_json(folder)
     else:
         print(folder)
+
+
+def _language(flags: PrepareFlags) -> "SyntheticSource":
+    from danalab.data.sources import SOURCES, SyntheticSource
+    from danalab.data.sources.language import Language
+
+    if SOURCES.get(flags.name) is not SyntheticSource or flags.input or flags.val_input:
+        raise UserError("--language: only for danalab data prepare synthetic, which takes no --input")
+    return SyntheticSource(Language.parse(flags.language))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,6 +150,8 @@ def info(flags: InfoFlags) -> None:
     rows = [("path", facts["path"]), ("layout", facts["layout"])]
     if facts["source"]:
         rows.append(("source", f"{facts['source'].get('name')} (licence: {facts['source'].get('licence')})"))
+        if isinstance(entropy := facts["source"].get("entropy"), float):
+            rows.append(("entropy", f"{entropy:.6f} nats per token: no model can have a lower loss"))
     ends = "" if facts["eos_id"] is None else f", documents end with id {facts['eos_id']}"
     rows.append(("tokenizer", f"{facts['tokenizer']}, vocabulary {facts['vocab_size']:,}{ends}"))
     for split, part in facts["splits"].items():

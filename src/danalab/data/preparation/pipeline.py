@@ -91,9 +91,10 @@ def prepare(
         raise UserError(f"--workers {workers}: must be between 1 and {MAX_WORKERS}")
     if max_tokens is not None and max_tokens < 1:
         raise UserError(f"--max-tokens {max_tokens}: at least 1 is needed")
+    if max_tokens is None and max_documents is None:
+        max_tokens = source.default_max_tokens
     tokenizer = str(tokenizer or source.default_tokenizer)
-    merges = requested_size(tokenizer)
-    chosen = None if merges else load_tokenizer(tokenizer)
+    chosen = source.make_tokenizer(tokenizer)
     if isinstance(chosen, BpeTokenizer):
         chosen.require_lossless(DECOMPOSED)
     folder = Path(out) if out else dataset_folder(source.name, tokenizer, chosen)
@@ -112,7 +113,7 @@ def prepare(
             journal.write(folder)
         begun = time.perf_counter()
         if chosen is None and not (folder / "tokenizer.json").is_file():
-            chosen = train_bpe(_sample(source, rule), merges, tokenizer)
+            chosen = train_bpe(_sample(source, rule), requested_size(tokenizer), tokenizer)
         if chosen is None:
             chosen = load_tokenizer(folder)
         else:

@@ -7,11 +7,12 @@ from danalab.data.sources.base import TRAIN, VAL, Place, Source, walk
 from danalab.data.sources.catalogue import ALIASES, CORPORA
 from danalab.data.sources.hub import HubSource
 from danalab.data.sources.stdlib import StdlibSource
+from danalab.data.sources.synthetic import SyntheticSource
 from danalab.data.sources.text import TextSource
 from danalab.registry import Registry
 
 SOURCES: Registry[type[Source]] = Registry("data source")
-for _source in (StdlibSource, TextSource, *CORPORA):
+for _source in (StdlibSource, SyntheticSource, TextSource, *CORPORA):
     SOURCES.add(_source.name, _source, *ALIASES.get(_source.name, ()))
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "Place",
     "Source",
     "StdlibSource",
+    "SyntheticSource",
     "TextSource",
     "make_source",
     "walk",

@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 
 from pydantic import Field
 
+from danalab.data.tokenizers import Tokenizer, load_tokenizer, requested_size
 from danalab.errors import UserError
 
 TRAIN, VAL = "train", "val"
@@ -31,6 +32,8 @@ class Source(ABC):
     ready: ClassVar[bool] = False
     """Needs neither network nor input files: a run may prepare it automatically."""
     default_tokenizer: ClassVar[str] = "bpe-4096"
+    default_max_tokens: ClassVar[int | None] = None
+    """Training tokens of a source without an end, where neither tokens nor documents are limited."""
     val_fraction: ClassVar[float] = 0.01
     """Share of the documents that validate, unless the source has its own validation documents."""
     val_documents: ClassVar[int | None] = None
@@ -44,6 +47,10 @@ class Source(ABC):
         if inputs or val_inputs:
             raise UserError(f"the source '{cls.name}' takes no --input; for your own files: danalab data prepare text")
         return cls()
+
+    def make_tokenizer(self, name: str) -> Tokenizer | None:
+        """The tokenizer called `name`; None if it has to be trained on the documents (`bpe-N`)."""
+        return None if requested_size(name) else load_tokenizer(name)
 
     @abstractmethod
     def iter_documents(self) -> Iterator[str]:

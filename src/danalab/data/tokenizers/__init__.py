@@ -15,6 +15,7 @@ from danalab.data.tokenizers.bpe import BpeTokenizer, eos_of_size, requested_siz
 from danalab.data.tokenizers.byte_level import ByteTokenizer
 from danalab.data.tokenizers.characters import CharacterTokenizer
 from danalab.data.tokenizers.gpt2 import Gpt2Tokenizer
+from danalab.data.tokenizers.words import WordTokenizer
 from danalab.errors import UserError, nearest
 from danalab.files import read_json, validated
 
@@ -26,6 +27,7 @@ __all__ = [
     "CharacterTokenizer",
     "Gpt2Tokenizer",
     "Tokenizer",
+    "WordTokenizer",
     "eos_of_size",
     "load_tokenizer",
     "requested_size",
@@ -37,6 +39,10 @@ _PLAIN: dict[str, type[ByteTokenizer] | type[CharacterTokenizer]] = {
     each.name: each for each in (ByteTokenizer, CharacterTokenizer)
 }
 """Tokenizers without tables."""
+_FROM_FILE: dict[str, type[Gpt2Tokenizer] | type[WordTokenizer]] = {
+    each.name: each for each in (Gpt2Tokenizer, WordTokenizer)
+}
+"""Tokenizers that are read from a `tokenizer.json`, beside those that were trained."""
 
 
 def load_tokenizer(name: str | Path) -> Tokenizer:
@@ -68,8 +74,8 @@ def load_tokenizer(name: str | Path) -> Tokenizer:
     kind = _name_in(settings) if settings.is_file() else None
     if kind in _PLAIN:
         return _PLAIN[kind]()
-    if kind == Gpt2Tokenizer.name:
-        return Gpt2Tokenizer.from_file(file)
+    if kind in _FROM_FILE:
+        return _FROM_FILE[kind].from_file(file)
     return BpeTokenizer.from_file(file, name=kind)
 
 
