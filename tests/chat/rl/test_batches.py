@@ -6,7 +6,7 @@ from contextlib import nullcontext
 import pytest
 import torch
 
-from danalab.chat.answers import Answer
+from danalab.chat.batch_answers import Answer
 from danalab.chat.stages.rl.losses import OBJECTIVES
 from danalab.chat.stages.rl.policy_loss import PolicyLoss
 from danalab.chat.stages.rl.rows import TrainedAnswer, pack_answers

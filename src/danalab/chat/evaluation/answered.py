@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from danalab.chat.answers import ModelEngine, answer_all, sampling_seed
+from danalab.chat.batch_answers import ModelEngine, answer_all, sampling_seed
 from danalab.chat.conversations import ChatFormat, Conversation
 from danalab.chat.evaluation.statistics import Score, pass_at_k
 from danalab.chat.rewards import Scorer

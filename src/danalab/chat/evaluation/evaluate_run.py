@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from danalab.chat.answers import ModelEngine
+from danalab.chat.batch_answers import ModelEngine
 from danalab.chat.conversations import ChatFormat
 from danalab.chat.evaluation.answered import AnswerSettings, TaskResult, evaluate_task
 from danalab.chat.evaluation.in_context import InContextResult, evaluate_in_context, read_suite

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from danalab.chat.answers import Answer, ModelEngine, answer_all, sampling_seed
+from danalab.chat.batch_answers import Answer, ModelEngine, answer_all, sampling_seed
 from danalab.chat.conversations import ChatFormat, Conversation
 from danalab.chat.rewards import Scorer
 from danalab.chat.stages.rl.advantages import group_advantages

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from danalab.chat.answers import Answer
+from danalab.chat.batch_answers import Answer
 from danalab.chat.stages.packing import best_fit
 from danalab.train.step.batch import IGNORED, Batch
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from danalab.chat.answers import Answer, ModelEngine, ToolCaller, answer_all, sampling_seed
+from danalab.chat.batch_answers import Answer, ModelEngine, ToolCaller, answer_all, sampling_seed
 from danalab.chat.conversations import ChatFormat, Conversation
 from danalab.data.tokenizers import ByteTokenizer
 from danalab.inference import Request, SamplingParameters
