@@ -79,6 +79,11 @@ class RunSpec:
     tracking = _section(TrackingSettings)
     job = _section(JobSettings)
 
+    def section(self, kind: type[S]) -> S:
+        """A section that only the configuration of one stage has."""
+        assert isinstance(self.config, kind)
+        return self.config
+
     @property
     def micro_batch(self) -> int:
         """Sequences of a micro-batch on one rank."""

@@ -17,7 +17,7 @@ from danalab.chat.stages.finetuning import optimizer_of
 from danalab.chat.stages.rl.losses import OBJECTIVES, Clip
 from danalab.chat.stages.rl.policy_loss import PolicyLoss
 from danalab.chat.stages.rl.rollouts import Rollouts, RolloutSettings
-from danalab.chat.stages.rl.settings import RlConfig, RlFlags
+from danalab.chat.stages.rl.settings import PolicyFlags, RlConfig, RlFlags, RolloutFlags
 from danalab.chat.stages.rl.task_data import TaskDataset
 from danalab.chat.tasks import TEST, make_task
 from danalab.data import Dataset
@@ -92,69 +92,68 @@ def _stage(
     device: torch.device,
     autocast: Callable[[], Any],
 ) -> Stage:
-    config = spec.config
-    assert isinstance(config, RlConfig)
     assert isinstance(dataset, TaskDataset)
+    settings, policy = spec.section(RolloutFlags), spec.section(PolicyFlags)
     keep_tokenizer(dataset, folder, world)
     chat = dataset.chat
-    scorer = Scorer(config.reward, seconds=config.reward_seconds)
+    scorer = Scorer(settings.reward, seconds=settings.reward_seconds)
     rollouts = Rollouts(
         dataset.mixture,
         chat,
         scorer,
         RolloutSettings(
-            problems=config.problems,
-            samples=config.samples,
-            max_tokens=config.max_answer,
-            temperature=config.temperature,
-            divide_by_std=config.advantage_std,
-            mask_truncated=config.mask_truncated,
-            seed=config.data_seed,
-            batch_size=config.rollout_batch,
+            problems=settings.problems,
+            samples=settings.samples,
+            max_tokens=settings.max_answer,
+            temperature=settings.temperature,
+            divide_by_std=policy.advantage_std,
+            mask_truncated=policy.mask_truncated,
+            seed=spec.data.data_seed,
+            batch_size=settings.rollout_batch,
         ),
         seq_len=spec.model.seq_len,
         world=world,
         autocast=autocast,
-        reference=_reference(config, chat, device) if config.kl else None,
+        reference=_reference(spec.start.init_from, chat, device) if policy.kl else None,
     )
-    objective = OBJECTIVES.get(config.policy_loss)
+    objective = OBJECTIVES.get(policy.policy_loss)
     clip = Clip(
-        objective.clip.low if config.clip_low is None else config.clip_low,
-        objective.clip.high if config.clip_high is None else config.clip_high,
+        objective.clip.low if policy.clip_low is None else policy.clip_low,
+        objective.clip.high if policy.clip_high is None else policy.clip_high,
     )
     loss = PolicyLoss(
         objective,
         clip=clip,
-        kl=config.kl,
+        kl=policy.kl,
         n_ids=chat.n_ids,
-        max_tokens=config.max_answer,
-        temperature=config.temperature,
+        max_tokens=settings.max_answer,
+        temperature=settings.temperature,
         scalars=rollouts.scalars,
     )
-    per_step, flops_per_token = config.problems * config.samples, spec.plan.flops / spec.plan.tokens
+    per_step, flops_per_token = settings.problems * settings.samples, spec.plan.flops / spec.plan.tokens
     consumption = Consumption(
         rollouts.tokens,
         lambda step: per_step * step,
         lambda step: rollouts.tokens(step) * flops_per_token * WITH_SAMPLING,
     )
-    return Stage(rollouts, loss, consumption, _evaluators(config, chat, world, scorer))
+    return Stage(rollouts, loss, consumption, _evaluators(settings, dataset, world, scorer))
 
 
-def _evaluators(config: RlConfig, chat: ChatFormat, world: World, scorer: Scorer) -> list[TaskEvaluator]:
+def _evaluators(settings: RolloutFlags, dataset: TaskDataset, world: World, scorer: Scorer) -> list[TaskEvaluator]:
     """Test problems of the tasks."""
-    if not config.eval_problems:
+    if not settings.eval_problems:
         return []
-    tasks = [make_task(text, split=TEST)[0] for text in config.data.split("\n")]
-    settings = AnswerSettings(limit=config.eval_problems, max_tokens=config.max_answer)
-    return [TaskEvaluator(chat, tasks, settings, world, scorer)]
+    tasks = [make_task(text, split=TEST)[0] for text in dataset.specifications]
+    answers = AnswerSettings(limit=settings.eval_problems, max_tokens=settings.max_answer)
+    return [TaskEvaluator(dataset.chat, tasks, answers, world, scorer)]
 
 
-def _reference(config: RlConfig, chat: ChatFormat, device: torch.device) -> nn.Module:
+def _reference(start: Path | None, chat: ChatFormat, device: torch.device) -> nn.Module:
     """The model that the run starts from, for the KL penalty."""
-    assert config.init_from is not None
-    checkpoint = next(RunFolder(config.init_from).store.usable(lambda bad: None), None)
+    assert start is not None
+    checkpoint = next(RunFolder(start).store.usable(lambda bad: None), None)
     if checkpoint is None:
-        raise UserError(f"--kl: {config.init_from}, the run that this one starts from, has no checkpoint any more")
+        raise UserError(f"--kl: {start}, the run that this one starts from, has no checkpoint any more")
     model = build_model(ModelConfig.from_dict(read_meta(checkpoint)["model"]), device=device)
     tensors.read(checkpoint, model)
     model.document_token = chat.bos

@@ -34,7 +34,7 @@ class TaskDataset(Dataset):
             raise UserError("no task: give --task arithmetic, a FILE.jsonl, or another; docs/rl.md lists them")
         self.tasks = [task for task, _ in made]
         self.mixture = TaskMixture(self.tasks, [weight for _, weight in made], seed=seed)
-        self.chat = chat
+        self.chat, self.specifications = chat, specifications
         name = ", ".join(specifications)
         identity = hashlib.sha256(f"tasks 1\n{chat.tokenizer.fingerprint}\n{_of_reward(reward)}".encode())
         for (task, weight), text in zip(made, specifications, strict=True):
