@@ -22,6 +22,11 @@ PROMPTS = [
 every_variant = pytest.mark.parametrize("config", VARIANTS.values(), ids=VARIANTS)
 
 
+@pytest.fixture(params=["native", "eager"])
+def backend(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
 @pytest.fixture
 def model() -> Decoder:
     return build_model(tiny("enoki"), seed=4)
@@ -54,23 +59,25 @@ def run(engine: Engine) -> dict[int, list[TokenEvent]]:
 
 
 @every_variant
-@pytest.mark.parametrize("batch", [1, 4])
-def test_every_architecture_decodes_as_by_whole_forwards(config: ModelConfig, batch: int):
+def test_every_architecture_decodes_as_by_whole_forwards(config: ModelConfig):
     model = build_model(config, seed=4)
     want = [naive(model, prompt, 6) for prompt in PROMPTS]
-    assert tokens(Engine(model, max_batch_size=batch).generate(requests(PROMPTS))) == want
+    for settings in ({"backend": "native", "max_batch_size": 1}, {"backend": "native"}, {"backend": "eager"}):
+        assert tokens(Engine(model, **settings).generate(requests(PROMPTS))) == want
 
 
-def test_prompt_and_text_may_fill_the_context_exactly(model: Decoder):
+def test_prompt_and_text_may_fill_the_context_exactly(model: Decoder, backend: str):
     prompt = [1, 2, 3, 4] * 5
-    completion = Engine(model).generate(requests([prompt], max_tokens=4))[0]
+    completion = Engine(model, backend=backend).generate(requests([prompt], max_tokens=4))[0]
     assert completion.tokens == naive(model, prompt, 4)
     assert completion.finish_reason == "length"
-    assert Engine(model).generate(requests([[1] * LENGTH], max_tokens=0))[0] == Completion([], [], "length")
+    assert Engine(model, backend=backend).generate(requests([[1] * LENGTH], max_tokens=0))[0] == Completion(
+        [], [], "length"
+    )
 
 
-def test_requests_join_and_leave_between_steps(model: Decoder):
-    engine, draw = Engine(model, max_batch_size=3), random.Random(0)
+def test_requests_join_and_leave_between_steps(model: Decoder, backend: str):
+    engine, draw = Engine(model, backend=backend, max_batch_size=3), random.Random(0)
     prompts = [[draw.randrange(VOCAB) for _ in range(draw.randrange(1, 15))] for _ in range(12)]
     counts = [draw.randrange(1, 9) for _ in prompts]
     found: dict[int, list[int]] = {}
@@ -86,16 +93,18 @@ def test_requests_join_and_leave_between_steps(model: Decoder):
     ]
 
 
-def test_a_full_cache_preempts_the_youngest_request_and_loses_nothing(model: Decoder):
+def test_a_full_cache_preempts_the_youngest_request_and_loses_nothing(model: Decoder, backend: str):
     prompts = [[i, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14] for i in range(3)]
-    engine = Engine(model, cache_tokens=48)  # three blocks: each sequence has one at first and needs two in the end
+    engine = Engine(
+        model, backend=backend, cache_tokens=48
+    )  # three blocks: each sequence has one at first and needs two in the end
     assert tokens(engine.generate(requests(prompts, max_tokens=10))) == [naive(model, p, 10) for p in prompts]
     assert engine.statistics.preemptions > 0
     assert engine.statistics.running == engine.statistics.waiting == 0
 
 
-def test_a_sliding_window_continues_beyond_the_context_from_its_second_half(model: Decoder):
-    completion = Engine(model).generate(requests([[1, 2, 3]], max_tokens=40, sliding_window=True))[0]
+def test_a_sliding_window_continues_beyond_the_context_from_its_second_half(model: Decoder, backend: str):
+    completion = Engine(model, backend=backend).generate(requests([[1, 2, 3]], max_tokens=40, sliding_window=True))[0]
     text = [1, 2, 3, *completion.tokens]
     assert len(text) == 43
     start = 0  # of the window that the model sees
@@ -103,22 +112,25 @@ def test_a_sliding_window_continues_beyond_the_context_from_its_second_half(mode
         if position - start > LENGTH:
             start = position - LENGTH // 2
         assert text[position] == naive(model, text[start:position], 1)[0]
-    assert len(Engine(model).generate(requests([[7] * 50], max_tokens=3, sliding_window=True))[0].tokens) == 3
+    assert (
+        len(Engine(model, backend=backend).generate(requests([[7] * 50], max_tokens=3, sliding_window=True))[0].tokens)
+        == 3
+    )
 
 
-def test_stop_tokens_end_a_text_and_are_reported(model: Decoder):
+def test_stop_tokens_end_a_text_and_are_reported(model: Decoder, backend: str):
     want = naive(model, [1, 2], 12)
     stop = want[-1]
-    completion = Engine(model).generate(requests([[1, 2]], max_tokens=12, stop_tokens=(stop,)))[0]
+    completion = Engine(model, backend=backend).generate(requests([[1, 2]], max_tokens=12, stop_tokens=(stop,)))[0]
     assert completion.tokens == want[: want.index(stop) + 1]
     assert completion.finish_reason == "stop"
-    ending = Engine(model, end_tokens=(stop,))
+    ending = Engine(model, backend=backend, end_tokens=(stop,))
     assert ending.generate(requests([[1, 2]], max_tokens=12))[0].tokens == completion.tokens
     assert ending.generate(requests([[1, 2]], max_tokens=12, ignore_end=True))[0].tokens == want
 
 
-def test_a_cancelled_request_frees_its_place_at_once(model: Decoder):
-    engine = Engine(model, max_batch_size=1)
+def test_a_cancelled_request_frees_its_place_at_once(model: Decoder, backend: str):
+    engine = Engine(model, backend=backend, max_batch_size=1)
     first, second = (engine.submit(request) for request in requests([[1, 2], [9, 2]]))
     engine.step()
     assert engine.cancel(first)
@@ -128,8 +140,8 @@ def test_a_cancelled_request_frees_its_place_at_once(model: Decoder):
     assert engine.statistics.finished == {"cancelled": 1, "length": 1}
 
 
-def test_forced_tokens_become_part_of_the_text_and_are_not_reported(model: Decoder):
-    engine = Engine(model)
+def test_forced_tokens_become_part_of_the_text_and_are_not_reported(model: Decoder, backend: str):
+    engine = Engine(model, backend=backend)
     number = engine.submit(requests([[1, 2]], max_tokens=4)[0])
     drawn = [event.token for event in engine.step()]
     engine.force(number, [7, 8, 9])
@@ -138,8 +150,8 @@ def test_forced_tokens_become_part_of_the_text_and_are_not_reported(model: Decod
     assert drawn == [naive(model, [1, 2], 1)[0], *naive(model, text, 3)]
 
 
-def test_forced_tokens_beyond_the_context_are_refused(model: Decoder):
-    engine = Engine(model)
+def test_forced_tokens_beyond_the_context_are_refused(model: Decoder, backend: str):
+    engine = Engine(model, backend=backend)
     number = engine.submit(requests([[1] * 10], max_tokens=14)[0])
     engine.step()
     with pytest.raises(UserError, match="13 forced tokens after 11 leave no space in the context of 24"):
@@ -150,22 +162,22 @@ def test_forced_tokens_beyond_the_context_are_refused(model: Decoder):
         engine.force(number, [1])
 
 
-def test_a_known_prefix_is_not_computed_again_except_in_another_scope(model: Decoder):
+def test_a_known_prefix_is_not_computed_again_except_in_another_scope(model: Decoder, backend: str):
     prompt = [5, 3] * 9
-    engine = Engine(model)
+    engine = Engine(model, backend=backend)
     want = naive(model, prompt, 4)
     for scope, reused in (("a", 0), ("a", 16), ("b", 16), ("b", 32)):
         request = requests([prompt], max_tokens=4)[0]
         completion = engine.generate([Request(prompt, request.parameters, prefix_scope=scope)])[0]
         assert completion.tokens == want
         assert engine.statistics.reused_tokens == reused
-    other = Engine(model, prefix_reuse=False)
+    other = Engine(model, backend=backend, prefix_reuse=False)
     assert tokens(other.generate(requests([prompt] * 2, max_tokens=4))) == [want, want]
     assert other.statistics.reused_tokens == 0
 
 
-def test_new_weights_are_used_after_reload(model: Decoder):
-    engine = Engine(model)
+def test_new_weights_are_used_after_reload(model: Decoder, backend: str):
+    engine = Engine(model, backend=backend)
     engine.generate(requests(PROMPTS))
     with torch.no_grad():
         for parameter in model.parameters():
@@ -174,11 +186,11 @@ def test_new_weights_are_used_after_reload(model: Decoder):
     assert tokens(engine.generate(requests(PROMPTS))) == [naive(model, prompt, 6) for prompt in PROMPTS]
 
 
-def test_seeded_text_is_independent_of_the_batch(model: Decoder):
+def test_seeded_text_is_independent_of_the_batch(model: Decoder, backend: str):
     parameters = SamplingParameters(max_tokens=12, temperature=1.0, seed=7)
-    alone = Engine(model).generate([Request([1, 2, 3], parameters)])[0]
+    alone = Engine(model, backend=backend).generate([Request([1, 2, 3], parameters)])[0]
     crowd = requests(PROMPTS * 3, temperature=1.0)
-    engine = Engine(model, max_batch_size=8)
+    engine = Engine(model, backend=backend, max_batch_size=8)
     numbers, found = [], []
     for request in [*crowd[:7], Request([1, 2, 3], parameters), *crowd[7:]]:
         numbers.append(engine.submit(request))
@@ -190,10 +202,10 @@ def test_seeded_text_is_independent_of_the_batch(model: Decoder):
     assert [event.logprob for event in mine] == pytest.approx(alone.logprobs, abs=1e-5)
 
 
-def test_a_model_that_has_diverged_fails_its_requests_and_not_the_engine(model: Decoder):
+def test_a_model_that_has_diverged_fails_its_requests_and_not_the_engine(model: Decoder, backend: str):
     with torch.no_grad():
         model.token_embedding.weight[7] = torch.nan
-    engine = Engine(model)
+    engine = Engine(model, backend=backend)
     good, bad = (engine.submit(request) for request in requests([[1, 2], [7, 2]]))
     found = run(engine)
     assert [(event.token, event.finish_reason) for event in found[bad]] == [(-1, "error")]

@@ -193,8 +193,8 @@ def test_a_cache_folder_that_others_can_write_to_is_refused(fresh_cache, mode):
 def test_a_cache_folder_that_we_create_is_accepted_under_any_umask(fresh_cache):
     before = os.umask(0o002)
     try:
-        assert kernel_library.cache_folder() == fresh_cache
-        assert kernel_library.cache_folder() == fresh_cache
+        assert kernel_library.LIBRARY.path().parent == fresh_cache
+        assert kernel_library.LIBRARY.path().parent == fresh_cache
     finally:
         os.umask(before)
 
@@ -202,7 +202,7 @@ def test_a_cache_folder_that_we_create_is_accepted_under_any_umask(fresh_cache):
 @pytest.mark.parametrize("fault", ["writable", "link", "owner"])
 def test_a_library_that_somebody_else_could_have_written_is_not_loaded(fresh_cache, fault, monkeypatch, tmp_path):
     fresh_cache.mkdir(mode=0o700)
-    planted = fresh_cache / f"optim-{kernel_library._key()}.so"
+    planted = kernel_library.LIBRARY.path()
     planted.write_text("not even a library: loading it would fail with another message")
     if fault == "writable":
         planted.chmod(0o664)

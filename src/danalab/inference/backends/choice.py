@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence as Sized
 from typing import Protocol
 
@@ -10,10 +11,13 @@ from torch import Tensor
 
 from danalab.errors import UserError, nearest
 from danalab.inference.backends.eager import EagerBackend
+from danalab.inference.backends.native.backend import WEIGHT_DTYPES, NativeBackend
 from danalab.inference.blocks import BlockPool
 from danalab.inference.scheduler import Chunk
 from danalab.inference.sequence import Sequence
 from danalab.models.decoder import Decoder
+
+log = logging.getLogger(__name__)
 
 BACKENDS = ("auto", "native", "eager")
 
@@ -51,9 +55,21 @@ def make_backend(
     """
     if name not in BACKENDS:
         raise UserError(f"unknown back end '{name}'{nearest(name, BACKENDS)}; known: {', '.join(BACKENDS)}")
+    if weight_dtype is not None and weight_dtype not in WEIGHT_DTYPES:
+        known = ", ".join(WEIGHT_DTYPES)
+        raise UserError(f"unknown weight_dtype '{weight_dtype}'{nearest(weight_dtype, WEIGHT_DTYPES)}; known: {known}")
     weight = model.head_weight
     if batch_invariant and (weight.device.type != "cpu" or weight.dtype != torch.float32):
         raise UserError(
             f"batch invariance needs a float32 model on the CPU: this one is {weight.dtype}, {weight.device}"
         )
+    if name != "eager":
+        try:
+            return NativeBackend(model, pool, max_batch_size, step_tokens, weight_dtype)
+        except UserError as error:
+            if name == "native" or weight_dtype is not None:
+                raise
+            log.info("decoding by the model's own layers, which is slower: %s", error)
+    elif weight_dtype is not None:
+        raise UserError(f"weight_dtype {weight_dtype}: the eager back end computes with the model's own weights")
     return EagerBackend(model, pool, alone=batch_invariant)

@@ -96,10 +96,10 @@ class OscBank(nn.Module):
         gamma, omega = self.damping_and_frequency(dtype)
         lags = torch.arange(length, device=gamma.device, dtype=gamma.dtype)
         envelope, angle = (-gamma.unsqueeze(-1) * lags).exp(), omega.unsqueeze(-1) * lags
-        c = self._amplitudes(gamma)
+        c = self.amplitudes(gamma)
         return (c.real @ (envelope * angle.cos()) - c.imag @ (envelope * angle.sin())).flatten(0, 1)
 
-    def _amplitudes(self, gamma: Tensor) -> Tensor:
+    def amplitudes(self, gamma: Tensor) -> Tensor:
         """A beta e^(i phi), complex [G, C, R]."""
         beta = (-torch.expm1(-2 * gamma)).sqrt()
         return self.weight(gamma.dtype).unflatten(0, (gamma.shape[0], -1)) * beta.unsqueeze(1)
@@ -114,7 +114,7 @@ class OscBank(nn.Module):
         dtype = self._dtype(u_BTD)
         with full_precision(u_BTD):
             gamma, omega = self.damping_and_frequency(dtype)
-            bank = local_shard(self.d).to(dtype), gamma, omega, self._amplitudes(gamma)
+            bank = local_shard(self.d).to(dtype), gamma, omega, self.amplitudes(gamma)
             if starts_BT is None:
                 return chunked_bank_convolution(u_BTD.to(dtype), *bank)
             lengths = document_lengths(starts_BT)
@@ -139,7 +139,7 @@ class OscBank(nn.Module):
             poles = torch.polar((-gamma).exp(), omega).repeat_interleave(u_BD.shape[1] // gamma.shape[0], 0)
             u = u_BD.to(dtype)
             state = poles * state_BDR + u.unsqueeze(-1)
-            output = (self._amplitudes(gamma).flatten(0, 1) * state).sum(-1).real
+            output = (self.amplitudes(gamma).flatten(0, 1) * state).sum(-1).real
             return output + local_shard(self.d).to(dtype) * u, state
 
     def prefill(self, u_BTD: Tensor, state_BDR: Tensor, chunk: int = PREFILL_CHUNK) -> tuple[Tensor, Tensor]:
@@ -152,7 +152,7 @@ class OscBank(nn.Module):
         outputs = []
         with full_precision(u_BTD):
             gamma, omega = self.damping_and_frequency(dtype)
-            c = self._amplitudes(gamma)
+            c = self.amplitudes(gamma)
             state = state_BDR.unflatten(1, (gamma.shape[0], -1))
             for u in u_BTD.to(dtype).split(chunk, dim=1):
                 length = u.shape[1]

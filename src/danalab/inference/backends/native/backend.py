@@ -1,0 +1,133 @@
+"""The native back end: arrays that describe a step, and its call.
+
+A row's result depends on its own sequence only, bit by bit (step.cpp): this back end is batch invariant at no cost.
+"""
+
+import ctypes
+from collections.abc import Sequence as Sized
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from danalab.errors import UserError
+from danalab.inference.backends.native import structures as c
+from danalab.inference.backends.native.layout import KINDS, Layout
+from danalab.inference.backends.native.library import library
+from danalab.inference.blocks import BlockPool
+from danalab.inference.scheduler import Chunk
+from danalab.inference.sequence import Sequence
+from danalab.models.decoder import Decoder
+
+PRODUCTS_PER_THREAD = 500_000
+"""Multiply-adds of a step that are worth one more thread."""
+
+
+class NativeBackend:
+    """See the module.
+
+    Args:
+        pool: the blocks; None: the model has no attention.
+        slots: sequences that run at the same time. rows: tokens of a step, at most.
+        weight_dtype: of the copies of matrices; None: the model's.
+    Raises:
+        UserError: the model cannot be computed here, or there is no compiler.
+    """
+
+    def __init__(self, model: Decoder, pool: BlockPool | None, slots: int, rows: int, weight_dtype: str | None):
+        obstacle = why_not(model)
+        if obstacle is not None:
+            raise UserError(f"the native back end needs {obstacle}")
+        self.align: int | None = None
+        self._library = library()
+        _check_structures(self._library)
+        self._model, self._pool, self._slots, self._rows = model, pool, slots, rows
+        self._dtype = weight_dtype or str(model.head_weight.dtype).removeprefix("torch.")
+        self.reuses = pool is not None and not model.config.linear_attention
+        self._layout = self._laid_out()
+        width = 1 if pool is None else pool.blocks_for(model.config.seq_len)
+        self._arrays = {name: np.zeros(rows, dtype=np.int32) for name in ("tokens", "positions", "sequence_of")}
+        self._arrays |= {name: np.zeros(slots + 1, dtype=np.int32) for name in ("first", "slots", "outputs")}
+        self._tables = np.zeros((slots, width), dtype=np.int32)
+        self._known: list[tuple[list[int], int]] = [([], 0)] * slots  # blocks in the table's row, and how many
+        self._logits = torch.empty(slots, self._layout.vocab_width)
+        self._batch = c.Batch(
+            **{name: array.ctypes.data for name, array in self._arrays.items()},
+            tables=self._tables.ctypes.data,
+            table_width=width,
+            logits=self._logits.data_ptr(),
+        )
+
+    def reload(self) -> None:
+        """Copy the model's present weights."""
+        self._layout = self._laid_out()
+
+    def _laid_out(self) -> Layout:
+        with torch.no_grad():
+            return Layout(self._model, self._pool, self._dtype, self._slots, self._rows)
+
+    def run(self, chunks: Sized[Chunk]) -> tuple[Tensor, list[Sequence]]:
+        """Compute the chunks; returns logits [N, V] and the sequences whose next token they give."""
+        tokens: list[int] = []
+        positions: list[int] = []
+        owners: list[int] = []
+        first, outputs, ready = [0], [], []
+        for number, (sequence, length) in enumerate(chunks):
+            start = sequence.computed
+            end = start + length
+            tokens += sequence.tokens[start:end]
+            positions += range(start, end)
+            owners += [number] * length
+            first.append(len(tokens))
+            if end == len(sequence.tokens):
+                outputs.append(first[-1] - 1)
+                ready.append(sequence)
+            if self._pool is not None:
+                self._update_table(sequence)
+        arrays, rows, n = self._arrays, len(tokens), len(chunks)
+        arrays["tokens"][:rows] = tokens
+        arrays["positions"][:rows] = positions
+        arrays["sequence_of"][:rows] = owners
+        arrays["first"][: n + 1] = first
+        arrays["slots"][:n] = [chunk.sequence.slot for chunk in chunks]
+        arrays["outputs"][: len(outputs)] = outputs
+        batch = self._batch
+        batch.rows, batch.sequences, batch.n_outputs = rows, n, len(outputs)
+        layout = self._layout
+        self._library.step(
+            ctypes.addressof(layout.model), ctypes.addressof(batch), ctypes.addressof(layout.buffers),
+            min(torch.get_num_threads(), 1 + rows * layout.products // PRODUCTS_PER_THREAD),
+        )  # fmt: skip
+        return self._logits[: len(outputs), : self._model.config.vocab_size], ready
+
+    def _update_table(self, sequence: Sequence) -> None:
+        blocks, slot = sequence.blocks, sequence.slot
+        known, count = self._known[slot]
+        if known is not blocks:
+            count = 0
+        if count < len(blocks):
+            self._tables[slot, count : len(blocks)] = blocks[count:]
+            self._known[slot] = (blocks, len(blocks))
+
+
+def why_not(model: Decoder) -> str | None:
+    """What a model lacks for this back end; None: nothing."""
+    weight = model.head_weight
+    if weight.device.type != "cpu":
+        return f"a model on the CPU: this one is on {weight.device}"
+    if weight.dtype not in (torch.float32, torch.bfloat16):
+        return f"float32 or bfloat16 weights: got {str(weight.dtype).removeprefix('torch.')}"
+    if any(type(parameter) is not torch.nn.Parameter for parameter in model.parameters()):
+        return "a whole model: the parameters of this one are sharded"
+    return None
+
+
+def _check_structures(loaded: Any) -> None:
+    found = (ctypes.c_int64 * len(c.ALL))()
+    loaded.sizes(found)
+    assert list(found) == [ctypes.sizeof(each) for each in c.ALL], "structures.py and model.h differ"
+
+
+WEIGHT_DTYPES = tuple(KINDS)
+"""Values of `weight_dtype`."""

@@ -1,0 +1,255 @@
+"""A model's weights as the native back end reads them: joined maps, packed matrices, gains in float32.
+
+A matrix [N, K] is packed into panels of 32 outputs, [N / 32, K, 32], in float32, bfloat16, or int8 with one scale for
+each output. Maps of the same input are joined; of a gated MLP the panels of gate and up alternate.
+"""
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from danalab.inference.backends.native import structures as c
+from danalab.inference.blocks import BlockPool
+from danalab.models.block import Block
+from danalab.models.decoder import Decoder
+from danalab.models.delta_rule.mixer import GatedDeltaNet
+from danalab.models.layers.attention import Attention
+from danalab.models.layers.mlp import SwiGLU
+from danalab.models.layers.norm import LayerNorm, RMSNorm1p
+from danalab.models.moe.mixture import MixtureOfExperts
+from danalab.models.resonance.mixer import Resonator
+
+PANEL, LANES = 32, 16
+KINDS = {"float32": 0, "bfloat16": 1, "int8": 2}
+ACTIVATIONS = {"gelu": 0, "gelu-tanh": 1, "swiglu": 2}
+ATTENTION, DELTA_RULE, OSCILLATORS = range(3)
+
+
+class Layout:
+    """The structures of a model, with the tensors that they point to.
+
+    Args:
+        weight_dtype: of the matrices of layers and head.
+        slots: sequences that run at the same time. rows: tokens of a step, at most.
+    """
+
+    def __init__(self, model: Decoder, pool: BlockPool | None, weight_dtype: str, slots: int, rows: int):
+        self._kept: list[Any] = []
+        self.products = 0
+        """Multiply-adds of matrices for one token; of experts, all of them."""
+        self._dtype, self._pool, self._slots = weight_dtype, pool, slots
+        config = model.config
+        sparsity = config.sparsity
+        layers = (c.Layer * config.n_layers)(*[self._layer(block, config) for block in model.blocks])
+        self.vocab_width = _padded(config.vocab_size, PANEL)
+        self.model = c.Model(
+            layers=self._address(layers),
+            embedding=self._floats(model.token_embedding.weight),
+            positions=None if model.position_embedding is None else self._floats(model.position_embedding.weight),
+            rotary=None if model.rotary is None else self._floats(model.rotary.table),
+            final_norm=self._norm(model.final_norm),
+            head=self._matrix([model.head_weight]),
+            n_layers=config.n_layers,
+            d_model=config.d_model,
+            heads=config.n_heads,
+            kv_heads=config.kv_heads,
+            head_dim=config.head_dim,
+            pairs=0 if model.rotary is None else model.rotary.table.shape[2],
+            activation=ACTIVATIONS[config.architecture.activation],
+            residual_scale=config.residual_scale,
+        )
+        d, chosen = _padded(config.d_model, PANEL), 1 if sparsity is None else sparsity.top_k
+        wide = max([layer.in_.outputs for layer in layers] + [0 if sparsity is None else sparsity.n_experts])
+        mixed = max(layer.out.inputs for layer in layers)
+        hidden = max([config.mlp_dim] + ([] if sparsity is None else [sparsity.expert_dim, sparsity.shared_dim]))
+        wide, mixed, hidden = (_padded(width, PANEL) for width in (wide, mixed, hidden))
+        copies = 0 if sparsity is None else rows * chosen
+        self.buffers = c.Buffers(
+            x=self._empty(rows * d),
+            normed=self._empty(rows * d),
+            wide=self._empty(rows * wide),
+            mixed=self._empty(rows * mixed),
+            hidden=self._empty(rows * chosen * hidden),
+            added=self._empty(rows * d),
+            copies=self._empty(copies * d),
+            weights=self._empty(copies),
+            chosen=self._empty(copies),
+            d_stride=d,
+            wide_stride=wide,
+            mixed_stride=mixed,
+            hidden_stride=hidden,
+            copies_stride=d,
+        )
+
+    # ---- layers ----
+
+    def _layer(self, block: Any, config: Any) -> c.Layer:
+        block = cast(Block, block)
+        layer = c.Layer(mixer_norm=self._norm(block.attention_norm), mlp_norm=self._norm(block.mlp_norm))
+        mixer = block.attention
+        if isinstance(mixer, Attention):
+            self._attention(layer, mixer, config)
+        elif isinstance(mixer, GatedDeltaNet):
+            self._delta_rule(layer, mixer)
+        else:
+            assert isinstance(mixer, Resonator)
+            self._oscillators(layer, mixer, config)
+        if isinstance(block.mlp, MixtureOfExperts):
+            layer.experts = self._experts(block.mlp, config)
+        else:
+            layer.mlp = self._mlp(block.mlp)
+        return layer
+
+    def _attention(self, layer: c.Layer, mixer: Attention, config: Any) -> None:
+        maps = [mixer.q, mixer.k, mixer.v, *([] if mixer.gate is None else [mixer.gate])]
+        layer.in_ = self._matrix([m.weight for m in maps], [m.bias for m in maps])
+        layer.out = self._matrix([mixer.out.weight], [mixer.out.bias])
+        layer.mixer, layer.gated = ATTENTION, mixer.gate is not None
+        if mixer.q_norm is not None:
+            layer.head_norm_q, layer.head_norm_k = self._norm(mixer.q_norm), self._norm(mixer.k_norm)
+        assert self._pool is not None
+        positions = self._pool.n_blocks * self._pool.block_size * config.kv_heads
+        layer.keys = self._empty(positions * config.head_dim)
+        layer.values = self._empty(positions * _padded(config.head_dim, LANES))
+
+    def _delta_rule(self, layer: c.Layer, mixer: GatedDeltaNet) -> None:
+        names = ("query", "key", "value", "z", "write", "forget")
+        layer.in_ = self._matrix([getattr(mixer, name).weight for name in names])
+        layer.out = self._matrix([mixer.out.weight])
+        layer.mixer, layer.head_norm_q = DELTA_RULE, self._norm(mixer.norm)
+        taps = torch.cat([conv.weight for conv in (mixer.query_conv, mixer.key_conv, mixer.value_conv)])
+        layer.taps, layer.taps_size = self._floats(taps.T), taps.shape[1]
+        layer.first, layer.second = (
+            self._floats(-mixer.forgetting.A_log.exp()),
+            self._floats(mixer.forgetting.dt_bias),
+        )
+        layer.value_heads = mixer.write.out_features
+        layer.key_heads = mixer.query.out_features // mixer.key_dim
+        layer.key_dim, layer.value_dim = mixer.key_dim, mixer.value_dim
+        state = layer.value_heads * mixer.key_dim * mixer.value_dim
+        self._states(layer, (taps.shape[1] - 1) * taps.shape[0] + state)
+
+    def _oscillators(self, layer: c.Layer, mixer: Resonator, config: Any) -> None:
+        d, bank = config.d_model, mixer.bank
+        layer.in_ = self._matrix([mixer.v.weight, mixer.g.weight])
+        layer.out = self._matrix([mixer.out.weight])
+        layer.mixer, layer.modes = OSCILLATORS, 0 if bank is None else bank.modes
+        state = 2 * layer.modes * _padded(d, LANES)
+        if mixer.conv is not None:
+            layer.taps, layer.taps_size = self._floats(mixer.conv.weight.T), mixer.conv.size
+            state += (mixer.conv.size - 1) * d
+        if bank is not None:
+            gamma, omega = bank.damping_and_frequency(torch.float32)
+            poles = torch.polar((-gamma).exp(), omega).repeat_interleave(d // bank.groups, 0)
+            layer.first = self._floats(_by_mode(poles))
+            layer.second = self._floats(_by_mode(bank.amplitudes(gamma).flatten(0, 1)))
+            layer.through = self._floats(F.pad(bank.d, (0, _padded(d, LANES) - d)))
+        self._states(layer, max(state, 1))
+
+    def _states(self, layer: c.Layer, size: int) -> None:
+        layer.state, layer.state_size = self._empty(self._slots * size), size
+
+    # ---- MLPs ----
+
+    def _mlp(self, mlp: Any) -> c.Mlp:
+        down = self._matrix([mlp.down.weight], [mlp.down.bias])
+        if isinstance(mlp, SwiGLU):
+            return c.Mlp(up=self._matrix([_alternating(mlp.gate.weight, mlp.up.weight)]), down=down)
+        return c.Mlp(up=self._matrix([mlp.up.weight], [mlp.up.bias]), down=down)
+
+    def _experts(self, layer: MixtureOfExperts, config: Any) -> int:
+        stacks, sparsity = layer.experts, config.sparsity
+        mlps = []
+        for e in range(sparsity.n_experts):
+            up = stacks.up.weight[e]
+            up = up if stacks.gate is None else _alternating(stacks.gate.weight[e], up)
+            mlps.append(c.Mlp(up=self._matrix([up]), down=self._matrix([stacks.down.weight[e]])))
+        found = c.Experts(
+            experts=self._address((c.Mlp * len(mlps))(*mlps)),
+            router=self._matrix([layer.router.map.weight], dtype="float32"),
+            shared_gate=None if layer.shared_gate is None else self._floats(layer.shared_gate.weight),
+            count=sparsity.n_experts,
+            chosen=sparsity.top_k,
+            renormalise=layer.router.renormalise,
+            has_shared=layer.shared is not None,
+        )
+        if layer.shared is not None:
+            found.shared = self._mlp(layer.shared)
+        return self._address(found)
+
+    # ---- tensors ----
+
+    def _norm(self, norm: Any) -> c.Norm:
+        gain = 1 + norm.weight if isinstance(norm, RMSNorm1p) else norm.weight
+        shift = getattr(norm, "bias", None)
+        return c.Norm(
+            gain=self._floats(gain),
+            shift=None if shift is None else self._floats(shift),
+            eps=norm.eps,
+            centred=isinstance(norm, LayerNorm),
+        )
+
+    def _matrix(
+        self, weights: Sequence[Tensor], biases: Sequence[Tensor | None] = (), dtype: str | None = None
+    ) -> c.Matrix:
+        dtype = dtype or self._dtype
+        weight = weights[0] if len(weights) == 1 else torch.cat(list(weights))
+        outputs, inputs = weight.shape
+        beyond = _padded(outputs, PANEL) - outputs
+        scale = None
+        if dtype == "int8":
+            weight, scales = quantise(weight)
+            scale = self._floats(F.pad(scales, (0, beyond)))
+        bias = None
+        if any(each is not None for each in biases):
+            parts = [torch.zeros(len(w)) if b is None else b for w, b in zip(weights, biases, strict=True)]
+            bias = self._floats(F.pad(torch.cat(parts), (0, beyond)))
+        weight = F.pad(weight.to(getattr(torch, dtype)), (0, 0, 0, beyond))
+        packed = weight.view(-1, PANEL, inputs).transpose(1, 2)
+        if dtype == "bfloat16":  # outputs i and i + 16 side by side
+            packed = packed.unflatten(-1, (2, LANES)).transpose(-2, -1)
+        packed = packed.contiguous()
+        self._kept.append(packed)
+        self.products += outputs * inputs
+        return c.Matrix(packed.data_ptr(), scale, bias, outputs, inputs, KINDS[dtype], 0)
+
+    def _floats(self, x: Tensor) -> int:
+        kept = x.detach().to(torch.float32, copy=True).contiguous()
+        self._kept.append(kept)
+        return kept.data_ptr()
+
+    def _empty(self, size: int) -> int:
+        kept = torch.empty(size)
+        self._kept.append(kept)
+        return kept.data_ptr()
+
+    def _address(self, structure: Any) -> int:
+        self._kept.append(structure)
+        return ctypes.addressof(structure)
+
+
+def quantise(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """(int8 [N, K], scale [N]): weight = scale * int8, with the largest entry of each output at 127."""
+    wide = weight.float()
+    scale = wide.abs().amax(1).clamp(min=torch.finfo(torch.float32).tiny) / 127
+    return (wide / scale.unsqueeze(1)).round().to(torch.int8), scale
+
+
+def _alternating(gate: Tensor, up: Tensor) -> Tensor:
+    """[2 F, K], panels of 32 rows of gate and of up in turn, F rounded up."""
+    beyond = _padded(len(gate), PANEL) - len(gate)
+    both = [F.pad(each, (0, 0, 0, beyond)).unflatten(0, (-1, PANEL)) for each in (gate, up)]
+    return torch.stack(both, dim=1).flatten(0, 2)
+
+
+def _by_mode(table_DR: Tensor) -> Tensor:
+    """Real and imaginary parts, [2, R, D rounded up]."""
+    return F.pad(torch.view_as_real(table_DR).permute(2, 1, 0), (0, _padded(len(table_DR), LANES) - len(table_DR)))
+
+
+def _padded(n: int, multiple: int) -> int:
+    return -(-n // multiple) * multiple

@@ -1,0 +1,30 @@
+"""The compiled library of step.cpp."""
+
+import ctypes
+import functools
+from pathlib import Path
+
+from danalab.optim.backends.native_library import NativeLibrary
+
+_FOLDER = Path(__file__).parent
+
+LIBRARY = NativeLibrary(
+    name="decode",
+    purpose="the decoding kernels",
+    setting="the native back end",
+    instead='backend="eager"',
+    sources=(_FOLDER / "step.cpp", *sorted(_FOLDER.glob("*.h"))),
+)
+
+
+@functools.cache
+def library() -> ctypes.CDLL:
+    """The compiled step, built when it is not in the cache.
+
+    Raises:
+        UserError: there is no compiler, it fails, or its result cannot be kept or loaded.
+    """
+    loaded = LIBRARY.load()
+    loaded.step.argtypes, loaded.step.restype = (*[ctypes.c_void_p] * 3, ctypes.c_int), None
+    loaded.sizes.argtypes, loaded.sizes.restype = (ctypes.c_void_p,), None
+    return loaded

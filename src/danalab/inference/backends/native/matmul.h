@@ -1,0 +1,135 @@
+// y = W x + b for a few rows x, with W packed into panels of 32 outputs: [N / 32][K][32].
+//
+// Each output is one chain of multiply-adds over k = 0 ... K - 1, whatever the number of rows, so a row's result is
+// bitwise the same alone and in any batch. A row alone reads the weights once, at the speed of memory; several rows
+// share what is read.
+
+#pragma once
+
+#include "vectors.h"
+
+constexpr int PANEL = 32;
+constexpr int VECTORS = PANEL / LANES;
+
+enum class Weight : int32_t { float32, bfloat16, int8 };
+
+struct Matrix {
+  const void* data;    // panels
+  const float* scale;  // of each output, for int8; else null
+  const float* bias;   // of each output, or null
+  int32_t outputs, inputs;
+  Weight kind;
+  int32_t unused;
+  int64_t panels() const { return padded(outputs, PANEL) / PANEL; }
+  int64_t width() const { return panels() * PANEL; }  // of a row of results
+};
+
+// The weights of one input and the 32 outputs of a panel.
+struct PanelRow {
+  Vector low, high;
+};
+
+inline PanelRow load_row(const float* from) { return {load(from), load(from + LANES)}; }
+
+inline PanelRow load_row(const int8_t* from) { return {load(from), load(from + LANES)}; }
+
+// bfloat16 is the upper half of a float32: outputs i and i + 16 share a word, so that no lane has to move.
+inline PanelRow load_row(const uint16_t* from) {
+  Integers words;
+  std::memcpy(&words, from, sizeof words);
+  return {as_floats(words << 16), as_floats(words & int32_t(0xFFFF0000u))};
+}
+
+// M rows times P panels, from panel `first` on, whose results begin at y.
+template <class W, int M, int P>
+inline void tile(const Matrix& matrix, int64_t first, const float* x, int64_t x_stride, float* y, int64_t y_stride) {
+  const int64_t inputs = matrix.inputs;
+  const W* weights = static_cast<const W*>(matrix.data) + first * inputs * PANEL;
+  Vector total[M][P * VECTORS] = {};
+  for (int64_t k = 0; k < inputs; k++) {
+    Vector w[P * VECTORS];
+#pragma GCC unroll 8
+    for (int p = 0; p < P; p++) {
+      const PanelRow row = load_row(weights + (p * inputs + k) * PANEL);
+      w[2 * p] = row.low;
+      w[2 * p + 1] = row.high;
+      if (M > 1) keep_in_register(w[2 * p]), keep_in_register(w[2 * p + 1]);
+    }
+#pragma GCC unroll 8
+    for (int m = 0; m < M; m++) {
+      const Vector b = Vector{} + x[m * x_stride + k];
+#pragma GCC unroll 16
+      for (int i = 0; i < P * VECTORS; i++) total[m][i] += w[i] * b;
+    }
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < P * VECTORS; i++) {
+    const int64_t output = first * PANEL + i * LANES;
+#pragma GCC unroll 8
+    for (int m = 0; m < M; m++) {
+      Vector v = total[m][i];
+      if (matrix.scale) v *= load(matrix.scale + output);
+      if (matrix.bias) v += load(matrix.bias + output);
+      store(y + m * y_stride + i * LANES, v);
+    }
+  }
+}
+
+// Most rows of a tile: with two panels, as many sums as there are registers for them.
+#if defined(__AVX512F__)
+constexpr int ROWS = 6;
+#else
+constexpr int ROWS = 3;
+#endif
+// At most this number of rows are computed with four panels.
+constexpr int FEW_ROWS = ROWS / 3;
+
+// All rows times P panels: the panels stay in the cache.
+template <class W, int P>
+inline void block(const Matrix& matrix, int64_t panel, const float* x, int64_t x_stride, int64_t rows, float* y,
+                  int64_t y_stride) {
+  constexpr int MOST = P > 2 ? FEW_ROWS : ROWS;
+  while (rows) {
+    const int64_t part = rows < MOST ? rows : MOST;
+    switch (part) {
+      case 1: tile<W, 1, P>(matrix, panel, x, x_stride, y, y_stride); break;
+      case 2: tile<W, MOST < 2 ? 1 : 2, P>(matrix, panel, x, x_stride, y, y_stride); break;
+      case 3: tile<W, MOST < 3 ? 1 : 3, P>(matrix, panel, x, x_stride, y, y_stride); break;
+      case 4: tile<W, MOST < 4 ? 1 : 4, P>(matrix, panel, x, x_stride, y, y_stride); break;
+      case 5: tile<W, MOST < 5 ? 1 : 5, P>(matrix, panel, x, x_stride, y, y_stride); break;
+      default: tile<W, MOST, P>(matrix, panel, x, x_stride, y, y_stride);
+    }
+    rows -= part;
+    x += part * x_stride;
+    y += part * y_stride;
+  }
+}
+
+template <class W>
+inline void multiply_as(const Matrix& matrix, Share panels, const float* x, int64_t x_stride, int64_t rows, float* y,
+                        int64_t y_stride) {
+  int64_t panel = panels.from;
+  if (rows <= FEW_ROWS)  // enough independent sums also for few rows
+    for (; panel + 4 <= panels.to; panel += 4) block<W, 4>(matrix, panel, x, x_stride, rows, y + panel * PANEL, y_stride);
+  for (; panel + 2 <= panels.to; panel += 2) block<W, 2>(matrix, panel, x, x_stride, rows, y + panel * PANEL, y_stride);
+  for (; panel < panels.to; panel++) block<W, 1>(matrix, panel, x, x_stride, rows, y + panel * PANEL, y_stride);
+}
+
+// y[:, panels] of `rows` rows.
+inline void multiply(const Matrix& matrix, Share panels, const float* x, int64_t x_stride, int64_t rows, float* y,
+                     int64_t y_stride) {
+  switch (matrix.kind) {
+    case Weight::float32: multiply_as<float>(matrix, panels, x, x_stride, rows, y, y_stride); break;
+    case Weight::bfloat16: multiply_as<uint16_t>(matrix, panels, x, x_stride, rows, y, y_stride); break;
+    case Weight::int8: multiply_as<int8_t>(matrix, panels, x, x_stride, rows, y, y_stride); break;
+  }
+}
+
+// Panels 2 * pair and 2 * pair + 1 of `rows` rows, to y [rows][2 * PANEL].
+inline void multiply_pair(const Matrix& matrix, int64_t pair, const float* x, int64_t x_stride, int64_t rows, float* y) {
+  switch (matrix.kind) {
+    case Weight::float32: block<float, 2>(matrix, 2 * pair, x, x_stride, rows, y, 2 * PANEL); break;
+    case Weight::bfloat16: block<uint16_t, 2>(matrix, 2 * pair, x, x_stride, rows, y, 2 * PANEL); break;
+    case Weight::int8: block<int8_t, 2>(matrix, 2 * pair, x, x_stride, rows, y, 2 * PANEL); break;
+  }
+}

@@ -1,0 +1,130 @@
+// Vectors of 16 floats, in the portable form of GCC and Clang, and elementary functions of them.
+//
+// Every function has one fixed order of operations for each element, so that a result does not depend on what else is
+// computed beside it.
+
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#if defined(__AVX512F__)
+#include <immintrin.h>
+#endif
+
+constexpr int LANES = 16;
+
+typedef float Vector __attribute__((vector_size(64)));
+typedef int32_t Integers __attribute__((vector_size(64)));
+typedef int8_t Bytes __attribute__((vector_size(16)));
+
+inline int64_t padded(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
+
+inline Vector load(const float* from) {
+  Vector v;
+  std::memcpy(&v, from, sizeof v);
+  return v;
+}
+
+// Sixteen signed bytes as floats.
+inline Vector load(const int8_t* from) {
+#if defined(__AVX512F__)  // GCC 12 converts them one by one
+  return (Vector)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
+#else
+  Bytes b;
+  std::memcpy(&b, from, sizeof b);
+  return __builtin_convertvector(__builtin_convertvector(b, Integers), Vector);
+#endif
+}
+
+// Reinterpreted, not converted.
+inline Vector as_floats(Integers bits) { return (Vector)bits; }
+
+// The compiler would rather load a value again for each of its uses.
+inline void keep_in_register(Vector& v) {
+#if defined(__AVX512F__)
+  asm("" : "+v"(v));
+#else
+  (void)v;
+#endif
+}
+
+inline void store(float* to, Vector v) { std::memcpy(to, &v, sizeof v); }
+
+inline float sum(Vector v) {
+  for (int step = LANES / 2; step; step /= 2)
+    for (int i = 0; i < step; i++) v[i] += v[i + step];
+  return v[0];
+}
+
+inline float sum(const float* x, int64_t n) {
+  Vector total = {};
+  int64_t i = 0;
+  for (; i + LANES <= n; i += LANES) total += load(x + i);
+  float rest = sum(total);
+  for (; i < n; i++) rest += x[i];
+  return rest;
+}
+
+// Sum of (x - shift)^2.
+inline float sum_of_squares(const float* x, int64_t n, float shift) {
+  Vector total = {};
+  int64_t i = 0;
+  for (; i + LANES <= n; i += LANES) {
+    const Vector d = load(x + i) - shift;
+    total += d * d;
+  }
+  float rest = sum(total);
+  for (; i < n; i++) rest += (x[i] - shift) * (x[i] - shift);
+  return rest;
+}
+
+// e^x for x <= 88, with a relative error of 2e-7; below -87 about 1e-38.
+inline Vector exponential(Vector x) {
+  const Vector least = Vector{} - 87.0f, most = Vector{} + 88.0f;
+  x = x < least ? least : x;
+  x = x > most ? most : x;
+  const Vector shifted = x * 1.44269504f + 12582912.0f;  // 1.5 * 2^23: the sum's last bits are the rounded exponent
+  const Vector n = shifted - 12582912.0f;
+  Vector r = x - n * 0.693145752f;  // ln 2 in two parts
+  r = r - n * 1.42860677e-6f;
+  Vector p = r * 0.0013888889f + 0.0083333333f;
+  p = p * r + 0.041666667f;
+  p = p * r + 0.16666667f;
+  p = p * r + 0.5f;
+  p = p * r + 1.0f;
+  p = p * r + 1.0f;
+  const Integers power = (__builtin_convertvector(n, Integers) + 127) << 23;
+  return p * as_floats(power);
+}
+
+inline Vector sigmoid(Vector x) { return 1.0f / (1.0f + exponential(-x)); }
+
+inline Vector silu(Vector x) { return x * sigmoid(x); }
+
+inline Vector tanh_of(Vector x) { return 1.0f - 2.0f / (1.0f + exponential(2.0f * x)); }
+
+// Abramowitz and Stegun 7.1.26: absolute error 1.5e-7.
+inline Vector erf_of(Vector x) {
+  const Vector positive = x < 0.0f ? -x : x;
+  const Vector t = 1.0f / (1.0f + 0.3275911f * positive);
+  Vector p = t * 1.061405429f - 1.453152027f;
+  p = p * t + 1.421413741f;
+  p = p * t - 0.284496736f;
+  p = p * t + 0.254829592f;
+  const Vector y = 1.0f - p * t * exponential(-positive * positive);
+  return x < 0.0f ? -y : y;
+}
+
+inline Vector gelu(Vector x) { return 0.5f * x * (1.0f + erf_of(x * 0.70710678f)); }
+
+inline Vector gelu_tanh(Vector x) {
+  return 0.5f * x * (1.0f + tanh_of(0.79788456f * (x + 0.044715f * x * x * x)));
+}
+
+// Equal shares of n items for threads: thread `me` of `all` has [from, to).
+struct Share {
+  int64_t from, to;
+  Share(int64_t n, int me, int all) : from(n * me / all), to(n * (me + 1) / all) {}
+};

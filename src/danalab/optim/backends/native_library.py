@@ -1,0 +1,163 @@
+"""C++ libraries: compiled once per machine, kept in a cache folder, loaded through ctypes.
+
+They are not compiled for a model, a shape or a setting: these are arguments. A library's name contains the hash of
+source, compiler, CPU and torch version.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import hashlib
+import logging
+import os
+import platform
+import shutil
+import stat
+import subprocess
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from danalab.errors import UserError
+
+log = logging.getLogger(__name__)
+
+FLAGS = ("-std=c++17", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fopenmp", "-fPIC", "-shared")
+
+
+def compiler() -> str | None:
+    """The C++ compiler: $CXX, else the first of c++, g++, clang++ on PATH; None where there is none."""
+    named = os.environ.get("CXX")
+    return shutil.which(named) if named else next(filter(None, map(shutil.which, ("c++", "g++", "clang++"))), None)
+
+
+@dataclass(frozen=True)
+class NativeLibrary:
+    """A library of this package.
+
+    Args:
+        name: the beginning of its file's name.
+        purpose: what it is for people, e.g. "the fused optimizer kernels".
+        setting, instead: the setting that needs it, and the one that does without.
+        sources: the file to compile, then those that it includes.
+        flags: of the compiler, in addition to `FLAGS`.
+    """
+
+    name: str
+    purpose: str
+    setting: str
+    instead: str
+    sources: tuple[Path, ...]
+    flags: tuple[str, ...] = ()
+
+    def load(self) -> ctypes.CDLL:
+        """The library, built when it is not in the cache.
+
+        Raises:
+            UserError: there is no compiler, it fails, or its result cannot be kept or loaded.
+        """
+        path = self.path()
+        if not path.exists():
+            with open(path.with_suffix(".lock"), "w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)  # one process of a job builds, the others wait
+                if not path.exists():
+                    self._build(path)
+        try:
+            _require_own(path, stat.S_ISREG)
+            return ctypes.CDLL(str(path))
+        except OSError as error:
+            raise UserError(f"cannot load {self.purpose}: {error}; delete {path} and try again") from error
+
+    def path(self) -> Path:
+        """Where the compiled library is kept.
+
+        Raises:
+            UserError: the folder cannot be created or written to, or somebody else owns it or can write to it.
+        """
+        return cache_folder(self.instead) / f"{self.name}-{self._key()}.so"
+
+    def _key(self) -> str:
+        """Hash of everything that the compiled library depends on."""
+        processor = platform.processor()
+        cpuinfo = Path("/proc/cpuinfo")
+        if cpuinfo.exists():  # -march=native: a home folder may be shared by machines with different CPUs
+            lines = cpuinfo.read_text().splitlines()
+            processor = "".join(
+                sorted({line for line in lines if line.startswith(("model name", "flags", "Features"))})
+            )
+        parts = [
+            *(source.read_text() for source in self.sources),
+            " ".join((*FLAGS, *self.flags)),
+            compiler() or "",
+            processor,
+            platform.machine(),
+            torch.__version__,
+        ]
+        return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:20]
+
+    def _build(self, path: Path) -> None:
+        found = compiler()
+        if found is None:
+            named = os.environ.get("CXX")
+            looked = f"$CXX={named} is not there" if named else "no C++ compiler (c++, g++, clang++) is on PATH"
+            raise UserError(
+                f"{self.setting} needs a C++ compiler, but {looked}; install one (apt install g++) or use "
+                f"{self.instead}"
+            )
+        log.info("compiling %s with %s (once; kept in %s)", self.purpose, found, path.parent)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".so")
+        os.close(handle)
+        try:
+            command = [found, *FLAGS, *self.flags, str(self.sources[0]), "-o", temporary, *_openmp()]
+            result = subprocess.run(command, capture_output=True, text=True, check=False)
+            if result.returncode:
+                lines = [line for line in result.stderr.splitlines() if "error" in line] or result.stderr.splitlines()
+                raise UserError(
+                    f"compiling {self.purpose} with {found} failed: {(lines or ['no message'])[0].strip()};"
+                    f" set CXX to another compiler or use {self.instead}"
+                )
+            os.replace(temporary, path)
+        finally:
+            Path(temporary).unlink(missing_ok=True)
+
+
+def _require_own(path: Path, has_type: Callable[[int], bool]) -> None:
+    """Code is loaded from here, so nobody else may own or write it.
+
+    Raises:
+        PermissionError: somebody else owns it or may write it, or it is a link or of another type.
+    """
+    found = path.lstat()
+    if found.st_uid != os.getuid() or not has_type(found.st_mode):
+        raise PermissionError(f"{path} is not yours")
+    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise PermissionError(f"others can write to {path} (chmod go-w would change that)")
+
+
+def cache_folder(instead: str) -> Path:
+    """$DANALAB_CACHE, else danalab in $XDG_CACHE_HOME or ~/.cache; created if absent."""
+    named = os.environ.get("DANALAB_CACHE")
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = Path(named) if named else base / "danalab"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _require_own(folder.resolve(), stat.S_ISDIR)
+        if not os.access(folder, os.W_OK):
+            raise PermissionError("you cannot write to it")
+    except (OSError, RuntimeError) as error:
+        raise UserError(
+            f"cannot keep compiled kernels in {folder}: {error}; set DANALAB_CACHE to a folder of your own,"
+            f" or use {instead}"
+        ) from error
+    return folder
+
+
+def _openmp() -> list[str]:
+    """torch's own copy of the OpenMP runtime to link with: a second one would create a second pool of threads."""
+    folder = Path(torch.__file__).parent
+    copies = sorted([*folder.glob("lib/libgomp*.so*"), *folder.parent.glob("torch.libs/libgomp*.so*")])
+    return [str(copies[0])] if copies else []
