@@ -81,7 +81,7 @@ class RunningServer:
 
     def client(self, key: str | None = None) -> httpx.Client:
         headers = {} if key is None else {"authorization": f"Bearer {key}"}
-        return httpx.Client(base_url=self.url, headers=headers, timeout=60, trust_env=False)
+        return httpx.Client(base_url=self.url, headers=headers, timeout=60, trust_env=False, verify=False)
 
 
 @contextlib.contextmanager
