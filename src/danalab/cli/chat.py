@@ -8,7 +8,7 @@ from danalab.cli._shared.model_flags import BASE_MODEL, ModelFlags
 from danalab.errors import UserError
 
 if TYPE_CHECKING:
-    from danalab.chat.answers import ChatSession
+    from danalab.chat.assistant import ChatSession
 
 HELP = """\
 /reset          forget the conversation
@@ -44,7 +44,7 @@ def run(flags: Flags) -> None:
     names = ("max_tokens", "temperature", "top_k", "top_p", "seed")
     sampling = SamplingParameters(**{name: getattr(flags, name) for name in names})
     model = flags.open()
-    from danalab.chat.answers import ChatSession
+    from danalab.chat.assistant import ChatSession
     from danalab.inference import Engine
 
     session = ChatSession(model, Engine(model.model, model.tokenizer, max_batch_size=1), sampling, flags.system)

@@ -11,8 +11,8 @@ import httpx
 import torch
 import uvicorn
 
-from danalab.chat.answers import ChatModel
-from danalab.chat.answers.chat_model import PlainFormat
+from danalab.chat.assistant import ChatModel
+from danalab.chat.assistant.chat_model import PlainFormat
 from danalab.chat.conversations import ChatFormat
 from danalab.chat.server import EngineSettings, ServerSettings, bind, create_app, make_worker
 from danalab.chat.server.metrics import Metrics

@@ -88,8 +88,13 @@ def raw(server: RunningServer, body: dict) -> socket.socket:
     host, port = server.url.removeprefix("http://").split(":")
     connection = socket.create_connection((host, int(port)), timeout=30)
     content = json.dumps(body).encode()
-    head = f"POST {CHAT} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
-    connection.sendall(head.encode() + content)
+    head = [
+        f"POST {CHAT} HTTP/1.1",
+        f"Host: {host}",
+        "Content-Type: application/json",
+        f"Content-Length: {len(content)}",
+    ]
+    connection.sendall("\r\n".join([*head, "", ""]).encode() + content)
     return connection
 
 

@@ -74,7 +74,7 @@ def page(browser, page_server, request):
     made.on("pageerror", lambda error: faults.append(str(error)))
     made.on("dialog", lambda dialog: (faults.append(dialog.message), dialog.dismiss()))
     made.goto(page_server.url)
-    made.wait_for_function("document.getElementById('model').textContent === 'tiny'")
+    made.wait_for_function("() => document.getElementById('model').textContent === 'tiny'")
     yield made
     assert faults == []
     context.close()
@@ -118,7 +118,7 @@ def test_a_question_is_answered_edited_and_answered_anew(page, page_server):
 
 def test_stop_keeps_what_was_written_and_frees_the_slot(page, page_server):
     ask(page, "long")
-    page.wait_for_function("document.querySelector('.assistant .content').textContent.length > 50")
+    page.wait_for_function("() => document.querySelector('.assistant .content').textContent.length > 50")
     page.get_by_role("button", name="Stop").click()
     finished(page)
     assert page.locator(".note").inner_text() == "Stopped."
@@ -179,7 +179,7 @@ def test_storage_that_another_page_has_filled_does_no_harm(page):
         page.evaluate("value => localStorage.setItem('danalab.conversations', value)", value)
         page.evaluate("value => localStorage.setItem('danalab.settings', value)", value)
         page.reload()
-        page.wait_for_function("document.getElementById('model').textContent === 'tiny'")
+        page.wait_for_function("() => document.getElementById('model').textContent === 'tiny'")
     ask(page, "still here")
     finished(page)
 

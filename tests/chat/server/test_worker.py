@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from chat.server.servers import running_server, tiny_model
-from danalab.chat.answers import open_chat_model
+from danalab.chat.assistant import open_chat_model
 from danalab.inference import Engine, Request, SamplingParameters
 
 

@@ -16,9 +16,9 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import FileResponse, JSONResponse, Response
 
 from danalab import __version__
-from danalab.chat.answers.chat_model import ChatModel
-from danalab.chat.answers.errors import RequestError
-from danalab.chat.answers.plans import Plan, Planner
+from danalab.chat.assistant.chat_model import ChatModel
+from danalab.chat.assistant.errors import RequestError
+from danalab.chat.assistant.plans import Plan, Planner
 from danalab.chat.server import metrics as prometheus
 from danalab.chat.server.api.chat_completions import ChatCompletionRequest, ChatCompletionWriter
 from danalab.chat.server.api.completions import DEFAULT_TOKENS, CompletionRequest, CompletionWriter

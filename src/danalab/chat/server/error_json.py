@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from danalab.chat.answers.errors import RequestError
+from danalab.chat.assistant.errors import RequestError
 from danalab.errors import nearest
 
 _KINDS = {401: "authentication_error", 429: "rate_limit_error"}

@@ -10,7 +10,7 @@ from typing import Any
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
-from danalab.chat.answers.errors import RequestError
+from danalab.chat.assistant.errors import RequestError
 from danalab.chat.server.error_json import error_json
 from danalab.chat.server.settings import ServerSettings, prefix_scope
 

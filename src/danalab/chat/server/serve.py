@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import uvicorn
 
-from danalab.chat.answers.chat_model import ChatModel
+from danalab.chat.assistant.chat_model import ChatModel
 from danalab.chat.server.app import create_app
 from danalab.chat.server.metrics import Metrics
 from danalab.chat.server.settings import ServerSettings

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import StreamingResponse
 
-from danalab.chat.answers.errors import RequestError
+from danalab.chat.assistant.errors import RequestError
 from danalab.chat.server.error_json import error_json
 
 T = TypeVar("T")

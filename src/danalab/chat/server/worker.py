@@ -16,9 +16,9 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 
-from danalab.chat.answers.deltas import Answer, Delta
-from danalab.chat.answers.errors import RequestError
-from danalab.chat.answers.readers import Reader
+from danalab.chat.assistant.deltas import Answer, Delta
+from danalab.chat.assistant.errors import RequestError
+from danalab.chat.assistant.readers import Reader
 from danalab.chat.server.metrics import Metrics
 from danalab.errors import UserError
 from danalab.inference import Engine, Request, TokenEvent

@@ -8,7 +8,7 @@ from danalab.cli._shared.options import Positional
 from danalab.cli._shared.run_argument import chosen_run
 
 if TYPE_CHECKING:
-    from danalab.chat.answers import ChatModel
+    from danalab.chat.assistant import ChatModel
 
 
 BASE_MODEL = "a base model: conversations are plain text (User: ... Assistant: ...); danalab sft teaches it to chat"
@@ -34,7 +34,7 @@ class ModelFlags:
         Raises:
             UserError: no model is given, two are, or it cannot be read.
         """
-        from danalab.chat.answers import open_chat_model
+        from danalab.chat.assistant import open_chat_model
 
         run = chosen_run(self.folder, self.run)
         return open_chat_model(run, self.from_, step=self.step, tokenizer=self.tokenizer, name=name)

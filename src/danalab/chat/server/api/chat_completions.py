@@ -11,10 +11,10 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Le, Len
 from pydantic import Field
 
-from danalab.chat.answers.conversation_builder import ConversationBuilder
-from danalab.chat.answers.deltas import Answer, FunctionCall, TokenText
-from danalab.chat.answers.plans import ChatQuestion
-from danalab.chat.answers.tools import NamedTool, Tool
+from danalab.chat.assistant.conversation_builder import ConversationBuilder
+from danalab.chat.assistant.deltas import Answer, FunctionCall, TokenText
+from danalab.chat.assistant.plans import ChatQuestion
+from danalab.chat.assistant.tools import NamedTool, Tool
 from danalab.chat.conversations import Conversation
 from danalab.chat.server.api.fields import (
     Body,

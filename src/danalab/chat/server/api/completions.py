@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from annotated_types import Ge, Le, Len
 
-from danalab.chat.answers.deltas import Answer, TokenText
+from danalab.chat.assistant.deltas import Answer, TokenText
 from danalab.chat.server.api.fields import Choices, Count, JsonObject, Unsupported, finite, only
 from danalab.chat.server.worker import Generations
 

@@ -11,8 +11,8 @@ from annotated_types import Ge, Gt, Le, Len
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
-from danalab.chat.answers.errors import RequestError
-from danalab.chat.answers.tools import NO_ARGUMENTS, Tool
+from danalab.chat.assistant.errors import RequestError
+from danalab.chat.assistant.tools import NO_ARGUMENTS, Tool
 from danalab.inference import SamplingParameters
 
 JsonObject = dict[str, Any]

@@ -1,7 +1,7 @@
 """POST /tokenize and /detokenize: text to token ids and back. Texts never become special tokens."""
 
-from danalab.chat.answers.chat_model import ChatModel
-from danalab.chat.answers.errors import RequestError
+from danalab.chat.assistant.chat_model import ChatModel
+from danalab.chat.assistant.errors import RequestError
 from danalab.chat.server.api.fields import Body, JsonObject
 
 

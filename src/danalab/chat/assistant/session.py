@@ -3,9 +3,9 @@
 from collections.abc import Generator
 from dataclasses import replace
 
-from danalab.chat.answers.chat_model import ChatModel
-from danalab.chat.answers.deltas import Answer, Delta
-from danalab.chat.answers.plans import ChatQuestion, Planner
+from danalab.chat.assistant.chat_model import ChatModel
+from danalab.chat.assistant.deltas import Answer, Delta
+from danalab.chat.assistant.plans import ChatQuestion, Planner
 from danalab.chat.conversations import Conversation, Message
 from danalab.errors import UserError
 from danalab.inference import Engine, SamplingParameters

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from danalab.chat.answers.chat_model import ChatModel
-from danalab.chat.answers.conversation_builder import without_oldest_turn
-from danalab.chat.answers.errors import RequestError
-from danalab.chat.answers.readers import ChatReader, Reader, TextReader
-from danalab.chat.answers.tools import NamedTool, Tool, ToolChoice, call_schema, check_tools
+from danalab.chat.assistant.chat_model import ChatModel
+from danalab.chat.assistant.conversation_builder import without_oldest_turn
+from danalab.chat.assistant.errors import RequestError
+from danalab.chat.assistant.readers import ChatReader, Reader, TextReader
+from danalab.chat.assistant.tools import NamedTool, Tool, ToolChoice, call_schema, check_tools
 from danalab.chat.conversations import ChatFormat, Conversation
 from danalab.errors import MissingExtra, UserError
 from danalab.inference import JsonConstraint, Request, SamplingParameters, TokenConstraint

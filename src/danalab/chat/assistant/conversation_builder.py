@@ -13,8 +13,8 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from danalab.chat.answers.errors import RequestError
-from danalab.chat.answers.tools import Tool
+from danalab.chat.assistant.errors import RequestError
+from danalab.chat.assistant.tools import Tool
 from danalab.chat.conversations import Conversation, Message, Part
 from danalab.errors import UserError
 

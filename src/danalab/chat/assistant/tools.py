@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from danalab.chat.answers.errors import RequestError
+from danalab.chat.assistant.errors import RequestError
 
 NO_ARGUMENTS = {"type": "object", "properties": {}, "additionalProperties": False}
 

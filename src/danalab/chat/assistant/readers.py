@@ -13,9 +13,9 @@ import uuid
 from dataclasses import replace
 from typing import Literal, Protocol
 
-from danalab.chat.answers.chat_model import ChatModel
-from danalab.chat.answers.deltas import Calculation, Delta, FunctionCall, TokenText
-from danalab.chat.answers.errors import RequestError
+from danalab.chat.assistant.chat_model import ChatModel
+from danalab.chat.assistant.deltas import Calculation, Delta, FunctionCall, TokenText
+from danalab.chat.assistant.errors import RequestError
 from danalab.chat.conversations import ChatFormat
 from danalab.chat.tools import call_tool
 from danalab.inference import Request, TextStream, TokenConstraint, TokenEvent
