@@ -182,16 +182,18 @@ def require_uncompressed(file: IO[bytes], size: int) -> None:
         raise ValueError(f"its contents claim more than its {size:,} bytes")
 
 
-def validated(kind: type[T], content: Any, place: object) -> T:
+def validated(kind: type[T], content: Any, place: object, *, strict: bool = False) -> T:
     """`content`, read from a file, as a `kind`: a data class, pydantic model or any type that pydantic can check.
 
+    Args: strict: only the types that JSON has for a field: no number in quotes, no truth value in place of a number.
     Raises:
         UserError: `place` and the first thing that does not fit, in one line.
     """
     from pydantic import TypeAdapter, ValidationError
 
     try:
-        return TypeAdapter(kind).validate_python(content)
+        adapter = TypeAdapter(kind)
+        return adapter.validate_json(json.dumps(content), strict=True) if strict else adapter.validate_python(content)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         where = ".".join(map(str, first["loc"]))

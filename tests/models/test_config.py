@@ -51,6 +51,19 @@ def test_from_dict_names_unknown_and_missing_settings():
         ModelConfig.from_dict({name: value for name, value in SIZES.items() if name != "seq_len"})
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("d_model", "32"), ("d_model", True), ("d_model", 32.0), ("n_layers", None), ("arch", 5), ("norm_eps", "1e-5"),
+        ("norm_eps", []), ("attention_gate", "yes"), ("attention_gate", 1), ("mlp_only_layers", "01"),
+        ("mlp_only_layers", ["0"]), ("dropout", False), ("residual_scale", {}), ("norm", 3), ("mixer", ["none"]),
+    ],
+)  # fmt: skip
+def test_from_dict_refuses_values_of_another_type_in_one_line_that_names_file_and_setting(name: str, value: Any):
+    with pytest.raises(UserError, match=rf"^runs/a/config.json: malformed: {name}.*: Input should be.*$"):
+        ModelConfig.from_dict({**SIZES, name: value}, "runs/a/config.json")
+
+
 def test_defaults_follow_the_architecture_even_after_a_change_of_it():
     enoki = ModelConfig(**SIZES)
     qwen3, gpt = replace(enoki, arch="Qwen3"), replace(enoki, arch="base")

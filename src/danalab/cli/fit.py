@@ -1,5 +1,6 @@
 """The laws of a ladder, and the compute that its optimizers save."""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -49,8 +50,9 @@ def run(flags: Flags) -> None:
         raise UserError(f"--bootstrap {flags.bootstrap}: must be 0 or more")
     if not flags.within > 0:
         raise UserError(f"--within {flags.within:g}: must be positive [percent of the loss]")
-    if any(not size > 0 for size in flags.predict):
-        raise UserError(f"--predict {min(flags.predict):g}: sizes must be positive [parameters]")
+    for size in flags.predict:
+        if not 0 < size < math.inf:
+            raise UserError(f"--predict {size:g}: sizes must be finite and positive [parameters]")
     rows = read_ladder(flags.ladder)
     found = analyse(
         rows,

@@ -43,6 +43,9 @@ def run(flags: Flags) -> None:
         raise UserError(f"--dollars-per-hour {flags.dollars_per_hour:g}: must be positive [$ an hour]")
     if flags.pack and flags.out is None:
         raise UserError("--pack: --out must name the folder to publish")
+    own = (flags.ladder if flags.ladder.is_dir() else flags.ladder.parent) / "report"
+    if flags.out is None and own.is_symlink():  # in a ladder from elsewhere it may lead anywhere
+        raise UserError(f"{own}: a symbolic link; give the folder of the report by --out")
     data = read_report_data(
         flags.ladder,
         baseline=flags.baseline,
@@ -51,8 +54,7 @@ def run(flags: Flags) -> None:
         convention=flags.convention,
         n_bootstrap=flags.bootstrap,
     )
-    base = flags.ladder if flags.ladder.is_dir() else flags.ladder.parent
-    page = write_report(data, flags.out or base / "report", packed=flags.pack)
+    page = write_report(data, flags.out or own, packed=flags.pack)
     if flags.json:
         print(json.dumps({"page": str(page), **data.analysis.as_dict()}))
         return

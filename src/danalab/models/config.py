@@ -131,19 +131,20 @@ class ModelConfig(Shape):
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> "ModelConfig":
+    def from_dict(cls, values: Mapping[str, Any], place: object = "model configuration") -> "ModelConfig":
         """The configuration that `as_dict` returned.
 
+        Args: place: of the values, for messages.
         Raises:
-            UserError: a setting is unknown, or a required one is missing.
+            UserError: a setting is unknown or of another type, or a required one is missing.
         """
         known = {field.name for field in fields(cls)}
         for name in values:
             if name not in known:
                 raise UserError(
-                    f"unknown model setting '{name}'{nearest(name, known)}; known: {', '.join(sorted(known))}"
+                    f"{place}: unknown model setting '{name}'{nearest(name, known)}; known: {', '.join(sorted(known))}"
                 )
-        return validated(cls, dict(values), "model configuration")
+        return validated(cls, dict(values), place, strict=True)
 
 
 def _require_positive_integer(name: str, value: object) -> None:

@@ -66,6 +66,30 @@ def test_copies_of_a_row_count_once_and_two_rows_of_one_run_are_refused(tmp_path
         read_ladder(tmp_path)
 
 
+def test_a_run_under_two_names_counts_once(tmp_path, caplog):
+    plant(tmp_path)
+    rows = [json.loads(line) for line in (tmp_path / "ladder.jsonl").read_text().splitlines()]
+    again = [{**row, "name": f"{row['name']}-again"} for row in rows]
+    (tmp_path / "ladder.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows + again))
+    assert len(read_ladder(tmp_path)) == len(rows)
+    assert f"{len(rows)} rows are copies of others and count once" in caplog.text
+
+
+def test_a_report_does_not_follow_a_link_of_the_ladder(tmp_path, capsys):
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    ladder = plant(tmp_path / "ladder", seeds=1)
+    (ladder / "report").symlink_to(outside)
+    assert main(["report", str(ladder)]) == 2
+    assert "a symbolic link; give the folder of the report by --out" in capsys.readouterr().err
+    assert not any(outside.iterdir())
+
+
+def test_sizes_to_predict_are_finite(tmp_path, capsys):
+    assert main(["fit", str(plant(tmp_path, seeds=1)), "--predict", "1e400"]) == 2
+    assert "--predict inf: sizes must be finite and positive" in capsys.readouterr().err
+
+
 def test_settings_of_odd_types_are_never_a_traceback(tmp_path, capsys):
     odd = {"d_model": True, "n_layers": 1.5, "n_heads": 2, "head_dim": 2, "mlp_dim": 3, "vocab_size": 5, "seq_len": 4}
     odd |= {"arch": 3, "data": [1], "scheduler": 2, "opt": {}}

@@ -203,9 +203,18 @@ def read_ladder(path: Path) -> list[dict[str, Any]]:
         rows[row["name"] if "name" in read else line] = row
     if not rows:
         raise UserError(f"{file}: no rows")
-    if len(rows) < len(lines):
-        log.warning("%s: %d rows are copies of others and count once", file, len(lines) - len(rows))
-    return list(rows.values())
+    found = list({_identity(row): row for row in rows.values()}.values())
+    if len(found) < len(lines):
+        log.warning("%s: %d rows are copies of others and count once", file, len(lines) - len(found))
+    return found
+
+
+def _identity(row: dict[str, Any]) -> str:
+    """The same for copies of a run under other names: to the last digit no two runs end alike."""
+    if row["final_loss"] is None or not math.isfinite(row["final_loss"]):
+        return row["name"]
+    keys = ("opt", "seed", "lr", "kappa", "params", "tokens", "final_loss", "settings")
+    return json.dumps([row[key] for key in keys], sort_keys=True)
 
 
 def _made_whole(row: dict[str, Any], base: Path) -> dict[str, Any]:

@@ -48,7 +48,7 @@ class Run:
     @property
     def model_config(self) -> ModelConfig:
         """The shape of the run's model."""
-        return ModelConfig.from_dict(self.config["model"])
+        return ModelConfig.from_dict(self.config["model"], self.folder.config_file)
 
     def metrics(self) -> list[dict[str, Any]]:
         return read_rows(self.folder.metrics_file)

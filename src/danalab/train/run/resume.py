@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from danalab.errors import UserError
 from danalab.files import read_json, validated, write_atomically
+from danalab.models.config import ModelConfig
 from danalab.train.checkpoint import tensors
 from danalab.train.checkpoint.store import COMMIT, META, CheckpointStore, DamagedCheckpointError, PassedOver, verify
 from danalab.train.config.run_spec import RunSpec
@@ -158,7 +159,7 @@ def _with_model_of(point: ResumePoint, spec: RunSpec) -> RunSpec:
     if not taken:
         return spec
     log.info("%s: as in %s", ", ".join(f"{name} {value}" for name, value in taken.items()), place)
-    return replace(spec, model=replace(spec.model, **taken))
+    return replace(spec, model=ModelConfig.from_dict({**ours, **taken}, place))
 
 
 def _choose(spec: RunSpec, dataset: Dataset, folder: RunFolder) -> tuple[RunSpec, ResumePoint | None]:
