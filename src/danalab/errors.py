@@ -40,9 +40,9 @@ def told_by_system(error: OSError) -> str | None:
     """What the system refused, in one line, where a person can do something about it; None for anything else."""
     if error.filename is not None:
         return f"{error.filename}: {error.strerror}"
-    # Of a file that is open already the system says no name.
+    # The system names no file that is open; `danalab.files.naming` names those of ours.
     full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-    return f"a file could not be written: {error.strerror}" if full else None
+    return f"standard output, or a file that was open, could not be written: {error.strerror}" if full else None
 
 
 def nearest(name: str, choices: Iterable[str]) -> str:

@@ -194,7 +194,18 @@ def test_a_full_disk_is_one_line(monkeypatch, capsys):
 
     monkeypatch.setattr("danalab.cli.app._dispatch", full)
     assert main(["plan"]) == 2
-    assert capsys.readouterr().err == "danalab: error: a file could not be written: No space left on device\n"
+    line = "danalab: error: standard output, or a file that was open, could not be written: No space left on device\n"
+    assert capsys.readouterr().err == line
+
+
+def test_a_file_beyond_a_limit_is_named(tmp_path):
+    """The system names no file that is open."""
+    (tmp_path / "text.txt").write_text("some words in a line\n" * 4000)
+    limit = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))"
+    program = f"{limit}; from danalab.cli.app import main; sys.exit(main(sys.argv[1:]))"
+    words = ["theory", "schedules", "--out", str(tmp_path)]
+    found = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, check=False)
+    assert (found.returncode, found.stderr) == (2, f"danalab: error: {tmp_path / 'schedules.png'}: File too large\n")
 
 
 def test_a_reader_that_stops_early_is_no_error():

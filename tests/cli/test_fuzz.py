@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from danalab.cli.app import VERBS, main
 from danalab.train.config.fields import flag
 
-TRIES = [20, pytest.param(500, marks=pytest.mark.slow)]
+TRIES = [20, pytest.param(500, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])]
 RUN = Path(__file__).parents[1] / "fixtures" / "runs_0_1" / "single"
 NASTY = [
     "", "0", "-1", "1", "3", "7.5", "1e3", "1e-400", "1e400", "nan", "-inf", "none", "None", "true", "False", "1" * 400,

@@ -24,7 +24,7 @@ from danalab.data.formats.manifest import checksum_of
 from danalab.data.tokenizers import train_bpe
 from danalab.errors import UserError
 
-TRIES = [25, pytest.param(500, marks=pytest.mark.slow)]
+TRIES = [25, pytest.param(500, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])]
 NUMBERS = st.sampled_from(
     [0, 1, -1, 2, 255, 2**31, 2**32, 2**63, 10**400, 0.5, -0.0, float("nan"), float("inf"), 1e300]
 )

@@ -15,7 +15,6 @@ from typing import Any
 from danalab import __version__
 from danalab.cli._shared.flags import Parsed, parse
 from danalab.errors import FirstRankError, LostRankError, UserError, nearest, told_by_system
-from danalab.files import naming
 
 VERBS = {
     "demo": "AdamW and ADana side by side on real text, in minutes on a laptop CPU",
@@ -54,8 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = [a for a in arguments if a != "--debug"]
     try:
         code = _dispatch(arguments)
-        with naming("standard output"):
-            sys.stdout.flush()
+        sys.stdout.flush()
         return code
     except FirstRankError:
         return 2  # rank 0 has printed it
