@@ -17,6 +17,7 @@ from danalab.cli._shared.flags import Parsed, parse
 from danalab.errors import FirstRankError, LostRankError, UserError, nearest, told_by_system
 
 VERBS = {
+    "speedrun": "from text to a chat in one command: base, mid, sft, rl, scores, report",
     "demo": "AdamW and ADana side by side on real text, in minutes on a laptop CPU",
     "plan": "what a run would be: parameters, tokens, steps, LR, weight decay, FLOPs; trains nothing",
     "train": "train a model; resumes automatically",

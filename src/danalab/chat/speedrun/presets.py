@@ -1,0 +1,99 @@
+"""Presets of `danalab speedrun`: data, sizes and lengths of each stage. Need no torch.
+
+The settings of a stage are flags of `danalab train`, `mid`, `sft` and `rl`. Scores are of test problems, which no stage
+trains on.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Preset:
+    """What a speedrun does."""
+
+    source: str
+    """Corpus of the base run."""
+    tokenizer: str
+    base: Mapping[str, Any]
+    mid: Mapping[str, Any]
+    sft: Mapping[str, Any]
+    rl: Mapping[str, Any]
+    tasks: tuple[str, ...]
+    """Tasks that are scored after each stage."""
+    problems: int
+    """Test problems of each task."""
+    max_answer: int
+    """Limit on an answer [tokens]."""
+    minutes: Mapping[str, float]
+    """Expected share of each step in the time, in minutes of the machine that it was measured on."""
+    source_settings: Mapping[str, Any] = field(default_factory=dict)
+    """Arguments of `danalab.data.prepare`."""
+
+
+_SUMS, _WHO = "arithmetic:max=20", "identity"
+
+PRESETS: dict[str, Preset] = {
+    "cpu-tiny": Preset(
+        source="stdlib",
+        tokenizer="bpe-1024",
+        base={
+            "arch": "qwen3", "d_model": 128, "n_layers": 4, "n_heads": 4, "seq_len": 128, "batch_size": 16,
+            "iterations": 400, "eval_interval": 100, "eval_batches": 4, "log_interval": 20, "ckpt_interval": 100,
+        },
+        mid={
+            "data": (f"{_SUMS},size=8000", f"{_WHO}:size=1000"), "replay_share": 0.2, "epochs": 1.0,
+            "eval_interval": 100, "eval_batches": 2, "log_interval": 20, "ckpt_interval": 100,
+        },
+        sft={
+            "data": (f"{_SUMS},size=12000", f"{_WHO}:size=2000"), "epochs": 1.0,
+            "eval_interval": 100, "eval_batches": 2, "log_interval": 20, "ckpt_interval": 100,
+        },
+        rl={
+            "task": (_SUMS,), "problems": 16, "samples": 8, "max_answer": 8, "iterations": 60,
+            "eval_interval": 0, "eval_problems": 64, "log_interval": 5, "ckpt_interval": 20, "lr_fraction": 0.1,
+        },
+        tasks=(_SUMS, _WHO),
+        problems=100,
+        max_answer=16,
+        minutes={"data": 0.4, "base": 3.0, "mid": 0.7, "sft": 1.0, "rl": 1.5, "scores": 0.3},
+    ),
+    "gpu-small": Preset(
+        source="fineweb-edu",
+        tokenizer="bpe-16384",
+        source_settings={"max_tokens": 400_000_000},
+        base={
+            "arch": "qwen3", "heads": 6, "seq_len": 1024, "global_batch": 128, "batch_size": 32,
+            "iterations": 3000, "eval_interval": 500, "log_interval": 20, "ckpt_interval": 500,
+        },
+        mid={"data": ("gsm8k", "arc", "mmlu", "spelling:size=20000", "counting:size=20000", f"{_WHO}:size=1000"),
+             "replay_share": 0.3, "log_interval": 20},
+        sft={"data": ("gsm8k", "arc", "spelling:size=5000", "counting:size=5000", "arithmetic:size=20000",
+                      f"{_WHO}:size=1000"), "log_interval": 10},
+        rl={"task": ("gsm8k", "arithmetic:weight=0.5"), "problems": 32, "samples": 16, "iterations": 200,
+            "eval_interval": 50},
+        tasks=("gsm8k", "arc", "arithmetic", "spelling", "counting", _WHO),
+        problems=400,
+        max_answer=256,
+        minutes={"data": 15, "base": 30, "mid": 6, "sft": 4, "rl": 15, "scores": 4},
+    ),
+    "gpu-d12": Preset(
+        source="fineweb-edu",
+        tokenizer="bpe-32768",
+        source_settings={"max_tokens": 2_500_000_000},
+        base={
+            "arch": "qwen3", "heads": 12, "seq_len": 2048, "global_batch": 256, "batch_size": 16,
+            "iterations": 4500, "eval_interval": 500, "log_interval": 20, "ckpt_interval": 500,
+        },
+        mid={"data": ("gsm8k", "arc", "mmlu", "spelling:size=50000", "counting:size=50000", f"{_WHO}:size=1000"),
+             "replay_share": 0.3, "log_interval": 20},
+        sft={"data": ("gsm8k", "arc", "mmlu", "spelling:size=10000", "counting:size=10000", "arithmetic:size=40000",
+                      f"{_WHO}:size=1000"), "log_interval": 10},
+        rl={"task": ("gsm8k",), "problems": 64, "samples": 16, "iterations": 400, "eval_interval": 50},
+        tasks=("gsm8k", "arc", "mmlu", "humaneval", "arithmetic", "spelling", "counting", _WHO),
+        problems=400,
+        max_answer=256,
+        minutes={"data": 90, "base": 300, "mid": 15, "sft": 12, "rl": 60, "scores": 15},
+    ),
+}  # fmt: skip

@@ -1,0 +1,44 @@
+"""From text to a chat in one command."""
+
+from dataclasses import dataclass
+
+from danalab.chat.speedrun.settings import SpeedrunConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flags(SpeedrunConfig):
+    json: bool = False
+    """Print one JSON object on standard output."""
+
+
+def run(flags: Flags) -> int:
+    """Base, mid-training, fine-tuning, reinforcement learning, scores, report; the same command continues."""
+    import json
+    import sys
+
+    from danalab.train.system.signals import StopRequest
+
+    with StopRequest() as stop:  # before the imports below, which take seconds
+        from danalab.chat.speedrun.pipeline import InterruptedRunError, Speedrun
+        from danalab.report.speedrun import as_json, scores_table, talk_commands, write_report
+        from danalab.report.tables.console import print_table
+        from danalab.train.callbacks.console import log_to_stderr
+
+        log_to_stderr()
+        speedrun = Speedrun(flags)
+        try:
+            speedrun.run(stop)
+        except InterruptedRunError as interrupted:
+            print(f"{flags.out}: interrupted; the same command continues", file=sys.stderr)
+            return interrupted.code
+        markdown, html = write_report(speedrun)
+    if flags.json:
+        print(json.dumps({**as_json(speedrun), "report": str(html)}))
+        return 0
+    headings, rows = scores_table(speedrun)
+    print_table(headings, rows)
+    print(f"\nshares of right answers in percent, with standard errors; report in {html} and {markdown.name}\n")
+    print("talk to it:")
+    for command in talk_commands(speedrun):
+        print(f"  {command}")
+    return 0

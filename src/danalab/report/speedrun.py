@@ -1,0 +1,175 @@
+"""The report card of a speedrun: report.md and report.html with scores, curves, samples, stages and costs."""
+
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from danalab.chat.speedrun.pipeline import STAGES, Speedrun, stage_facts
+from danalab.colors import optimizer_color
+from danalab.files import write_atomically
+from danalab.report.figures.drawing import LOSS, panels, styled
+from danalab.report.page.page import Page
+from danalab.report.tables.formats import Table, as_markdown
+from danalab.train.config.fields import flag
+from danalab.train.run.open import open_run
+
+TITLES = {"base": "base", "mid": "mid-training", "sft": "fine-tuning", "rl": "reinforcement learning"}
+REWARD = "rl/reward"
+"""The metric of reinforcement learning that is drawn."""
+SAMPLES = 2
+"""Questions of each task whose answers are shown."""
+
+
+def write_report(speedrun: Speedrun) -> tuple[Path, Path]:
+    """Write report.md and report.html into the speedrun's folder; returns their paths."""
+    facts = {stage: stage_facts(speedrun.folder(stage)) for stage in STAGES}
+    lead = _lead(speedrun, facts)
+    tables = {
+        "Scores": scores_table(speedrun),
+        "Stages": _stage_table(speedrun, facts),
+        "Environment": _environment(speedrun),
+    }
+    markdown, html = speedrun.out / "report.md", speedrun.out / "report.html"
+    write_atomically(markdown, _markdown(speedrun, lead, tables))
+    write_atomically(html, _page(speedrun, lead, tables))
+    return markdown, html
+
+
+def scores_table(speedrun: Speedrun) -> Table:
+    """Score of each task after each stage, in percent with its standard error."""
+    by_stage = {stage: {task["task"]: task["score"] for task in speedrun.scores(stage).tasks} for stage in STAGES}
+    rows = [[name, *(_percent(by_stage[stage][name]) for stage in STAGES)] for name in by_stage["base"]]
+    return ["task", *STAGES], rows
+
+
+def as_json(speedrun: Speedrun) -> dict[str, Any]:
+    """Scores and facts of all stages."""
+    return {
+        stage: {"run": str(speedrun.folder(stage)), **stage_facts(speedrun.folder(stage)),
+                "scores": {task["task"]: task["score"] for task in speedrun.scores(stage).tasks}}
+        for stage in STAGES
+    }  # fmt: skip
+
+
+def _percent(score: dict[str, Any]) -> str:
+    error = "" if score["error"] is None else f" ± {100 * score['error']:.1f}"
+    return f"{100 * score['mean']:.1f}{error}"
+
+
+def _lead(speedrun: Speedrun, facts: dict[str, dict[str, Any]]) -> str:
+    seconds = sum(each["time"] or 0 for each in facts.values())
+    flops = sum(each["flops"] or 0 for each in facts.values())
+    params = facts["base"]["params"]
+    return (
+        f"From text to a chat: a model of {params:,} parameters, preset {speedrun.config.preset}, trained for "
+        f"{seconds / 60:.1f} minutes and {flops:.3g} FLOPs in four stages. Scores are shares of right answers to test "
+        "problems, in percent with standard errors over the problems."
+    )
+
+
+def _stage_table(speedrun: Speedrun, facts: dict[str, dict[str, Any]]) -> Table:
+    price = speedrun.config.dollars_per_hour
+    headings = ["stage", "optimizer", "peak lr", "steps", "tokens", "FLOPs", "minutes", "val loss", "bits/byte"]
+    rows = []
+    for stage, each in facts.items():
+        minutes = (each["time"] or 0) / 60
+        row = [
+            TITLES[stage], each["opt"], f"{each['lr']:.3g}", f"{each['steps']:,}", f"{each['tokens']:,}",
+            f"{each['flops']:.3g}", f"{minutes:.1f}", _number(each["val/loss"]), _number(each["val/bpb"]),
+        ]  # fmt: skip
+        if price is not None:
+            row.append(f"{price * each['world_size'] * minutes / 60:.2f}")
+        rows.append(row)
+    return (headings if price is None else [*headings, "cost [$]"]), rows
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4f}"
+
+
+def _environment(speedrun: Speedrun) -> Table:
+    record = open_run(speedrun.folder("base")).config
+    config = speedrun.config.as_dict()
+    rows = [["device", str(record.get("device"))], ["ranks", str(record.get("world_size", 1))]]
+    rows += [[name, str(value)] for name, value in record.get("versions", {}).items()]
+    rows += [[flag(name), str(config[name])] for name in ("preset", "opt", "sft_opt", "rl_opt", "seed")]
+    return ["", "value"], rows
+
+
+def _samples(speedrun: Speedrun) -> list[tuple[str, str, list[tuple[str, str]]]]:
+    """(question, reference, (stage, answer) of each) of the first problems of each task."""
+    answers = {stage: speedrun.scores(stage).tasks for stage in STAGES}
+    found = []
+    for number, task in enumerate(answers["base"]):
+        for place, problem in enumerate(task["examples"][:SAMPLES]):
+            said = [(stage, answers[stage][number]["examples"][place]["answer"]) for stage in STAGES]
+            found.append((problem["question"], problem["reference"], said))
+    return found
+
+
+def talk_commands(speedrun: Speedrun) -> list[str]:
+    """The commands that talk to the result."""
+    return [f"danalab chat --run {speedrun.folder('rl')}", f"danalab serve --run {speedrun.folder('rl')}"]
+
+
+def _settings(speedrun: Speedrun) -> Table:
+    given = {stage: getattr(speedrun.preset, stage) for stage in STAGES}
+    rows = [[stage, flag(name), _shown(given[stage][name])] for stage in STAGES for name in given[stage]]
+    return ["stage", "setting", "value"], rows
+
+
+def _shown(value: Any) -> str:
+    return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def _markdown(speedrun: Speedrun, lead: str, tables: dict[str, Table]) -> str:
+    parts = [f"# Speedrun {speedrun.out.name}\n\n{lead}\n"]
+    parts += [f"## {name}\n\n{as_markdown(table)}" for name, table in tables.items()]
+    parts.append("## Samples\n")
+    for question, reference, said in _samples(speedrun):
+        table = ["stage", "answer"], [[stage, " ".join(answer.split()) or "(nothing)"] for stage, answer in said]
+        parts.append(f"**{question}** (right: {reference})\n\n{as_markdown(table)}")
+    parts.append(f"## Settings\n\n{as_markdown(_settings(speedrun))}")
+    parts.append("## Talk to it\n\n```\n" + "\n".join(talk_commands(speedrun)) + "\n```\n")
+    return "\n".join(parts)
+
+
+def _page(speedrun: Speedrun, lead: str, tables: dict[str, Table]) -> str:
+    page = Page(f"Speedrun {speedrun.out.name}", lead)
+    page.heading("Scores", "scores")
+    page.table(*tables["Scores"])
+    page.heading("Curves", "curves")
+    page.figure(
+        curves_figure(speedrun),
+        "Validation loss of each stage on its own data, and the mean reward of reinforcement learning.",
+    )
+    page.heading("Samples", "samples")
+    page.paragraph("The most likely answer after each stage, to test problems.")
+    for question, reference, said in _samples(speedrun):
+        page.subheading(question)
+        page.paragraph(f"Right: {reference}")
+        page.table(["stage", "answer"], [[stage, answer or "(nothing)"] for stage, answer in said])
+    page.heading("Stages", "stages")
+    page.table(*tables["Stages"])
+    with page.fold("Settings of each stage"):
+        page.table(*_settings(speedrun))
+    page.heading("Environment", "environment")
+    page.table(*tables["Environment"])
+    page.heading("Talk to it", "talk")
+    page.verbatim("\n".join(talk_commands(speedrun)))
+    return page.render()
+
+
+@styled
+def curves_figure(speedrun: Speedrun) -> Figure:
+    """A panel for each stage: validation loss against tokens; for reinforcement learning the reward against steps."""
+    figure, axes = panels(len(STAGES), columns=2)
+    for stage, panel in zip(STAGES, axes, strict=True):
+        run = open_run(speedrun.folder(stage))
+        key, across = (REWARD, "step") if stage == "rl" else ("val/loss", "tokens")
+        points = [(row[across], row[key]) for row in run.metrics() if row.get(key) is not None]
+        panel.plot(*zip(*points, strict=True), color=optimizer_color(run.config["config"]["opt"])) if points else None
+        panel.set(title=f"{TITLES[stage]} ({run.config['config']['opt']})", xlabel=across)
+        panel.set_ylabel("mean reward" if stage == "rl" else LOSS)
+    return figure
