@@ -43,11 +43,11 @@ PRESETS: dict[str, Preset] = {
             "iterations": 400, "eval_interval": 100, "eval_batches": 4, "log_interval": 20, "ckpt_interval": 100,
         },
         mid={
-            "data": (f"{_SUMS},size=8000", f"{_WHO}:size=1000"), "replay_share": 0.2, "epochs": 1.0,
+            "data": (f"{_SUMS},size=8000", f"{_WHO}:size=1000"), "replay_share": 0.2, "global_batch": 8,
             "eval_interval": 100, "eval_batches": 2, "log_interval": 20, "ckpt_interval": 100,
         },
         sft={
-            "data": (f"{_SUMS},size=12000", f"{_WHO}:size=2000"), "epochs": 1.0,
+            "data": (f"{_SUMS},size=12000", f"{_WHO}:size=2000"), "global_batch": 8,
             "eval_interval": 100, "eval_batches": 2, "log_interval": 20, "ckpt_interval": 100,
         },
         rl={
@@ -56,7 +56,7 @@ PRESETS: dict[str, Preset] = {
         },
         tasks=(_SUMS, _WHO),
         problems=100,
-        max_answer=16,
+        max_answer=24,
         minutes={"data": 0.4, "base": 3.0, "mid": 0.7, "sft": 1.0, "rl": 1.5, "scores": 0.3},
     ),
     "gpu-small": Preset(
