@@ -2,7 +2,9 @@ import pytest
 import torch
 
 from danalab.benchmarks.plain_loop import PlainModel
-from danalab.benchmarks.train import Case, measure
+from danalab.benchmarks.train import Case
+from danalab.benchmarks.train_cpu import Cell, cells, measure
+from danalab.errors import UserError
 from danalab.models import ModelConfig, build_model
 
 
@@ -27,12 +29,24 @@ def test_the_loop_written_by_hand_trains_the_same_function():
     assert plain(inputs, targets).item() == pytest.approx(loss.item(), rel=1e-5)
 
 
-def test_a_measurement_has_both_speeds_their_ratio_and_the_overhead():
+def test_a_measurement_has_the_speed_of_each_side_and_their_ratios():
     said = []
-    found = measure("cpu", [Case("enoki", 2, 64, 2, 16)], 1, said.append)
-    (row,) = found["cases"]
-    assert row["tokens_per_second"] > 0
-    assert row["plain_tokens_per_second"] > 0
-    assert row["speed_over_plain"]["median"] > 0
-    assert 0 < row["overhead"]["median"] < 1
-    assert "x plain" in said[0]
+    cell = Cell(Case("enoki", 2, 64, 2, 16), 1)
+    found = measure([cell], 1, said.append, ("trainer float32", "loop float32"))
+    (row,) = found["cells"]
+    ours, theirs = row["sides"]["trainer float32"], row["sides"]["loop float32"]
+    assert ours["tokens_per_second"] > 0
+    assert ours["over loop float32"]["median"] == pytest.approx(ours["tokens_per_second"] / theirs["tokens_per_second"])
+    assert 0 < ours["overhead"]["median"] < 1
+    assert row["matrix_rate"]["float32"] > 0
+    assert "x loop float32" in said[0]
+
+
+@pytest.mark.slow
+def test_a_side_that_fails_is_named():
+    with pytest.raises(UserError, match="trainer in float32 ended with exit code"):
+        measure([Cell(Case("enoki", 0, 64, 2, 16), 1)], 1, print, ("trainer float32",))
+
+
+def test_the_cells_are_all_sizes_lengths_and_threads():
+    assert len({(c.case.heads, c.case.seq_len, c.threads) for c in cells((2, 4), (1, 2))}) == 8

@@ -1,11 +1,8 @@
-"""Speed of the trainer: tokens per second against a hand-written loop, and the trainer's own overhead.
+"""Speed of the trainer on GPUs: tokens per second against a hand-written loop, MFU, memory.
 
-The two alternate in blocks of steps: when the trainer requests the first batch of a block, it waits while the plain
-loop runs its block. The complete trainer is measured: loader, guard, logging, schedule. Its overhead is the share of a
-step outside forward, backward and the optimizer.
+The complete trainer is measured: loader, guard, logging, schedule. CPUs: `danalab.benchmarks.train_cpu`.
 """
 
-import contextlib
 import gc
 import tempfile
 import time
@@ -17,14 +14,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from danalab.benchmarks.plain_loop import PlainLoop, PlainModel
-from danalab.benchmarks.timing import WARM_UP, machine, ratios, spread
+from danalab.benchmarks.timing import WARM_UP, machine
 from danalab.data import open_dataset
 from danalab.scaling import dimensions
 from danalab.scaling.hardware import peak_flops
 from danalab.train.build import build_trainer
+from danalab.train.config.fields import Dtype
 from danalab.train.config.resolve import resolve
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.run.folder import RunFolder
@@ -47,30 +44,28 @@ class Case:
     """"chunked" is ours; "plain" has no trainer, only the plain loop with whole logits (enoki)."""
 
 
-CPU_CASES = (Case("enoki", 3, 4096, 8, 256),)
 GPU_CASES = (
     *(Case("enoki", heads, 50304, batch, 2048) for heads, batch in ((3, 32), (6, 32), (12, 16), (16, 16), (24, 8))),
     *(Case("qwen3", heads, 50304, batch, 2048) for heads, batch in ((6, 8), (8, 4))),
     *(Case("enoki", heads, 50304, 32, 2048, "full") for heads in (12, 24)),
     *(Case("enoki", heads, 50304, 16, 2048, loss="plain") for heads in (6, 12)),
 )
-BLOCK = {"cpu": 5, "cuda": 10}
+BLOCK = 10
 """Steps of a turn."""
 
 
-def measure(device: str, cases: Sequence[Case], rounds: int, say: Callable[[str], None]) -> dict[str, Any]:
-    """Measure each case; see `danalab bench train`.
+def measure(cases: Sequence[Case], rounds: int, say: Callable[[str], None]) -> dict[str, Any]:
+    """Measure each case on a GPU; see `danalab bench train --device cuda`.
 
     Args:
-        device: cpu or cuda.
         rounds: turns of each side that count.
         say: called with each line of text.
     """
-    found: dict[str, Any] = {"machine": machine(device), "rounds": rounds, "block": BLOCK[device], "cases": []}
+    found: dict[str, Any] = {"machine": machine("cuda"), "rounds": rounds, "block": BLOCK, "cases": []}
     for case in cases:
         with tempfile.TemporaryDirectory() as scratch:
             data = random_tokens(Path(scratch) / "data", case.vocab_size, case.seq_len)
-            row = {**asdict(case), **(_against_plain if device == "cpu" else _alone)(case, data, Path(scratch), rounds)}
+            row = {**asdict(case), **_alone(case, data, Path(scratch), rounds)}
         found["cases"].append(row)
         say(_line(row))
     return found
@@ -86,7 +81,8 @@ def random_tokens(folder: Path, vocab_size: int, seq_len: int) -> Path:
     return folder
 
 
-def _trainer(case: Case, data: Path, scratch: Path, steps: int, device: str) -> Trainer:
+def make_trainer(case: Case, data: Path, scratch: Path, steps: int, device: str, dtype: Dtype | None = None) -> Trainer:
+    """The complete trainer of `danalab train`, which logs and saves into `scratch`."""
     config = TrainConfig(
         arch=case.arch,
         opt="adamw",
@@ -98,6 +94,7 @@ def _trainer(case: Case, data: Path, scratch: Path, steps: int, device: str) -> 
         iterations=steps,
         activation_checkpointing=case.activation_checkpointing,
         device=device,
+        dtype=dtype,
         eval_interval=0,
         eval_batches=1,
         ckpt_interval=0,
@@ -108,7 +105,8 @@ def _trainer(case: Case, data: Path, scratch: Path, steps: int, device: str) -> 
     return build_trainer(resolve(config, dataset), dataset, folder)
 
 
-def _plain(case: Case, data: Path, device: str) -> PlainLoop:
+def make_plain(case: Case, data: Path, device: str, dtype: torch.dtype) -> PlainLoop:
+    """The loop written by hand for the same model."""
     sizes = dimensions(case.arch, case.heads, case.vocab_size)
     model = PlainModel(sizes.d_model, sizes.n_layers, sizes.n_heads, sizes.mlp_dim, case.vocab_size, case.seq_len)
     if device == "cuda":
@@ -119,100 +117,33 @@ def _plain(case: Case, data: Path, device: str) -> PlainLoop:
         batch_size=case.batch_size,
         seq_len=case.seq_len,
         device=torch.device(device),
-        dtype=torch.bfloat16 if device == "cuda" else torch.float32,
+        dtype=dtype,
     )
 
 
-class TakingTurns(BatchSource):
-    """A batch source that runs another function between blocks of steps, and times both."""
-
-    def __init__(
-        self, source: BatchSource, rounds: int, block: int, other: Callable[[], Any], at_work: Callable[[], float]
-    ):
-        """Args:
-        other: runs a block of the other side.
-        at_work: seconds that the trainer has spent in forward, backward and optimizer so far.
-        """
-        self._source, self._rounds, self._block = source, rounds + WARM_UP, block
-        self._other, self._at_work = other, at_work
-        self.ours: list[float] = []
-        self.theirs: list[float] = []
-        self.working: list[float] = []
-        """Of `ours`, seconds in forward, backward and optimizer."""
-
-    def iterate(self, start_step: int = 0) -> Iterator[Batch]:
-        """See `BatchSource.iterate`. A block of steps has ended when the batch after it is asked for."""
-        source = self._source.iterate(start_step)
-        for number in range(self._rounds):
-            start, worked = time.perf_counter(), self._at_work()
-            for _ in range(self._block):
-                yield next(source)
-            middle, worked = time.perf_counter(), self._at_work() - worked
-            self._other()
-            if number >= WARM_UP:
-                self.ours.append(middle - start)
-                self.theirs.append(time.perf_counter() - middle)
-                self.working.append(worked)
-        yield from source
-
-
-def _steps(rounds: int, block: int) -> int:
+def steps_of(rounds: int, block: int) -> int:
     """Steps of a run of `rounds` blocks, plus one to observe the end of the last block."""
     return (rounds + WARM_UP) * block + 1
 
 
-def _against_plain(case: Case, data: Path, scratch: Path, rounds: int) -> dict[str, Any]:
-    block = BLOCK["cpu"]
-    trainer = _trainer(case, data, scratch, _steps(rounds, block), "cpu")
-    plain = _plain(case, data, "cpu")
-    work = _Stopwatch()
-    turns = TakingTurns(trainer.batches, rounds, block, lambda: plain.run(block), lambda: work.seconds)
-    trainer.batches = turns
-    with work.around(trainer):
-        trainer.fit()
-    tokens = block * case.batch_size * case.seq_len
-    return {
-        "tokens_per_second": tokens / median(turns.ours),
-        "plain_tokens_per_second": tokens / median(turns.theirs),
-        "speed_over_plain": ratios(turns.theirs, turns.ours),
-        "overhead": spread([1 - inside / whole for inside, whole in zip(turns.working, turns.ours, strict=True)]),
-    }
+class _WaitedBlocks(BatchSource):
+    """A batch source that times blocks of steps, with the wait for the device at their end."""
 
+    def __init__(self, source: BatchSource, rounds: int, block: int):
+        self._source, self._rounds, self._block = source, rounds + WARM_UP, block
+        self.seconds: list[float] = []
 
-class _Stopwatch:
-    """Seconds in forward, backward and the optimizer of a trainer on a CPU."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-
-    @contextlib.contextmanager
-    def around(self, trainer: Trainer) -> Iterator[None]:
-        """Time the trainer's calls of its model and optimizer within the context."""
-        model: Any = trainer.model
-        watched = [(model, "forward"), (trainer.driver, "step")]
-        originals = [getattr(owner, name) for owner, name in watched]
-        backward = Tensor.backward
-        stopwatch = self
-
-        def timed(work: Callable[..., Any]) -> Callable[..., Any]:
-            def call(*args: Any, **kwargs: Any) -> Any:
-                start = time.perf_counter()
-                try:
-                    return work(*args, **kwargs)
-                finally:
-                    stopwatch.seconds += time.perf_counter() - start
-
-            return call
-
-        for (owner, name), original in zip(watched, originals, strict=True):
-            setattr(owner, name, timed(original))
-        Tensor.backward = timed(backward)  # pyright: ignore[reportAttributeAccessIssue]
-        try:
-            yield
-        finally:
-            Tensor.backward = backward
-            for owner, name in watched:
-                delattr(owner, name)
+    def iterate(self, start_step: int = 0) -> Iterator[Batch]:
+        """See `BatchSource.iterate`. A block has ended when the batch after it is asked for."""
+        source = self._source.iterate(start_step)
+        for number in range(self._rounds):
+            start = time.perf_counter()
+            for _ in range(self._block):
+                yield next(source)
+            torch.cuda.synchronize()
+            if number >= WARM_UP:
+                self.seconds.append(time.perf_counter() - start)
+        yield from source
 
 
 def _alone(case: Case, data: Path, scratch: Path, rounds: int) -> dict[str, Any]:
@@ -228,14 +159,13 @@ def _alone(case: Case, data: Path, scratch: Path, rounds: int) -> dict[str, Any]
 
 
 def _trainer_alone(case: Case, data: Path, scratch: Path, rounds: int) -> dict[str, Any]:
-    block = BLOCK["cuda"]
+    block = BLOCK
     torch.cuda.reset_peak_memory_stats()
-    trainer = _trainer(case, data, scratch, _steps(rounds, block), "cuda")
-    turns = TakingTurns(trainer.batches, rounds, block, torch.cuda.synchronize, lambda: 0.0)
-    trainer.batches = turns
+    trainer = make_trainer(case, data, scratch, steps_of(rounds, block), "cuda")
+    blocks = _WaitedBlocks(trainer.batches, rounds, block)
+    trainer.batches = blocks
     trainer.fit()
-    # A block ends when its last step was launched: waiting for the device is in `theirs`.
-    seconds = median(launched + waited for launched, waited in zip(turns.ours, turns.theirs, strict=True))
+    seconds = median(blocks.seconds)
     rate = block * case.batch_size * case.seq_len / seconds
     peak = peak_flops(torch.cuda.get_device_name())
     total = trainer.stage.consumption
@@ -249,9 +179,9 @@ def _trainer_alone(case: Case, data: Path, scratch: Path, rounds: int) -> dict[s
 
 
 def _plain_alone(case: Case, data: Path, rounds: int) -> dict[str, Any]:
-    block = BLOCK["cuda"]
+    block = BLOCK
     torch.cuda.reset_peak_memory_stats()
-    plain = _plain(case, data, "cuda")
+    plain = make_plain(case, data, "cuda", torch.bfloat16)
     times = []
     for number in range(rounds + WARM_UP):
         start = time.perf_counter()
@@ -276,9 +206,6 @@ def _line(row: dict[str, Any]) -> str:
     ):
         if row.get(key) is not None:
             words.append(text.format(row[key]))
-    ratio = row.get("speed_over_plain")
-    if ratio is not None:
-        words.append(f"{ratio['median'] if isinstance(ratio, dict) else ratio:.3f} x plain")
-    if row.get("overhead"):
-        words.append(f"overhead {row['overhead']['median']:.2%}")
+    if "speed_over_plain" in row:
+        words.append(f"{row['speed_over_plain']:.3f} x plain")
     return ", ".join(words)

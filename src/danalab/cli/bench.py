@@ -71,20 +71,29 @@ class TrainFlags(BenchFlags):
     device: Literal["cpu", "cuda"] = "cpu"
     """Device to train on."""
     heads: tuple[Count, ...] = ()
-    """Sizes by --heads; default 3 on a CPU, Enoki's 3 to 24 and Qwen3's 6 and 8 on a GPU."""
+    """Sizes by --heads; default 2 and 4 (d_model 128, 256) on a CPU, Enoki's 3 to 24 and Qwen3's 6 and 8 on a GPU."""
+    threads: tuple[Count, ...] = (1, 2)  # pyright: ignore[reportIncompatibleVariableOverride]
+    """CPU threads, each pinned to a core."""
 
 
 def train(flags: TrainFlags) -> None:
     """Tokens per second of the trainer against a hand-written loop, and the trainer's own overhead."""
-    say = flags.start()
-    from danalab.benchmarks.train import CPU_CASES, GPU_CASES, measure
 
-    cases = CPU_CASES if flags.device == "cpu" else GPU_CASES
-    chosen = [case for case in cases if not flags.heads or case.heads in flags.heads]
+    def say(line: str) -> None:
+        print(line, file=sys.stderr if flags.json else sys.stdout, flush=True)
+
+    if flags.device == "cpu":
+        from danalab.benchmarks import train_cpu
+
+        flags.finish(train_cpu.measure(train_cpu.cells(flags.heads or (2, 4), flags.threads), flags.rounds, say))
+        return
+    from danalab.benchmarks.train import GPU_CASES, measure
+
+    chosen = [case for case in GPU_CASES if not flags.heads or case.heads in flags.heads]
     if not chosen:
-        known = ", ".join(map(str, sorted({case.heads for case in cases})))
+        known = ", ".join(map(str, sorted({case.heads for case in GPU_CASES})))
         raise UserError(f"--heads {' '.join(map(str, flags.heads))}: measured are {known}")
-    flags.finish(measure(flags.device, chosen, flags.rounds, say))
+    flags.finish(measure(chosen, flags.rounds, say))
 
 
 @dataclass(frozen=True, kw_only=True)

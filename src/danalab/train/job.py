@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from danalab.data import Dataset
+from danalab.models.layers.products import onednn_products
 from danalab.train.build import build_trainer
 from danalab.train.callbacks.console import ConsoleProgress
 from danalab.train.config.resolve import resolve
@@ -151,7 +152,8 @@ def _run(
             sample = None if dataset.sequence_length is None else spec.seq_len
             trainer.callbacks.append(ConsoleProgress(spec.iterations, trainer.step, sample_tokens=sample))
     try:
-        status = trainer.fit()
+        with onednn_products(enabled=spec.execution.onednn):
+            status = trainer.fit()
     except NonFiniteError:
         status = "nonfinite"
     summary = (folder.read_summary() or {}) if world.is_main else {}

@@ -239,6 +239,7 @@ def measure_threads(settings: dict[str, Any], candidates: list[int]) -> dict[str
     from danalab.data import vocabulary_of
     from danalab.ladder.runs.grid import Cell
     from danalab.models import build_model
+    from danalab.models.layers.products import onednn_products
     from danalab.train.config.resolve import resolve
 
     config = Cell("speed", settings).config(Path())
@@ -246,15 +247,16 @@ def measure_threads(settings: dict[str, Any], candidates: list[int]) -> dict[str
     model = build_model(resolved.model, seed=0)
     tokens = torch.randint(resolved.model.vocab_size, (config.batch_size or 1, resolved.model.seq_len))
     found = {}
-    for threads in candidates:
-        torch.set_num_threads(threads)
-        passes, began = -1, time.perf_counter()
-        while passes < 1 or time.perf_counter() - began < SPEED_SECONDS:
-            model(tokens, tokens)[0].backward()
-            passes += 1
-            if passes == 0:  # the first pass warms up
-                began = time.perf_counter()
-        found[str(threads)] = passes * tokens.numel() / (time.perf_counter() - began)
+    with onednn_products(enabled=config.onednn):
+        for threads in candidates:
+            torch.set_num_threads(threads)
+            passes, began = -1, time.perf_counter()
+            while passes < 1 or time.perf_counter() - began < SPEED_SECONDS:
+                model(tokens, tokens)[0].backward()
+                passes += 1
+                if passes == 0:  # the first pass warms up
+                    began = time.perf_counter()
+            found[str(threads)] = passes * tokens.numel() / (time.perf_counter() - began)
     return found
 
 

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from danalab.models.cache import KeyValues
 from danalab.models.config import ModelConfig
+from danalab.models.layers.causal import attend
 from danalab.models.layers.documents import attend_within_documents
 from danalab.models.layers.linear import Linear
 from danalab.models.layers.norm import make_norm
@@ -60,9 +61,9 @@ class Attention(nn.Module):
     ) -> Tensor:
         if starts is not None:
             return attend_within_documents(q_BNLH, k_BKLH, v_BKLH, starts, grouped=self.grouped)
-        mask = None
-        if state is not None:
-            k_BKLH, v_BKLH, mask = state.append(k_BKLH, v_BKLH)
+        if state is None:
+            return attend(q_BNLH, k_BKLH, v_BKLH, grouped=self.grouped)
+        k_BKLH, v_BKLH, mask = state.append(k_BKLH, v_BKLH)
         causal = mask is None and k_BKLH.shape[2] == q_BNLH.shape[2]
         return F.scaled_dot_product_attention(q_BNLH, k_BKLH, v_BKLH, mask, is_causal=causal, enable_gqa=self.grouped)
 

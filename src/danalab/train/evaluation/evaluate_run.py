@@ -6,6 +6,7 @@ from pathlib import Path
 
 from danalab.data import open_data
 from danalab.errors import UserError
+from danalab.models.layers.products import onednn_products
 from danalab.train.config.run_spec import recorded_dtype
 from danalab.train.evaluation.evaluator import PositionLoss, ValidationLoss
 from danalab.train.run.open import open_run
@@ -70,7 +71,8 @@ def evaluate_run(
         autocast=autocast,
         device=chosen,
     )
-    result = evaluator.full(loaded.model)
+    with onednn_products(enabled=config.get("onednn", True)):
+        result = evaluator.full(loaded.model)
     assert result is not None
     perplexity = math.exp(min(result.loss, 700.0))
     return RunEvaluation(

@@ -1,0 +1,154 @@
+"""Speed of the trainer on a CPU: tokens per second against a hand-written loop, in float32 and in bfloat16.
+
+Trainer and loop are processes of their own, as a person starts them: settings of the allocator and of the libraries
+that the trainer makes for its process do not reach the loop. They take turns of a few steps, so that a slow moment of
+the machine affects all; a ratio is the median over rounds of the ratio within a round. The complete trainer is
+measured: loader, guard, logging, schedule. Its overhead is the share of a step outside forward, backward and optimizer.
+"""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from danalab.benchmarks.timing import WARM_UP, machine, ratios, spread
+from danalab.benchmarks.train import Case, random_tokens
+from danalab.errors import UserError
+from danalab.scaling import dimensions, flops_per_token
+
+BLOCK = 5
+"""Steps of a turn."""
+SIDES = ("trainer float32", "loop float32", "trainer bfloat16", "loop bfloat16")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A model, a batch and a number of threads."""
+
+    case: Case
+    threads: int
+
+
+def cells(heads: Sequence[int], threads: Sequence[int]) -> list[Cell]:
+    """The cells of `danalab bench train`: 2,048 tokens a step (1,024 in short rows), vocabulary 4,096.
+
+    Args: heads: of 64 features each.
+    """
+    shapes = ((8, 128), (4, 512))
+    return [
+        Cell(Case("enoki", n, 4096, batch, seq_len), count)
+        for count in threads
+        for n in heads
+        for batch, seq_len in shapes
+    ]
+
+
+def measure(
+    chosen: Sequence[Cell], rounds: int, say: Callable[[str], None], sides: Sequence[str] = SIDES
+) -> dict[str, Any]:
+    """Measure each cell; see `danalab bench train`.
+
+    Args:
+        rounds: turns of each side that count.
+        say: called with each line of text.
+        sides: of `SIDES`.
+    """
+    found: dict[str, Any] = {"machine": machine("cpu"), "rounds": rounds, "block": BLOCK, "cells": []}
+    for cell in chosen:
+        row = _measure_cell(cell, rounds, sides)
+        found["cells"].append(row)
+        for line in lines(row):
+            say(line)
+    return found
+
+
+def _measure_cell(cell: Cell, rounds: int, sides: Sequence[str]) -> dict[str, Any]:
+    case = cell.case
+    turns: dict[str, list[dict[str, float]]] = {side: [] for side in sides}
+    with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as running:
+        scratch = Path(name)
+        data = random_tokens(scratch / "data", case.vocab_size, case.seq_len)
+        started = {side: running.enter_context(_Side(side, cell, data, scratch, rounds)) for side in sides}
+        for number in range(rounds + WARM_UP):
+            first = number % len(sides)
+            for side in (*sides[first:], *sides[:first]):
+                turn = started[side].turn()
+                if number >= WARM_UP:
+                    turns[side].append(turn)
+        rates = {side: process.answer()["matrix_rate"] for side, process in started.items()}
+    seconds = {side: [turn["seconds"] for turn in taken] for side, taken in turns.items()}
+    tokens = BLOCK * case.batch_size * case.seq_len
+    sizes = dimensions(case.arch, case.heads, case.vocab_size)
+    flops = flops_per_token(sizes, case.seq_len)
+    row: dict[str, Any] = {**asdict(case), "d_model": sizes.d_model, "threads": cell.threads, "sides": {}}
+    for side in sides:
+        rate = tokens / median(seconds[side])
+        dtype = side.split()[1]
+        best = max(rate for other, rate in rates.items() if other.endswith(dtype))
+        row["sides"][side] = {"tokens_per_second": rate, "share_of_matrix_rate": rate * flops / best}
+        if side.startswith("trainer"):
+            working = [1 - turn["working"] / turn["seconds"] for turn in turns[side]]
+            row["sides"][side]["overhead"] = spread(working)
+            for other in {f"loop {dtype}", "loop float32", "trainer float32"} & set(sides) - {side}:
+                row["sides"][side][f"over {other}"] = ratios(seconds[other], seconds[side])
+    row["matrix_rate"] = {dtype: max(r for side, r in rates.items() if side.endswith(dtype))
+                          for dtype in dict.fromkeys(side.split()[1] for side in sides)}  # fmt: skip
+    return row
+
+
+class _Side:
+    """The parent's end of a process that takes turns (`danalab.benchmarks.train_side`)."""
+
+    def __init__(self, side: str, cell: Cell, data: Path, scratch: Path, rounds: int):
+        kind, dtype = side.split()
+        task = {
+            "kind": kind, "dtype": dtype, "case": asdict(cell.case), "threads": cell.threads, "data": str(data),
+            "scratch": str(scratch / side.replace(" ", "-")), "rounds": rounds + WARM_UP, "block": BLOCK,
+        }  # fmt: skip
+        (scratch / side.replace(" ", "-")).mkdir()
+        pinned = {"OMP_PROC_BIND": "true", "OMP_PLACES": "cores", "OMP_NUM_THREADS": str(cell.threads)}
+        self._name = f"{kind} in {dtype}"
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "danalab.benchmarks.train_side", json.dumps(task)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **pinned},
+        )  # fmt: skip
+
+    def __enter__(self) -> "_Side":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def turn(self) -> dict[str, float]:
+        """Let it make a block of steps; returns its times."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # `answer` says what happened
+            self._process.stdin.write("go\n")
+            self._process.stdin.flush()
+        return self.answer()
+
+    def answer(self) -> dict[str, float]:
+        """The next line of the process."""
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise UserError(f"the {self._name} ended with exit code {self._process.wait()}; see the messages above")
+        return json.loads(line)
+
+
+def lines(row: dict[str, Any]) -> Iterator[str]:
+    """A cell as text, a line for each side."""
+    name = f"d {row['d_model']}, batch {row['batch_size']} x {row['seq_len']}, {row['threads']} threads"
+    for side, values in row["sides"].items():
+        text = f"{name:<36} {side:<17}{values['tokens_per_second']:>9,.0f} tok/s"
+        text += f", {values['share_of_matrix_rate']:4.0%} of the matrix rate"
+        text += "".join(f", {values[key]['median']:.2f} x {key[5:]}" for key in sorted(values) if key[:5] == "over ")
+        yield text
