@@ -51,17 +51,19 @@ def _facts(run: Run, step: int) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "architecture": f"{model.arch}: {model.n_layers} layers, d_model {model.d_model}, {model.n_heads} heads of "
         f"{model.head_dim} ({model.kv_heads} for keys and values), mlp {model.mlp_dim}",
-        "parameters": f"{run.config['params']:,}",
+        "parameters": _count(run.config.get("params")),
         "vocabulary, context": f"{model.vocab_size:,}, {model.seq_len:,} tokens",
     }
     if "imported_from" in run.config:
-        return facts | {"imported from": run.config["imported_from"]["name"]}
+        return facts | {"imported from": run.config["imported_from"].get("name")}
+    peak = "" if config["lr"] is None else f", peak learning rate {config['lr']:.4g}"
+    steps = _count(run.config.get("steps"))
     facts |= {
-        "optimizer": f"{config['opt']}, peak learning rate {config['lr']:.4g}, schedule {config['scheduler']}",
+        "optimizer": f"{config['opt']}{peak}, schedule {config['scheduler']}",
         "trained on": dataset.get("tokenizer") and f"{_last(dataset.get('path'))} (tokenizer {dataset['tokenizer']})",
-        "step": f"{step:,} of {run.config.get('steps'):,}",
-        "tokens per step": f"{run.config['tokens_per_step']:,}",
-        "FLOPs per token": plan.get("flops_per_token") and f"{plan['flops_per_token']:,}",
+        "step": f"{step:,}" if steps is None else f"{step:,} of {steps}",
+        "tokens per step": _count(run.config.get("tokens_per_step")),
+        "FLOPs per token": _count(plan.get("flops_per_token")),
     }
     if summary.get("step") == step:
         for key, unit in (("val/loss", "nats per token"), ("val/bpb", "bits per byte")):
@@ -69,6 +71,10 @@ def _facts(run: Run, step: int) -> dict[str, Any]:
                 facts[key.replace("val/", "validation ")] = f"{summary[key]:.4f} {unit}"
     versions = run.config.get("versions", {})
     return facts | {"made with": ", ".join(f"{key} {value}" for key, value in versions.items() if value is not None)}
+
+
+def _count(value: Any) -> str | None:
+    return f"{value:,}" if isinstance(value, (int, float)) else None
 
 
 def _last(path: Any) -> str:
