@@ -32,9 +32,9 @@ def fuzz(operation, examples: int) -> None:
         check()
 
 
-@pytest.mark.parametrize("path", POSTS)
+@pytest.mark.parametrize("path", POSTS[:2])
 def test_no_request_is_a_fault_of_the_server(schema, path):
-    fuzz(schema[path]["POST"], 16)
+    fuzz(schema[path]["POST"], 10)
 
 
 @pytest.mark.slow

@@ -140,6 +140,7 @@ def test_a_models_text_never_becomes_code(page):
     assert page.evaluate("window.hacked") is None
 
 
+@pytest.mark.slow
 def test_markdown_is_shown_as_elements(page):
     ask(page, "markdown")
     finished(page)
@@ -158,6 +159,7 @@ def test_markdown_is_shown_as_elements(page):
     assert links == [["https://example.org/a?b=1", *safe], ["https://example.com/", *safe]]
 
 
+@pytest.mark.slow
 def test_several_conversations_survive_a_reload(page):
     ask(page, "apples")
     finished(page)
@@ -174,6 +176,7 @@ def test_several_conversations_survive_a_reload(page):
     assert page.locator(".pick").all_inner_texts() == ["pears", "apples"]
 
 
+@pytest.mark.slow
 def test_storage_that_another_page_has_filled_does_no_harm(page):
     for value in ("{", "null", '[{"id": 1}, {"id": "a", "title": "ok", "messages": []}]', "[" * 9999):
         page.evaluate("value => localStorage.setItem('danalab.conversations', value)", value)
@@ -184,6 +187,7 @@ def test_storage_that_another_page_has_filled_does_no_harm(page):
     finished(page)
 
 
+@pytest.mark.slow
 def test_settings_reach_the_server_and_stay(page):
     page.get_by_role("button", name="Settings", exact=True).click()
     page.get_by_label("Instructions").fill("Be brief.")
@@ -202,6 +206,7 @@ def test_settings_reach_the_server_and_stay(page):
     assert page.evaluate("getComputedStyle(document.documentElement).colorScheme") == "dark"
 
 
+@pytest.mark.slow
 def test_an_error_is_shown_and_can_be_tried_again(page):
     page.route("**/v1/chat/completions", lambda route: route.abort())
     ask(page, "hello")
@@ -212,6 +217,7 @@ def test_an_error_is_shown_and_can_be_tried_again(page):
     assert texts(page) == ["hello", "You said: hello"]
 
 
+@pytest.mark.slow
 def test_everything_is_reached_by_the_keyboard(page):
     assert page.evaluate("document.activeElement.id") == "prompt"
     page.keyboard.type("one")
@@ -236,9 +242,13 @@ PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobil
 SIZES = [{"viewport": {"width": 1280, "height": 860}}, PHONE]
 LOOKS = [{**size, "color_scheme": scheme} for size in SIZES for scheme in ("light", "dark")]
 LOOK_NAMES = ["desktop-light", "desktop-dark", "phone-light", "phone-dark"]
+MARKED = [
+    pytest.param(look, id=name, marks=[] if name == "phone-dark" else pytest.mark.slow)
+    for look, name in zip(LOOKS, LOOK_NAMES, strict=True)
+]
 
 
-@pytest.mark.parametrize("page", LOOKS, indirect=True, ids=LOOK_NAMES)
+@pytest.mark.parametrize("page", MARKED, indirect=True)
 def test_axe_finds_no_violation(page):
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
 
@@ -256,6 +266,7 @@ def test_axe_finds_no_violation(page):
     check()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", [PHONE], indirect=True)
 def test_a_phone_shows_all_without_scrolling_sideways(page):
     page.fill("#prompt", "markdown")
