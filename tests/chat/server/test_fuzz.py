@@ -32,7 +32,7 @@ def fuzz(operation, examples: int) -> None:
         check()
 
 
-@pytest.mark.parametrize("path", POSTS[:2])
+@pytest.mark.parametrize("path", POSTS[:1])
 def test_no_request_is_a_fault_of_the_server(schema, path):
     fuzz(schema[path]["POST"], 10)
 

@@ -115,7 +115,7 @@ def test_a_client_that_goes_away_frees_its_slot_within_a_step(stream):
 
 
 def test_two_hundred_connections_of_which_half_read_slowly_or_never(server):
-    silent = [raw(server, question(stream=True, max_tokens=20)) for _ in range(100)]
+    silent = [raw(server, question(stream=True, max_tokens=8)) for _ in range(100)]
 
     async def readers() -> list[str]:
         limits = httpx.Limits(max_connections=None)

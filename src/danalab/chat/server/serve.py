@@ -1,6 +1,7 @@
 """From a model to a running server, and its end: a signal stops new requests, running ones are finished."""
 
 import logging
+import signal
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -85,4 +86,6 @@ def serve(
         timeout_graceful_shutdown=drain_seconds,
         timeout_keep_alive=30,
     )
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: None)  # uvicorn raises them again after a regular end
     uvicorn.Server(config).run(sockets=[listener])
