@@ -53,6 +53,8 @@ class Flags:
     one."""
     num_fewshot: int | None = None
     """lm-eval: examples in front of each question; default the task's."""
+    chat: bool | None = None
+    """lm-eval: ask in the format of conversations; default yes for runs of mid, sft and rl."""
     limit: int | None = None
     """tasks, core, lm-eval: only so many problems of each task; default for --tasks 200, else all."""
     json: bool = False
@@ -67,6 +69,7 @@ _MODES = {
     "seed": ("tasks",),
     "show": ("tasks",),
     "num_fewshot": ("lm_eval",),
+    "chat": ("lm_eval",),
     "limit": ("tasks", "core", "lm_eval"),
     "data": ("split",),
     "batch_size": ("split", "tasks", "lm_eval"),
@@ -137,7 +140,7 @@ def _on_tasks(flags: Flags, run: Path) -> None:
         run,
         flags.tasks,
         AnswerSettings(
-            limit=flags.limit or DEFAULT_PROBLEMS,
+            limit=DEFAULT_PROBLEMS if flags.limit is None else flags.limit,
             samples=flags.samples,
             temperature=flags.temperature,
             max_tokens=flags.max_tokens,
@@ -184,9 +187,12 @@ def _on_core(flags: Flags, run: Path) -> None:
 
 
 def _on_harness(flags: Flags, run: Path) -> None:
+    from danalab.chat.evaluation.harness import CHAT_STAGES, HarnessChat
     from danalab.train.evaluation.lm_eval import evaluate_tasks
+    from danalab.train.run.open import open_run
 
     assert flags.lm_eval is not None
+    is_chat = flags.chat if flags.chat is not None else open_run(run).config.get("stage") in CHAT_STAGES
     result = evaluate_tasks(
         run,
         [task.strip() for task in flags.lm_eval.split(",") if task.strip()],
@@ -195,6 +201,7 @@ def _on_harness(flags: Flags, run: Path) -> None:
         limit=flags.limit,
         batch_size=flags.batch_size,
         device=flags.device,
+        chat=HarnessChat if is_chat else None,
     )
     if flags.json:
         _print_json(run, result)

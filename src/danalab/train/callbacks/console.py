@@ -44,6 +44,8 @@ class ConsoleProgress(Callback):
             if row.get("val/bpb") is not None:
                 self._val += f" ({row['val/bpb']:.4f} bits/byte)"
         words = f"loss {row['train/loss']:.4f}" if row.get("train/loss") is not None else "skipped"
+        if "rl/reward" in row:
+            words += f"  reward {row['rl/reward']:.3f}"
         words += self._val if self._progress or "val/loss" in row else ""
         words += f"  lr {row['lr']:.3g}  {row['tokens_per_second']:,.0f} tok/s"
         if self._sample_tokens is not None:

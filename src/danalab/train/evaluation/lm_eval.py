@@ -5,15 +5,20 @@ Source: Gao et al. 2024, the language model evaluation harness; its package is l
 
 import logging
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from danalab.errors import MissingExtra, UserError, nearest
 from danalab.train.config.run_spec import recorded_dtype
 from danalab.train.run.open import open_run
 from danalab.train.system.device import autocast_context, autocast_dtype, choose_device
+
+if TYPE_CHECKING:
+    from danalab.data.tokenizers import Tokenizer
+    from danalab.train.evaluation.lm_eval_adapter import ChatTemplate
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,7 @@ def evaluate_tasks(
     limit: int | None = None,
     batch_size: int | None = None,
     device: str | None = None,
+    chat: "Callable[[Tokenizer], ChatTemplate] | None" = None,
 ) -> HarnessResult:
     """Evaluate a checkpoint on tasks, in the number format of its training.
 
@@ -48,6 +54,7 @@ def evaluate_tasks(
         num_fewshot: examples before each question; default the task's.
         limit: only the first documents of each task.
         batch_size: sequences at a time; default the run's micro-batch.
+        chat: makes the format of conversations in which the tasks are asked; default plain text.
     Raises:
         MissingExtra: lm-eval is not installed.
         UserError: no such run, checkpoint or task; the data of a task are missing; or the run has no tokenizer.
@@ -73,6 +80,7 @@ def evaluate_tasks(
         batch_size=batch_size or config["batch_size"],
         device=chosen,
         autocast=autocast,
+        chat=None if chat is None else chat(tokenizer),
     )
     try:
         evaluate: Any = lm_eval.simple_evaluate  # its decorator hides its arguments from type checkers
@@ -82,6 +90,7 @@ def evaluate_tasks(
             task_manager=manager,
             num_fewshot=num_fewshot,
             limit=limit,
+            apply_chat_template=chat is not None,
             bootstrap_iters=1000,
             log_samples=False,
         )

@@ -7,7 +7,7 @@ dimension, V vocabulary.
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from lm_eval.api.model import TemplateLM
@@ -28,6 +28,23 @@ Scored = tuple[Any, Sequence[int], Sequence[int]]
 """(key, tokens of the context, tokens of the continuation)."""
 
 
+class ChatTemplate(Protocol):
+    """The format of conversations of a model."""
+
+    @property
+    def stop_tokens(self) -> Sequence[int]:
+        """Ids that end an answer."""
+        ...
+
+    def render(self, history: Sequence[dict[str, Any]], *, opens_answer: bool) -> str:
+        """Text of a conversation for `encode`. `opens_answer`: the assistant speaks next."""
+        ...
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of a rendered text, or of a part of one."""
+        ...
+
+
 class HarnessModel(TemplateLM):
     """A model with its tokenizer. A text follows the end-of-document token, as documents do in training."""
 
@@ -39,12 +56,15 @@ class HarnessModel(TemplateLM):
         batch_size: int,
         device: torch.device,
         autocast: Callable[[], AbstractContextManager[Any]],
+        chat: ChatTemplate | None = None,
     ):
         """Args:
         batch_size: sequences at a time.
         autocast: makes the context manager of forward computations.
+        chat: questions are asked in this format; None: as plain text.
         """
         super().__init__()
+        self._chat = chat
         self._model, self._tokens, self._device, self._autocast = model.eval(), tokenizer, device, autocast
         self.batch_size = batch_size
         self.max_length = model.config.seq_len
@@ -55,7 +75,23 @@ class HarnessModel(TemplateLM):
         return self._tokens.eos_id
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **unused: Any) -> list[int]:
-        return self._tokens.encode(string)
+        return self._tokens.encode(string) if self._chat is None else self._chat.encode(string)
+
+    # ---- conversations ----
+
+    @property
+    def tokenizer_name(self) -> str:
+        """For the harness's cache of requests."""
+        return self._tokens.fingerprint
+
+    def chat_template(self, chat_template: bool | str = False) -> str:
+        """For the harness's records."""
+        return "" if self._chat is None else type(self._chat).__name__
+
+    def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
+        """The text of a conversation."""
+        assert self._chat is not None
+        return self._chat.render(chat_history, opens_answer=add_generation_prompt)
 
     # ---- likelihood ----
 
@@ -138,5 +174,6 @@ class HarnessModel(TemplateLM):
             top_p=float(settings.get("top_p", 1.0)),
             seed=0,
             stop=stops,
+            stop_tokens=() if self._chat is None else self._chat.stop_tokens,
         )
         return Request(ids[-(self.max_length - room) :], parameters)
