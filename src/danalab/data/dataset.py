@@ -130,7 +130,6 @@ class Dataset:
             packing: "windows" (the stream cut at every seq_len tokens) or "documents" (whole documents packed into
                 rows without padding, see `danalab.data.order.packing`).
             length: tokens of the pieces that sequences are cut into at each step, divisors of seq_len.
-
         Raises:
             UserError: the split is smaller than one batch, or the batch is not a multiple of the ranks.
         """

@@ -46,7 +46,6 @@ def open_dataset(path: str | Path, split: str = "train") -> Dataset:
     Args:
         path: the folder.
         split: "train" or "val".
-
     Raises:
         UserError: no data set there, no such split, a shard that does not match its manifest, or ids outside of the
             vocabulary.

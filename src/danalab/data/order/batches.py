@@ -37,7 +37,6 @@ class Batches:
             sequences: the infinite list.
             global_batch: sequences a step, over all ranks.
             seq_len: tokens a sequence, a divisor of the list's own length (the default).
-
         Raises:
             UserError: a batch that is no multiple of the ranks or exceeds the data, or a length that does not divide.
         """

@@ -81,7 +81,6 @@ class PackedDocuments:
             fingerprint: of the store's content.
             key: chooses the order.
             chunk: number of pieces packed together.
-
         Raises:
             UserError: no documents, or fewer tokens than one row.
         """

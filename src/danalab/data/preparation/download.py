@@ -85,7 +85,6 @@ def download(name: str, folder: str | Path, workers: int = 8) -> Path:
         name: a corpus of the hub.
         folder: receives the files, in the repository's layout.
         workers: number of parallel downloads.
-
     Raises:
         UserError: not a corpus of the hub, the hub cannot be reached, or a file has the wrong size.
         MissingExtra: `huggingface_hub` is not installed.

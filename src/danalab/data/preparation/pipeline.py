@@ -74,7 +74,6 @@ def prepare(
         shard_tokens: a shard ends after the chunk of documents (about 250 kB of text) that reaches this size.
         workers: number of threads (below 60 MB of text) or processes that tokenise; by default one per core.
         progress: show progress and a summary on standard error.
-
     Raises:
         UserError: bad source, tokenizer, text or settings, a folder with other content, an unreachable hub, or a
             full disk.

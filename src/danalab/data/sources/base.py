@@ -89,7 +89,6 @@ class Source(ABC):
 
         Args:
             origin: the result of an earlier `pin` if a preparation is resumed; else empty.
-
         Returns:
             What a resumed preparation needs to read the same documents.
         """

@@ -54,7 +54,6 @@ def read_documents(file: Path | File, field: str = "text", skip: int = 0) -> Ite
         file: the file.
         field: field of the lines, or column of the table, that holds the text.
         skip: documents to skip; earlier parts of a table are not read.
-
     Raises:
         UserError: text that is not UTF-8 (names the byte or row), a malformed line, row or archive.
         MissingExtra: .parquet or .zst without the library that reads it.

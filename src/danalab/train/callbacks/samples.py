@@ -27,7 +27,6 @@ class TextSamples(RowsCallback):
         """Args:
             file: gets rows {"step": ..., "prompt": ..., "text": ...}.
             compiled: whether the model's blocks are compiled; samples are computed eagerly.
-
         Raises:
             UserError: a prompt fills the context.
         """

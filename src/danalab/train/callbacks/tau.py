@@ -49,7 +49,6 @@ class TauStatistics(Callback):
             strategy: gathers the optimizer's state.
             eval_interval: steps between evaluations; 0: only at the last step.
             writes: whether this rank writes; the others take part in gathering.
-
         Raises:
             UserError: the optimizer has no tau.
         """

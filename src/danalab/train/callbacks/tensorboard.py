@@ -15,7 +15,6 @@ class TensorBoardMirror(Callback):
 
     def __init__(self, folder: Path):
         """Args: folder: destination of the event files.
-
         Raises:
             MissingExtra: tensorboard is not installed.
         """

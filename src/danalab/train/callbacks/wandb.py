@@ -32,7 +32,6 @@ class WandbMirror(Callback):
             folder: the run folder; `wandb.json` in it keeps the run's id.
             config: shown with the run.
             project, entity, group, mode: None: wandb's own variables ($WANDB_PROJECT, ...).
-
         Raises:
             MissingExtra: wandb is not installed.
         """

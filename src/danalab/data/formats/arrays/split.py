@@ -49,7 +49,6 @@ def split_arrays(
         out: absent or empty, and outside of `source`.
         val_ratio: share of the items that validate, at least one.
         by: "file" or "sequence".
-
     Raises:
         UserError: fewer than two files (sequences), dangling links, or an output that exists or lies in the source.
     """
