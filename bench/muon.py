@@ -10,9 +10,6 @@ torch.optim.Muon orthogonalises in bfloat16, on any device.
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import platform
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from danalab.benchmarks.timing import interleaved, machine, ratios, wall_clock
+from danalab.files import write_json
 from danalab.optim import Muon
 from danalab.optim.matrix.newton_schulz import Coefficients, coefficients, flops, orthogonalize_each
 
@@ -65,6 +64,12 @@ def contenders(layers: int) -> dict[str, Callable[[], Any]]:
     }
 
 
+def clocks(work: Callable[[], Any]) -> tuple[float, float]:
+    """Seconds by the clock, and of the processor."""
+    start = time.process_time()
+    return wall_clock(work), time.process_time() - start
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # pyright: ignore[reportOptionalMemberAccess]
     parser.add_argument("--threads", type=int, default=2)
@@ -74,30 +79,16 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     work = contenders(args.layers)
-    times: dict[str, list[float]] = {name: [] for name in work}
-    cpu: dict[str, list[float]] = {name: [] for name in work}
-    for number in range(args.rounds + 1):
-        for name, run in work.items():
-            start, start_cpu = time.perf_counter(), time.process_time()
-            run()
-            if number:  # one round to warm up
-                times[name].append(time.perf_counter() - start)
-                cpu[name].append(time.process_time() - start_cpu)
-    size = 512
-    square = torch.randn(4 * size, 4 * size)
-    start = time.perf_counter()
-    torch.mm(square, square)
-    gemm = 2 * (4 * size) ** 3 / (time.perf_counter() - start) / 1e9
+    rounds = interleaved(work, args.rounds, clocks)
+    times = {name: [wall for wall, _ in found] for name, found in rounds.items()}
+    cpu = {name: median(busy for _, busy in found) for name, found in rounds.items()}
+    square = torch.randn(2048, 2048)
+    gemm = 2 * 2048**3 / wall_clock(lambda: torch.mm(square, square)) / 1e9
     plain = 2 * 5 * args.layers * sum(flops(*shape) for shape in SHAPES)
     reference = median(times["polar-express loop"])
     results: dict[str, Any] = {
         "question": "time to orthogonalise the matrices of Enoki with 12 heads, interleaved contenders, medians",
-        "machine": {
-            "cpu": platform.processor() or platform.machine(),
-            "cores": os.cpu_count(),
-            "threads": args.threads,
-        },
-        "torch": torch.__version__,
+        "machine": machine("cpu"),
         "layers": args.layers,
         "rounds": args.rounds,
         "matrices": args.layers * len(SHAPES),
@@ -109,15 +100,14 @@ def main() -> None:
     print(f"{'contender':<26} {'s':>7} {'cpu s':>7} {'GFLOP/s':>8} {'speed-up':>8}")
     for name in work:
         typical = median(times[name])
-        ratios = [theirs / mine for mine, theirs in zip(times[name], times["polar-express loop"], strict=True)]
         results[name] = {
             "median_s": typical,
             "best_s": min(times[name]),
-            "median_cpu_s": median(cpu[name]),
+            "median_cpu_s": cpu[name],
             "loop_gflop_per_s": plain / typical / 1e9,
             "speed_up_over_loop": reference / typical,
-            "median_speed_up": median(ratios),
-            "cpu_speed_up": median(cpu["polar-express loop"]) / median(cpu[name]),
+            "median_speed_up": ratios(times["polar-express loop"], times[name])["median"],
+            "cpu_speed_up": cpu["polar-express loop"] / cpu[name],
         }
         row = results[name]
         print(
@@ -125,8 +115,7 @@ def main() -> None:
             f" {row['median_speed_up']:8.2f}"
         )
     if args.out:
-        args.out.parent.mkdir(parents=True, exist_ok=True)
-        args.out.write_text(json.dumps(results, indent=2) + "\n")
+        write_json(args.out, results)
         print(f"written to {args.out}")
 
 

@@ -16,7 +16,7 @@ from danalab.train.step.gradients import GradientStep, UpdateNorm
 from danalab.train.step.loss import CrossEntropy
 from danalab.train.step.router_balance import RouterBalance
 
-VOCAB, LENGTH, ROWS, STEPS = 60, 16, 8, 20
+VOCAB, LENGTH, ROWS, STEPS = 60, 16, 8, 8
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from danalab.train.parallel import Layout
-from distributed.curves import Case, curve, curves
+from distributed.curves import STEPS, Case, curve, curves
 from distributed.ranks import run_ranks
 
 DDP, ZERO, FSDP = Layout("ddp"), Layout("zero"), Layout("fsdp")
@@ -18,8 +18,8 @@ PAIRS = [("enoki", "adana"), ("qwen3", "adamw"), ("qwen3", "d-muon")]
 
 
 @lru_cache
-def alone(arch: str, opt: str) -> torch.Tensor:
-    return curve(Case(arch, opt))
+def alone(arch: str, opt: str, steps: int) -> torch.Tensor:
+    return curve(Case(arch, opt, steps=steps))
 
 
 def check(ranks: int, cases: list[Case]) -> None:
@@ -27,7 +27,7 @@ def check(ranks: int, cases: list[Case]) -> None:
         for case, one, first in zip(cases, found, results[0], strict=True):
             assert torch.equal(one, first), f"ranks differ: {case}"
     for case, found in zip(cases, results[0], strict=True):
-        expected = alone(case.arch, case.opt)
+        expected = alone(case.arch, case.opt, case.steps)
         error = ((found - expected) / expected).abs()
         assert error[:, 0].max() < 1e-5, f"loss: {case}"
         assert error[0, 1] < 1e-6, f"gradient norm of the first step: {case}"
@@ -64,7 +64,7 @@ def test_four_ranks_make_the_curve_of_one():
 def test_every_arrangement_makes_the_curve_of_one(ranks, arch, opt):
     layouts = [DDP, ZERO, FSDP, TENSOR] + ([HYBRID] if ranks == 4 else [])
     ways = [(8, "none"), (1, "none"), (8, "full"), (8, "selective")]
-    check(ranks, [Case(arch, opt, layout, *way) for layout in layouts for way in ways])
+    check(ranks, [Case(arch, opt, layout, *way, steps=20) for layout in layouts for way in ways])
 
 
 @pytest.mark.slow
@@ -76,4 +76,4 @@ def test_compiled_blocks_make_the_curve_of_one(layout):
 def test_bfloat16_products_stay_near_float32_in_every_mode():
     cases = [Case("enoki", "adamw", layout) for layout in (FSDP, TENSOR)]
     for found in run_ranks(curves, 2, cases, torch.bfloat16)[0]:
-        assert ((found[:, 0] - alone("enoki", "adamw")[:, 0]).abs() < 5e-3).all()
+        assert ((found[:, 0] - alone("enoki", "adamw", STEPS)[:, 0]).abs() < 5e-3).all()

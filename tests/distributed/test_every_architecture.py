@@ -37,19 +37,28 @@ def config(words: Path, run_dir: Path, **given: object) -> TrainConfig:
     return TrainConfig(**{**values, **given})  # type: ignore[arg-type]
 
 
-def train_in_all_modes(rank: int, size: int, words: Path, folder: Path, case: str) -> dict[str, str]:
+def train_in(rank: int, size: int, words: Path, folder: Path, case: str, modes: list[str]) -> dict[str, str]:
     """Mode -> how it ended."""
-    found = {}
-    for mode, given in MODES.items():
-        found[mode] = run_training(config(words, folder / mode, **CASES[case], **given)).status
-    return found
+    runs = {mode: config(words, folder / mode, **CASES[case], **MODES[mode]) for mode in modes}
+    return {mode: run_training(run).status for mode, run in runs.items()}
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_every_mode_trains_it(words, tmp_path, case):
+BY_LAYER = ["fsdp", "fsdp+tp"]
+"""Modes that cut a model layer by layer, each architecture in its own way; the others take any module as it is."""
+
+
+@pytest.mark.parametrize(
+    ("case", "modes"),
+    [
+        ("enoki", list(MODES)),
+        *((case, BY_LAYER) for case in CASES if case != "enoki"),
+        *(pytest.param(case, list(MODES), marks=pytest.mark.slow) for case in CASES if case != "enoki"),
+    ],
+)
+def test_every_mode_trains_it(words, tmp_path, case, modes):
     run_training(config(words, tmp_path / "one", **CASES[case]))
     alone = [row["train/loss"] for row in read_rows(tmp_path / "one" / "metrics.jsonl")]
-    for outcomes in run_ranks(train_in_all_modes, 2, words, tmp_path, case, seconds=240):
+    for outcomes in run_ranks(train_in, 2, words, tmp_path, case, modes, seconds=240):
         for mode, said in outcomes.items():
             assert said == "finished", mode
             if mode != "diloco":

@@ -31,11 +31,9 @@ from distributed.capabilities import (
 )
 from distributed.capabilities_page import EPSILON, render
 from distributed.ranks import run_ranks
+from optimizer_kinds import ONE_OF_EACH
 
 ROOT = Path(__file__).parents[2]
-
-ONE_OF_EACH = ["adamw", "adana", "auto-dana", "snoo-dana", "muon", "sophia", "soap", "prodigy", "lamb", "sf-adamw"]
-"""Of each way to step: torch's, ours, measured, around another, matrices, Hessian, owned, sums, norms, switched."""
 
 
 @pytest.fixture(scope="module")

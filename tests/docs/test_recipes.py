@@ -33,7 +33,7 @@ def danalab(tmp_path):
 
     def perform(title: str):
         copy = tmp_path / "src"
-        shutil.copytree(ROOT / "src" / "danalab", copy / "danalab", ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / "src" / "danalab", copy / "danalab")  # compiled files too, which spares their making
         for name, after, text in recipes()[title]:
             file = copy / Path(name).relative_to("src")
             if after is None:

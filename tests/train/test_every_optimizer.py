@@ -18,6 +18,7 @@ from danalab.train.run.open import open_run
 from danalab.train.run.record import run_record
 from danalab.train.run.resume import choose_resume_point
 from danalab.train.step.batch import Batch
+from optimizer_kinds import others_slow
 
 EVERY = list_optimizers()
 STEPS, STOP = 14, 6
@@ -65,7 +66,7 @@ def same(left, right):
     return left == right
 
 
-@pytest.mark.parametrize("opt", EVERY)
+@pytest.mark.parametrize("opt", others_slow(EVERY))
 def test_it_learns_and_a_run_in_two_parts_is_bitwise_the_run_in_one(tiny, tmp_path, opt):
     whole = open_run(train(config(tiny, opt, run_dir=tmp_path / "whole")))
     train(config(tiny, opt, run_dir=tmp_path / "parts", iterations_to_run=STOP))
@@ -81,7 +82,7 @@ def test_it_learns_and_a_run_in_two_parts_is_bitwise_the_run_in_one(tiny, tmp_pa
     assert all(torch.equal(p, q) for p, q in pairs)
 
 
-@pytest.mark.parametrize("opt", EVERY)
+@pytest.mark.parametrize("opt", others_slow(EVERY))
 def test_a_skipped_step_changes_nothing(tiny, opt):
     settings = config(tiny, opt)
     dataset = open_dataset(settings.data)

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import median, quantiles
-from typing import Any
+from typing import Any, TypeVar
 
 from danalab.scaling.hardware import host_memory
 
@@ -19,6 +19,7 @@ WARM_UP = 3
 """Rounds that are not counted, for caches, allocators, compilers and threads."""
 
 Work = Callable[[], Any]
+Time = TypeVar("Time")
 
 
 def pin_threads(threads: int) -> None:
@@ -34,9 +35,9 @@ def pin_threads(threads: int) -> None:
     torch.set_num_threads(threads)
 
 
-def interleaved(work: Mapping[str, Work], rounds: int, clock: Callable[[Work], float]) -> dict[str, list[float]]:
-    """Seconds of each contender in each of `rounds` rounds; each round starts with another contender."""
-    times: dict[str, list[float]] = {name: [] for name in work}
+def interleaved(work: Mapping[str, Work], rounds: int, clock: Callable[[Work], Time]) -> dict[str, list[Time]]:
+    """What the clock says of each contender in each of `rounds` rounds; each round starts with another contender."""
+    times: dict[str, list[Time]] = {name: [] for name in work}
     names = list(work)
     for number in range(rounds + WARM_UP):
         first = number % len(names)

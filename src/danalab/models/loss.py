@@ -9,7 +9,6 @@ computes the logits of its own rows, and only their maxima and sums are exchange
 Shapes: R rows (all of hidden's leading dimensions), C rows of a chunk, D model dimension, V vocabulary.
 """
 
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -17,12 +16,15 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from danalab.errors import UserError
+from danalab.models.logit_chunks import (
+    accumulate,
+    at_least_float32,
+    empty_results,
+    exponentials_of,
+    logit_chunks,
+    target_logits,
+)
 from danalab.models.parallel.vocabulary import VocabularyShard, vocabulary_shard
-
-# Rows of a chunk, bounded by its logits. CPU: large enough for efficient matrix products, small enough for the passes
-# between them to stay in cache where the vocabulary allows it. Accelerators: matrix products must be large.
-_CPU_ROWS, _CPU_ENTRIES = 256, 1 << 24
-_ACCELERATOR_ENTRIES = 1 << 26
 
 
 def chunked_cross_entropy(
@@ -82,7 +84,7 @@ def hoyer_penalty(embeddings: Tensor, eps: float = 1e-8) -> Tensor:
 
     Args: embeddings: [..., D]. Source: Hoyer 2004, JMLR 5, without the affine rescaling.
     """
-    exact = _at_least_float32(embeddings)
+    exact = at_least_float32(embeddings)
     return (exact.abs().sum(-1) / (torch.linalg.vector_norm(exact, dim=-1) + eps)).mean()
 
 
@@ -192,12 +194,12 @@ def _forward_rows(
 ) -> tuple[Tensor, Tensor]:
     """(cross-entropy [R], logsumexp [R]); writes to `correct` whether the target has the highest logit."""
     rows, weight = rows.to(problem.dtype), weight.to(problem.dtype)
-    ce, lse = _empty_results(rows)
-    for chunk, logits in _logit_chunks(rows, weight, problem.shard):
+    ce, lse = empty_results(rows)
+    for chunk, logits in logit_chunks(rows, weight, problem.shard):
         target = problem.targets[chunk]
-        exponentials, _ = _exponentials(logits, target, problem.shard, ce[chunk], lse[chunk])
+        exponentials, _ = exponentials_of(logits, target, problem.shard, ce[chunk], lse[chunk])
         if correct is not None:
-            relative = _target_logits(exponentials, target, problem.shard)
+            relative = target_logits(exponentials, target, problem.shard)
             correct[chunk] = (relative if problem.shard is None else problem.shard.add(relative)) == 1
     return ce, lse
 
@@ -208,13 +210,13 @@ def _forward_backward_rows(
     """(cross-entropy [R], logsumexp [R], gradient of rows, of weight): of sum(ce) ce_factor + sum(lse^2) z_factor."""
     row_dtype, weight_dtype = rows.dtype, weight.dtype
     rows, weight = rows.to(problem.dtype), weight.to(problem.dtype)
-    ce, lse = _empty_results(rows)
+    ce, lse = empty_results(rows)
     grad_rows = torch.empty_like(rows) if needs[0] else None
     # float32: sums of many chunks in bfloat16 would lose the small ones
     grad_weight = torch.zeros(weight.shape, dtype=ce.dtype, device=weight.device) if needs[1] else None
-    for chunk, logits in _logit_chunks(rows, weight, problem.shard):
+    for chunk, logits in logit_chunks(rows, weight, problem.shard):
         target = problem.targets[chunk]
-        exponentials, total = _exponentials(logits, target, problem.shard, ce[chunk], lse[chunk])
+        exponentials, total = exponentials_of(logits, target, problem.shard, ce[chunk], lse[chunk])
         ce_factors = problem.valid[chunk] * ce_factor
         grad = exponentials.mul_(((ce_factors + 2 * z_factor * lse[chunk]) / total).unsqueeze(1))
         if problem.shard is not None:
@@ -225,7 +227,7 @@ def _forward_backward_rows(
         if grad_rows is not None:
             torch.mm(grad, weight, out=grad_rows[chunk])
         if grad_weight is not None:
-            _accumulate(grad_weight, grad, rows[chunk])
+            accumulate(grad_weight, grad, rows[chunk])
     if problem.shard is not None and grad_rows is not None:
         problem.shard.add(grad_rows)  # the gradient of hidden sums over all ranks' rows of the head
     return (
@@ -234,71 +236,6 @@ def _forward_backward_rows(
         None if grad_rows is None else grad_rows.to(row_dtype),
         None if grad_weight is None else grad_weight.to(weight_dtype),
     )
-
-
-def _exponentials(
-    logits_CV: Tensor, targets_C: Tensor, shard: VocabularyShard | None, ce_C: Tensor, lse_C: Tensor
-) -> tuple[Tensor, Tensor]:
-    """(exp(logits - their row's maximum), made in place, and its row sums [C]) over the whole vocabulary.
-
-    Writes the rows' cross-entropy and logsumexp.
-    """
-    picked = _target_logits(logits_CV, targets_C, shard)
-    highest = logits_CV.amax(-1)
-    if shard is not None:
-        shard.highest(highest)
-    exponentials = logits_CV.sub_(highest.unsqueeze(1)).exp_()
-    total = exponentials.sum(-1)
-    if shard is not None:
-        total, picked = shard.add(torch.stack((total, picked)))
-    torch.add(highest, total.log(), out=lse_C)
-    torch.sub(lse_C, picked, out=ce_C)
-    return exponentials, total
-
-
-def _accumulate(total_VD: Tensor, grad_CV: Tensor, h_CD: Tensor) -> None:
-    if grad_CV.dtype == total_VD.dtype:
-        total_VD.addmm_(grad_CV.T, h_CD)
-    else:
-        total_VD.add_(grad_CV.T @ h_CD)
-
-
-def _empty_results(rows: Tensor) -> tuple[Tensor, Tensor]:
-    dtype = torch.float64 if rows.dtype == torch.float64 else torch.float32
-    ce = torch.empty(rows.shape[0], dtype=dtype, device=rows.device)
-    return ce, torch.empty_like(ce)
-
-
-def _target_logits(logits_CV: Tensor, targets_C: Tensor, shard: VocabularyShard | None) -> Tensor:
-    """The targets' logits; with a sharded head, 0 for those of other ranks."""
-    if shard is None:
-        return logits_CV.gather(1, targets_C.unsqueeze(1)).squeeze(1)
-    targets_C, own = shard.local(targets_C)
-    return logits_CV.gather(1, targets_C.unsqueeze(1)).squeeze(1).where(own, 0)
-
-
-def _at_least_float32(x: Tensor) -> Tensor:
-    return x.to(torch.promote_types(x.dtype, torch.float32))
-
-
-def _logit_chunks(rows: Tensor, weight: Tensor, shard: VocabularyShard | None) -> Iterator[tuple[slice, Tensor]]:
-    """Yield (slice of rows, their logits [C, V] in float32 or more, which may be overwritten)."""
-    buffer = None
-    # Ranks with shards of the head must use the same chunks, also if the last shard is shorter.
-    for chunk in _chunks(rows, weight.shape[0] if shard is None else shard.widest):
-        h = rows[chunk]
-        # One buffer for all chunks, without an allocation for each.
-        buffer = torch.mm(h, weight.T) if buffer is None else torch.mm(h, weight.T, out=buffer[: h.shape[0]])
-        yield chunk, _at_least_float32(buffer)
-
-
-def _chunks(rows: Tensor, vocab_size: int) -> list[slice]:
-    if rows.device.type == "cpu":
-        size = min(_CPU_ENTRIES // vocab_size, max(_CPU_ROWS, _CPU_ROWS * 4096 // vocab_size))
-    else:
-        size = _ACCELERATOR_ENTRIES // vocab_size
-    size = max(size, 1)
-    return [slice(start, start + size) for start in range(0, rows.shape[0], size)]
 
 
 def _check(hidden: Tensor, head_weight: Tensor, targets: Tensor, ignore_index: int) -> None:

@@ -3,13 +3,13 @@ from .distributed.zero import DistributedMuonAdamW as DistributedMuonAdamW
 from .elementwise.adamw_decaying_wd import AdamWDecayingWD as AdamWDecayingWD
 from .elementwise.adana import ADana as ADana
 from .elementwise.adana import DanaMK4 as DanaMK4
-from .elementwise.adana import DanaStar as DanaStar
-from .elementwise.adana import DanaStarMK4 as DanaStarMK4
 from .elementwise.ademamix import AdEMAMix as AdEMAMix
 from .elementwise.ademamix import AdEMAMixDecayingWD as AdEMAMixDecayingWD
 from .elementwise.auto_dana import AutoDana as AutoDana
 from .elementwise.dana import Dana as Dana
 from .elementwise.dana import SignDana as SignDana
+from .elementwise.dana_star import DanaStar as DanaStar
+from .elementwise.dana_star import DanaStarMK4 as DanaStarMK4
 from .matrix.manau import Manau as Manau
 from .matrix.muon import DMuon as DMuon
 from .matrix.muon import Muon as Muon

@@ -2,10 +2,11 @@
 
 from danalab.optim.backends.rounding import rounding_seed, stochastic_round
 from danalab.optim.elementwise.adamw_decaying_wd import adamw_decaying_wd_update
-from danalab.optim.elementwise.adana import adana_update, dana_star_update
+from danalab.optim.elementwise.adana import adana_update
 from danalab.optim.elementwise.ademamix import ademamix_update
 from danalab.optim.elementwise.auto_dana import auto_dana_update
 from danalab.optim.elementwise.dana import dana_update, sign_dana_update
+from danalab.optim.elementwise.dana_star import dana_star_update
 
 __all__ = [
     "adamw_decaying_wd_update",

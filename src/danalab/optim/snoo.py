@@ -109,8 +109,6 @@ class SNOO(torch.optim.Optimizer):
         Args:
             closure: evaluates the model again and returns the loss; passed to the inner optimizer.
             found_nonfinite: True skips the step, step counts included. A tensor is read.
-        Returns:
-            What the inner step returned.
         """
         # GradScaler sets this attribute for fused optimizers; the inner one does not receive it.
         found_inf = getattr(self, "found_inf", None)
@@ -166,10 +164,8 @@ class SNOO(torch.optim.Optimizer):
                 due.setdefault(key, []).append(p)
         for (lr, mu, *_), params in due.items():
             states = [self._follow(p) for p in params]
-            weights = [local(p) for p in params]
-            outers = [local(state["outer"]) for state in states]
-            momenta = [local(state["outer_momentum"]) for state in states]
-            outer_step(weights, outers, momenta, lr=lr, mu=mu)
+            outers, momenta = ([local(state[name]) for state in states] for name in OUTER_STATE[:2])
+            outer_step([local(p) for p in params], outers, momenta, lr=lr, mu=mu)
 
     def _follow(self, p: Tensor) -> dict[str, Any]:
         """The outer state of `p`, moved to its device: models may be moved after the optimizer was built."""

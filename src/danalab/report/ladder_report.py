@@ -18,8 +18,9 @@ from danalab.ladder.analysis import analyse
 from danalab.ladder.runs.rows import pack, read_ladder
 from danalab.report.contents import FIGURES, FOLDED, SECTIONS, TITLES
 from danalab.report.data import MissingFigure, ReportData, Row, has_diverged, is_finished
-from danalab.report.figures.drawing import save_figure, save_points, short, svg_text
+from danalab.report.figures.drawing import save_figure, save_points, svg_text
 from danalab.report.figures.ladder import headline_figure
+from danalab.report.figures.ticks import short
 from danalab.report.page.page import Page
 from danalab.report.tables.formats import Table, as_csv, as_latex, as_markdown
 from danalab.report.tables.headline import caveat, headlines, verdict

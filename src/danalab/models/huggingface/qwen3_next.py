@@ -131,16 +131,13 @@ def _mlp_out(theirs: str, of: Callable[[str], Tensor], ours: str) -> Weights:
 
 
 def _experts_out(sparsity: Sparsity, of: Callable[[str], Tensor]) -> Weights:
-    found = {
-        f"mlp.experts.{expert}.{name}.weight": of(f"mlp.experts.{mine}.weight")[expert]
-        for expert in range(sparsity.n_experts)
-        for mine, name in _MLP.items()
-    }
-    gates = {
-        "mlp.gate.weight": of("mlp.router.map.weight"),
-        "mlp.shared_expert_gate.weight": of("mlp.shared_gate.weight"),
-    }
-    return found | gates | _mlp_out("mlp.shared_expert", of, "mlp.shared")
+    found = _mlp_out("mlp.shared_expert", of, "mlp.shared")
+    found["mlp.gate.weight"] = of("mlp.router.map.weight")
+    found["mlp.shared_expert_gate.weight"] = of("mlp.shared_gate.weight")
+    for mine, name in _MLP.items():
+        for expert, weight in enumerate(of(f"mlp.experts.{mine}.weight")):
+            found[f"mlp.experts.{expert}.{name}.weight"] = weight
+    return found
 
 
 # ---- in ----

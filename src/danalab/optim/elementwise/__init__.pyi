@@ -1,10 +1,10 @@
 from .adamw_decaying_wd import AdamWDecayingWD as AdamWDecayingWD
 from .adana import ADana as ADana
 from .adana import DanaMK4 as DanaMK4
-from .adana import DanaStar as DanaStar
-from .adana import DanaStarMK4 as DanaStarMK4
 from .ademamix import AdEMAMix as AdEMAMix
 from .ademamix import AdEMAMixDecayingWD as AdEMAMixDecayingWD
 from .auto_dana import AutoDana as AutoDana
 from .dana import Dana as Dana
 from .dana import SignDana as SignDana
+from .dana_star import DanaStar as DanaStar
+from .dana_star import DanaStarMK4 as DanaStarMK4

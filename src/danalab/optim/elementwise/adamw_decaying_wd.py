@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor
 
 from danalab.optim.backends.foreach import TensorList, average, subtract_ratio
-from danalab.optim.core.optimizer import DecayingOptimizer, constructor_settings
+from danalab.optim.core import DecayingOptimizer, constructor_settings
 from danalab.optim.core.rule import Rule
 from danalab.optim.elementwise.scalars import Scalar, adam_scalars
 

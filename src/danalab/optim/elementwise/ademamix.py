@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from danalab.optim.backends.foreach import TensorList, average, subtract_ratio
+from danalab.optim.core import DecayingOptimizer, ElementwiseOptimizer, constructor_settings
 from danalab.optim.core.checks import check_coupled_decay, check_numbers, check_settings
-from danalab.optim.core.optimizer import DecayingOptimizer, ElementwiseOptimizer, constructor_settings
 from danalab.optim.core.rule import Rule
 from danalab.optim.elementwise.scalars import Scalar, adam_scalars, decay_factor
 

@@ -27,8 +27,8 @@ from torch import Tensor
 
 from danalab.errors import UserError
 from danalab.optim.backends.foreach import TensorList, average
+from danalab.optim.core import LogTimeOptimizer, constructor_settings
 from danalab.optim.core.checks import KAPPA_LIMIT
-from danalab.optim.core.optimizer import LogTimeOptimizer, constructor_settings
 from danalab.optim.core.rule import Rule
 from danalab.optim.core.stats import noise_floor, signal_share
 from danalab.optim.elementwise.scalars import Scalar, decay_factor

@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor
 
 from danalab.optim.backends.foreach import TensorList
-from danalab.optim.core.optimizer import LogTimeOptimizer, constructor_settings
+from danalab.optim.core import LogTimeOptimizer, constructor_settings
 from danalab.optim.core.rule import Rule
 from danalab.optim.elementwise.scalars import Scalar, log_time_scalars
 

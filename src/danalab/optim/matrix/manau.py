@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from danalab.optim.core.optimizer import constructor_settings
-from danalab.optim.elementwise.adana import DANA_STAR
+from danalab.optim.elementwise.dana_star import DANA_STAR
 from danalab.optim.elementwise.scalars import decay_rate, effective_time_scalars
 from danalab.optim.matrix.hybrid import HybridOptimizer, coupled
 from danalab.optim.matrix.step import MATCHED_MUON

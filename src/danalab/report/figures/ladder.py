@@ -19,7 +19,6 @@ from danalab.report.figures.drawing import (
     SOFT,
     aside,
     canvas,
-    counts,
     group,
     hollow_handle,
     is_leftmost,
@@ -28,14 +27,10 @@ from danalab.report.figures.drawing import (
     legend,
     look,
     panels,
-    percent,
-    plain,
-    powers,
-    short,
     styled,
-    widen,
 )
 from danalab.report.figures.saved import draw_saved, few_seeds
+from danalab.report.figures.ticks import counts, percent, plain, powers, short, widen
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -17,7 +17,6 @@ from danalab.report.figures.drawing import (
     TALLEST,
     at_the_edge,
     canvas,
-    counts,
     group,
     hollow,
     hollow_handle,
@@ -26,9 +25,9 @@ from danalab.report.figures.drawing import (
     legend,
     look,
     panels,
-    short,
     styled,
 )
+from danalab.report.figures.ticks import counts, short
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

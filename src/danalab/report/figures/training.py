@@ -9,7 +9,8 @@ import numpy as np
 
 from danalab.colors import optimizer_color
 from danalab.report.curves import Point, RunCurve
-from danalab.report.figures.drawing import LOSS, canvas, counts, legend, look, powers, save_figure, short, styled, widen
+from danalab.report.figures.drawing import LOSS, canvas, legend, look, save_figure, styled
+from danalab.report.figures.ticks import counts, powers, short, widen
 from danalab.train.config.fields import names_of
 from danalab.train.config.train_config import TrainConfig
 

@@ -7,7 +7,7 @@ from danalab.ladder.fit.tuning import Tuned
 from danalab.ladder.results import Analysis
 from danalab.ladder.saved.at_size import Saved
 from danalab.report.data import LEAST_SEEDS, ReportData
-from danalab.report.figures.drawing import short
+from danalab.report.figures.ticks import short
 
 NOT_KNOWN = "noise not known"
 

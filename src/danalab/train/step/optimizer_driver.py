@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from danalab.errors import UserError
 from danalab.optim import OptimizerSpec, build_optimizer, optimizer_spec
-from danalab.optim.core.optimizer import DecayingOptimizer
+from danalab.optim.core import DecayingOptimizer
 from danalab.train.config.run_spec import RunSpec
 
 

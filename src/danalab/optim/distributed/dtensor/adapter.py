@@ -14,7 +14,7 @@ from danalab.optim.core.checks import check_gradients, check_numbers_of, check_p
 from danalab.optim.core.groups import as_given, hyper, named_groups
 from danalab.optim.core.state import is_dummy_step, replaced_too_late
 from danalab.optim.distributed.dtensor import state as states
-from danalab.optim.distributed.dtensor.nested import as_kept, leaves, map_leaves
+from danalab.optim.distributed.dtensor.nested import map_leaves
 from danalab.optim.distributed.dtensor.placement import (
     LocalShard,
     OwnedFull,
@@ -40,11 +40,6 @@ class DTensorAdapter(torch.optim.Optimizer):
 
     Other attributes (`train`, `eval`, `coefficients`, ...) are those of the inner optimizer.
 
-    Args:
-        spec: entry of the registry.
-        params: parameters, named parameters or groups.
-        lr: peak learning rate.
-        settings: hyper-parameters.
     Raises:
         UserError: the optimizer refuses its arguments, or is not exact on sharded parameters.
     """
@@ -63,8 +58,7 @@ class DTensorAdapter(torch.optim.Optimizer):
         self.inner: torch.optim.Optimizer = in_one_line(spec.name, lambda: spec.build(inner_groups, lr=lr, **settings))
         for group in groups:
             self._refuse_settings_of_all(group)
-        self._release()
-        self._complete_sums()
+        self._settle()
         outer = [
             {**hyper(inner), "params": as_given(group["params"])}
             for group, inner in zip(groups, self.inner.param_groups, strict=True)
@@ -127,8 +121,7 @@ class DTensorAdapter(torch.optim.Optimizer):
         self._refuse_settings_of_all(group)
         [inner_group] = self._place([group])
         in_one_line(self.spec.name, lambda: self.inner.add_param_group(inner_group))
-        self._release()
-        self._complete_sums()
+        self._settle()
         super().add_param_group({**hyper(self.inner.param_groups[-1]), "params": as_given(group["params"])})
 
     def _refuse_settings_of_all(self, group: dict[str, Any]) -> None:
@@ -152,13 +145,9 @@ class DTensorAdapter(torch.optim.Optimizer):
         return found
 
     def _follow_replaced(self) -> None:
-        """Renew the proxies if a library has replaced the parameters by sharded ones.
-
-        Raises:
-            UserError: the parameters have taken steps, and their state would be lost.
-        """
+        """Renew the proxies if a library has replaced the parameters by sharded ones, before any step with state."""
         held = [p for group in self.param_groups for p in group["params"]]
-        if len(held) == len(self._places) and all(p is q for p, q in zip(held, self._params, strict=True)):
+        if len(held) == len(self._places) and all(p is place.p for p, place in zip(held, self._places, strict=True)):
             return
         if self._stepped:
             raise UserError(replaced_too_late(self.spec.name))
@@ -168,27 +157,20 @@ class DTensorAdapter(torch.optim.Optimizer):
         for inner, placed in zip(self.inner.param_groups, self._place(groups), strict=True):
             inner["params"] = placed["params"]
         self.inner.state.clear()
-        self._release()
-        self._complete_sums()
+        self._settle()
 
     def name_parameters(self, names: Sequence[str]) -> None:
         """Set the parameters' names in messages, in the order of the groups."""
         self._names = list(names)
 
-    def _complete_sums(self) -> None:
-        """Give the process groups to an optimizer whose statistics are sums over all coordinates."""
-        if self.spec.sums_over_ranks:
-            parts = [place for place in self._places if isinstance(place, LocalShard)]
-            self.inner.sum_over = {place.proxy: place.process_groups() for place in parts}  # pyright: ignore
-
-    def _release(self) -> None:
+    def _settle(self) -> None:
+        """Give the process groups to an optimizer whose statistics are sums over all coordinates; release proxies."""
         for place in self._places:
             if isinstance(place, OwnedFull):
                 place.release()
-
-    @property
-    def _params(self) -> list[Tensor]:
-        return [place.p for place in self._places]
+        if self.spec.sums_over_ranks:
+            parts = [place for place in self._places if isinstance(place, LocalShard)]
+            self.inner.sum_over = {place.proxy: place.process_groups() for place in parts}  # pyright: ignore
 
     # ---- the step ----
 
@@ -214,32 +196,21 @@ class DTensorAdapter(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        check_gradients(self.spec.name, self._names, self._params)
+        check_gradients(self.spec.name, self._names, [place.p for place in self._places])
         if is_dummy_step(self.param_groups):
             self._awake = True
             self._complete()
             return loss
         moving = [i for i, place in enumerate(self._places) if place.p.grad is not None]
-        for i in moving:
-            if i not in self._stepped:
-                self._forget(i)  # made by a dummy step; the optimizer creates its own from this gradient
-                self._stepped.add(i)
+        for i in set(moving) - self._stepped:
+            self._forget(i)  # made by a dummy step; the optimizer creates its own from this gradient
+        self._stepped.update(moving)
         self._awake = True
         with self._gathered(moving):
             self.inner.step()
         if not self.spec.elementwise:
-            self._make_contiguous(moving)
+            states.make_contiguous(self.inner, [self._places[i] for i in moving])
         return loss
-
-    def _make_contiguous(self, indices: Sequence[int]) -> None:
-        """Store state row by row, as a checkpoint returns it: products of column-major matrices (LAPACK's) differ in
-        the last bit."""
-        for i in indices:
-            proxy = self._places[i].proxy
-            if proxy is not None and proxy in self.inner.state:
-                state = self.inner.state[proxy]
-                if any(isinstance(leaf, Tensor) and not leaf.is_contiguous() for _, leaf in leaves(dict(state))):
-                    state.update(map_leaves(dict(state), _contiguous))
 
     @contextmanager
     def _gathered(self, indices: Sequence[int] | None = None) -> Iterator[None]:
@@ -301,16 +272,7 @@ class DTensorAdapter(torch.optim.Optimizer):
         self._follow_replaced()
         self._awake = True
         self._complete()
-        found = states.to_global(self.inner, self._places)
-        groups, start = [], 0
-        for group in self.param_groups:
-            stop = start + len(group["params"])
-            waiting = [i - start for i in range(start, stop) if i not in self._stepped]
-            groups.append(
-                {**group, "params": list(range(start, stop)), "unstepped": waiting, "made_by": self.spec.name}
-            )
-            start = stop
-        saved = {"state": found, "param_groups": groups}
+        saved = states.saved_form(self)
         for hook in self._optimizer_state_dict_post_hooks.values():
             saved = hook(self, saved) or saved
         return saved
@@ -325,32 +287,11 @@ class DTensorAdapter(torch.optim.Optimizer):
         self._follow_replaced()
         for hook in self._optimizer_load_state_dict_pre_hooks.values():
             state_dict = hook(self, state_dict) or state_dict
-        saved = states.check_loadable(self, state_dict)
-        loaded = [saved["state"].get(key, {}) for group in saved["param_groups"] for key in group["params"]]
-        stepped: set[int] = set()
-        start = 0
-        for group, saved_group in zip(self.param_groups, saved["param_groups"], strict=True):
-            stepped |= {start + k for k in range(len(group["params"])) if not states.waits(saved, saved_group, k)}
-            own = {key: group[key] for key in states.HOW if key in group}
-            group.update({key: value for key, value in hyper(saved_group).items() if key not in states.NOTES})
-            group.update(own)
-            start += len(group["params"])
-        for inner, outer in zip(self.inner.param_groups, self.param_groups, strict=True):
-            inner.update(hyper(outer))
-        for i, (place, state) in enumerate(zip(self._places, loaded, strict=True)):
-            new = as_kept(map_leaves(dict(state), place.to_local), states.own_state(self.inner, place))
-            if place.proxy is not None and i in stepped and new:
-                self.inner.state[place.proxy] = new
-            else:
-                self._forget(i)
+        stepped = states.load(self, state_dict)
         self._stepped = stepped
         self._awake = self._awake or bool(stepped)
         for hook in self._optimizer_load_state_dict_post_hooks.values():
             hook(self)
-
-
-def _contiguous(leaf: Any) -> Any:
-    return leaf.contiguous() if isinstance(leaf, Tensor) else leaf
 
 
 def _without_patches(optimizer: torch.optim.Optimizer) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from torch import Tensor
 from danalab.errors import UserError
 from danalab.optim.core.groups import called, hyper
 from danalab.optim.core.state import FOREIGN
-from danalab.optim.distributed.dtensor.nested import as_tensors, leaves, map_leaves, outline_of
+from danalab.optim.distributed.dtensor.nested import as_kept, as_tensors, leaves, map_leaves, outline_of
 from danalab.optim.distributed.dtensor.placement import OwnedFull, Plain
 
 HOW = ("foreach", "fused", "capturable", "differentiable")
@@ -41,6 +41,29 @@ def to_global(inner: torch.optim.Optimizer, places: Sequence[Plain]) -> dict[int
         if state:
             found[i] = state
     return found
+
+
+def saved_form(optimizer: Any) -> dict[str, Any]:
+    """The state_dict of a `DTensorAdapter`, whose `state_dict` says what it holds. Collective where parameters are
+    owned."""
+    groups, start = [], 0
+    for group in optimizer.param_groups:
+        stop = start + len(group["params"])
+        waiting = [i - start for i in range(start, stop) if i not in optimizer._stepped]
+        notes = {"params": list(range(start, stop)), "unstepped": waiting, "made_by": optimizer.spec.name}
+        groups.append({**group, **notes})
+        start = stop
+    return {"state": to_global(optimizer.inner, optimizer._places), "param_groups": groups}
+
+
+def make_contiguous(inner: torch.optim.Optimizer, places: Sequence[Plain]) -> None:
+    """Store state row by row, as a checkpoint returns it: products of column-major matrices (LAPACK's) differ in the
+    last bit."""
+    for proxy in (place.proxy for place in places):
+        if proxy is not None and proxy in inner.state:
+            state = inner.state[proxy]
+            if any(isinstance(leaf, Tensor) and not leaf.is_contiguous() for _, leaf in leaves(dict(state))):
+                state.update(map_leaves(dict(state), lambda x: x.contiguous() if isinstance(x, Tensor) else x))
 
 
 def forms(inner: torch.optim.Optimizer, places: Sequence[Plain]) -> list[Any]:
@@ -121,6 +144,30 @@ def _zero(value: Any) -> Any:
     return type(value)(0) if isinstance(value, (int, float)) else value  # a bool becomes False
 
 
+def load(optimizer: Any, state_dict: Any) -> set[int]:
+    """Restore a `DTensorAdapter` from a state_dict of any layout; returns the parameters that have taken steps."""
+    saved = check_loadable(optimizer, state_dict)
+    loaded = [saved["state"].get(key, {}) for group in saved["param_groups"] for key in group["params"]]
+    stepped: set[int] = set()
+    start = 0
+    for group, saved_group in zip(optimizer.param_groups, saved["param_groups"], strict=True):
+        stepped |= {start + k for k in range(len(group["params"])) if not _waits(saved, saved_group, k)}
+        own = {key: group[key] for key in HOW if key in group}
+        group.update({key: value for key, value in hyper(saved_group).items() if key not in NOTES})
+        group.update(own)
+        start += len(group["params"])
+    inner = optimizer.inner
+    for own_group, outer in zip(inner.param_groups, optimizer.param_groups, strict=True):
+        own_group.update(hyper(outer))
+    for i, (place, state) in enumerate(zip(optimizer._places, loaded, strict=True)):
+        new = as_kept(map_leaves(dict(state), place.to_local), own_state(inner, place))
+        if place.proxy is not None and i in stepped and new:
+            inner.state[place.proxy] = new
+        else:
+            optimizer._forget(i)
+    return stepped
+
+
 def check_loadable(optimizer: Any, saved: Any) -> Mapping[str, Any]:
     """Check that a state_dict belongs to this optimizer and model; see `DTensorAdapter.load_state_dict`."""
     owner = optimizer.spec.name
@@ -152,14 +199,14 @@ def check_loadable(optimizer: Any, saved: Any) -> Mapping[str, Any]:
     may_be = getattr(optimizer.inner, "optional_state", ())
     positions = [(group, k) for group in saved_groups for k in range(len(group["params"]))]
     for i, (group, k) in enumerate(positions):
-        if not waits(saved, group, k):
+        if not _waits(saved, group, k):
             p = optimizer._places[i].p
             entry = saved["state"].get(group["params"][k], {})
             _check_entry(owner, called(optimizer._names[i], p), p, entry, expected[i], may_be)
     return saved
 
 
-def waits(saved: Mapping[str, Any], group: Mapping[str, Any], k: int) -> bool:
+def _waits(saved: Mapping[str, Any], group: Mapping[str, Any], k: int) -> bool:
     """Whether parameter k of a group of a state_dict had taken no step; without "unstepped", by its state."""
     if "unstepped" in group:
         return k in group["unstepped"]

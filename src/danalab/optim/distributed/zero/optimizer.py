@@ -21,7 +21,6 @@ from danalab.errors import UserError
 from danalab.optim.core.groups import as_given, called, hyper
 from danalab.optim.core.optimizer import RuleOptimizer
 from danalab.optim.core.state import check_state_dict, has_zero_rate, set_dummy_step
-from danalab.optim.core.stats import collect
 from danalab.optim.distributed.shards import SavedTensor
 from danalab.optim.distributed.zero.buckets import BucketTraffic, SharedGradients
 from danalab.optim.distributed.zero.layout import plan
@@ -76,7 +75,7 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
     ):
         spec = optimizer_spec(optimizer)
         check_settings(spec, settings)
-        self.spec, self.optimizer_name = spec, spec.name
+        self.spec = spec
         self._group = process_group
         joined = dist.is_available() and dist.is_initialized()
         self._rank = dist.get_rank(process_group) if joined else 0
@@ -160,8 +159,6 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
     ) -> Any:
         """Average gradients, update own pieces, and all-gather parameters. Collective. Averaged gradients are dropped.
 
-        Args:
-            closure: evaluates the model again and returns the loss.
         Raises:
             UserError: a sparse gradient, or parameters that were moved since construction.
         """
@@ -171,7 +168,8 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
                 loss = closure()
         self._check_addresses()
         self._gradients.launch()
-        with self._settings_shared(), set_dummy_step(self._is_dummy_step()):
+        is_dummy = has_zero_rate(self.param_groups) and self._gradients.are_zero()  # collective if all rates are zero
+        with self._settings_shared(), set_dummy_step(is_dummy):
             if self.spec.in_parts or isinstance(self._inner, RuleOptimizer):
                 for traffic in self._traffic:
                     self._step([traffic])
@@ -195,10 +193,6 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
             traffic.forget()
             traffic.launch_gather()
 
-    def _is_dummy_step(self) -> bool:
-        """Whether this is the dummy step of checkpoint helpers. Collective if all rates are zero."""
-        return has_zero_rate(self.param_groups) and self._gradients.are_zero()
-
     @contextmanager
     def _settings_shared(self) -> Iterator[None]:
         """Within, the inner optimizer has the settings of the groups; afterwards its changes are copied back."""
@@ -208,21 +202,9 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
         for group, inner in zip(self.param_groups, self._inner.param_groups, strict=True):
             group.update(hyper(inner))
 
-    def _hessian_is_due(self) -> bool:
-        """Whether the next step needs an estimate of the Hessian. Collective."""
-        due = [bool(self._inner.hessian_is_due())]
-        if self._ranks > 1:  # by rank 0, which always owns a piece; a rank without pieces does not know
-            source = dist.get_global_rank(self._group, 0) if self._group is not None else 0
-            dist.broadcast_object_list(due, src=source, group=self._group)
-        return due[0]
-
     @torch.no_grad()
     def _update_hessian(self, n_labels: float) -> None:
-        """Update the Hessian from averaged gradients of sampled labels, and drop these. Collective.
-
-        Args:
-            n_labels: number of sampled labels on all ranks.
-        """
+        """Update the Hessian from averaged gradients of `n_labels` labels sampled on all ranks; drop these."""
         self.sync_gradients()
         with self._settings_shared():
             for traffic in self._traffic:
@@ -245,26 +227,13 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
             "coefficients": lambda group=0: self._inner.coefficients(group),
             "train": partial(self._switch, "train"),
             "eval": partial(self._switch, "eval"),
-            "hessian_is_due": self._hessian_is_due,
+            "hessian_is_due": self._owned_state.hessian_is_due,
             "update_hessian": self._update_hessian,
-            "collect_stats": self._collect_stats,
+            "collect_stats": self._owned_state.collect_stats,
         }
         if name not in own or "_inner" not in self.__dict__ or not hasattr(self._inner, name):
             raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
         return own[name]
-
-    def _collect_stats(self) -> dict[str, Tensor]:
-        """As the optimizer's method, over all ranks. Collective."""
-
-        def across(totals: dict[str, Tensor]) -> dict[str, Tensor]:
-            found: list[Any] = [{name: float(total) for name, total in totals.items()}]
-            if self._ranks > 1:
-                found *= self._ranks
-                dist.all_gather_object(found, found[0], group=self._group)
-            names = dict.fromkeys(name for one in found for name in one)  # a rank without pieces has no totals
-            return {name: torch.tensor(sum(one.get(name, 0.0) for one in found), dtype=torch.float64) for name in names}
-
-        return collect(self._inner, across)
 
     @torch.no_grad()
     def _switch(self, name: str) -> None:
@@ -287,14 +256,14 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
 
     def state_dict(self) -> dict[str, Any]:
         """The state_dict of the optimizer without sharding, on every rank, tensors in host memory. Collective."""
-        return self._owned_state.state_dict(self.param_groups, self.optimizer_name)
+        return self._owned_state.state_dict(self.param_groups, self.spec.name)
 
     def sharded_state_dict(self) -> dict[str, Any]:
         """As `state_dict`, with a `TensorShard` of own pieces in place of each tensor that is not 0-dim. Collective.
 
         Nothing is copied or sent.
         """
-        return self._owned_state.state_dict(self.param_groups, self.optimizer_name, sharded=True)
+        return self._owned_state.state_dict(self.param_groups, self.spec.name, sharded=True)
 
     def empty_shard(self, parameter: int, shape: Sequence[int], dtype: torch.dtype) -> SavedTensor:
         """Zeros for this rank's shard of a state tensor, to be filled in for `load_state_dict`.
@@ -314,11 +283,10 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
         Raises:
             UserError: saved by another optimizer or from another model; nothing was changed.
         """
-        inner = self._inner
-        if isinstance(inner, RuleOptimizer):
+        if isinstance(inner := self._inner, RuleOptimizer):
             check_state_dict(self, lambda group: inner.rule_of(group).moments, state_dict)
         else:
-            check_outline(self, state_dict, optimizer_spec(self.optimizer_name).elementwise)
+            check_outline(self, state_dict, self.spec.elementwise)
         self._owned_state.load_state_dict(state_dict)
         for group, own in zip(self.param_groups, inner.param_groups, strict=True):
             group.update(hyper(own))

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from danalab.errors import UserError
 from danalab.optim.core.groups import hyper
+from danalab.optim.core.stats import collect
 from danalab.optim.distributed.dtensor.adapter import DTensorAdapter
 from danalab.optim.distributed.dtensor.nested import Outline, leaves, map_leaves
 from danalab.optim.distributed.dtensor.state import check_loadable
@@ -33,6 +34,27 @@ class OwnedState:
         """
         self._inner, self._owned, self._params = inner, owned, params
         self._group, self._rank, self._ranks = group, rank, ranks
+
+    def hessian_is_due(self) -> bool:
+        """Whether the next step needs an estimate of the Hessian. Collective."""
+        due = [bool(self._inner.hessian_is_due())]
+        if self._ranks > 1:  # by rank 0, which always owns a piece; a rank without pieces does not know
+            source = dist.get_global_rank(self._group, 0) if self._group is not None else 0
+            dist.broadcast_object_list(due, src=source, group=self._group)
+        return due[0]
+
+    def collect_stats(self) -> dict[str, Tensor]:
+        """As the optimizer's method, over all ranks. Collective."""
+
+        def across(totals: dict[str, Tensor]) -> dict[str, Tensor]:
+            found: list[Any] = [{name: float(total) for name, total in totals.items()}]
+            if self._ranks > 1:
+                found *= self._ranks
+                dist.all_gather_object(found, found[0], group=self._group)
+            names = dict.fromkeys(name for one in found for name in one)  # a rank without pieces has no totals
+            return {name: torch.tensor(sum(one.get(name, 0.0) for one in found), dtype=torch.float64) for name in names}
+
+        return collect(self._inner, across)
 
     def named(self, name: str) -> Iterator[tuple[Tensor, Tensor]]:
         """(parameter, its whole state tensor `name`) on every rank, in host memory, one after another."""

@@ -90,9 +90,9 @@ SPECS = (
     ),
     _elementwise("adana", "adana:ADana", "AdamW in logarithmic time, with damped long momentum"),
     _elementwise("dana-mk4", "adana:DanaMK4", "ADana with its momentum's signal-to-noise ratio clipped"),
-    _elementwise("dana-star", "adana:DanaStar", "ADana with an effective time for each coordinate"),
+    _elementwise("dana-star", "dana_star:DanaStar", "ADana with an effective time for each coordinate"),
     _elementwise(
-        "dana-star-mk4", "adana:DanaStarMK4", "ADana with both: an effective time for each coordinate, and the clip"
+        "dana-star-mk4", "dana_star:DanaStarMK4", "ADana with both: an effective time for each coordinate, and the clip"
     ),
     _elementwise(
         "dana", "dana:Dana", "ADana without normalisation, for linear problems", "arXiv 2602.05298, 2505.16098"
