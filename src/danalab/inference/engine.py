@@ -159,7 +159,7 @@ class Engine:
         if limit:
             self._scheduler.add(sequence)
         else:
-            self._empty.append(TokenEvent(sequence.id, -1, math.nan, [], "length"))
+            self._empty.append(TokenEvent(sequence.id, -1, math.nan, (), "length"))
         return sequence.id
 
     def cancel(self, number: int) -> bool:
@@ -226,7 +226,7 @@ class Engine:
         for chunk in chunks:
             self._scheduler.advance(chunk)
         if sequences:
-            drawn = draw(logits[:, : self._n_valid], sequences)
+            drawn = draw(logits[:, : self._n_valid], sequences, self._backend.sampler)
             events += [self._take(sequence, row, drawn) for row, sequence in enumerate(sequences)]
         return events
 

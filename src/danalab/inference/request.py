@@ -48,7 +48,7 @@ class TokenEvent(NamedTuple):
     """The token, also one that ends the text; -1 where the request failed before one was drawn."""
     logprob: float
     """Logarithm of its probability in the distribution that it was drawn from [nats]."""
-    top_logprobs: list[tuple[int, float]]
+    top_logprobs: Sequence[tuple[int, float]]
     """The most likely (token, log-probability), as many as `SamplingParameters.logprobs`."""
     finish_reason: FinishReason | None
     """Why the request ended with this token; None: it goes on."""
@@ -63,5 +63,5 @@ class Completion:
     logprobs: list[float] = field(default_factory=list)
     """Log-probability of each token [nats]; see `SamplingParameters`."""
     finish_reason: FinishReason | None = None
-    top_logprobs: list[list[tuple[int, float]]] = field(default_factory=list)
-    """The most likely (token, log-probability) at each token; empty lists where `logprobs` is None."""
+    top_logprobs: list[Sequence[tuple[int, float]]] = field(default_factory=list)
+    """The most likely (token, log-probability) at each token; empty where `logprobs` is None."""

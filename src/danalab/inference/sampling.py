@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence as Sized
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -24,7 +24,7 @@ class Drawn(NamedTuple):
     tokens: list[int]
     """-1 where no token could be drawn: the logits are not finite, or no token is allowed."""
     logprobs: list[float]
-    tops: list[list[tuple[int, float]]]
+    tops: list[Sized[tuple[int, float]]]
 
 
 def uniform(seed: int, number: int) -> float:
@@ -35,8 +35,35 @@ def uniform(seed: int, number: int) -> float:
     return ((x ^ (x >> 31)) >> 11) * 2.0**-53
 
 
-def draw(logits_NV: Tensor, sequences: Sized[Sequence]) -> Drawn:
-    """The next token of each of `sequences`, given its row of logits, which may be modified."""
+class PlainSampler(Protocol):
+    """Draws from the rows of sequences that only have a temperature."""
+
+    def __call__(self, logits_NV: Tensor, sequences: Sized[Sequence], /) -> tuple[list[int], list[float]]:
+        """(tokens, log-probabilities); -1 and NaN where the logits are not finite."""
+        ...
+
+
+def draw(logits_NV: Tensor, sequences: Sized[Sequence], plain: PlainSampler | None = None) -> Drawn:
+    """The next token of each of `sequences`, given its row of logits, which may be modified.
+
+    Args: plain: for the sequences that only have a temperature; None: torch draws for all.
+    """
+    if plain is None:
+        return _draw(logits_NV, sequences)
+    simple = [row for row, sequence in enumerate(sequences) if sequence.plain]
+    if len(simple) == len(sequences):
+        return Drawn(*plain(logits_NV, sequences), [()] * len(sequences))
+    other = [row for row, sequence in enumerate(sequences) if not sequence.plain]
+    parts = [(other, _draw(logits_NV[other], [sequences[row] for row in other]))]
+    if simple:
+        found = plain(logits_NV[simple], [sequences[row] for row in simple])
+        parts.append((simple, Drawn(*found, [()] * len(simple))))
+    order = sorted(range(len(sequences)), key=[row for rows, _ in parts for row in rows].__getitem__)
+    columns = ([value for _, part in parts for value in part[column]] for column in range(3))
+    return Drawn(*([column[at] for at in order] for column in columns))
+
+
+def _draw(logits_NV: Tensor, sequences: Sized[Sequence]) -> Drawn:
     logits = logits_NV.to("cpu", torch.promote_types(logits_NV.dtype, torch.float32))
     for row, sequence in enumerate(sequences):
         adjust(logits[row], sequence)
@@ -55,11 +82,6 @@ def draw(logits_NV: Tensor, sequences: Sized[Sequence]) -> Drawn:
     tops = [_top(log_p[row], sequence.parameters.logprobs or 0) for row, sequence in enumerate(sequences)]
     tokens = [token if fine else -1 for token, fine in zip(chosen.tolist(), sound, strict=True)]
     return Drawn(tokens, [value if fine else math.nan for value, fine in zip(logprobs, sound, strict=True)], tops)
-
-
-def adjusts(sequence: Sequence) -> bool:
-    """Whether `adjust` changes anything."""
-    return bool(sequence.seen is not None or sequence.parameters.logit_bias or sequence.request.constraint)
 
 
 def adjust(logits_V: Tensor, sequence: Sequence) -> None:
@@ -114,8 +136,8 @@ def _invert(scaled_NV: Tensor, points_N: Tensor) -> Tensor:
     return torch.minimum(found, mass.shape[-1] - 1 - last)
 
 
-def _top(log_p_V: Tensor, count: int) -> list[tuple[int, float]]:
+def _top(log_p_V: Tensor, count: int) -> Sized[tuple[int, float]]:
     if not count:
-        return []
+        return ()
     values, tokens = log_p_V.topk(min(count, len(log_p_V)))
     return list(zip(tokens.tolist(), values.tolist(), strict=True))

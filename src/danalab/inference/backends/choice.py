@@ -13,6 +13,7 @@ from danalab.errors import UserError, nearest
 from danalab.inference.backends.eager import EagerBackend
 from danalab.inference.backends.native.backend import WEIGHT_DTYPES, NativeBackend
 from danalab.inference.blocks import BlockPool
+from danalab.inference.sampling import PlainSampler
 from danalab.inference.scheduler import Chunk
 from danalab.inference.sequence import Sequence
 from danalab.models.decoder import Decoder
@@ -29,6 +30,8 @@ class Backend(Protocol):
     """Pieces of prompts must end at multiples of this; None: anywhere."""
     reuses: bool
     """Whether prefixes can be reused: not where layers have recurrent states."""
+    sampler: PlainSampler | None
+    """Draws tokens of plain sequences; None: torch does."""
 
     def run(self, chunks: Sized[Chunk]) -> tuple[Tensor, list[Sequence]]:
         """Compute the chunks; returns logits [N, V] and the sequences whose next token they give."""

@@ -32,6 +32,7 @@ class EagerBackend:
 
     def __init__(self, model: Decoder, pool: BlockPool | None, *, alone: bool):
         self._model, self._alone = model, alone
+        self.sampler = None
         self.align = PIECE if alone else None
         self.reuses = pool is not None and not model.config.linear_attention
         self._memory = [KeyValueBlocks(pool) if pool is not None else None for _ in range(model.config.n_layers)]

@@ -15,6 +15,7 @@ from danalab.errors import UserError
 from danalab.inference.backends.native import structures as c
 from danalab.inference.backends.native.layout import KINDS, Layout
 from danalab.inference.backends.native.library import library
+from danalab.inference.backends.native.sampler import NativeSampler
 from danalab.inference.blocks import BlockPool
 from danalab.inference.scheduler import Chunk
 from danalab.inference.sequence import Sequence
@@ -42,6 +43,7 @@ class NativeBackend:
         self.align: int | None = None
         self._library = library()
         _check_structures(self._library)
+        self.sampler = NativeSampler(slots)
         self._model, self._pool, self._slots, self._rows = model, pool, slots, rows
         self._dtype = weight_dtype or str(model.head_weight.dtype).removeprefix("torch.")
         self.reuses = pool is not None and not model.config.linear_attention

@@ -26,5 +26,8 @@ def library() -> ctypes.CDLL:
     """
     loaded = LIBRARY.load()
     loaded.step.argtypes, loaded.step.restype = (*[ctypes.c_void_p] * 3, ctypes.c_int), None
+    pointer, count = ctypes.c_void_p, ctypes.c_int64
+    loaded.draw.argtypes = (pointer, *[count] * 3, *[pointer] * 4, ctypes.c_int)
+    loaded.draw.restype = None
     loaded.sizes.argtypes, loaded.sizes.restype = (ctypes.c_void_p,), None
     return loaded

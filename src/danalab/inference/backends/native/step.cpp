@@ -9,6 +9,7 @@
 #include "attention.h"
 #include "mlp.h"
 #include "recurrent.h"
+#include "sampling.h"
 
 namespace {
 
@@ -99,6 +100,14 @@ extern "C" void step(const Model* model, const Batch* batch, const Buffers* buff
   Barrier barrier;
 #pragma omp parallel num_threads(threads)
   compute(*model, *batch, *buffers, Thread{omp_get_thread_num(), omp_get_num_threads(), &barrier});
+}
+
+// A token of each of `rows` rows of n logits; temperature 0: the most likely one.
+extern "C" void draw(const float* logits, int64_t stride, int64_t n, int64_t rows, const float* temperatures,
+                     const double* points, int32_t* tokens, float* logprobs, int threads) {
+#pragma omp parallel for num_threads(threads) if (rows > 1 && rows * n > 100000)
+  for (int64_t row = 0; row < rows; row++)
+    draw_one(logits + row * stride, n, temperatures[row], points[row], tokens + row, logprobs + row);
 }
 
 // Sizes, so that layout.py can check that it describes the same structures.
