@@ -234,11 +234,32 @@ def parallel(flags: ParallelFlags) -> None:
     flags.finish(measure(flags.modes or tuple(MODES), ranks=flags.nproc, say=say, **settings))
 
 
+@dataclass(frozen=True, kw_only=True)
+class GenerateFlags(BenchFlags):
+    batches: tuple[Count, ...] = (1, 8, 32)
+    """Equal prompts that are decoded at a time."""
+    tokens: Count = 128
+    """Tokens to decode for each prompt."""
+    requests: int = 64
+    """Requests of the trace with random arrivals and mixed lengths; 0: no trace."""
+    rounds: Count = 7
+    """Interleaved rounds that are counted."""
+
+
+def generate(flags: GenerateFlags) -> None:
+    """Decoding speed on the CPU against transformers.generate: batches, and a trace of arriving requests."""
+    say = flags.start()
+    from danalab.benchmarks.generate import measure
+
+    flags.finish(measure(flags.batches, flags.tokens, max(0, flags.requests), flags.rounds, say))
+
+
 SUBVERBS = {
     "optim": (OptimFlags, optim),
     "train": (TrainFlags, train),
     "resonance": (ResonanceFlags, resonance),
     "checkpoint": (CheckpointFlags, checkpoint),
     "moe": (MoeFlags, moe),
+    "generate": (GenerateFlags, generate),
     "parallel": (ParallelFlags, parallel),
 }

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from danalab.cli._shared.options import Positional
 from danalab.cli._shared.run_argument import chosen_run
@@ -31,12 +32,22 @@ class Flags:
     """Sample among the k most likely tokens; 0: all."""
     top_p: float = 1.0
     """Sample among the most likely tokens that together have this probability."""
+    min_p: float = 0.0
+    """Sample among the tokens that have at least this share of the largest probability."""
+    repetition_penalty: float = 1.0
+    """Positive logits of tokens that occurred are divided by it, negative ones multiplied; 1: none."""
+    stop: tuple[str, ...] = ()
+    """Strings that end the text; they are not part of it."""
     sliding_window: bool = False
     """Continue beyond the model's context: when it is full, the model rereads its second half."""
     samples: int = 1
     """Number of continuations."""
     seed: int = 0
     """Same seed, same text; sample i uses seed + i."""
+    weight_dtype: Literal["float32", "bfloat16", "int8"] | None = None
+    """Number format of matrices while decoding on a CPU; smaller is faster and less exact; default the model's."""
+    batch_invariant: bool = False
+    """Make sure that a text is bitwise the same alone and among other samples; needs float32 on a CPU."""
     interactive: bool = False
     """Ask for prompts until an empty line or the end of input; ignores --prompt."""
     json: bool = False
@@ -53,7 +64,7 @@ def run(flags: Flags) -> None:
         raise UserError(f"--samples {flags.samples}: must be at least 1")
     if not abs(flags.seed) + flags.samples < 2**63:
         raise UserError(f"--seed {flags.seed}: must be below 2^63")
-    names = ("max_tokens", "temperature", "top_k", "top_p", "sliding_window")
+    names = ("max_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "stop", "sliding_window")
     settings = {name: getattr(flags, name) for name in names}
     SamplingParameters(**settings)  # raises before a model is loaded
     source = chosen_run(flags.folder, flags.run)
@@ -75,13 +86,14 @@ def run(flags: Flags) -> None:
 def _open(flags: Flags, source: Path | None):
     from danalab.train.run.sampling import open_generator, open_huggingface_generator
 
+    engine = {"weight_dtype": flags.weight_dtype, "batch_invariant": flags.batch_invariant}
     if flags.from_ is None and source is not None:
-        return open_generator(source, flags.step, flags.tokenizer)
+        return open_generator(source, flags.step, flags.tokenizer, **engine)
     if flags.from_ is None or source is not None:
         raise UserError("give either --run (a run folder) or --from (a folder in Hugging Face format)")
     if flags.step is not None:
         raise UserError(f"--step {flags.step}: --from has one model and no checkpoints; leave it out")
-    return open_huggingface_generator(flags.from_, flags.tokenizer)
+    return open_huggingface_generator(flags.from_, flags.tokenizer, **engine)
 
 
 def _prompts(flags: Flags):

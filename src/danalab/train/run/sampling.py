@@ -1,13 +1,16 @@
 """Text generators from folders: a run, or a model in Hugging Face format."""
 
 from pathlib import Path
+from typing import Any
 
 from danalab.errors import UserError
 from danalab.inference.generator import TextGenerator
 from danalab.train.run.open import open_run
 
 
-def open_generator(folder: str | Path, step: int | None = None, tokenizer: str | None = None) -> TextGenerator:
+def open_generator(
+    folder: str | Path, step: int | None = None, tokenizer: str | None = None, **engine: Any
+) -> TextGenerator:
     """The model of a run folder at `step`, or at its newest checkpoint that verifies.
 
     Raises:
@@ -18,10 +21,10 @@ def open_generator(folder: str | Path, step: int | None = None, tokenizer: str |
     run = open_run(folder)
     chosen = run.tokenizer if tokenizer is None else load_tokenizer(tokenizer)
     loaded = run.load_model(step)
-    return TextGenerator(loaded.model.eval(), chosen, loaded.step)
+    return TextGenerator(loaded.model.eval(), chosen, loaded.step, **engine)
 
 
-def open_huggingface_generator(folder: str | Path, tokenizer: str | None = None) -> TextGenerator:
+def open_huggingface_generator(folder: str | Path, tokenizer: str | None = None, **engine: Any) -> TextGenerator:
     """The model of a folder in Hugging Face format: an export of ours, or another that `danalab import` accepts."""
     from danalab.data.tokenizers import load_tokenizer
     from danalab.train.run.exchange import read_model
@@ -33,4 +36,4 @@ def open_huggingface_generator(folder: str | Path, tokenizer: str | None = None)
         if tokenizer is not None:
             raise
         raise UserError(f"{error}; --tokenizer names the one that the model was trained with") from None
-    return TextGenerator(model.eval(), chosen)
+    return TextGenerator(model.eval(), chosen, **engine)
