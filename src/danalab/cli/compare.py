@@ -8,8 +8,10 @@ from danalab.cli._shared.options import Positional
 
 @dataclass(frozen=True, kw_only=True)
 class Flags:
-    runs: Positional[tuple[Path, ...]]
+    runs: Positional[tuple[Path, ...]] = ()
     """Run folders."""
+    run: tuple[Path, ...] = ()
+    """Run folders, added to the arguments."""
     baseline: str | None = None
     """Name of the run that the others are compared with; default the first adamw run, else the first."""
     out: Path | None = None
@@ -28,16 +30,17 @@ def run(flags: Flags) -> None:
     from danalab.report.curves import read_curve
     from danalab.report.tables.console import print_table
 
-    if len(flags.runs) < 1:
+    chosen = (*flags.runs, *flags.run)
+    if not chosen:
         raise UserError("name at least one run folder: danalab compare runs/A runs/B")
-    for folder in flags.runs:
+    for folder in chosen:
         if not (folder / "config.json").is_file() and any(folder.glob("*/config.json")):
             raise UserError(f"{folder}: a folder of runs; name those to compare, all of them as {folder}/*")
-    curves = named_apart([read_curve(folder) for folder in flags.runs], flags.runs)
+    curves = named_apart([read_curve(folder) for folder in chosen], chosen)
     rows = compare(curves, flags.baseline)
     baseline = next(curve for curve, row in zip(curves, rows, strict=True) if row.is_baseline)
     if flags.out is not None:
-        folders = dict(zip((curve.name for curve in curves), flags.runs, strict=True))
+        folders = dict(zip((curve.name for curve in curves), chosen, strict=True))
         write_comparison(curves, rows, baseline, folders, flags.out)
     if flags.json:
         print(json.dumps({"baseline": baseline.name, "runs": [asdict(row) for row in rows]}))
