@@ -3,56 +3,31 @@
     python bench/decay_law.py PHASE ...     runs and appends to bench/results/decay_law_cpu.jsonl; may be killed
     python bench/decay_law.py --docs        writes the tables of that file into docs/
 
-Every law of the weight decay gets its own learning rate: factors of 2 on seed 0 until the best lies between two
-others; then seeds 1 and 2 at the best. One thread; linear warm-up, cosine to a tenth, gradients clipped at 1. Laws:
-
-    none              no weight decay
-    4/t               ADana: omega / (steps / 10 + t), omega = 4; AdamW: omega / steps; both times the schedule
-    K lr, 4/t         the same, at most K times the learning rate
+The trials are in `danalab.benchmarks.decay_trials`.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import os
 import statistics
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
-from torch import nn
-from torch.nn import functional as F
 
+from danalab.benchmarks.decay_trials import Cell, Results
 from danalab.benchmarks.small_problems import small_problems
-from danalab.optim import build_optimizer, get_schedule
 from danalab.optim.run_length import warmup_steps
 
 ROOT = Path(__file__).parents[1]
 RESULT = ROOT / "bench" / "results" / "decay_law_cpu.jsonl"
-PAGES = [ROOT / "docs" / name for name in ("bring-your-own-trainer.md", "decay-law.md")]
-GRID = 2.0
-SEEDS = (0, 1, 2)
-MOST_RATES = 9
-START = {"adana": 2e-3, "adamw": 8e-3}
-"""First learning rate of a search."""
-
-
-@dataclass(frozen=True)
-class Cell:
-    """An optimizer with a law of its weight decay, on one problem."""
-
-    problem: str
-    steps: int
-    batch: int
-    opt: str
-    law: str
-    warmup: int
+PAGES = [ROOT / "docs" / name for name in ("bring-your-own-trainer.md", "decay-law.md", "findings.md")]
 
 
 def cells(
@@ -79,6 +54,8 @@ LAWS = {
 }
 FEW = {"adana": ("none", "2 lr, 4/t", "1 lr, 4/t"), "adamw": ("none", "0.5 lr, 4/t", "2 lr, 4/t")}
 FAMILY = dict.fromkeys(("dana-star-mk4", "dana-mk4", "dana-star"), ("2 lr, 4/t",))
+ADANA = {"adana": ("2 lr, 4/t",)}
+FINDINGS = ("beta2=0.9", "beta2=0.95", "beta2=0.99", "beta2=0.999", "kappa=0.7", "kappa=1.0")
 FEWEST = {"adana": ("none", "2 lr, 4/t"), "adamw": ("none", "0.5 lr, 4/t")}
 
 
@@ -95,100 +72,15 @@ def phases() -> dict[str, list[Cell]]:
         "batch": cells(THREE, (150, 600), FEWEST, share=4),
         "family-long": cells(THREE, (3000,), FAMILY),
         "longest": cells(("teacher", "mlp"), (10_000,), FEWEST),
+        "betas": [
+            replace(cell, settings="beta2=0.999") for cell in cells(THREE, (30, 60, 150, 600), {"adamw": ("none",)})
+        ],
+        "findings": [
+            replace(cell, settings=settings)
+            for settings in FINDINGS
+            for cell in cells(THREE, (150,), ADANA) + cells(("mlp", "teacher"), (600,), ADANA)
+        ],
     }
-
-
-def run(cell: Cell, lr: float, seed: int) -> float:
-    """Held-out loss at the end; infinite where it is not finite."""
-    problem = small_problems()[cell.problem]
-    torch.manual_seed(seed)
-    model = problem.make()
-    optimizer = build_optimizer(cell.opt, model, lr=lr, **({"betas": (0.9, 0.95)} if cell.opt == "adamw" else {}))
-    _set_decay(optimizer, cell, lr)
-    schedule = get_schedule("cos_inf", cell.steps, cell.warmup, div_factor=10.0, final_div_factor=1.0)
-    train, generator = problem.train(cell.batch), torch.Generator().manual_seed(1000 + seed)
-    for step in range(cell.steps):
-        for group in optimizer.param_groups:
-            group["lr"] = lr * schedule(step)
-        inputs, targets = train(generator)
-        loss = F.cross_entropy(model(inputs), targets)
-        optimizer.zero_grad()
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-    final = problem.loss(model)
-    return final if math.isfinite(final) else math.inf
-
-
-def _set_decay(optimizer: torch.optim.Optimizer, cell: Cell, lr: float) -> None:
-    """The decay of the matrices; the groups of embeddings and vectors say weight_decay 0 and keep it."""
-    if cell.law == "none":
-        return
-    # The schedules without a bound take more than a whole weight in the first steps of short runs.
-    bound = float(cell.law.partition(" lr")[0]) if "lr" in cell.law else 0.9 / lr
-    group = optimizer.param_groups[0]  # the matrices of a model
-    if cell.opt == "adamw":
-        group["weight_decay"] = min(4 / (lr * cell.steps), bound)
-    else:
-        group.update(weight_decay=40 / cell.steps, wd_ts=cell.steps / 10, decay_bound=bound)
-
-
-class Results:
-    """The file of runs: one JSON object a line."""
-
-    def __init__(self, file: Path):
-        self.file = file
-        self.losses: dict[tuple[Cell, float, int], float] = {}
-        for line in file.read_text().splitlines() if file.exists() else []:
-            row = json.loads(line)
-            lr, seed, loss = row.pop("lr"), row.pop("seed"), row.pop("loss")
-            self.losses[Cell(**row), lr, seed] = math.inf if loss is None else loss
-
-    def loss(self, cell: Cell, lr: float, seed: int) -> float:
-        """The loss of a run, which is made if the file does not have it."""
-        key = (cell, float(f"{lr:.4g}"), seed)
-        if key not in self.losses:
-            loss = self.losses[key] = run(*key)
-            row = {**asdict(cell), "lr": key[1], "seed": seed, "loss": loss if math.isfinite(loss) else None}
-            with self.file.open("a") as out:
-                print(json.dumps(row), file=out, flush=True)
-        return self.losses[key]
-
-    def rates(self, cell: Cell) -> dict[float, float]:
-        """Learning rate -> loss with seed 0."""
-        return {lr: loss for (known, lr, seed), loss in self.losses.items() if known == cell and seed == 0}
-
-    def best(self, cell: Cell) -> tuple[float, list[float]] | None:
-        """The best learning rate and its losses by seed; None if it lies at an edge or seeds are missing."""
-        tried = self.rates(cell)
-        if not tried:
-            return None
-        lr = min(tried, key=lambda rate: tried[rate])
-        found = [self.losses.get((cell, lr, seed)) for seed in SEEDS]
-        if lr in (min(tried), max(tried)) or None in found:
-            return None
-        return lr, [loss for loss in found if loss is not None]
-
-    def start(self, cell: Cell) -> float:
-        """The best rate without decay of the longest run so far, AdamW's or ADana's; at first `START`."""
-        opt = cell.opt if cell.opt in START else "adana"
-        like = {c for c, _, _ in self.losses if (c.problem, c.opt, c.law) == (cell.problem, opt, "none")}
-        known = [(c.steps, found[0]) for c in like if c.steps <= cell.steps and (found := self.best(c))]
-        return max(known)[1] if known else START[opt]
-
-    def tune(self, cell: Cell, start: float) -> float:
-        """Run the search and the seeds; returns the best learning rate."""
-        exponents = {0: self.loss(cell, start, 0)}
-        while len(exponents) < MOST_RATES:
-            best = min(exponents, key=lambda k: exponents[k])
-            missing = [k for k in (best - 1, best + 1) if k not in exponents]
-            if not missing:
-                break
-            exponents[missing[0]] = self.loss(cell, start * GRID ** missing[0], 0)
-        lr = start * GRID ** min(exponents, key=lambda k: exponents[k])
-        for seed in SEEDS:
-            self.loss(cell, lr, seed)
-        return lr
 
 
 def measure(names: Iterable[str], results: Results) -> None:
@@ -208,17 +100,15 @@ def measure(names: Iterable[str], results: Results) -> None:
 
 
 def rows_of(results: Results, opt: str, default: bool = False) -> dict[tuple[str, int, int], dict[str, list[float]]]:
-    """(problem, steps, batch) -> law -> losses by seed at the best rate, with the usual warm-up."""
+    """(problem, steps, batch) -> law and settings -> losses by seed at the best rate, with the usual warm-up."""
     found: dict[tuple[str, int, int], dict[str, list[float]]] = {}
     for cell in dict.fromkeys(cell for cell, _, _ in results.losses):
         best = results.best(cell)
-        if (
-            best
-            and cell.opt == opt
-            and cell.warmup == warmup_steps(cell.steps)
-            and (not default or cell.law == DEFAULT)
-        ):
-            found.setdefault((cell.problem, cell.steps, cell.batch), {})[cell.law] = best[1]
+        if not best or cell.opt != opt or cell.warmup != warmup_steps(cell.steps):
+            continue
+        name = f"{cell.law} {cell.settings}".rstrip()
+        if not default or name == DEFAULT:
+            found.setdefault((cell.problem, cell.steps, cell.batch), {})[name] = best[1]
     return found
 
 
@@ -250,11 +140,35 @@ def laws_table(results: Results, opt: str, laws: dict[str, str]) -> str:
     lines = [["problem", "steps", "batch", "best", *laws.values()]]
     rows = rows_of(results, opt)
     for place in sorted(rows, key=lambda place: (ORDER.index(place[0]), place[1], -place[2])):
-        found = rows[place]
+        found = {law: losses for law, losses in rows[place].items() if law in laws}
         best = min(found.values(), key=statistics.fmean)
         shown = [difference(found[law], best) if law in found and found[law] is not best else
                  ("0" if law in found else "-") for law in laws]  # fmt: skip
         lines.append([place[0], f"{place[1]:,}", str(place[2]), f"{statistics.fmean(best):.3f}", *shown])
+    return as_markdown(lines)
+
+
+def findings_table(results: Results) -> str:
+    """The difference that each setting makes to ADana with its defaults, each at its own best learning rate."""
+    base = Cell("", 0, 0, "adana", DEFAULT, 0)
+    changes = {
+        **{settings.replace("=", " "): replace(base, settings=settings) for settings in FINDINGS},
+        "tau (Dana-Star)": replace(base, opt="dana-star"),
+        "clip (Dana-MK4)": replace(base, opt="dana-mk4"),
+        "both (Dana-Star-MK4)": replace(base, opt="dana-star-mk4"),
+        "no weight decay": replace(base, law="none"),
+        "weight decay unbounded": replace(base, law="4/t"),
+    }
+    places = [("transformer", 150), ("mlp", 150), ("mlp", 600), ("teacher", 150), ("teacher", 600)]
+    lines = [["ADana, but", *(f"{problem}, {steps} steps" for problem, steps in places)]]
+    for name, change in changes.items():
+        line = [name]
+        for problem, steps in places:
+            at = {"problem": problem, "steps": steps, "batch": small_problems()[problem].batch}
+            cell, usual = (replace(each, **at, warmup=warmup_steps(steps)) for each in (change, base))
+            found, known = results.best(cell), results.best(usual)
+            line.append(difference(found[1], known[1]) if found and known else "-")
+        lines.append(line)
     return as_markdown(lines)
 
 
@@ -270,6 +184,7 @@ def tables(results: Results) -> dict[str, str]:
         "advice": advice_table(results),
         "laws of adana": laws_table(results, "adana", {**laws, "4/t": "unbounded"}),
         "laws of adamw": laws_table(results, "adamw", laws),
+        "findings": findings_table(results),
     }
 
 

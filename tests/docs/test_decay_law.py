@@ -44,39 +44,3 @@ def test_adana_by_the_advice_is_nowhere_worse_than_tuned_adamw(bench, results):
         assert statistics.fmean(gaps) <= 2 * statistics.stdev(gaps) / math.sqrt(len(gaps)), place
         compared += place[0] in bench.THREE and place[1] in (60, 150, 600, 3000)
     assert compared >= 9
-
-
-def test_an_interrupted_search_goes_on_and_ends_between_two_rates(bench, tmp_path, monkeypatch):
-    cell = bench.Cell("teacher", 20, 64, "adana", "none", 2)
-    made = []
-    monkeypatch.setattr(bench, "run", lambda cell, lr, seed: made.append((lr, seed)) or (math.log(lr / 0.03)) ** 2)
-    file = tmp_path / "rows.jsonl"
-    assert bench.Results(file).tune(cell, 2e-3) == pytest.approx(0.032)
-    assert {lr for lr, _ in made} >= {0.016, 0.032, 0.064}
-    lines = file.read_text().splitlines()
-    file.write_text("\n".join(lines[:-2]) + "\n")
-    made.clear()
-    again = bench.Results(file)
-    assert again.tune(cell, 2e-3) == pytest.approx(0.032)
-    assert made == [(0.032, 1), (0.032, 2)]
-    assert again.best(cell)[0] == 0.032
-
-
-def test_a_run_applies_the_law_that_it_names(bench):
-    model = bench.small_problems()["teacher"].make()
-    for opt, law, expected in (
-        ("adana", "2 lr, 4/t", {"weight_decay": 40 / 60, "decay_bound": 2.0}),
-        ("adamw", "0.5 lr, 4/t", {"weight_decay": 0.5}),
-        ("adamw", "none", {"weight_decay": 0.0}),
-    ):
-        optimizer = bench.build_optimizer(opt, model, lr=1e-3)
-        bench._set_decay(optimizer, bench.Cell("teacher", 60, 64, opt, law, 4), 1e-3)
-        assert {key: optimizer.param_groups[0][key] for key in expected} == expected
-
-
-def test_the_default_of_the_table_is_what_omega_and_horizon_do(bench):
-    model = bench.small_problems()["teacher"].make()
-    ours, theirs = (bench.build_optimizer("adana", model, lr=1e-3, **s) for s in ({}, {"omega": 4.0, "horizon": 60}))
-    bench._set_decay(ours, bench.Cell("teacher", 60, 64, "adana", bench.DEFAULT, 4), 1e-3)
-    for key in ("weight_decay", "wd_ts", "decay_bound"):
-        assert ours.param_groups[0][key] == pytest.approx(theirs.param_groups[0][key])

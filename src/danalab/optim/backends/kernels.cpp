@@ -186,7 +186,8 @@ void run_star(P* __restrict p, const P* __restrict grad, S* __restrict m, S* __r
               int64_t begin, int64_t end, uint32_t seed, const Scalars& a) {
   constexpr int64_t block = 128;
   alignas(64) S roots[block], damping[block];
-  const S lr = S(a.lr), decay_factor = S(a.decay_factor), eps = S(a.eps), sign = S(a.sign), gain = S(a.gain1), t = S(a.t);
+  const S lr = S(a.lr), decay_factor = S(a.decay_factor), eps = S(a.eps), sign = S(a.sign), t = S(a.t);
+  const S gain1 = S(a.gain1), gain2 = S(a.gain2);
   const S momentum = S(a.momentum), offset = S(a.offset), clip = S(a.clip), exponent = S(a.exponent);
   const S c_min = S(1 / (2 + a.t));  // q >= 1 / (1 + t)
   for (int64_t from = begin; from < end; from += block) {
@@ -195,12 +196,12 @@ void run_star(P* __restrict p, const P* __restrict grad, S* __restrict m, S* __r
     for (int64_t j = 0; j < n; ++j) {
       const int64_t i = from + j;
       const S g = sign * load(grad[i]), size = std::fabs(g);
-      const S vi = v[i] + gain * (g * g - v[i]);
-      m[i] += gain * (g - m[i]);
+      const S vi = v[i] + gain2 * (g * g - v[i]);
+      m[i] += gain1 * (g - m[i]);
       v[i] = vi;
       const S r = std::sqrt(vi) + eps;
       roots[j] = r;
-      tau[i] += gain * (size / (size + r) - tau[i]);
+      tau[i] += gain1 * (size / (size + r) - tau[i]);
     }
 #pragma omp simd
     for (int64_t j = 0; j < n; ++j) {

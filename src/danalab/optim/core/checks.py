@@ -106,6 +106,8 @@ def check_numbers(owner: str, group: Mapping[str, Any], rates: int = 2) -> None:
             raise UserError(f"{owner}: {name} is {value}, must be finite and {limit}")
     if group.get("kappa", 0) > KAPPA_LIMIT:
         raise UserError(f"{owner}: kappa is {group['kappa']}, must be from 0 (undamped momentum) to {KAPPA_LIMIT:g}")
+    if group.get("beta2") is not None and not (is_number(group["beta2"]) and 0 <= group["beta2"] < 1):
+        raise UserError(f"{owner}: beta2 is {group['beta2']!r}, must be a number in [0, 1)")
     if "betas" in group:
         betas = group["betas"]
         are_numbers = isinstance(betas, (tuple, list)) and all(is_number(b) or isinstance(b, Tensor) for b in betas)

@@ -29,6 +29,7 @@ def adana_update(
     gamma3: Scalar = 1.0,
     alpha_offset: Scalar = 1.0,
     clipsnr: Scalar | None = None,
+    gain2: Scalar | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """One step of ADana (`clipsnr` None) or DanaMK4.
 
@@ -39,12 +40,13 @@ def adana_update(
         p, g: parameter and gradient, any shape, any floating dtype.
         m, v: first and second moment, same shape, float32 or float64; arithmetic is done in their dtype.
         clipsnr: bound of |alpha u|; None = no bound.
+        gain2: weight of the new gradient in v; None = gain.
     Returns:
         The new (p, m, v); p in the dtype of the moments, to be rounded once by the caller.
     """
     p, g = p.to(m.dtype), g.to(m.dtype)
     m = m + gain * (g - m)
-    v = v + gain * (g * g - v)
+    v = v + (gain if gain2 is None else gain2) * (g * g - v)
     step = adana_direction(g, m, v, alpha=alpha, eps=eps, gamma3=gamma3, alpha_offset=alpha_offset, clipsnr=clipsnr)
     return decay_factor * (p - lr * step), m, v
 
@@ -70,7 +72,7 @@ def adana_direction(
 
 def adana_foreach(p: TensorList, g: TensorList, m: TensorList, v: TensorList, **s: Any) -> None:
     """`adana_update` in place; `p` is in the dtype of the moments."""
-    average(m, v, g, s["gain"], s["gain"])
+    average(m, v, g, s["gain"], s["gain2"])
     root = v.sqrt().add_(s["eps"])
     gamma3, offset, clip = s["gamma3"], s["alpha_offset"], s["clipsnr"]
     if clip is None:
@@ -88,7 +90,7 @@ def momentum_kernel_scalars(s: Mapping[str, Any]) -> dict[str, Any]:
     gamma3, clip = s["gamma3"], s["clipsnr"]
     return {
         "gain1": s["gain"],
-        "gain2": s["gain"],
+        "gain2": s["gain2"],
         "offset": gamma3 * s["alpha_offset"],
         "clip": -1.0 if clip is None else gamma3 * clip,
     }
@@ -106,7 +108,7 @@ ADANA = Rule(
     scalars=log_time_scalars,
     update=adana_update,
     direction=adana_direction,
-    gains=("gain",),
+    gains=("gain", "gain2"),
     foreach=adana_foreach,
     kernel_scalars=_adana_kernel_scalars,
 )
@@ -132,6 +134,7 @@ class ADana(LogTimeOptimizer):
         horizon: length of the run [steps]; wd_ts = horizon / 10.
         decay_bound: largest decay per step, times the peak learning rate; 0: none. None: 2 with `omega`, none with
             `weight_decay`.
+        beta2: constant rate of the second moment, with Adam's correction of the bias; None: beta(t).
         foreach: update lists of parameters; fewer, larger kernels on a GPU.
         fused: True: one compiled pass over memory. None: chosen by device. False: plain torch.
         capturable: keep the step count on the device, for CUDA graphs.
@@ -159,6 +162,7 @@ class ADana(LogTimeOptimizer):
         omega: float | None = None,
         horizon: float | None = None,
         decay_bound: float | None = None,
+        beta2: float | None = None,
         foreach: bool | None = None,
         fused: bool | None = None,
         capturable: bool = False,
@@ -188,6 +192,7 @@ class DanaMK4(LogTimeOptimizer):
         omega: float | None = None,
         horizon: float | None = None,
         decay_bound: float | None = None,
+        beta2: float | None = None,
         foreach: bool | None = None,
         fused: bool | None = None,
         capturable: bool = False,

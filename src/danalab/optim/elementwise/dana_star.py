@@ -31,6 +31,7 @@ def dana_star_update(
     gamma3: Scalar = 1.0,
     alpha_offset: Scalar = 1.0,
     clipsnr: Scalar | None = None,
+    gain2: Scalar | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """One step of DanaStar (`clipsnr` None) or DanaStarMK4: every coordinate has its own effective time T.
 
@@ -46,7 +47,7 @@ def dana_star_update(
     """
     p, g = p.to(m.dtype), g.to(m.dtype)
     m = m + gain * (g - m)
-    v = v + gain * (g * g - v)
+    v = v + (gain if gain2 is None else gain2) * (g * g - v)
     size = g.abs()
     tau = tau + gain * (size / (size + v.sqrt() + eps) - tau)
     step = dana_star_direction(
@@ -82,7 +83,7 @@ def dana_star_direction(
 
 def dana_star_foreach(p: TensorList, g: TensorList, m: TensorList, v: TensorList, tau: TensorList, **s: Any) -> None:
     """`dana_star_update` in place; `p` is in the dtype of the moments."""
-    average(m, v, g, s["gain"], s["gain"])
+    average(m, v, g, s["gain"], s["gain2"])
     root = v.sqrt().add_(s["eps"])
     size = g.abs()
     tau.lerp_(size.div_(size.add(root)), s["gain"])
@@ -114,7 +115,7 @@ DANA_STAR = Rule(
     scalars=effective_time_scalars,
     update=dana_star_update,
     direction=dana_star_direction,
-    gains=("gain",),
+    gains=("gain", "gain2"),
     foreach=dana_star_foreach,
     kernel_scalars=_dana_star_kernel_scalars,
 )

@@ -1,10 +1,12 @@
 """Scalars of a step, shared by the element-wise rules; a rule passes them to its update by name.
 
     gain           a(t) = delta / (delta + t)                 weight of the new gradient; beta(t) = 1 - a(t)
+    gain2          a(t), or (1 - beta2) / (1 - beta2^t)       the same in the second moment, or for a constant beta2
     alpha          alpha(t) = (1 + t)^(1 - kappa)             damping of the long average
     decay_rate     lambda(t) = weight_decay / (1 + t / wd_ts) independent weight decay
     decay_factor   k(t) = 1 - (lr / peak_lr) lambda(t)        multiplies the parameter
 
+With a constant beta2 the second moment is Adam's: the correction of the bias is part of the gain.
 t = 1, 2, ... counts the updates of a parameter. Source: arXiv 2602.05298; Loshchilov and Hutter 2019 (AdamW).
 """
 
@@ -20,9 +22,11 @@ Scalar = Any
 
 def log_time_scalars(group: Mapping[str, Any], t: Scalar) -> dict[str, Scalar]:
     """Scalars of ADana's step t (from 1) for a parameter group."""
+    gain, beta2 = group["delta"] / (group["delta"] + t), group.get("beta2")
     return {
         "lr": group["lr"],
-        "gain": group["delta"] / (group["delta"] + t),
+        "gain": gain,
+        "gain2": gain if beta2 is None else (1 - beta2) / (1 - beta2**t),
         "alpha": (1 + t) ** (1 - group["kappa"]),
         "decay_factor": decay_factor(group, t),
         **{name: group[name] for name in ("eps", "gamma3", "alpha_offset")},

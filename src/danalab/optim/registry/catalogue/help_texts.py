@@ -7,6 +7,7 @@ HELP = {
     "alpha_warmup": "steps until alpha has grown from 0; none = at once",
     "alpha_offset": "added to the damping (1+t)^(1-kappa); 1 = published implementation, 0 = the paper's formula",
     "amsgrad": "keep the maximum of the second moment",
+    "beta2": "constant rate of the second moment, corrected as Adam's; none = beta(t)",
     "beta3_warmup": "steps until the slow momentum's rate has grown from the fast one's; none = at once",
     "betas": "rates of the first and second moment",
     "capturable": "keep the step count on the device, for CUDA graphs",

@@ -38,7 +38,8 @@ class OptimizerSettings(Section):
     beta1: float | None = None
     """First of the optimizer's betas, AdamW's rate of the first moment; default as `danalab optim list --opt` shows."""
     beta2: float | None = None
-    """Second of the optimizer's betas, AdamW's rate of the second moment; default as there."""
+    """Second of the optimizer's betas, AdamW's rate of the second moment; default as there.
+    adana and its clipped and tau variants: a constant rate in place of beta(t)."""
     weight_decay: float | None = None
     """Default omega / wd_ts (independent of the learning rate) or omega / (lr iterations) (coupled: adamw)."""
     wd_ts: float | None = setting(None, aliases=("wd-ts-const",))
