@@ -89,6 +89,11 @@ class Dataset:
         return str(self.path.resolve())
 
     @property
+    def size(self) -> str:
+        """The amount of data, for logs."""
+        return f"{self.n_tokens:,} tokens"
+
+    @property
     def least_vocab_size(self) -> int:
         """The minimum number of embedding rows."""
         return self.vocab_size

@@ -35,6 +35,7 @@ def _print_summary(summary: dict[str, Any], folder: str, file: Any) -> None:
             words.append(f"{key.replace('/', ' ')} {summary[key]:.4f}{unit}")
     if summary.get("val/share", 1) < 1:
         words[-1] += f" (over {summary['val/share']:.1%} of the validation split; --final-eval-batches 0: all)"
+    words += [f"{key} {summary[key]:.3f}" for key in summary if key.startswith("task/") and not key.endswith("_error")]
     if summary.get("tokens_per_second"):
         words.append(f"{summary['tokens_per_second']:,.0f} tok/s")
     print(", ".join(words), file=file)

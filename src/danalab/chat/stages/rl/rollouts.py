@@ -186,6 +186,11 @@ class Rollouts(BatchSource):
         mean = counts["reward"] / n
         self._totals["steps"] += 1
         self._totals["tokens"] += counts["tokens"]
+        if counts["trained"] == 0 and not self._totals["empty"] and self._world.is_main:
+            log.warning(
+                "no update: the answers of each group earned the same, %.3g on average; where that stays, take easier "
+                "tasks, more --samples, or a reward with degrees", mean,
+            )  # fmt: skip
         self._totals["empty"] += counts["trained"] == 0
         self._last = {
             "rl/reward": mean,

@@ -59,6 +59,11 @@ class TaskDataset(Dataset):
         return str(self.path)
 
     @property
+    def size(self) -> str:
+        """See `Dataset.size`."""
+        return f"{sum(map(len, self.tasks)):,} problems"
+
+    @property
     def least_vocab_size(self) -> int:
         """See `Dataset.least_vocab_size`."""
         return self.chat.n_ids
