@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -44,3 +46,18 @@ def test_sigterm_during_the_imports_is_exit_code_85_and_the_run_starts_again(dat
     again = start("no such module")
     assert again.returncode == 0, again.stderr
     assert json.loads(again.stdout)["status"] == "finished"
+
+
+def test_sigterm_while_ranks_start_is_exit_code_85_and_no_rank_dies_of_it(data, tmp_path):
+    flags = {**config(data, tmp_path / "run").as_dict(), "nproc": 2}
+    (tmp_path / "flags.json").write_text(json.dumps({k: v for k, v in flags.items() if v not in (None, {}, [])}))
+    command = [sys.executable, "-m", "danalab", "train", "--config", str(tmp_path / "flags.json"), "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        while len(children.read_text().split()) < 2:
+            time.sleep(0.005)
+        process.send_signal(signal.SIGTERM)
+        said, errors = process.communicate()
+    assert process.returncode == 85, errors
+    summary = json.loads(said)
+    assert (summary["status"], summary["step"]) == ("interrupted", 0), errors

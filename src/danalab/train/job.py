@@ -111,8 +111,10 @@ def _launch(config: TrainConfig, stop: StopRequest) -> Outcome:
     folder = RunFolder(spec.run_dir)
     end = launch(config, config.nproc, device_type(config.device), stop)
     status = {0: "finished", NONFINITE_EXIT_CODE: "nonfinite"}.get(end, "interrupted")
-    summary = folder.read_summary() or {}
-    return Outcome(folder.path, summary.get("status", status), end, summary)
+    # A stop before the first step leaves no summary.
+    found = folder.read_summary(tolerant=True) or {"step": 0, "iterations": spec.iterations}
+    summary = {"status": status, **found}
+    return Outcome(folder.path, summary["status"], end, summary)
 
 
 def _settle(config: TrainConfig, world: World, keep: contextlib.ExitStack) -> RunSpec:

@@ -106,6 +106,18 @@ time.sleep(60)"""
     thread.join()
 
 
+def test_a_signal_between_the_starts_of_two_ranks_reaches_both(launch, monkeypatch):
+    start = launcher._start
+
+    def signalled(rank: int, *rest):
+        if rank == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return start(rank, *rest)
+
+    monkeypatch.setattr(launcher, "_start", signalled)
+    assert launch("signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))\nREADY\ntime.sleep(60)") == 3
+
+
 def test_a_signal_that_came_before_the_launch_starts_no_rank():
     stop = StopRequest()
     stop.signal = signal.SIGTERM

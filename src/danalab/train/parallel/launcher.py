@@ -55,11 +55,12 @@ def launch(config: TrainConfig, ranks: int, device_type: str, stop: StopRequest)
         write_json(file, {"kind": kind, "settings": {**config.as_dict(), "nproc": None}})
         processes: list[subprocess.Popen[bytes]] = []
         try:
-            with _forwarding_signals(processes) as received:
+            with _forwarding_signals(processes) as (received, early):
                 if stop:
                     return stop.exit_code
-                with holding_signals():
-                    processes += [_start(rank, ranks, store.port, file) for rank in range(ranks)]
+                processes += [_start(rank, ranks, store.port, file) for rank in range(ranks)]
+                for number in early:
+                    _send(processes, number)
                 if config.distributed_backend == "diloco":
                     _keep_alive(processes, received, lambda rank: _start(rank, ranks, store.port, file))
                     codes = _codes_of_first([process.returncode for process in processes])
@@ -118,24 +119,36 @@ def _output(folder: Path, rank: int) -> Path:
 
 
 @contextlib.contextmanager
-def _forwarding_signals(processes: list[subprocess.Popen[bytes]]) -> Iterator[list[int]]:
-    """Forward signals to all processes within the block; yields the list of received signals."""
+def _forwarding_signals(processes: list[subprocess.Popen[bytes]]) -> Iterator[tuple[list[int], list[int]]]:
+    """Forward signals to all processes within the block.
+
+    Yields:
+        the received signals, and those of them that came while there was no process.
+    """
     received: list[int] = []
+    early: list[int] = []
 
     def receive(number: int, _: Any) -> None:
         received.append(number)
-        for process in processes:
-            if process.poll() is None:
-                process.send_signal(number)
+        if processes:
+            _send(processes, number)
+        else:
+            early.append(number)
 
     old = {}
     if threading.current_thread() is threading.main_thread():
         old = {number: signal.signal(number, receive) for number in STOP_SIGNALS}
     try:
-        yield received
+        yield received, early
     finally:
         for number, handler in old.items():
             signal.signal(number, handler)
+
+
+def _send(processes: Sequence[subprocess.Popen[bytes]], number: int) -> None:
+    for process in processes:
+        if process.poll() is None:
+            process.send_signal(number)
 
 
 def _wait(processes: list[subprocess.Popen[bytes]]) -> list[int | None]:

@@ -12,7 +12,7 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
 @contextlib.contextmanager
 def holding_signals() -> Iterator[None]:
-    """Stop signals wait while the block runs, and in processes that it starts until they call `release_signals`."""
+    """Stop signals wait in processes that the block starts, until they call `release_signals`."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     try:
         yield
