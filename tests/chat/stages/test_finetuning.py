@@ -214,5 +214,12 @@ def test_an_exported_fine_tuned_run_has_its_chat_template(tuned, base, tmp_path)
     assert found == ChatFormat(open_run(run).tokenizer).render(conversation).ids
     ends = json.loads((tmp_path / "export" / "generation_config.json").read_text())["eos_token_id"]
     assert theirs.convert_ids_to_tokens(ends) == ["<|endoftext|>", "<|assistant_end|>"]
+    assert "on conversations" in (tmp_path / "export" / "README.md").read_text()
     assert main(["export", str(base), "--out", str(tmp_path / "base")]) == 0
     assert transformers.AutoTokenizer.from_pretrained(tmp_path / "base").chat_template is None
+
+
+def test_eval_without_tasks_says_what_to_give(tuned, capsys):
+    run = train(tuned(iterations=1))
+    assert main(["eval", str(run)]) == 2
+    assert "a run of sft has conversations or tasks for data, no split of text; --tasks" in capsys.readouterr().err

@@ -50,6 +50,12 @@ def evaluate_run(
     run = open_run(folder)
     config = run.config["config"]
     where = data or run.config.get("dataset", {}).get("path")
+    stage = run.config.get("stage", "pretraining")
+    if data is None and stage != "pretraining":
+        raise UserError(
+            f"{folder}: a run of {stage} has conversations or tasks for data, no split of text; --tasks scores its "
+            "answers, --data FOLDER takes a data set"
+        )
     if where is None:
         raise UserError(f"{folder}: the model was imported, without data; give --data")
     dataset = open_data(where, split=split)

@@ -27,7 +27,7 @@ tags:
 
 # {run.path.resolve().name}
 
-A base model, trained with danalab: it continues text and does not follow instructions.
+{_kind(run)}
 
 | | |
 |---|---|
@@ -42,6 +42,12 @@ tokenizer = AutoTokenizer.from_pretrained("FOLDER")
 
 Token ids from the tokenizer's size up to `vocab_size` are padding and appear in no text.
 """
+
+
+def _kind(run: Run) -> str:
+    if run.config.get("stage", "pretraining") == "pretraining":
+        return "A base model, trained with danalab: it continues text and does not follow instructions."
+    return "Trained with danalab on conversations: ask by `tokenizer.apply_chat_template`. It is not made safe."
 
 
 def _facts(run: Run, step: int) -> dict[str, Any]:
