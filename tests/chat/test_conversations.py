@@ -80,7 +80,7 @@ text = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12
 parts = st.lists(st.sampled_from(["text", "python", "call"]).flatmap(lambda kind: st.tuples(st.just(kind), text, text)))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(parts=parts, question=text.filter(str.strip))
 def test_every_answer_survives_rendering_and_parsing(parts, question):
     given_parts = [Part("text", "a")]
@@ -99,7 +99,7 @@ def test_every_answer_survives_rendering_and_parsing(parts, question):
     assert FORMAT.parse(ids[len(FORMAT.render_prompt(conversation.prompt)) :]) == conversation.messages[-1]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.lists(st.one_of(st.sampled_from(sorted(BYTES.specials.values())), st.integers(-5, 400)), max_size=30))
 def test_parsing_never_fails_and_gives_a_valid_message(ids):
     message = FORMAT.parse(ids)

@@ -33,8 +33,9 @@ def test_the_conversations_of_the_page_are_accepted():
 def test_the_commands_of_the_page_run_in_order(tmp_path):
     steps = PAGE.split("## Step by step")[1].split("## Conversations")[0]
     (tmp_path / "chats.jsonl").write_text(re.findall(r"```json\n(.*?)```", steps, re.DOTALL)[0])
-    commands = [line for block in re.findall(r"```\n(.*?)```", steps, re.DOTALL) for line in block.splitlines()]
-    commands = [line for line in commands if line.startswith("danalab ")]
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```", steps, re.DOTALL | re.MULTILINE)
+    lines = [line for language, block in blocks if not language for line in block.splitlines()]
+    commands = [line for line in lines if line.startswith("danalab ")]
     assert len(commands) == 8
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "CUDA_VISIBLE_DEVICES": ""}
     for command in commands:

@@ -34,7 +34,7 @@ def conversation(lengths):
     return Conversation.of({"messages": messages})
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(lengths=st.lists(st.integers(1, 20), max_size=60), capacity=st.integers(20, 40))
 def test_best_fit_fills_no_row_too_much_and_needs_few(lengths, capacity):
     rows = best_fit(np.array(lengths, np.int64), capacity)
@@ -45,7 +45,7 @@ def test_best_fit_fills_no_row_too_much_and_needs_few(lengths, capacity):
     assert len(used) <= 2 * sum(lengths) / capacity + 1
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.lists(st.lists(st.integers(1, 12), min_size=1, max_size=4), min_size=1, max_size=12), st.booleans())
 def test_rows_hold_whole_turns_once_and_count_what_was_cut(tmp_path_factory, shapes, masked):
     seq_len = 24
