@@ -16,6 +16,7 @@ from danalab.chat.assistant.chat_model import PlainFormat
 from danalab.chat.conversations import ChatFormat
 from danalab.chat.server import EngineSettings, ServerSettings, bind, create_app, make_worker
 from danalab.chat.server.metrics import Metrics
+from danalab.chat.server.serve import uvicorn_config
 from danalab.chat.server.worker import EngineWorker
 from danalab.data.tokenizers import load_tokenizer
 from danalab.inference import Request, Statistics, TokenEvent
@@ -98,8 +99,7 @@ def running_server(
         worker = make_worker(model, engine or EngineSettings(max_batch_size=8, max_waiting=300))
     listener = bind("127.0.0.1", 0)
     app = create_app(model, worker, settings)
-    config = uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=20)
-    process = uvicorn.Server(config)
+    process = uvicorn.Server(uvicorn_config(app, drain_seconds=20))
     thread = threading.Thread(target=process.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     while not process.started:

@@ -201,7 +201,12 @@ def test_a_server_that_stops_finishes_its_answers():
 
 
 class FailingEngine(ScriptedEngine):
-    fails = True
+    fails, refuses = True, False
+
+    def submit(self, request):
+        if self.refuses:
+            raise RuntimeError("secret detail")
+        return super().submit(request)
 
     def step(self):
         if self.running and self.fails:
@@ -223,5 +228,8 @@ def test_a_failure_of_the_engine_ends_its_answers_and_not_the_server(stream):
         else:
             assert response.status_code == 500
         engine.fails = False
+        engine.refuses = True
+        assert client.post(CHAT, json=question(max_tokens=400)).status_code == 500
+        engine.refuses = False
         answer = client.post(CHAT, json=question(max_tokens=400)).json()
         assert answer["choices"][0]["message"]["content"] == "fine"

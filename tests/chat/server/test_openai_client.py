@@ -123,6 +123,13 @@ def test_a_required_tool_is_called_with_arguments_of_its_schema(api, choice):
     assert chunks[-1].choices[0].finish_reason == "tool_calls"
 
 
+def test_a_call_that_is_cut_off_is_not_delivered(api):
+    for tool_choice in ("required", "auto"):
+        answer = ask(api, tools=[TOOL], tool_choice=tool_choice, max_tokens=1).choices[0]
+        assert answer.finish_reason == "length"
+        assert answer.message.tool_calls is None
+
+
 def test_a_model_that_chooses_to_call_is_held_to_the_schema(api, server):
     mark = server.model.format.python_start
     answer = ask(api, tools=[TOOL], max_tokens=80, logit_bias={str(mark): 100}).choices[0]

@@ -3,8 +3,6 @@
 Everything is read at once: later changes of the folder, or its removal, do not matter.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -32,7 +30,7 @@ class PlainFormat:
 
     stop_texts = ("\nUser:",)
 
-    def __init__(self, tokenizer: Tokenizer):
+    def __init__(self, tokenizer: "Tokenizer"):
         self.tokenizer = tokenizer
         self.stop_tokens = (tokenizer.eos_id,)
 
@@ -54,8 +52,8 @@ class ChatModel:
     """A model, ready to be chat_model."""
 
     name: str
-    model: Decoder
-    tokenizer: Tokenizer
+    model: "Decoder"
+    tokenizer: "Tokenizer"
     format: ChatFormat | PlainFormat
     step: int | None = None
     """The checkpoint's step; None for a folder in Hugging Face format."""

@@ -7,8 +7,6 @@
 Calls and their results are parts of the assistant's message, as in the data that a model is trained on.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field

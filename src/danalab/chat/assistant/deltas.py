@@ -1,7 +1,5 @@
 """Answers, and the pieces that they arrive in: what one step of the engine adds."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Literal
 

@@ -3,8 +3,6 @@
 Nothing here touches the engine; it runs in a pool of threads, because tokenizing and compiling a grammar take time.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -61,10 +59,9 @@ class Planner:
         if question.tools and not isinstance(chat_format, ChatFormat):
             reason = f"'tools' need a model that danalab sft has trained; {self.chat_model.name} is a base model"
             raise RequestError(400, reason, param="tools")
-        prompt, max_tokens = self._chat_prompt(question)
         forced = _forced_tools(question)
-        if forced and isinstance(chat_format, ChatFormat):
-            prompt, max_tokens = [*prompt, chat_format.python_start], max_tokens - 1
+        mark = [chat_format.python_start] if forced and isinstance(chat_format, ChatFormat) else []
+        prompt, max_tokens = self._chat_prompt(question, mark)
         stop = () if forced else (*question.sampling.stop, *self.chat_model.stop_texts)
         sampling = replace(
             question.sampling, max_tokens=max_tokens, stop_tokens=tuple(chat_format.stop_tokens), stop=stop
@@ -107,10 +104,11 @@ class Planner:
                 raise RequestError(400, reason, param=param)
         return list(prompt)
 
-    def _chat_prompt(self, question: ChatQuestion) -> tuple[list[int], int]:
+    def _chat_prompt(self, question: ChatQuestion, mark: list[int]) -> tuple[list[int], int]:
+        """(ids that end with `mark`, tokens to generate at most)."""
         conversation = question.conversation
         while True:
-            prompt = self.chat_model.format.render_prompt(conversation)
+            prompt = [*self.chat_model.format.render_prompt(conversation), *mark]
             try:
                 return prompt, self._limit(len(prompt), question.sampling.max_tokens, "messages")
             except RequestError:

@@ -6,8 +6,6 @@ A conversation's tokens are text, or stand between marks:
     text  python_start {"name": ..., "arguments": ...}                      with tools: the answer ends with a call
 """
 
-from __future__ import annotations
-
 import json
 import uuid
 from dataclasses import replace

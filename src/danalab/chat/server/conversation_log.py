@@ -1,7 +1,5 @@
 """The log of prompts and answers, written only where it is asked for."""
 
-from __future__ import annotations
-
 import json
 import os
 import time

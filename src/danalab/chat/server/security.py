@@ -3,8 +3,6 @@
 It is plain ASGI middleware: streams pass through it, and a route sees that its client has gone.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from starlette.exceptions import HTTPException

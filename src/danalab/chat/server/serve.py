@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import uvicorn
+from fastapi import FastAPI
 
 from danalab.chat.assistant.chat_model import ChatModel
 from danalab.chat.server.app import create_app
@@ -63,6 +64,19 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
+def uvicorn_config(app: FastAPI, drain_seconds: int) -> uvicorn.Config:
+    """How uvicorn runs the application."""
+    return uvicorn.Config(
+        app,
+        log_config=None,
+        log_level=logging.WARNING,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=drain_seconds,
+        timeout_keep_alive=75,  # longer than clients keep an idle connection, so that they close it
+    )
+
+
 def serve(
     chat_model: ChatModel,
     listener: socket.socket,
@@ -77,15 +91,6 @@ def serve(
     Args: ready: called when requests are accepted.
     """
     app = create_app(chat_model, make_worker(chat_model, engine), settings, ready)
-    config = uvicorn.Config(
-        app,
-        log_config=None,
-        log_level=logging.WARNING,
-        access_log=False,
-        server_header=False,
-        timeout_graceful_shutdown=drain_seconds,
-        timeout_keep_alive=30,
-    )
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: None)  # uvicorn raises them again after a regular end
-    uvicorn.Server(config).run(sockets=[listener])
+    uvicorn.Server(uvicorn_config(app, drain_seconds)).run(sockets=[listener])

@@ -1,7 +1,5 @@
 """Settings of the server: where it listens, who may ask, and limits."""
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 from dataclasses import dataclass

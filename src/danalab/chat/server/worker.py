@@ -6,8 +6,6 @@ The engine computes in its own thread, so the event loop never waits for it. A c
 next step. Deltas of one step reach the event loop in one call.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import queue
@@ -48,7 +46,7 @@ class Generation:
 class Generations:
     """The answers to one HTTP request: an asynchronous iterator of (index of the answer, delta)."""
 
-    def __init__(self, worker: EngineWorker, pairs: Sequence[tuple[Request, Reader]]):
+    def __init__(self, worker: "EngineWorker", pairs: Sequence[tuple[Request, Reader]]):
         self._worker = worker
         self._deltas: asyncio.Queue[Indexed] = asyncio.Queue()
         self.all = [Generation(request, reader, i, self._deltas) for i, (request, reader) in enumerate(pairs)]
@@ -184,8 +182,9 @@ class EngineWorker:
             return
         try:
             number = self.engine.submit(generation.request)
-        except UserError as error:
-            self._outbox.append((generation, RequestError(400, str(error))))
+        except Exception as error:
+            status = 400 if isinstance(error, UserError) else 500
+            self._outbox.append((generation, _request_error(error, status)))
             return
         self._running[number] = generation
         self._ids[generation] = number
@@ -229,13 +228,9 @@ class EngineWorker:
 
     def _fail(self, number: int, generation: Generation, error: Exception) -> None:
         """End one generation with an error."""
-        if not isinstance(error, RequestError):
-            log.error("an answer failed", exc_info=error)
-            text = str(error) if isinstance(error, UserError) else "the engine failed; the server's log has the reason"
-            error = RequestError(500, text, code="engine_error")
         self.engine.cancel(number)
         del self._running[number], self._ids[generation]
-        self._outbox.append((generation, error))
+        self._outbox.append((generation, _request_error(error, 500)))
 
     def _fail_all(self, error: Exception) -> None:
         for number, generation in list(self._running.items()):
@@ -246,3 +241,13 @@ class EngineWorker:
         if self._outbox and self._loop is not None:
             outbox, self._outbox = self._outbox, []
             self._loop.call_soon_threadsafe(self._deliver, outbox)
+
+
+def _request_error(error: Exception, status: int) -> RequestError:
+    """An error of the engine as one that a client may see; other details are for the log."""
+    if isinstance(error, RequestError):
+        return error
+    if isinstance(error, UserError):
+        return RequestError(status, str(error), code=None if status == 400 else "engine_error")
+    log.error("the engine failed", exc_info=error)
+    return RequestError(500, "the engine failed; the server's log has the reason", code="engine_error")

@@ -1,7 +1,5 @@
 """POST /v1/chat/completions: the request, the answer, and the chunks of a stream."""
 
-from __future__ import annotations
-
 import time
 import uuid
 from collections.abc import AsyncIterator, Sequence
