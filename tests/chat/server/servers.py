@@ -38,8 +38,9 @@ def tiny_model(seq_len: int = 512, *, base: bool = False) -> ChatModel:
 class ScriptedEngine:
     """Stands in for the engine: writes the text that `script` gives for the text of a prompt, a byte a step."""
 
-    def __init__(self, model: ChatModel, script: Callable[[str], str], seconds: float = 0.0):
-        self.model, self.script, self.seconds = model, script, seconds
+    def __init__(self, model: ChatModel, script: Callable[[str], str], seconds: float = 0.0, max_requests: int = 300):
+        """Args: seconds: time of a step."""
+        self.model, self.script, self.seconds, self.max_requests = model, script, seconds, max_requests
         self.running: dict[int, list[int]] = {}
         self.cancelled: list[int] = []
         self._next = 0
@@ -94,7 +95,7 @@ def running_server(
     """A server that stops at the end of the block, after its running requests."""
     settings = settings or ServerSettings()
     if isinstance(engine, ScriptedEngine):
-        worker = EngineWorker(engine, max_requests=300, metrics=Metrics())  # pyright: ignore[reportArgumentType]
+        worker = EngineWorker(engine, max_requests=engine.max_requests, metrics=Metrics())  # pyright: ignore[reportArgumentType]
     else:
         worker = make_worker(model, engine or EngineSettings(max_batch_size=8, max_waiting=300))
     listener = bind("127.0.0.1", 0)

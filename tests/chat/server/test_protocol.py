@@ -6,7 +6,7 @@ import os
 import httpx
 import pytest
 
-from chat.server.servers import running_server, tiny_model, wait_until
+from chat.server.servers import ScriptedEngine, running_server, tiny_model, wait_until
 from danalab.chat.server import EngineSettings, ServerSettings
 from danalab.chat.server.settings import LOCAL_HOSTS
 
@@ -224,17 +224,17 @@ def test_both_keys_are_accepted_and_share_no_prefix(guarded):
     assert reused[3] > 0
 
 
-def test_a_full_queue_is_429_and_says_when_to_come_back(guarded):
-    with guarded.client("first-key") as client:
-        full = client.post(CHAT, json=question(n=4, max_tokens=2))
-        assert full.status_code == 200
-        body = question(n=4, max_tokens=400, stream=True)
+def test_a_full_queue_is_429_and_says_when_to_come_back():
+    model = tiny_model()
+    engine = ScriptedEngine(model, lambda _: "x" * 500, seconds=0.05, max_requests=4)
+    body = question(n=4, max_tokens=500, stream=True)
+    with running_server(model, engine=engine) as server, server.client() as client:
         with client.stream("POST", CHAT, json=body):
             refusal = client.post(CHAT, json=question())
             assert refusal.status_code == 429
             assert refusal.headers["retry-after"] == "1"
-        wait_until(lambda: guarded.worker.open == 0)
-        assert client.post(CHAT, json=question()).status_code == 200
+        wait_until(lambda: server.worker.open == 0)
+        assert client.post(CHAT, json=question(max_tokens=1)).status_code == 200
 
 
 def test_other_host_names_are_refused(guarded):
