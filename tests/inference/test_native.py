@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from danalab.errors import UserError
 from danalab.inference import Engine, Request, SamplingParameters
 from danalab.inference.backends import choice
 from danalab.inference.backends.native import backend as native
+from danalab.inference.backends.native import library
 from danalab.inference.backends.native.layout import quantise
 from danalab.inference.backends.native.sampler import NativeSampler
 from danalab.inference.sampling import draw
@@ -157,3 +159,18 @@ def test_the_vocabulary_may_have_any_size():
     model = build_model(tiny("enoki", vocab_size=33), seed=4)
     assert logits_of(model, [[1, 2]]).shape == (1, 33)
     assert VOCAB != 33
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arch", ["enoki", "qwen3next", "resonance"])
+def test_vectors_of_other_processors_give_the_same_function(arch: str, monkeypatch: pytest.MonkeyPatch):
+    portable = replace(library.LIBRARY, name="decode-portable", flags=("-march=x86-64-v3",))
+    monkeypatch.setattr(library, "LIBRARY", portable)
+    library.library.cache_clear()
+    try:
+        for dtype, error in (("float32", 5e-5), ("bfloat16", 0.1), ("int8", 0.1)):
+            model = build_model(tiny(arch), seed=4)
+            found = logits_of(model, PROMPTS, dtype).double()
+            torch.testing.assert_close(found, exact(model, PROMPTS), rtol=0, atol=error)
+    finally:
+        library.library.cache_clear()
