@@ -35,12 +35,14 @@ def test_the_tables_of_the_pages_are_those_of_the_result(bench, results):
     assert sum(page.count("<!-- decay law: ") for page in pages) == len(bench.tables(results))
 
 
-def test_adana_by_the_advice_is_nowhere_worse_than_tuned_adamw(bench, results):
-    adamw, adana = bench.rows_of(results, "adamw"), bench.rows_of(results, "adana", default=True)
-    compared = 0
-    for place in adana.keys() & adamw.keys():
-        (own,), best = adana[place].values(), min(adamw[place].values(), key=statistics.fmean)
+@pytest.mark.parametrize("opt", ["adana", "dana-mk4", "dana-star", "dana-star-mk4"])
+def test_the_family_by_the_advice_is_nowhere_worse_than_tuned_adamw(bench, results, opt):
+    adamw, family = bench.rows_of(results, "adamw"), bench.rows_of(results, opt, default=True)
+    family = {p: losses for p, losses in family.items() if p[2] == bench.small_problems()[p[0]].batch}
+    places = {(problem, steps) for problem, steps, _ in family.keys() & adamw.keys()}
+    lengths = (60, 150, 600, 3000) if opt == "adana" else (60, 150, 600)
+    assert places >= {(problem, steps) for problem in bench.THREE for steps in lengths}
+    for place in family.keys() & adamw.keys():
+        (own,), best = family[place].values(), min(adamw[place].values(), key=statistics.fmean)
         gaps = [a - b for a, b in zip(own, best, strict=True)]
         assert statistics.fmean(gaps) <= 2 * statistics.stdev(gaps) / math.sqrt(len(gaps)), place
-        compared += place[0] in bench.THREE and place[1] in (60, 150, 600, 3000)
-    assert compared >= 9
