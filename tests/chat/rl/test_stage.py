@@ -55,10 +55,11 @@ def _train(rank, size, config):
     return run_training(config).status
 
 
-def test_two_ranks_draw_the_answers_of_one_and_one_rank_continues(rl, tmp_path):
+@pytest.mark.parametrize("backend", ["ddp", pytest.param("zero", marks=pytest.mark.slow)])
+def test_two_ranks_draw_the_answers_of_one_and_one_rank_continues(rl, tmp_path, backend):
     """The first steps on two ranks, the last ones on one: rewards and lengths are those of one rank all along."""
     run_training(rl(batch_size=1))
-    part = rl(run_dir=tmp_path / "two", distributed_backend="ddp", batch_size=1, iterations_to_run=3)
+    part = rl(run_dir=tmp_path / "two", distributed_backend=backend, batch_size=1, iterations_to_run=3)
     assert run_ranks(_train, 2, part) == ["stopped"] * 2
     assert run_training(rl(run_dir=tmp_path / "two", batch_size=1)).status == "finished"
     one, two = (open_run(tmp_path / name).metrics() for name in ("rl", "two"))
