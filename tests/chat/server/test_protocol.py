@@ -53,6 +53,7 @@ def test_a_stream_is_lines_of_data_and_done(client):
         ({"max_tokens": 0}, "max_tokens", "greater than or equal to 1"),
         ({"n": 17}, "n", "at most 16"),
         ({"top_p": 0}, "top_p", "greater than 0"),
+        ({"repetition_penalty": 5e-324}, "repetition_penalty", "greater than or equal to 0.1"),
         ({"seed": 2**63}, "seed", "less than or equal"),
         ({"messages": []}, "messages", "at least 1 item"),
         ({"messages": [{"role": "bot", "content": "x"}]}, "messages.0.role", "'system', 'developer', 'user'"),

@@ -56,7 +56,7 @@ class Sampling(Body):
     top_p: Annotated[float, Gt(0), Le(1)] | None = None
     top_k: Annotated[int, Ge(0)] | None = None
     min_p: Annotated[float, Ge(0), Le(1)] | None = None
-    repetition_penalty: Annotated[float, Gt(0), Le(10)] | None = None
+    repetition_penalty: Annotated[float, Ge(0.1), Le(10)] | None = None
     seed: Annotated[int, Ge(-(2**63)), Le(2**63 - 1)] | None = None
     stream: bool | None = None
     user: str | None = None
