@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from annotated_types import Ge, Lt
 
@@ -12,8 +12,6 @@ from danalab.train.config.fields import Count, NonNegative, Section, setting
 @dataclass(frozen=True, kw_only=True)
 class SpeedrunConfig(Section):
     """Settings of a speedrun."""
-
-    title: ClassVar[str] = "speedrun"
 
     preset: Literal["cpu-tiny", "gpu-small", "gpu-d12"] = "cpu-tiny"
     """Sizes of everything: cpu-tiny takes minutes on two cores and no network; gpu-small an hour, gpu-d12 hours on a
@@ -29,7 +27,7 @@ class SpeedrunConfig(Section):
     seed: Annotated[int, Ge(0), Lt(2**63)] = 0
     """Seed of the weights, of the order of all data, and of the sampling."""
     text: tuple[Path, ...] = ()
-    """Text files or folders for the base run, in place of the preset's corpus."""
+    """Text files or folders, of several documents, for the base run in place of the preset's corpus."""
     chats: tuple[str, ...] = ()
     """Further conversations for mid-training and fine-tuning: FILE.jsonl, or tasks."""
     nproc: Count | None = setting(None, kind="job")
