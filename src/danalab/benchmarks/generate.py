@@ -69,7 +69,7 @@ def _transformers(model: Decoder) -> Any:
     except ImportError:
         raise MissingExtra("transformers", "hf", "the benchmark of decoding") from None
     settings, weights = to_huggingface(model.config, model.state_dict())
-    theirs = Qwen3ForCausalLM(Qwen3Config(**settings, attn_implementation="sdpa")).eval()
+    theirs = Qwen3ForCausalLM(Qwen3Config(**{**settings, "attn_implementation": "sdpa"})).eval()
     theirs.load_state_dict(weights)
     config = theirs.generation_config
     assert config is not None

@@ -58,9 +58,11 @@ def draw(logits_NV: Tensor, sequences: Sized[Sequence], plain: PlainSampler | No
     if simple:
         found = plain(logits_NV[simple], [sequences[row] for row in simple])
         parts.append((simple, Drawn(*found, [()] * len(simple))))
-    order = sorted(range(len(sequences)), key=[row for rows, _ in parts for row in rows].__getitem__)
-    columns = ([value for _, part in parts for value in part[column]] for column in range(3))
-    return Drawn(*([column[at] for at in order] for column in columns))
+    drawn = Drawn([-1] * len(sequences), [math.nan] * len(sequences), [()] * len(sequences))
+    for rows, part in parts:
+        for row, token, logprob, top in zip(rows, *part, strict=True):
+            drawn.tokens[row], drawn.logprobs[row], drawn.tops[row] = token, logprob, top
+    return drawn
 
 
 def _draw(logits_NV: Tensor, sequences: Sized[Sequence]) -> Drawn:

@@ -30,8 +30,11 @@ class Backend(Protocol):
     """Pieces of prompts must end at multiples of this; None: anywhere."""
     reuses: bool
     """Whether prefixes can be reused: not where layers have recurrent states."""
-    sampler: PlainSampler | None
-    """Draws tokens of plain sequences; None: torch does."""
+
+    @property
+    def sampler(self) -> PlainSampler | None:
+        """Draws tokens of plain sequences; None: torch does."""
+        ...
 
     def run(self, chunks: Sized[Chunk]) -> tuple[Tensor, list[Sequence]]:
         """Compute the chunks; returns logits [N, V] and the sequences whose next token they give."""
