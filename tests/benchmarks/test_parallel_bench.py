@@ -24,6 +24,7 @@ def test_each_mode_has_a_time_a_rate_and_memory(capsys):
     assert found["modes"]["single"]["time_over_reference"]["median"] == 1
 
 
+@pytest.mark.slow
 def test_an_unknown_mode_and_a_failed_job_end_in_one_line(capsys):
     assert main(["bench", "parallel", *SMALL, "--modes", "fsd"]) == 2
     assert "unknown mode 'fsd'" in capsys.readouterr().err

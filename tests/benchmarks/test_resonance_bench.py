@@ -45,6 +45,7 @@ def test_what_decoding_keeps_does_not_grow_for_oscillators_and_does_for_attentio
     assert kept["attention", 10] < kept["attention", 40]
 
 
+@pytest.mark.slow
 def test_the_command_compares_speed_and_learning_and_draws_them(tmp_path, capsys):
     draw = np.random.default_rng(0)
     for split in ("train", "val"):

@@ -29,6 +29,7 @@ def test_the_loop_written_by_hand_trains_the_same_function():
     assert plain(inputs, targets).item() == pytest.approx(loss.item(), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_a_measurement_has_the_speed_of_each_side_and_their_ratios():
     said = []
     cell = Cell(Case("enoki", 2, 64, 2, 16), 1)

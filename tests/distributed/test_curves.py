@@ -53,6 +53,7 @@ def test_accumulation_and_activation_checkpointing_change_nothing_on_two_ranks()
     check(2, cases)
 
 
+@pytest.mark.slow
 def test_four_ranks_make_the_curve_of_one():
     check(4, [Case("enoki", "adana", layout) for layout in (DDP, ZERO, HYBRID, TENSOR)])
 

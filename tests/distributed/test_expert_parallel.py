@@ -142,6 +142,7 @@ def run(rank: int, size: int, *settings: TrainConfig) -> list[int]:
     return [run_training(each).exit_code for each in settings]
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_with_experts_shared_out_in_any_way_with_the_same_losses(words, tmp_path):
     run(0, 1, config(words, tmp_path / "whole"))
     ways = [{"distributed_backend": "ddp", "expert_parallel": True}, {"distributed_backend": "fsdp", "tp_size": 2}]

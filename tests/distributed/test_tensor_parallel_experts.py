@@ -78,7 +78,7 @@ def test_logits_and_every_gradient_are_those_of_one_process(name):
     ("ranks", "case"),
     [
         (2, Case("qwen3next", "d-muon", TENSOR, checkpointing="full", steps=4)),
-        (4, Case("moe", "adana", TENSOR, micro_batch=2, steps=4)),
+        pytest.param(4, Case("moe", "adana", TENSOR, micro_batch=2, steps=4), marks=pytest.mark.slow),
     ],
     ids=["2 ranks", "2 x 2 ranks"],
 )

@@ -44,7 +44,9 @@ def test_resume_is_bitwise_after_kills_during_saves(data, tmp_path, undisturbed)
     assert_same(RunFolder(tmp_path / "run"), undisturbed)
 
 
-@pytest.mark.parametrize("opt", ["muon", "soap", "sf-adamw"])
+@pytest.mark.parametrize(
+    "opt", ["muon", pytest.param("soap", marks=pytest.mark.slow), pytest.param("sf-adamw", marks=pytest.mark.slow)]
+)
 def test_resume_is_bitwise_after_kills_with_other_kinds_of_state(data, tmp_path, opt):
     """State of matrices, lists of preconditioners, and weights that are switched for evaluation."""
     pytest.importorskip("pytorch_optimizer")

@@ -29,7 +29,7 @@ sys.exit(main({arguments!r}))
 """
 
 
-@pytest.mark.parametrize("module", ["torch", "danalab.train.trainer"])
+@pytest.mark.parametrize("module", [pytest.param("torch", marks=pytest.mark.slow), "danalab.train.trainer"])
 def test_sigterm_during_the_imports_is_exit_code_85_and_the_run_starts_again(data, tmp_path, module):
     flags = {**config(data, tmp_path / "run").as_dict(), "iterations": 2}
     (tmp_path / "flags.json").write_text(json.dumps({k: v for k, v in flags.items() if v not in (None, {}, [])}))

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 OFFLINE = {
     "HF_HUB_OFFLINE": "1",
@@ -35,12 +37,14 @@ def test_the_plain_loop_trains_and_resumes_bit_for_bit():
     assert "equal bit for bit: True" in printed
 
 
+@pytest.mark.slow
 def test_the_lightning_module_trains():
     found = losses(run(sys.executable, str(EXAMPLES / "lightning_module.py")))
     assert len(found) == 6
     assert found[-1] < 3 < found[0]
 
 
+@pytest.mark.slow
 def test_the_hugging_face_trainer_trains_and_resumes():
     found = losses(run(sys.executable, str(EXAMPLES / "huggingface_trainer.py")))
     assert len(found) == 6 + 2
@@ -48,6 +52,7 @@ def test_the_hugging_face_trainer_trains_and_resumes():
     assert found[6:] == found[4:6]
 
 
+@pytest.mark.slow
 def test_fsdp2_shards_and_trains_on_two_ranks():
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     printed = run(*torchrun, str(EXAMPLES / "fsdp2.py"))

@@ -226,3 +226,12 @@ def test_eval_without_tasks_says_what_to_give(tuned, capsys):
     run = train(tuned(iterations=1))
     assert main(["eval", str(run)]) == 2
     assert "a run of sft has conversations or tasks for data, no split of text; --tasks" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verb", ["mid", "sft"])
+def test_printing_the_configuration_trains_nothing(verb, base, chats, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = [verb, "--run", str(base), "--data", str(chats), "--run-dir", "out"]
+    assert main([*words, "--print-config"]) == 0
+    assert str(chats) in capsys.readouterr().out
+    assert not (tmp_path / "out").exists()

@@ -144,7 +144,7 @@ def test_a_full_disk_leaves_nothing_half_and_the_older_ones_whole(store):
 CALLS = ("fsync", "replace", "unlink", "rmdir", "mkdir", "open")
 
 
-@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("overwrite", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_killed_at_any_call_of_a_save_a_valid_checkpoint_is_left(store, overwrite):
     # Each child process kills itself, really, one system call later than the one before, until one gets through.
     target = 20 if overwrite else 30
