@@ -37,6 +37,12 @@ JSON = st.recursive(
 )
 
 
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty name is the present folder: what is written there must not be this repository."""
+    monkeypatch.chdir(tmp_path)
+
+
 def run(*arguments: object) -> None:
     """Run `danalab` as a user would; fails on anything but one line and a documented exit code."""
     out, err = io.StringIO(), io.StringIO()
