@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+
+os.environ.setdefault(
+    "OMP_NUM_THREADS", "1"
+)  # before torch: a forked child hangs where its parent had a team of threads
 
 import pytest
 import torch

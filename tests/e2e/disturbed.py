@@ -86,6 +86,7 @@ def train_in_child(
     if child == 0:
         code = 1
         try:
+            torch.set_num_threads(1)  # MKL's too: the parent's team of threads does not exist here
             before()
             code = run_training(settings).exit_code
         finally:
