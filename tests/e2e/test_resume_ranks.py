@@ -50,7 +50,7 @@ def test_a_run_goes_on_from_one_arrangement_to_the_next_with_the_same_losses(dat
         (1, {}),
         (2, {"distributed_backend": "ddp"}),
         (4, {"distributed_backend": "fsdp"}),
-        pytest.param(2, {"distributed_backend": "zero"}, marks=pytest.mark.slow),
+        (2, {"distributed_backend": "zero"}),
         (4, {"distributed_backend": "fsdp", "tp_size": 2}),
         (1, {}),
     ]
@@ -70,7 +70,7 @@ def test_a_run_goes_on_from_one_arrangement_to_the_next_with_the_same_losses(dat
     ("size", "given"),
     [
         (2, {"distributed_backend": "ddp"}),
-        (2, {"distributed_backend": "zero"}),
+        pytest.param(2, {"distributed_backend": "zero"}, marks=pytest.mark.slow),
         (2, {"distributed_backend": "fsdp"}),
         pytest.param(4, {"distributed_backend": "fsdp", "replicas": 2}, marks=pytest.mark.slow),
         pytest.param(4, {"distributed_backend": "fsdp", "tp_size": 2}, marks=pytest.mark.slow),
