@@ -1,10 +1,9 @@
 """Fine-tune a run on conversations: it learns what the assistant says."""
 
-import os
 from typing import Any
 
 from danalab.chat.stages.settings import SftFlags as Flags
-from danalab.cli._shared.training_job import run_job
+from danalab.cli._shared.training_job import resolved_stage, run_job
 from danalab.train.config.train_config import TrainConfig
 
 
@@ -15,13 +14,7 @@ def run(flags: Flags) -> int:
 
 def resolved_config(flags: Flags) -> dict[str, Any]:
     """The resolved configuration, for --print-config."""
-    from danalab.train.config.resolve import resolve
-    from danalab.train.parallel.layout import data_parallel_ranks
-    from danalab.train.stage import stage_kind
-
-    config = _configuration(flags)
-    dataset = stage_kind(config).open_data(config)
-    return resolve(config, dataset, world_size=data_parallel_ranks(config, os.environ)).config.as_dict()
+    return resolved_stage(_configuration(flags))
 
 
 def _configuration(flags: Flags) -> TrainConfig:

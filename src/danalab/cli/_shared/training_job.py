@@ -1,5 +1,6 @@
 """A job of training, from the verb's flags to its summary on the terminal."""
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -26,6 +27,16 @@ def run_job(configure: Callable[[], TrainConfig], *, as_json: bool) -> int:
     else:
         _print_summary(outcome.summary, str(outcome.folder), sys.stderr)
     return outcome.exit_code
+
+
+def resolved_stage(config: TrainConfig) -> dict[str, Any]:
+    """The resolved configuration of a stage that continues a run, for --print-config."""
+    from danalab.train.config.resolve import resolve
+    from danalab.train.parallel.layout import data_parallel_ranks
+    from danalab.train.stage import stage_kind
+
+    dataset = stage_kind(config).open_data(config)
+    return resolve(config, dataset, world_size=data_parallel_ranks(config, os.environ)).config.as_dict()
 
 
 def _print_summary(summary: dict[str, Any], folder: str, file: Any) -> None:
