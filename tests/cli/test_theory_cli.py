@@ -33,7 +33,13 @@ def test_every_verb_has_a_small_run_here():
     assert set(SMALL) == set(theory.SUBVERBS)
 
 
-@pytest.mark.parametrize("verb", list(SMALL))
+LONG = ("phases", "hummingbird", "moe", "limit", "tau")
+"""Verbs whose compilation takes seconds."""
+
+
+@pytest.mark.parametrize(
+    "verb", [pytest.param(verb, marks=pytest.mark.slow) if verb in LONG else verb for verb in SMALL]
+)
 def test_a_verb_writes_figure_data_and_parameters_and_prints_one_json_object(tmp_path, capsys, verb):
     call(verb, [*SMALL[verb].split(), "--out", str(tmp_path), "--json"])
     printed = json.loads(capsys.readouterr().out)

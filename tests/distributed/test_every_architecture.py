@@ -51,7 +51,8 @@ BY_LAYER = ["fsdp", "fsdp+tp"]
     ("case", "modes"),
     [
         ("enoki", list(MODES)),
-        *((case, BY_LAYER) for case in ("moe", "resonance", "qwen3next-delta")),
+        ("resonance", BY_LAYER),
+        *(pytest.param(case, BY_LAYER, marks=pytest.mark.slow) for case in ("moe", "qwen3next-delta")),
         *(pytest.param(case, list(MODES), marks=pytest.mark.slow) for case in CASES if case != "enoki"),
     ],
 )

@@ -63,7 +63,9 @@ def test_outputs_and_gradients_are_those_of_one_process_and_every_expert_learns(
 
 
 @pytest.mark.parametrize("layout", [PARALLEL, REPLICATED], ids=["fsdp", "ddp"])
-@pytest.mark.parametrize(("ranks", "opts"), [(2, ("adamw", "muon")), (4, ("adana",))])
+@pytest.mark.parametrize(
+    ("ranks", "opts"), [(2, ("adamw", "muon")), pytest.param(4, ("adana",), marks=pytest.mark.slow)]
+)
 def test_ranks_with_experts_of_their_own_make_the_curve_of_one(ranks, opts, layout):
     cases = [Case("moe", opt, layout, micro_batch=2, checkpointing="full", steps=8) for opt in opts]
     results = run_ranks(curves, ranks, cases, seconds=240.0)

@@ -51,7 +51,9 @@ def check(mode: str, names: list[str]) -> None:
         assert cell["reload"] <= EPSILON, f"{name} with {mode}: after a checkpoint by {cell['reload']:g}"
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    "mode", [pytest.param(mode, marks=pytest.mark.slow) if mode == "fsdp" else mode for mode in MODES]
+)
 def test_steps_and_checkpoints_are_those_of_one_process(mode):
     pytest.importorskip("pytorch_optimizer")
     check(mode, ONE_OF_EACH)
@@ -106,7 +108,11 @@ def save_in(rank: int, ranks: int, mode: str, names: list[str], folder: Path) ->
 
 @pytest.mark.parametrize(
     ("before", "after"),
-    [(("fsdp", 2), ("zero", 3)), (("zero", 2), ("fsdp", 2)), (("fsdp+tp", 4), ("single", 1))],
+    [
+        pytest.param(("fsdp", 2), ("zero", 3), marks=pytest.mark.slow),
+        (("zero", 2), ("fsdp", 2)),
+        pytest.param(("fsdp+tp", 4), ("single", 1), marks=pytest.mark.slow),
+    ],
     ids=str,
 )
 def test_a_checkpoint_of_one_mode_goes_on_in_another(before, after, tmp_path):

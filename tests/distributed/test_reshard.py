@@ -147,7 +147,11 @@ def compare(rank: int, size: int, modes: list[str], first: str, folder: str, opt
 
 @pytest.mark.parametrize(
     ("optimizer", "modes"),
-    [("adana", MODES), ("d-muon", {1: ["single"], 2: ["zero", "fsdp"]}), ("soap", {1: ["single"], 2: ["zero"]})],
+    [
+        ("adana", MODES),
+        pytest.param("d-muon", {1: ["single"], 2: ["zero", "fsdp"]}, marks=pytest.mark.slow),
+        pytest.param("soap", {1: ["single"], 2: ["zero"]}, marks=pytest.mark.slow),
+    ],
 )
 def test_every_arrangement_reads_every_other_bit_by_bit(tmp_path: Path, optimizer: str, modes: dict[int, list[str]]):
     model, opt = build("single", World.single(), optimizer)

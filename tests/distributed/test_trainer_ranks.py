@@ -93,7 +93,12 @@ def test_a_run_on_two_ranks_writes_what_a_run_on_one_writes(words, tmp_path, bac
 
 
 @pytest.mark.parametrize(
-    "parallel", [{"distributed_backend": "ddp"}, {"distributed_backend": "fsdp", "tp_size": 2}], ids=["ddp", "tp"]
+    "parallel",
+    [
+        {"distributed_backend": "ddp"},
+        pytest.param({"distributed_backend": "fsdp", "tp_size": 2}, marks=pytest.mark.slow),
+    ],
+    ids=["ddp", "tp"],
 )
 def test_oscillators_on_two_ranks_learn_what_they_learn_on_one(words, tmp_path, parallel):
     chosen = {"arch": "resonance", "n_heads": 4, "num_frequencies": 8, "opt": "adamw", "iterations": 6}
@@ -106,7 +111,11 @@ def test_oscillators_on_two_ranks_learn_what_they_learn_on_one(words, tmp_path, 
 
 @pytest.mark.parametrize(
     "parallel",
-    [{"distributed_backend": "zero"}, {"distributed_backend": "fsdp"}, {"distributed_backend": "fsdp", "tp_size": 2}],
+    [
+        {"distributed_backend": "zero"},
+        pytest.param({"distributed_backend": "fsdp"}, marks=pytest.mark.slow),
+        pytest.param({"distributed_backend": "fsdp", "tp_size": 2}, marks=pytest.mark.slow),
+    ],
     ids=["zero", "fsdp", "tp"],
 )
 def test_the_hoyer_penalty_is_the_same_on_two_ranks(words, tmp_path, parallel):
@@ -288,8 +297,8 @@ def test_a_rank_that_hangs_is_named_after_the_timeout(words, tmp_path, monkeypat
     ("opt", "parallel"),
     [
         ("dana-star-mk4", {"distributed_backend": "zero"}),
-        ("dana-star-mk4", {"distributed_backend": "fsdp"}),
-        ("dana-star-mk4", {"distributed_backend": "fsdp", "tp_size": 2}),
+        pytest.param("dana-star-mk4", {"distributed_backend": "fsdp"}, marks=pytest.mark.slow),
+        pytest.param("dana-star-mk4", {"distributed_backend": "fsdp", "tp_size": 2}, marks=pytest.mark.slow),
         ("manau", {"distributed_backend": "zero"}),
     ],
     ids=["zero", "fsdp", "tp", "hybrid-zero"],

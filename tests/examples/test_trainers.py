@@ -71,7 +71,14 @@ def test_a_warm_up_from_zero_still_counts_the_step(hf, tmp_path):
     assert watch.used[0]["lr"] == 0
 
 
-@pytest.mark.parametrize("opt", ["adana", "dana-star-mk4", "ademamix-decaying-wd", "snoo-dana"])
+@pytest.mark.parametrize(
+    "opt",
+    [
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("adana", "ademamix-decaying-wd")),
+        "dana-star-mk4",
+        "snoo-dana",
+    ],
+)
 def test_a_trainer_checkpoint_resumes_bit_for_bit(hf, tmp_path, opt):
     def train(folder: Path, resume: str | None = None):
         trainer = hf.trainer(str(folder), steps=8, opt=opt)

@@ -39,8 +39,14 @@ def in_order(found: list[Completion], order: list[int]) -> list[Completion]:
     return [completion for _, completion in sorted(zip(order, found, strict=True), key=lambda pair: pair[0])]
 
 
-@pytest.mark.parametrize("backend", ["native", "eager"])
-@pytest.mark.parametrize("arch", CONFIGS)
+@pytest.mark.parametrize(
+    ("arch", "backend"),
+    [
+        *((arch, "native") for arch in CONFIGS),
+        ("enoki", "eager"),
+        *(pytest.param(arch, "eager", marks=pytest.mark.slow) for arch in CONFIGS if arch != "enoki"),
+    ],
+)
 def test_a_request_is_bitwise_the_same_alone_and_in_any_batch(arch: str, backend: str):
     model, requests = build_model(CONFIGS[arch], seed=4), crowd(7)
     alone = [engine(model, backend, prefix_reuse=False).generate([request])[0] for request in requests]

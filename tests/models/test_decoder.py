@@ -94,6 +94,7 @@ def test_blocks_compile_whole_and_once_for_all_layers(tiny: ModelConfig, tokens:
         torch.testing.assert_close(other, grad, rtol=1e-4, atol=1e-6, msg=lambda text, name=name: f"{name}: {text}")
 
 
+@pytest.mark.slow
 def test_compiled_blocks_decode_without_compiling_again(tiny: ModelConfig, tokens: Tensor):
     torch.compiler.reset()
     model = build_model(tiny, seed=3)
@@ -107,6 +108,7 @@ def test_compiled_blocks_decode_without_compiling_again(tiny: ModelConfig, token
     torch.testing.assert_close(torch.cat(pieces, dim=1) @ model.head_weight.T, want, rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_compiled_blocks_take_other_lengths(tiny: ModelConfig, tokens: Tensor):
     torch.compiler.reset()
     model = build_model(tiny, seed=3)

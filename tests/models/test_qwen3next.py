@@ -166,7 +166,7 @@ def test_the_delta_layer_itself_is_causal_to_the_bit():
 
 @torch.no_grad()
 @pytest.mark.parametrize("more", [EVERYWHERE, {}])
-@pytest.mark.parametrize("parts", [[250], [30] + [1] * 220, [3, 64, 1, 100, 82]])
+@pytest.mark.parametrize("parts", [[250], pytest.param([30] + [1] * 220, marks=pytest.mark.slow), [3, 64, 1, 100, 82]])
 def test_decoding_from_a_cache_is_the_whole_forward_over_250_tokens(more, parts):
     model, tokens = (
         build_model(config(2, **{"full_attention_interval": 2, **more}), dtype=torch.float64),

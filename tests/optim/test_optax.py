@@ -67,7 +67,7 @@ def family(request, golden):
     return request.param, Golden(golden, request.param)
 
 
-@pytest.mark.parametrize("double", [True, False])
+@pytest.mark.parametrize("double", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_all_golden_cases_are_reproduced(family, double):
     """All ordinary cases of an optimizer at once: their settings are traced, a constant decay is wd_ts = inf."""
     name, data = family

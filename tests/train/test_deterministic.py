@@ -51,7 +51,9 @@ def test_a_run_repeats_itself(tiny, tmp_path, given):
     assert torch.equal(one, two)
 
 
-@pytest.mark.parametrize("backend", ["ddp", "zero", "fsdp", "diloco"])
+@pytest.mark.parametrize(
+    "backend", ["ddp", "fsdp", *(pytest.param(name, marks=pytest.mark.slow) for name in ("zero", "diloco"))]
+)
 def test_a_run_of_two_ranks_repeats_itself(tiny, tmp_path, backend):
     more = {"diloco_steps": 2} if backend == "diloco" else {}
     config = tiny(

@@ -19,7 +19,7 @@ def weights(folder):
     [
         ("snoo", {"k": 4, "lr_outer": 0.7}),
         ("snoo-dana", {"k": 5, "mu": 0.5}),
-        ("ademamix", {}),
+        pytest.param("ademamix", {}, marks=pytest.mark.slow),
         ("ademamix-decaying-wd", {}),
         ("auto-dana", {"significance": 1.0}),
     ],

@@ -72,7 +72,10 @@ def test_a_run_is_a_folder_with_everything(tiny):
     assert run.folder.store.steps() == [15, 20]
 
 
-@pytest.mark.parametrize("opt", ["adamw", "adamw-decaying-wd", "adana", "dana-star-mk4"])
+@pytest.mark.parametrize(
+    "opt",
+    [*(pytest.param(opt, marks=pytest.mark.slow) for opt in ("adamw", "adamw-decaying-wd", "adana")), "dana-star-mk4"],
+)
 def test_every_optimizer_resumes_bitwise(tiny, tmp_path, opt):
     whole = train(tiny(opt=opt, run_dir=tmp_path / "whole"))
     config = tiny(opt=opt, run_dir=tmp_path / "parts", iterations_to_run=7)

@@ -30,7 +30,7 @@ SEQ_LEN = 128
 BATCH_SIZE = 8
 EVAL_BATCHES = 4
 """Validation windows of an evaluation, in batches; the last one reads the whole split."""
-TRIALS = {"adamw": (2e-3, 4e-3, 8e-3), "adana": (1e-3, 2e-3, 4e-3)}
+TRIALS = {"adamw": (2e-3, 4e-3, 8e-3), "adana": (5e-4, 1e-3, 2e-3)}
 """Peak learning rates tried for each optimizer, equally many, all at full length."""
 PROMPTS = ("def read_", "import ", '    """Return the ')
 

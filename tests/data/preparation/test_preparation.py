@@ -110,7 +110,12 @@ prepare(Deadly([sys.argv[1]]), "bytes", sys.argv[2], val_fraction=0.2, workers=i
 
 
 @pytest.mark.parametrize(
-    ("journal_bytes", "workers", "kills"), [(10**9, 1, (25, 45, 59)), (1, 1, (25, 45, 59)), (1, 2, (45,))]
+    ("journal_bytes", "workers", "kills"),
+    [
+        pytest.param(10**9, 1, (25, 45, 59), marks=pytest.mark.slow),
+        pytest.param(1, 1, (25, 45, 59), marks=pytest.mark.slow),
+        (1, 2, (45,)),
+    ],
 )
 def test_killed_again_and_again_it_ends_with_the_same_bytes(
     corpus, tmp_path, small_chunks, journal_bytes, workers, kills

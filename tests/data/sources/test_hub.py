@@ -222,7 +222,10 @@ prepare(Deadly.build(sys.argv[2:3], ()), "bytes", sys.argv[3], workers=int(sys.a
 """
 
 
-@pytest.mark.parametrize(("name", "workers"), [("fineweb-10bt", 1), ("fineweb-10bt", 2), ("c4", 1), ("arxiv", 1)])
+@pytest.mark.parametrize(
+    ("name", "workers"),
+    [("fineweb-10bt", 2), *(pytest.param(name, 1, marks=pytest.mark.slow) for name in ("fineweb-10bt", "c4", "arxiv"))],
+)
 def test_killed_and_run_again_it_ends_with_the_same_bytes(name, workers, tmp_path, monkeypatch):
     source = SOURCES.get(name)
     root = lay_out(source, tmp_path / "repo")

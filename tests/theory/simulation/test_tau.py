@@ -10,7 +10,9 @@ from danalab.theory.simulation.tau import pooled_cdf, tail_scale
 ACTIVITIES = [1.0, 0.5, 0.1, 0.01]
 
 
-@pytest.mark.parametrize("kind", ["sign", "gauss", "product"])
+@pytest.mark.parametrize(
+    "kind", ["sign", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("gauss", "product"))]
+)
 def test_tau_settles_at_its_limit(kind):
     found = measure_tau(ACTIVITIES, kind, steps=8000, coordinates=400)
     np.testing.assert_allclose(found, [tau_limit(p, kind) for p in ACTIVITIES], rtol=0.06)

@@ -54,9 +54,9 @@ def hollow(file):
     ("damage", "gap"),
     [
         (delete, {"rows": 6, "after_step": 0, "before_step": 10}),
-        (cut, {"rows": 2, "after_step": 6, "before_step": 10}),
+        pytest.param(cut, {"rows": 2, "after_step": 6, "before_step": 10}, marks=pytest.mark.slow),
         (hollow, {"rows": 2, "after_step": 2, "before_step": 8}),
-        (zero, None),
+        pytest.param(zero, None, marks=pytest.mark.slow),
     ],
 )
 def test_a_hole_in_the_metrics_is_noticed_said_and_recorded_at_resume(tiny, half, caplog, damage, gap):
@@ -81,7 +81,14 @@ def test_an_undamaged_run_records_no_gap(tiny, half, caplog):
     assert "metrics_gaps" not in (open_run(half[0]).summary or {})
 
 
-@pytest.mark.parametrize("content", ["{", "[]", "null", '{"status": 3}', '{"status": "finished", "step": "x"}', "\0"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        "{",
+        *(pytest.param(c, marks=pytest.mark.slow) for c in ("[]", "null", '{"status": 3}', "\0")),
+        '{"status": "finished", "step": "x"}',
+    ],
+)
 def test_a_damaged_summary_does_not_stop_a_run(tiny, half, caplog, content):
     folder, expected = half
     (folder / "summary.json").write_text(content)
@@ -108,7 +115,14 @@ def test_a_damaged_tokenizer_is_noticed_and_written_again(tiny, half, caplog, na
     assert file.read_bytes() == sound
 
 
-@pytest.mark.parametrize("content", [{"step": "x"}, {}, [], {"step": 10, "callbacks": 3}, {"step": 10}])
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"step": "x"},
+        [],
+        *(pytest.param(c, marks=pytest.mark.slow) for c in ({}, {"step": 10, "callbacks": 3}, {"step": 10})),
+    ],
+)
 def test_a_meta_file_that_is_no_state_of_a_run_is_one_line(tiny, half, content):
     from danalab.train.checkpoint.store import commit
 
