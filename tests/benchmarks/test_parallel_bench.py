@@ -7,6 +7,7 @@ import json
 import pytest
 
 from danalab.cli.app import main
+from danalab.cli.bench import ParallelFlags
 
 SMALL = ["--heads=2", "--global-batch=4", "--seq-len=16", "--vocab-size=64", "--steps=10", "--rounds=1", "--threads=1"]
 
@@ -32,3 +33,13 @@ def test_an_unknown_mode_and_a_failed_job_end_in_one_line(capsys):
     error = capsys.readouterr().err
     assert "single: danalab train ended with exit code 2" in error
     assert "enoki" in error
+
+
+def test_heads_that_ranks_do_not_divide_are_refused_before_any_job(capsys):
+    assert main(["bench", "parallel", "--heads", "3", "--modes", "fsdp, tp"]) == 2
+    assert capsys.readouterr().err == "danalab: error: --heads 3: tensor parallelism needs a multiple of --nproc 2\n"
+
+
+def test_the_default_size_fits_every_mode():
+    flags = ParallelFlags()
+    assert flags.heads % flags.nproc == 0

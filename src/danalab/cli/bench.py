@@ -205,7 +205,7 @@ class ParallelFlags(BenchFlags):
     """Modes, e.g. single ddp "fsdp, tp"; default all."""
     arch: str = "enoki"
     """Architecture."""
-    heads: Count = 3
+    heads: Count = 4
     """Size of the model."""
     nproc: Count = 2
     """Ranks of the modes with several; heads must be a multiple of them for tensor parallelism."""
@@ -229,9 +229,12 @@ def parallel(flags: ParallelFlags) -> None:
     for mode in flags.modes:
         if mode not in MODES:
             raise UserError(f"--modes: unknown mode '{mode}'{nearest(mode, MODES)}; known: {'; '.join(MODES)}")
+    modes = flags.modes or tuple(MODES)
+    if flags.heads % flags.nproc and any("tp" in mode for mode in modes):
+        raise UserError(f"--heads {flags.heads}: tensor parallelism needs a multiple of --nproc {flags.nproc}")
     names = ("arch", "heads", "global_batch", "seq_len", "vocab_size", "steps", "rounds", "device")
     settings = {name: getattr(flags, name) for name in names}
-    flags.finish(measure(flags.modes or tuple(MODES), ranks=flags.nproc, say=say, **settings))
+    flags.finish(measure(modes, ranks=flags.nproc, say=say, **settings))
 
 
 @dataclass(frozen=True, kw_only=True)
