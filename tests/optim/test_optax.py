@@ -134,17 +134,19 @@ def test_missing_gradients_and_undecayed_parameters_are_as_in_torch(golden, endi
 
 
 @pytest.mark.parametrize("name", list(TWINS))
-def test_a_hundred_float32_steps_agree_with_the_torch_class(name):
+def test_a_hundred_float32_steps_of_a_decaying_rate_agree_with_the_torch_class(name):
     rng = np.random.default_rng(0)
     start = rng.standard_normal((6, 5)).astype(np.float32)
     grads = (rng.standard_normal((100, 6, 5)) * rng.choice([0.0, 1.0, 10.0], (100, 6, 5))).astype(np.float32)
-    settings = {"kappa": 0.8, "weight_decay": 0.05, "wd_ts": 20.0}
+    settings = {"kappa": 0.8, "weight_decay": 0.05, "wd_ts": 20.0, "momentum_cooldown": 1.0}
+    rates = 0.01 * (1 - np.arange(100) / 100)
     weight = torch.nn.Parameter(torch.tensor(start))
     theirs = CLASSES[name]([weight], lr=0.01, **settings)
-    for g in grads:
+    for g, rate in zip(grads, rates, strict=True):
+        theirs.param_groups[0]["lr"] = float(rate)
         weight.grad = torch.tensor(g)
         theirs.step()
-    optimizer = TWINS[name](0.01, **settings)
+    optimizer = TWINS[name](lambda step: 0.01 * (1 - step / 100), peak_lr=0.01, **settings)
 
     def step(carry, g):
         updates, state = optimizer.update(g, carry[1], carry[0])

@@ -43,6 +43,8 @@ class SchedulesFlags(ScheduleSettings):
     """Averaging windows, beta(t) = 1 - delta / (delta + t); several values are drawn together."""
     kappa: tuple[float, ...] = (0.85,)
     """Exponents of the damping alpha(t) = (1 + t)^(1 - kappa); several values are drawn together."""
+    momentum_cooldown: float = 0.0
+    """Exponent c of the momentum's cooldown, beta(t) = 1 - delta / (delta + t s^c) with s = lr / peak; 0: none."""
     omega: float | None = None
     """Weight-decay strength, lambda(t) = omega / (wd_ts + t); default 4, unless --weight-decay is given."""
     horizon: float | None = None
@@ -73,6 +75,7 @@ def schedules(flags: SchedulesFlags) -> None:
         lr=flags.lr,
         delta=flags.delta,
         kappa=flags.kappa,
+        momentum_cooldown=flags.momentum_cooldown,
         omega=omega,
         horizon=flags.horizon,
         weight_decay=flags.weight_decay or 0.0,

@@ -1,4 +1,4 @@
-"""Power-law random features: curves, phases, hummingbird, sparse experts, tau statistics, predictions; with figures."""
+"""Power-law random features: curves, phases, schedules, sparse experts, momentum cooldown, predictions; figures."""
 
 import json
 import sys
@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import Any
 
 from danalab.cli._shared.theory_flags import (
+    CooldownFlags,
     HummingbirdFlags,
     LimitFlags,
     ModelFlags,
@@ -58,6 +59,14 @@ def tau(flags: TauFlags) -> None:
 def schedules(flags: ScheduleFlags) -> None:
     """Weight and memory of the momentum over time, and the loss against kappa: a U with a cliff on its left."""
     _study(flags, "schedules")
+
+
+def cooldown(flags: CooldownFlags) -> None:
+    """Momentum cooldown: which change of the momentum with a decaying learning rate gives the least final risk."""
+    from danalab.theory.studies import cooldown as study
+
+    found = study.compute(horizons=flags.horizons, deltas=flags.deltas, noises=flags.noises, d=flags.d)
+    _finish(flags, [(found, study.draw_figure)])
 
 
 def limit(flags: LimitFlags) -> None:
@@ -119,8 +128,11 @@ def _print(findings: dict[str, Any], indent: str) -> None:
             print(f"{indent}{name}")
             _print(value, indent + "  ")
         elif isinstance(value, list) and value and isinstance(value[0], dict):
-            for row in value:
-                print(indent + ", ".join(f"{key} {_number(cell)}" for key, cell in row.items()))
+            print(f"{indent}{name}")
+            lines = [list(value[0]), *([_number(cell) for cell in row.values()] for row in value)]
+            widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+            for line in lines:
+                print(indent + "  " + "  ".join(map(str.ljust, line, widths)).rstrip())
         else:
             cells = value if isinstance(value, list) else [value]
             print(f"{indent}{name:<{width}}  {', '.join(map(_number, cells))}")
@@ -137,6 +149,7 @@ SUBVERBS = {
     "moe": (MoEFlags, moe),
     "tau": (TauFlags, tau),
     "schedules": (ScheduleFlags, schedules),
+    "cooldown": (CooldownFlags, cooldown),
     "limit": (LimitFlags, limit),
     "predict": (PredictFlags, predict),
 }

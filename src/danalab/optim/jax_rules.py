@@ -1,6 +1,7 @@
 """The update of the Dana family as pure functions of one array; t = 1, 2, ... counts the updates of this array.
 
-    a = delta / (delta + t),   m <- (1-a) m + a g,   v <- (1-a) v + a g^2,   s = sqrt(v) + eps
+    a = delta / (delta + t),   b = delta / (delta + t cooled),   m <- (1-b) m + b g,   v <- (1-a) v + a g^2
+    s = sqrt(v) + eps,         cooled = (lr / peak_lr)^momentum_cooldown
     ADana, Dana-MK4:            step = g/s + gamma3 sign(m) (min((1+t)^(1-kappa) |m|/s, clipsnr) + |m|/s)
     Dana-Star, Dana-Star-MK4:   step = n g + gamma3 sign(m) (q min(T^(1-kappa) |m| n/q, clipsnr) + |m| n)
         tau <- (1-a) tau + a |g|/(|g|+s),  c = min(tau, 1/2),  q = max(c/(1-c), 1/(1+t)),
@@ -31,11 +32,20 @@ def zero_moments(shape: tuple[int, ...], dtype: Any, with_tau: bool) -> Moments:
 
 
 def dana_step(
-    g: jax.Array, state: Moments, t: Any, *, delta: Any, kappa: Any, eps: Any, gamma3: Any, clipsnr: Any
+    g: jax.Array,
+    state: Moments,
+    t: Any,
+    *,
+    delta: Any,
+    kappa: Any,
+    eps: Any,
+    gamma3: Any,
+    clipsnr: Any,
+    cooled: Any = 1.0,
 ) -> tuple[jax.Array, Moments]:
     """`step` and the new state; by the rule with tau if the state has tau."""
-    gain = delta / (delta + t)
-    m = (1 - gain) * state.m + gain * g
+    gain, gain_m = delta / (delta + t), delta / (delta + t * cooled)
+    m = (1 - gain_m) * state.m + gain_m * g
     v = (1 - gain) * state.v + gain * g**2
     s = jnp.sqrt(v) + eps
     if state.tau is None:

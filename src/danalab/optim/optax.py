@@ -59,6 +59,7 @@ def adana(
     gamma3: float = 1.0,
     weight_decay: float = 0.0,
     wd_ts: float | None = None,
+    momentum_cooldown: float = 0.0,
     peak_lr: float | None = None,
     decay_mask: Any = None,
 ) -> optax.GradientTransformation:
@@ -71,15 +72,27 @@ def adana(
         gamma3: scale of the momentum term.
         weight_decay: strength of the independent decay; not multiplied by the learning rate.
         wd_ts: the decay falls like weight_decay / (1 + t / wd_ts) [steps]; None keeps it constant.
-        peak_lr: the schedule's peak. Required for a schedule with weight decay, which is proportional to lr / peak_lr;
-            also under `optax.inject_hyperparams`, where schedules arrive as numbers.
+        momentum_cooldown: exponent c of the first moment's gain delta / (delta + t (lr / peak_lr)^c); 0: beta(t).
+        peak_lr: the schedule's peak. Required for a schedule with weight decay, which is proportional to lr / peak_lr,
+            or with a cooldown; also under `optax.inject_hyperparams`, where schedules arrive as numbers.
         decay_mask: tree of booleans, or a function of the parameters that gives one: which parameters decay.
     Raises:
-        UserError: a setting out of range; a schedule with weight decay and no peak_lr; parameters (when the state is
-            made) that are no real floating-point numbers.
+        UserError: a setting out of range; a schedule with weight decay or a cooldown and no peak_lr; parameters (when
+            the state is made) that are no real floating-point numbers.
     """
     return _family(
-        learning_rate, delta, kappa, eps, gamma3, None, weight_decay, wd_ts, peak_lr, decay_mask, with_tau=False
+        learning_rate,
+        delta,
+        kappa,
+        eps,
+        gamma3,
+        None,
+        weight_decay,
+        wd_ts,
+        momentum_cooldown,
+        peak_lr,
+        decay_mask,
+        with_tau=False,
     )
 
 
@@ -93,12 +106,24 @@ def dana_mk4(
     clipsnr: float | None = 2.0,
     weight_decay: float = 0.0,
     wd_ts: float | None = None,
+    momentum_cooldown: float = 0.0,
     peak_lr: float | None = None,
     decay_mask: Any = None,
 ) -> optax.GradientTransformation:
     """ADana whose damped momentum (1+t)^(1-kappa) |m| / (sqrt(v) + eps) is clipped at `clipsnr`; else as `adana`."""
     return _family(
-        learning_rate, delta, kappa, eps, gamma3, clipsnr, weight_decay, wd_ts, peak_lr, decay_mask, with_tau=False
+        learning_rate,
+        delta,
+        kappa,
+        eps,
+        gamma3,
+        clipsnr,
+        weight_decay,
+        wd_ts,
+        momentum_cooldown,
+        peak_lr,
+        decay_mask,
+        with_tau=False,
     )
 
 
@@ -111,12 +136,24 @@ def dana_star(
     gamma3: float = 1.0,
     weight_decay: float = 0.0,
     wd_ts: float | None = None,
+    momentum_cooldown: float = 0.0,
     peak_lr: float | None = None,
     decay_mask: Any = None,
 ) -> optax.GradientTransformation:
     """ADana on each coordinate's own clock: tau estimates how often it has a gradient; the rest as in `adana`."""
     return _family(
-        learning_rate, delta, kappa, eps, gamma3, None, weight_decay, wd_ts, peak_lr, decay_mask, with_tau=True
+        learning_rate,
+        delta,
+        kappa,
+        eps,
+        gamma3,
+        None,
+        weight_decay,
+        wd_ts,
+        momentum_cooldown,
+        peak_lr,
+        decay_mask,
+        with_tau=True,
     )
 
 
@@ -130,12 +167,24 @@ def dana_star_mk4(
     clipsnr: float | None = 2.0,
     weight_decay: float = 0.0,
     wd_ts: float | None = None,
+    momentum_cooldown: float = 0.0,
     peak_lr: float | None = None,
     decay_mask: Any = None,
 ) -> optax.GradientTransformation:
     """`dana_star` with the clipping of `dana_mk4`; the rest as in `adana`."""
     return _family(
-        learning_rate, delta, kappa, eps, gamma3, clipsnr, weight_decay, wd_ts, peak_lr, decay_mask, with_tau=True
+        learning_rate,
+        delta,
+        kappa,
+        eps,
+        gamma3,
+        clipsnr,
+        weight_decay,
+        wd_ts,
+        momentum_cooldown,
+        peak_lr,
+        decay_mask,
+        with_tau=True,
     )
 
 
@@ -152,18 +201,21 @@ def _family(
     clipsnr: Any,
     weight_decay: Any,
     wd_ts: Any,
+    momentum_cooldown: Any,
     peak_lr: float | None,
     decay_mask: Any,
     *,
     with_tau: bool,
 ) -> optax.GradientTransformation:
     _check(delta=delta, kappa=kappa, eps=eps, gamma3=gamma3, clipsnr=clipsnr, weight_decay=weight_decay, wd_ts=wd_ts)
-    _check(learning_rate=learning_rate, peak_lr=peak_lr)
+    _check(learning_rate=learning_rate, peak_lr=peak_lr, momentum_cooldown=momentum_cooldown)
     if all(isinstance(value, int | float | None) for value in (weight_decay, wd_ts)):
         check_first_decay("optax", weight_decay, wd_ts)
     decays = not (isinstance(weight_decay, int | float) and weight_decay == 0)
-    if callable(learning_rate) and decays and peak_lr is None:
-        raise UserError("a learning-rate schedule with weight decay needs peak_lr: the decay follows lr / peak_lr")
+    cools = not (isinstance(momentum_cooldown, int | float) and momentum_cooldown == 0)
+    if callable(learning_rate) and (decays or cools) and peak_lr is None:
+        what = "weight decay" if decays else "momentum_cooldown"
+        raise UserError(f"a learning-rate schedule with {what} needs peak_lr: both follow lr / peak_lr")
     rule = {
         "delta": delta,
         "kappa": kappa,
@@ -195,6 +247,7 @@ def _family(
         assert isinstance(state, DanaState)
         lr = learning_rate(state.calls) if callable(learning_rate) else learning_rate
         factor = 1.0 if peak_lr is None else jnp.minimum(lr / peak_lr, 1.0)
+        cooled = factor**momentum_cooldown if cools else 1.0
         leaves, tree = jax.tree.flatten(params)
         grads = jax.tree.leaves(updates, is_leaf=_is_missing)
         if len(grads) != len(leaves):
@@ -209,7 +262,7 @@ def _family(
                 continue
             wide = _compute_type(p)
             t = steps + 1
-            direction, new = dana_step(jnp.asarray(g, wide), Moments(m, v, tau), t.astype(wide), **rule)
+            direction, new = dana_step(jnp.asarray(g, wide), Moments(m, v, tau), t.astype(wide), cooled=cooled, **rule)
             moved = jnp.asarray(p, wide) - lr * direction
             if decays and masked:
                 strength = weight_decay if wd_ts is None else weight_decay / (1 + t.astype(wide) / wd_ts)
@@ -242,6 +295,7 @@ def _check(**settings: Any) -> None:
         "peak_lr": (lambda x: x > 0, "positive"),
         "clipsnr": (lambda x: x > 0, "positive, or None for no clipping"),
         "weight_decay": (lambda x: x >= 0, "not negative"),
+        "momentum_cooldown": (lambda x: x >= 0, "not negative"),
         "wd_ts": (lambda x: x > 0, "positive, or None for a constant decay"),
     }
     for name, value in settings.items():

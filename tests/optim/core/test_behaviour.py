@@ -29,8 +29,8 @@ def with_gradient(p: torch.Tensor, seed: int = 0) -> torch.Tensor:
 def test_signature_is_the_published_one():
     want = (
         "(params, lr=0.001, *, delta=8.0, kappa=0.85, eps=1e-08, gamma3=1.0, alpha_offset=1.0, weight_decay=0.0,"
-        " wd_ts=None, omega=None, horizon=None, decay_bound=None, beta2=None, foreach=None, fused=None,"
-        " capturable=False, maximize=False, stochastic_rounding=False{})"
+        " wd_ts=None, omega=None, horizon=None, decay_bound=None, beta2=None, momentum_cooldown=0.0,"
+        " foreach=None, fused=None, capturable=False, maximize=False, stochastic_rounding=False{})"
     )
     for cls, clip in ((ADana, ""), (DanaStar, ""), (DanaMK4, ", clipsnr=2.0"), (DanaStarMK4, ", clipsnr=2.0")):
         signature = inspect.signature(cls)
@@ -482,3 +482,18 @@ def test_a_schedule_above_the_rate_at_construction_does_not_multiply_the_decay(s
         largest = max(largest, 1 - p.item() / before)
     assert largest <= 1.0001e-3
     assert caplog.text.count("above the 0.001 at construction") == 1
+
+
+def test_a_rate_above_the_one_at_construction_is_reported_where_a_cooldown_follows_it(caplog):
+    p = param(1)
+    p.grad = torch.ones_like(p)
+    optimizer = ADana([p], lr=1e-3, momentum_cooldown=1.0)
+    optimizer.param_groups[0]["lr"] = 1e-2
+    optimizer.step()
+    assert "the momentum's cooldown follows lr / peak_lr" in caplog.text
+    assert optimizer.coefficients()["beta"] == pytest.approx(1 / 9)  # as at the rate at construction
+
+
+def test_a_negative_cooldown_is_refused():
+    with pytest.raises(UserError, match=r"momentum_cooldown is -1\.0"):
+        ADana([param(1)], momentum_cooldown=-1.0)

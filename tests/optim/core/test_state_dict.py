@@ -39,6 +39,8 @@ def model(dtype: torch.dtype = torch.float32) -> nn.Module:
 
 def train(net: nn.Module, optimizer: torch.optim.Optimizer, steps: range) -> None:
     for step in steps:
+        for group in optimizer.param_groups:
+            group["lr"] = group.get("peak_lr", group["lr"]) * 0.8**step
         tokens = torch.randint(0, 7, (5,), generator=torch.Generator().manual_seed(step))
         optimizer.zero_grad()
         net(tokens).square().sum().backward()
@@ -53,7 +55,8 @@ def equal(a: nn.Module, b: nn.Module) -> bool:
 @pytest.mark.parametrize("cls", ALL)
 def test_training_goes_on_bitwise_after_loading(cls, dtype):
     straight = model(dtype)
-    first = cls(straight.named_parameters(), lr=1e-2, omega=2.0, horizon=100)
+    cooldown = {"momentum_cooldown": 1.5} if "momentum_cooldown" in cls([torch.ones(1)]).defaults else {}
+    first = cls(straight.named_parameters(), lr=1e-2, omega=2.0, horizon=100, **cooldown)
     train(straight, first, range(3))
     resumed = copy.deepcopy(straight)
     saved = copy.deepcopy(first.state_dict())
@@ -67,6 +70,7 @@ def test_training_goes_on_bitwise_after_loading(cls, dtype):
 def test_loading_restores_every_setting_but_not_the_way_to_compute():
     net = model()
     odd = {"delta": 5.0, "kappa": 0.7, "eps": 1e-6, "gamma3": 0.5, "alpha_offset": 0.0, "clipsnr": 1.0}
+    odd |= {"momentum_cooldown": 1.5}
     saved = DanaMK4(net.parameters(), lr=0.3, omega=1.0, horizon=50, fused=True, maximize=True, **odd).state_dict()
     loaded = DanaMK4(net.parameters(), lr=0.1, fused=False)
     loaded.load_state_dict(saved)

@@ -20,7 +20,8 @@ def oracle(cls, p, grads, lrs, s):
         m = v = 0.0
         for t, (g, lr) in enumerate(zip(grads[:, j], lrs, strict=True), 1):
             a = s["delta"] / (s["delta"] + t)
-            m, v = (1 - a) * m + a * g, (1 - a) * v + a * g * g
+            cooled = s["delta"] / (s["delta"] + t * (lr / lrs[0]) ** s.get("momentum_cooldown", 0.0))
+            m, v = (1 - cooled) * m + cooled * g, (1 - a) * v + a * g * g
             if cls is AutoDana:
                 r = v**0.5 + 1e-8
                 noise = s["delta"] ** 2 / ((2 * s["delta"] - 1) * t + s["delta"] ** 2)
@@ -53,7 +54,7 @@ def test_any_settings_equal_the_oracle(cls, way, dtype, delta, kappas, offset, s
     if cls is AutoDana:
         chosen |= {"kappa_min": kappas[0], "kappa_max": kappas[1], "significance": significance}
     else:
-        chosen["kappa"] = kappas[1]
+        chosen |= {"kappa": kappas[1], "momentum_cooldown": kappas[0]}
     rng = np.random.default_rng(seed)
     start = rng.normal(size=21).astype(np.float32).astype(float)
     grads = (rng.normal(size=(12, 21)) + drift).astype(np.float32).astype(float)

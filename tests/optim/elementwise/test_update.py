@@ -12,6 +12,7 @@ from danalab.errors import UserError
 from danalab.optim import AdamWDecayingWD, ADana, DanaMK4, DanaStar, DanaStarMK4
 
 BACKENDS = {"eager": {"fused": False}, "foreach": {"foreach": True}, "fused": {"fused": True}}
+ALL_WAYS = {**BACKENDS, "capturable": {"capturable": True}}
 FAMILY = {"adana": ADana, "dana-mk4": DanaMK4, "dana-star": DanaStar, "dana-star-mk4": DanaStarMK4}
 
 
@@ -23,7 +24,8 @@ def oracle(name, p, grads, lrs, s):
         for t, (g, lr) in enumerate(zip(grads[:, j], lrs, strict=True), 1):
             a = s["delta"] / (s["delta"] + t)
             b = 1 - a if s["beta2"] is None else s["beta2"]
-            m, v = (1 - a) * m + a * g, b * v + (1 - b) * g**2
+            cooled = s["delta"] / (s["delta"] + t * (lr / lrs[0]) ** s["momentum_cooldown"])
+            m, v = (1 - cooled) * m + cooled * g, b * v + (1 - b) * g**2
             r = (v if s["beta2"] is None else v / (1 - b**t)) ** 0.5 + s["eps"]
             q, root, time = 1.0, 1.0, 1.0 + t
             if "star" in name:
@@ -56,13 +58,14 @@ family_settings = st.fixed_dictionaries(
         "wd_ts": st.one_of(st.none(), st.floats(1.0, 100.0)),
         "decay_bound": st.one_of(st.none(), st.floats(0.0, 20.0)),
         "beta2": st.one_of(st.none(), st.floats(0.5, 0.95)),
+        "momentum_cooldown": st.one_of(st.just(0.0), st.floats(0.1, 3.0)),
     }
 )
 
 
 @given(
     name=st.sampled_from(list(FAMILY)),
-    backend=st.sampled_from(list(BACKENDS)),
+    backend=st.sampled_from(list(ALL_WAYS)),
     dtype=st.sampled_from([torch.float64, torch.float32]),
     chosen=family_settings,
     clipsnr=st.floats(0.1, 4.0),
@@ -78,7 +81,7 @@ def test_any_member_equals_the_oracle(name, backend, dtype, chosen, clipsnr, see
     grads = (rng.normal(size=(steps, size)) * (rng.random((steps, size)) > zeros)).astype(np.float32).astype(float)
     lrs = 0.02 * np.linspace(1.0, 0.1, steps)
     p = torch.tensor(start, dtype=dtype, requires_grad=True)
-    optimizer = FAMILY[name]([p], lr=lrs[0], **chosen, **BACKENDS[backend])
+    optimizer = FAMILY[name]([p], lr=lrs[0], **chosen, **ALL_WAYS[backend])
     for g, lr in zip(grads, lrs, strict=True):
         optimizer.param_groups[0]["lr"] = float(lr)
         p.grad = torch.tensor(g, dtype=dtype)
@@ -97,7 +100,8 @@ def test_back_ends_agree_to_1e6_over_100_steps_in_float32(name, backend):
         shapes = [(64, 33), (33,), (7, 5, 3)]
         params = [torch.randn(shape, generator=generator).requires_grad_() for shape in shapes]
         cls = {**FAMILY, "adamw-decaying-wd": AdamWDecayingWD}[name]
-        optimizer = cls(params, lr=3e-3, omega=4.0, horizon=200, **flags)
+        cooldown = {"momentum_cooldown": 1.0} if name in FAMILY else {}
+        optimizer = cls(params, lr=3e-3, omega=4.0, horizon=200, **cooldown, **flags)
         for step in range(100):
             optimizer.param_groups[0]["lr"] = 3e-3 * (1 - step / 200)
             for p in params:
@@ -156,3 +160,23 @@ def test_maximize_is_descent_on_the_negative(name, flags):
 def test_a_beta2_that_is_no_rate_is_refused(beta2):
     with pytest.raises(UserError, match="beta2 is"):
         ADana([torch.ones(1, requires_grad=True)], beta2=beta2)
+
+
+@pytest.mark.parametrize("flags", ALL_WAYS.values(), ids=ALL_WAYS)
+@pytest.mark.parametrize("name", FAMILY)
+def test_the_momentum_is_the_gradient_where_the_learning_rate_has_decayed_to_0(name, flags):
+    """The memory t s^c / delta of the first moment has shrunk to one step; the other averages keep theirs."""
+    p = torch.ones(4, dtype=torch.float64, requires_grad=True)
+    plain = p.detach().clone().requires_grad_()
+    cooled = FAMILY[name]([p], lr=0.1, momentum_cooldown=1.0, **flags)
+    other = FAMILY[name]([plain], lr=0.1, **flags)
+    for lr in (0.1, 0.1, 0.05, 0.0):
+        g = torch.randn(4, dtype=torch.float64, generator=torch.Generator().manual_seed(int(100 * lr)))
+        for optimizer, weight in ((cooled, p), (other, plain)):
+            optimizer.param_groups[0]["lr"] = lr
+            weight.grad = g.clone()
+            optimizer.step()
+    torch.testing.assert_close(cooled.state[p]["exp_avg"], p.grad, rtol=1e-15, atol=0)
+    for key in set(cooled.rule.moments) - {"exp_avg"}:
+        assert torch.equal(cooled.state[p][key], other.state[plain][key])
+    assert cooled.coefficients()["beta"] == 0

@@ -144,6 +144,18 @@ class ScheduleFlags(ModelFlags):
 
 
 @dataclass(frozen=True, kw_only=True)
+class CooldownFlags(Output):
+    horizons: tuple[int, ...] = (100, 1000)
+    """Lengths of the runs [steps]; 10,000 steps take minutes."""
+    deltas: tuple[float, ...] = (4.0, 8.0, 16.0)
+    """Averaging windows: 1 - beta(t) = delta / (delta + t)."""
+    noises: tuple[float, ...] = (0.001, 0.1, 1.0)
+    """Irreducible risks (label noise)."""
+    d: int = 100_000
+    """Modes of the spectrum."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class LimitFlags(ModelFlags):
     beta: float = 0.5
     v: int = 2000

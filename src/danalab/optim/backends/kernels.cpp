@@ -20,7 +20,7 @@ namespace {
 // Order of the scalars of a batch; native.py fills them in.
 struct Scalars {
   double lr, decay_factor, eps, sign;  // sign: -1 to maximize
-  double gain1, gain2, gain3;          // weights of the new gradient in m (and tau), in v, in the slow average
+  double gain1, gain2, gain3;          // weights of the new gradient in m, in v, in the third moment
   double momentum, offset, clip;       // see the rules below; clip < 0: none
   double t, exponent;                  // dana_star: t, 1 - kappa; auto_dana: log2(1 + t), kappa_max - kappa_min
   double root_scale;                   // adamw, ademamix: 1 / sqrt(1 - beta2^t)
@@ -187,7 +187,7 @@ void run_star(P* __restrict p, const P* __restrict grad, S* __restrict m, S* __r
   constexpr int64_t block = 128;
   alignas(64) S roots[block], damping[block];
   const S lr = S(a.lr), decay_factor = S(a.decay_factor), eps = S(a.eps), sign = S(a.sign), t = S(a.t);
-  const S gain1 = S(a.gain1), gain2 = S(a.gain2);
+  const S gain1 = S(a.gain1), gain2 = S(a.gain2), gain3 = S(a.gain3);
   const S momentum = S(a.momentum), offset = S(a.offset), clip = S(a.clip), exponent = S(a.exponent);
   const S c_min = S(1 / (2 + a.t));  // q >= 1 / (1 + t)
   for (int64_t from = begin; from < end; from += block) {
@@ -201,7 +201,7 @@ void run_star(P* __restrict p, const P* __restrict grad, S* __restrict m, S* __r
       v[i] = vi;
       const S r = std::sqrt(vi) + eps;
       roots[j] = r;
-      tau[i] += gain1 * (size / (size + r) - tau[i]);
+      tau[i] += gain3 * (size / (size + r) - tau[i]);
     }
 #pragma omp simd
     for (int64_t j = 0; j < n; ++j) {

@@ -75,11 +75,11 @@ inline Power power_of(double k, double momentum) {
 // What does not depend on the element.
 struct Constants {
   Power power;
-  Vector rate, decay_factor, eps, sign, gain1, gain2, t, offset, clip, c_min;
+  Vector rate, decay_factor, eps, sign, gain1, gain2, gain3, t, offset, clip, c_min;
 
   explicit Constants(const Scalars& a)
       : power(power_of(a.exponent, a.momentum)), rate(all(a.lr * a.decay_factor)), decay_factor(all(a.decay_factor)), eps(all(a.eps)),
-        sign(all(a.sign < 0 ? -0.0 : 0.0)), gain1(all(a.gain1)), gain2(all(a.gain2)), t(all(a.t)), offset(all(a.offset)), clip(all(a.clip)),
+        sign(all(a.sign < 0 ? -0.0 : 0.0)), gain1(all(a.gain1)), gain2(all(a.gain2)), gain3(all(a.gain3)), t(all(a.t)), offset(all(a.offset)), clip(all(a.clip)),
         c_min(all(1 / (2 + a.t))) {}
 };
 
@@ -94,7 +94,7 @@ INLINE void moments(const Constants& k, const float* grad, float* m, float* v, f
   const Vector y = _mm512_rsqrt14_ps(larger(v_new, smallest)), s = mul(v_new, y);
   const Vector r = mul_add(s, sub_from(s, halve(y), half), add(s, k.eps)), z = _mm512_rcp14_ps(r);
   const Vector tau_old = load(tau), share = _mm512_div_ps(size, add(size, r));
-  store(tau, mul_add(sub(share, tau_old), k.gain1, tau_old));
+  store(tau, mul_add(sub(share, tau_old), k.gain3, tau_old));
   store(reciprocals, mul(z, sub_from(r, z, two)));
 }
 

@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 POSITIVE = ("delta", "wd_ts", "alpha_warmup", "beta3_warmup", "significance")
 NOT_NEGATIVE = (
     *("lr", "peak_lr", "kappa", "kappa_min", "kappa_max", "eps", "gamma3", "alpha", "alpha_offset"),
-    *("clipsnr", "weight_decay", "decay_bound", "matched_rms"),
+    *("clipsnr", "weight_decay", "decay_bound", "matched_rms", "momentum_cooldown"),
 )
 LARGEST_CONSTANT_DECAY = 0.01
 """A constant decay above it halves weights in fewer than 70 steps: it was probably meant for AdamW."""

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 from danalab.optim.core.checks import resolve_decay, warn_of_large_decay
 from danalab.optim.core.optimizer import ElementwiseOptimizer
 from danalab.optim.core.stats import collect, update_rms
+from danalab.optim.elementwise.scalars import momentum_gain
 from danalab.optim.run_length import DECAY_BOUND, LOG_TIME_DECAY_BOUND
 
 log = logging.getLogger(__name__)
@@ -71,8 +72,7 @@ class LogTimeOptimizer(DecayingOptimizer):
         """
         settings, known = self.param_groups[group], super().coefficients(group)
         t = known["t"]
-        beta = 1 - settings["delta"] / (settings["delta"] + t)
-        return {**known, "beta": beta, "alpha": self.largest_alpha(settings, t)}
+        return {**known, "beta": 1 - momentum_gain(settings, t), "alpha": self.largest_alpha(settings, t)}
 
     def largest_alpha(self, group: Mapping[str, Any], t: Any) -> Any:
         """(1 + t)^(1 - kappa), the largest of all coordinates."""

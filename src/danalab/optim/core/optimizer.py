@@ -185,14 +185,16 @@ class RuleOptimizer(torch.optim.Optimizer):
     def _warn_above_peak(self) -> None:
         for group in () if self._warned else self.param_groups:
             lr, peak = group["lr"], group["peak_lr"]
-            if not isinstance(lr, Tensor) and 0 < peak * (1 + 1e-6) < lr and group["weight_decay"]:
+            followers = group["weight_decay"] or group.get("momentum_cooldown")
+            if not isinstance(lr, Tensor) and 0 < peak * (1 + 1e-6) < lr and followers:
                 self._warned = True
                 log.warning(
-                    "%s: the learning rate is %g, above the %g at construction; weight decay follows lr / peak_lr up to"
+                    "%s: the learning rate is %g, above the %g at construction; %s follows lr / peak_lr up to"
                     " 1 and grows no further: build the optimizer with the schedule's largest rate, or set peak_lr",
                     self.name,
                     lr,
                     peak,
+                    "weight decay" if group["weight_decay"] else "the momentum's cooldown",
                 )
 
     def backend_of(self, rule: Rule, batch: Batch) -> Backend:

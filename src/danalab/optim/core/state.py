@@ -131,7 +131,7 @@ def check_state_dict(
             f"{owner}: the state_dict has {len(saved_groups)} parameter groups, this optimizer {len(groups)};"
             " build it with the groups of the saved run"
         )
-    optional = {*IMPLEMENTATION, "decay_bound", "beta2"}  # version 0.1 had neither
+    optional = {*IMPLEMENTATION, "decay_bound", "beta2", "momentum_cooldown"}  # version 0.1 had none of them
     needed = {key for key in groups[0] if key in optimizer.defaults and key not in optional} | {"peak_lr"}
     for number, (group, saved_group) in enumerate(zip(groups, saved_groups, strict=True)):
         missing = sorted(needed - set(saved_group))

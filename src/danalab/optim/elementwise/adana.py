@@ -40,7 +40,7 @@ def adana_update(
         p, g: parameter and gradient, any shape, any floating dtype.
         m, v: first and second moment, same shape, float32 or float64; arithmetic is done in their dtype.
         clipsnr: bound of |alpha u|; None = no bound.
-        gain2: weight of the new gradient in v; None = gain.
+        gain, gain2: weights of the new gradient in m and in v; gain2 None: the same.
     Returns:
         The new (p, m, v); p in the dtype of the moments, to be rounded once by the caller.
     """
@@ -135,6 +135,8 @@ class ADana(LogTimeOptimizer):
         decay_bound: largest decay per step, times the peak learning rate; 0: none. None: 2 with `omega`, none with
             `weight_decay`.
         beta2: constant rate of the second moment, with Adam's correction of the bias; None: beta(t).
+        momentum_cooldown: exponent c of m's gain delta / (delta + t (lr / peak_lr)^c), so that the momentum's memory
+            shrinks with the learning rate; 0: off. docs/theory.md recommends 1 where the rate decays to 0.
         foreach: update lists of parameters; fewer, larger kernels on a GPU.
         fused: True: one compiled pass over memory. None: chosen by device. False: plain torch.
         capturable: keep the step count on the device, for CUDA graphs.
@@ -163,6 +165,7 @@ class ADana(LogTimeOptimizer):
         horizon: float | None = None,
         decay_bound: float | None = None,
         beta2: float | None = None,
+        momentum_cooldown: float = 0.0,
         foreach: bool | None = None,
         fused: bool | None = None,
         capturable: bool = False,
@@ -193,6 +196,7 @@ class DanaMK4(LogTimeOptimizer):
         horizon: float | None = None,
         decay_bound: float | None = None,
         beta2: float | None = None,
+        momentum_cooldown: float = 0.0,
         foreach: bool | None = None,
         fused: bool | None = None,
         capturable: bool = False,

@@ -96,7 +96,8 @@ class Dana(LogTimeOptimizer):
         delta, kappa: as in `ADana`.
         gamma3: scales the momentum term.
         alpha_offset: added to the damping (1+t)^(1-kappa); here the formula is the paper's, without it.
-        weight_decay, wd_ts, omega, horizon, foreach, fused, capturable, maximize, stochastic_rounding: as in `ADana`.
+        momentum_cooldown, weight_decay, wd_ts, omega, horizon, foreach, fused, capturable, maximize,
+        stochastic_rounding: as in `ADana`.
     Raises:
         UserError: a setting out of range, both forms of weight decay, no parameters, or `fused` without a compiler.
     Source: arXiv 2602.05298 (the Dana family); Ferbach et al. 2025, arXiv 2505.16098 (its damped momentum).
@@ -118,6 +119,7 @@ class Dana(LogTimeOptimizer):
         omega: float | None = None,
         horizon: float | None = None,
         decay_bound: float | None = None,
+        momentum_cooldown: float = 0.0,
         foreach: bool | None = None,
         fused: bool | None = None,
         capturable: bool = False,
@@ -160,6 +162,7 @@ class SignDana(LogTimeOptimizer):
         omega: float | None = None,
         horizon: float | None = None,
         decay_bound: float | None = None,
+        momentum_cooldown: float = 0.0,
         foreach: bool | None = None,
         fused: bool | None = None,
         capturable: bool = False,

@@ -32,15 +32,16 @@ def dana_star_update(
     alpha_offset: Scalar = 1.0,
     clipsnr: Scalar | None = None,
     gain2: Scalar | None = None,
+    gain_tau: Scalar | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """One step of DanaStar (`clipsnr` None) or DanaStarMK4: every coordinate has its own effective time T.
 
-        m, v, r as in `adana_update`          tau <- tau + a (|g| / (|g| + r) - tau)
+        m, v, r as in `adana_update`          tau <- tau + gain_tau (|g| / (|g| + r) - tau)
         q = max( c / (1 - c), 1 / (1 + t) ),  c = min(tau, 1/2)
         T = max(tau t, 1)          n = sqrt(q) / r
         p <- k (p - lr [ n g + gamma3 (q clip(T^(1-kappa) m n / q) + alpha_offset m n) ])
 
-    tau estimates q / (1 + q), q the probability that a coordinate receives a gradient.
+    tau estimates q / (1 + q), q the probability that a coordinate receives a gradient. gain_tau None: gain.
 
     Returns:
         The new (p, m, v, tau); see `adana_update` for dtypes.
@@ -49,7 +50,7 @@ def dana_star_update(
     m = m + gain * (g - m)
     v = v + (gain if gain2 is None else gain2) * (g * g - v)
     size = g.abs()
-    tau = tau + gain * (size / (size + v.sqrt() + eps) - tau)
+    tau = tau + (gain if gain_tau is None else gain_tau) * (size / (size + v.sqrt() + eps) - tau)
     step = dana_star_direction(
         g, m, v, tau, t=t, kappa=kappa, eps=eps, gamma3=gamma3, alpha_offset=alpha_offset, clipsnr=clipsnr
     )
@@ -86,7 +87,7 @@ def dana_star_foreach(p: TensorList, g: TensorList, m: TensorList, v: TensorList
     average(m, v, g, s["gain"], s["gain2"])
     root = v.sqrt().add_(s["eps"])
     size = g.abs()
-    tau.lerp_(size.div_(size.add(root)), s["gain"])
+    tau.lerp_(size.div_(size.add(root)), s["gain_tau"])
     del size  # whole lists of temporaries: freed as soon as possible
     # sqrt(q) = 1 / sqrt(1 / c - 1) for c between 1 / (2 + t), where q is 1 / (1 + t), and 1/2.
     root_q = tau.clamp_min(1 / (2 + s["t"])).clamp_max_(0.5).reciprocal_().sub_(1.0).rsqrt_()
@@ -106,7 +107,8 @@ def dana_star_foreach(p: TensorList, g: TensorList, m: TensorList, v: TensorList
 
 
 def _dana_star_kernel_scalars(s: Mapping[str, Any]) -> dict[str, Any]:
-    return {**momentum_kernel_scalars(s), "momentum": s["gamma3"], "t": s["t"], "exponent": 1 - s["kappa"]}
+    own = {"gain3": s["gain_tau"], "momentum": s["gamma3"], "t": s["t"], "exponent": 1 - s["kappa"]}
+    return {**momentum_kernel_scalars(s), **own}
 
 
 DANA_STAR = Rule(
@@ -115,7 +117,7 @@ DANA_STAR = Rule(
     scalars=effective_time_scalars,
     update=dana_star_update,
     direction=dana_star_direction,
-    gains=("gain", "gain2"),
+    gains=("gain", "gain2", "gain_tau"),
     foreach=dana_star_foreach,
     kernel_scalars=_dana_star_kernel_scalars,
 )

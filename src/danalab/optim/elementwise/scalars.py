@@ -1,12 +1,14 @@
 """Scalars of a step, shared by the element-wise rules; a rule passes them to its update by name.
 
-    gain           a(t) = delta / (delta + t)                 weight of the new gradient; beta(t) = 1 - a(t)
-    gain2          a(t), or (1 - beta2) / (1 - beta2^t)       the same in the second moment, or for a constant beta2
+    gain           delta / (delta + t s^c)                    weight of the new gradient in the momentum
+    gain2          a(t), or (1 - beta2) / (1 - beta2^t)       in the second moment, or for a constant beta2
+    gain_tau       a(t)                                       in tau
     alpha          alpha(t) = (1 + t)^(1 - kappa)             damping of the long average
     decay_rate     lambda(t) = weight_decay / (1 + t / wd_ts) independent weight decay
     decay_factor   k(t) = 1 - (lr / peak_lr) lambda(t)        multiplies the parameter
 
-With a constant beta2 the second moment is Adam's: the correction of the bias is part of the gain.
+a(t) = delta / (delta + t), beta(t) = 1 - a(t), s = lr / peak_lr, c is `momentum_cooldown`. With a constant beta2 the
+second moment is Adam's: the correction of the bias is part of the gain.
 t = 1, 2, ... counts the updates of a parameter. Source: arXiv 2602.05298; Loshchilov and Hutter 2019 (AdamW).
 """
 
@@ -22,11 +24,11 @@ Scalar = Any
 
 def log_time_scalars(group: Mapping[str, Any], t: Scalar) -> dict[str, Scalar]:
     """Scalars of ADana's step t (from 1) for a parameter group."""
-    gain, beta2 = group["delta"] / (group["delta"] + t), group.get("beta2")
+    beta2 = group.get("beta2")
     return {
         "lr": group["lr"],
-        "gain": gain,
-        "gain2": gain if beta2 is None else (1 - beta2) / (1 - beta2**t),
+        "gain": momentum_gain(group, t),
+        "gain2": average_gain(group, t) if beta2 is None else (1 - beta2) / (1 - beta2**t),
         "alpha": (1 + t) ** (1 - group["kappa"]),
         "decay_factor": decay_factor(group, t),
         **{name: group[name] for name in ("eps", "gamma3", "alpha_offset")},
@@ -38,7 +40,18 @@ def effective_time_scalars(group: Mapping[str, Any], t: Scalar) -> dict[str, Sca
     """Scalars of DanaStar's step t (from 1) for a parameter group."""
     scalars = log_time_scalars(group, t)
     del scalars["alpha"]  # each coordinate has its own
-    return {**scalars, "t": t, "kappa": group["kappa"]}
+    return {**scalars, "gain_tau": average_gain(group, t), "t": t, "kappa": group["kappa"]}
+
+
+def average_gain(group: Mapping[str, Any], t: Scalar) -> Scalar:
+    """a(t): weight of a new value in an average over the last 1/delta of the run."""
+    return group["delta"] / (group["delta"] + t)
+
+
+def momentum_gain(group: Mapping[str, Any], t: Scalar) -> Scalar:
+    """Weight of the new gradient in the momentum: a(t s^c), a memory that shrinks with the learning rate."""
+    cooldown = group.get("momentum_cooldown")  # checkpoints of earlier versions have none
+    return average_gain(group, t * schedule_factor(group) ** cooldown if cooldown else t)
 
 
 def adam_scalars(group: Mapping[str, Any], t: Scalar) -> dict[str, Scalar]:

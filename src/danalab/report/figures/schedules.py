@@ -36,6 +36,8 @@ class RunSchedules:
     """Averaging windows."""
     kappa: tuple[float, ...] = (0.85,)
     """Exponents of the damping."""
+    momentum_cooldown: float = 0.0
+    """Exponent c of the momentum's gain delta / (delta + t s^c), s the learning rate over its peak."""
     omega: float | None = 4.0
     """Strength of the decaying weight decay; None: see `weight_decay`."""
     horizon: float | None = None
@@ -94,7 +96,7 @@ def schedule_table(run: RunSchedules) -> Table:
     bound = None if run.omega is None else LOG_TIME_DECAY_BOUND
     fixed = {
         "eps": 1e-8, "gamma3": 1.0, "alpha_offset": 1.0, "weight_decay": weight_decay, "wd_ts": wd_ts,
-        "decay_bound": bound,
+        "decay_bound": bound, "momentum_cooldown": run.momentum_cooldown,
     }  # fmt: skip
 
     def group(delta: float, kappa: float) -> dict[str, Any]:
@@ -140,7 +142,8 @@ def schedule_figure(run: RunSchedules, table: Table) -> "Figure":
             fontsize=8,
             color=optimizer_color("adamw"),
         )
-    _dress(panels[0, 0], r"weight of the new gradient, $1-\beta(t) = \delta/(\delta+t)$", "gain")
+    time = f"t\\,s(t)^{{{run.momentum_cooldown:g}}}" if run.momentum_cooldown else "t"
+    _dress(panels[0, 0], rf"weight of the new gradient, $1-\beta(t) = \delta/(\delta+{time})$", "gain")
     for kappa, color in zip(run.kappa, _shades(len(run.kappa)), strict=True):
         alpha = columns[column("alpha", "kappa", kappa, run.kappa)]
         panels[0, 1].plot(t, alpha, color=color, label=rf"$\kappa$ = {kappa:g}")

@@ -4,6 +4,7 @@ No large-d limit and no small-step limit: for a fixed spectrum and Gaussian data
 many stochastic runs would be. Cost O(modes) a step.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -12,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from danalab.theory.curve import Curve
-from danalab.theory.dynamics.algorithms import Algorithm
+from danalab.theory.dynamics.algorithms import Algorithm, stacked
 from danalab.theory.precision import in_float64
 from danalab.theory.problem.model import Spectrum
 from danalab.theory.recording import check_times, padded, record
@@ -20,13 +21,19 @@ from danalab.theory.recording import check_times, padded, record
 
 @in_float64
 def moment_recursion(
-    spectrum: Spectrum, algorithm: Algorithm, steps: int, *, batch: int = 1, times: npt.ArrayLike | None = None
+    spectrum: Spectrum,
+    algorithm: Algorithm | Sequence[Any],
+    steps: int,
+    *,
+    batch: int = 1,
+    times: npt.ArrayLike | None = None,
 ) -> Curve:
     """Expected risk before step t of `algorithm` on `spectrum`.
 
     Args:
         spectrum: eigenvalues and initial distances, e.g. `draw(model, seed).spectrum`.
-        algorithm: schedules, see `danalab.theory.dynamics.algorithms`; evaluated at the 0-based step.
+        algorithm: schedules, see `danalab.theory.dynamics.algorithms`; evaluated at the 0-based step. A list of one
+            kind is run side by side and gives risk [n, times].
         steps: horizon [steps].
         batch: samples a step.
         times: ascending integer times to record; default 0, powers of 1.1, `steps`.
@@ -34,10 +41,12 @@ def moment_recursion(
         UserError: `steps` or `batch` is not positive, or `times` lie outside the horizon.
     """
     at = check_times(steps, batch, times)
-    risk, momentum = _run(
-        spectrum.lam, spectrum.rho, spectrum.multiplicity, spectrum.limit, algorithm, batch, padded(at)
-    )
-    return Curve(at.astype(float), np.asarray(risk)[: len(at)], np.asarray(momentum)[: len(at)])
+    problem = (spectrum.lam, spectrum.rho, spectrum.multiplicity, spectrum.limit)
+    if isinstance(algorithm, Sequence):
+        risk, momentum = _sweep(*problem, stacked(algorithm), batch, padded(at))
+    else:
+        risk, momentum = _run(*problem, algorithm, batch, padded(at))
+    return Curve(at.astype(float), np.asarray(risk)[..., : len(at)], np.asarray(momentum)[..., : len(at)])
 
 
 @jax.jit
@@ -71,3 +80,6 @@ def _run(lam: Any, rho: Any, weight: Any, limit: Any, algorithm: Any, batch: Any
 
     zeros = jnp.zeros_like(rho)
     return record(step, observe, (rho, zeros, zeros), times)[1]
+
+
+_sweep = jax.jit(jax.vmap(_run, in_axes=(None, None, None, None, 0, None, None)))

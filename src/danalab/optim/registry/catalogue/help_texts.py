@@ -31,6 +31,7 @@ HELP = {
     "matched_rms": "root mean square of a matrix's update",
     "maximize": "maximize the objective",
     "momentum": "rate of the matrices' momentum",
+    "momentum_cooldown": "exponent c: the momentum's memory is t (lr / peak_lr)^c / delta; 0 = no cooldown",
     "mu": "rate of the outer step's Nesterov momentum",
     "nesterov": "add the momentum to the gradient",
     "ns_dtype": "dtype of the orthogonalisation; none = bfloat16 on GPUs, float32 on CPUs",

@@ -1,0 +1,133 @@
+"""Momentum cooldown: which change of the momentum with the learning rate gives the least final risk, in exact runs."""
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from danalab.errors import UserError
+from danalab.theory.dynamics.cooldown import COOLDOWNS, CooledADana, Decay
+from danalab.theory.dynamics.moments import moment_recursion
+from danalab.theory.problem.model import Spectrum
+from danalab.theory.problem.spectra import binned_spectrum
+from danalab.theory.studies.study import Study, canvas
+
+POINTS = ((0.6, 0.3), (1.0, 0.3), (1.0, 0.7), (1.3, 0.7))
+"""Exponents (alpha, beta) of the problems."""
+DECAYS = {"linear": {}, "cosine": {"cosine": 1.0}, "wsd": {"hold": 0.8}}
+"""Learning-rate schedules, all to 0; wsd: constant, then linear over the last fifth."""
+KAPPAS = np.arange(0.3, 1.21, 0.15)
+LR_POWERS = np.arange(-10.0, 2.1, 0.75)
+"""Powers of two of the peak learning rate, in units of 1 / (2 trace)."""
+
+
+def compute(
+    *,
+    horizons: Sequence[int] = (100, 1000),
+    deltas: Sequence[float] = (4.0, 8.0, 16.0),
+    noises: Sequence[float] = (0.001, 0.1, 1.0),
+    d: int = 100_000,
+) -> Study:
+    """Least excess risk at the end of a run over learning rate and kappa, for each candidate on each problem.
+
+    Args:
+        horizons: lengths of the runs [steps].
+        deltas: averaging windows.
+        noises: irreducible risks: label noise that does not shrink while the model learns.
+        d: modes of the spectrum.
+    Raises:
+        UserError: no horizon, delta or noise, or one that is not positive.
+    """
+    for name, values, least in (("horizons", horizons, 10), ("deltas", deltas, 0.1), ("noises", noises, 0)):
+        if not values or not min(values) >= least:
+            raise UserError(f"{name} = {list(values)}: at least one value is needed, each at least {least:g}")
+    problems = list(itertools.product(POINTS, noises, horizons, DECAYS))
+    best = np.empty((len(problems), len(deltas), len(COOLDOWNS)))
+    edges = np.zeros(len(COOLDOWNS), int)
+    for i, ((alpha, beta), noise, horizon, schedule) in enumerate(problems):
+        spectrum = binned_spectrum(alpha, beta, d, noise, exact=20, per_decade=12)
+        for k, delta in enumerate(deltas):
+            risk = _final_risk(spectrum, Decay(float(horizon), **DECAYS[schedule]), delta)
+            best[i, k] = risk.min(axis=(1, 2))
+            edges += _is_at_edge(risk)
+    arrays = {
+        "exponents": np.asarray([point for point, *_ in problems]),
+        "noise": np.asarray([noise for _, noise, _, _ in problems]),
+        "horizon": np.asarray([horizon for _, _, horizon, _ in problems]),
+        "schedule": np.asarray([list(DECAYS).index(schedule) for *_, schedule in problems]),
+        "risk": best,
+    }
+    ratio, tuned = best / best[..., :1], best.min(axis=1) / best[..., 0].min(axis=1)[:, None]
+    table = [
+        {
+            "cooldown": name,
+            "mean": _mean(ratio[..., i]),
+            "best": float(ratio[..., i].min()),
+            "worst": float(ratio[..., i].max()),
+            **{key: _mean(ratio[arrays["schedule"] == k, :, i]) for k, key in enumerate(DECAYS)},
+            "delta tuned": _mean(tuned[:, i]),
+            "at an edge": f"{edges[i] / (len(problems) * len(deltas)):.0%}",
+        }
+        for i, name in enumerate(COOLDOWNS)
+    ]
+    findings = {
+        "excess risk at the end, relative to no cooldown": table,
+        "least mean": min(table, key=lambda row: row["mean"])["cooldown"],
+        "least worst case": min(table, key=lambda row: row["worst"])["cooldown"],
+        "problems": len(problems) * len(deltas),
+    }
+    settings = {"horizons": list(horizons), "deltas": list(deltas), "noises": list(noises), "d": d}
+    return Study("cooldown", arrays, {**settings, "cooldowns": list(COOLDOWNS)}, findings)
+
+
+def _mean(ratios: np.ndarray) -> float:
+    """Geometric mean."""
+    return float(np.exp(np.log(ratios).mean()))
+
+
+def _final_risk(spectrum: Spectrum, decay: Decay, delta: float) -> np.ndarray:
+    """Excess risk after the last step [candidates, kappas, learning rates]; infinite where the run diverges."""
+    lrs = 0.5 / spectrum.trace * 2.0**LR_POWERS
+    sweep = [
+        CooledADana(lr, kappa, delta, decay, cooldown)
+        for cooldown in COOLDOWNS.values()
+        for kappa in KAPPAS
+        for lr in lrs
+    ]
+    steps = int(decay.horizon)
+    risk = moment_recursion(spectrum, sweep, steps, times=[steps]).risk[:, -1] - spectrum.limit
+    return np.where(risk > 0, risk, np.inf).reshape(len(COOLDOWNS), len(KAPPAS), len(lrs))
+
+
+def _is_at_edge(risk: np.ndarray) -> np.ndarray:
+    """For each candidate, whether its best kappa or learning rate is the first or the last of the grid."""
+    places = [np.unravel_index(int(k), risk.shape[1:]) for k in risk.reshape(len(risk), -1).argmin(axis=1)]
+    return np.asarray([any(i in (0, n - 1) for i, n in zip(at, risk.shape[1:], strict=True)) for at in places], int)
+
+
+def draw_figure(study: Study) -> Figure:
+    """Left: all problems, one dot each, and their mean; right: the mean against the length of the run."""
+    names, risk = study.parameters["cooldowns"], study.arrays["risk"]
+    ratio = risk / risk[..., :1]
+    figure, axes = canvas(1, 2, 6.4, 4.4)
+    spread, growth = axes[0]
+    jitter = np.random.default_rng(0).uniform(-0.25, 0.25, ratio[..., 0].size)
+    for i in range(len(names)):
+        height = len(names) - 1 - i
+        spread.plot(ratio[..., i].ravel(), height + jitter, ls="", marker=".", ms=3, color="#9ecae1")
+        spread.plot(_mean(ratio[..., i]), height, marker="D", ms=6, color="#08306b")
+    spread.set_yticks(range(len(names)), names[::-1])
+    spread.axvline(1, color="black", lw=1)
+    spread.set(xlabel="excess risk at the end / without cooldown", title="each problem (dot), their mean (diamond)")
+    horizons = study.parameters["horizons"]
+    colors = {"memory t s": "#08306b", "memory t s^2": "#2171b5", "memory and alpha, t s": "#d62728"}
+    colors |= {"alpha s": "#ff9896", "clock": "#7f7f7f"}
+    for name, color in colors.items():
+        column = ratio[..., names.index(name)]
+        means = [_mean(column[study.arrays["horizon"] == h]) for h in horizons]
+        growth.plot(horizons, means, marker="o", color=color, label=name)
+    growth.axhline(1, color="black", lw=1)
+    growth.set(xscale="log", xlabel="length of the run [steps]", title="mean over problems")
+    growth.legend()
+    return figure
