@@ -16,6 +16,7 @@ from danalab.cli._shared.theory_flags import (
     PhaseFlags,
     PLRFFlags,
     PredictFlags,
+    RareTokensFlags,
     ScheduleFlags,
     TauFlags,
 )
@@ -67,6 +68,16 @@ def cooldown(flags: CooldownFlags) -> None:
 
     found = study.compute(horizons=flags.horizons, deltas=flags.deltas, noises=flags.noises, d=flags.d)
     _finish(flags, [(found, study.draw_figure)])
+
+
+def rare_tokens(flags: RareTokensFlags) -> None:
+    """Probability of rare tokens under SGD, Muon, AdamW, ADana and Dana-Star: closed form, a table, a language."""
+    from danalab.data.sources.language import Language
+    from danalab.theory.studies import rare_tokens as study
+
+    corpus = Language(words=flags.words)
+    settings = {name: value for name, value in vars(flags).items() if name not in {*vars(Output()), "words"}}
+    _finish(flags, [(study.compute(corpus, **settings), study.draw_figure)])
 
 
 def limit(flags: LimitFlags) -> None:
@@ -150,6 +161,7 @@ SUBVERBS = {
     "tau": (TauFlags, tau),
     "schedules": (ScheduleFlags, schedules),
     "cooldown": (CooldownFlags, cooldown),
+    "rare-tokens": (RareTokensFlags, rare_tokens),
     "limit": (LimitFlags, limit),
     "predict": (PredictFlags, predict),
 }

@@ -21,9 +21,10 @@ def test_the_clock_is_the_sum_of_the_factors(settings):
     with enable_x64():
         decay = Decay(1000.0, **settings)
         factor, clock = np.asarray(decay.factor(t)), np.asarray(decay.clock(t))
-    np.testing.assert_allclose(clock, np.cumsum(factor), atol=0.51)  # an integral and a sum: half a step apart
-    assert factor[0] == 1
+    np.testing.assert_allclose(clock, np.cumsum(factor), atol=1.01)  # an integral and a sum: half a step apart at each end
+    assert factor.max() == 1
     assert 0 < factor[-1] < 0.01
+    assert factor[0] == (1 / 50 if "warmup" in settings else 1)
 
 
 @pytest.mark.parametrize("exponent", [0.0, 0.5, 1.0, 2.0])
@@ -69,6 +70,7 @@ def found():
     return study.compute(horizons=(100,), deltas=(8.0,), noises=(0.001, 1.0))
 
 
+@pytest.mark.slow
 def test_a_shorter_memory_lowers_the_final_risk_on_every_problem_and_less_momentum_does_not(found):
     rows = {row["cooldown"]: row for row in found.findings["excess risk at the end, relative to no cooldown"]}
     assert rows["memory t s"]["worst"] < 1
@@ -77,6 +79,7 @@ def test_a_shorter_memory_lowers_the_final_risk_on_every_problem_and_less_moment
     assert rows["clock, gradients by s"]["mean"] > 1.05
 
 
+@pytest.mark.slow
 def test_the_figure_shows_every_candidate(found):
     figure = study.draw_figure(found)
     assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == list(COOLDOWNS)[::-1]

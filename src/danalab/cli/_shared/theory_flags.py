@@ -156,6 +156,28 @@ class CooldownFlags(Output):
 
 
 @dataclass(frozen=True, kw_only=True)
+class RareTokensFlags(Output):
+    steps: int = 20_000
+    """Steps of the table of logits."""
+    rows: int = 64
+    """Rows of the table: independent repetitions."""
+    tokens: int = 16
+    """Tokens of the table."""
+    rarest: float = 0.002
+    """Least frequency of a token of the table."""
+    words: int = 512
+    """Words of the generated language."""
+    language_steps: int = 4000
+    """Training steps on the language."""
+    documents: int = 1
+    """Documents of 256 tokens in each of these steps."""
+    seeds: int = 3
+    """Seeds of the language model."""
+    seed: int = 0
+    """Seed of the table."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class LimitFlags(ModelFlags):
     beta: float = 0.5
     v: int = 2000

@@ -19,27 +19,42 @@ from danalab.theory.dynamics.algorithms import Rates
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Decay:
-    """s(t): 1 until `hold` of the run, then down to 0 at its end, in a line or in half a cosine."""
+    """s(t): up to 1 in a line, 1 until `hold` of the run, then down to 0 at its end, in a line or in half a cosine."""
 
     horizon: Any
     """Length of the run [steps]."""
     hold: Any = 0.0
     cosine: Any = 0.0
     """1: half a cosine."""
+    warmup: Any = 0.0
+    """Share of the run in which s rises."""
 
     def factor(self, t: Any) -> Any:
         """s of the 0-based step t."""
         x = self._share(t)
-        return jnp.where(self.cosine > 0, (1 + jnp.cos(jnp.pi * x)) / 2, 1 - x)
+        falling = jnp.where(self.cosine > 0, (1 + jnp.cos(jnp.pi * x)) / 2, 1 - x)
+        return jnp.minimum((t + 1) / self._rise, falling)
 
     def clock(self, t: Any) -> Any:
         """Accumulated learning rate, in steps at its peak, at the end of the 0-based step t."""
         x = self._share(t + 1)
         falling = jnp.where(self.cosine > 0, x / 2 + jnp.sin(jnp.pi * x) / (2 * jnp.pi), x - x**2 / 2)
-        return jnp.minimum(t + 1, self.hold * self.horizon) + (1 - self.hold) * self.horizon * falling
+        rising = jnp.minimum(t + 1, self._rise) ** 2 / (2 * self._rise)
+        level = jnp.clip(t + 1 - self._rise, 0, jnp.maximum(self._start * self.horizon - self._rise, 0))
+        return rising + level + (1 - self._start) * self.horizon * falling
+
+    @property
+    def _rise(self) -> Any:
+        """Steps of the warm-up; without one, one step, which has s = 1."""
+        return jnp.maximum(self.warmup * self.horizon, 1.0)
+
+    @property
+    def _start(self) -> Any:
+        """Share of the run at which the decay begins."""
+        return jnp.maximum(self.hold, self.warmup)
 
     def _share(self, t: Any) -> Any:
-        return jnp.clip((t / self.horizon - self.hold) / (1 - self.hold), 0.0, 1.0)
+        return jnp.clip((t / self.horizon - self._start) / (1 - self._start), 0.0, 1.0)
 
 
 @jax.tree_util.register_dataclass
