@@ -21,7 +21,9 @@ def test_the_clock_is_the_sum_of_the_factors(settings):
     with enable_x64():
         decay = Decay(1000.0, **settings)
         factor, clock = np.asarray(decay.factor(t)), np.asarray(decay.clock(t))
-    np.testing.assert_allclose(clock, np.cumsum(factor), atol=1.01)  # an integral and a sum: half a step apart at each end
+    np.testing.assert_allclose(
+        clock, np.cumsum(factor), atol=1.01
+    )  # an integral and a sum: half a step apart at each end
     assert factor.max() == 1
     assert 0 < factor[-1] < 0.01
     assert factor[0] == (1 / 50 if "warmup" in settings else 1)

@@ -1,7 +1,7 @@
 """ADana's schedules in a run whose learning rate decays to 0, and the ways to cool its momentum down with it.
 
     s(t) = lr(t) / peak          time(t) = t, or the accumulated learning rate  sum_i s(i)          (t = 1, 2, ...)
-    y <- y + Delta (g - y),      theta <- theta - peak s [ g + ((1 + time s^w)^(1 - kappa) s^a + offset) y ]
+    y <- y + Delta (g - y),      theta <- theta - peak s^(1 + r) [ g + ((1 + time s^w)^(1 - kappa) s^a + offset) y ]
     Delta(t) = s^b delta / (delta + time s^m)
 
 With all exponents 0 this is ADana, whose momentum knows nothing of the learning rate.
@@ -70,6 +70,8 @@ class Cooldown:
     """a, of the momentum's weight itself."""
     gradient: Any = 0.0
     """b, of Delta: gradients are averaged by the learning rate they came with."""
+    rate: Any = 0.0
+    """r, of the learning rate itself, which is no cooldown of the momentum: a control."""
     clock: Any = 0.0
     """1: time is the accumulated learning rate."""
 
@@ -82,10 +84,12 @@ COOLDOWNS = {
     "memory t s": Cooldown(memory=1),
     "memory t s^2": Cooldown(memory=2),
     "memory and alpha, t s": Cooldown(memory=1, time=1),
+    "memory t s, alpha s^0.5": Cooldown(memory=1, weight=0.5),
     "memory t s, alpha s": Cooldown(memory=1, weight=1),
     "clock": Cooldown(clock=1),
     "clock, gradients by s": Cooldown(clock=1, gradient=1),
     "clock, memory s": Cooldown(clock=1, memory=1),
+    "learning rate s^2": Cooldown(rate=1),
 }
 """Candidates by name."""
 
@@ -109,4 +113,5 @@ class CooledADana:
         time = jnp.where(c.clock > 0, self.decay.clock(t), t + 1)
         forget = s**c.gradient * self.delta / (self.delta + time * s**c.memory)
         weight = (1 + time * s**c.time) ** (1 - self.kappa) * s**c.weight + self.offset
-        return Rates(forget, self.lr * s, self.lr * s * weight, forget)
+        lr = self.lr * s ** (1 + c.rate)
+        return Rates(forget, lr, lr * weight, forget)
