@@ -61,6 +61,7 @@ def table_bias(trained: Trained, frequencies: np.ndarray, *, steps: int, rows: i
     logits = truth.log().requires_grad_()
     optimizer = build_optimizer(trained.opt, [logits], lr=trained.lr, **trained.settings)
     first, seen = steps - steps // 10, torch.zeros(rows, len(frequencies), dtype=torch.float64)
+    drawn = torch.empty(rows, 0)
     for step in range(steps):
         if step % _CHUNK == 0:
             drawn = torch.multinomial(truth, _CHUNK, replacement=True, generator=generator)
@@ -76,8 +77,10 @@ def table_bias(trained: Trained, frequencies: np.ndarray, *, steps: int, rows: i
 class Corpus(Protocol):
     """What is needed of a language; `danalab.data.sources.language.Language` is one."""
 
-    words: int
-    """Number of words; their token ids come first, by frequency."""
+    @property
+    def words(self) -> int:
+        """Number of words; their token ids come first, by frequency."""
+        ...
 
     @property
     def vocabulary(self) -> list[str]: ...
@@ -156,6 +159,7 @@ def language_bias(
     optimizer = build_optimizer(trained.opt, list(model.parameters()), lr=trained.lr, **trained.settings)
     scheduler = lr_scheduler(optimizer, get_schedule("linear", steps, steps // 50))
     first = len(held_out.text) + seed * steps * documents
+    text = torch.empty(0)
     for step in range(steps):
         if step % _CHUNK == 0:
             text = torch.from_numpy(corpus.documents(first + step * documents, min(_CHUNK, steps - step) * documents))
