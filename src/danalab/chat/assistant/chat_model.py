@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from danalab.chat.assistant.template_format import TemplateFormat, open_template
 from danalab.chat.conversations import SPECIAL_TOKENS, ChatFormat, Conversation, missing_specials
 from danalab.errors import UserError
 from danalab.files import read_json
@@ -49,12 +50,12 @@ class PlainFormat:
 
 @dataclass(frozen=True)
 class ChatModel:
-    """A model, ready to be chat_model."""
+    """A model that is ready to answer."""
 
     name: str
     model: "Decoder"
     tokenizer: "Tokenizer"
-    format: ChatFormat | PlainFormat
+    format: ChatFormat | TemplateFormat | PlainFormat
     step: int | None = None
     """The checkpoint's step; None for a folder in Hugging Face format."""
     created: int = field(default_factory=lambda: int(time.time()))
@@ -72,8 +73,8 @@ class ChatModel:
 
     @property
     def is_chat(self) -> bool:
-        """Whether the model has learned the marks of conversations."""
-        return isinstance(self.format, ChatFormat)
+        """Whether the model has learned a format of conversations."""
+        return not isinstance(self.format, PlainFormat)
 
     @property
     def stop_texts(self) -> Sequence[str]:
@@ -104,10 +105,16 @@ def open_chat_model(
         raise UserError(f"--step {step}: --from has one model and no checkpoints; leave it out")
     else:
         generator, folder = open_huggingface_generator(huggingface, tokenizer), huggingface
-    knows_marks = _knows_marks(folder) and not missing_specials(generator.tokenizer)
-    chosen = ChatFormat(generator.tokenizer) if knows_marks else PlainFormat(generator.tokenizer)
     name = name or folder.resolve().name
+    chosen = _format_of(folder, generator.tokenizer)
     return ChatModel(name, generator.model, generator.tokenizer, chosen, generator.step)
+
+
+def _format_of(folder: Path, tokenizer: "Tokenizer") -> ChatFormat | TemplateFormat | PlainFormat:
+    """Our marks where the model knows them, else the folder's own template, else plain text."""
+    if _knows_marks(folder) and not missing_specials(tokenizer):
+        return ChatFormat(tokenizer)
+    return open_template(folder, tokenizer) or PlainFormat(tokenizer)
 
 
 def _knows_marks(folder: Path) -> bool:

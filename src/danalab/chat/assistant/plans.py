@@ -57,7 +57,7 @@ class Planner:
         check_tools(question.tools, question.tool_choice)
         chat_format = self.chat_model.format
         if question.tools and not isinstance(chat_format, ChatFormat):
-            reason = f"'tools' need a model that danalab sft has trained; {self.chat_model.name} is a base model"
+            reason = f"'tools' need a model that danalab sft has trained; {self.chat_model.name} is not one"
             raise RequestError(400, reason, param="tools")
         forced = _forced_tools(question)
         mark = [chat_format.python_start] if forced and isinstance(chat_format, ChatFormat) else []

@@ -1,0 +1,173 @@
+"""Conversations by the chat template of a model that others trained, e.g. ChatML: Jinja, run in a sandbox.
+
+    messages -> template -> text -> text | special token | text ... -> ids
+
+The ids are those of `apply_chat_template` of transformers, except that a special token spelled out in a message stays
+text: nobody can add a role.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from danalab.chat.conversations import Conversation, Message
+from danalab.errors import UserError, first_line
+from danalab.files import read_json
+
+if TYPE_CHECKING:
+    from danalab.data.tokenizers import Tokenizer
+
+_BREAKS = [chr(code) for code in range(0xFDD0, 0xFDF0)]
+"""Characters that Unicode keeps for internal use; one of them breaks the spelling of special tokens in messages."""
+_NAMED_TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token")
+
+
+class TemplateFormat:
+    """The format of a chat template.
+
+    Attributes:
+        stop_tokens: ids that end an answer.
+    """
+
+    def __init__(
+        self, tokenizer: "Tokenizer", template: str, *, end_tokens: Sequence[int], variables: Mapping[str, str]
+    ):
+        """Args:
+            end_tokens: ids that end an answer, beside the tokenizer's end of a text.
+            variables: of the template, e.g. bos_token.
+
+        Raises:
+            UserError: the template is malformed.
+        """
+        self.tokenizer = tokenizer
+        self.stop_tokens = tuple(dict.fromkeys((*end_tokens, tokenizer.eos_id)))
+        self._variables = dict(variables)
+        self._template = _compile(template)
+        self._break = next(each for each in _BREAKS if each not in template)
+        longest_first = sorted(filter(None, tokenizer.specials), key=len, reverse=True)
+        self._specials = re.compile(f"({'|'.join(map(re.escape, longest_first))})")
+
+    def render_prompt(self, conversation: Conversation) -> list[int]:
+        """The ids after which the assistant speaks; an assistant's message at the end is continued.
+
+        Raises:
+            UserError: the template refuses the conversation, or a message has calls of tools.
+        """
+        messages = [{"role": each.role, "content": self._content(each)} for each in conversation.messages]
+        is_open = messages[-1]["role"] == "assistant"
+        text = self._render(messages, add_generation_prompt=not is_open)
+        if is_open:
+            text = _until(text, messages[-1]["content"])
+        ids: list[int] = []
+        for place, piece in enumerate(self._specials.split(text)):  # text, special, text, ..., text
+            if place % 2:
+                ids.append(self.tokenizer.specials[piece])
+            else:
+                ids += self.tokenizer.encode(piece.replace(self._break, ""))
+        return ids
+
+    def _content(self, message: Message) -> str:
+        if any(part.type != "text" for part in message.parts):
+            raise UserError("calls of functions need a model that danalab sft has trained, not a template of its own")
+        text = message.text.replace(self._break, "")
+        return self._specials.sub(lambda found: found[0][0] + self._break + found[0][1:], text)
+
+    def _render(self, messages: list[dict[str, str]], **more: Any) -> str:
+        try:
+            return self._template.render(messages=messages, **self._variables, **more)
+        except UserError:
+            raise
+        except Exception as error:  # a template may do anything
+            raise UserError(f"the model's chat template fails: {type(error).__name__}: {first_line(error)}") from None
+
+
+def open_template(folder: Path, tokenizer: "Tokenizer") -> TemplateFormat | None:
+    """The chat template of a folder in Hugging Face format; None where it has none.
+
+    Raises:
+        UserError: the template or the tokenizer's settings are malformed.
+    """
+    settings = _read(folder / "tokenizer_config.json")
+    template = _template_of(folder, settings)
+    if template is None:
+        return None
+    variables = {name: _spelling(settings.get(name)) for name in _NAMED_TOKENS}
+    variables = {name: spelling for name, spelling in variables.items() if spelling}
+    ends = _read(folder / "generation_config.json").get(
+        "eos_token_id", _read(folder / "config.json").get("eos_token_id")
+    )
+    ids = [each for each in (ends if isinstance(ends, list) else [ends]) if isinstance(each, int)]
+    named = tokenizer.specials.get(variables.get("eos_token", ""))
+    try:
+        return TemplateFormat(
+            tokenizer, template, end_tokens=ids if named is None else [named, *ids], variables=variables
+        )
+    except UserError as error:
+        raise UserError(f"{folder}: {error}") from None
+
+
+def _read(file: Path) -> Mapping[str, Any]:
+    content = read_json(file) if file.is_file() else {}
+    if not isinstance(content, dict):
+        raise UserError(f"{file}: an object is expected")
+    return content
+
+
+def _template_of(folder: Path, settings: Mapping[str, Any]) -> str | None:
+    """The template beside the tokenizer, or in its settings: a text, or several with names."""
+    file = folder / "chat_template.jinja"
+    if file.is_file():
+        return file.read_text(encoding="utf-8", errors="replace")
+    found = settings.get("chat_template")
+    if isinstance(found, list):
+        named = {each.get("name"): each.get("template") for each in found if isinstance(each, dict)}
+        found = named.get("default")
+    return found if isinstance(found, str) else None
+
+
+def _spelling(token: Any) -> str:
+    """A token's text: written as a text, or as an object with more settings."""
+    text = token.get("content") if isinstance(token, dict) else token
+    return text if isinstance(text, str) else ""
+
+
+def _until(text: str, last: str) -> str:
+    """`text` up to the end of the message `last`, which templates may strip."""
+    for wanted in (last, last.strip()):
+        place = text.rfind(wanted)
+        if place >= 0:
+            return text[: place + len(wanted)]
+    raise UserError("the model's chat template changes the assistant's message that is to be continued")
+
+
+def _compile(template: str) -> Any:
+    from jinja2 import TemplateError, nodes
+    from jinja2.ext import Extension
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    class GenerationBlock(Extension):
+        """{% generation %}: marks what the assistant says; here its content alone."""
+
+        tags = {"generation"}  # noqa: RUF012  (as the base class has it)
+
+        def parse(self, parser: Any) -> list[nodes.Node]:
+            next(parser.stream)
+            return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[GenerationBlock, "jinja2.ext.loopcontrols"]
+    )
+    environment.filters["tojson"] = lambda value, **how: json.dumps(value, **{"ensure_ascii": False, **how})
+    environment.globals["raise_exception"] = _refuse
+    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+    try:
+        return environment.from_string(template)
+    except TemplateError as error:
+        raise UserError(f"the chat template is malformed: {first_line(error)}") from None
+
+
+def _refuse(reason: object) -> None:
+    raise UserError(f"the model's chat template refuses the conversation: {first_line(reason)}")
