@@ -278,3 +278,37 @@ def test_a_phone_shows_all_without_scrolling_sideways(page):
     page.locator(".pick").wait_for()
     page.keyboard.press("Escape")
     page.locator("#sidebar").wait_for(state="hidden")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [PHONE], indirect=True)
+def test_the_open_list_of_a_phone_keeps_the_focus_and_gives_it_back(page):
+    def focused() -> str:
+        return page.evaluate("(({ id, className }) => id || className)(document.activeElement)")
+
+    page.fill("#prompt", "apples")
+    page.get_by_role("button", name="Send", exact=True).click()
+    finished(page)
+    opener = page.get_by_role("button", name="Conversations", exact=True)
+    opener.click()
+    order = ["new", "pick", "icon remove", "close-sidebar"]
+    for key, expected in (("Tab", order[1:] + order), ("Shift+Tab", order[-2::-1] + order[::-1])):
+        for each in expected:
+            page.keyboard.press(key)
+            assert focused() == each
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    page.wait_for_timeout(250)  # the list slides in
+    assert axe.run(page).response["violations"] == []
+    page.keyboard.press("Escape")
+    assert focused() == "open-sidebar"
+    opener.click()
+    page.get_by_label("Delete: apples").click()
+    assert focused() == "new"
+    page.keyboard.press("Shift+Tab")
+    page.keyboard.press("Shift+Tab")
+    page.keyboard.press("Enter")  # undo
+    assert texts(page) == ["apples", "You said: apples"]
+    assert focused() == "prompt"
+    opener.click()
+    page.set_viewport_size({"width": 1280, "height": 860})
+    page.get_by_label("Edit and send again").click()  # the wide page is not covered

@@ -106,7 +106,7 @@ function edit(place) {
 function open(conversation) {
   stop();
   current = conversation;
-  closeSidebar();
+  setListing(false);
   draw();
   scrollToEnd("instant");
   page.prompt.focus();
@@ -119,7 +119,7 @@ function remove(conversation) {
   if (conversation === current) current = store.newConversation();
   draw();
   save();
-  page.prompt.focus();
+  (isListing() ? $("new") : page.prompt).focus();
   toast("Conversation deleted.", "Undo", () => {
     conversations.splice(place, 0, conversation);
     save();
@@ -198,17 +198,34 @@ function grow() {
   setWriting();
 }
 
+// On a narrow screen the list of conversations lies over the rest, which cannot be reached meanwhile.
+function isListing() {
+  return document.body.classList.contains("listing");
+}
+
+function setListing(isOpen) {
+  document.body.classList.toggle("listing", isOpen);
+  $("shade").hidden = !isOpen;
+  $("open-sidebar").setAttribute("aria-expanded", String(isOpen));
+  for (const rest of [$("column"), $("skip")]) rest.inert = isOpen;
+}
+
 function openSidebar() {
-  document.body.classList.add("listing");
-  $("shade").hidden = false;
-  $("open-sidebar").setAttribute("aria-expanded", "true");
+  setListing(true);
   $("new").focus();
 }
 
 function closeSidebar() {
-  document.body.classList.remove("listing");
-  $("shade").hidden = true;
-  $("open-sidebar").setAttribute("aria-expanded", "false");
+  setListing(false);
+  $("open-sidebar").focus();
+}
+
+function keepFocusInSidebar(event) {
+  const stops = [...document.querySelectorAll("#sidebar button, #toast:not([hidden]) button")];
+  const [edge, other] = event.shiftKey ? [stops[0], stops.at(-1)] : [stops.at(-1), stops[0]];
+  if (document.activeElement !== edge && stops.includes(document.activeElement)) return;
+  event.preventDefault();
+  other.focus();
 }
 
 // ---- settings ----
@@ -280,11 +297,10 @@ page.prompt.addEventListener("keydown", (event) => {
 });
 addEventListener("keydown", (event) => {
   if (event.key === "Escape" && !page.settings.open) {
-    if (document.body.classList.contains("listing")) {
-      closeSidebar();
-      $("open-sidebar").focus();
-    } else stop();
-  } else if (event.key.toLowerCase() === "o" && event.shiftKey && (event.ctrlKey || event.metaKey)) {
+    if (isListing()) closeSidebar();
+    else stop();
+  } else if (event.key === "Tab" && isListing()) keepFocusInSidebar(event);
+  else if (event.key.toLowerCase() === "o" && event.shiftKey && (event.ctrlKey || event.metaKey)) {
     event.preventDefault();
     open(store.newConversation());
   }
@@ -293,11 +309,9 @@ page.main.addEventListener("scroll", () => ($("to-end").hidden = isAtEnd()));
 $("to-end").addEventListener("click", () => scrollToEnd("smooth"));
 $("new").addEventListener("click", () => open(store.newConversation()));
 $("open-sidebar").addEventListener("click", openSidebar);
-$("close-sidebar").addEventListener("click", () => {
-  closeSidebar();
-  $("open-sidebar").focus();
-});
+$("close-sidebar").addEventListener("click", closeSidebar);
 $("shade").addEventListener("click", closeSidebar);
+matchMedia("(max-width: 46rem)").addEventListener("change", () => setListing(false));
 $("open-settings").addEventListener("click", () => openSettings());
 page.settings.addEventListener("close", takeSettings);
 $("theme").addEventListener("change", takeSettings);
