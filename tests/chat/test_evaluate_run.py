@@ -11,6 +11,7 @@ from danalab.chat.conversations import ChatFormat, Conversation
 from danalab.chat.evaluation.answered import AnswerSettings, TaskResult, evaluate_task
 from danalab.chat.evaluation.evaluate_run import evaluate_chat
 from danalab.chat.evaluation.harness import HarnessChat
+from danalab.chat.rewards import Scorer
 from danalab.chat.tasks import Arithmetic, Problem
 from danalab.chat.tasks.base import LoadedTask
 from danalab.cli.app import main
@@ -55,13 +56,14 @@ def test_scores_are_means_over_problems_with_pass_at_k():
 
     seen = []
 
-    def scorer(problem, answer):
-        seen.append((problem.question, answer))
-        return float(len(answer) > 0 and ord(answer[0]) % 2 == 0)
+    class EvenScorer(Scorer):
+        def score_all(self, pairs):
+            seen.extend(found := list(pairs))
+            return [float(bool(answer) and ord(answer[0]) % 2 == 0) for _, answer in found]
 
     with ModelEngine(model, CHAT)() as engine:
-        result = evaluate_task(engine, CHAT, Half(), settings, scorer=scorer)
-        again = evaluate_task(engine, CHAT, Half(), settings, scorer=scorer)
+        result = evaluate_task(engine, CHAT, Half(), settings, scorer=EvenScorer())
+        again = evaluate_task(engine, CHAT, Half(), settings, scorer=EvenScorer())
     assert result == again
     assert len(seen) == 2 * 8 * 4
     rewards = [[float(bool(a) and ord(a[0]) % 2 == 0) for _, a in seen[i : i + 4]] for i in range(0, 32, 4)]

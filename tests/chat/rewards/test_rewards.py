@@ -1,10 +1,12 @@
 """Rewards: what counts as right; functions of one's own that misbehave end in one line."""
 
 import re
+import threading
 
 import pytest
 
 from danalab.chat.rewards import REWARDS, Scorer
+from danalab.chat.rewards import score as score_module
 from danalab.chat.tasks import Problem
 from danalab.errors import UserError
 
@@ -90,3 +92,18 @@ def test_a_registered_reward_that_raises_or_gives_nan_ends_in_one_line():
         Scorer("test-raises")(PROBLEM, "2")
     with pytest.raises(UserError, match="reward test-nan: returned nan"):
         Scorer("test-nan")(PROBLEM, "2")
+
+
+def test_answers_are_scored_side_by_side_and_in_order(monkeypatch):
+    """Each call waits for another one: one after the other they would never end."""
+    monkeypatch.setattr(score_module, "available_cores", lambda: 2)
+    meeting = threading.Barrier(2, timeout=20)
+    REWARDS.add("test-meets", lambda problem, answer: meeting.wait() * 0 + float(answer))
+    assert Scorer("test-meets").score_all((PROBLEM, str(i)) for i in range(6)) == [0, 1, 2, 3, 4, 5]
+    with pytest.raises(UserError, match="reward test-meets: ValueError"):
+        Scorer("test-meets").score_all([(PROBLEM, "1"), (PROBLEM, "one")])
+
+
+def test_a_function_of_ones_own_takes_one_answer_at_a_time(tmp_path):
+    score = Scorer(own(tmp_path, "return len(answer)"))
+    assert score.score_all((PROBLEM, "x" * i) for i in range(20)) == list(range(20))

@@ -13,6 +13,7 @@ from danalab.chat.stages.rl.rows import TrainedAnswer, pack_answers
 from danalab.models import ModelConfig, build_model
 from danalab.train.step.batch import IGNORED, Batch
 from danalab.train.step.gradients import GradientStep
+from danalab.train.step.router_balance import RouterBalance
 
 NAMES, BOS, VOCAB = list(OBJECTIVES), 3, 64
 
@@ -136,3 +137,27 @@ def test_the_penalty_pulls_towards_the_reference(model):
         assert loss == pytest.approx(2.0 * metrics["kl"], abs=1e-9)
         assert metrics["kl"] == pytest.approx(torch.tensor(shift).exp().item() - shift - 1, abs=1e-6)
         assert bool(gradient.abs().max() > 1e-6) == bool(sign)
+
+
+def test_experts_are_balanced_as_in_pre_training():
+    """Answers without advantages leave the router's losses, whatever the micro-batches; they are not reported."""
+    config = ModelConfig(
+        "moe", 16, 2, 2, 8, 32, vocab_size=VOCAB, seq_len=64, n_experts=4, top_k=2, expert_dim=16, router_z_loss=0.5
+    )
+    model = build_model(config, seed=1).double()
+    model.document_token = BOS
+    answers = [each._replace(advantage=0.0) for each in draw_answers()]
+    batch = one_a_row(answers)
+    model(batch.inputs)
+    RouterBalance(config, torch.device("cpu")).loss(model.take_routing(), batch.inputs.numel()).backward()
+    expected = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+    assert expected.abs().max() > 1e-4
+    for micro_batch in (7, 2):
+        balance = RouterBalance(config, torch.device("cpu"))
+        loss, _, gradient = gradients(model, one_a_row(answers), "dapo", micro_batch, balance=balance)
+        assert loss == 0
+        torch.testing.assert_close(gradient[gradient != 0], expected[expected != 0], rtol=1e-6, atol=1e-9)
+        assert 0 < balance.scalars()["moe/min_load"] <= 1 <= balance.scalars()["moe/max_load"]
+    kept = balance.state_dict()
+    gradients(model, pack_answers([], BOS), "dapo", 1, balance=balance)  # a step without answers changes nothing
+    assert balance.state_dict() == kept

@@ -148,22 +148,26 @@ def answer_problems(
                 seed=sampling_seed(settings.seed, task.name, position, sample),
             )
             requests.append(Request(prompt, parameters))
-    answers = iter(answer_all(engine, chat, requests))
+    answers = answer_all(engine, chat, requests)
+    asked = [problem for problem in problems if problem is not None for _ in range(n)]
+    texts = [answer.text(chat) for answer in answers]
+    rewards = scorer.score_all(zip(asked, texts, strict=True))
     found: list[AnsweredProblem | None] = []
+    start = 0
     for problem in problems:
         if problem is None:
             found.append(None)
             continue
-        mine = [next(answers) for _ in range(n)]
-        texts = [answer.text(chat) for answer in mine]
+        mine = slice(start, start + n)
+        start += n
         found.append(
             AnsweredProblem(
                 problem.question,
                 problem.answer,
-                texts[0],
-                tuple(scorer(problem, text) for text in texts),
-                sum(len(answer.tokens) for answer in mine),
-                sum(not answer.finished for answer in mine),
+                texts[mine][0],
+                tuple(rewards[mine]),
+                sum(len(answer.tokens) for answer in answers[mine]),
+                sum(not answer.finished for answer in answers[mine]),
             )
         )
     return found

@@ -19,6 +19,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from dataclasses import dataclass
 from functools import cache
@@ -97,9 +98,17 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
                 stream.close()
 
 
-@cache
+_PROBE = threading.Lock()
+
+
 def isolation() -> tuple[str, ...]:
     """The command in front of the program that takes its network away; empty where the system allows none."""
+    with _PROBE:  # programs that start together try it once
+        return _find_isolation()
+
+
+@cache
+def _find_isolation() -> tuple[str, ...]:
     unshare = shutil.which("unshare")
     for namespaces in _NAMESPACES if unshare else ():
         command = (str(unshare), *namespaces)

@@ -34,6 +34,8 @@ class Loss:
 
     metrics: Sequence[str] = ()
     """Names of the metrics, the same on all ranks and in every step."""
+    balance: RouterBalance | None = None
+    """The router's losses, for a model with experts."""
 
     def denominators(self, batch: Batch) -> list[float]:
         """Counts of this rank's batch, that of the targets first. Their sums over the global batch are the `totals` of
@@ -46,18 +48,24 @@ class Loss:
         raise NotImplementedError
 
     def finish(self, total: Callable[[Tensor], Tensor]) -> None:
-        """After the last micro-batch of a step. `total` sums a tensor over the data-parallel ranks. Collective."""
+        """After the last micro-batch of a step: keep the use of experts for the next one. `total` sums a tensor over
+        the data-parallel ranks. Collective.
+        """
+        if self.balance is not None:
+            self.balance.finish(total)
 
     def scalars(self) -> dict[str, float]:
-        """Further entries of a row of metrics, after a logged step; may wait for the device."""
-        return {}
+        """Further entries of a row of metrics, after a logged step, e.g. moe/*; may wait for the device."""
+        return {} if self.balance is None else self.balance.scalars()
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain values for a checkpoint."""
-        return {}
+        """Plain values for a checkpoint: the use of experts."""
+        return {} if self.balance is None else {"experts": self.balance.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore `state_dict`."""
+        if self.balance is not None and state.get("experts") is not None:
+            self.balance.load_state_dict(state["experts"])
 
 
 class CrossEntropy(Loss):
@@ -72,7 +80,7 @@ class CrossEntropy(Loss):
         z_loss, hoyer_loss: weights of the regularisers.
         balance: the router's losses, for a model with experts.
         """
-        self._z_loss, self._hoyer_loss, self._balance = z_loss, hoyer_loss, balance
+        self._z_loss, self._hoyer_loss, self.balance = z_loss, hoyer_loss, balance
         self.metrics = ("hoyer",) if hoyer_loss else ()
 
     def denominators(self, batch: Batch) -> list[float]:
@@ -95,29 +103,11 @@ class CrossEntropy(Loss):
             ce = (losses * part.weights.flatten()).sum() / valid
             lse2 = torch.logsumexp(logits, -1).square().sum() / positions
         loss = ce + self._z_loss * lse2
-        if self._balance is not None:
-            loss = loss + self._balance.loss(model.take_routing(), positions)
+        if self.balance is not None:
+            loss = loss + self.balance.loss(model.take_routing(), positions)
         metrics = {}
         if self._hoyer_loss:
             penalty = model.take_hoyer() * (part.targets.numel() / positions)
             loss = loss + self._hoyer_loss * penalty
             metrics["hoyer"] = penalty.detach()
         return LossTerms(loss, ce.detach(), metrics)
-
-    def finish(self, total: Callable[[Tensor], Tensor]) -> None:
-        """Keep the batch's use of experts for the next step."""
-        if self._balance is not None:
-            self._balance.finish(total)
-
-    def scalars(self) -> dict[str, float]:
-        """moe/*, where there are experts."""
-        return {} if self._balance is None else self._balance.scalars()
-
-    def state_dict(self) -> dict[str, Any]:
-        """The use of experts."""
-        return {} if self._balance is None else {"experts": self._balance.state_dict()}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore `state_dict`."""
-        if self._balance is not None and state.get("experts") is not None:
-            self._balance.load_state_dict(state["experts"])

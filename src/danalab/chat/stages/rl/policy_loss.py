@@ -14,6 +14,7 @@ from torch import Tensor
 from danalab.chat.stages.rl.losses import Clip, PolicyObjective, Tokens, kl_penalty
 from danalab.train.step.batch import IGNORED, Batch
 from danalab.train.step.loss import Loss, LossTerms
+from danalab.train.step.router_balance import RouterBalance
 
 
 class PolicyLoss(Loss):
@@ -35,6 +36,7 @@ class PolicyLoss(Loss):
         max_tokens: int,
         temperature: float = 1.0,
         scalars: Callable[[], dict[str, float]] = dict,
+        balance: RouterBalance | None = None,
     ):
         """Args:
         clip: in place of the objective's.
@@ -43,17 +45,19 @@ class PolicyLoss(Loss):
         max_tokens: limit on an answer.
         temperature: of the sampling; the policy is softmax(logits / temperature).
         scalars: further entries of a row.
+        balance: the router's losses, for a model with experts.
         """
         self._objective, self._clip, self._kl = objective, clip or objective.clip, kl
         self._n_ids, self._max_tokens, self._temperature = n_ids, max_tokens, temperature
-        self._scalars = scalars
+        self._scalars, self.balance = scalars, balance
         self.metrics = ("entropy", "clip_share", "mismatch", *(("kl",) if kl else ()))
 
     def denominators(self, batch: Batch) -> list[float]:
-        """(active tokens, sequences with an active token)."""
+        """(active tokens, sequences with an active token, positions)."""
         mask = batch.targets != IGNORED
         empty = torch.zeros(mask.shape)
-        return [float(mask.sum()), float(Tokens(empty, empty, empty, mask, batch.extra["sequence"]).sequences)]
+        sequences = Tokens(empty, empty, empty, mask, batch.extra["sequence"]).sequences
+        return [float(mask.sum()), float(sequences), float(mask.numel())]
 
     def __call__(self, model: Any, part: Batch, totals: Sequence[float]) -> LossTerms:
         """See `Loss.__call__`."""
@@ -73,11 +77,14 @@ class PolicyLoss(Loss):
             penalty = kl_penalty(log_probs, part.extra["reference_log_probs"], mask)
             loss = loss + self._kl * self._objective.reduce(penalty, tokens, total)
             metrics["kl"] = penalty.detach().sum() / active
-        return LossTerms(loss, loss.detach(), metrics)
+        reported = loss.detach()
+        if self.balance is not None and totals[0]:  # without answers the experts' use in the step before counts on
+            loss = loss + self.balance.loss(model.take_routing(), totals[2])
+        return LossTerms(loss, reported, metrics)
 
     def scalars(self) -> dict[str, float]:
-        """Rewards and lengths of the rollouts."""
-        return self._scalars()
+        """Rewards and lengths of the rollouts, and moe/*."""
+        return {**self._scalars(), **super().scalars()}
 
     def _forward(self, model: Any, part: Batch) -> tuple[Tensor, Tensor]:
         """(log-probability of each target, entropy), [B, L]."""

@@ -133,11 +133,13 @@ class Rollouts(BatchSource):
         assert self._engine is not None
         with self._engine() as engine, self._autocast():
             answers = answer_all(engine, self._chat, requests)
+        asked = [problem for problem, _ in problems for _ in range(settings.samples)]
+        texts = [answer.text(self._chat) for answer in answers]
+        rewards = self._scorer.score_all(zip(asked, texts, strict=True))
         found: list[TrainedAnswer] = []
-        for number, (problem, prompt) in enumerate(problems):
-            group_answers = answers[number * settings.samples :][: settings.samples]
-            rewards = [self._scorer(problem, answer.text(self._chat)) for answer in group_answers]
-            found += self._trained(prompt, group_answers, rewards, counts)
+        for number, (_, prompt) in enumerate(problems):
+            group = slice(number * settings.samples, (number + 1) * settings.samples)
+            found += self._trained(prompt, answers[group], rewards[group], counts)
         return found
 
     def _trained(

@@ -34,6 +34,7 @@ from danalab.train.run.folder import RunFolder
 from danalab.train.run.open import open_run
 from danalab.train.run.resume import read_meta
 from danalab.train.stage import Consumption, Stage, StageKind
+from danalab.train.step.router_balance import RouterBalance
 
 WITHOUT_WHOLE_MODEL = ("fsdp", "diloco")
 WITH_SAMPLING = 4 / 3
@@ -96,7 +97,7 @@ def _stage(
     settings, policy = spec.section(RolloutFlags), spec.section(PolicyFlags)
     keep_tokenizer(dataset, folder, world)
     chat = dataset.chat
-    scorer = Scorer(settings.reward, seconds=settings.reward_seconds)
+    scorer = Scorer(settings.reward, seconds=settings.reward_seconds, ranks=world.size)
     rollouts = Rollouts(
         dataset.mixture,
         chat,
@@ -129,6 +130,7 @@ def _stage(
         max_tokens=settings.max_answer,
         temperature=settings.temperature,
         scalars=rollouts.scalars,
+        balance=None if spec.model.sparsity is None else RouterBalance(spec.model, device),
     )
     per_step, flops_per_token = settings.problems * settings.samples, spec.plan.flops / spec.plan.tokens
     consumption = Consumption(
