@@ -29,12 +29,12 @@ def recipes() -> dict[str, list[tuple[str, str | None, str]]]:
 
 @pytest.fixture
 def danalab(tmp_path):
-    """Perform a recipe on a copy of the package; returns a function that runs the copy's command line."""
+    """Perform recipes on a copy of the package; returns a function that runs the copy's command line."""
 
-    def perform(title: str):
+    def perform(*titles: str):
         copy = tmp_path / "src"
         shutil.copytree(ROOT / "src" / "danalab", copy / "danalab")  # compiled files too, which spares their making
-        for name, after, text in recipes()[title]:
+        for name, after, text in [piece for title in titles for piece in recipes()[title]]:
             file = copy / Path(name).relative_to("src")
             if after is None:
                 assert not file.exists()
@@ -46,9 +46,9 @@ def danalab(tmp_path):
             else:
                 file.write_text(file.read_text() + text)
 
-        def run(command: str) -> str:
+        def run(command: str = "", *, code: str | None = None) -> str:
             done = subprocess.run(
-                [sys.executable, "-m", "danalab", *command.split()],
+                [sys.executable, *(["-m", "danalab", *command.split()] if code is None else ["-c", code])],
                 env={**os.environ, "PYTHONPATH": str(copy), "DATASETS_DIR": str(tmp_path / "data")},
                 cwd=tmp_path,
                 capture_output=True,
@@ -67,8 +67,8 @@ def rows(folder: Path) -> list[dict]:
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
-def test_there_are_four_recipes_of_at_most_two_pieces():
-    assert [len(pieces) for pieces in recipes().values()] == [2, 1, 2, 2]
+def test_there_are_six_recipes_of_at_most_two_pieces():
+    assert [len(pieces) for pieces in recipes().values()] == [2, 1, 2, 2, 2, 2]
 
 
 def test_a_new_elementwise_optimizer_trains(danalab, tmp_path):
@@ -97,3 +97,25 @@ def test_a_new_data_source_is_prepared_and_trained_on(danalab, tmp_path):
     run("data prepare numbers --tokenizer bytes --out numbers")
     run(f"train {TINY.replace('--data stdlib --tokenizer bytes', '--data numbers')} --run-dir run")
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["status"] == "finished"
+
+
+def test_a_new_task_and_a_new_reward_are_found_by_name(danalab):
+    run = danalab("A new task", "A new reward")
+    code = """
+from danalab.chat.rewards import Scorer
+from danalab.chat.tasks import make_task
+problem = make_task("reversal:seed=1")[0][0]
+assert problem.question.split("'")[1] == problem.answer[::-1]
+print(Scorer()(problem, problem.answer), Scorer("overlap")(problem, "no"))
+"""
+    assert run(code=code) == "1.0 0.0\n"
+
+
+@pytest.mark.slow
+def test_a_new_task_and_a_new_reward_reinforce_a_run(danalab, tmp_path):
+    run = danalab("A new task", "A new reward")
+    run(f"train {TINY.replace('--seq-len 32', '--seq-len 48')} --run-dir run")
+    size = "--problems 2 --samples 2 --max-answer 4 --iterations 2"
+    run(f"rl --run run --task reversal --reward overlap {size} --run-dir rl")
+    assert [row["step"] for row in rows(tmp_path / "rl") if "rl/reward" in row] == [1, 2]
+    assert '"reversal"' in run("eval rl --tasks reversal --limit 2 --max-tokens 4 --json")

@@ -78,7 +78,7 @@ class Speedrun:
             InterruptedRunError: the caller ends with its code.
         """
         stop = StopRequest() if stop is None else stop
-        self._check_folder()
+        self.open()
         steps, spent, expected = self.steps(stop), 0.0, 0.0
         with stop:
             for number, step in enumerate(steps, 1):
@@ -91,6 +91,29 @@ class Speedrun:
                 minutes = (time.perf_counter() - start) / 60
                 if minutes > 0.1 * step.minutes:  # otherwise it was done before
                     spent, expected = spent + minutes, expected + step.minutes
+
+    def open(self) -> None:
+        """Make the folder, or check that it is this speedrun's.
+
+        Raises:
+            UserError: it has other files, or is that of another speedrun.
+        """
+        file = self.out / "speedrun.json"
+        names = names_of(SpeedrunConfig, "run")
+        ours = {name: value for name, value in self.config.as_dict().items() if name in names}
+        if not file.is_file():
+            if self.out.is_dir() and any(self.out.iterdir()):
+                raise UserError(f"--out {self.out}: has files but is no speedrun's folder; name a new one")
+            self.out.mkdir(parents=True, exist_ok=True)
+            write_json(file, ours)
+            return
+        theirs = read_json(file)
+        for name, value in ours.items():
+            if theirs.get(name) != value:
+                raise UserError(
+                    f"--out {self.out} is the folder of another speedrun: {flag(name)} {value} here, "
+                    f"{theirs.get(name)} there; take another --out"
+                )
 
     def steps(self, stop: StopRequest) -> list[Step]:
         """All steps in order."""
@@ -117,24 +140,6 @@ class Speedrun:
 
     def _scores_file(self, stage: str) -> Path:
         return self.out / "scores" / f"{stage}.json"
-
-    def _check_folder(self) -> None:
-        file = self.out / "speedrun.json"
-        names = names_of(SpeedrunConfig, "run")
-        ours = {name: value for name, value in self.config.as_dict().items() if name in names}
-        if not file.is_file():
-            if self.out.is_dir() and any(self.out.iterdir()):
-                raise UserError(f"--out {self.out}: has files but is no speedrun's folder; name a new one")
-            self.out.mkdir(parents=True, exist_ok=True)
-            write_json(file, ours)
-            return
-        theirs = read_json(file)
-        for name, value in ours.items():
-            if theirs.get(name) != value:
-                raise UserError(
-                    f"--out {self.out} is the folder of another speedrun: {flag(name)} {value} here, "
-                    f"{theirs.get(name)} there; take another --out"
-                )
 
     # ---- steps ----
 
