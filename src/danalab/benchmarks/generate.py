@@ -1,8 +1,8 @@
-"""Decoding speed of the engine against transformers.generate, with the same weights, in one run.
+"""Decoding speed of the engine against transformers.generate and llama.cpp, with the same weights, in one run.
 
 Equal prompts in batches, and a trace of requests that arrive at random times with mixed lengths. On the trace
 transformers serves them one after the other, or all that wait in one padded batch. The greedy tokens of all contenders
-are compared before timing.
+are compared before timing. llama.cpp takes part in the batches where llama-cpp-python is installed.
 """
 
 import random
@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from danalab.benchmarks.llama_cpp_peer import LlamaCpp
 from danalab.benchmarks.timing import Work, interleaved, machine, ratios, spread, wall_clock
 from danalab.errors import MissingExtra, UserError
 from danalab.inference import Engine, Request, SamplingParameters
@@ -51,7 +52,8 @@ def measure(
     """
     model = build_model(CONFIG, seed=1).eval()
     theirs = _transformers(model)
-    rows = [_batch(model, theirs, size, tokens, rounds, say) for size in batches]
+    peer = _llama_cpp(theirs, max(batches, default=1), PROMPT + tokens, say)
+    rows = [_batch(model, theirs, peer, size, tokens, rounds, say) for size in batches]
     weights = sum(p.numel() for name, p in model.named_parameters() if "embedding" not in name)
     found = {
         "benchmark": "generate", "machine": machine("cpu"), "model": CONFIG.as_dict(), "prompt": PROMPT,
@@ -77,6 +79,14 @@ def _transformers(model: Decoder) -> Any:
     return theirs
 
 
+def _llama_cpp(theirs: Any, sequences: int, positions: int, say: Callable[[str], None]) -> LlamaCpp | None:
+    try:
+        return LlamaCpp(CONFIG, theirs.state_dict(), sequences=sequences, positions=positions)
+    except ImportError as error:
+        say(f"without llama.cpp: {error}; pip install llama-cpp-python gguf")
+        return None
+
+
 def _generate(theirs: Any, prompts: Sequence[Sequence[int]], tokens: int) -> list[list[int]]:
     """Greedy tokens by transformers.generate; prompts of different lengths are padded on the left."""
     width = max(map(len, prompts))
@@ -95,7 +105,7 @@ def _request(prompt: Sequence[int], tokens: int) -> Request:
 
 
 def _batch(
-    model: Decoder, theirs: Any, size: int, tokens: int, rounds: int, say: Callable[[str], None]
+    model: Decoder, theirs: Any, peer: LlamaCpp | None, size: int, tokens: int, rounds: int, say: Callable[[str], None]
 ) -> dict[str, Any]:
     draw = random.Random(size)
     prompts = [[draw.randrange(CONFIG.vocab_size) for _ in range(PROMPT)]] * size
@@ -107,6 +117,10 @@ def _batch(
         work[name] = _decoding(engine, prompts, tokens)
         if "weight_dtype" not in settings and [each.tokens for each in work[name]()] != want:
             raise UserError(f"{name} and transformers decode different tokens")
+    if peer is not None:
+        work["llama.cpp"] = lambda: peer.generate(prompts, tokens)
+        if work["llama.cpp"]() != want:
+            raise UserError("llama.cpp and transformers decode different tokens")
     times = interleaved(work, rounds, wall_clock)
     row = {
         "batch": size,
@@ -115,9 +129,12 @@ def _batch(
             name: ratios(times["transformers"], times[name]) for name in work if name != "transformers"
         },
     }
-    say(f"batch {size:2}: " + ", ".join(
-        f"{name} {row['times_faster_than_transformers'][name]['median']:.2f} x" for name in ENGINES
-    ) + f" transformers ({row['tokens_per_second']['transformers']['median']:.0f} tokens/s)")  # fmt: skip
+    if peer is not None:
+        row["times_faster_than_llama_cpp"] = {name: ratios(times["llama.cpp"], times[name]) for name in ENGINES}
+    ratio = {name: each["median"] for name, each in row["times_faster_than_transformers"].items()}
+    speed = row["tokens_per_second"]["transformers"]["median"]
+    contenders = ", ".join(f"{name} {value:.2f} x" for name, value in ratio.items())
+    say(f"batch {size:2}: {contenders} transformers ({speed:.0f} tokens/s)")
     return row
 
 
