@@ -19,6 +19,8 @@ SMALL = {
     "moe": "--v 40 --d 10 --experts 3 --steps 60 --kappas 0.75 --seeds 1",
     "tau": "--v 40 --d 10 --experts 3 --steps 64 --synthetic-steps 100",
     "schedules": "--d 200 --v 800 --horizon 1000 --points 5 --h 0.1",
+    "cooldown": "--horizons 20 --deltas 8 --noises 0.1 --d 50",
+    "rare-tokens": "--steps 100 --rows 2 --tokens 4 --rarest 0.1 --words 8 --language-steps 10 --seeds 2",
     "limit": "--v 80 --d 20 --draws 1",
     "predict": "--alpha 1 --beta 0.3 --horizon 1000",
 }
@@ -33,7 +35,7 @@ def test_every_verb_has_a_small_run_here():
     assert set(SMALL) == set(theory.SUBVERBS)
 
 
-LONG = ("phases", "hummingbird", "moe", "limit", "tau")
+LONG = ("phases", "hummingbird", "moe", "limit", "tau", "cooldown", "rare-tokens")
 """Verbs whose compilation takes seconds."""
 
 
