@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from danalab.ladder.ladder import LadderPlan
+from danalab.ladder.plan import LadderPlan
 from danalab.ladder.runs.grid import expand, read_grid
 from danalab.ladder.runs.sweep import run_sweep
 
@@ -30,8 +30,13 @@ def test_a_sweep_file_is_one_that_runs(file, fixed, tmp_path):
     assert len({row["final_loss"] for row in found.rows}) == 2
 
 
-@pytest.mark.parametrize("file", sorted(BENCH.glob("ladder_*.yaml")), ids=lambda file: file.stem)
+LADDERS = [*sorted(BENCH.glob("ladder_*.yaml")), *sorted(BENCH.glob("horizon_*.yaml"))]
+
+
+@pytest.mark.parametrize("file", LADDERS, ids=lambda file: file.stem)
 def test_a_ladder_file_is_one_that_runs(file, tmp_path):
     plan = LadderPlan.read(file)
-    for cell in [*plan.trials(), *plan.repeats()]:
-        cell.config(tmp_path)
+    for rung in plan.rungs():
+        for cells in plan.planned(rung).values():
+            for cell in cells:
+                cell.config(tmp_path)

@@ -1,8 +1,12 @@
+import math
+
 import pytest
 import yaml
 
 from danalab.errors import UserError
-from danalab.ladder.ladder import LadderPlan, _beyond_the_edge, run_ladder
+from danalab.ladder.ladder import run_ladder
+from danalab.ladder.plan import LadderPlan, Rung
+from danalab.ladder.runs.sweep import SweepResult
 
 SIZES = ({"d_model": 16, "n_layers": 1, "n_heads": 2}, {"d_model": 32, "n_layers": 1, "n_heads": 2})
 
@@ -27,20 +31,13 @@ def test_a_ladder_tunes_every_optimizer_alike_and_repeats_its_best(fixed, tmp_pa
     assert seeds[0] != seeds[1], "the order of the data is part of a seed"
 
 
-def test_the_next_multiplier_lies_beyond_the_edge_that_was_best():
-    assert _beyond_the_edge([0.5, 1, 2], [3, 2, 1]) == 4
-    assert _beyond_the_edge([0.5, 1, 2], [1, 2, 3]) == 0.25
-    assert _beyond_the_edge([0.5, 1, 2], [2, 1, 3]) is None
-    assert _beyond_the_edge([0.5, 1], [float("inf")] * 2) is None
-
-
 def test_a_file_names_heads_or_sizes(tmp_path):
     file = tmp_path / "ladder.yaml"
     file.write_text(yaml.safe_dump({"opts": ["adamw"], "heads": [2, 3], "fixed": {"seq-len": 64, "omega": "4e0"}}))
     read = LadderPlan.read(file)
     assert read.sizes == ({"heads": 2}, {"heads": 3})
     assert read.fixed == {"seq_len": 64, "omega": 4.0}
-    assert read.cell("adamw", {"heads": 2}, 0.5, 1).name == "adamw-h2-lrx0.5-s1"
+    assert read.cell("adamw", Rung({"heads": 2}, None), 0.5, 1).name == "adamw-h2-lrx0.5-s1"
 
 
 @pytest.mark.parametrize(
@@ -78,3 +75,40 @@ def test_an_unknown_setting_is_refused_before_anything_runs(fixed, tmp_path):
     with pytest.raises(UserError, match="unknown key 'sequence_len'"):
         run_ladder(tmp_path / "out", wrong, executor="inline")
     assert not (tmp_path / "out").exists()
+
+
+SLOW = {"adana-slow": {"opt": "adana", "kappa": 0.75}}
+
+
+def test_with_horizons_a_rung_is_finished_before_the_next_begins(fixed, tmp_path, monkeypatch):
+    parts, rows = [], []
+
+    def run(folder, cells, **_):
+        parts.append({(cell.settings["tokens_per_param"], cell.settings["seed"]) for cell in cells})
+        rows.extend(
+            {"name": cell.name, "final_loss": 3 + abs(math.log(cell.settings["lr_multiplier"] / 3))} for cell in cells
+        )
+        return SweepResult(folder, rows, [])
+
+    monkeypatch.setattr("danalab.ladder.ladder.run_sweep", run)
+    short = {key: value for key, value in fixed.items() if key != "iterations"}
+    one = plan(short, horizons=(1, 4), trials=4, opts=("adamw", "adana-slow"), variants=SLOW)
+    found = run_ladder(tmp_path, one)
+    assert parts == [{(20, 0)}] * 3 + [{(20, 1)}] + [{(80, 0)}] * 3 + [{(80, 1)}]
+    first = {each.opt: each.multiplier for each in found.tuned if each.horizon == 1}
+    for each in found.tuned:
+        if each.horizon == 4:
+            assert f"{first[each.opt]:g}" in each.losses, "trials begin around the best rate of the rung before"
+    assert {each.trials for each in found.tuned} == {4}
+
+
+@pytest.mark.slow
+def test_a_ladder_with_horizons_and_a_variant_runs(fixed, tmp_path):
+    short = {key: value for key, value in fixed.items() if key != "iterations"}
+    one = plan(short, horizons=(0.004, 0.008), seeds=(0,), opts=("adamw", "adana-slow"), variants=SLOW)
+    found = run_ladder(tmp_path, one, executor="inline")
+    assert not found.failures
+    assert {(row["opt"], row["settings"]["opt"], row["kappa"]) for row in found.rows} == {
+        ("adamw", "adamw", 0.85), ("adana-slow", "adana", 0.75),
+    }  # fmt: skip
+    assert all(row["data_tokens"] > 0 and row["entropy"] is None for row in found.rows)

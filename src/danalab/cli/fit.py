@@ -14,8 +14,9 @@ class Flags:
     """Folder of a ladder or a sweep, or its ladder.jsonl."""
     baseline: str | None = None
     """Optimizer that the others are compared with; default adamw, or the first one that finished."""
-    law: Literal["saturated", "broken", "chinchilla"] = "saturated"
-    """Loss law: E + A C^-alpha; broken: with a second term; chinchilla: E + A N^-alpha + B D^-beta."""
+    law: Literal["saturated", "broken", "chinchilla"] | None = None
+    """Loss law: saturated, E + A C^-alpha; broken, with a second term; chinchilla, E + A N^-alpha + B D^-beta. Default
+    saturated, or chinchilla where several sizes have several horizons."""
     joint: bool = True
     """One E for all optimizers; otherwise each law has its own."""
     convention: Literal["exact", "6nd", "6nd-total", "kaplan", "deepseek"] = "exact"
@@ -40,11 +41,14 @@ def run(flags: Flags) -> None:
 
     from danalab.errors import UserError
     from danalab.ladder.analysis import analyse
+    from danalab.ladder.preregistration import outcomes, read_predictions
     from danalab.ladder.rules import fitted_rules
     from danalab.ladder.runs.rows import read_ladder
     from danalab.report.tables.console import print_table
+    from danalab.report.tables.horizon import budget_sentence, horizon_tables
     from danalab.report.tables.ladder import law_table, lr_law_table, saved_table, tuned_table
     from danalab.report.tables.rates import predicted_table, shared_curvature_table, tolerance_table
+    from danalab.report.tables.registered import TITLE, entropy_sentence, epochs_sentence, registered_table
 
     if flags.bootstrap < 0:
         raise UserError(f"--bootstrap {flags.bootstrap}: must be 0 or more")
@@ -70,14 +74,18 @@ def run(flags: Flags) -> None:
     if flags.json:
         print(json.dumps(found.as_dict(), allow_nan=False))
         return
+    predictions = read_predictions(flags.ladder if flags.ladder.is_dir() else flags.ladder.parent)
+    kinds = {law.kind for law in found.loss_laws.values()} or {"saturated"}
     law = {
         "saturated": "E + A C^-alpha", "broken": "E + A C^-alpha + B C^-beta",
         "chinchilla": "E + A N^-alpha + B D^-beta",
-    }[flags.law]  # fmt: skip
+    }[kinds.pop()]  # fmt: skip
     for title, (headings, lines), left in (
         ("Tuned runs", tuned_table(found), 1),
         ("Compute saved against " + found.baseline, saved_table(found), 1),
+        *((title, table, 1) for title, table in horizon_tables(found)),
         (f"Laws of the final loss, {law}" + ", one E for all" * flags.joint, law_table(found), 1),
+        (TITLE, registered_table(outcomes(predictions, found.tuned)), 1),
         ("Laws of the best learning rate, a (b + P)^d", lr_law_table(found), 1),
         ("Learning rates by these laws", predicted_table(found), 1),
         ("Learning rates that lose little", tolerance_table(found), 1),
@@ -90,6 +98,10 @@ def run(flags: Flags) -> None:
         if lines:
             print(f"\n{title}")
             print_table(headings, lines, left)
+    sentences = [] if found.horizon is None else [budget_sentence(found.horizon)]
+    for sentence in (*sentences, entropy_sentence(found), epochs_sentence(found)):
+        if sentence is not None:
+            print(sentence)
     for note in found.notes:
         print(f"note: {note}")
     if found.excluded:

@@ -17,17 +17,23 @@ from danalab.cli._shared.run_tables import (
 from danalab.errors import UserError
 
 if TYPE_CHECKING:
-    from danalab.ladder.ladder import LadderPlan
+    from danalab.ladder.plan import LadderPlan
 
 
 @dataclass(frozen=True, kw_only=True)
 class Flags(CostFlags, ClusterFlags):
     file: Positional[Path]
-    """YAML with opts, sizes or heads, multipliers, seeds, extensions and fixed."""
+    """YAML with opts, sizes or heads, horizons, multipliers, dials, seeds and fixed; see docs/ladder.md."""
     out: Path | None = None
     """Folder of the ladder; default ladders/NAME of the file."""
     tokens_per_param: float | None = None
     """Horizon of all runs [tokens a parameter]; default the file's, else 20."""
+    opts: tuple[str, ...] = ()
+    """Only these optimizers of the file."""
+    horizons: tuple[float, ...] = ()
+    """Horizons f = tokens / (20 parameters) of all sizes, in place of the file's."""
+    sizes: int | None = None
+    """Only this number of sizes, from the first."""
     tune_lr: bool = True
     """Try the file's learning-rate multipliers at every size; otherwise use the fitted law's rate."""
     executor: Literal["pool", "inline", "slurm"] = "pool"
@@ -36,6 +42,13 @@ class Flags(CostFlags, ClusterFlags):
     """Runs at a time of the pool; default one a core."""
     dry_run: bool = False
     """Print the runs with their tokens, FLOPs and hours, and stop; slurm: also write the scripts, submit nothing."""
+    estimate: bool = False
+    """Measure the speed of each optimizer at each size by a few steps, print hours and costs by rung, and stop."""
+    tokens_per_second: float | None = None
+    """With --estimate: speed of a device at every size, in place of the measurement."""
+    preregister: bool = False
+    """Predict the loss of the largest rung from all others before it runs, in preregistered.json; the report and
+    danalab fit compare."""
     collect: bool = False
     """Gather the rows of the folder and stop."""
     json: bool = False
@@ -46,30 +59,40 @@ def run(flags: Flags) -> int:
     """Run a ladder: learning-rate trials at every size, then more seeds at the best; start it again to continue."""
     import json
     import sys
-    from dataclasses import replace
 
-    from danalab.ladder.ladder import LadderPlan, run_ladder
+    from danalab.data.environment import available_cores
+    from danalab.ladder.ladder import run_ladder
+    from danalab.ladder.plan import LadderPlan, Rung
     from danalab.ladder.runs.sweep import collect
     from danalab.report.tables.console import print_table
     from danalab.train.callbacks.console import log_to_stderr
 
     require_used(flags, flags.executor)
-    require_plan_flags(flags, flags.dry_run)
+    require_plan_flags(flags, flags.dry_run or flags.estimate)
+    if flags.tokens_per_second is not None and (not flags.estimate or flags.gpu is not None):
+        raise UserError(f"--tokens-per-second {flags.tokens_per_second:g}: is for --estimate without --gpu")
     if flags.jobs is not None and (flags.jobs < 1 or flags.executor != "pool"):
         raise UserError(f"--jobs {flags.jobs}: at least 1, and for --executor pool (slurm has --at-once)")
     folder = flags.out or Path("ladders") / flags.file.stem
     if flags.collect:
         return show_rows(flags, folder, collect(folder))
-    plan = LadderPlan.read(flags.file)
-    if flags.tokens_per_param is not None:
-        plan = replace(plan, fixed={**plan.fixed, "tokens_per_param": flags.tokens_per_param})
-    if not flags.tune_lr:
-        plan = replace(plan, multipliers=(1.0,))
+    plan = _chosen(flags, LadderPlan.read(flags.file))
     log_to_stderr()
+    if flags.estimate:
+        from danalab.cli._shared.rung_table import show_rungs
+
+        jobs = 1 if flags.executor == "inline" else flags.jobs or flags.at_once or available_cores()
+        show_rungs(
+            plan, folder, jobs=jobs, tokens_per_second=flags.tokens_per_second, gpu=flags.gpu, mfu=flags.mfu,
+            price=flags.dollars_per_hour, as_json=flags.json,
+        )  # fmt: skip
+        return 0
     if flags.dry_run:
         return _show_plan(flags, folder, plan)
     cluster = flags.cluster() if flags.executor == "slurm" else None
-    found = run_ladder(folder, plan, executor=flags.executor, jobs=flags.jobs, cluster=cluster)
+    found = run_ladder(
+        folder, plan, executor=flags.executor, jobs=flags.jobs, cluster=cluster, registered=flags.preregister
+    )
     if flags.json:
         printed = {
             "folder": str(folder), "rows": with_costs(found.rows, flags.dollars_per_hour),
@@ -79,14 +102,15 @@ def run(flags: Flags) -> int:
         print(json.dumps(printed))
     elif found.tuned:
         print_table(
-            ["optimizer", "size", "best multiplier", "trials", "loss"],
+            ["optimizer", "rung", "best multiplier", "dials", "trials", "loss"],
             [
                 [
                     each.opt,
-                    " ".join(f"{key}={value}" for key, value in each.size.items()),
+                    str(Rung(each.size, each.horizon)),
                     f"{each.multiplier:g}" + (" (edge)" if each.at_edge else ""),
+                    " ".join(f"{key}={value}" for key, value in (each.dials or {}).items()),
                     str(each.trials),
-                    f"{each.losses[f'{each.multiplier:g}']:.4f}",
+                    f"{each.loss:.4f}",
                 ]
                 for each in found.tuned
             ],
@@ -99,19 +123,46 @@ def run(flags: Flags) -> int:
     return 1 if found.failures else 0
 
 
+def _chosen(flags: Flags, plan: "LadderPlan") -> "LadderPlan":
+    """The part of the plan that the flags name."""
+    from dataclasses import replace
+
+    from danalab.errors import nearest
+
+    if flags.tokens_per_param is not None:
+        plan = replace(plan, fixed={**plan.fixed, "tokens_per_param": flags.tokens_per_param})
+    if not flags.tune_lr:
+        plan = replace(plan, multipliers=(1.0,), trials=None)
+    for opt in flags.opts:
+        if opt not in plan.opts:
+            raise UserError(f"--opts {opt}{nearest(opt, plan.opts)}: the file has {', '.join(plan.opts)}")
+    if flags.opts:
+        plan = replace(plan, opts=tuple(opt for opt in plan.opts if opt in flags.opts))
+    if flags.sizes is not None:
+        if not 1 <= flags.sizes <= len(plan.sizes):
+            raise UserError(f"--sizes {flags.sizes}: the file has {len(plan.sizes)}")
+        plan = replace(plan, sizes=plan.sizes[: flags.sizes])
+    if flags.horizons:
+        sizes = tuple({key: value for key, value in size.items() if key != "horizons"} for size in plan.sizes)
+        plan = replace(plan, sizes=sizes, horizons=flags.horizons)
+    return plan
+
+
 def _show_plan(flags: Flags, folder: Path, plan: "LadderPlan") -> int:
-    """Trials and repeats, a line for each optimizer and size; trials beyond the edge are not known yet."""
-    trials, repeats = plan.trials(), plan.repeats()
-    cells = trials if flags.executor == "slurm" else [*trials, *repeats]
-    places = [f"{opt} {_size(size)}" for size in plan.sizes for opt in plan.opts for _ in plan.multipliers]
-    if flags.executor != "slurm":
-        places += [f"{opt} {_size(size)}" for size in plan.sizes for opt in plan.opts for _ in plan.seeds[1:]]
-    most = plan.extensions * len(plan.opts) * len(plan.sizes) if len(plan.multipliers) > 1 else 0
+    """Trials and repeats, a line for each optimizer on each rung; trials that depend on others are not known yet."""
+    cells, places, repeats = [], [], 0
+    for rung in plan.rungs():
+        for opt, runs in plan.planned(rung).items():
+            shown = {cell.name: cell for cell in runs if cell.settings["seed"] == plan.seeds[0]}.values()
+            if flags.executor != "slurm":
+                shown = runs
+            repeats += len(plan.seeds) - 1
+            cells += shown
+            places += [f"{opt} {rung}"] * len(shown)
+    most = 0
+    if plan.trials is None and len(plan.multipliers) > 1:
+        most = plan.extensions * len(plan.opts) * len(plan.rungs())
     more = f"and up to {most} more trials, where the best multiplier is an outermost one" if most else ""
     if flags.executor == "slurm":
-        more = f"these are the trials; {len(repeats)} runs with other seeds follow. " + more
+        more = f"these are the trials; {repeats} runs with other seeds follow. " + more
     return show_plan(flags, folder, cells, places, more.strip())
-
-
-def _size(size: dict[str, object]) -> str:
-    return " ".join(f"{key}={value}" for key, value in size.items())

@@ -15,8 +15,9 @@ class Flags:
     """Folder of the report; default report/ in the ladder's folder."""
     baseline: str | None = None
     """Optimizer that the others are compared with; default adamw, or the first one that finished."""
-    law: Literal["saturated", "broken"] = "saturated"
-    """Loss law: E + A C^-alpha, or with a second term."""
+    law: Literal["saturated", "broken", "chinchilla"] | None = None
+    """Loss law: saturated, E + A C^-alpha; broken, with a second term; chinchilla, E + A N^-alpha + B D^-beta. Default
+    saturated, or chinchilla where several sizes have several horizons."""
     convention: Literal["exact", "6nd", "6nd-total", "kaplan", "deepseek"] = "exact"
     """Convention of counting compute."""
     bootstrap: int = 200
@@ -32,8 +33,10 @@ class Flags:
 def run(flags: Flags) -> None:
     """Write a self-contained page with every figure and table of a ladder."""
     import json
+    import shutil
 
     from danalab.errors import UserError
+    from danalab.ladder.preregistration import FILE as PREDICTIONS
     from danalab.report.ladder_report import read_report_data, write_report
     from danalab.report.tables.headline import verdict
 
@@ -55,6 +58,8 @@ def run(flags: Flags) -> None:
         n_bootstrap=flags.bootstrap,
     )
     page = write_report(data, flags.out or own, packed=flags.pack)
+    if flags.pack and data.registered:
+        shutil.copyfile(own.parent / PREDICTIONS, page.parent / PREDICTIONS)
     if flags.json:
         print(json.dumps({"page": str(page), **data.analysis.as_dict()}))
         return

@@ -20,6 +20,7 @@ from danalab.ladder.fit.loss_law import LossLaw
 from danalab.ladder.fit.lr_law import LEAST_SIZES, LRLaw, fit_lr_law
 from danalab.ladder.fit.retuning import Choice, Retuning, TunedSize, retuned
 from danalab.ladder.fit.tuning import Row, Tuned, diverged_trials, flops_of, has_diverged, is_usable, rate_trials, tune
+from danalab.ladder.horizon.analysis import analyse_horizons
 from danalab.ladder.results import Analysis, PredictedRate
 from danalab.ladder.runs.rows import validation_points
 from danalab.ladder.saved.at_size import Saved, compute_saved
@@ -35,7 +36,7 @@ def analyse(
     rows: Sequence[Row],
     *,
     baseline: str | None = None,
-    law: str = "saturated",
+    law: str | None = None,
     convention: str = "exact",
     joint: bool = True,
     predict: Sequence[float] = (),
@@ -48,7 +49,8 @@ def analyse(
     Args:
         rows: of `read_ladder`.
         baseline: optimizer that the others are compared with; None: adamw, or the first one that finished.
-        law: kind of the loss law, saturated, broken or chinchilla.
+        law: kind of the loss law, saturated, broken or chinchilla; None: saturated, or chinchilla where several sizes
+            have several horizons, which no law of compute alone describes.
         convention: of compute; see `danalab.ladder.saved.compute`.
         joint: one E for all optimizers; otherwise each law has its own.
         predict: sizes [parameters without embeddings] for which to predict learning rates; default: multiples of
@@ -64,7 +66,9 @@ def analyse(
     if base not in opts:
         have = ", ".join(opts)
         raise UserError(f"--baseline {base}{nearest(base, opts)}: no finished run of it; there are: {have}")
-    found = Analysis(base, convention, tune(usable, convention, [row for row in rows if has_diverged(row)]), excluded)
+    tuned = tune(usable, convention, [row for row in rows if has_diverged(row)])
+    horizon = analyse_horizons(tuned, rows, base, n_bootstrap=n_bootstrap, seed=seed)
+    found = Analysis(base, convention, tuned, excluded, horizon=horizon)
     if parts := [row["val_share"] for row in usable if row.get("val_share", 1) < 1]:
         found.notes.append(
             f"{len(parts)} of {len(usable)} final losses are over a part of the validation split, {min(parts):.0%} at "
@@ -73,6 +77,10 @@ def analyse(
     for opt in found.opts:
         _rates(found, opt, rows, predict, within, n_bootstrap, seed)
     retunings = {opt: _retuning(found, opt, usable) for opt in found.opts}
+    if horizon is not None:
+        found.notes.extend(horizon.notes)
+    if law is None:
+        law = "chinchilla" if horizon is not None and len({each.params for each in tuned}) > 1 else "saturated"
     with found.noting("loss laws"):
         found.loss_laws.update(_loss_laws(found, retunings, law, joint, n_bootstrap, seed))
     for opt in found.opts[1:]:

@@ -11,6 +11,7 @@ from danalab.ladder.fit.loss_law import LossLaw
 from danalab.ladder.fit.lr_law import LRLaw
 from danalab.ladder.fit.statistics import Interval
 from danalab.ladder.fit.tuning import Tuned
+from danalab.ladder.horizon.analysis import HorizonAnalysis
 from danalab.ladder.runs.rows import finite
 from danalab.ladder.saved.at_size import Saved
 from danalab.ladder.saved.gain import Gain
@@ -50,6 +51,8 @@ class Analysis:
     tolerances: dict[str, dict[int, Tolerance]] = field(default_factory=dict)
     """Optimizer -> parameters -> learning rates within a share of the best loss."""
     predicted_rates: dict[str, list[PredictedRate]] = field(default_factory=dict)
+    horizon: HorizonAnalysis | None = None
+    """None where no size has several horizons."""
     notes: list[str] = field(default_factory=list)
     """Results that are missing, and the reasons."""
 
@@ -62,6 +65,11 @@ class Analysis:
         """Optimizers, the baseline first."""
         names = dict.fromkeys(each.opt for each in self.tuned)
         return [self.baseline, *(name for name in names if name != self.baseline)]
+
+    @property
+    def compute_laws(self) -> dict[str, LossLaw]:
+        """The laws of compute; none where the loss laws are of parameters and tokens."""
+        return {opt: law for opt, law in self.loss_laws.items() if law.kind != "chinchilla"}
 
     def as_dict(self) -> dict[str, Any]:
         """Everything but curves and resamples, for JSON."""
@@ -102,6 +110,7 @@ class Analysis:
                 opt: [{"params": params, **asdict(each)} for params, each in sizes.items()]
                 for opt, sizes in self.tolerances.items()
             },
+            "horizon": None if self.horizon is None else self.horizon.as_dict(),
             "notes": self.notes,
         })  # fmt: skip
 

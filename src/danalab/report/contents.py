@@ -7,11 +7,14 @@ from matplotlib.figure import Figure
 
 from danalab.report.data import MissingFigure, ReportData
 from danalab.report.figures.cost import cost_figure
+from danalab.report.figures.horizon import horizon_loss_figure, multiplier_figure
 from danalab.report.figures.ladder import curves_figure, law_figure, lr_law_figure, residual_figure
 from danalab.report.figures.optimizer_state import clipping_figure, schedule_figure, tau_figure
 from danalab.report.figures.saved import gain_figure, saved_figure
 from danalab.report.figures.sweeps import gamma3_figure, kappa_figure
 from danalab.report.figures.tuning import curvature_figure, sensitivity_figure
+from danalab.report.tables.horizon import TITLES as HORIZON_TITLES
+from danalab.report.tables.registered import TITLE as REGISTERED_TITLE
 
 FOLDED = ("tolerance", "predicted")
 """Tables that are folded away."""
@@ -36,6 +39,17 @@ FIGURES = {
         gain_figure,
         "Compute saved at equal loss, read off the fitted laws over the losses that both measured; bands are 95% "
         "intervals over resampled runs. Dashed: the laws beyond what was measured.",
+    ),
+    "horizon-gain": FigureSpec(
+        multiplier_figure,
+        "Tokens that the baseline needs for the loss of an optimizer, over the tokens that this one had, against the "
+        "horizon. Bars are 95% intervals; lines are the law of all sizes together. A gain that grows with the horizon "
+        "rises.",
+    ),
+    "horizon-loss": FigureSpec(
+        horizon_loss_figure,
+        "Final loss against the tokens of the whole run, each run with a schedule of its own length: mean over seeds, "
+        "bars from lowest to highest (hollow: one seed), and the law.",
     ),
     "loss-compute": FigureSpec(
         law_figure,
@@ -96,7 +110,8 @@ FIGURES = {
 
 SECTIONS: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...]], ...] = (
     ("saved", "Compute saved", ("compute-saved", "compute-saved-laws"), ("saved",)),
-    ("laws", "Loss against compute", ("loss-compute", "residuals"), ("laws",)),
+    ("horizon", "The horizon", ("horizon-gain", "horizon-loss"), tuple(HORIZON_TITLES)),
+    ("laws", "Loss against compute", ("loss-compute", "residuals"), ("laws", "registered")),
     ("curves", "Loss curves", ("loss-curves",), ()),
     (
         "tuning",
@@ -118,4 +133,6 @@ TITLES = {
     "tolerance": "Learning rates close to the best loss",
     "predicted": "Learning rates by these laws",
     "cost": "Costs",
+    "registered": REGISTERED_TITLE,
+    **HORIZON_TITLES,
 }

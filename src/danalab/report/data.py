@@ -8,6 +8,7 @@ from typing import Any
 from danalab.ladder.fit.tuning import Tuned
 from danalab.ladder.fit.tuning import has_diverged as has_diverged
 from danalab.ladder.fit.tuning import is_usable as is_finished
+from danalab.ladder.preregistration import Outcome
 from danalab.ladder.results import Analysis
 from danalab.ladder.saved.at_size import LEAST_SEEDS as LEAST_SEEDS
 
@@ -34,6 +35,8 @@ class ReportData:
     """Every run, finished or not."""
     dollars_per_hour: float | None = None
     """Price of a device."""
+    registered: Sequence[Outcome] = ()
+    """Preregistered losses, and what was measured."""
 
     def failed(self) -> list[Row]:
         """Runs without a finite final loss."""

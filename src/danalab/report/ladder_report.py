@@ -15,6 +15,7 @@ from danalab.colors import optimizer_color
 from danalab.errors import UserError
 from danalab.files import write_atomically, write_json
 from danalab.ladder.analysis import analyse
+from danalab.ladder.preregistration import outcomes, read_predictions
 from danalab.ladder.runs.rows import pack, read_ladder
 from danalab.report.contents import FIGURES, FOLDED, SECTIONS, TITLES
 from danalab.report.data import MissingFigure, ReportData, Row, has_diverged, is_finished
@@ -24,6 +25,7 @@ from danalab.report.figures.ticks import short
 from danalab.report.page.page import Page
 from danalab.report.tables.formats import Table, as_csv, as_latex, as_markdown
 from danalab.report.tables.headline import caveat, headlines, verdict
+from danalab.report.tables.horizon import named_tables
 from danalab.report.tables.ladder import (
     Address,
     cost_table,
@@ -36,6 +38,7 @@ from danalab.report.tables.ladder import (
     tuned_table,
 )
 from danalab.report.tables.rates import predicted_table, shared_curvature_table, tolerance_table
+from danalab.report.tables.registered import registered_table
 
 PAGE = "report.html"
 MANY = 40
@@ -55,7 +58,9 @@ def read_report_data(
     rows = read_ladder(path)
     if not any(map(is_finished, rows)):
         raise UserError(f"{path}: none of {len(rows)} runs has finished with a finite loss; there is nothing to report")
-    return ReportData(analyse(rows, baseline=baseline, **fit), rows, dollars_per_hour)
+    found = analyse(rows, baseline=baseline, **fit)
+    predictions = read_predictions(path if path.is_dir() else path.parent)
+    return ReportData(found, rows, dollars_per_hour, outcomes(predictions, found.tuned))
 
 
 def write_report(data: ReportData, out: Path, *, packed: bool = False) -> Path:
@@ -132,6 +137,8 @@ def _tables(data: ReportData, address: Address) -> dict[str, Table]:
         "tolerance": tolerance_table(found),
         "predicted": predicted_table(found),
         "cost": cost_table(data),
+        **named_tables(found),
+        "registered": registered_table(data.registered),
     }
 
 

@@ -1,13 +1,16 @@
 """What runs would take, before they run."""
 
 import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from danalab.cli.app import main
+from danalab.cli.ladder import Flags, run
 from danalab.errors import UserError
-from danalab.ladder.ladder import LadderPlan
-from danalab.ladder.runs.estimate import accelerator_rate, estimate, measured_rate
+from danalab.ladder.runs.estimate import accelerator_rate, estimate, measured_rate, plan_of, trained_rate
 from danalab.ladder.runs.grid import expand
 from danalab.ladder.runs.rows import portable_settings
 from danalab.scaling.hardware import named
@@ -26,12 +29,9 @@ def test_a_measured_rate_is_that_of_the_same_optimizer_at_the_nearest_size():
         return {"opt": opt, "params": params, "flops": 3600 * rate, "device_hours": 1.0, "final_loss": 3.0}
 
     rows = [row("adamw", 1000, 5.0), row("adamw", 9000, 7.0), row("adana", 9000, 4.0)]
-    rate = measured_rate([*rows, {**row("adana", 10, 1.0), "final_loss": None}])
-    assert rate is not None
-    assert rate("adamw", 1500) == 5.0
-    assert rate("adamw", 8000) == 7.0
-    assert rate("adana", 10) == 4.0
-    assert rate("muon", 1000) == 5.0
+    rate: Any = measured_rate([*rows, {**row("adana", 10, 1.0), "final_loss": None}])
+    for opt, params, expected in (("adamw", 1500, 5.0), ("adamw", 8000, 7.0), ("adana", 10, 4.0), ("muon", 1000, 5.0)):
+        assert rate(SimpleNamespace(opt=opt, exact_params=params)) == expected
     assert measured_rate([]) is None
 
 
@@ -61,10 +61,39 @@ def test_a_ladder_is_planned_with_trials_and_seeds(fixed, tmp_path, capsys):
     assert not (tmp_path / "out").exists()
 
 
-def test_trials_come_with_the_smallest_sizes_first():
-    plan = LadderPlan(opts=("adamw", "adana"), sizes=({"heads": 2}, {"heads": 3}), seeds=(0, 1), fixed={})
-    assert [cell.settings["heads"] for cell in plan.trials()] == [2] * 6 + [3] * 6
-    assert {cell.settings["seed"] for cell in plan.repeats()} == {1}
+def test_an_estimate_by_rungs_follows_from_tokens_a_second(fixed, tmp_path, capsys):
+    common = {key: value for key, value in fixed.items() if key not in ("lr", "d_model", "n_layers", "n_heads")}
+    del common["iterations"]
+    (tmp_path / "ladder.yaml").write_text(json.dumps({
+        "opts": ["adamw", "adana"], "sizes": [{"d_model": 16, "n_layers": 1, "n_heads": 2}], "horizons": [0.1, 0.2],
+        "trials": 5, "dials": {"all": {"decay": [1, 0.5, 2]}}, "fixed": common,
+    }))  # fmt: skip
+    command = ["ladder", str(tmp_path / "ladder.yaml"), "--estimate", "--out", str(tmp_path / "out"), "--jobs", "2"]
+    assert main([*command, "--tokens-per-second", "1000", "--dollars-per-hour", "3", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["runs"] == 2 * 2 * (5 + 2 + 2)
+    for rung in told["rungs"]:
+        assert rung["device_hours"] == pytest.approx(18 * rung["tokens"] / 1000 / 3600)
+        assert rung["wall_hours"] == pytest.approx(rung["device_hours"] / 2)
+        assert rung["cost"] == pytest.approx(3 * rung["device_hours"])
+        assert rung["epochs"] > 0
+    assert told["rungs"][1]["tokens"] == pytest.approx(2 * told["rungs"][0]["tokens"], rel=0.1)
+    assert main([*command, "--gpu", "h100"]) == 0
+    assert "each optimizer tries 7 settings on a rung" in capsys.readouterr().out
+    assert not (tmp_path / "out").exists()
+
+
+def test_speed_is_measured_by_a_few_steps_of_each_optimizer(fixed):
+    cells = expand({"opt": ["adamw", "muon"]}, {**fixed, "iterations": 40})
+    rate = trained_rate(cells)
+    for cell in cells:
+        planned = plan_of(cell.config(Path("x")))
+        assert rate(planned) / planned.flops_per_token > 100
+
+
+def test_a_speed_without_an_estimate_is_refused(tmp_path):
+    with pytest.raises(UserError, match="--tokens-per-second 5: is for --estimate"):
+        run(Flags(file=tmp_path / "x.yaml", tokens_per_second=5.0))
 
 
 def test_settings_say_nothing_of_the_machine():

@@ -61,7 +61,7 @@ def parse(flags_type: type, arguments: list[str], *, prog: str, description: str
         if (opt and any(word.startswith("--") for word in extra)) or (asks_help and "opt" in given):
             options += optimizer_flags.options(opt, names)
             given, extra = _parse_words(options, arguments, prog)
-            settings |= optimizer_flags.take(given, opt)
+            settings |= optimizer_flags.take({key: given[key] for key in given.keys() - set(names)}, opt)
         notes.append(optimizer_flags.help_note(opt if "opt" in given else None, prog))
     if asks_help:
         helps = docstrings(flags_type)

@@ -21,7 +21,8 @@ class CostFlags:
     """From FLOPs to hours and money."""
 
     gpu: str | None = None
-    """With --dry-run: hours on this accelerator (h100, a100, ...); default by the runs that are finished, if any."""
+    """With --dry-run and --estimate: hours on this accelerator (h100, a100, ...); default of --dry-run by the runs that
+    are finished, if any, of --estimate by a short measurement."""
     mfu: float = 0.4
     """With --gpu: share of its peak that training reaches."""
     dollars_per_hour: float | None = None
@@ -186,7 +187,7 @@ def with_costs(rows: Sequence[dict[str, Any]], price: float | None) -> list[dict
 def require_plan_flags(flags: CostFlags, dry_run: bool) -> None:
     """Refuse flags without effect."""
     if flags.gpu is not None and not dry_run:
-        raise UserError(f"--gpu {flags.gpu}: is for --dry-run; finished runs have their own hours")
+        raise UserError(f"--gpu {flags.gpu}: is for plans (--dry-run); finished runs have their own hours")
     if flags.mfu != CostFlags.mfu and flags.gpu is None:
         raise UserError(f"--mfu {flags.mfu:g}: is for --gpu NAME")
     if flags.dollars_per_hour is not None and not flags.dollars_per_hour > 0:

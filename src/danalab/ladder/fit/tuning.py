@@ -156,13 +156,25 @@ def flops_of(row: Row, tokens: float, convention: str) -> float:
     return training_flops(shape, tokens, settings["seq_len"], convention)
 
 
+def differing_settings(row: Row) -> dict[str, Any]:
+    """The settings that make a run another trial than one of the same optimizer, size and horizon: the learning rate
+    and what was set beside it, without seeds and the decay that follows from the rate."""
+    found = {"lr": row["lr"], **_settings(row, _FOLLOW_THE_RATE)}
+    for name, value in (found.pop("optimizer_settings", None) or {}).items():
+        found[name] = value
+    return found
+
+
 def _trial(row: Row, without: Sequence[str] = ()) -> str:
     """The settings of a run without seeds, as text: repeats of a trial have the same."""
+    return json.dumps(_settings(row, without), sort_keys=True, default=str)
+
+
+def _settings(row: Row, without: Sequence[str]) -> dict[str, Any]:
     settings = {"lr": row["lr"], "kappa": row.get("kappa"), **row["settings"]}
-    kept = {
+    return {
         key: value
         for key, value in settings.items()
         # A row from before a setting existed has its default.
         if key not in _SAME_RUN and key not in without and value is not None and value != _DEFAULTS.get(key)
     }
-    return json.dumps(kept, sort_keys=True, default=str)

@@ -2,16 +2,18 @@
 
     device-hours = FLOPs / (FLOP/s of one device) / 3600
 
-The rate is that of a named accelerator at a share of its peak, or the measured rate of finished runs in the folder: of
-the same optimizer where possible, and of the nearest size.
+The rate is that of a named accelerator at a share of its peak, a number of tokens a second, the measured rate of
+finished runs in the folder (of the same optimizer where possible, and of the nearest size), or measured now by a few
+steps.
 """
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from danalab.errors import UserError
@@ -22,8 +24,10 @@ if TYPE_CHECKING:
     from danalab.scaling import Plan
     from danalab.train.config.train_config import TrainConfig
 
-Rate = Callable[[str, int], float]
-"""(optimizer, parameters) -> FLOP/s of one device."""
+Rate = Callable[["Plan"], float]
+"""Plan of a run -> FLOP/s of one device."""
+MEASURED_STEPS = 30
+"""Steps of a measurement; the rate is that of the last third."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +40,8 @@ class Estimate:
     steps: int
     lr: float
     tokens: int
+    epochs: float | None
+    """Passes over the data; None where their size is not known before they are prepared."""
     flops: float
     device_hours: float | None
     """None: no rate is known."""
@@ -48,7 +54,37 @@ def accelerator_rate(name: str, mfu: float) -> Rate:
     if not 0 < mfu <= 1:
         raise UserError(f"--mfu {mfu:g}: must lie in 0..1, a share of the peak")
     peak = named(name).tflops * 1e12
-    return lambda opt, params: mfu * peak
+    return lambda planned: mfu * peak
+
+
+def token_rate(tokens_per_second: float) -> Rate:
+    """The rate of a device that trains on so many tokens a second at every size."""
+    if not 0 < tokens_per_second < math.inf:
+        raise UserError(f"--tokens-per-second {tokens_per_second:g}: must be positive [tokens/s]")
+    return lambda planned: tokens_per_second * planned.flops_per_token
+
+
+def trained_rate(cells: Sequence[Cell]) -> Rate:
+    """The rate of a few training steps of each optimizer at each size, on this machine; takes seconds for each."""
+    from danalab.train.job import run_training
+    from danalab.train.run.folder import RunFolder
+    from danalab.train.run.metrics import last_rows
+
+    found: dict[tuple[str, int], float] = {}
+    for cell in cells:
+        with TemporaryDirectory() as folder:
+            run_dir = Path(folder) / "run"
+            config = replace(
+                cell.config(run_dir),
+                iterations_to_run=MEASURED_STEPS, log_interval=MEASURED_STEPS // 3, eval_interval=0,
+            )  # fmt: skip
+            planned = plan_of(config)
+            if (planned.opt, planned.exact_params) in found:
+                continue
+            run_training(config)
+            last = [row for row in last_rows(RunFolder(run_dir).metrics_file) if "tokens_per_second" in row][-1]
+        found[planned.opt, planned.exact_params] = last["tokens_per_second"] * planned.flops_per_token
+    return lambda planned: found[planned.opt, planned.exact_params]
 
 
 def measured_rate(rows: Sequence[Mapping[str, Any]]) -> Rate | None:
@@ -61,10 +97,10 @@ def measured_rate(rows: Sequence[Mapping[str, Any]]) -> Rate | None:
     if not seen:
         return None
 
-    def rate(opt: str, params: int) -> float:
-        own = [each for each in seen if each[0] == opt] or seen
-        least = min(abs(math.log(size / params)) for _, size, _ in own)
-        return median(speed for _, size, speed in own if abs(math.log(size / params)) <= least)
+    def rate(planned: "Plan") -> float:
+        own = [each for each in seen if each[0] == planned.opt] or seen
+        distance = [abs(math.log(size / planned.exact_params)) for _, size, _ in own]
+        return median(each[2] for each, far in zip(own, distance, strict=True) if far <= min(distance))
 
     return rate
 
@@ -75,12 +111,13 @@ def estimate(
     """The estimate of each run."""
     found = []
     for cell in cells:
-        planned = plan_of(cell.config(folder / "runs" / cell.name))
-        hours = None if rate is None else planned.flops / rate(planned.opt, planned.exact_params) / 3600
+        config = cell.config(folder / "runs" / cell.name)
+        planned = plan_of(config)
+        hours = None if rate is None else planned.flops / rate(planned) / 3600
         found.append(
             Estimate(
                 name=cell.name, opt=planned.opt, params=planned.exact_params, steps=planned.steps, lr=planned.lr,
-                tokens=planned.tokens, flops=planned.flops, device_hours=hours,
+                tokens=planned.tokens, epochs=_epochs(config, planned.tokens), flops=planned.flops, device_hours=hours,
                 cost=None if hours is None or price is None else hours * price,
             )
         )  # fmt: skip
@@ -92,6 +129,11 @@ def plan_of(config: "TrainConfig") -> "Plan":
     from danalab.train.config.resolve import resolve
 
     return resolve(config, _vocabulary(config.data, config.tokenizer)).plan
+
+
+def _epochs(config: "TrainConfig", tokens: int) -> float | None:
+    size = getattr(_vocabulary(config.data, config.tokenizer), "n_tokens", None)
+    return None if size is None else tokens / size
 
 
 @cache

@@ -38,6 +38,8 @@ class Cell:
     """Name of its folder: readable, and the same for the same settings."""
     settings: dict[str, Any]
     """Fields of `TrainConfig`."""
+    label: str | None = None
+    """Name of the optimizer in rows; default that of `opt`."""
 
     def config(self, run_dir: Path) -> TrainConfig:
         known = {field.name for field in fields(TrainConfig)}

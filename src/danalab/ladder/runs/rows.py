@@ -3,6 +3,7 @@
 name, opt, arch, seed, lr     the run; `settings` has all of its settings
 params, non_emb_params, total_params    as built, and by the size law that learning rates are fitted against
 tokens, flops, seconds, tokens_per_second, device_hours
+data_tokens, entropy          of the training data; exact entropy [nats a token] of a generated language, else null
 final_loss                    [nats a token] over the share val_share of the validation split, mostly all of it
 best_loss                     least on the fixed windows
 run, curve                    the run folder and its metrics.jsonl, relative to the file
@@ -19,7 +20,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from danalab.errors import UserError
-from danalab.files import write_atomically
+from danalab.files import read_json, write_atomically
 from danalab.ladder.runs.schema import checked_row
 from danalab.train.config.fields import names_of
 from danalab.train.config.train_config import TrainConfig
@@ -40,6 +41,7 @@ def row_of(run: Path, base: Path) -> dict[str, Any]:
     folder = RunFolder(run)
     record = folder.read_config()
     config, plan, summary = record["config"], record["plan"], folder.read_summary() or {}
+    dataset = record.get("dataset", {})
     losses = [row["val/loss"] for row in read_rows(folder.metrics_file) if "val/loss" in row]
     return {
         "name": run.name,
@@ -52,6 +54,8 @@ def row_of(run: Path, base: Path) -> dict[str, Any]:
         "kappa": config["kappa"],
         "lr_multiplier": config["lr_multiplier"],
         "params": record["params"],
+        "data_tokens": dataset.get("tokens"),
+        "entropy": _entropy(Path(dataset.get("path", ""))),
         "non_emb_params": plan["non_emb_params"],
         "total_params": plan["total_params"],
         "tokens": summary.get("tokens"),
@@ -68,6 +72,12 @@ def row_of(run: Path, base: Path) -> dict[str, Any]:
         "curve": os.path.relpath(folder.metrics_file, base),
         "settings": portable_settings(config),
     }
+
+
+def _entropy(data: Path) -> float | None:
+    """Exact entropy of a generated language [nats a token], from its manifest; None for other data."""
+    file = data / "manifest.json"
+    return read_json(file)["source"].get("entropy") if file.is_file() else None
 
 
 def _finite(loss: float | None) -> float | None:
@@ -90,13 +100,19 @@ def portable_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     return kept
 
 
-def write_rows(folder: Path, runs: Iterable[Path], known: dict[str, Any] | None = None) -> list[dict[str, Any]]:
+def write_rows(
+    folder: Path,
+    runs: Iterable[Path],
+    known: dict[str, Any] | None = None,
+    labels: Mapping[str, str] | None = None,
+) -> list[dict[str, Any]]:
     """Write `folder`/ladder.jsonl from run folders; those without a run are left out. Returns the rows.
 
     Args:
         known: rows of finished runs by name, which are not read again; new ones are added.
+        labels: name of a run -> its optimizer's name in the row, e.g. that of a variant.
     """
-    known = {} if known is None else known
+    known, labels = {} if known is None else known, labels or {}
     rows = []
     for run in runs:
         if run.name not in known:
@@ -104,6 +120,7 @@ def write_rows(folder: Path, runs: Iterable[Path], known: dict[str, Any] | None 
                 continue
             try:
                 row = row_of(run, folder)
+                row["opt"] = labels.get(run.name, row["opt"])
             except UserError as error:  # a damaged run has no row, and the others have theirs
                 log.warning("no row of %s: %s", run.name, error)
                 continue

@@ -58,6 +58,8 @@ class LadderRow(BaseModel):
     kappa: Number | None = None
     params: Size
     non_emb_params: Size
+    data_tokens: Count | None = None
+    entropy: NotNegative | None = None
     tokens: Count | None = None
     flops: NotNegative | None = None
     final_loss: float | None = None

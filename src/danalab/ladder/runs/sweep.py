@@ -68,7 +68,7 @@ def run_sweep(
     finished: dict[str, Any] = {}
 
     def gather(_: Job | None = None) -> list[dict[str, Any]]:
-        return write_rows(folder, _folders(folder), finished)
+        return write_rows(folder, _folders(folder), finished, _record(folder).labels)
 
     queued: list[Job] = []
     if executor == "inline":
@@ -93,7 +93,7 @@ def collect(folder: Path) -> list[dict[str, Any]]:
     """Gather the rows of a sweep or ladder; runs nothing."""
     if not (folder / RECORD).is_file():
         raise UserError(f"{folder}: no sweep there (no {RECORD}); --out names its folder")
-    return write_rows(folder, _folders(folder))
+    return write_rows(folder, _folders(folder), labels=_record(folder).labels)
 
 
 def _prepare(folder: Path, cells: Sequence[Cell]) -> tuple[list[Job], dict[Path, TrainConfig]]:
@@ -111,7 +111,9 @@ def _prepare(folder: Path, cells: Sequence[Cell]) -> tuple[list[Job], dict[Path,
         )
     folder.mkdir(parents=True, exist_ok=True)
     asked = {cell.name: portable_settings(cell.settings) for cell in cells}
-    write_json(folder / RECORD, {"runs": {**_record(folder), **asked}})
+    labels = {cell.name: cell.label for cell in cells if cell.label is not None}
+    before = _record(folder)
+    write_json(folder / RECORD, {"runs": {**before.runs, **asked}, "labels": {**before.labels, **labels}})
     return wanted, configs
 
 
@@ -122,14 +124,24 @@ def _flops(config: TrainConfig) -> float | None:
     return None
 
 
-def _record(folder: Path) -> dict[str, Any]:
-    """Settings of all runs requested in the folder, by name."""
+@dataclass(frozen=True)
+class _Record:
+    """The runs requested in a folder, by name."""
+
+    runs: dict[str, Any]
+    """Their settings."""
+    labels: dict[str, str]
+    """Names of the optimizer in rows, where it is not that of `opt`."""
+
+
+def _record(folder: Path) -> _Record:
     file = folder / RECORD
-    return read_json(file)["runs"] if file.is_file() else {}
+    read = read_json(file) if file.is_file() else {"runs": {}}
+    return _Record(read["runs"], read.get("labels", {}))
 
 
 def _folders(folder: Path) -> list[Path]:
-    return [folder / "runs" / name for name in _record(folder)]
+    return [folder / "runs" / name for name in _record(folder).runs]
 
 
 def _on_cluster(

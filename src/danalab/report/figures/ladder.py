@@ -47,7 +47,7 @@ def law_figure(data: ReportData) -> Figure:
     draw_laws(left, found)
     _draw_distances(right, found)
     alone = any(len(each.runs) == 1 for each in found.tuned)
-    legend(figure, *(law_handles() if found.loss_laws else ()), *([hollow_handle("one seed")] if alone else ()))
+    legend(figure, *(law_handles() if found.compute_laws else ()), *([hollow_handle("one seed")] if alone else ()))
     return figure
 
 
@@ -58,7 +58,7 @@ def headline_figure(data: ReportData) -> Figure:
     figure, (left, right) = panels(2, columns=2, each=(4.3, 3.7))
     draw_laws(left, found)
     draw_saved(right, found)
-    legend(figure, *(law_handles() if found.loss_laws else ()), *few_seeds(found))
+    legend(figure, *(law_handles() if found.compute_laws else ()), *few_seeds(found))
     return figure
 
 
@@ -156,8 +156,8 @@ def draw_laws(axes: "Axes", found: Analysis) -> None:
     """Final loss against compute: a point a size, bars over seeds, the laws with their 95% band."""
     for opt in found.opts:
         group(axes, opt, [(each.flops, [row["final_loss"] for row in each.runs]) for each in found.at(opt)], opt)
-        if opt in found.loss_laws:
-            law, color = found.loss_laws[opt], optimizer_color(opt)
+        if opt in found.compute_laws:
+            law, color = found.compute_laws[opt], optimizer_color(opt)
             law_lines(axes, color, law, *law.measured[0])
             if law.samples:
                 x = np.geomspace(law.measured[0][0], EXTRAPOLATED * law.measured[0][1], 40)
@@ -165,7 +165,7 @@ def draw_laws(axes: "Axes", found: Analysis) -> None:
                 axes.fill_between(x, low, high, color=color, alpha=0.1, linewidth=0)
     axes.set(xscale="log", yscale="log", xlabel=COMPUTE, ylabel="final " + LOSS)
     reach = [each.flops for each in found.tuned]
-    widen(axes.xaxis, [*reach, EXTRAPOLATED * max(reach)] if found.loss_laws else reach)
+    widen(axes.xaxis, [*reach, EXTRAPOLATED * max(reach)] if found.compute_laws else reach)
     powers(axes.xaxis)
     plain(axes.yaxis)
 

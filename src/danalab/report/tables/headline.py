@@ -8,6 +8,8 @@ from danalab.ladder.results import Analysis
 from danalab.ladder.saved.at_size import Saved
 from danalab.report.data import LEAST_SEEDS, ReportData
 from danalab.report.figures.ticks import short
+from danalab.report.tables.horizon import budget_sentence
+from danalab.report.tables.registered import entropy_sentence, epochs_sentence
 
 NOT_KNOWN = "noise not known"
 
@@ -83,6 +85,9 @@ def verdict(found: Analysis) -> list[str]:
         + "; ".join(f"{opt} {' or '.join(map(str, counts))}" for opt, counts in trials.items())
         + "."
     )
+    if found.horizon is not None:
+        sentences.append(budget_sentence(found.horizon))
+    sentences += [sentence for sentence in (entropy_sentence(found), epochs_sentence(found)) if sentence is not None]
     return sentences
 
 

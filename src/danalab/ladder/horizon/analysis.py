@@ -1,0 +1,230 @@
+"""From the tuned runs of a ladder with several horizons to multipliers, exponents, tests and budgets, with intervals.
+
+Intervals are Student's on the logarithm, with the standard error over resamples of the ladder: each draws new noise
+for every trial, chooses the learning rates again, draws the seeds there (`danalab.ladder.fit.retuning`), and fits the
+law again.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from danalab.errors import UserError
+from danalab.ladder.fit.retuning import Resampler, TunedSize, retuned
+from danalab.ladder.fit.statistics import Interval, resampled_freedom, student_interval
+from danalab.ladder.fit.tuning import Row, Tuned
+from danalab.ladder.horizon.budget import Budget, budget_of, budgets_are_equal, tuned_size
+from danalab.ladder.horizon.law import HorizonLaw, Point, fit_horizon_law
+from danalab.ladder.horizon.paired import PairedRuns, PairedTest, all_pairs, paired_tests
+from danalab.ladder.plan import CHINCHILLA
+
+REFERENCES = (1.0, 1.15, 1.2)
+"""Exponents to compare with: no growth, and the two ends of what arXiv 2609.04577 reports for ADana."""
+
+
+@dataclass(frozen=True)
+class Exponent:
+    """The equivalent-overtraining exponent of an optimizer against the baseline."""
+
+    value: float
+    interval: Interval | None
+    """None: no seed is repeated, so that the noise is not known."""
+
+
+@dataclass(frozen=True)
+class Multiplier:
+    """Tokens that the baseline needs for the loss of an optimizer, over the tokens that this one had."""
+
+    opt: str
+    params: int
+    horizon: float
+    value: float
+    interval: Interval | None
+    extrapolated: bool
+    """The baseline would reach the loss beyond the horizons that it ran at this size."""
+
+
+@dataclass(frozen=True)
+class HorizonAnalysis:
+    """The results of a ladder with several horizons."""
+
+    baseline: str
+    points: list[Point]
+    budgets: list[Budget]
+    law: HorizonLaw | None = None
+    exponents: dict[str, Exponent] = field(default_factory=dict)
+    multipliers: list[Multiplier] = field(default_factory=list)
+    tests: list[PairedTest] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def equal_budgets(self) -> bool:
+        """Whether every optimizer had as many trials on as many dials as every other, on each rung."""
+        return budgets_are_equal(self.budgets)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Everything but points, for JSON."""
+        return {
+            "baseline": self.baseline,
+            "equal_budgets": self.equal_budgets,
+            "budgets": [{**asdict(each), "edges": each.edges} for each in self.budgets],
+            "law": None if self.law is None else asdict(self.law),
+            "exponents": {opt: asdict(each) for opt, each in self.exponents.items()},
+            "multipliers": [asdict(each) for each in self.multipliers],
+            "tests": [asdict(each) for each in self.tests],
+            "notes": self.notes,
+        }
+
+
+def horizon_of(row: Row) -> float:
+    """f = tokens / (20 parameters), by the count of --horizon-basis; rounded steps are ignored."""
+    computed = row["tokens"] / (CHINCHILLA * (row.get("total_params") or row["params"]))
+    asked = (row["settings"].get("tokens_per_param") or 0) / CHINCHILLA
+    return asked if abs(computed - asked) <= 0.05 * asked else computed
+
+
+def analyse_horizons(
+    tuned: Sequence[Tuned], rows: Sequence[Row], baseline: str, *, n_bootstrap: int = 200, seed: int = 0
+) -> HorizonAnalysis | None:
+    """The results over horizons; None where no size has several.
+
+    Args:
+        tuned: of `danalab.ladder.fit.tuning.tune`.
+        rows: all rows, for the trials.
+    """
+    several = Counter((each.opt, each.params) for each in tuned)
+    if not any(count > 1 for count in several.values()):
+        return None
+    horizons = {id(each): horizon_of(each.runs[0]) for each in tuned}
+    points = [_point(each, horizons[id(each)]) for each in tuned]
+    budgets = [budget_of(each, horizons[id(each)], rows) for each in tuned]
+    found = HorizonAnalysis(baseline, points, budgets, tests=paired_tests(_pairs(tuned, horizons, baseline)))
+    rungs = {(each.params, each.horizon) for each in points if each.opt == baseline}
+    kept = [i for i, each in enumerate(points) if (each.params, each.horizon) in rungs]
+    lone = {each.opt for each in points} - {points[i].opt for i in kept if several[points[i].opt, points[i].params] > 1}
+    if lone:
+        found.notes.append(f"{', '.join(sorted(lone))}: fewer than two horizons beside {baseline}'s; in no exponent")
+    kept = [i for i in kept if points[i].opt not in lone]
+    try:
+        law = fit_horizon_law([points[i] for i in kept], baseline)
+    except UserError as error:
+        found.notes.append(f"exponents: {error}")
+        return found
+    draws = _resampled([tuned[i] for i in kept], [points[i] for i in kept], rows, law, n_bootstrap, seed)
+    return _with_law(found, law, [points[i] for i in kept], draws)
+
+
+@dataclass(frozen=True)
+class _Draws:
+    laws: list[HorizonLaw]
+    points: list[list[Point]]
+    freedom: Mapping[str, int]
+    """Optimizer -> degrees of freedom of its noise between seeds; 0: not known."""
+
+
+def _with_law(found: HorizonAnalysis, law: HorizonLaw, points: Sequence[Point], draws: _Draws) -> HorizonAnalysis:
+    baseline = found.baseline
+    opts = [opt for opt in law.slopes if opt != baseline]
+    exponents = {
+        opt: Exponent(law.exponent(opt), _interval(law.exponent(opt), [each.exponent(opt) for each in draws.laws],
+                                                   draws, opt, baseline))
+        for opt in opts
+    }  # fmt: skip
+    base = {(each.params, each.horizon): i for i, each in enumerate(points) if each.opt == baseline}
+    longest = {params: max(f for p, f in base if p == params) for params, _ in base}
+    multipliers = []
+    for i, each in enumerate(points):
+        if each.opt == baseline:
+            continue
+        j = base[each.params, each.horizon]
+
+        def of(law: HorizonLaw, points: Sequence[Point], i: int = i, j: int = j) -> float:
+            losses = [math.exp(points[k].log_loss) for k in (j, i)]
+            return math.exp(law.log_multiplier_of(points[i].params, *losses))
+
+        value = of(law, points)
+        drawn = [of(*pair) for pair in zip(draws.laws, draws.points, strict=True)]
+        multipliers.append(
+            Multiplier(
+                each.opt, each.params, each.horizon, value, _interval(value, drawn, draws, each.opt, baseline),
+                value * each.horizon > longest[each.params],
+            )
+        )  # fmt: skip
+    return HorizonAnalysis(
+        baseline, found.points, found.budgets, law, exponents, multipliers, found.tests, found.notes
+    )  # fmt: skip
+
+
+def _interval(value: float, drawn: Sequence[float], draws: _Draws, *opts: str) -> Interval | None:
+    """Student's on the logarithm."""
+    logs = np.log(np.maximum(drawn, 1e-300)) if len(drawn) else np.array([])
+    logs = logs[np.isfinite(logs)]
+    if len(logs) < max(2, 0.9 * len(drawn)) or not all(draws.freedom[opt] for opt in opts) or not value > 0:
+        return None
+    freedom = resampled_freedom(sum(draws.freedom[opt] for opt in opts), len(logs))
+    around = student_interval(math.log(value), float(np.std(logs, ddof=1)), freedom)
+    return Interval(math.exp(around.low), math.exp(around.high), around.level)
+
+
+def _resampled(
+    tuned: Sequence[Tuned], points: Sequence[Point], rows: Sequence[Row], law: HorizonLaw, n: int, seed: int
+) -> _Draws:
+    """Laws of resampled ladders."""
+    rng = np.random.default_rng(seed)
+    places = {opt: [i for i, each in enumerate(points) if each.opt == opt] for opt in law.slopes}
+    sizes = {opt: [tuned_size(tuned[i], rows) for i in mine] for opt, mine in places.items()}
+    freedom = {opt: sum(len(each.seeds) - 1 for each in mine) for opt, mine in sizes.items()}
+    resamplers = {opt: _resampler(mine) for opt, mine in sizes.items()}
+    laws, drawn = [], []
+    for _ in range(n if any(freedom.values()) else 0):
+        again = list(points)
+        for opt, mine in places.items():
+            losses = iter(resamplers[opt](rng))
+            for i in mine:
+                kept = tuple(float(next(losses)) for _ in points[i].losses)
+                again[i] = Point(opt, points[i].params, points[i].horizon, kept)
+        laws.append(fit_horizon_law(again, law.baseline, start=law))
+        drawn.append(again)
+    return _Draws(laws, drawn, freedom)
+
+
+def _resampler(sizes: Sequence[TunedSize]) -> Resampler:
+    """How the losses of an optimizer would be drawn again, its rates tuned again where several were tried."""
+    again = retuned(sizes)
+    if again is not None:
+        return again.losses
+    logs = [np.log(each.seeds) for each in sizes]
+    freedom = sum(len(each) - 1 for each in logs)
+    sd = math.sqrt(sum(float(np.sum((each - each.mean()) ** 2)) for each in logs) / freedom) if freedom else 0.0
+
+    def draw(rng: np.random.Generator) -> np.ndarray:
+        return np.exp(np.concatenate([each.mean() + sd * rng.standard_normal(len(each)) for each in logs]))
+
+    return draw
+
+
+def _point(tuned: Tuned, horizon: float) -> Point:
+    runs = sorted(tuned.runs, key=lambda row: row["seed"])
+    return Point(tuned.opt, tuned.params, horizon, tuple(row["final_loss"] for row in runs))
+
+
+def _pairs(tuned: Sequence[Tuned], horizons: Mapping[int, float], baseline: str) -> list[PairedRuns]:
+    """All pairs of optimizers on each rung, with the seeds that both have."""
+    opts = sorted({each.opt for each in tuned}, key=lambda opt: (opt != baseline, opt))
+    losses: Callable[[Tuned], dict[int, float]] = lambda each: {row["seed"]: row["final_loss"] for row in each.runs}  # noqa: E731
+    cells = {(each.opt, each.params, each.tokens): each for each in tuned}
+    found = []
+    for first, second in all_pairs(opts):
+        for (opt, params, tokens), each in cells.items():
+            other = cells.get((second, params, tokens))
+            if opt != first or other is None:
+                continue
+            mine, theirs = losses(each), losses(other)
+            common = [(mine[s], theirs[s]) for s in sorted(mine.keys() & theirs.keys())]
+            if common:
+                found.append(PairedRuns(first, second, params, horizons[id(each)], tuple(common)))
+    return found

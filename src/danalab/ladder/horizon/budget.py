@@ -1,0 +1,135 @@
+"""The budget of each optimizer on a rung: trials, dials, best values at an edge, and what each dial was worth."""
+
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from danalab.ladder.fit.retuning import TunedSize
+from danalab.ladder.fit.tuning import Row, Tuned, differing_settings, has_diverged, is_usable
+
+LEAST_VALUES = 3
+"""Values of a dial from which one can be inside."""
+
+
+@dataclass(frozen=True)
+class Dial:
+    """The values of a setting that were tried with all else equal."""
+
+    name: str
+    values: tuple[Any, ...]
+    best: Any
+    at_edge: bool
+    """The best value is an outermost one of several numbers: a better one may lie beyond."""
+    worth: float
+    """Median of its trials' losses minus the least [nats a token]."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The tuning of an optimizer on a rung."""
+
+    opt: str
+    params: int
+    horizon: float
+    trials: int
+    """Settings tried with the first seed, diverged ones too."""
+    seeds: int
+    dials: tuple[Dial, ...]
+    """The learning rate first."""
+
+    @property
+    def edges(self) -> list[str]:
+        """Dials whose best value is at an edge."""
+        return [dial.name for dial in self.dials if dial.at_edge]
+
+
+def budget_of(tuned: Tuned, horizon: float, rows: Sequence[Row]) -> Budget:
+    """The budget of a tuned optimizer, from all rows of a ladder."""
+    trials = _first_seed(tuned, rows)
+    return Budget(tuned.opt, tuned.params, horizon, tuned.trials, len(tuned.runs), tuple(_dials(trials)))
+
+
+def tuned_size(tuned: Tuned, rows: Sequence[Row]) -> TunedSize:
+    """The trials of the learning rate and the seeds, for `danalab.ladder.fit.retuning`.
+
+    Where other dials were moved after the rate, the trials of the rate are moved by what these lowered the loss.
+    """
+    seeds = np.array([row["final_loss"] for row in sorted(tuned.runs, key=lambda row: row["seed"])])
+    group = {row["lr"]: row["final_loss"] for row in _group(_first_seed(tuned, rows), "lr") if is_usable(row)}
+    rates = sorted(group)
+    if not rates:
+        return TunedSize(np.array([tuned.lr]), seeds[:1], 0, seeds)
+    losses = np.array([group[rate] for rate in rates])
+    best = int(losses.argmin())
+    return TunedSize(np.array(rates), losses * seeds[0] / losses[best], best, seeds)
+
+
+def _first_seed(tuned: Tuned, rows: Sequence[Row]) -> list[Row]:
+    """The trials at the optimizer's size and horizon."""
+    steps = tuned.runs[0]["settings"].get("iterations")
+
+    def is_here(row: Row) -> bool:
+        if (row["opt"], row["params"]) != (tuned.opt, tuned.params):
+            return False
+        if is_usable(row):
+            return row["tokens"] == tuned.tokens
+        return has_diverged(row) and row["settings"].get("iterations") == steps
+
+    here = [row for row in rows if is_here(row)]
+    first = min(row["seed"] for row in here)
+    return [row for row in here if row["seed"] == first]
+
+
+def _dials(trials: Sequence[Row]) -> list[Dial]:
+    """The learning rate and every setting that varies."""
+    found = []
+    names = set().union(*(differing_settings(row) for row in trials))
+    varied = {name for name in names if len({_text(_value(row, name)) for row in trials}) > 1}
+    for name in ["lr", *sorted(varied - {"lr"})]:
+        group = [row for row in _group(trials, name) if is_usable(row)]
+        values = {_text(_value(row, name)): _value(row, name) for row in group}
+        if len(values) < 2:
+            continue
+        losses = [row["final_loss"] for row in group]
+        best = _value(group[int(np.argmin(losses))], name)
+        tried = [_value(row, name) for row in _group(trials, name)]
+        numbers = all(isinstance(value, (int, float)) for value in tried)
+        at_edge = numbers and len(values) >= (2 if name == "lr" else LEAST_VALUES) and best in (min(tried), max(tried))
+        order = sorted(values.values()) if numbers else list(values.values())
+        found.append(Dial(name, tuple(order), best, at_edge, float(np.median(losses) - min(losses))))
+    return found
+
+
+def _group(trials: Sequence[Row], name: str) -> list[Row]:
+    """The trials that differ in nothing but one setting: of several such groups the one with most values."""
+    groups: dict[str, list[Row]] = defaultdict(list)
+    for row in trials:
+        rest = {key: value for key, value in differing_settings(row).items() if key != name}
+        groups[json.dumps(rest, sort_keys=True, default=str)].append(row)
+
+    def rank(rows: list[Row]) -> tuple[int, float]:
+        losses = [row["final_loss"] for row in rows if is_usable(row)]
+        return len({_text(_value(row, name)) for row in rows}), -min(losses, default=np.inf)
+
+    return max(groups.values(), key=rank)
+
+
+def _value(row: Row, name: str) -> Any:
+    settings = {**row["settings"], **(row["settings"].get("optimizer_settings") or {})}
+    return row["lr"] if name == "lr" else settings.get(name)
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, default=str)
+
+
+def budgets_are_equal(budgets: Sequence[Budget]) -> bool:
+    """Whether on each rung every optimizer tried the same number of settings on the same number of dials."""
+    rungs: dict[tuple[int, float], set[tuple[int, int]]] = defaultdict(set)
+    for each in budgets:
+        rungs[each.params, each.horizon].add((each.trials, len(each.dials)))
+    return all(len(given) == 1 for given in rungs.values())

@@ -1,0 +1,175 @@
+"""The law of the final loss over horizons, of all optimizers together.
+
+    L(P, f) = F(P) + exp( a(P) - gap - s log(f / f0) )         baseline: gap = 0, s = b
+
+F, the loss at this size without end of tokens, and a, the baseline's excess over it at f0, belong to a size; b, gap and
+s to an optimizer. The contender at f is where the baseline is at f_eq:
+
+    log(f_eq / f0) = gap / b + p log(f / f0),   p = s / b      equivalent-overtraining exponent
+    f_eq / f                                                   token multiplier
+
+p = 1 is a gain that does not change with the horizon, p > 1 one that grows.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from danalab.errors import UserError
+from danalab.ladder.fit.statistics import scipy
+
+LEAST_HORIZONS = 3
+"""Horizons of the baseline at one size at least: its curve has three coefficients."""
+_SHARES = (0.3, 0.6, 0.8, 0.9, 0.95, 0.98, 0.995)
+"""Starting values of F, as shares of the least loss of the size."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """The tuned runs of an optimizer on a rung."""
+
+    opt: str
+    params: int
+    horizon: float
+    losses: tuple[float, ...]
+    """Final losses, one a seed [nats a token]."""
+
+    @property
+    def log_loss(self) -> float:
+        """Mean of the logarithm of the loss over seeds."""
+        return float(np.log(self.losses).mean())
+
+
+@dataclass(frozen=True)
+class HorizonLaw:
+    """A fitted law."""
+
+    baseline: str
+    floors: Mapping[int, float]
+    """Parameters -> F [nats a token]."""
+    levels: Mapping[int, float]
+    """Parameters -> a."""
+    slopes: Mapping[str, float]
+    """Optimizer -> s; the baseline's is b."""
+    gaps: Mapping[str, float]
+    """Optimizer -> gap; the baseline's is 0."""
+    centre: float
+    """f0."""
+    rms: float
+    """Of the residuals of log losses, weighted by seeds."""
+
+    def __call__(self, opt: str, params: int, horizon: float) -> float:
+        """Final loss [nats a token]."""
+        excess = self.levels[params] - self.gaps[opt] - self.slopes[opt] * math.log(horizon / self.centre)
+        return self.floors[params] + math.exp(excess)
+
+    def exponent(self, opt: str) -> float:
+        """p of an optimizer against the baseline."""
+        return self.slopes[opt] / self.slopes[self.baseline]
+
+    def log_multiplier(self, opt: str, horizon: float) -> float:
+        """log(f_eq / f) by the law."""
+        gap = self.gaps[opt] / self.slopes[self.baseline]
+        return gap + (self.exponent(opt) - 1) * math.log(horizon / self.centre)
+
+    def log_multiplier_of(self, params: int, baseline_loss: float, loss: float) -> float:
+        """log(f_eq / f) of a measured loss beside the baseline's at the same horizon.
+
+        The baseline's curve passes through its own loss with the law's F and b. NaN where a loss is not above F.
+        """
+        above = [value - self.floors[params] for value in (baseline_loss, loss)]
+        if min(above) <= 0:
+            return math.nan
+        return (math.log(above[0]) - math.log(above[1])) / self.slopes[self.baseline]
+
+
+def fit_horizon_law(points: Sequence[Point], baseline: str, start: HorizonLaw | None = None) -> HorizonLaw:
+    """Fit the law by least squares of log losses, weighted by the number of seeds.
+
+    Args:
+        start: where the search begins, for resamples; None: from a grid of F.
+    Raises:
+        UserError: too few horizons of the baseline, or of a contender.
+    """
+    sizes = sorted({point.params for point in points})
+    opts = [baseline, *dict.fromkeys(point.opt for point in points if point.opt != baseline)]
+    _check(points, baseline, sizes, opts)
+    row = {params: i for i, params in enumerate(sizes)}
+    column = {opt: i for i, opt in enumerate(opts)}
+    size = np.array([row[point.params] for point in points])
+    opt = np.array([column[point.opt] for point in points])
+    logs = np.log([point.horizon for point in points])
+    centre = float(logs.mean())
+    x = logs - centre
+    y = np.array([point.log_loss for point in points])
+    weight = np.sqrt([len(point.losses) for point in points])
+    floor = np.array([np.exp(y[size == i].min()) for i in range(len(sizes))])
+    n_sizes, n_opts = len(sizes), len(opts)
+    # Columns of the parameters: shares (logit), levels, slopes, gaps of the contenders.
+    is_size = (size[:, None] == np.arange(n_sizes)).astype(float)
+    is_opt = (opt[:, None] == np.arange(n_opts)).astype(float)
+    linear = np.hstack([is_size, -x[:, None] * is_opt, -is_opt[:, 1:]])
+
+    def parts(theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        share = 1 / (1 + np.exp(-theta[:n_sizes]))
+        return (floor * share)[size], np.exp(np.clip(linear @ theta[n_sizes:], -60, 60))
+
+    def residuals(theta: np.ndarray) -> np.ndarray:
+        F, excess = parts(theta)
+        return (np.log(F + excess) - y) * weight
+
+    def jacobian(theta: np.ndarray) -> np.ndarray:
+        F, excess = parts(theta)
+        inner = F * (1 - F / floor[size]) / (F + excess)
+        return np.hstack([is_size * inner[:, None], linear * (excess / (F + excess))[:, None]]) * weight[:, None]
+
+    def started(share: float) -> np.ndarray:
+        excess = np.log(np.exp(y) - share * floor[size])
+        level = np.linalg.lstsq(linear * weight[:, None], excess * weight, rcond=None)[0]
+        return np.concatenate([np.full(n_sizes, math.log(share / (1 - share))), level])
+
+    starts = [started(share) for share in _SHARES] if start is None else [_theta(start, sizes, opts, floor, centre)]
+    least_squares = scipy("scipy.optimize").least_squares
+    best = min(
+        (least_squares(residuals, theta, jac=jacobian, method="trf", max_nfev=400) for theta in starts),
+        key=lambda found: found.cost,
+    )
+    F = floor / (1 + np.exp(-best.x[:n_sizes]))
+    levels, slopes, gaps = np.split(best.x[n_sizes:], [n_sizes, n_sizes + n_opts])
+    return HorizonLaw(
+        baseline,
+        dict(zip(sizes, map(float, F), strict=True)),
+        dict(zip(sizes, map(float, levels), strict=True)),
+        dict(zip(opts, map(float, slopes), strict=True)),
+        dict(zip(opts, [0.0, *map(float, gaps)], strict=True)),
+        math.exp(centre),
+        math.sqrt(2 * float(best.cost) / float(np.sum(weight**2))),
+    )
+
+
+def _check(points: Sequence[Point], baseline: str, sizes: Sequence[int], opts: Sequence[str]) -> None:
+    rungs = {(point.opt, point.params, point.horizon) for point in points}
+    horizons = {opt: max(sum(rung[:2] == (opt, params) for rung in rungs) for params in sizes) for opt in opts}
+    if horizons[baseline] < LEAST_HORIZONS:
+        raise UserError(
+            f"the law of the horizon needs {LEAST_HORIZONS} horizons of {baseline} at one size; there are "
+            f"{horizons[baseline]}"
+        )
+    lacking = [opt for opt in opts if horizons[opt] < 2]
+    if lacking:
+        raise UserError(f"{', '.join(lacking)}: an exponent needs two horizons at one size")
+
+
+def _theta(law: HorizonLaw, sizes: Sequence[int], opts: Sequence[str], floor: np.ndarray, centre: float) -> np.ndarray:
+    """The search parameters of a law at these points."""
+    share = np.clip([law.floors[params] for params in sizes] / floor, 1e-6, 1 - 1e-6)
+    moved = centre - math.log(law.centre)
+    base = law.slopes[law.baseline]
+    return np.concatenate([
+        np.log(share / (1 - share)),
+        [law.levels[params] - base * moved for params in sizes],
+        [law.slopes[opt] for opt in opts],
+        [law.gaps[opt] + (law.slopes[opt] - base) * moved for opt in opts[1:]],
+    ])  # fmt: skip

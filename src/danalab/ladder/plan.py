@@ -1,0 +1,295 @@
+"""The definition of a ladder: optimizers x sizes x horizons, and what is tried for each of them.
+
+    f       = tokens / (20 parameters)                 horizon; parameters as --tokens-per-param counts them
+    omega   = factor x c sqrt(f)                       decay_law sqrt; c = 8 (coupled decay), 2 (log-time decay)
+    omega   = factor x 4                               decay_law rules
+
+Every optimizer has as many trials as every other: a plan whose dials differ in number is refused.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from danalab.errors import UserError, nearest
+from danalab.ladder.runs.grid import Cell, expand, name_of, parse_plan
+from danalab.scaling.learning_rate import OPTIMIZERS
+from danalab.scaling.plan import OMEGA
+from danalab.train.config.fields import flag
+
+CHINCHILLA = 20.0
+"""Tokens a parameter at horizon 1."""
+DECAY_LAWS = ("rules", "sqrt")
+_SQRT_DECAY = {"coupled": 8.0, "independent": 2.0}
+"""Kind of decay -> c of omega = c sqrt(f). Source: arXiv 2609.04577, from notes on it."""
+DECAY = "decay"
+"""The dial that is a factor on the weight decay of the law; all other dials are settings of a run."""
+ALL = "all"
+"""Key of the dials of optimizers without an entry of their own."""
+
+_FORMS = {
+    "opts": "opts: [adamw, adana]",
+    "heads": "heads: [2, 3]",
+    "sizes": "sizes: [{d_model: 64, n_layers: 2, n_heads: 2}], or heads: [2, 3]",
+    "horizons": "horizons: [1, 4, 16]",
+    "multipliers": "multipliers: [0.5, 1, 2]",
+    "trials": "trials: 5",
+    "extensions": "extensions: 2",
+    "seeds": "seeds: [0, 1, 2]",
+    "start": "start: {adamw: 0.5}",
+    "decay_law": "decay_law: sqrt",
+    "dials": "dials: {all: {decay: [1, 0.5, 2]}}",
+    "variants": "variants: {adana-kappa: {opt: adana, kappa: 0.75}}",
+    "fixed": "fixed: {data: stdlib, seq_len: 256}",
+}
+"""Keys of a file and their forms."""
+_ITS_OWN = {
+    "opt": "opts",
+    "seed": "seeds",
+    "data_seed": "seeds",
+    "lr": "multipliers, which are factors on the law's rate",
+    "lr_multiplier": "multipliers",
+}
+"""Settings that a ladder varies -> keys that give them."""
+
+
+def _has_form(key: str, value: Any) -> bool:
+    """Whether the value of a file's key has the right type."""
+    if key in ("extensions", "trials"):
+        return isinstance(value, int) and not isinstance(value, bool)
+    if key == "decay_law":
+        return isinstance(value, str)
+    if key in ("dials", "variants"):
+        return isinstance(value, dict) and all(isinstance(each, dict) for each in value.values())
+    if key in ("fixed", "start"):
+        return isinstance(value, dict)
+    one = {"opts": str, "sizes": dict, "multipliers": (int, float), "horizons": (int, float)}.get(key, int)
+    return isinstance(value, list) and all(isinstance(each, one) for each in value)
+
+
+@dataclass(frozen=True)
+class Rung:
+    """A size at a horizon, where optimizers are tuned and compared."""
+
+    size: Mapping[str, Any]
+    """Its settings."""
+    horizon: float | None
+    """f; None: the plan has no horizons."""
+
+    def __str__(self) -> str:
+        words = [f"{key}={value}" for key, value in self.size.items()]
+        return " ".join(words if self.horizon is None else [*words, f"f={self.horizon:g}"])
+
+
+@dataclass(frozen=True, kw_only=True)
+class LadderPlan:
+    """The definition of a ladder."""
+
+    opts: tuple[str, ...]
+    """Optimizers or `variants`; adamw is the baseline, or without it the first one."""
+    sizes: tuple[dict[str, Any], ...]
+    """Settings that make a size: {"heads": 3}, or d_model, n_layers and n_heads; `horizons` of its own, if any."""
+    horizons: tuple[float, ...] = ()
+    """f = tokens / (20 parameters) of every size; none: one horizon, that of `fixed`."""
+    multipliers: tuple[float, ...] = (0.5, 1.0, 2.0)
+    """Factors on the learning rate that are tried first; one: nothing is tuned. They multiply the law's rate; with
+    horizons, the best rate at the rung before."""
+    trials: int | None = None
+    """Number of learning rates that each optimizer tries on each rung: after `multipliers`, beyond the outermost where
+    that one is the best, otherwise between the best and its better neighbour. None: `extensions`."""
+    extensions: int = 2
+    """Maximum number of multipliers tried beyond the outermost one, where that one is best."""
+    start: dict[str, float] = field(default_factory=dict)
+    """Optimizer -> factor on the law's rate, from which its multipliers start."""
+    decay_law: str = "rules"
+    """Strength of weight decay: rules (omega 4, or that of `fixed`) or sqrt."""
+    dials: dict[str, dict[str, tuple[Any, ...]]] = field(default_factory=dict)
+    """Optimizer, or `all` -> setting -> values. The first value is used while learning rates are tried; the others are
+    tried at the best rate, one dial after another."""
+    variants: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Name -> `opt` and settings of it."""
+    seeds: tuple[int, ...] = (0, 1, 2)
+    """The first one is for the trials."""
+    fixed: dict[str, Any]
+    """Settings that all runs have in common."""
+
+    def __post_init__(self) -> None:
+        for name in ("opts", "sizes", "multipliers", "seeds"):
+            if not getattr(self, name):
+                raise UserError(f"the ladder has no {name}: no run is left")
+        for name in ("opts", "sizes", "multipliers", "seeds", "horizons"):
+            values = getattr(self, name)
+            if any(value in values[:i] for i, value in enumerate(values)):
+                raise UserError(f"the ladder has one of its {name} twice: {values}")
+        self._check_optimizers()
+        for key in _ITS_OWN:
+            if key in self.fixed:
+                raise UserError(f"fixed has {flag(key)}, which the ladder sets; leave it out ({_ITS_OWN[key]})")
+        for name in ("multipliers", "horizons"):
+            if any(not 0 < float(m) < math.inf for m in getattr(self, name)):
+                raise UserError(f"{name} {getattr(self, name)}: must be finite and positive")
+        if self.extensions < 0:
+            raise UserError(f"extensions {self.extensions}: must be 0 or more")
+        if self.trials is not None and self.trials < len(self.multipliers):
+            raise UserError(f"trials {self.trials}: at least as many as multipliers, {len(self.multipliers)}")
+        if self.trials is not None and self.trials > len(self.multipliers) == 1:
+            raise UserError(f"trials {self.trials}: need two multipliers or more")
+        self._check_horizons()
+        self._check_dials()
+
+    @classmethod
+    def read(cls, path: Path) -> "LadderPlan":
+        """From a YAML file with these fields (`heads: [2, 3]` is short for sizes)."""
+        loaded = {key: value for key, value in parse_plan(path).items() if value is not None}
+        for key, value in loaded.items():
+            if key not in _FORMS:
+                raise UserError(f"{path}: unknown key '{key}'{nearest(key, _FORMS)}")
+            if not _has_form(key, value):
+                raise UserError(f"{path}: {key} is {value!r}; expected is something like {_FORMS[key]}")
+        if "trials" in loaded and "extensions" in loaded:
+            raise UserError(f"{path}: both trials and extensions; trials contains what extensions would add")
+        if "heads" in loaded:
+            loaded["sizes"] = [*loaded.get("sizes", []), *({"heads": heads} for heads in loaded.pop("heads"))]
+        for key in ("opts", "sizes"):
+            if key not in loaded:
+                raise UserError(f"{path}: no {key}, such as {_FORMS[key]}")
+        for key, also in (("start", ()), ("dials", (ALL,)), ("variants", ())):
+            loaded[key] = _by_name(path, key, loaded.get(key, {}), (*loaded["opts"], *also))
+        for opt, dials in loaded["dials"].items():
+            for name, values in dials.items():
+                if not isinstance(values, list) or not values:
+                    raise UserError(f"{path}: dials of {opt}: {name} is {values!r}; expected is a list of values")
+            loaded["dials"][opt] = {name: tuple(values) for name, values in dials.items()}
+        given = {key: tuple(value) if isinstance(value, list) else value for key, value in loaded.items()}
+        return cls(**{"fixed": {}, **given})
+
+    def rungs(self) -> list[Rung]:
+        """All sizes at all their horizons: short horizons first, of one horizon small sizes first."""
+        found = []
+        for i, size in enumerate(self.sizes):
+            own = {key: value for key, value in size.items() if key != "horizons"}
+            found += [(f or 0.0, i, Rung(own, f)) for f in self._horizons(size)]
+        return [rung for _, _, rung in sorted(found, key=lambda each: each[:2])]
+
+    @property
+    def has_horizons(self) -> bool:
+        """Whether sizes have horizons, and rungs so follow each other."""
+        return self.rungs()[0].horizon is not None
+
+    def rung_before(self, rung: Rung) -> Rung | None:
+        """The rung from whose best learning rate the trials of `rung` start: the next shorter horizon of the size, else
+        the next smaller size at the horizon."""
+        if rung.horizon is None:
+            return None
+        every = self.rungs()
+        same = [each for each in every if each.size == rung.size and (each.horizon or 0) < rung.horizon]
+        earlier = [each for each in every[: every.index(rung)] if each.horizon == rung.horizon]
+        return (same or earlier or [None])[-1]
+
+    def dials_of(self, opt: str) -> dict[str, tuple[Any, ...]]:
+        """The optimizer's dials besides the learning rate."""
+        return self.dials.get(opt, self.dials.get(ALL, {}))
+
+    def least_trials(self, opt: str) -> int:
+        """Number of settings that an optimizer tries on a rung, without `extensions`."""
+        return (self.trials or len(self.multipliers)) + sum(len(values) - 1 for values in self.dials_of(opt).values())
+
+    def planned(self, rung: Rung) -> dict[str, list[Cell]]:
+        """Optimizer -> the runs of a rung, with the middle multiplier in place of those that are not known yet."""
+        multipliers = sorted(map(float, self.multipliers))
+        middle = multipliers[len(multipliers) // 2]
+        return {
+            opt: [
+                *(self.cell(opt, rung, self.start.get(opt, 1.0) * m, self.seeds[0]) for m in multipliers),
+                *[self.cell(opt, rung, self.start.get(opt, 1.0) * middle, self.seeds[0])]
+                * (self.least_trials(opt) - len(multipliers)),
+                *(self.cell(opt, rung, self.start.get(opt, 1.0) * middle, seed) for seed in self.seeds[1:]),
+            ]
+            for opt in self.opts
+        }
+
+    def cell(self, opt: str, rung: Rung, multiplier: float, seed: int, dials: Mapping[str, Any] | None = None) -> Cell:
+        """One run of the ladder; its data order goes with its seed.
+
+        Args:
+            dials: values of the optimizer's dials; default the first ones.
+        """
+        defaults = {name: values[0] for name, values in self.dials_of(opt).items()}
+        chosen = {**defaults, **(dials or {})}
+        moved = {name: value for name, value in chosen.items() if value != defaults[name]}
+        settings = {"opt": opt, **self.variants.get(opt, {}), **rung.size}
+        name = {"opt": opt, **rung.size, "lr_multiplier": multiplier, **moved, "seed": seed}
+        if rung.horizon is not None:
+            settings["tokens_per_param"] = CHINCHILLA * rung.horizon
+            name = {**dict(list(name.items())[: 1 + len(rung.size)]), "f": rung.horizon, **name}
+        omega = self._omega(settings["opt"], rung.horizon, chosen.pop(DECAY, 1.0))
+        if omega is not None:
+            settings["omega"] = omega
+        settings |= {**chosen, "lr_multiplier": multiplier, "seed": seed, "data_seed": 1337 + seed}
+        (checked,) = expand({}, self.fixed, [settings])
+        return Cell(name_of(name), checked.settings, label=opt if opt in self.variants else None)
+
+    def _omega(self, opt: str, horizon: float | None, factor: float) -> float | None:
+        """Strength of weight decay; None: that of `fixed` or of the rules."""
+        if self.decay_law == "sqrt":
+            assert horizon is not None
+            return float(f"{factor * _SQRT_DECAY[OPTIMIZERS.get(opt)] * math.sqrt(horizon):.6g}")
+        return None if factor == 1 else factor * OMEGA
+
+    def _horizons(self, size: Mapping[str, Any]) -> Sequence[float | None]:
+        return [*map(float, size.get("horizons", self.horizons))] or [None]
+
+    def _check_optimizers(self) -> None:
+        for name, variant in self.variants.items():
+            if "opt" not in variant:
+                raise UserError(f"variants: {name} has no opt, such as {_FORMS['variants']}")
+        names = [opt if opt in self.variants else OPTIMIZERS.canonical(opt) for opt in self.opts]
+        for i, opt in enumerate(self.opts):
+            if names[i] in names[:i]:
+                raise UserError(f"the ladder has one of its opts twice: {opt} is {names[i]}")
+        for opt, factor in self.start.items():
+            if isinstance(factor, bool) or not isinstance(factor, (int, float)) or not 0 < factor < math.inf:
+                raise UserError(f"start: {opt} is {factor!r}; a positive factor on the law's rate is expected")
+
+    def _check_horizons(self) -> None:
+        each = [self._horizons(size) for size in self.sizes]
+        with_horizons = [f is not None for horizons in each for f in horizons]
+        for size in self.sizes:
+            own = size.get("horizons", ())
+            if any(isinstance(f, bool) or not isinstance(f, (int, float)) or not 0 < f < math.inf for f in own):
+                raise UserError(f"horizons {own} of a size: must be finite and positive numbers")
+        if any(with_horizons) and not all(with_horizons):
+            raise UserError("some sizes have horizons and some have none; give `horizons` for all")
+        if any(with_horizons):
+            for key in ("tokens_per_param", "iterations", "epochs"):
+                if key in self.fixed:
+                    raise UserError(f"fixed has {flag(key)} beside horizons, which set the length; leave one out")
+
+    def _check_dials(self) -> None:
+        if self.decay_law not in DECAY_LAWS:
+            raise UserError(f"decay_law {self.decay_law}{nearest(self.decay_law, DECAY_LAWS)}: rules or sqrt")
+        if self.decay_law == "sqrt" and None in [f for size in self.sizes for f in self._horizons(size)]:
+            raise UserError("decay_law sqrt: is c sqrt(f) of horizons f; give horizons")
+        moved = self.decay_law == "sqrt" or any(DECAY in dials for dials in self.dials.values())
+        for key in ("omega", "weight_decay"):
+            if moved and key in self.fixed:
+                raise UserError(f"fixed has {flag(key)} beside a decay law or dial, which sets it; leave one out")
+        counts = {opt: tuple(sorted(len(values) for values in self.dials_of(opt).values())) for opt in self.opts}
+        first = self.opts[0]
+        for opt, count in counts.items():
+            if count != counts[first]:
+                raise UserError(
+                    f"dials: {opt} tries {count or 'no'} values on its dials, {first} {counts[first] or 'none'}; "
+                    "budgets are equal: give every optimizer as many dials with as many values"
+                )
+
+
+def _by_name(path: Path, key: str, given: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """A mapping of the file with the names of optimizers as `opts` spells them (keys have lost their hyphens)."""
+    spelled = {name.replace("-", "_"): name for name in names}
+    for name in given:
+        if name not in spelled:
+            raise UserError(f"{path}: {key} has '{name}'{nearest(name, spelled)}, which is not in opts")
+    return {spelled[name]: value for name, value in given.items()}

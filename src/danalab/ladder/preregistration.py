@@ -1,0 +1,130 @@
+"""Preregistration: the loss of a ladder's largest rung, predicted from the others before it runs.
+
+    FOLDER/preregistered.json      written once; the report compares it with what was measured
+
+The prediction is a law's: E + A N^-alpha + B D^-beta where there are several sizes and horizons, else E + A C^-alpha.
+Its interval contains the uncertainty of the law and the noise of the seeds to come.
+"""
+
+import datetime
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from danalab.errors import UserError
+from danalab.files import read_json, write_json
+from danalab.ladder.analysis import analyse
+from danalab.ladder.fit.statistics import Interval, student_interval
+from danalab.ladder.fit.tuning import Row, Tuned
+from danalab.ladder.plan import LadderPlan, Rung
+from danalab.ladder.results import Analysis
+from danalab.ladder.runs.estimate import plan_of
+
+FILE = "preregistered.json"
+RESAMPLES = 400
+"""For the intervals."""
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The predicted mean final loss of an optimizer on the largest rung."""
+
+    opt: str
+    params: int
+    tokens: int
+    flops: float
+    loss: float
+    """[nats a token]"""
+    interval: Interval
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A prediction and what was measured."""
+
+    prediction: Prediction
+    loss: float | None
+    """Mean over seeds; None: not measured yet."""
+
+    @property
+    def is_inside(self) -> bool | None:
+        """Whether the interval contains the measured loss."""
+        return None if self.loss is None else self.loss in self.prediction.interval
+
+
+def largest_rung(plan: LadderPlan) -> Rung:
+    """The rung of most compute."""
+    return max(plan.rungs(), key=lambda rung: _plan(plan, rung, plan.opts[0]).flops)
+
+
+def preregister(folder: Path, plan: LadderPlan, rows: Sequence[Row]) -> list[Prediction]:
+    """Predict the largest rung from finished runs and write the file; an existing file is kept and read.
+
+    Raises:
+        UserError: a run of the rung has begun, or the runs give no law.
+    """
+    if (folder / FILE).is_file():
+        return read_predictions(folder)
+    rung = largest_rung(plan)
+    at = {opt: _plan(plan, rung, opt) for opt in plan.opts}
+    begun = [
+        row["name"]
+        for row in rows
+        if any((row["params"], row["tokens"]) == (p.exact_params, p.tokens) for p in at.values())
+    ]
+    if begun:
+        raise UserError(f"--preregister: {begun[0]} on the largest rung ({rung}) has run; its loss is known already")
+    found = analyse(rows, n_bootstrap=RESAMPLES)
+    made = [_predict(found, opt, planned, len(plan.seeds)) for opt, planned in at.items() if opt in found.loss_laws]
+    if not made:
+        raise UserError(f"--preregister: the runs give no law ({'; '.join(found.notes)})")
+    content = {
+        "made": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "rung": str(rung),
+        "law": next(iter(found.loss_laws.values())).kind,
+        "from_runs": sorted(row["name"] for each in found.tuned for row in each.runs),
+        "predictions": [asdict(each) for each in made],
+    }
+    write_json(folder / FILE, content)
+    return made
+
+
+def read_predictions(folder: Path) -> list[Prediction]:
+    """The predictions of a folder; none where there is no file."""
+    file = folder / FILE
+    if not file.is_file():
+        return []
+    try:
+        return [
+            Prediction(**{**each, "interval": Interval(**each["interval"])}) for each in read_json(file)["predictions"]
+        ]
+    except (KeyError, TypeError) as error:
+        raise UserError(f"{file}: not a file of danalab ladder --preregister: {error}") from error
+
+
+def outcomes(predictions: Sequence[Prediction], tuned: Sequence[Tuned]) -> list[Outcome]:
+    """Each prediction beside the tuned runs of its optimizer, size and tokens."""
+    measured = {(each.opt, each.params, each.tokens): each.loss for each in tuned}
+    return [Outcome(each, measured.get((each.opt, each.params, each.tokens))) for each in predictions]
+
+
+def _plan(plan: LadderPlan, rung: Rung, opt: str) -> Any:
+    return plan_of(plan.planned(rung)[opt][0].config(Path(opt)))
+
+
+def _predict(found: Analysis, opt: str, planned: Any, n_seeds: int) -> Prediction:
+    law = found.loss_laws[opt]
+    params, flops = planned.exact_params, float(planned.flops)
+    x = (params, planned.tokens) if law.kind == "chinchilla" else (flops,)
+    loss = float(law(*x))
+    drawn = np.log([float(sample(*x)) for sample in law.samples])
+    spread = [np.log([row["final_loss"] for row in each.runs]) for each in found.at(opt) if len(each.runs) > 1]
+    noise = float(np.mean([np.var(each, ddof=1) for each in spread])) if spread else 0.0
+    error = math.sqrt(float(np.var(drawn, ddof=1)) + noise / n_seeds)
+    around = student_interval(math.log(loss), error, law.freedom)
+    interval = Interval(math.exp(around.low), math.exp(around.high), around.level)
+    return Prediction(opt, params, planned.tokens, flops, loss, interval)

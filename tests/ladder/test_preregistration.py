@@ -1,0 +1,68 @@
+"""Predictions of the largest rung: written before it runs, kept, compared."""
+
+import json
+import math
+
+import pytest
+
+from danalab.errors import UserError
+from danalab.ladder import preregistration
+from danalab.ladder.analysis import analyse
+from danalab.ladder.ladder import rung_groups
+from danalab.ladder.plan import LadderPlan, Rung
+from danalab.ladder.preregistration import FILE, largest_rung, outcomes, preregister, read_predictions
+from danalab.report.tables.registered import registered_table
+from ladder.horizon.planted_horizons import SIZES, loss_at, plant_horizons
+
+SMALL, LARGE = {"d_model": 16, "n_layers": 1, "n_heads": 2}, {"d_model": 32, "n_layers": 2, "n_heads": 2}
+
+
+@pytest.fixture
+def plan(fixed, monkeypatch):
+    monkeypatch.setattr(preregistration, "RESAMPLES", 20)
+    common = {key: value for key, value in fixed.items() if key not in ("lr", "d_model", "n_layers", "n_heads")}
+    del common["iterations"]
+    return LadderPlan(opts=("adamw", "adana"), sizes=(SMALL, LARGE), horizons=(1, 4), fixed=common)
+
+
+def test_the_largest_rung_waits_for_all_others(plan):
+    assert largest_rung(plan) == Rung(LARGE, 4.0)
+    groups = rung_groups(plan, largest_rung(plan))
+    assert groups[-1] == [Rung(LARGE, 4.0)]
+    assert len(groups) == 4
+    plain = LadderPlan(opts=("adamw",), sizes=(SMALL, LARGE), fixed=plan.fixed)
+    assert rung_groups(plain) == [plain.rungs()]
+    assert rung_groups(plain, largest_rung(plain)) == [[Rung(SMALL, None)], [Rung(LARGE, None)]]
+
+
+def test_a_prediction_is_written_once_and_compared(plan, tmp_path):
+    rows = plant_horizons(1.15, noise=5e-4)
+    made = preregister(tmp_path, plan, rows)
+    assert {each.opt for each in made} == {"adamw", "adana"}
+    written = json.loads((tmp_path / FILE).read_text())
+    assert (written["law"], written["rung"]) == ("chinchilla", str(largest_rung(plan)))
+    assert read_predictions(tmp_path) == made
+    assert preregister(tmp_path, plan, plant_horizons(seed=9)) == made, "later runs do not change it"
+    base = next(each for each in made if each.opt == "adamw")
+    truth = loss_at(base.params, base.tokens / (20 * base.params))
+    assert truth in base.interval
+    row = {**rows[0], "params": base.params, "tokens": base.tokens, "final_loss": truth, "name": "largest"}
+    found = outcomes(made, analyse([*rows, row], n_bootstrap=0).tuned)
+    assert [each.is_inside for each in found] == [True, None]
+    assert [line[-1] for line in registered_table(found)[1]] == ["yes", "-"]
+    assert math.isclose(found[0].loss, truth)
+
+
+def test_a_known_loss_is_not_predicted(plan, tmp_path):
+    rows = plant_horizons()
+    probe = preregister(tmp_path, plan, rows)[0]
+    (tmp_path / FILE).unlink()
+    rows.append({**rows[0], "name": "begun", "params": probe.params, "tokens": probe.tokens})
+    with pytest.raises(UserError, match=r"begun on the largest rung .* has run"):
+        preregister(tmp_path, plan, rows)
+    few = [row for row in plant_horizons(sizes={7_000: SIZES[7_000][:2]}) if row["opt"] == "adamw"]
+    with pytest.raises(UserError, match="the runs give no law"):
+        preregister(tmp_path, plan, few)
+    (tmp_path / FILE).write_text("{}")
+    with pytest.raises(UserError, match="not a file of danalab ladder --preregister"):
+        read_predictions(tmp_path)
