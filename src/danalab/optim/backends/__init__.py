@@ -1,1 +1,1 @@
-"""Back ends of an optimizer step: eager (the reference), foreach, native (C++ on CPUs) and compiled (torch.compile)."""
+"""Back ends of an optimizer step: eager (the reference), foreach, and one pass by C++, Triton or torch.compile."""

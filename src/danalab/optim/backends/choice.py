@@ -3,7 +3,8 @@
 eager      the pure update, one parameter at a time: the reference; every rule has it
 foreach    lists of tensors (`backends.foreach`)
 native     one pass over memory by a C++ kernel, on CPUs (`backends.native`)
-compiled   one pass over memory by torch.compile, elsewhere (`backends.compiled`)
+triton     one pass over memory by a Triton kernel, on CUDA devices (`backends.triton_step`)
+compiled   one pass over memory by torch.compile: other devices, and rules without a kernel (`backends.compiled`)
 """
 
 import functools
@@ -11,12 +12,13 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-import torch
+from torch.utils._triton import has_triton
 
 from danalab.errors import UserError
-from danalab.optim.backends import compiled, native
+from danalab.optim.backends import compiled, native, triton_step
 from danalab.optim.backends.foreach import foreach
 from danalab.optim.backends.kernel_library import library
+from danalab.optim.backends.plan import Call
 from danalab.optim.backends.rounding import store_rounded
 from danalab.optim.core.batch import Batch
 from danalab.optim.core.rule import Rule
@@ -42,18 +44,26 @@ def choose_backend(rule: Rule, flags: Mapping[str, Any], device: str) -> Backend
 
     The choice does not depend on sizes: back ends differ in the last bit, and ranks hold parts of different sizes.
     """
-    if flags["fused"]:
-        # The kernels for CPUs take step counts that the host can read.
-        return native.fused if device == "cpu" and not flags["capturable"] else compiled.fused
     if flags["foreach"]:
         return foreach
-    if flags["foreach"] is False or flags["capturable"]:
+    if flags["fused"] or (flags["fused"] is None and flags["foreach"] is None):
+        # The kernels for CPUs take step counts that the host can read.
+        if device == "cpu" and not flags["capturable"] and (flags["fused"] or _has_native_kernel(rule)):
+            return native.fused
+        if device == "cuda" and triton_step.can_run(rule, flags):
+            return triton_step.fused
+        if flags["fused"]:
+            return compiled.fused
+    if device == "cpu" or flags["foreach"] is False or flags["capturable"]:
         return eager
-    if device != "cpu":
-        return foreach if rule.foreach else eager
-    if flags["fused"] is None and rule.kernel_scalars and _kernels_are_available():
-        return native.fused
-    return eager
+    return foreach if rule.foreach else eager
+
+
+def call_of(backend: Backend) -> type[Call] | None:
+    """The kernel call of a back end whose steps can be repeated; None: it has none, or the host cannot count steps."""
+    if backend is native.fused:
+        return native.KernelCall
+    return triton_step.KernelLaunch if backend is triton_step.fused and _kernels_are_available() else None
 
 
 def require_backend(owner: str, rule: Rule, flags: Mapping[str, Any], devices: Iterable[str]) -> None:
@@ -65,8 +75,12 @@ def require_backend(owner: str, rule: Rule, flags: Mapping[str, Any], devices: I
             if rule.kernel_scalars is None:
                 raise UserError(f"{owner}: it has no kernel for CPUs; leave fused=True out")
             library()
-        elif device != "cpu" and not torch._inductor.utils.has_triton():  # pyright: ignore[reportAttributeAccessIssue]
+        elif device != "cpu" and not has_triton():
             raise UserError(f"fused=True on {device} needs Triton, which is not installed; use fused=False")
+
+
+def _has_native_kernel(rule: Rule) -> bool:
+    return rule.kernel_scalars is not None and _kernels_are_available()
 
 
 @functools.cache

@@ -14,9 +14,8 @@ from torch import Tensor
 
 from danalab.errors import UserError
 from danalab.optim.backends.rounding import store_rounded
-from danalab.optim.core.batch import Batch, on_device
+from danalab.optim.core.batch import Batch
 from danalab.optim.core.rule import Rule
-from danalab.optim.core.state import moment_dtype
 
 _graphs: dict[Any, Callable[..., None]] = {}
 
@@ -51,15 +50,7 @@ def _pack(rule: Rule, batch: Batch) -> tuple[tuple[str, ...], Tensor, tuple[str,
     scalars = batch.scalars(rule)
     absent = tuple(name for name, value in scalars.items() if value is None)
     present = {name: value for name, value in scalars.items() if value is not None}
-    first = batch.params[0]
-    dtype = moment_dtype(first)
-    if not any(isinstance(value, Tensor) for value in present.values()):
-        host = torch.tensor(list(present.values()), dtype=dtype)[:, None]
-        if first.device.type == "cuda":
-            host = host.pin_memory()
-        return tuple(present), host.to(first.device, non_blocking=True), absent
-    rows = [on_device(value, first.device).to(dtype).reshape(-1) for value in present.values()]
-    return tuple(present), torch.stack([row.expand(len(batch.params)) for row in rows]), absent
+    return tuple(present), batch.on_device(present.values()), absent
 
 
 def _graph(rule: Rule, names: tuple[str, ...], absent: tuple[str, ...]) -> Callable[..., None]:

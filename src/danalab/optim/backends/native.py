@@ -9,24 +9,18 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from danalab.optim.backends.kernel_arguments import NAMES, kernel_scalars, same_order
 from danalab.optim.backends.kernel_library import library
 from danalab.optim.backends.rounding import store_rounded
 from danalab.optim.core.batch import Batch
 from danalab.optim.core.rule import Rule
-from danalab.optim.core.state import moment_dtype
 
 # float16 is not among them: it is rare on CPUs, and takes float32 copies.
 DTYPES = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2}
 
 
 class _Scalars(ctypes.Structure):
-    _fields_ = [
-        (name, ctypes.c_double)
-        for name in (
-            *("lr", "decay_factor", "eps", "sign", "gain1", "gain2", "gain3", "momentum", "offset", "clip"),
-            *("t", "exponent", "root_scale", "floor", "count"),
-        )
-    ]
+    _fields_ = [(name, ctypes.c_double) for name in (*NAMES, "count")]
 
 
 class _Tensors(ctypes.Structure):
@@ -48,8 +42,6 @@ class KernelCall:
         self._kernel = getattr(library(), rule.name)
         none = array("Q", bytes(8 * len(params)))
         state = [addresses(column) for column in zip(*moments, strict=True)] if params else []
-        numbers = [number for number, batch in enumerate(batches) for _ in batch.params]
-        self.batch_of = array("i", numbers)
         self._columns = [
             addresses(params),
             none,
@@ -57,7 +49,7 @@ class KernelCall:
             *[none] * (3 - len(state)),
             array("q", [p.numel() for p in params]),
             array("i", [DTYPES[p.dtype] for p in params]),
-            self.batch_of,
+            array("i", [number for number, batch in enumerate(batches) for _ in batch.params]),
             array("I", [index for batch in batches for index in batch.indices]),
             array("i", [bool(batch.group["stochastic_rounding"]) for batch in batches]),
         ]
@@ -78,7 +70,7 @@ def fused(rule: Rule, batches: list[Batch]) -> None:
     for batch in batches:
         for i, (p, g, moments) in enumerate(zip(batch.params, batch.grads, batch.moments, strict=True)):
             m = moments[0]
-            if not _alike(p, g, m):
+            if p.dtype not in DTYPES or not same_order(p, g, m):
                 # In the layout and dtype of the moments: the kernel takes each block of memory as one line of elements.
                 wide = torch.empty_like(m).copy_(p)
                 copies.append((p, wide, batch, i))
@@ -96,26 +88,7 @@ def addresses(tensors: Sequence[Tensor]) -> array[int]:
     return array("Q", map(Tensor.data_ptr, tensors))
 
 
-def _alike(p: Tensor, g: Tensor, m: Tensor) -> bool:
-    if p.dtype not in DTYPES or g.dtype != p.dtype or m.dtype != moment_dtype(p):
-        return False
-    if p.is_contiguous() and g.is_contiguous() and m.is_contiguous():
-        return True
-    return p.stride() == g.stride() == m.stride()
-
-
 def _scalars(rule: Rule, batch: Batch) -> _Scalars:
-    """The kernel's scalars: the rule's own, and those of all rules."""
-    s = batch.scalars(rule)
-    assert rule.kernel_scalars is not None  # `choose_backend` sends no other rule here
-    values = {
-        "lr": s["lr"],
-        "decay_factor": s["decay_factor"],
-        # The kernels divide by the square of sqrt(v) + eps, which must not vanish.
-        "eps": max(s.get("eps", 0.0), 1e-18),
-        "sign": -1.0 if batch.group["maximize"] else 1.0,
-        "clip": -1.0,
-        "count": batch.t,
-        **rule.kernel_scalars(s),
-    }
+    """The kernel's scalars, and the step count."""
+    values = {**kernel_scalars(rule, batch.group, batch.scalars(rule)), "count": batch.t}
     return _Scalars(**{name: float(value) for name, value in values.items()})

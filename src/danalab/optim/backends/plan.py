@@ -1,19 +1,22 @@
-"""A step of the native back end that repeats the last one: with many small tensors, preparing a call costs most."""
+"""A step of a kernel that repeats the last one: with many small tensors, preparing a call costs most.
+
+Step counts are on the host, where a C++ function advances them, or with `capturable` on the device.
+"""
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable
 from operator import attrgetter, is_, itemgetter
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.nn import Parameter
 
 from danalab.optim.backends.kernel_library import library
-from danalab.optim.backends.native import KernelCall, addresses
-from danalab.optim.core.batch import Batch
+from danalab.optim.backends.native import addresses
+from danalab.optim.core.batch import Batch, advance, clock
 from danalab.optim.core.rule import Rule
 
 FLAGS = itemgetter("fused", "foreach", "capturable", "stochastic_rounding")
@@ -21,14 +24,26 @@ FLAGS = itemgetter("fused", "foreach", "capturable", "stochastic_rounding")
 _gradient, _layout, _dtype = attrgetter("grad"), attrgetter("layout"), attrgetter("dtype")
 
 
+class Call(Protocol):
+    """A kernel call for all parameters of some batches, in order."""
+
+    def __init__(
+        self, rule: Rule, batches: list[Batch], params: list[Tensor], moments: list[list[Tensor]], /
+    ) -> None: ...
+
+    def run(self, grads: array[int], /) -> None:
+        """Update the parameters in place, given the addresses of their gradients."""
+
+
 class StepPlan:
     """The kernel call of a step whose parameters, states and groups are still those of the last step.
 
     Args:
         batches: those of the last step, all of `rule`.
+        call: the kernel.
     """
 
-    def __init__(self, optimizer: torch.optim.Optimizer, rule: Rule, batches: list[Batch]):
+    def __init__(self, optimizer: torch.optim.Optimizer, rule: Rule, batches: list[Batch], call: type[Call]):
         groups = optimizer.param_groups
         self._groups = [(group, FLAGS(group), list(group["params"])) for group in groups]
         self._entries = list(optimizer.state.values())
@@ -36,9 +51,13 @@ class StepPlan:
         moving = set(self._params)
         self._idle = [p for _, _, params in self._groups for p in params if p not in moving]
         own = [optimizer.state[p] for p in self._params]
-        self._steps = addresses([entry["step"] for entry in own])
+        self._batches = batches
+        self._batch_of = array("i", [number for number, batch in enumerate(batches) for _ in batch.params])
+        self._steps = [entry["step"] for entry in own]
+        self._step_addresses = addresses(self._steps)
+        self._on_device = bool(batches[0].group["capturable"])
         self._tensors = [(entry, name) for name in ("step", *rule.moments) for entry in own]
-        self._call = KernelCall(rule, batches, self._params, [each for batch in batches for each in batch.moments])
+        self._call = call(rule, batches, self._params, [each for batch in batches for each in batch.moments])
         self._dtypes = [p.dtype for p in self._params]
         self._places = self._where()
         for batch in batches:
@@ -47,6 +66,9 @@ class StepPlan:
     @staticmethod
     def is_possible(optimizer: torch.optim.Optimizer, batches: Iterable[Batch]) -> bool:
         """Whether all tensors of the batches can be handed to a kernel as they are."""
+        batches = list(batches)
+        if len({bool(batch.group["capturable"]) for batch in batches}) != 1:
+            return False
         for batch in batches:
             for p, g, moments in zip(batch.params, batch.grads, batch.moments, strict=True):
                 plain = type(p) in (Parameter, Tensor) and p in optimizer.state and p.dtype != torch.float16
@@ -56,8 +78,13 @@ class StepPlan:
                     return False
         return True
 
-    def repeat(self, optimizer: torch.optim.Optimizer) -> bool:
-        """Make the step; False, with nothing done, where something has changed."""
+    def repeat(self, optimizer: torch.optim.Optimizer, skip: Tensor | None = None) -> bool:
+        """Make the step; False, with nothing done, where something has changed.
+
+        Args: skip: see `Batch`.
+        """
+        if skip is not None and not self._on_device:
+            return False
         groups = optimizer.param_groups
         if len(groups) != len(self._groups) or len(optimizer.state) != len(self._entries):
             return False
@@ -75,13 +102,26 @@ class StepPlan:
             return False
         if self._where() != self._places:
             return False
-        counts = array("q", [-1] * len(self._call.batches))
-        steps, batch_of, t = (a.buffer_info()[0] for a in (self._steps, self._call.batch_of, counts))
-        if not library().advance(steps, batch_of, len(grads), t):
+        if not (self._advance_on_device(skip) if self._on_device else self._advance_on_host()):
             return False
-        for batch, count in zip(self._call.batches, counts, strict=True):
-            batch.t = count
         self._call.run(addresses(grads))
+        return True
+
+    def _advance_on_host(self) -> bool:
+        counts = array("q", [-1] * len(self._batches))
+        steps, batch_of, t = (a.buffer_info()[0] for a in (self._step_addresses, self._batch_of, counts))
+        if not library().advance(steps, batch_of, len(self._params), t):
+            return False
+        for batch, count in zip(self._batches, counts, strict=True):
+            batch.t = count
+        return True
+
+    def _advance_on_device(self, skip: Tensor | None) -> bool:
+        advance(self._steps, skip)
+        first = 0
+        for batch in self._batches:
+            batch.t, batch.skip = clock(self._steps[first : first + len(batch.params)], skip), skip
+            first += len(batch.params)
         return True
 
     def _where(self) -> array[int]:

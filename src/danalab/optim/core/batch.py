@@ -9,7 +9,14 @@ from torch import Tensor
 
 from danalab.errors import UserError
 from danalab.optim.core.rule import Rule
-from danalab.optim.core.state import drop_replaced, follow_parameter, local, local_gradient, parameter_name
+from danalab.optim.core.state import (
+    drop_replaced,
+    follow_parameter,
+    local,
+    local_gradient,
+    moment_dtype,
+    parameter_name,
+)
 
 
 @dataclass
@@ -43,6 +50,19 @@ class Batch:
             yield {
                 name: value[i] if isinstance(value, Tensor) and value.ndim else value for name, value in scalars.items()
             }
+
+    def on_device(self, values: Iterable[Any]) -> Tensor:
+        """Scalars as one tensor, in the dtype of the moments: [scalars, 1], or [scalars, parameters] for step counts
+        that are on the device."""
+        first, values = self.params[0], list(values)
+        dtype = moment_dtype(first)
+        if not any(isinstance(value, Tensor) for value in values):
+            host = torch.tensor(values, dtype=dtype)[:, None]
+            if first.device.type == "cuda":
+                host = host.pin_memory()
+            return host.to(first.device, non_blocking=True)
+        rows = [on_device(value, first.device).to(dtype).reshape(-1) for value in values]
+        return torch.stack([row.expand(len(self.params)) for row in rows])
 
     def count(self, i: int) -> Any:
         """The step count of parameter i of the batch."""
@@ -95,7 +115,7 @@ def gather(
             follow_parameter(state, p, rule_of(group).moments, bool(group["capturable"]))
             found.append((group, start + index, p, g, state))
         start += len(group["params"])
-    _advance([state["step"] for *_, state in found], skip)
+    advance([state["step"] for *_, state in found], skip)
 
     batches: dict[Any, Batch] = {}
     step_tensors: dict[Any, list[Tensor]] = {}
@@ -114,17 +134,18 @@ def gather(
         if t is None:
             step_tensors.setdefault(key, []).append(step)
     for key, steps in step_tensors.items():
-        # A skipped step computes with the t of the step that it would have been: scalars at t = 0 are undefined.
-        t = torch.stack(steps).double()
-        batches[key].t = t if skip is None else t + skip
+        batches[key].t = clock(steps, skip)
     return list(batches.values())
 
 
-def _advance(steps: list[Tensor], skip: Tensor | None) -> None:
-    if not steps:
-        return
-    if skip is None:
-        torch._foreach_add_(steps, 1)
-    else:
-        for step in steps:
-            step.add_(~skip)
+def advance(steps: list[Tensor], skip: Tensor | None) -> None:
+    """Add one to each step count, unless the step is skipped."""
+    if steps:
+        torch._foreach_add_(steps, 1 if skip is None else (~skip).to(steps[0].dtype))
+
+
+def clock(steps: list[Tensor], skip: Tensor | None) -> Tensor:
+    """Step counts on a device as a batch has them."""
+    # A skipped step computes with the t of the step that it would have been: scalars at t = 0 are undefined.
+    t = torch.stack(steps).double()
+    return t if skip is None else t + skip

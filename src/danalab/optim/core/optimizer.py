@@ -12,8 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from danalab.errors import UserError
-from danalab.optim.backends import native
-from danalab.optim.backends.choice import Backend, choose_backend, require_backend
+from danalab.optim.backends.choice import Backend, call_of, choose_backend, require_backend
 from danalab.optim.backends.plan import StepPlan
 from danalab.optim.core.batch import Batch, gather
 from danalab.optim.core.checks import check_group_keys, check_settings
@@ -167,7 +166,7 @@ class RuleOptimizer(torch.optim.Optimizer):
     def _apply(self, skip: Tensor | None) -> None:
         """Apply all gradients, each group's by its rule."""
         self._warn_above_peak()
-        if skip is None and self._plan is not None and self._plan.repeat(self):
+        if self._plan is not None and self._plan.repeat(self, skip):
             return
         self._plan = None
         work: dict[tuple[Backend, str], tuple[Rule, list[Batch]]] = {}
@@ -177,10 +176,11 @@ class RuleOptimizer(torch.optim.Optimizer):
             work.setdefault((backend, rule.name), (rule, []))[1].append(batch)
         for (backend, _), (rule, batches) in work.items():
             backend(rule, batches)
-        if [backend for backend, _ in work] == [native.fused]:
-            ((rule, batches),) = work.values()
-            if StepPlan.is_possible(self, batches):
-                self._plan = StepPlan(self, rule, batches)
+        if len(work) == 1:
+            (((backend, _), (rule, batches)),) = work.items()
+            call = call_of(backend)
+            if call is not None and StepPlan.is_possible(self, batches):
+                self._plan = StepPlan(self, rule, batches, call)
 
     def _warn_above_peak(self) -> None:
         for group in () if self._warned else self.param_groups:

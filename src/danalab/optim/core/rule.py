@@ -27,5 +27,5 @@ class Rule:
     foreach: Callable[..., None] | None = None
     """`update` in place, on lists of tensors (`backends.foreach.TensorList`). None: there is none."""
     kernel_scalars: Callable[[Mapping[str, Any]], dict[str, Any]] | None = None
-    """Scalars -> those of the kernel in kernels.cpp, which has the rule's name; `lr`, `decay_factor` and `eps` are
-    passed unchanged. None: there is no kernel."""
+    """Scalars -> those of the kernels in kernels.cpp and triton_kernel.py, which have the rule's name; `lr`,
+    `decay_factor` and `eps` are passed unchanged. None: there is no kernel."""
