@@ -44,6 +44,8 @@ class Flags:
     """Number of continuations."""
     seed: int = 0
     """Same seed, same text; sample i uses seed + i."""
+    device: str = "cpu"
+    """Device to decode on: cpu, cuda or cuda:N."""
     weight_dtype: Literal["float32", "bfloat16", "int8"] | None = None
     """Number format of matrices while decoding on a CPU; smaller is faster and less exact; default the model's."""
     batch_invariant: bool = False
@@ -88,12 +90,12 @@ def _open(flags: Flags, source: Path | None):
 
     engine = {"weight_dtype": flags.weight_dtype, "batch_invariant": flags.batch_invariant}
     if flags.from_ is None and source is not None:
-        return open_generator(source, flags.step, flags.tokenizer, **engine)
+        return open_generator(source, flags.step, flags.tokenizer, flags.device, **engine)
     if flags.from_ is None or source is not None:
         raise UserError("give either --run (a run folder) or --from (a folder in Hugging Face format)")
     if flags.step is not None:
         raise UserError(f"--step {flags.step}: --from has one model and no checkpoints; leave it out")
-    return open_huggingface_generator(flags.from_, flags.tokenizer, **engine)
+    return open_huggingface_generator(flags.from_, flags.tokenizer, flags.device, **engine)
 
 
 def _prompts(flags: Flags):

@@ -66,8 +66,11 @@ def draw(logits_NV: Tensor, sequences: Sized[Sequence], plain: PlainSampler | No
 
 
 def _draw(logits_NV: Tensor, sequences: Sized[Sequence]) -> Drawn:
-    logits = logits_NV.to("cpu", torch.promote_types(logits_NV.dtype, torch.float32))
-    for row, sequence in enumerate(sequences):
+    # Penalties, biases and constraints are applied on the host; everything else is computed where the logits are.
+    adjusted = [(row, sequence) for row, sequence in enumerate(sequences) if _is_adjusted(sequence)]
+    device = torch.device("cpu") if adjusted else logits_NV.device
+    logits = logits_NV.to(device, torch.promote_types(logits_NV.dtype, torch.float32))
+    for row, sequence in adjusted:
         adjust(logits[row], sequence)
     highest, greedy = logits.max(dim=-1, keepdim=True)
     sound = highest.squeeze(-1).isfinite().tolist()
@@ -77,13 +80,17 @@ def _draw(logits_NV: Tensor, sequences: Sized[Sequence]) -> Drawn:
     if sampled:
         part = _truncated(shifted[sampled], [sequences[row].parameters for row in sampled])
         points = [uniform(sequences[row].seed, sequences[row].drawn) for row in sampled]
-        chosen[sampled] = _invert(part, torch.tensor(points, dtype=torch.float64))
+        chosen[sampled] = _invert(part, torch.tensor(points, dtype=torch.float64, device=device))
         shifted[sampled] = part
     log_p = shifted - shifted.logsumexp(-1, keepdim=True)
     logprobs = log_p.gather(-1, chosen.unsqueeze(-1)).squeeze(-1).tolist()
     tops = [_top(log_p[row], sequence.parameters.logprobs or 0) for row, sequence in enumerate(sequences)]
     tokens = [token if fine else -1 for token, fine in zip(chosen.tolist(), sound, strict=True)]
     return Drawn(tokens, [value if fine else math.nan for value, fine in zip(logprobs, sound, strict=True)], tops)
+
+
+def _is_adjusted(sequence: Sequence) -> bool:
+    return bool(sequence.seen is not None or sequence.parameters.logit_bias or sequence.request.constraint is not None)
 
 
 def adjust(logits_V: Tensor, sequence: Sequence) -> None:
@@ -108,7 +115,10 @@ def adjust(logits_V: Tensor, sequence: Sequence) -> None:
 
 def _truncated(shifted_NV: Tensor, settings: list[Any]) -> Tensor:
     """Logits after temperature, top-k, top-p and min-p; -inf where a token is excluded."""
-    column = lambda name: torch.tensor([getattr(each, name) for each in settings]).unsqueeze(-1)  # noqa: E731
+
+    def column(name: str) -> Tensor:
+        return torch.tensor([getattr(each, name) for each in settings], device=shifted_NV.device).unsqueeze(-1)
+
     # The maximum is 0: a tiny temperature does not overflow.
     scaled = shifted_NV / column("temperature").to(shifted_NV.dtype).clamp(min=torch.finfo(shifted_NV.dtype).tiny)
     size = scaled.shape[-1]

@@ -127,12 +127,18 @@ def _problem(
         targets=flat.where(valid, 0),
         valid=valid,
         # without a valid target the mean is 0, not NaN
-        valid_count=torch.as_tensor(valid_count, dtype=exact, device=hidden.device).clamp(min=1),
-        position_count=torch.as_tensor(position_count, dtype=exact, device=hidden.device),
+        valid_count=_scalar(valid_count, exact, hidden.device).clamp(min=1),
+        position_count=_scalar(position_count, exact, hidden.device),
         dtype=dtype,
         shard=shard,
     )
     return hidden.reshape(-1, hidden.shape[-1]), weight, problem
+
+
+def _scalar(value: Tensor | float, dtype: torch.dtype, device: torch.device) -> Tensor:
+    if isinstance(value, Tensor):
+        return value.to(device, dtype)
+    return torch.full((), value, dtype=dtype, device=device)  # a fill: a copy from the host would wait for the device
 
 
 class _ChunkedCrossEntropy(torch.autograd.Function):

@@ -154,7 +154,7 @@ def _run(
             sample = None if dataset.sequence_length is None else spec.seq_len
             trainer.callbacks.append(ConsoleProgress(spec.iterations, trainer.step, sample_tokens=sample))
     try:
-        with onednn_products(enabled=spec.execution.onednn):
+        with onednn_products(enabled=spec.execution.onednn and trainer.device.type == "cpu"):
             status = trainer.fit()
     except NonFiniteError:
         status = "nonfinite"

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from danalab.models.cache import KeyValues
 from danalab.models.config import ModelConfig
-from danalab.models.layers.causal import attend
+from danalab.models.layers.causal import attend, attend_masked
 from danalab.models.layers.documents import attend_within_documents
 from danalab.models.layers.linear import Linear
 from danalab.models.layers.norm import make_norm
@@ -64,8 +64,10 @@ class Attention(nn.Module):
         if state is None:
             return attend(q_BNLH, k_BKLH, v_BKLH, grouped=self.grouped)
         k_BKLH, v_BKLH, mask = state.append(k_BKLH, v_BKLH)
-        causal = mask is None and k_BKLH.shape[2] == q_BNLH.shape[2]
-        return F.scaled_dot_product_attention(q_BNLH, k_BKLH, v_BKLH, mask, is_causal=causal, enable_gqa=self.grouped)
+        if mask is not None:
+            return attend_masked(q_BNLH, k_BKLH, v_BKLH, mask, grouped=self.grouped)
+        causal = k_BKLH.shape[2] == q_BNLH.shape[2]
+        return F.scaled_dot_product_attention(q_BNLH, k_BKLH, v_BKLH, is_causal=causal, enable_gqa=self.grouped)
 
     def new_state(self, batch: int, max_len: int) -> KeyValues:
         """An empty cache for `max_len` positions of `batch` sequences."""

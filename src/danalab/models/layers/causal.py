@@ -1,6 +1,7 @@
-"""Causal attention over short rows on CPUs, as batched matrix products.
+"""Attention by the fastest way that a device has: causal, or with any mask.
 
-torch's kernel multiplies small pieces one by one; over rows of up to `LONGEST` tokens a few large products are faster.
+On CPUs torch's kernel multiplies small pieces one by one; over causal rows of up to `LONGEST` tokens a few large
+products are faster.
 Shapes: B batch, N heads, L length, H head dimension.
 """
 
@@ -30,6 +31,15 @@ def attend(q_BNLH: Tensor, k_BNLH: Tensor, v_BNLH: Tensor, *, grouped: bool) -> 
         probabilities = torch.softmax(scores.add_(_mask(start, end, scores)), dim=-1)
         outputs.append(probabilities @ v_BNLH[:, :, :end])
     return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=2)
+
+
+def attend_masked(q_BNLH: Tensor, k_BKSH: Tensor, v_BKSH: Tensor, mask: Tensor, *, grouped: bool) -> Tensor:
+    """softmax(q k^T / sqrt(H)) v over the keys where `mask` [.., L, S] is True, [B, N, L, H]."""
+    if grouped and q_BNLH.device.type == "cuda":
+        # The kernels that take a mask want a key for each query head; torch would compute all scores in memory instead.
+        k_BKSH, v_BKSH = (x.repeat_interleave(q_BNLH.shape[1] // x.shape[1], 1) for x in (k_BKSH, v_BKSH))
+        grouped = False
+    return F.scaled_dot_product_attention(q_BNLH, k_BKSH, v_BKSH, mask, enable_gqa=grouped)
 
 
 def _mask(start: int, end: int, like: Tensor) -> Tensor:

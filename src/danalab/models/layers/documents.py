@@ -11,8 +11,9 @@ from functools import partial
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
+
+from danalab.models.layers.causal import attend_masked
 
 BLOCK = 256
 """Smallest number of queries in a block."""
@@ -62,4 +63,4 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, starts: Tensor, past: int, grouped:
     key = torch.arange(k.shape[2], device=k.device)
     query = past + torch.arange(q.shape[2], device=q.device).unsqueeze(1)
     mask = (key <= query) & (key >= starts.unsqueeze(2))
-    return F.scaled_dot_product_attention(q, k, v, mask.unsqueeze(1), enable_gqa=grouped)
+    return attend_masked(q, k, v, mask.unsqueeze(1), grouped=grouped)

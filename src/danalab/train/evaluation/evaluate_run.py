@@ -77,7 +77,7 @@ def evaluate_run(
         autocast=autocast,
         device=chosen,
     )
-    with onednn_products(enabled=config.get("onednn", True)):
+    with onednn_products(enabled=config.get("onednn", True) and chosen.type == "cpu"):
         result = evaluator.full(loaded.model)
     assert result is not None
     perplexity = math.exp(min(result.loss, 700.0))

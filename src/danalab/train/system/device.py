@@ -25,7 +25,7 @@ def device_type(name: str | None) -> str:
 
 
 def choose_device(name: str | None) -> torch.device:
-    """The device `name`; None: a GPU where there is one, else the CPU."""
+    """The device `name`; None: a GPU where there is one, else the CPU. A GPU becomes the process's current one."""
     if name is None:
         return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
     if device_type(name) not in ("cpu", "cuda"):
@@ -35,6 +35,8 @@ def choose_device(name: str | None) -> torch.device:
         if device.type == "cuda" and device.index is None:
             device = torch.device("cuda", torch.cuda.current_device())  # each rank has set its own
         torch.empty(1, device=device)
+        if device.type == "cuda":
+            torch.cuda.set_device(device)  # streams, random states and kernels are those of the current device
     except (RuntimeError, AssertionError) as error:
         raise UserError(f"--device {name}: {str(error).splitlines()[0]}") from error
     return device

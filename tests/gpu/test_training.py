@@ -1,0 +1,141 @@
+"""Runs on a device: checkpoints beside training, bitwise resume, the memory check, one rank of each parallel mode."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from danalab.models import build_model
+from danalab.optim import build_optimizer
+from danalab.train import TrainConfig, open_run, train
+from danalab.train.checkpoint.host_copies import HostCopies
+from danalab.train.parallel.world import World
+from danalab.train.run.metrics import read_rows
+from danalab.train.step.batch import Batch
+from danalab.train.step.gradients import GradientStep
+from danalab.train.step.loss import CrossEntropy
+from danalab.train.step.memory_check import check_memory
+from danalab.train.step.optimizer_driver import OptimizerDriver
+from danalab.train.system.rng import random_state
+from models.architectures import LENGTH, VOCAB, tiny
+
+
+@pytest.fixture
+def config(data: Path, tmp_path: Path) -> Callable[..., TrainConfig]:
+    def make(**given: object) -> TrainConfig:
+        settings: dict[str, object] = {
+            "data": str(data), "d_model": 64, "n_layers": 2, "n_heads": 2, "seq_len": 32, "batch_size": 4,
+            "iterations": 12, "lr": 3e-3, "eval_interval": 0, "eval_batches": 1, "log_interval": 1, "ckpt_interval": 4,
+            "run_dir": tmp_path / "run", "tune_malloc": False, "compile": False,
+        }  # fmt: skip
+        return TrainConfig(**{**settings, **given})  # type: ignore[arg-type]
+
+    return make
+
+
+def weights(folder: Path) -> torch.Tensor:
+    return torch.cat([p.detach().flatten().cpu() for p in open_run(folder).load_model().model.parameters()])
+
+
+def test_a_copy_for_a_checkpoint_is_of_the_moment_though_training_goes_on(device):
+    copies = HostCopies(World.single())
+    source = {f"part {i}": torch.full((300_000,), float(i), device=device) for i in range(8)}
+    source["step"] = torch.tensor(7, device=device)
+    for _ in range(2):  # the second time into the same memory
+        copies.take(source)
+        for value in source.values():
+            value.fill_(99)
+        found = copies.tensors
+        assert all(value.device.type == "cpu" for value in found.values())
+        assert all(bool((found[f"part {i}"] == i).all()) for i in range(8))
+        assert int(found["step"]) == 7
+        for i in range(8):
+            source[f"part {i}"].fill_(float(i))
+        source["step"].fill_(7)
+    assert all(value.is_pinned() for value in copies.tensors.values()) == (device.type == "cuda")
+
+
+def test_the_memory_check_changes_nothing(device):
+    model = build_model(tiny("enoki"), device=device)
+    driver = OptimizerDriver(build_optimizer("adana", model, lr=1e-3))
+    gradients = GradientStep(
+        model, driver.parameters, micro_batch=4, seq_len=LENGTH, grad_clip=0.5, loss=CrossEntropy(),
+        autocast=contextlib.nullcontext,
+    )  # fmt: skip
+    before, random = [p.detach().clone() for p in model.parameters()], random_state()
+    peak = check_memory(gradients, driver, device=device)
+    assert (peak > 0) == (device.type == "cuda")
+    assert all(torch.equal(p, old) for p, old in zip(model.parameters(), before, strict=True))
+    assert all(p.grad is None for p in model.parameters())
+    assert random_state() == random
+
+
+def test_a_step_waits_for_no_answer_of_the_device(device):
+    """Beyond the batch that comes in: with warnings as errors, a wait would end the test."""
+    model = build_model(tiny("enoki"), device=device)
+    driver = OptimizerDriver(build_optimizer("adana", model, lr=1e-3, capturable=device.type == "cuda"))
+    gradients = GradientStep(
+        model, driver.parameters, micro_batch=4, grad_clip=0.5, loss=CrossEntropy(1e-4), autocast=contextlib.nullcontext
+    )
+    tokens = torch.randint(VOCAB, (8, LENGTH + 1))
+    batch = Batch(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous())
+    if device.type == "cuda":
+        batch = Batch(batch.inputs.pin_memory(), batch.targets.pin_memory())
+    for step in range(3):
+        if device.type == "cuda" and step == 2:
+            torch.cuda.synchronize()
+            torch.cuda.set_sync_debug_mode("error")
+        try:
+            result = gradients(batch)
+            driver.step(result.finite)
+            driver.zero_grad()
+        finally:
+            if device.type == "cuda":
+                torch.cuda.set_sync_debug_mode("default")
+    assert bool(result.finite)
+
+
+@pytest.mark.parametrize("given", [{"opt": "adana"}, {"opt": "dana-star-mk4", "arch": "qwen3"}, {"opt": "muon"}])
+def test_a_run_that_was_stopped_ends_in_the_same_bits(slow_device, config, tmp_path, given):
+    common = config(device=slow_device.type, deterministic=True, **given)
+    whole = train(dataclasses.replace(common, run_dir=tmp_path / "whole"))
+    for _ in range(3):
+        parts = train(dataclasses.replace(common, run_dir=tmp_path / "parts", iterations_to_run=5))
+    assert open_run(parts).load_model().step == 12
+    assert torch.equal(weights(whole), weights(parts))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("backend", ["ddp", "fsdp", "zero"])
+def test_one_rank_of_a_parallel_mode_trains_as_a_process_alone_and_resumes(
+    slow_device, config, tmp_path, backend, dtype
+):
+    common = config(device=slow_device.type, dtype=dtype)
+    alone = train(dataclasses.replace(common, run_dir=tmp_path / "alone"))
+    for _ in range(2):
+        own = dataclasses.replace(common, run_dir=tmp_path / "rank", distributed_backend=backend, iterations_to_run=7)
+        rank = train(own)
+    one, other = (read_rows(folder / "metrics.jsonl")[-1]["train/loss"] for folder in (alone, rank))
+    assert other == pytest.approx(one, rel=1e-4 if dtype == "float32" else 0.02)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
+def test_float16_finds_its_scale_and_trains(config):
+    rows = read_rows(train(config(device="cuda", dtype="float16", iterations=30)) / "metrics.jsonl")
+    assert rows[-1]["train/loss"] < rows[0]["train/loss"]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
+def test_a_compiled_run_in_bfloat16_follows_one_in_float32(config, tmp_path):
+    losses = {}
+    for name, given in {"plain": {"dtype": "float32"}, "compiled": {"dtype": "bfloat16", "compile": True}}.items():
+        folder = train(config(device="cuda", run_dir=tmp_path / name, **given))
+        losses[name] = [row["train/loss"] for row in read_rows(folder / "metrics.jsonl")]
+    assert losses["compiled"] == pytest.approx(losses["plain"], rel=0.02)
