@@ -3,13 +3,14 @@
 #   make demo    AdamW and ADana side by side on real text, in minutes on two CPU cores
 #   make test    lint, types and tests
 #   make bench   the benchmarks; results in bench/results
+#   make gpu-check   the tests and the benchmark of a GPU; installs nothing
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test test-all lint bench clean
+.PHONY: demo test test-all lint bench gpu-check clean
 
 demo: $(VENV)/.core
 	$(BIN)/danalab demo
@@ -33,6 +34,9 @@ lint: $(VENV)/.dev
 
 bench: $(VENV)/.dev
 	@for script in bench/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
+gpu-check:
+	scripts/gpu_check.sh
 
 clean:
 	rm -rf $(VENV) demo .pytest_cache .ruff_cache .hypothesis build dist

@@ -251,6 +251,17 @@ def test_plan_of_several_devices_gives_wall_hours_device_hours_and_costs(capsys)
     assert main([*words, "--mfu", "0"]) == 2
 
 
+def test_plan_has_a_rough_price_of_a_named_accelerator(capsys):
+    words = ["plan", "--heads", "12", "--gpu", "h100"]
+    assert main([*words, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["dollars"]["H100"] == pytest.approx(told["gpu_hours"]["H100"] * 3.0)
+    assert main(words) == 0
+    assert "a rough price on demand" in capsys.readouterr().out
+    assert main(["plan", "--heads", "12", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["dollars"] is None
+
+
 def test_plan_takes_explicit_dimensions(capsys):
     arguments = ["plan", "--d-model", "128", "--n-layers", "2", "--n-heads", "2", "--vocab-size", "512"]
     assert main(arguments) == 0

@@ -16,7 +16,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
 
-from danalab.benchmarks.timing import interleaved, machine, ratios, spread, wall_clock
+from danalab.benchmarks.timing import interleaved, machine, ratios, spread, waiting_clock
 from danalab.optim import build_optimizer
 from danalab.train.checkpoint import tensors as flat
 from danalab.train.checkpoint.saver import Saver
@@ -25,20 +25,23 @@ from danalab.train.checkpoint.store import CheckpointStore, verify
 PEERS = ("torch.save", "torch.distributed.checkpoint")
 
 
-def measure(sizes: Sequence[float], rounds: int, folder: Path | None, say: Callable[[str], None]) -> dict[str, Any]:
+def measure(
+    sizes: Sequence[float], rounds: int, folder: Path | None, say: Callable[[str], None], device: str = "cpu"
+) -> dict[str, Any]:
     """Measure each size.
 
     Args:
         sizes: parameters [millions]; with ADana's two moments three times as many numbers are saved.
         folder: on the disk to measure; default the system's temporary folder.
         say: called with each line of text.
+        device: of model and optimizer.
     """
     found = []
     for size in sizes:
         with tempfile.TemporaryDirectory(dir=folder, prefix="danalab-bench-") as place:
-            found.append(_measure_one(size, rounds, Path(place)))
+            found.append(_measure_one(size, rounds, Path(place), device))
         say(_line(found[-1]))
-    return {"benchmark": "checkpoint", "machine": machine("cpu"), "rounds": rounds, "sizes": found}
+    return {"benchmark": "checkpoint", "machine": machine(device), "rounds": rounds, "sizes": found}
 
 
 def _line(row: dict[str, Any]) -> str:
@@ -61,8 +64,8 @@ class Matrices(nn.Module):
         self.weights = nn.ParameterList(torch.randn(4 * width, width) for _ in range(count))
 
 
-def _measure_one(millions: float, rounds: int, place: Path) -> dict[str, Any]:
-    model = Matrices(millions)
+def _measure_one(millions: float, rounds: int, place: Path, device: str) -> dict[str, Any]:
+    model = Matrices(millions).to(device)
     optimizer = build_optimizer("adana", model, lr=1e-3)
     collected, plain = flat.collect(model, optimizer)
     values = {name: value for name, value in collected.items() if isinstance(value, Tensor)}
@@ -89,7 +92,7 @@ def _measure_one(millions: float, rounds: int, place: Path) -> dict[str, Any]:
     for warm in (ours, work["torch.save"]):  # loading needs a saved file
         warm()
     held.clear()
-    times = interleaved(work, rounds, wall_clock)
+    times = interleaved(work, rounds, waiting_clock(device))
     times["held up"] = held[-rounds:]
     pairs = [
         *((ours, peer) for ours in ("held up", "committed") for peer in PEERS),

@@ -30,6 +30,7 @@ BACKENDS: dict[str, dict[str, bool]] = {
 REFERENCE = "adamw:fused"
 MATRIX_PEER = "torch.Muon"
 FOREACH_PEER = "adamw:foreach"
+GRAPH_PEER = "adamw:graph"
 PEERS = {"ademamix": "po.AdEMAMix"}
 """The library's version of optimizers that exist here too."""
 LR = 1e-6
@@ -100,6 +101,8 @@ def contender(name: str, device: str) -> Contender:
         peer = MATRIX_PEER
     elif backend == "foreach" and name != FOREACH_PEER:
         peer = FOREACH_PEER
+    elif backend == "graph" and name != GRAPH_PEER:
+        peer = GRAPH_PEER
     else:
         peer = PEERS.get(spec.name)
     return Contender(f"{spec.name}:{backend}" if backend else spec.name, build, peer, backend == "graph")

@@ -68,6 +68,27 @@ def cuda_clock(work: Work) -> float:
     return start.elapsed_time(end) / 1e3
 
 
+def waiting_clock(device: str) -> Callable[[Work], float]:
+    """Seconds on the host from an idle device until it is idle again: for work in which the host takes part."""
+
+    def clock(work: Work) -> float:
+        synchronize(device)
+        start = time.perf_counter()
+        work()
+        synchronize(device)
+        return time.perf_counter() - start
+
+    return clock
+
+
+def synchronize(device: str) -> None:
+    """Wait until the device is idle."""
+    if device == "cuda":
+        import torch
+
+        torch.cuda.synchronize()
+
+
 def clock_of(device: str) -> Callable[[Work], float]:
     """The clock for work on a device type."""
     return cuda_clock if device == "cuda" else wall_clock

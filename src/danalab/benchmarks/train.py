@@ -3,10 +3,11 @@
 The complete trainer is measured: loader, guard, logging, schedule. CPUs: `danalab.benchmarks.train_cpu`.
 """
 
+import contextlib
 import gc
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
@@ -16,7 +17,7 @@ import numpy as np
 import torch
 
 from danalab.benchmarks.plain_loop import PlainLoop, PlainModel
-from danalab.benchmarks.timing import WARM_UP, machine
+from danalab.benchmarks.timing import WARM_UP, machine, synchronize
 from danalab.data import open_dataset
 from danalab.scaling import dimensions
 from danalab.scaling.hardware import peak_flops
@@ -27,6 +28,7 @@ from danalab.train.config.train_config import TrainConfig
 from danalab.train.run.folder import RunFolder
 from danalab.train.stage import BatchSource
 from danalab.train.step.batch import Batch
+from danalab.train.system.memory import peak_memory_gib
 from danalab.train.trainer import Trainer
 
 
@@ -126,11 +128,15 @@ def steps_of(rounds: int, block: int) -> int:
     return (rounds + WARM_UP) * block + 1
 
 
-class _WaitedBlocks(BatchSource):
-    """A batch source that times blocks of steps, with the wait for the device at their end."""
+class _Measured(Exception):
+    """All blocks are timed: a checkpoint and an evaluation would only take time."""
 
-    def __init__(self, source: BatchSource, rounds: int, block: int):
-        self._source, self._rounds, self._block = source, rounds + WARM_UP, block
+
+class _WaitedBlocks(BatchSource):
+    """A batch source that times blocks of steps, with the wait for the device at their end, and ends the run."""
+
+    def __init__(self, source: BatchSource, rounds: int, block: int, device: str):
+        self._source, self._rounds, self._block, self._device = source, rounds + WARM_UP, block, device
         self.seconds: list[float] = []
 
     def iterate(self, start_step: int = 0) -> Iterator[Batch]:
@@ -140,15 +146,17 @@ class _WaitedBlocks(BatchSource):
             start = time.perf_counter()
             for _ in range(self._block):
                 yield next(source)
-            torch.cuda.synchronize()
+            synchronize(self._device)
             if number >= WARM_UP:
                 self.seconds.append(time.perf_counter() - start)
-        yield from source
+        if isinstance(source, Generator):
+            source.close()  # ends a thread that reads ahead
+        raise _Measured
 
 
 def _alone(case: Case, data: Path, scratch: Path, rounds: int) -> dict[str, Any]:
     """On a GPU: the trainer, then the plain loop, each with the whole memory."""
-    row = _trainer_alone(case, data, scratch, rounds) if case.loss == "chunked" else {}
+    row = trainer_alone(case, data, scratch, rounds) if case.loss == "chunked" else {}
     gc.collect()
     torch.cuda.empty_cache()
     if case.arch == "enoki" and case.activation_checkpointing == "none":
@@ -158,22 +166,27 @@ def _alone(case: Case, data: Path, scratch: Path, rounds: int) -> dict[str, Any]
     return row
 
 
-def _trainer_alone(case: Case, data: Path, scratch: Path, rounds: int) -> dict[str, Any]:
-    block = BLOCK
-    torch.cuda.reset_peak_memory_stats()
-    trainer = make_trainer(case, data, scratch, steps_of(rounds, block), "cuda")
-    blocks = _WaitedBlocks(trainer.batches, rounds, block)
+def trainer_alone(
+    case: Case, data: Path, scratch: Path, rounds: int, device: str = "cuda", block: int = BLOCK
+) -> dict[str, Any]:
+    """Speed, MFU and peak memory of the trainer."""
+    on_gpu = device == "cuda"
+    if on_gpu:
+        torch.cuda.reset_peak_memory_stats()
+    trainer = make_trainer(case, data, scratch, steps_of(rounds, block), device)
+    blocks = _WaitedBlocks(trainer.batches, rounds, block, device)
     trainer.batches = blocks
-    trainer.fit()
+    with contextlib.suppress(_Measured):
+        trainer.fit()
     seconds = median(blocks.seconds)
     rate = block * case.batch_size * case.seq_len / seconds
-    peak = peak_flops(torch.cuda.get_device_name())
+    peak = peak_flops(torch.cuda.get_device_name()) if on_gpu else None
     total = trainer.stage.consumption
     return {
         "tokens_per_second": rate,
         "mfu": rate * total.flops(1) / total.tokens(1) / peak[0] if peak else None,
         "peak": {"flops": peak[0], "source": peak[1]} if peak else None,
-        "memory_gib": torch.cuda.max_memory_allocated() / 2**30,
+        "memory_gib": peak_memory_gib(trainer.device),
         "params": sum(p.numel() for p in trainer.model.parameters()),
     }
 

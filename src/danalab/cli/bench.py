@@ -12,36 +12,46 @@ from danalab.train.config.fields import Count, Positive
 
 
 @dataclass(frozen=True, kw_only=True)
-class BenchFlags:
-    rounds: Count = 15
-    """Interleaved rounds that are counted."""
-    threads: Count = 2
-    """CPU threads, each pinned to a core."""
+class ResultFlags:
     output: Path | None = None
     """JSON file to write."""
     json: bool = False
     """Print one JSON object on standard output."""
 
-    def start(self) -> Callable[[str], None]:
-        """Pin the threads; returns the function that prints a line of progress.
+    def say(self, line: str) -> None:
+        """Print a line of progress; with --json to standard error."""
+        print(line, file=sys.stderr if self.json else sys.stdout, flush=True)
 
-        Call it before torch is imported. With --json lines go to standard error.
-        """
-        from danalab.benchmarks.timing import pin_threads
-
-        pin_threads(self.threads)
-        return lambda line: print(line, file=sys.stderr if self.json else sys.stdout, flush=True)
-
-    def finish(self, found: dict[str, Any]) -> None:
-        """Write the result to `output`, and print it with --json."""
+    def keep(self, found: dict[str, Any]) -> None:
+        """Write the result to `output`."""
         from danalab.files import write_json
 
         if self.output is not None:
             self.output.parent.mkdir(parents=True, exist_ok=True)
             write_json(self.output, found)
-            print(f"written to {self.output}", file=sys.stderr if self.json else sys.stdout)
+
+    def finish(self, found: dict[str, Any]) -> None:
+        """Write the result to `output`, and print it with --json."""
+        self.keep(found)
+        if self.output is not None:
+            self.say(f"written to {self.output}")
         if self.json:
             print(dumps(found))
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchFlags(ResultFlags):
+    rounds: Count = 15
+    """Interleaved rounds that are counted."""
+    threads: Count = 2
+    """CPU threads, each pinned to a core."""
+
+    def start(self) -> Callable[[str], None]:
+        """Pin the threads, before torch is imported; returns `say`."""
+        from danalab.benchmarks.timing import pin_threads
+
+        pin_threads(self.threads)
+        return self.say
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,14 +88,10 @@ class TrainFlags(BenchFlags):
 
 def train(flags: TrainFlags) -> None:
     """Tokens per second of the trainer against a hand-written loop, and the trainer's own overhead."""
-
-    def say(line: str) -> None:
-        print(line, file=sys.stderr if flags.json else sys.stdout, flush=True)
-
     if flags.device == "cpu":
         from danalab.benchmarks import train_cpu
 
-        flags.finish(train_cpu.measure(train_cpu.cells(flags.heads or (2, 4), flags.threads), flags.rounds, say))
+        flags.finish(train_cpu.measure(train_cpu.cells(flags.heads or (2, 4), flags.threads), flags.rounds, flags.say))
         return
     from danalab.benchmarks.train import GPU_CASES, measure
 
@@ -93,11 +99,13 @@ def train(flags: TrainFlags) -> None:
     if not chosen:
         known = ", ".join(map(str, sorted({case.heads for case in GPU_CASES})))
         raise UserError(f"--heads {' '.join(map(str, flags.heads))}: measured are {known}")
-    flags.finish(measure(chosen, flags.rounds, say))
+    flags.finish(measure(chosen, flags.rounds, flags.say))
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointFlags(BenchFlags):
+    device: Literal["cpu", "cuda"] = "cpu"
+    """Device of model and optimizer."""
     sizes: tuple[Positive, ...] = (10.0, 50.0)
     """Million parameters; three times as many numbers are saved."""
     rounds: Count = 7
@@ -115,7 +123,7 @@ def checkpoint(flags: CheckpointFlags) -> None:
     say = flags.start()
     from danalab.benchmarks.checkpoint import measure
 
-    flags.finish(measure(flags.sizes, flags.rounds, flags.folder, say))
+    flags.finish(measure(flags.sizes, flags.rounds, flags.folder, say, flags.device))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -257,6 +265,46 @@ def generate(flags: GenerateFlags) -> None:
     flags.finish(measure(flags.batches, flags.tokens, max(0, flags.requests), flags.rounds, say))
 
 
+GPU_SECONDS = {"optim": 100.0, "train": 120.0, "resonance": 40.0, "decode": 45.0, "checkpoint": 45.0}
+"""Sections of `danalab bench gpu`, and the time limit of each [s]."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuFlags(ResultFlags):
+    device: Literal["cpu", "cuda"] = "cuda"
+    """Device; a CPU is for --quick."""
+    sections: tuple[str, ...] = ()
+    """Sections: optim, train, resonance, decode, checkpoint; default all."""
+    seconds: Positive | None = None
+    """Time limit of all sections together, divided among them [s]; default 350 for all. One that is cut off keeps its
+    rows."""
+    quick: bool = False
+    """A smoke test in a minute: tiny sizes; the numbers mean nothing."""
+
+
+def gpu(flags: GpuFlags) -> int:
+    """What a GPU must show, in six minutes: optimizer steps, training, long contexts, decoding, checkpoints."""
+    from danalab.benchmarks.gpu.check import failures, measure
+
+    for name in flags.sections:
+        if name not in GPU_SECONDS:
+            raise UserError(f"--sections {name}{nearest(name, GPU_SECONDS)}: known are {', '.join(GPU_SECONDS)}")
+    if flags.device == "cuda":
+        import torch
+
+        if not torch.cuda.is_available():
+            raise UserError("--device cuda: torch sees no CUDA device here")
+    chosen = {name: GPU_SECONDS[name] for name in flags.sections or GPU_SECONDS}
+    share = 1.0 if flags.seconds is None else flags.seconds / sum(chosen.values())
+    limits = [(name, share * seconds) for name, seconds in chosen.items()]
+    found = measure(limits, flags.device, flags.quick, flags.say, flags.keep)
+    flags.finish(found)
+    bad = failures(found)
+    for line in bad:
+        flags.say(f"failed: {line}")
+    return 1 if bad else 0
+
+
 SUBVERBS = {
     "optim": (OptimFlags, optim),
     "train": (TrainFlags, train),
@@ -265,4 +313,5 @@ SUBVERBS = {
     "moe": (MoeFlags, moe),
     "generate": (GenerateFlags, generate),
     "parallel": (ParallelFlags, parallel),
+    "gpu": (GpuFlags, gpu),
 }

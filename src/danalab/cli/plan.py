@@ -30,7 +30,7 @@ class Flags(OptimizerSettings, BatchSettings, SequenceSettings, ModelSettings):
     mfu: Annotated[float, Gt(0), Le(1)] = 0.4
     """Share of the accelerator's peak that training reaches."""
     dollars_per_hour: Positive | None = None
-    """Price of a device [$ an hour]; adds the cost."""
+    """Price of a device [$ an hour]; adds the cost; default a rough one of --gpu."""
     fit_memory: bool = False
     """Find the largest micro-batch that fits in the memory of --gpu (estimate); without --gpu, on this machine's GPU by
     trying steps, else in this machine's memory (estimate)."""
@@ -54,10 +54,12 @@ def run(flags: Flags) -> None:
     planned, micro_batch = spec.plan, spec.micro_batch
     memory = memory_gib(planned, micro_batch)
     hours = accelerator_hours(planned.flops, flags.mfu)
+    price = flags.dollars_per_hour
     if flags.gpu is not None:
-        name = named(flags.gpu).name
-        hours = {name: hours[name]}
-    costs = {name: value * flags.dollars_per_hour for name, value in hours.items()} if flags.dollars_per_hour else None
+        gpu = named(flags.gpu)
+        hours = {gpu.name: hours[gpu.name]}
+        price = price or gpu.dollars_per_hour
+    costs = None if price is None else {name: value * price for name, value in hours.items()}
     fit = None
     if flags.fit_memory:
         from danalab.train.step.fit_memory import fit_memory
@@ -78,7 +80,7 @@ def run(flags: Flags) -> None:
         ("compute", f"{planned.flops:.4g} FLOPs ({planned.flops_per_token:,} a token)"),
         ("memory", f"{memory:.1f} GiB at micro-batch {micro_batch}, bf16 autocast, no checkpointing (estimate)"),
         *_fit(fit, spec.global_batch // flags.nproc),
-        *_time(hours, costs, flags),
+        *_time(hours, costs, price, flags),
     ]
     for name, value in rows:
         print(f"{name:<13} {value}")
@@ -96,7 +98,9 @@ def _fit(fit: "MemoryFit | None", local_batch: int) -> list[tuple[str, str]]:
     ]
 
 
-def _time(hours: dict[str, float], costs: dict[str, float] | None, flags: Flags) -> list[tuple[str, str]]:
+def _time(
+    hours: dict[str, float], costs: dict[str, float] | None, price: float | None, flags: Flags
+) -> list[tuple[str, str]]:
     """Device-hours, wall hours of several devices, and costs as rows of a table."""
     estimate = f" (estimate: {flags.mfu:.0%} MFU)"
 
@@ -108,7 +112,8 @@ def _time(hours: dict[str, float], costs: dict[str, float] | None, flags: Flags)
         wall = {name: value / flags.nproc for name, value in hours.items()}
         rows.append(("wall hours", f"{listed(wall)} on {flags.nproc} devices, without communication"))
     if costs is not None:
-        rows.append(("cost [$]", f"{listed(costs, ',.2f')} at {flags.dollars_per_hour:g} $ an hour"))
+        rough = "" if flags.dollars_per_hour else ", a rough price on demand; --dollars-per-hour takes yours"
+        rows.append(("cost [$]", f"{listed(costs, ',.2f')} at {price:g} $ an hour{rough}"))
     return rows
 
 
