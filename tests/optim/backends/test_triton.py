@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from danalab.optim import ADana, DanaMK4, build_optimizer
+from danalab.optim import ADana, DanaMK4, build_optimizer, optimizer_spec
 from danalab.optim.backends import choice, triton_step
 from danalab.optim.core.batch import Batch
 from danalab.optim.core.rule import Rule
@@ -43,8 +43,10 @@ def interpreted():
 
 
 def rule_and_group(name: str, **settings: Any) -> tuple[Rule, dict[str, Any]]:
-    if name not in ("ademamix",):
+    if name != "ademamix":
         settings = {"omega": 2.0, "horizon": 100, **settings}
+    if "momentum_cooldown" in optimizer_spec(name).settings:
+        settings["momentum_cooldown"] = 1.0  # all gains differ
     optimizer: Any = build_optimizer(name, [torch.zeros(1, requires_grad=True)], lr=0.1, **settings)
     group = {**optimizer.param_groups[0], "lr": 0.07}
     return optimizer.rule_of(group), group

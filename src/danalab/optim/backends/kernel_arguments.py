@@ -2,7 +2,7 @@
 
 lr, decay_factor, eps
 sign                    -1 to maximize
-gain1, gain2, gain3     weights of the new gradient in m (and tau), in v, in the slow average
+gain1, gain2, gain3     weights of the new gradient in m, in v, in the third moment
 momentum, offset, clip  see the rules in kernels.cpp; clip < 0: none
 t, exponent             dana_star: t, 1 - kappa; auto_dana: log2(1 + t), kappa_max - kappa_min
 root_scale              adamw, ademamix: 1 / sqrt(1 - beta2^t)

@@ -134,7 +134,7 @@ def _update(
             tau_at = _pointers(own + 4 * count, start, STATE, ALIGNED, BLOCK)
             tau = _read(tau_at, inside, MASKED)
             size = tl.abs(g)
-            tau += gain1 * (size / (size + r) - tau)
+            tau += tl.load(s + 6 * columns) * (size / (size + r) - tau)
             _write(tau_at, tau, inside, MASKED)
             c = tl.maximum(tl.minimum(tau, 0.5), 1 / (2 + t))  # q >= 1 / (1 + t)
             n = tl.sqrt(c / (1 - c)) / r
