@@ -235,7 +235,7 @@ def test_a_gpu_that_can_run_the_kernel_does_so_by_default_and_with_fused(monkeyp
 
 
 def test_fused_on_a_gpu_without_triton_is_refused(monkeypatch):
-    monkeypatch.setattr(choice, "has_triton", lambda: False)
+    monkeypatch.setattr(triton_step, "is_installed", lambda: False)
     with pytest.raises(choice.UserError, match="needs Triton"):
         choice.require_backend("ADana", ADANA, {"fused": True, "foreach": None, "capturable": False}, ["cuda"])
     assert not triton_step.can_run(ADANA, ADana([torch.zeros(1)]).param_groups[0])

@@ -12,8 +12,6 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from torch.utils._triton import has_triton
-
 from danalab.errors import UserError
 from danalab.optim.backends import compiled, native, triton_step
 from danalab.optim.backends.foreach import foreach
@@ -75,7 +73,7 @@ def require_backend(owner: str, rule: Rule, flags: Mapping[str, Any], devices: I
             if rule.kernel_scalars is None:
                 raise UserError(f"{owner}: it has no kernel for CPUs; leave fused=True out")
             library()
-        elif device != "cpu" and not has_triton():
+        elif device != "cpu" and not triton_step.is_installed():
             raise UserError(f"fused=True on {device} needs Triton, which is not installed; use fused=False")
 
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._triton import has_triton
 
 from danalab.errors import UserError
 from danalab.optim.backends.kernel_arguments import kernel_scalars, same_order
@@ -160,9 +159,16 @@ class AddressTable:
         return torch.empty_like(host, device=device).copy_(host, non_blocking=True)
 
 
+def is_installed() -> bool:
+    """Whether there is Triton, and a device for it."""
+    from torch.utils._triton import has_triton
+
+    return has_triton()
+
+
 def can_run(rule: Rule, group: Mapping[str, Any]) -> bool:
     """Whether the current CUDA device can run a rule's kernel, and it computes what the reference does."""
-    if rule.kernel_scalars is None or not has_triton():
+    if rule.kernel_scalars is None or not is_installed():
         return False
     device = torch.device("cuda", torch.cuda.current_device())
     key = (rule.name, bool(group.get("cautious_decay")), device.index)
