@@ -18,7 +18,7 @@ LAYERS = ["optim", "scaling", "models", "data", "inference", "train", "chat", "l
 RANK = {layer: number for number, layer in enumerate(LAYERS)} | {"showcase": LAYERS.index("benchmarks")}
 COMMON = {"colors", "errors", "files", "registry"}
 THEORY = {"theory", "optim"} | COMMON
-USERS_OF_THEORY = {"theory", "report", "cli"}
+USERS_OF_THEORY = {"theory", "report", "benchmarks", "cli"}
 LARGEST_FOLDER, LONGEST_FILE = 16, 600
 
 

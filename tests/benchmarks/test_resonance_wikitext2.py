@@ -2,37 +2,24 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from danalab.benchmarks import resonance_wikitext2
+from danalab.benchmarks.resonance_wikitext2 import Settings, measure
 from danalab.ladder.runs.grid import Cell
 from danalab.train.config.resolve import resolve
-
-SCRIPT = Path(__file__).parents[2] / "bench" / "resonance_wikitext2.py"
-
-
-@pytest.fixture(scope="module")
-def script():
-    spec = importlib.util.spec_from_file_location("resonance_wikitext2", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
 
 BEST = {"resonance": 4e-3, "no-mixer": 2e-3, "attention": 8e-3}
 
 
 @pytest.fixture
-def result(script, monkeypatch, tmp_path, capsys):
-    """What the script writes where a run's loss is 4, more off its model's best rate, a tenth more with each seed."""
+def result(monkeypatch, tmp_path, capsys):
+    """What is found where a run's loss is 4, more off its model's best rate, a tenth more with each seed."""
     made = {}
 
     def sweep(folder, cells, **_):
@@ -47,12 +34,9 @@ def result(script, monkeypatch, tmp_path, capsys):
                                "params": 7, "settings": {**settings, "init": "drawn"}}  # fmt: skip
         return SimpleNamespace(rows=list(made.values()))
 
-    monkeypatch.setattr(script, "run_sweep", sweep)
-    out = tmp_path / "out.json"
-    words = ["--data", "d", "--runs", str(tmp_path / "runs"), "--lrs", "2e-3", "4e-3", "8e-3", "--variants"]
-    monkeypatch.setattr(sys, "argv", ["resonance_wikitext2.py", *words, "--output", str(out)])
-    script.main()
-    return SimpleNamespace(found=json.loads(out.read_text()), made=made, said=capsys.readouterr().out)
+    monkeypatch.setattr(resonance_wikitext2, "run_sweep", sweep)
+    found = measure(Settings(Path("d"), tmp_path / "runs", lrs=(2e-3, 4e-3, 8e-3), variants=True), print)
+    return SimpleNamespace(found=found, made=made, said=capsys.readouterr().out)
 
 
 def test_each_model_has_as_many_trials_and_its_best_rate_meets_the_other_seeds(result):
@@ -74,7 +58,7 @@ def test_seeds_that_go_up_and_down_together_leave_a_difference_that_is_known_exa
     assert [over["mean"], *over["interval"]] == pytest.approx([-0.5] * 3)
 
 
-def test_the_models_are_of_one_size_and_see_the_same_tokens(script, result, tmp_path):
+def test_the_models_are_of_one_size_and_see_the_same_tokens(result, tmp_path):
     class Words:
         vocab_size = least_vocab_size = 4096
         sequence_length, name, tokenizer_name, eos_id = None, "words", "words", 4087

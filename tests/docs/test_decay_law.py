@@ -2,46 +2,38 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import statistics
-import sys
 from pathlib import Path
 
 import pytest
+
+from danalab.benchmarks.decay.phases import THREE
+from danalab.benchmarks.decay.small_problems import small_problems
+from danalab.benchmarks.decay.tables import fill, rows_of, tables
+from danalab.benchmarks.decay.trials import Results
 
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
-def bench():
-    spec = importlib.util.spec_from_file_location("decay_law", ROOT / "bench" / "decay_law.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+def results():
+    return Results(ROOT / "bench" / "results" / "decay_law_cpu.jsonl")
 
 
-@pytest.fixture(scope="module")
-def results(bench):
-    return bench.Results(bench.RESULT)
-
-
-def test_the_tables_of_the_pages_are_those_of_the_result(bench, results):
-    pages = [page.read_text() for page in bench.PAGES]
-    assert [bench.fill(page, results) for page in pages] == pages
-    assert sum(page.count("<!-- decay law: ") for page in pages) == len(bench.tables(results))
+def test_the_tables_of_the_pages_are_those_of_the_result(results):
+    pages = [(ROOT / "docs" / f"{name}.md").read_text() for name in ("bring-your-own-trainer", "decay-law", "findings")]
+    assert [fill(page, results) for page in pages] == pages
+    assert sum(page.count("<!-- decay law: ") for page in pages) == len(tables(results))
 
 
 @pytest.mark.parametrize("opt", ["adana", "dana-mk4", "dana-star", "dana-star-mk4"])
-def test_the_family_by_the_advice_is_nowhere_worse_than_tuned_adamw(bench, results, opt):
-    adamw, family = bench.rows_of(results, "adamw"), bench.rows_of(results, opt, default=True)
-    family = {p: losses for p, losses in family.items() if p[2] == bench.small_problems()[p[0]].batch}
+def test_the_family_by_the_advice_is_nowhere_worse_than_tuned_adamw(results, opt):
+    adamw, family = rows_of(results, "adamw"), rows_of(results, opt, default=True)
+    family = {p: losses for p, losses in family.items() if p[2] == small_problems()[p[0]].batch}
     places = {(problem, steps) for problem, steps, _ in family.keys() & adamw.keys()}
     lengths = (60, 150, 600, 3000) if opt == "adana" else (60, 150, 600)
-    assert places >= {(problem, steps) for problem in bench.THREE for steps in lengths}
+    assert places >= {(problem, steps) for problem in THREE for steps in lengths}
     for place in family.keys() & adamw.keys():
         (own,), best = family[place].values(), min(adamw[place].values(), key=statistics.fmean)
         gaps = [a - b for a, b in zip(own, best, strict=True)]

@@ -19,7 +19,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from danalab.benchmarks.small_problems import small_problems
+from danalab.benchmarks.decay.small_problems import small_problems
 from danalab.optim import build_optimizer, get_schedule
 
 GRID = 2.0

@@ -4,9 +4,9 @@ import math
 
 import pytest
 
-from danalab.benchmarks import decay_trials
-from danalab.benchmarks.decay_trials import Cell, Results
-from danalab.benchmarks.small_problems import small_problems
+from danalab.benchmarks.decay import trials as decay_trials
+from danalab.benchmarks.decay.small_problems import small_problems
+from danalab.benchmarks.decay.trials import Cell, Results
 from danalab.optim import build_optimizer
 
 

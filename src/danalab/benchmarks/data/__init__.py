@@ -1,0 +1,1 @@
+"""Speed of preparing, loading and validating data."""
