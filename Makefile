@@ -4,13 +4,15 @@
 #   make test    lint, types and tests
 #   make bench   the benchmarks; results in bench/results
 #   make gpu-check   the tests and the benchmark of a GPU; installs nothing
+#   make docs    the site, in build/docs
+#   make docs-check   every command and code block of README and docs; hours; goes on where it was stopped
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test test-all lint bench gpu-check clean
+.PHONY: demo test test-all lint bench gpu-check docs docs-check clean
 
 demo: $(VENV)/.core
 	$(BIN)/danalab demo
@@ -38,8 +40,15 @@ bench: $(VENV)/.dev
 gpu-check:
 	scripts/gpu_check.sh
 
+docs: $(VENV)/.docs
+	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going -b html docs build/docs
+	@echo "open build/docs/index.html"
+
+docs-check: $(VENV)/.dev docs
+	$(BIN)/python docs/check.py
+
 clean:
-	rm -rf $(VENV) demo .pytest_cache .ruff_cache .hypothesis build dist
+	rm -rf $(VENV) demo .pytest_cache .ruff_cache .hypothesis build dist docs/reference
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/bin/python:
@@ -56,4 +65,8 @@ $(VENV)/.core: pyproject.toml constraints.txt | $(VENV)/bin/python
 
 $(VENV)/.dev: $(VENV)/.core
 	$(PIP) --editable '.[dev]'
+	@touch $@
+
+$(VENV)/.docs: $(VENV)/.core
+	$(PIP) --editable '.[docs]'
 	@touch $@

@@ -1,0 +1,1 @@
+"""What the site is built with and how its pages are checked: contents, reference, notebooks, code blocks."""

@@ -1,0 +1,100 @@
+"""The code blocks of a page, and what the check does with each.
+
+A comment above a block decides where its content does not:
+
+    <!-- not run: needs four GPUs -->    listed with its reason by the check
+    <!-- with: --iterations 2 -->        added to each `danalab` command of the block when the check runs it
+    <!-- before: COMMANDS -->            the check runs these first, for what another page has made
+    <!-- from examples/NAME.py -->       an excerpt: each line is a line of the file
+"""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+Action = Literal["shell", "python", "excerpt", "not run", "text"]
+
+_BLOCK = re.compile(
+    r"^(?P<indent> *)```(?P<language>[\w-]*)(?P<more>[^\n]*)\n(?P<text>.*?)^(?P=indent)```[ ]*$",
+    re.MULTILINE | re.DOTALL,
+)
+_DIRECTIVE = re.compile(r"<!-- ((?:not run: |with: |before: |from )(?:(?!-->).)*?) -->\s*\Z", re.DOTALL)
+_COMMAND = re.compile(
+    r"^(?:\$ )?(?:[A-Z_]+=\S+ )*(danalab|make|pip|python3?|source|bash|sbatch|srun|torchrun|cp|cd|curl) ", re.MULTILINE
+)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A code block."""
+
+    page: Path
+    line: int
+    """Of its first line of code, from 1."""
+    language: str
+    text: str
+    directive: str = ""
+
+    @property
+    def action(self) -> Action:
+        """What the check does."""
+        if self.directive.startswith("not run: "):
+            return "not run"
+        if self.directive.startswith("from "):
+            return "excerpt"
+        if self.language == "python":
+            return "python"
+        is_shell = self.language in ("bash", "sh", "console") or (not self.language and _COMMAND.search(self.text))
+        return "shell" if is_shell else "text"
+
+    @property
+    def reason(self) -> str:
+        """Why it is not run."""
+        return " ".join(self.directive.removeprefix("not run: ").split()) if self.action == "not run" else ""
+
+    @property
+    def file(self) -> str:
+        """The file of an excerpt."""
+        return self.directive.removeprefix("from ") if self.action == "excerpt" else ""
+
+    @property
+    def script(self) -> str:
+        """The shell script that the check runs."""
+        lines = self.text.replace("\\\n", " ").splitlines()
+        added = self.directive.removeprefix("with: ") if self.directive.startswith("with: ") else ""
+        return "\n".join(_with(line.removeprefix("$ "), added) for line in lines)
+
+    @property
+    def before(self) -> str:
+        """A shell script that the check runs before the block."""
+        return self.directive.removeprefix("before: ") if self.directive.startswith("before: ") else ""
+
+    @property
+    def name(self) -> str:
+        return f"{self.page.name}:{self.line}"
+
+
+def _with(line: str, added: str) -> str:
+    if not added or not line.startswith("danalab "):
+        return line
+    command, mark, comment = line.partition(" #")
+    return f"{command.rstrip()} {added}{mark}{comment}"
+
+
+def blocks(page: Path) -> list[Block]:
+    """The code blocks of a page, in order."""
+    text = page.read_text(encoding="utf-8")
+    found = []
+    for match in _BLOCK.finditer(text):
+        directive = _DIRECTIVE.search(text[: match.start()].rstrip())
+        found.append(
+            Block(
+                page,
+                text[: match.start("text")].count("\n") + 1,
+                match["language"],
+                match["text"],
+                directive[1].strip() if directive else "",
+            )
+        )
+    return found

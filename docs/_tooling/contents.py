@@ -1,0 +1,62 @@
+"""The site's navigation is the list of links of index.md: one caption a section, in the order of reading."""
+
+import posixpath
+import re
+from typing import Any
+
+COPIED = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
+"""Pages of the repository's root -> their copies in reference/."""
+
+REFERENCE = "\n".join(["```{toctree}", ":hidden:", ":caption: Reference", "", "reference/index", "```"])
+
+_LINK = re.compile(r"^[-|] \[[^\]]*\]\(([^)#:]+)\.md\)", re.MULTILINE)
+
+
+def toctrees(page: str) -> str:
+    """Hidden tables of contents, one for each section of `page` whose lines start with links to pages."""
+    blocks = []
+    for section in re.split(r"^## ", page, flags=re.MULTILINE)[1:]:
+        title = section.partition("\n")[0].strip()
+        if names := _LINK.findall(section):
+            blocks.append("\n".join(["```{toctree}", ":hidden:", f":caption: {title}", "", *names, "```"]))
+    return "\n\n".join(blocks)
+
+
+def below(page: str) -> str:
+    """A hidden table of contents of a folder's README: the pages that its lists and tables begin with."""
+    names = dict.fromkeys(_LINK.findall(page))
+    return "\n".join(["```{toctree}", ":hidden:", "", *names, "```"]) if names else ""
+
+
+def outside(page: str, name: str) -> str:
+    """A page whose links to Markdown files outside of docs/ lead to their copies on the site, or to downloads.
+
+    Args: name: the page without its suffix, relative to docs/.
+    """
+
+    def change(match: re.Match[str]) -> str:
+        text, target, anchor = match.groups(default="")
+        place = posixpath.normpath(posixpath.join(posixpath.dirname(name), target))
+        if not place.startswith("../"):
+            return match[0]
+        place = place.removeprefix("../")
+        if place in COPIED:
+            return f"[{text}](/reference/{COPIED[place]}{anchor})"
+        return f"{{download}}`{text} </../{place}>`"
+
+    return re.sub(r"\[([^\]]*)\]\((\.\./[^)#]+\.md)(#[^)]*)?\)", change, page)
+
+
+def copied(page: str) -> str:
+    """A page of the repository's root with its links as seen from docs/reference/."""
+    page = re.sub(r"\]\((?![a-z]+:|#|docs/)([^)]+)\)", r"](../../\1)", page)
+    return page.replace("](docs/", "](../")
+
+
+def add(app: Any, name: str, source: list[str]) -> None:
+    """Sphinx's hook for the text of a page."""
+    source[0] = outside(source[0], name)
+    if name == app.config.root_doc:
+        source[0] += f"\n\n{toctrees(source[0])}\n\n{REFERENCE}\n"
+    elif name.endswith("/README"):
+        source[0] += f"\n\n{below(source[0])}\n"

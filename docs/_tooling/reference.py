@@ -1,0 +1,233 @@
+"""The reference pages, written from the code at each build: verbs, configuration, metrics, files, Python API."""
+
+import dataclasses
+import importlib
+import inspect
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+from _tooling.contents import COPIED, copied
+from danalab.cli._shared import optimizer_flags
+from danalab.cli._shared.options import Option, docstrings, options_of
+from danalab.cli.app import VERBS
+from danalab.registry import Registry
+from danalab.train.config.fields import flag
+from danalab.train.config.train_config import TrainConfig
+from danalab.train.run import schemas
+from danalab.train.run.metric_names import METRICS
+
+ROOT = Path(__file__).resolve().parents[2]
+
+PACKAGES = ("optim", "scaling", "models", "data", "inference", "theory")
+"""Parts of danalab whose public names are documented."""
+
+KINDS = {
+    "run": "another run",
+    "input": "another run, if the values that follow from it differ",
+    "data": "another run, if the data differ",
+    "execution": "the same run",
+    "job": "the same run; holds for one job",
+}
+"""What another value of a setting means on resume."""
+
+FILES = {
+    "metrics.jsonl": (schemas.Row, "One JSON object a logged step."),
+    "summary.json": (schemas.Summary, "How the run ended, and its last values."),
+    "meta.json": (schemas.Meta, "In each checkpoint: everything but tensors."),
+}
+
+
+def write(folder: Path) -> None:
+    """Write all pages; a page that has not changed keeps its time, so that Sphinx does not read it again."""
+    pages = {"index.md": index(), "configuration.md": configuration(), "metrics.md": metrics(), "files.md": files()}
+    pages |= {f"cli/{verb}.md": verb_page(verb) for verb in VERBS}
+    pages |= {place: copied((ROOT / name).read_text(encoding="utf-8")) for name, place in COPIED.items()}
+    pages |= {f"api/{package}.md": api_page(package) for package in PACKAGES}
+    for name, text in pages.items():
+        place = folder / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if not place.is_file() or place.read_text(encoding="utf-8") != text:
+            place.write_text(text, encoding="utf-8")
+
+
+def index() -> str:
+    """The start page, with the navigation of the reference."""
+    first = ["configuration", "metrics", "files"]
+    parts = [("Run folders", first), ("Commands", [f"cli/{verb}" for verb in VERBS])]
+    parts.append(("Project", [name.removesuffix(".md") for name in COPIED.values()]))
+    parts.append(("Python", [f"api/{package}" for package in PACKAGES]))
+    lines = ["# Reference", "", "Generated from the code."]
+    for title, names in parts:
+        lines += ["", f"## {title}", "", "```{toctree}", ":maxdepth: 1", "", *names, "```"]
+    return "\n".join(lines) + "\n"
+
+
+# ---- commands ----
+
+
+def verb_page(verb: str) -> str:
+    """All flags of a verb, by section; of each subverb where it has some."""
+    module = importlib.import_module(f"danalab.cli.{verb.replace('-', '_')}")
+    lines = [f"# danalab {verb}", "", f"{VERBS[verb][0].upper()}{VERBS[verb][1:]}."]
+    subverbs = getattr(module, "SUBVERBS", None)
+    if subverbs is None:
+        lines += ["", *_flags(f"danalab {verb}", module.Flags, "##")]
+    else:
+        for name, (flags, run) in subverbs.items():
+            lines += [
+                "",
+                f"## danalab {verb} {name}",
+                "",
+                _paragraph(run),
+                "",
+                *_flags(f"danalab {verb} {name}", flags, "###"),
+            ]
+    return "\n".join(lines) + "\n"
+
+
+def _flags(prog: str, flags: type, level: str) -> list[str]:
+    helps = docstrings(flags)
+    options = options_of(flags, leave_out=optimizer_flags.FIELD)
+    places = " ".join(option.name.upper() for option in options if option.positional)
+    lines = ["```text", " ".join(filter(None, [prog, places, "[flags]"])), "```"]
+    titles = sorted({option.section for option in options}, key=[option.section for option in options].index)
+    for title in titles:
+        if title:
+            lines += ["", f"{level} {title[0].upper()}{title[1:]}"]
+        lines += ["", *(_flag(option, helps) for option in options if option.section == title)]
+    return lines
+
+
+def _flag(option: Option, helps: dict[str, str]) -> str:
+    name = option.name.upper() if option.positional else f"{flag(option.name)} {option.metavar}".strip()
+    text = _prose(option.help or helps.get(option.name, ""))
+    if option.default and "default" not in text.lower():
+        text += f" Default: {option.default}."
+    aliases = [f"`--{alias}`" for alias in option.aliases]
+    return f"- `{name}`: {text}" + (f" Also {', '.join(aliases)}." if aliases else "")
+
+
+# ---- run folders ----
+
+
+def configuration() -> str:
+    """The keys of the configuration of a training run."""
+    lines = [
+        "# Configuration", "",
+        "Keys of `danalab train --config FILE.yaml`, of `--print-config`, and of `config` in a run's `config.json`.",
+        "A key is a flag without its hyphens. `null` means automatic. *Resume* says what another value means for a run",
+        "that exists.",
+    ]  # fmt: skip
+    helps = docstrings(TrainConfig)
+    kinds = {field.name: field.metadata.get("kind", "run") for field in dataclasses.fields(TrainConfig)}
+    options = options_of(TrainConfig)
+    for title in dict.fromkeys(option.section for option in options):
+        lines += ["", f"## {title[0].upper()}{title[1:]}" if title else "## Other", ""]
+        for option in options:
+            if option.section == title:
+                kind = option.metavar.strip("{}").replace(",", ", ").lower() or "true or false"
+                default = option.default or ("false" if option.is_switch else "null")
+                text = _prose(helps.get(option.name, ""))
+                lines.append(f"- `{option.name}` ({kind}; `{default}`): {text} *Resume: {KINDS[kinds[option.name]]}.*")
+    return "\n".join(lines) + "\n"
+
+
+def metrics() -> str:
+    """The keys of the rows of metrics.jsonl."""
+    rows = [("key", "unit", "meaning"), *((f"`{name}`", unit, meaning) for name, (unit, meaning) in METRICS.items())]
+    text = "Keys of a row of `metrics.jsonl`, and of mirrors in TensorBoard and wandb. A value that is not known"
+    return (
+        "\n".join(
+            [
+                "# Metrics",
+                "",
+                text,
+                "or not finite is left out. `<name>` stands for a name of the run.",
+                "",
+                *_table(rows),
+            ]
+        )
+        + "\n"
+    )
+
+
+def files() -> str:
+    """The files of a run folder, with their schemas."""
+    lines = [
+        "# Files", "",
+        "What danalab writes, and where it is described.", "",
+        "- Data sets: [prepared shards, raw token files](../data.md), [arrays](../pretokenised.md)",
+        "- [Checkpoints](../checkpoints.md), in torch.distributed.checkpoint's format",
+        "- `config.json` of a run: its [configuration](configuration.md), the resolved plan, versions and fingerprints",
+        "- Conversations and tasks: [chat](../chat.md), [evaluation](../evaluation.md)",
+        "- Ladders: [rows and laws](../ladder.md)",
+    ]  # fmt: skip
+    for name, (schema, text) in FILES.items():
+        lines += ["", f"## {name}", "", f"{text} Unknown keys are kept.", ""]
+        rows = [("key", "type", "required")]
+        for key, hint in get_type_hints(schema).items():
+            rows.append((f"`{key}`", _type(hint), "yes" if key in schema.__required_keys__ else ""))
+        lines += _table(rows)
+    return "\n".join(lines) + "\n"
+
+
+def _type(hint: Any) -> str:
+    if hint is type(None):
+        return "null"
+    if inner := [argument for argument in get_args(hint) if isinstance(argument, type) or get_args(argument)]:
+        if getattr(hint, "__origin__", None) in (dict, list):
+            return "object"
+        return " or ".join(dict.fromkeys(_type(each) for each in inner))
+    return {"int": "integer", "float": "number", "str": "text", "bool": "true or false"}.get(
+        getattr(hint, "__name__", ""), "object"
+    )
+
+
+# ---- Python ----
+
+
+def api_page(package: str) -> str:
+    """The public names of a part of danalab, by autodoc."""
+    module = importlib.import_module(f"danalab.{package}")
+    lines = [f"# danalab.{package}", "", _prose(_first_paragraph(module)), ""]
+    for name in sorted(module.__all__, key=lambda name: (not name[0].islower(), name.lower())):
+        thing = getattr(module, name)
+        lines += [f"## {name}", ""]
+        if not callable(thing):
+            known = thing.names() if isinstance(thing, Registry) else list(thing)
+            lines += [f"By name: {', '.join(f'`{each}`' for each in known)}.", ""]
+            continue
+        directive = "autoclass" if inspect.isclass(thing) else "autofunction"
+        lines += ["```{eval-rst}", f".. {directive}:: danalab.{package}.{name}"]
+        lines += ["   :members:", "   :show-inheritance:"] if directive == "autoclass" else []
+        lines += ["```", ""]
+    return "\n".join(lines)
+
+
+# ---- text ----
+
+
+def _paragraph(run: Any) -> str:
+    return _prose(_first_paragraph(run))
+
+
+def _first_paragraph(thing: Any) -> str:
+    return " ".join((inspect.getdoc(thing) or "").split("\n\n")[0].split())
+
+
+def _prose(text: str) -> str:
+    """Text of a docstring as Markdown."""
+    text = re.sub(r"(?<![\w`-])--[a-z][\w-]*", r"`\g<0>`", text)
+    parts = re.split(r"(`[^`]+`)", text)
+    return "".join(part if part.startswith("`") else _escaped(part) for part in parts)
+
+
+def _escaped(text: str) -> str:
+    return text.replace("<", "\\<").replace("*", "\\*").replace("|", "\\|").replace("_", "\\_").replace("$", "\\$")
+
+
+def _table(rows: Sequence[Sequence[str]]) -> list[str]:
+    head, *body = (f"| {' | '.join(row)} |" for row in rows)
+    return [head, "|" + " --- |" * len(rows[0]), *body]

@@ -1,0 +1,92 @@
+"""Runs the code blocks of one page in order, in a folder of their own with links to the repository's files.
+
+The Python of a page shares its names; commands are those of a shell, and find this repository's `danalab`.
+"""
+
+import os
+import subprocess
+import sys
+import time
+import traceback
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from _tooling.blocks import Block, blocks
+
+ROOT = Path(__file__).resolve().parents[2]
+LINKS = ("bench", "examples", "scripts", "docs", "src", "README.md", "CHANGELOG.md")
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of a block."""
+
+    line: int
+    action: str
+    fault: str
+    """Empty: it ran."""
+    seconds: float
+
+
+def run_page(page: Path, folder: Path, limit_seconds: float) -> list[dict[str, Any]]:
+    """Run the blocks of a page; stops at the first that fails. Changes the working folder of the process."""
+    names: dict[str, Any] = {"__name__": "__page__"}
+    results = []
+    environment = _prepare(folder)
+    for block in blocks(page):
+        start = time.monotonic()
+        fault = _run(block, names, environment, limit_seconds)
+        results.append(asdict(Result(block.line, block.action, fault, round(time.monotonic() - start, 1))))
+        if fault:
+            break
+    return results
+
+
+def _prepare(folder: Path) -> dict[str, str]:
+    """Enter the folder; the environment of its commands."""
+    tools = folder / ".bin"
+    tools.mkdir(parents=True, exist_ok=True)
+    for name, words in {"danalab": "-m danalab", "python": "", "python3": ""}.items():
+        (tools / name).write_text(f'#!/bin/sh\nexec {sys.executable} {words} "$@"\n')
+        (tools / name).chmod(0o755)
+    for name in LINKS:
+        if not (folder / name).exists():
+            (folder / name).symlink_to(ROOT / name)
+    os.chdir(folder)
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "DATASETS_DIR"))}
+    return {**kept, "PATH": f"{tools}:{kept['PATH']}", "PYTHONPATH": str(ROOT / "src"), "CUDA_VISIBLE_DEVICES": ""}
+
+
+def _run(block: Block, names: dict[str, Any], environment: dict[str, str], limit_seconds: float) -> str:
+    """The fault of a block; empty where it ran, or where it is not run."""
+    if block.before and (fault := _shell(block.before, environment, limit_seconds)):
+        return fault
+    if block.action == "shell":
+        return _shell(block.script, environment, limit_seconds)
+    if block.action == "excerpt":
+        lines = (ROOT / block.file).read_text(encoding="utf-8").splitlines()
+        missing = [line for line in block.text.splitlines() if line.strip() and line not in lines]
+        return f"{block.file} has no line {missing[0]!r}" if missing else ""
+    if block.action == "python":
+        try:
+            exec(compile(block.text, block.name, "exec"), names)
+        except Exception:
+            return traceback.format_exc()[-2000:]
+    return ""
+
+
+def _shell(script: str, environment: dict[str, str], limit_seconds: float) -> str:
+    try:
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", script],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=limit_seconds,
+        )
+    except subprocess.TimeoutExpired:
+        return f"not done after {limit_seconds:g} s"
+    return f"exit code {done.returncode}: {done.stderr[-2000:].strip()}" if done.returncode else ""

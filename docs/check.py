@@ -1,0 +1,101 @@
+"""Runs every command and code block of README.md and docs/: `make docs-check`.
+
+Results are kept in build/docs-check, a file a page; a page that passed is not run again until it or the code changes.
+`docs/_tooling/blocks.py` describes the comments that change what is run. Exit code 1 where a block fails.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "docs"))
+
+from _tooling.blocks import blocks  # noqa: E402
+from _tooling.run_page import run_page  # noqa: E402
+
+RESULTS = ROOT / "build" / "docs-check"
+CODE = ("src", "examples", "scripts", "docs/_tooling")
+
+
+def pages() -> list[Path]:
+    """README and all pages that are not generated."""
+    found = sorted((ROOT / "docs").rglob("*.md"))
+    return [ROOT / "README.md", *(page for page in found if "reference" not in page.relative_to(ROOT / "docs").parts)]
+
+
+def fingerprint_of_code() -> str:
+    """Changes with each file that the blocks use."""
+    digest = hashlib.sha256()
+    for folder in CODE:
+        for file in sorted((ROOT / folder).rglob("*")):
+            if file.suffix in (".py", ".pyi", ".cpp", ".h", ".sh"):
+                digest.update(f"{file.relative_to(ROOT)}\n".encode() + file.read_bytes())
+    return digest.hexdigest()
+
+
+def check(page: Path, code: str, *, again: bool, limit_seconds: float) -> dict[str, Any]:
+    """The result of a page: kept, or of a run now in a process of its own."""
+    name = "-".join(page.relative_to(ROOT).parts)
+    file = RESULTS / f"{name}.json"
+    fingerprint = hashlib.sha256(page.read_bytes() + code.encode()).hexdigest()
+    if file.is_file() and not again:
+        kept = json.loads(file.read_text(encoding="utf-8"))
+        if kept["fingerprint"] == fingerprint and kept["passed"]:
+            return {**kept, "kept": True}
+    start = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="docs-check-") as folder:
+        words = [sys.executable, __file__, "--run", str(page), "--folder", folder, "--limit", f"{limit_seconds:g}"]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+        done = subprocess.run(words, env=environment, capture_output=True, text=True, errors="replace")
+    last = done.stdout.strip().splitlines()[-1:]
+    results = json.loads(last[0]) if done.returncode == 0 and last else []
+    fault = "" if results or not blocks(page) else done.stderr[-2000:]
+    passed = not fault and not any(result["fault"] for result in results)
+    seconds = round(time.monotonic() - start, 1)
+    made = {"fingerprint": fingerprint, "passed": passed, "fault": fault, "seconds": seconds, "blocks": results}
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(made, indent=1), encoding="utf-8")
+    return {**made, "kept": False}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("pages", nargs="*", type=Path, help="default: all")
+    parser.add_argument("--again", action="store_true", help="also the pages that passed")
+    parser.add_argument("--limit", type=float, default=3600, help="longest time of a block [s]")
+    parser.add_argument("--run", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    flags = parser.parse_args()
+    if flags.run is not None:
+        print("\n" + json.dumps(run_page(flags.run, flags.folder, flags.limit)))
+        return 0
+    code, failed, skipped = fingerprint_of_code(), 0, []
+    for page in [page.resolve() for page in flags.pages] or pages():
+        result = check(page, code, again=flags.again, limit_seconds=flags.limit)
+        failed += not result["passed"]
+        ran = sum(each["action"] in ("shell", "python", "excerpt") for each in result["blocks"])
+        state = "passed" if result["passed"] else "FAILED"
+        when = "earlier" if result["kept"] else f"{result['seconds']:.0f} s"
+        print(f"{state}  {page.relative_to(ROOT)}: {ran} blocks, {when}", flush=True)
+        for each in result["blocks"]:
+            if each["fault"]:
+                print(f"        line {each['line']}: {each['fault']}")
+        if result["fault"]:
+            print(f"        {result['fault']}")
+        skipped += [block for block in blocks(page) if block.action == "not run"]
+    print(f"\n{len(skipped)} blocks are not run:")
+    for block in skipped:
+        print(f"  {block.page.relative_to(ROOT)}:{block.line}: {block.reason}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

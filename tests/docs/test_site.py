@@ -1,0 +1,123 @@
+"""The site: its navigation has every page, its reference every flag, its notebooks what the pages run."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from _tooling import contents, notebooks, reference
+from _tooling.api_text import escaped
+from _tooling.blocks import blocks
+from danalab.cli.app import VERBS
+from danalab.train.config.train_config import TrainConfig
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+
+
+def test_every_page_is_in_the_navigation_once():
+    listed = names(contents.toctrees((DOCS / "index.md").read_text()))
+    for name in listed:  # grows
+        if name.endswith("/README"):
+            inner = names(contents.below((DOCS / f"{name}.md").read_text()))
+            listed += [(Path(name).parent / each).as_posix() for each in inner]
+    pages = {page.relative_to(DOCS).with_suffix("").as_posix() for page in DOCS.rglob("*.md")}
+    assert sorted(listed) == sorted(name for name in pages - {"index"} if not name.startswith("reference/"))
+
+
+def names(toctrees: str) -> list[str]:
+    return re.findall(r"^(?!:|```)(\S+)$", toctrees, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("name", "page", "expected"),
+    [
+        ("a", "[rules](../CONTRIBUTING.md#rules)", "[rules](/reference/contributing.md#rules)"),
+        ("guide/a", "[rules](../../CONTRIBUTING.md)", "[rules](/reference/contributing.md)"),
+        ("a", "[table](../bench/results/x.md)", "{download}`table </../bench/results/x.md>`"),
+        ("guide/a", "[data](../data.md#layouts)", "[data](../data.md#layouts)"),
+    ],
+)
+def test_links_out_of_the_docs_lead_to_copies_or_downloads(name, page, expected):
+    assert contents.outside(page, name) == expected
+
+
+def test_the_contributing_page_keeps_its_links():
+    assert contents.copied("[a](docs/a.md) [b](src/b.py) [c](#c)") == "[a](../a.md) [b](../../src/b.py) [c](#c)"
+
+
+def test_the_reference_has_every_flag_of_every_verb():
+    for verb in VERBS:
+        page = reference.verb_page(verb)
+        module = importlib.import_module(f"danalab.cli.{verb.replace('-', '_')}")
+        kinds = [flags for flags, _ in module.SUBVERBS.values()] if hasattr(module, "SUBVERBS") else [module.Flags]
+        for field in (field for kind in kinds for field in dataclasses.fields(kind) if field.init):
+            if field.name != "optimizer_settings":
+                name = field.name.rstrip("_")
+                assert f"`--{name.replace('_', '-')}" in page or f"`{name.upper()}`" in page, (verb, name)
+
+
+def test_the_configuration_page_has_every_key_and_its_default():
+    page = reference.configuration()
+    for field in dataclasses.fields(TrainConfig):
+        assert page.count(f"- `{field.name}` (") == 1
+    assert "- `seq_len` (int; `null`)" in page
+    assert "*Resume: the same run.*" in page
+
+
+def test_flags_in_prose_are_code_and_marks_are_text():
+    assert reference._prose("With --n-layers, `a_b` and a_b * c") == "With `--n-layers`, `a_b` and a\\_b \\* c"
+
+
+def test_docstrings_become_restructured_text():
+    assert escaped(["`a_` of *b*", "", "    x = |y|", "", "end"]) == [
+        "``a_`` of \\*b\\*",
+        "",
+        "::",
+        "",
+        "    x = |y|",
+        "",
+        "end",
+    ]
+
+
+def test_a_notebook_has_the_text_and_runs_what_the_page_runs(tmp_path):
+    page = tmp_path / "page.md"
+    command = "```\ndanalab plan --heads 2\n```"
+    page.write_text(
+        f"# A title\n\n<!-- notebook -->\n\n```python\nx = 1\n```\n\nThen\n\n{command}\n\n```\ny = x\n```\n"
+    )
+    made = notebooks.notebook(page)
+    nbformat.validate(made)
+    assert [(cell["cell_type"], cell["source"]) for cell in made["cells"]] == [
+        ("markdown", "# A title"),
+        ("code", "x = 1"),
+        ("markdown", "Then"),
+        ("code", "%%bash\ndanalab plan --heads 2"),
+        ("markdown", "```\ny = x\n```"),
+    ]
+    assert notebooks.tutorials(tmp_path) == [page]
+
+
+def test_the_tutorials_are_notebooks_too():
+    for page in notebooks.tutorials(DOCS):
+        cells = [cell for cell in notebooks.notebook(page)["cells"] if cell["cell_type"] == "code"]
+        assert len(cells) == sum(block.action in ("python", "shell") for block in blocks(page)) > 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_site_builds_without_a_warning_and_needs_no_network(tmp_path):
+    words = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html", str(DOCS), str(tmp_path)]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    for page in tmp_path.rglob("*.html"):
+        assert re.findall(r'(?:src="|<link[^>]* href="|url\()(https?:)?//', page.read_text()) == [], page
+    assert "newton" in (tmp_path / "searchindex.js").read_text()

@@ -1,0 +1,25 @@
+"""The table of metrics names every key that a run writes."""
+
+from __future__ import annotations
+
+from danalab.train.job import train
+from danalab.train.run.folder import RunFolder
+from danalab.train.run.metric_names import METRICS, is_known
+from danalab.train.run.metrics import read_rows
+from danalab.train.run.schemas import Row
+
+
+def test_every_key_of_a_row_is_in_the_table(tiny):
+    rows = read_rows(RunFolder(train(tiny(opt="adana", n_experts=4, top_k=2, iterations=4))).metrics_file)
+    keys = {key for row in rows for key in row}
+    assert {"optim/alpha", "moe/max_load", "val/bpb"} <= keys
+    assert {key for key in keys if not is_known(key)} == set()
+
+
+def test_the_keys_that_are_validated_are_in_the_table():
+    assert set(Row.__annotations__) <= METRICS.keys()
+
+
+def test_a_key_of_no_writer_is_unknown():
+    assert not is_known("optim/")
+    assert not is_known("loss")
