@@ -81,7 +81,7 @@ def main() -> int:
     for page in [page.resolve() for page in flags.pages] or pages():
         result = check(page, code, again=flags.again, limit_seconds=flags.limit)
         failed += not result["passed"]
-        ran = sum(each["action"] in ("shell", "python", "excerpt") for each in result["blocks"])
+        ran = sum(each["action"] in ("shell", "python", "excerpt", "file") for each in result["blocks"])
         state = "passed" if result["passed"] else "FAILED"
         when = "earlier" if result["kept"] else f"{result['seconds']:.0f} s"
         print(f"{state}  {page.relative_to(ROOT)}: {ran} blocks, {when}", flush=True)

@@ -1,10 +1,12 @@
 """The code blocks of a page, and what the check does with each.
 
-A comment above a block decides where its content does not:
+`<!-- continues: chat.md -->` at the beginning of a page: the check first runs the blocks of that page in the same
+folder. A comment above a block decides where its content does not:
 
     <!-- not run: needs four GPUs -->    listed with its reason by the check
     <!-- with: --iterations 2 -->        added to each `danalab` command of the block when the check runs it
-    <!-- before: COMMANDS -->            the check runs these first, for what another page has made
+    <!-- before: CODE -->                the check runs this first, in the language of the block
+    <!-- file: NAME -->                  the check writes the block to this file
     <!-- from examples/NAME.py -->       an excerpt: each line is a line of the file
 """
 
@@ -13,13 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-Action = Literal["shell", "python", "excerpt", "not run", "text"]
+Action = Literal["shell", "python", "excerpt", "file", "not run", "text"]
 
 _BLOCK = re.compile(
     r"^(?P<indent> *)```(?P<language>[\w-]*)(?P<more>[^\n]*)\n(?P<text>.*?)^(?P=indent)```[ ]*$",
     re.MULTILINE | re.DOTALL,
 )
-_DIRECTIVE = re.compile(r"<!-- ((?:not run: |with: |before: |from )(?:(?!-->).)*?) -->\s*\Z", re.DOTALL)
+_DIRECTIVE = re.compile(r"<!-- ((?:not run: |with: |before: |file: |from )(?:(?!-->).)*?) -->\s*\Z", re.DOTALL)
 _COMMAND = re.compile(
     r"^(?:\$ )?(?:[A-Z_]+=\S+ )*(danalab|make|pip|python3?|source|bash|sbatch|srun|torchrun|cp|cd|curl) ", re.MULTILINE
 )
@@ -43,6 +45,8 @@ class Block:
             return "not run"
         if self.directive.startswith("from "):
             return "excerpt"
+        if self.directive.startswith("file: "):
+            return "file"
         if self.language == "python":
             return "python"
         is_shell = self.language in ("bash", "sh", "console") or (not self.language and _COMMAND.search(self.text))
@@ -55,8 +59,8 @@ class Block:
 
     @property
     def file(self) -> str:
-        """The file of an excerpt."""
-        return self.directive.removeprefix("from ") if self.action == "excerpt" else ""
+        """The file of an excerpt, or the one to write."""
+        return self.directive.split()[-1] if self.action in ("excerpt", "file") else ""
 
     @property
     def script(self) -> str:
@@ -67,7 +71,7 @@ class Block:
 
     @property
     def before(self) -> str:
-        """A shell script that the check runs before the block."""
+        """What the check runs before the block, in its language."""
         return self.directive.removeprefix("before: ") if self.directive.startswith("before: ") else ""
 
     @property
@@ -98,3 +102,9 @@ def blocks(page: Path) -> list[Block]:
             )
         )
     return found
+
+
+def continued(page: Path) -> Path | None:
+    """The page whose blocks come before those of `page`."""
+    found = re.search(r"^<!-- continues: (\S+) -->$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return page.parent / found[1] if found else None

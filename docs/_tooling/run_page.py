@@ -1,6 +1,7 @@
 """Runs the code blocks of one page in order, in a folder of their own with links to the repository's files.
 
-The Python of a page shares its names; commands are those of a shell, and find this repository's `danalab`.
+The Python of a page shares its names. Commands are those of a shell and find this repository's `danalab`; `pip` does
+nothing, since all extras are installed.
 """
 
 import os
@@ -12,9 +13,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from _tooling.blocks import Block, blocks
+from _tooling.blocks import Block, blocks, continued
 
 ROOT = Path(__file__).resolve().parents[2]
+PYTHON = {"danalab": "-m danalab", "python": "", "python3": ""}
 LINKS = ("bench", "examples", "scripts", "docs", "src", "README.md", "CHANGELOG.md")
 
 
@@ -31,13 +33,21 @@ class Result:
 
 def run_page(page: Path, folder: Path, limit_seconds: float) -> list[dict[str, Any]]:
     """Run the blocks of a page; stops at the first that fails. Changes the working folder of the process."""
+    environment = _prepare(folder)
+    first = continued(page)
+    results = [] if first is None else _run_blocks(first, environment, limit_seconds)
+    if any(result.fault for result in results):
+        return [asdict(Result(1, "continues", f"{first}: {results[-1].fault}", results[-1].seconds))]
+    return [asdict(result) for result in _run_blocks(page, environment, limit_seconds)]
+
+
+def _run_blocks(page: Path, environment: dict[str, str], limit_seconds: float) -> list[Result]:
     names: dict[str, Any] = {"__name__": "__page__"}
     results = []
-    environment = _prepare(folder)
     for block in blocks(page):
         start = time.monotonic()
         fault = _run(block, names, environment, limit_seconds)
-        results.append(asdict(Result(block.line, block.action, fault, round(time.monotonic() - start, 1))))
+        results.append(Result(block.line, block.action, fault, round(time.monotonic() - start, 1)))
         if fault:
             break
     return results
@@ -47,32 +57,39 @@ def _prepare(folder: Path) -> dict[str, str]:
     """Enter the folder; the environment of its commands."""
     tools = folder / ".bin"
     tools.mkdir(parents=True, exist_ok=True)
-    for name, words in {"danalab": "-m danalab", "python": "", "python3": ""}.items():
-        (tools / name).write_text(f'#!/bin/sh\nexec {sys.executable} {words} "$@"\n')
+    programs = {name: f'exec {sys.executable} {words} "$@"' for name, words in PYTHON.items()}
+    for name, line in {**programs, "pip": "exit 0"}.items():
+        (tools / name).write_text(f"#!/bin/sh\n{line}\n")
         (tools / name).chmod(0o755)
     for name in LINKS:
         if not (folder / name).exists():
             (folder / name).symlink_to(ROOT / name)
     os.chdir(folder)
+    os.environ["PATH"] = f"{tools}:{os.environ['PATH']}"
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "DATASETS_DIR"))}
-    return {**kept, "PATH": f"{tools}:{kept['PATH']}", "PYTHONPATH": str(ROOT / "src"), "CUDA_VISIBLE_DEVICES": ""}
+    return {**kept, "PYTHONPATH": str(ROOT / "src"), "CUDA_VISIBLE_DEVICES": ""}
 
 
 def _run(block: Block, names: dict[str, Any], environment: dict[str, str], limit_seconds: float) -> str:
     """The fault of a block; empty where it ran, or where it is not run."""
-    if block.before and (fault := _shell(block.before, environment, limit_seconds)):
-        return fault
     if block.action == "shell":
-        return _shell(block.script, environment, limit_seconds)
+        return _shell(f"{block.before}\n{block.script}", environment, limit_seconds)
+    if block.action == "python":
+        return _python(f"{block.before}\n{block.text}", block.name, names)
+    if block.action == "file":
+        Path(block.file).write_text(block.text, encoding="utf-8")
     if block.action == "excerpt":
         lines = (ROOT / block.file).read_text(encoding="utf-8").splitlines()
         missing = [line for line in block.text.splitlines() if line.strip() and line not in lines]
         return f"{block.file} has no line {missing[0]!r}" if missing else ""
-    if block.action == "python":
-        try:
-            exec(compile(block.text, block.name, "exec"), names)
-        except Exception:
-            return traceback.format_exc()[-2000:]
+    return ""
+
+
+def _python(text: str, name: str, names: dict[str, Any]) -> str:
+    try:
+        exec(compile(text, name, "exec"), names)
+    except Exception:
+        return traceback.format_exc()[-2000:]
     return ""
 
 

@@ -38,7 +38,7 @@ def test_a_comment_above_decides(tmp_path):
     gpus, excerpt, shorter, prepared, last = blocks(page(tmp_path, text))
     assert (gpus.action, gpus.reason, gpus.line) == ("not run", "needs GPUs", 4)
     assert (excerpt.action, excerpt.file) == ("excerpt", "examples/a.py")
-    assert shorter.script == "danalab train --opt   lion --iterations 2 # a\nls"
+    assert shorter.script == "danalab train --opt    lion --iterations 2 # a\nls"
     assert prepared.before == "touch a\ntouch b"
     assert (last.action, last.directive) == ("shell", "")
 
@@ -47,7 +47,7 @@ def test_a_block_with_placeholders_has_a_reason_not_to_run():
     for file in docs_check.pages():
         for block in blocks(file):
             if block.action == "shell":
-                assert not PLACEHOLDER.search(block.script), f"{block.name}: say why it is not run"
+                assert not PLACEHOLDER.search(re.sub(r"#.*", "", block.script)), f"{block.name}: say why it is not run"
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,9 @@ PLACEHOLDER = re.compile(r"\.\.\.|\[|\b[A-Z]+\b")
 
 def commands(text: str) -> list[tuple[str, bool]]:
     """Every `danalab ...`, and whether it can be run as it stands: in blocks of code, without placeholders."""
-    lines = re.findall(r"^(?:    |\$ )?(?:[A-Z_]+=\S+ )*(danalab [^\n]*)", text.replace("\\\n", " "), re.MULTILINE)
+    lines = re.findall(
+        r"^(?:    |\$ )?(?:[A-Z_]+=\S+ )*(danalab [^\n]*)", re.sub(r"\\\n| *-->", " ", text), re.MULTILINE
+    )
     parts = [part.strip() for line in lines for part in re.split(r"&&|\|\||[;|>]", re.split(r"\s#\s", line)[0])]
     inline = [" ".join(span.split()) for span in re.findall(r"`(danalab [^`]*)`", text)]
     whole = [(part, not PLACEHOLDER.search(part)) for part in parts if part.startswith("danalab ")]

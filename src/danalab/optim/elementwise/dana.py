@@ -96,8 +96,8 @@ class Dana(LogTimeOptimizer):
         delta, kappa: as in `ADana`.
         gamma3: scales the momentum term.
         alpha_offset: added to the damping (1+t)^(1-kappa); here the formula is the paper's, without it.
-        momentum_cooldown, weight_decay, wd_ts, omega, horizon, foreach, fused, capturable, maximize,
-        stochastic_rounding: as in `ADana`.
+        momentum_cooldown, weight_decay, wd_ts, omega, horizon: as in `ADana`.
+        foreach, fused, capturable, maximize, stochastic_rounding: as in `ADana`.
     Raises:
         UserError: a setting out of range, both forms of weight decay, no parameters, or `fused` without a compiler.
     Source: arXiv 2602.05298 (the Dana family); Ferbach et al. 2025, arXiv 2505.16098 (its damped momentum).
