@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from danalab.benchmarks.resonance_wikitext2 import Settings, measure
+from danalab.benchmarks.claims.resonance_wikitext2 import Settings, measure
 from danalab.files import write_json
 
 if __name__ == "__main__":

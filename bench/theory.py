@@ -9,7 +9,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from danalab.benchmarks.theory_claims import measure
+from danalab.benchmarks.claims.theory import measure
 from danalab.files import write_json
 
 if __name__ == "__main__":

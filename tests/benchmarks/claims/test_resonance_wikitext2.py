@@ -9,8 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from danalab.benchmarks import resonance_wikitext2
-from danalab.benchmarks.resonance_wikitext2 import Settings, measure
+from danalab.benchmarks.claims import resonance_wikitext2
+from danalab.benchmarks.claims.resonance_wikitext2 import Settings, measure
 from danalab.ladder.runs.grid import Cell
 from danalab.train.config.resolve import resolve
 

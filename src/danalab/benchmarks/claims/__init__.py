@@ -1,0 +1,1 @@
+"""Claims about models and about the theory, measured: losses and exponents instead of speed."""
