@@ -50,6 +50,11 @@ def test_of_gpt2_it_is_known_without_its_tables(nothing_prepared, monkeypatch):
     assert (words.vocab_size, words.eos_id) == (50304, 50256)
 
 
+def test_of_a_corpus_that_only_data_prepare_fetches_it_is_known_too(nothing_prepared):
+    words = vocabulary_of("fineweb-100bt")
+    assert (words.tokenizer_name, words.vocab_size) == ("gpt2", 50304)
+
+
 def test_a_mixture_may_have_parts_that_are_not_there(nothing_prepared, corpus, tmp_path):
     mine = prepare("text", "bytes", tmp_path / "mine", inputs=[corpus], progress=False)
     words = vocabulary_of(f"stdlib:1,{mine}:2", "bytes")

@@ -1,9 +1,11 @@
 """The sweeps and ladders that come with the benchmarks are ones that the engine takes."""
 
+import json
 from pathlib import Path
 
 import pytest
 
+from danalab.cli.app import main
 from danalab.ladder.plan import LadderPlan
 from danalab.ladder.runs.grid import expand, read_grid
 from danalab.ladder.runs.sweep import run_sweep
@@ -40,3 +42,15 @@ def test_a_ladder_file_is_one_that_runs(file, tmp_path):
         for cells in plan.planned(rung).values():
             for cell in cells:
                 cell.config(tmp_path)
+
+
+@pytest.mark.parametrize(("name", "largest"), [("ladder_gpu", 2.6e9), ("ladder_gpu_qwen3", 2.1e9)])
+def test_the_ladders_for_gpus_are_estimated_before_their_data_exist(name, largest, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("DATASETS_DIR", str(tmp_path))
+    file = str(BENCH / f"{name}.yaml")
+    assert main(["ladder", file, "--estimate", "--gpu", "h100", "--opts", "adamw", "adana", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    params = [rung["params"] for rung in found["rungs"]]
+    assert 4.5e7 < params[0] < 5.2e7
+    assert params[-1] == pytest.approx(largest, rel=0.02)
+    assert found["cost"] == pytest.approx(3.0 * found["device_hours"])

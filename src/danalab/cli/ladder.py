@@ -84,7 +84,7 @@ def run(flags: Flags) -> int:
         jobs = 1 if flags.executor == "inline" else flags.jobs or flags.at_once or available_cores()
         show_rungs(
             plan, folder, jobs=jobs, tokens_per_second=flags.tokens_per_second, gpu=flags.gpu, mfu=flags.mfu,
-            price=flags.dollars_per_hour, as_json=flags.json,
+            price=flags.price, as_json=flags.json,
         )  # fmt: skip
         return 0
     if flags.dry_run:

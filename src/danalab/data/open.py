@@ -104,7 +104,11 @@ def resolve_dataset(
 
 
 def find_dataset(
-    data: str | Path, tokenizer: str | Path | None = None, datasets_dir: str | Path | None = None
+    data: str | Path,
+    tokenizer: str | Path | None = None,
+    datasets_dir: str | Path | None = None,
+    *,
+    only_planned: bool = False,
 ) -> Path | PreparationPlan:
     """The folder of a data set, or the plan to prepare it; writes nothing.
 
@@ -114,6 +118,7 @@ def find_dataset(
             fineweb-10BT).
         tokenizer: `bytes`, `gpt2`, `bpe-N` or a path; by default the source's. If `data` is a folder, it must match.
         datasets_dir: by default `$DATASETS_DIR`, else ./datasets.
+        only_planned: also plan sources that are prepared by `danalab data prepare` only.
     """
     root = Path(datasets_dir or datasets_folder())
     for folder in (Path(data), root / data):
@@ -139,7 +144,7 @@ def find_dataset(
         for foreign in (root / name for name in source.folders):
             if layout_of(foreign):
                 return foreign
-    if not source.ready:
+    if not (source.ready or only_planned):
         more = " --input PATH..." if source.name == "text" else ""
         raise UserError(
             f"{folder}: not prepared yet; run danalab data prepare {source.name}{more} "
@@ -159,18 +164,19 @@ def _check_tokenizer(folder: Path, tokenizer: str | Path | None) -> None:
 
 
 def vocabulary_of(data: str | Path, tokenizer: str | Path | None = None) -> Vocabulary:
-    """The vocabulary of the argument of `--data`. Existing data sets are opened; for one that a run would prepare
-    first, it is the vocabulary that it will have.
+    """The vocabulary of the argument of `--data`. Existing data sets are opened; for one that has to be prepared first,
+    it is the vocabulary that it will have.
 
     Raises:
         UserError: see `resolve_dataset`, `open_dataset` and `parse_mixture`.
     """
     from danalab.data.mixture import parse_mixture
 
+    def of(name: str | Path) -> Vocabulary:
+        return _vocabulary_of(find_dataset(name, tokenizer, only_planned=True))
+
     pairs = parse_mixture(str(data))
-    if pairs is None:
-        return _vocabulary_of(find_dataset(data, tokenizer))
-    return merge_vocabularies([_vocabulary_of(find_dataset(name, tokenizer)) for name, _ in pairs])
+    return of(data) if pairs is None else merge_vocabularies([of(name) for name, _ in pairs])
 
 
 def _vocabulary_of(found: Path | PreparationPlan) -> Vocabulary:

@@ -57,7 +57,7 @@ CASES = (
 
 
 def _train(device: str, quick: bool) -> Iterator[Task]:
-    for case in (Case("enoki", 1, 64, 2, 16),) if quick else CASES:
+    for case in (Case("enoki", 2, 64, 2, 16),) if quick else CASES:
         label = f"{case.arch} {case.heads} heads, {case.batch_size} x {case.seq_len}"
         yield label, partial(_train_case, case, device, quick)
 

@@ -26,7 +26,16 @@ class CostFlags:
     mfu: float = 0.4
     """With --gpu: share of its peak that training reaches."""
     dollars_per_hour: float | None = None
-    """Price of a device, for a column of costs [$ an hour]."""
+    """Price of a device, for a column of costs [$ an hour]; default in plans a rough one of --gpu."""
+
+    @property
+    def price(self) -> float | None:
+        """Of a device [$ an hour]: as given, else a rough one of --gpu."""
+        from danalab.scaling.hardware import named
+
+        if self.dollars_per_hour is not None or self.gpu is None:
+            return self.dollars_per_hour
+        return named(self.gpu).dollars_per_hour
 
     def rate(self, folder: Path) -> tuple[Rate | None, str]:
         """(FLOP/s of a device, source of the number)."""
@@ -56,12 +65,12 @@ def show_plan(flags: Any, folder: Path, cells: Sequence[Cell], names: Sequence[s
     from danalab.ladder.runs.sweep import write_scripts
 
     rate, source = flags.rate(folder)
-    estimates = estimate(cells, folder, rate, flags.dollars_per_hour)
+    estimates = estimate(cells, folder, rate, flags.price)
     scripts = [] if flags.executor != "slurm" else list(map(str, write_scripts(folder, cells, flags.cluster())))
     if flags.json:
         print(json.dumps({**estimates_as_json(estimates, source), "scripts": scripts}))
         return 0
-    print_estimates(estimates, source, names, price=flags.dollars_per_hour is not None)
+    print_estimates(estimates, source, names, price=flags.price is not None)
     if more:
         print(more)
     for script in scripts:
