@@ -32,7 +32,7 @@ class Preset:
     """Arguments of `danalab.data.prepare`."""
 
 
-_SUMS, _WHO = "arithmetic:max=20", "identity"
+_SUMS, _WHO = "arithmetic:max=99,operations=+-*,calculator=true", "identity"
 
 PRESETS: dict[str, Preset] = {
     "cpu-tiny": Preset(
@@ -43,21 +43,21 @@ PRESETS: dict[str, Preset] = {
             "iterations": 400, "eval_interval": 100, "eval_batches": 4, "log_interval": 20, "ckpt_interval": 100,
         },
         mid={
-            "data": (f"{_SUMS},size=8000", f"{_WHO}:size=1000"), "replay_share": 0.2, "global_batch": 8,
+            "data": (f"{_SUMS},size=4000", f"{_WHO}:size=1000"), "replay_share": 0.2, "global_batch": 8,
             "eval_interval": 100, "eval_batches": 2, "log_interval": 20, "ckpt_interval": 100,
         },
         sft={
-            "data": (f"{_SUMS},size=12000", f"{_WHO}:size=2000"), "global_batch": 8,
+            "data": (f"{_SUMS},size=1500", f"{_WHO}:size=2000"), "global_batch": 8,
             "eval_interval": 100, "eval_batches": 2, "log_interval": 20, "ckpt_interval": 100,
         },
         rl={
-            "task": (_SUMS,), "problems": 16, "samples": 8, "max_answer": 8, "iterations": 60,
-            "eval_interval": 0, "eval_problems": 64, "log_interval": 5, "ckpt_interval": 20, "lr_fraction": 0.1,
+            "task": (_SUMS,), "problems": 16, "samples": 8, "max_answer": 24, "iterations": 200,
+            "eval_interval": 0, "eval_problems": 64, "log_interval": 10, "ckpt_interval": 50, "lr_fraction": 0.25,
         },
         tasks=(_SUMS, _WHO),
-        problems=100,
+        problems=400,
         max_answer=24,
-        minutes={"data": 0.4, "base": 3.0, "mid": 0.7, "sft": 1.0, "rl": 1.5, "scores": 0.3},
+        minutes={"data": 0.8, "base": 2.8, "mid": 0.7, "sft": 0.4, "rl": 1.1, "scores": 0.1},
     ),
     "gpu-small": Preset(
         source="fineweb-edu",
