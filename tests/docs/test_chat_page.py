@@ -45,8 +45,9 @@ def words_of(command: str) -> list[str]:
 
 def commands_of(text: str) -> list[str]:
     """The commands in blocks of code."""
-    blocks = re.findall(r"^```(?:bash)?\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
-    lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    shell = [block.replace("\\\n", " ") for language, block in blocks if language in ("", "bash")]
+    lines = [line for block in shell for line in block.splitlines()]
     return [line for line in lines if line.startswith("danalab ")]
 
 

@@ -193,7 +193,7 @@ def test_settings_reach_the_server_and_stay(page):
     page.get_by_label("Instructions").fill("Be brief.")
     page.get_by_label("Temperature").fill("0.3")
     page.get_by_label("Seed").fill("7")
-    page.get_by_label("Tokens of an answer").fill("5")
+    page.get_by_label("Answer tokens").fill("5")
     page.get_by_label("Colours").select_option("dark")
     page.get_by_role("button", name="Done").click()
     with page.expect_request("**/v1/chat/completions") as sent:
