@@ -63,7 +63,7 @@ def test_dials_differ_between_optimizers_but_not_in_number():
     dials = {"all": {"decay": (1, 0.5, 2)}, "muon": {"adamw_lr": (0.003, 0.001, 0.01)}}
     one = plan(opts=("adamw", "muon"), trials=4, dials=dials)
     assert one.least_trials("adamw") == one.least_trials("muon") == 6
-    with pytest.raises(UserError, match=r"dials: muon tries .* budgets are equal"):
+    with pytest.raises(UserError, match=r"dials: muon has \[2\] values on its dials, adamw \[3\]; budgets are equal"):
         plan(opts=("adamw", "muon"), dials={**dials, "muon": {"adamw_lr": (0.003, 0.001)}})
 
 

@@ -276,13 +276,13 @@ class LadderPlan:
         for key in ("omega", "weight_decay"):
             if moved and key in self.fixed:
                 raise UserError(f"fixed has {flag(key)} beside a decay law or dial, which sets it; leave one out")
-        counts = {opt: tuple(sorted(len(values) for values in self.dials_of(opt).values())) for opt in self.opts}
+        counts = {opt: sorted(len(values) for values in self.dials_of(opt).values()) for opt in self.opts}
         first = self.opts[0]
         for opt, count in counts.items():
             if count != counts[first]:
                 raise UserError(
-                    f"dials: {opt} tries {count or 'no'} values on its dials, {first} {counts[first] or 'none'}; "
-                    "budgets are equal: give every optimizer as many dials with as many values"
+                    f"dials: {opt} has {count} values on its dials, {first} {counts[first]}; budgets are equal: give "
+                    "every optimizer as many dials with as many values"
                 )
 
 
