@@ -1,4 +1,4 @@
-"""The tables of docs/horizon.md are those of the committed rows; `python tests/docs/test_horizon_page.py` writes them."""
+"""The tables of docs/horizon.md are those of the committed rows; `python tests/docs/test_horizon_page.py` writes it."""
 
 from __future__ import annotations
 
