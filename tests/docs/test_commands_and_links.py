@@ -17,7 +17,7 @@ from danalab.optim import optimizer_spec
 from danalab.train.config.train_config import TrainConfig
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 EVERYWHERE = {"help", "help_all", "config", "print_config", "debug", "model_dim", "num_layers"}
 PLACEHOLDER = re.compile(r"\.\.\.|\[|\b[A-Z]+\b")
 

@@ -1,0 +1,138 @@
+"""The study guide: its code runs and prints what it shows, and the places that it names exist."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import json
+import re
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+GUIDE = ROOT / "docs" / "guide"
+PAGES = sorted(GUIDE.rglob("*.md"))
+PLACE = re.compile(r"`([\w./-]+\.(?:py|cpp|h))(?:::([\w.]+))?`")
+
+
+def load(path: Path):
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+build = load(ROOT / "docs" / "build_guide.py")
+
+
+def named(page: Path) -> str:
+    return str(page.relative_to(GUIDE))
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if "```python" in page.read_text()], ids=named)
+def test_the_code_of_a_page_runs_and_prints_what_the_page_shows(page):
+    for code, shown, printed in build.run(page, slow=False):
+        assert build.same(shown or "", printed), f"{code}\nprinted\n{printed}\ninstead of\n{shown}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [page for page in PAGES if "<!-- slow" in page.read_text()], ids=named)
+def test_slow_blocks_run_and_print_what_the_page_shows(page, tmp_path):
+    copy = tmp_path / page.name  # JAX starts threads, and other tests fork: a process of its own
+    copy.write_text(page.read_text())
+    command = [sys.executable, str(ROOT / "docs" / "build_guide.py"), str(copy)]
+    subprocess.run(command, check=True, cwd=tmp_path, timeout=280)
+    assert build.same(page.read_text(), copy.read_text())
+
+
+def test_outputs_differ_where_a_word_or_a_number_does():
+    assert build.same("loss 0.50 at 10", "loss 0.51  at 10\n")
+    assert not build.same("loss 0.50 at 10", "loss 0.56 at 10")
+    assert not build.same("loss 0.50", "risk 0.50")
+    assert not build.same("1 2", "1")
+    assert not build.same("equal: True", "equal: False")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_places_in_the_code_that_a_page_names_exist(page):
+    for path, name in PLACE.findall(page.read_text()):
+        roots = [ROOT / "src" / "danalab" / path, ROOT / path]
+        file = next((root for root in roots if root.is_file()), None)
+        assert file is not None, path
+        assert not name or name in definitions(file), f"{path}::{name}"
+
+
+@cache
+def definitions(file: Path) -> set[str]:
+    """Names of a module's functions, classes, methods and constants."""
+    found = set()
+    for node in ast.parse(file.read_text()).body:
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            found.add(node.name)
+            found |= {f"{node.name}.{part.name}" for part in ast.walk(node) if isinstance(part, ast.FunctionDef)}
+        for target in [*getattr(node, "targets", []), getattr(node, "target", None)]:
+            if isinstance(target, ast.Name):
+                found.add(target.id)
+    return found
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page != GUIDE / "README.md"], ids=named)
+def test_a_chapter_opens_with_its_aim_its_time_and_its_cost(page):
+    opening = page.read_text().split("\n\n")[1]
+    assert opening.startswith("> **You will be able to** ")
+    assert re.search(r"^> \*\*Time\*\* [^\n]*\d+ (to \d+ )?minutes.*\*\*Compute\*\* ", opening, re.MULTILINE)
+
+
+def test_every_page_is_on_a_map():
+    maps = [GUIDE / "README.md", GUIDE / "pipeline" / "README.md"]
+    linked = {(page.parent / target).resolve() for page in maps for target in links(page)}
+    assert set(PAGES) - linked == {GUIDE / "README.md"}
+
+
+def links(page: Path) -> list[str]:
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    return [target for target in re.findall(r"\]\(([^)#\s]+\.md)", text) if ":" not in target]
+
+
+def test_our_numbers_beside_the_published_ones_are_those_of_the_ladder():
+    table = (ROOT / "bench" / "results" / "ladder_cpu" / "table-saved.md").read_text()
+    shown = (GUIDE / "claims.md").read_text().split("<!-- ours -->")[1].split("<!-- end -->")[0]
+    names = {
+        "adana": "ADana",
+        "dana-star-mk4": "Dana-Star-MK4",
+        "muon": "Muon",
+        "adamw-decaying-wd": "AdamW, decaying weight decay",
+    }
+    by_laws = re.findall(r"^\| (\S+) \| all, by the laws \| (\S+)% \| (\S+)% to (\S+)% \|", table, re.MULTILINE)
+    assert {name for name, *_ in by_laws} == set(names)
+    for name, *numbers in by_laws:
+        saved, low, high = map(float, numbers)
+        speed = [1 / (1 - value / 100) for value in (saved, low, high)]
+        row = f"| {names[name]} | {saved:+.0f}% ({low:+.0f} to {high:+.0f}) | {speed[0]:.2f} x "
+        assert row + f"({speed[1]:.2f} to {speed[2]:.2f}) |" in shown
+
+
+def test_published_numbers_that_are_second_hand_say_so():
+    page = (GUIDE / "claims.md").read_text()
+    rows = re.findall(r"^\| [^|]*(?:\d{4}\.\d{5}|track)[^|]*\|.*\|$", page, re.MULTILINE)
+    assert len(rows) == 6
+    assert all("abstract" in row or "second-hand" in row for row in rows)
+
+
+@pytest.mark.parametrize("name", ["log_lion", "vision_transformer", "sorting_task"])
+def test_a_solution_is_on_the_page(name):
+    assert f"`examples/exercises/{name}.py`" in (GUIDE / "exercises.md").read_text()
+
+
+def test_the_numbers_of_the_optimizer_step_are_those_of_the_result():
+    found = json.loads((ROOT / "bench" / "results" / "optim_cpu.json").read_text())["sizes"]
+    page = (GUIDE / "pipeline" / "cost.md").read_text()
+    for label, name in (("ADana", "adana"), ("Dana-MK4", "dana-mk4"), ("Dana-Star-MK4", "dana-star-mk4")):
+        ratios = [found[size]["results"][f"{name}:fused"]["ratio"]["median"] for size in ("20M", "88M")]
+        assert f"| {label} | {ratios[0]:.2f} | {ratios[1]:.2f} |" in page
