@@ -35,7 +35,22 @@ def named(page: Path) -> str:
     return str(page.relative_to(GUIDE))
 
 
+@pytest.fixture
+def registries():
+    """What a page registers is gone afterwards."""
+    from danalab.chat.tasks import TASKS
+    from danalab.optim.registry import registered
+
+    tasks = dict(TASKS._items)
+    registered.cache_clear()
+    yield
+    registered.cache_clear()
+    TASKS._items.clear()
+    TASKS._items.update(tasks)
+
+
 @pytest.mark.parametrize("page", [page for page in PAGES if "```python" in page.read_text()], ids=named)
+@pytest.mark.usefixtures("registries")
 def test_the_code_of_a_page_runs_and_prints_what_the_page_shows(page):
     for code, shown, printed in build.run(page, slow=False):
         assert build.same(shown or "", printed), f"{code}\nprinted\n{printed}\ninstead of\n{shown}"
