@@ -329,7 +329,7 @@ def test_it_can_be_copied_and_pickled_with_its_model_and_goes_on_alike(name, way
 
 
 def test_a_copy_of_muon_still_knows_what_groups_added_later_get():
-    twin = copy.deepcopy(build("muon", tiny().up, adamw_lr=0.003))
+    twin = copy.deepcopy(build("muon", tiny().up, aux_lr=0.003))
     twin.add_param_group({"params": [("gain", nn.Parameter(torch.ones(3)))]})
     assert twin.param_groups[-1]["lr"] == 0.003
 

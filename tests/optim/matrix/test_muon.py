@@ -81,7 +81,7 @@ def test_a_group_may_say_what_it_is():
 def test_muon_has_a_learning_rate_for_the_rest_that_follows_its_own():
     params = [nn.Parameter(torch.randn(3, 3)), nn.Parameter(torch.randn(3))]
     assert [group["lr"] for group in Muon(params, lr=0.1).param_groups] == pytest.approx([0.1, 0.015])
-    assert [group["lr"] for group in Muon(params, lr=0.1, adamw_lr=0.002).param_groups] == [0.1, 0.002]
+    assert [group["lr"] for group in Muon(params, lr=0.1, aux_lr=0.002).param_groups] == [0.1, 0.002]
     assert [group["lr"] for group in Muon([{"params": params, "lr": 0.2}]).param_groups] == pytest.approx([0.2, 0.03])
 
 
@@ -208,7 +208,7 @@ def test_all_settings_are_in_the_groups_and_documented():
         spec = optimizer_spec(name)
         assert all(setting.help for setting in spec.settings.values())
         group = build_optimizer(name, tiny()).param_groups[0]
-        apart = {"adamw_lr", "adamw_weight_decay"}  # these are the lr and weight_decay of other groups
+        apart = {"aux_lr", "aux_lr_factor", "aux_weight_decay"}  # these make the lr and weight_decay of other groups
         assert set(spec.settings) - apart <= set(group)
 
 

@@ -14,6 +14,7 @@ from torch import nn
 from danalab.errors import UserError
 from danalab.models import ModelConfig, build_model
 from danalab.optim import build_optimizer, list_optimizers, optimizer_spec
+from danalab.optim.matrix.hybrid import AUXILIARY
 from danalab.scaling.estimates import STATE_WORDS
 
 EVERY = list_optimizers()
@@ -43,8 +44,7 @@ MEANT = {
     "signsgd": {"momentum"},
     "stableadamw": {"kahan_sum"},
     "mars": {"lr_1d", "weight_decay_1d"},  # vectors are not decayed here; one learning rate
-    "adamuon": {"adamw_lr"},
-    "normuon": {"adamw_lr", "update_scale"},  # AdamW's update size, so that one learning rate does for all
+    "normuon": {"update_scale"},  # AdamW's update size, so that one learning rate does for all
 }
 """Settings whose defaults are not the library's, and why; weight decay and how to compute apart."""
 
@@ -89,7 +89,9 @@ def test_a_library_optimizer_steps_as_the_librarys_class_used_directly(name):
     takes = inspect.signature(direct).parameters
     settings |= {"foreach": False} if "foreach" in takes else {}
     settings |= {"weight_decouple": True} if "weight_decouple" in takes else {}
-    settings |= {key: 0.01 for key in ("lr_1d", "adamw_lr") if key in settings}
+    settings |= {"lr_1d": 0.01} if "lr_1d" in settings else {}
+    if not settings.keys().isdisjoint(AUXILIARY):
+        settings = {key: value for key, value in settings.items() if key not in AUXILIARY} | {"adamw_lr": 0.01}
     parameters = list(ours.parameters())
     if "ns_steps" in settings:
         parameters = [
@@ -106,6 +108,8 @@ def test_a_library_optimizer_steps_as_the_librarys_class_used_directly(name):
 def test_defaults_are_the_librarys_but_for_those_that_are_meant_otherwise(name):
     takes = inspect.signature(getattr(pytorch_optimizer, LIBRARY[name])).parameters
     for setting, what in optimizer_spec(name).settings.items():
+        if setting in AUXILIARY:  # our own: they make the library's adamw_lr and adamw_wd
+            continue
         assert setting in takes
         if setting not in MEANT.get(name, set()) | {"weight_decay", "foreach"}:
             assert takes[setting].default == what.default, setting

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from danalab.errors import UserError, nearest
-from danalab.optim.registry.spec import OptimizerSpec, Setting
+from danalab.optim.registry.spec import OptimizerSpec, Setting, current_names
 
 _WORDS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 WANTED = {
@@ -31,7 +31,7 @@ def read_settings(spec: OptimizerSpec, given: Mapping[str, Any]) -> dict[str, An
     Args:
         given: names (with hyphens or underscores) -> values or their text.
     """
-    named = {name.replace("-", "_"): value for name, value in given.items()}
+    named = current_names({name.replace("-", "_"): value for name, value in given.items()})
     for name in named:
         if name not in spec.settings:
             hint = nearest(name, spec.settings)

@@ -28,6 +28,9 @@ ORTHOGONALISED = ("matrix", "experts")
 VOCABULARY_ROWS = 10_000
 """A matrix with this many rows or more, in a group without a kind, is treated as an embedding or a head."""
 
+AUXILIARY = ("aux_lr", "aux_lr_factor", "aux_weight_decay")
+"""Settings of other parameters: they become `lr` and `weight_decay` of their groups."""
+
 NS_DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
 
 
@@ -42,7 +45,12 @@ class HybridOptimizer(RuleOptimizer):
 
     def __init__(self, params: Any, settings: dict[str, Any]):
         ns_dtype = dtype_name(self.name, settings["ns_dtype"])
-        super().__init__(params, {**settings, "ns_dtype": ns_dtype, "capturable": False})
+        self._auxiliary = {name: settings[name] for name in AUXILIARY}
+        rest = {name: value for name, value in settings.items() if name not in AUXILIARY}
+        super().__init__(params, {**rest, "ns_dtype": ns_dtype, "capturable": False})
+
+    def __getstate__(self) -> dict[str, Any]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return {**super().__getstate__(), "_auxiliary": self._auxiliary}
 
     @staticmethod
     def split_group(owner: str, group: Any) -> list[dict[str, Any]]:
@@ -52,9 +60,13 @@ class HybridOptimizer(RuleOptimizer):
     def groups_of(self, params: Any, settings: Mapping[str, Any]) -> Any:
         return split_by_rate(model_groups(params), params) if isinstance(params, nn.Module) else params
 
-    def other_settings(self, lr: float) -> dict[str, Any]:
+    def other_settings(self, lr: Any) -> dict[str, Any]:
         """Default settings of a group of other parameters; `lr` is the rate of the matrices."""
-        return {}
+        aux_lr, factor, weight_decay = (self._auxiliary[name] for name in AUXILIARY)
+        if aux_lr is None and factor != 1:
+            aux_lr = factor * float(lr)
+        found = {"lr": aux_lr, "weight_decay": weight_decay}
+        return {name: value for name, value in found.items() if value is not None}
 
     def rule_of(self, group: Mapping[str, Any]) -> Rule:
         return self.matrix_rule if group["use_muon"] else self.other_rule
@@ -81,7 +93,7 @@ class HybridOptimizer(RuleOptimizer):
             if not part["use_muon"]:
                 # The settings of a split group are those of its matrices.
                 lr = part.get("lr") if was_split else None
-                rest = self.other_settings(float(self.defaults["lr"] if lr is None else lr))
+                rest = self.other_settings(self.defaults["lr"] if lr is None else lr)
                 part = {**part, **rest} if was_split else {**rest, **part}
             found.append(part)
         return found

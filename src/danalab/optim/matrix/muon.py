@@ -11,6 +11,7 @@ from danalab.optim.elementwise.adamw_decaying_wd import ADAMW_DECAYING_WD
 from danalab.optim.elementwise.scalars import adam_scalars
 from danalab.optim.matrix.hybrid import HybridOptimizer, coupled
 from danalab.optim.matrix.step import MATCHED_MUON, MUON
+from danalab.optim.registry.spec import RENAMED
 
 
 def _adamw_scalars(group: Mapping[str, Any], t: int) -> dict[str, Any]:
@@ -23,10 +24,6 @@ ADAMW_COUPLED = replace(
     ADAMW_DECAYING_WD,
     scalars=coupled(_adamw_scalars, lambda group, t: 1 - group["lr"] * group["weight_decay"]),
 )
-
-
-ADAMW_LR_SHARE = 0.15
-"""Default learning rate of AdamW as a fraction of Muon's: 3e-3 at Muon's usual 0.02."""
 
 
 class Muon(HybridOptimizer):
@@ -50,8 +47,10 @@ class Muon(HybridOptimizer):
         ns_method: "newton-schulz" or "polar-express".
         ns_dtype: "float32", "bfloat16" or "float64" for the orthogonalisation; None: bfloat16 on GPUs, float32 on CPUs.
         weight_decay: decay per step divided by the learning rate.
-        adamw_lr: peak learning rate of other parameters; None: 0.15 lr.
-        adamw_weight_decay: of other parameters; None: weight_decay.
+        aux_lr: peak learning rate of other parameters; None: aux_lr_factor x lr.
+        aux_lr_factor: 0.15 gives 3e-3 at the usual 0.02 of matrices.
+        aux_weight_decay: of other parameters; None: weight_decay.
+        renamed: `adamw_lr` and `adamw_weight_decay`, the names in version 0.1.
         betas, eps: of AdamW; eps is added to the root of the second moment before bias correction.
         foreach, fused: backend for other parameters, as in `ADana`.
         maximize: ascend.
@@ -75,29 +74,27 @@ class Muon(HybridOptimizer):
         ns_method: str = "newton-schulz",
         ns_dtype: torch.dtype | str | None = None,
         weight_decay: float = 0.0,
-        adamw_lr: float | None = None,
-        adamw_weight_decay: float | None = None,
+        aux_lr: float | None = None,
+        aux_lr_factor: float = 0.15,
+        aux_weight_decay: float | None = None,
         betas: tuple[float, float] = (0.9, 0.95),
         eps: float = 1e-8,
         foreach: bool | None = None,
         fused: bool | None = None,
         maximize: bool = False,
         stochastic_rounding: bool = False,
+        **renamed: float | None,
     ):
         settings = constructor_settings(locals())
-        self._rest = {"lr": settings.pop("adamw_lr"), "weight_decay": settings.pop("adamw_weight_decay")}
+        for name, value in settings.pop("renamed").items():
+            if name not in RENAMED:
+                raise TypeError(f"Muon has no setting '{name}'")
+            settings[RENAMED[name]] = value
         super().__init__(params, {**settings, "wd_ts": None})
-
-    def __getstate__(self) -> dict[str, Any]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return {**super().__getstate__(), "_rest": self._rest}
-
-    def other_settings(self, lr: float) -> dict[str, Any]:
-        given = {key: value for key, value in self._rest.items() if value is not None}
-        return {"lr": ADAMW_LR_SHARE * lr, **given}
 
 
 class DMuon(HybridOptimizer):
-    """Muon with the update size of AdamW, so that all parameters use one learning rate and one weight decay.
+    """Muon with the update size of AdamW, so that one learning rate and one weight decay suit all parameters.
 
         B <- momentum B + g          X = g + momentum B (nesterov), or B
         p <- (1 - lr weight_decay) p - lr matched_rms sqrt(max(rows, columns)) O(X)
@@ -105,7 +102,7 @@ class DMuon(HybridOptimizer):
     Arguments as in `Muon`, except:
 
     Args:
-        lr: peak learning rate of all parameters.
+        aux_lr_factor: 1, one learning rate for all parameters.
         matched_rms: root mean square of the update of matrices.
     Source: Liu et al. 2025, arXiv 2502.16982 ("Muon is scalable for LLM training").
     """
@@ -125,6 +122,9 @@ class DMuon(HybridOptimizer):
         ns_dtype: torch.dtype | str | None = None,
         matched_rms: float = 0.2,
         weight_decay: float = 0.0,
+        aux_lr: float | None = None,
+        aux_lr_factor: float = 1.0,
+        aux_weight_decay: float | None = None,
         betas: tuple[float, float] = (0.8, 0.999),
         eps: float = 1e-8,
         foreach: bool | None = None,

@@ -10,6 +10,15 @@ if TYPE_CHECKING:
     from torch import nn
 
 
+RENAMED = {"adamw_lr": "aux_lr", "adamw_weight_decay": "aux_weight_decay"}
+"""Settings by their names in version 0.1 -> by those of today; the old ones go with the next release."""
+
+
+def current_names(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings by their names of today; `RENAMED` has the old ones."""
+    return {RENAMED.get(name, name): value for name, value in settings.items()}
+
+
 @dataclass(frozen=True)
 class Setting:
     """A hyper-parameter that `build_optimizer` takes."""
@@ -62,6 +71,10 @@ class OptimizerSpec:
     advice: str = ""
     """One sentence of advice for training with it."""
 
+    def renamed_settings(self) -> dict[str, str]:
+        """Names of version 0.1 -> names of today, of those of its settings that have been renamed."""
+        return {old: new for old, new in RENAMED.items() if new in self.settings}
+
 
 def settings_of(optimizer: Callable[..., Any], help_texts: Mapping[str, str], **defaults: Any) -> dict[str, Setting]:
     """The settings of an optimizer class, from its constructor's signature; `defaults` overrides.
@@ -71,7 +84,7 @@ def settings_of(optimizer: Callable[..., Any], help_texts: Mapping[str, str], **
     """
     found = {}
     for name, parameter in inspect.signature(optimizer).parameters.items():
-        if name not in ("params", "lr"):
+        if name not in ("params", "lr") and parameter.kind is not parameter.VAR_KEYWORD:
             default = defaults.get(name, parameter.default)
             if type(default) is int and "float" in str(parameter.annotation):
                 default = float(default)

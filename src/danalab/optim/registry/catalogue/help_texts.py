@@ -1,8 +1,9 @@
 """Help texts of settings: one for each name, shared by all optimizers."""
 
 HELP = {
-    "adamw_lr": "peak learning rate of parameters that are not matrices; none = 0.15 lr",
-    "adamw_weight_decay": "weight decay of parameters that are not matrices; none = weight_decay",
+    "aux_lr": "peak learning rate of parameters that are not matrices; none = aux_lr_factor x lr",
+    "aux_lr_factor": "learning rate of parameters that are not matrices, as a multiple of lr",
+    "aux_weight_decay": "weight decay of parameters that are not matrices; none = weight_decay",
     "alpha": "weight of the slow momentum",
     "alpha_warmup": "steps until alpha has grown from 0; none = at once",
     "alpha_offset": "added to the damping (1+t)^(1-kappa); 1 = published implementation, 0 = the paper's formula",

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from danalab.errors import MissingExtra, UserError
+from danalab.optim.matrix.hybrid import AUXILIARY
 from danalab.optim.registry.spec import Setting
 
 EXTRA = "baselines"
@@ -30,11 +31,13 @@ def build(
     values = {setting: what.default for setting, what in known.items()} | settings | dict(constants)
     if "foreach" in values and values["foreach"] is None and not any(p.is_cuda for p in _tensors(groups)):
         values["foreach"] = False  # lists of tensors gain nothing on CPUs
-    for setting in ("lr_1d", "adamw_lr"):
-        if setting in values and values[setting] is None:
-            values[setting] = lr
+    if "lr_1d" in values and values["lr_1d"] is None:
+        values["lr_1d"] = lr
     if by_kind:
-        groups = _with_kinds(name, groups, values["adamw_lr"], values.get("weight_decay", 0.0))
+        aux_lr, factor, aux_decay = (values.pop(setting) for setting in AUXILIARY)
+        values["adamw_lr"] = factor * lr if aux_lr is None else aux_lr
+        values["adamw_wd"] = aux_decay or 0.0
+        groups = _with_kinds(name, groups, values["adamw_lr"], values.get("weight_decay", 0.0), aux_decay)
     return library_classes.find(class_name)(groups, lr=lr, **values)
 
 
@@ -42,7 +45,9 @@ def _tensors(groups: list[Any]) -> list[Any]:
     return [p for group in groups for p in (group["params"] if isinstance(group, dict) else [group])]
 
 
-def _with_kinds(name: str, groups: list[Any], adamw_lr: float, weight_decay: float) -> list[dict[str, Any]]:
+def _with_kinds(
+    name: str, groups: list[Any], adamw_lr: float, weight_decay: float, aux_decay: float | None
+) -> list[dict[str, Any]]:
     """Groups with `use_muon`: given, or inferred where a group has only matrices, or none."""
     if groups and not isinstance(groups[0], dict):
         groups = [{"params": groups}]
@@ -51,7 +56,8 @@ def _with_kinds(name: str, groups: list[Any], adamw_lr: float, weight_decay: flo
         if group.get("kind") in ("experts", "router"):
             # The library treats a stack as the matrix of a convolution, which would orthogonalise experts together; and
             # it decays other parameters only where the group has a weight decay.
-            group = {"weight_decay": weight_decay, **group, "use_muon": False}
+            decay = weight_decay if aux_decay is None else aux_decay
+            group = {"weight_decay": decay, **group, "use_muon": False}
         if "use_muon" not in group:
             are_matrices = {p.ndim > 1 for p in group["params"]}
             if len(are_matrices) > 1:

@@ -6,6 +6,7 @@ from typing import Annotated, Any, ClassVar
 
 from annotated_types import Ge, Lt
 
+from danalab.optim.registry.spec import current_names
 from danalab.train.config.fields import NonNegative, Positive, Section, setting
 
 
@@ -59,7 +60,7 @@ class OptimizerSettings(Section):
             name.replace("-", "_"): list(value) if isinstance(value, tuple) else value
             for name, value in self.optimizer_settings.items()
         }
-        object.__setattr__(self, "optimizer_settings", dict(sorted(settings.items())))
+        object.__setattr__(self, "optimizer_settings", dict(sorted(current_names(settings).items())))
 
 
 @dataclass(frozen=True, kw_only=True)
