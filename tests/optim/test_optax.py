@@ -217,3 +217,22 @@ def test_without_optax_one_line_says_what_to_install():
     code = "import sys; sys.modules['optax'] = None\nimport danalab.optim.optax"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "needs optax: pip install 'danalab[theory]'" in done.stderr
+
+
+@pytest.mark.parametrize("option", ["cautious_decay", "scaled_decay"])
+def test_options_of_weight_decay_are_those_of_the_classes(option):
+    with enable_x64():
+        params = np.random.default_rng(0).normal(size=12)
+        grads = np.random.default_rng(1).normal(size=(4, 12))
+        for name, twin in TWINS.items():
+            transform = twin(0.006, weight_decay=0.1, wd_ts=3.0, peak_lr=0.01, **{option: True})
+            p, theta = torch.nn.Parameter(torch.tensor(params)), jnp.asarray(params)
+            torch_side = CLASSES[name]([p], lr=0.01, weight_decay=0.1, wd_ts=3.0, **{option: True})
+            state = transform.init(theta)
+            torch_side.param_groups[0]["lr"] = 0.006
+            for g in grads:
+                change, state = transform.update(jnp.asarray(g), state, theta)
+                theta = optax.apply_updates(theta, change)
+                p.grad = torch.tensor(g)
+                torch_side.step()
+            assert np.allclose(theta, p.detach().numpy(), rtol=1e-12, atol=1e-14)

@@ -1,6 +1,7 @@
 """Optimizers under their names in the benchmark.
 
     adana:fused          an optimizer of the registry with one backend: fused, foreach, eager
+    adana:bf16+8         with moments of fewer bytes: bf16+8, 8bit
     adana:graph          the same with its step count on the device, captured as a CUDA graph and replayed
     adamw                an optimizer of the registry with its default settings
     torch.Muon           a class of torch.optim
@@ -21,11 +22,13 @@ from danalab.benchmarks.timing import Work
 from danalab.errors import MissingExtra, UserError, nearest
 from danalab.optim import optimizer_spec
 
-BACKENDS: dict[str, dict[str, bool]] = {
+BACKENDS: dict[str, dict[str, Any]] = {
     "fused": {"fused": True},
     "foreach": {"foreach": True},
     "eager": {"foreach": False, "fused": False},
     "graph": {"capturable": True, "fused": True},
+    "bf16+8": {"state_dtype": "bf16+8"},
+    "8bit": {"state_dtype": "8bit"},
 }
 REFERENCE = "adamw:fused"
 MATRIX_PEER = "torch.Muon"

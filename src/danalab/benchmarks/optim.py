@@ -55,6 +55,7 @@ ELEMENTWISE = (
     *("adana:fused", "dana-mk4:fused", "adamw-decaying-wd:fused", "dana-star:fused", "dana-star-mk4:fused"),
     *("ademamix:fused", "auto-dana:fused", "sign-dana:fused"),
     *("adana:foreach", "dana-star:foreach", "dana-star-mk4:foreach", "adana:eager"),
+    *("adana:bf16+8", "adana:8bit"),
     *("po.Lion", "po.ADOPT", "po.MARS"),
 )
 GRAPHS = ("adamw:graph", "adana:graph", "dana-mk4:graph", "dana-star-mk4:graph")

@@ -62,6 +62,8 @@ def adana(
     momentum_cooldown: float = 0.0,
     peak_lr: float | None = None,
     decay_mask: Any = None,
+    cautious_decay: bool = False,
+    scaled_decay: bool = False,
 ) -> optax.GradientTransformation:
     """ADana: theta <- theta - lr (g + gamma3 (1 + (1+t)^(1-kappa)) m) / (sqrt(v) + eps), moments in logarithmic time.
 
@@ -76,24 +78,14 @@ def adana(
         peak_lr: the schedule's peak. Required for a schedule with weight decay, which is proportional to lr / peak_lr,
             or with a cooldown; also under `optax.inject_hyperparams`, where schedules arrive as numbers.
         decay_mask: tree of booleans, or a function of the parameters that gives one: which parameters decay.
+        cautious_decay: decay only coordinates that the step moves towards zero.
+        scaled_decay: multiply the decay by lr / peak_lr once more.
     Raises:
         UserError: a setting out of range; a schedule with weight decay or a cooldown and no peak_lr; parameters (when
             the state is made) that are no real floating-point numbers.
     """
-    return _family(
-        learning_rate,
-        delta,
-        kappa,
-        eps,
-        gamma3,
-        None,
-        weight_decay,
-        wd_ts,
-        momentum_cooldown,
-        peak_lr,
-        decay_mask,
-        with_tau=False,
-    )
+    decay = _Decay(weight_decay, wd_ts, peak_lr, decay_mask, cautious_decay, scaled_decay)
+    return _family(learning_rate, delta, kappa, eps, gamma3, None, momentum_cooldown, decay, with_tau=False)
 
 
 def dana_mk4(
@@ -109,22 +101,12 @@ def dana_mk4(
     momentum_cooldown: float = 0.0,
     peak_lr: float | None = None,
     decay_mask: Any = None,
+    cautious_decay: bool = False,
+    scaled_decay: bool = False,
 ) -> optax.GradientTransformation:
     """ADana whose damped momentum (1+t)^(1-kappa) |m| / (sqrt(v) + eps) is clipped at `clipsnr`; else as `adana`."""
-    return _family(
-        learning_rate,
-        delta,
-        kappa,
-        eps,
-        gamma3,
-        clipsnr,
-        weight_decay,
-        wd_ts,
-        momentum_cooldown,
-        peak_lr,
-        decay_mask,
-        with_tau=False,
-    )
+    decay = _Decay(weight_decay, wd_ts, peak_lr, decay_mask, cautious_decay, scaled_decay)
+    return _family(learning_rate, delta, kappa, eps, gamma3, clipsnr, momentum_cooldown, decay, with_tau=False)
 
 
 def dana_star(
@@ -139,22 +121,12 @@ def dana_star(
     momentum_cooldown: float = 0.0,
     peak_lr: float | None = None,
     decay_mask: Any = None,
+    cautious_decay: bool = False,
+    scaled_decay: bool = False,
 ) -> optax.GradientTransformation:
     """ADana on each coordinate's own clock: tau estimates how often it has a gradient; the rest as in `adana`."""
-    return _family(
-        learning_rate,
-        delta,
-        kappa,
-        eps,
-        gamma3,
-        None,
-        weight_decay,
-        wd_ts,
-        momentum_cooldown,
-        peak_lr,
-        decay_mask,
-        with_tau=True,
-    )
+    decay = _Decay(weight_decay, wd_ts, peak_lr, decay_mask, cautious_decay, scaled_decay)
+    return _family(learning_rate, delta, kappa, eps, gamma3, None, momentum_cooldown, decay, with_tau=True)
 
 
 def dana_star_mk4(
@@ -170,26 +142,27 @@ def dana_star_mk4(
     momentum_cooldown: float = 0.0,
     peak_lr: float | None = None,
     decay_mask: Any = None,
+    cautious_decay: bool = False,
+    scaled_decay: bool = False,
 ) -> optax.GradientTransformation:
     """`dana_star` with the clipping of `dana_mk4`; the rest as in `adana`."""
-    return _family(
-        learning_rate,
-        delta,
-        kappa,
-        eps,
-        gamma3,
-        clipsnr,
-        weight_decay,
-        wd_ts,
-        momentum_cooldown,
-        peak_lr,
-        decay_mask,
-        with_tau=True,
-    )
+    decay = _Decay(weight_decay, wd_ts, peak_lr, decay_mask, cautious_decay, scaled_decay)
+    return _family(learning_rate, delta, kappa, eps, gamma3, clipsnr, momentum_cooldown, decay, with_tau=True)
 
 
 def _is_missing(leaf: Any) -> bool:
     return leaf is None
+
+
+class _Decay(NamedTuple):
+    """Settings of the weight decay."""
+
+    weight_decay: Any
+    wd_ts: Any
+    peak_lr: float | None
+    mask: Any
+    cautious: bool
+    scaled: bool
 
 
 def _family(
@@ -199,14 +172,12 @@ def _family(
     eps: Any,
     gamma3: Any,
     clipsnr: Any,
-    weight_decay: Any,
-    wd_ts: Any,
     momentum_cooldown: Any,
-    peak_lr: float | None,
-    decay_mask: Any,
+    decay: _Decay,
     *,
     with_tau: bool,
 ) -> optax.GradientTransformation:
+    weight_decay, wd_ts, peak_lr, decay_mask, cautious, scaled = decay
     _check(delta=delta, kappa=kappa, eps=eps, gamma3=gamma3, clipsnr=clipsnr, weight_decay=weight_decay, wd_ts=wd_ts)
     _check(learning_rate=learning_rate, peak_lr=peak_lr, momentum_cooldown=momentum_cooldown)
     if all(isinstance(value, int | float | None) for value in (weight_decay, wd_ts)):
@@ -248,6 +219,7 @@ def _family(
         lr = learning_rate(state.calls) if callable(learning_rate) else learning_rate
         factor = 1.0 if peak_lr is None else jnp.minimum(lr / peak_lr, 1.0)
         cooled = factor**momentum_cooldown if cools else 1.0
+        factor = factor * factor if scaled else factor
         leaves, tree = jax.tree.flatten(params)
         grads = jax.tree.leaves(updates, is_leaf=_is_missing)
         if len(grads) != len(leaves):
@@ -263,10 +235,15 @@ def _family(
             wide = _compute_type(p)
             t = steps + 1
             direction, new = dana_step(jnp.asarray(g, wide), Moments(m, v, tau), t.astype(wide), cooled=cooled, **rule)
-            moved = jnp.asarray(p, wide) - lr * direction
+            old = jnp.asarray(p, wide)
+            moved = old - lr * direction
             if decays and masked:
                 strength = weight_decay if wd_ts is None else weight_decay / (1 + t.astype(wide) / wd_ts)
-                moved = moved * (1 - factor * strength)
+                keep = 1 - factor * strength
+                if cautious:
+                    moved = jnp.where(jnp.sign(direction) * old > 0, keep * old, old) - lr * direction
+                else:
+                    moved = moved * keep
             rows.append(((moved - jnp.asarray(p, wide)).astype(p.dtype), t, new.m, new.v, new.tau))
         columns = zip(*rows, strict=True) if rows else [()] * 5  # an optimizer of masked parameters may have none
         change, steps, m, v, tau = (tree.unflatten(list(column)) for column in columns)

@@ -45,9 +45,36 @@ def average(m: TensorList, v: TensorList, g: TensorList, gain1: float, gain2: fl
 
 
 def subtract_ratio(
-    p: TensorList, numerator: TensorList, denominator: TensorList, lr: float, decay_factor: float
+    p: TensorList,
+    numerator: TensorList,
+    denominator: TensorList,
+    lr: float,
+    decay_factor: float = 1.0,
+    cautious: float | None = None,
 ) -> None:
-    """p <- decay_factor (p - lr numerator / denominator)."""
+    """`step_and_decay` of the direction numerator / denominator, which is above 0."""
+    if cautious:
+        decay(p, decay_factor, numerator)
     p.addcdiv_(numerator, denominator, value=-lr)
-    if decay_factor != 1:
+    if not cautious:
+        decay(p, decay_factor)
+
+
+def subtract(p: TensorList, direction: TensorList, lr: float, decay_factor: float, cautious: float | None) -> None:
+    """`step_and_decay` in place."""
+    if cautious:
+        decay(p, decay_factor, direction)
+    p.add_(direction, alpha=-lr)
+    if not cautious:
+        decay(p, decay_factor)
+
+
+def decay(p: TensorList, decay_factor: float, direction: TensorList | None = None) -> None:
+    """p <- decay_factor p; with a direction only where it moves p towards zero."""
+    if decay_factor == 1:
+        return
+    if direction is None:
         p.mul_(decay_factor)
+    else:
+        towards = direction.sign().mul_(p).sign_().clamp_min_(0.0)
+        p.mul_(towards.mul_(decay_factor - 1).add_(1.0))

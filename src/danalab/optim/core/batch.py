@@ -17,6 +17,7 @@ from danalab.optim.core.state import (
     moment_dtype,
     parameter_name,
 )
+from danalab.optim.core.state_formats import format_of
 
 
 @dataclass
@@ -34,6 +35,9 @@ class Batch:
     """For each parameter the list of the rule's moments."""
     indices: list[int] = field(default_factory=list)
     """Positions among all parameters of the optimizer: seeds of stochastic rounding."""
+    states: list[dict[str, Tensor]] = field(default_factory=list)
+    """For each parameter its state of local tensors, where `state_dtype` is not float32; then `moments` is empty."""
+    state_dtype: str = "float32"
 
     def scalars(self, rule: Rule) -> dict[str, Any]:
         """The rule's scalars of this step; neutral ones where the step is skipped."""
@@ -112,7 +116,7 @@ def gather(
                     " only dense ones are supported (nn.Embedding: sparse=False)"
                 )
             state = optimizer.state[p]
-            follow_parameter(state, p, rule_of(group).moments, bool(group["capturable"]))
+            follow_parameter(state, p, rule_of(group).moments, bool(group["capturable"]), format_of(group, p))
             found.append((group, start + index, p, g, state))
         start += len(group["params"])
     advance([state["step"] for *_, state in found], skip)
@@ -123,13 +127,17 @@ def gather(
         rule = rule_of(group)
         step = state["step"]
         t = None if group["capturable"] else int(step.item())
-        key = (id(group), t, p.dtype, p.device)
+        state_dtype = format_of(group, p)
+        key = (id(group), t, p.dtype, p.device, state_dtype)
         batch = batches.get(key)
         if batch is None:
-            batch = batches[key] = Batch(group, t, skip)
+            batch = batches[key] = Batch(group, t, skip, state_dtype=state_dtype)
         batch.params.append(local(p))
         batch.grads.append(local_gradient(g, p))
-        batch.moments.append([local(state[name]) for name in rule.moments])
+        if state_dtype == "float32":
+            batch.moments.append([local(state[name]) for name in rule.moments])
+        else:
+            batch.states.append({name: local(value) for name, value in state.items()})
         batch.indices.append(index)
         if t is None:
             step_tensors.setdefault(key, []).append(step)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from danalab.errors import UserError
 from danalab.optim.backends.choice import Backend, call_of, choose_backend, require_backend
+from danalab.optim.backends.low_memory import step_by_format
 from danalab.optim.backends.plan import StepPlan
 from danalab.optim.core.batch import Batch, gather
 from danalab.optim.core.checks import check_group_keys, check_settings
@@ -23,10 +24,10 @@ from danalab.optim.core.state import (
     check_state_dict,
     fill_state,
     is_dummy_step,
-    moment_dtype,
     parameter_name,
     split_like,
 )
+from danalab.optim.core.state_formats import check_format, format_of, require_format, state_tensors
 from danalab.optim.elementwise.scalars import decay_rate, schedule_factor
 
 log = logging.getLogger(__name__)
@@ -119,16 +120,22 @@ class RuleOptimizer(torch.optim.Optimizer):
         for group in self.param_groups[before:]:
             group.setdefault("peak_lr", float(group["lr"]))
             for p in group["params"]:
-                fill_state(self.state[p], p, self.rule_of(group).moments, bool(group["capturable"]))
+                moments = self.rule_of(group).moments
+                fill_state(self.state[p], p, moments, bool(group["capturable"]), format_of(group, p))
 
     def _check_added(self, group: dict[str, Any]) -> None:
         self.check_group(group)
+        state_dtype = group.get("state_dtype", "float32")
+        check_format(self.name, state_dtype)
+        if group["capturable"] and state_dtype != "float32":
+            raise UserError(f"{self.name}: capturable needs state_dtype float32, not {state_dtype}")
         for index, p in enumerate(group["params"]):
             if p.dtype not in DTYPES:
                 raise UserError(
                     f"{self.name}: {parameter_name(group, index)} is {p.dtype};"
                     " only float32, float64, bfloat16 and float16 parameters can be optimized"
                 )
+            require_format(self.name, parameter_name(group, index), p, state_dtype)
         self.check_backend(group)
 
     @torch.no_grad()
@@ -175,11 +182,12 @@ class RuleOptimizer(torch.optim.Optimizer):
             backend = self.backend_of(rule, batch)
             work.setdefault((backend, rule.name), (rule, []))[1].append(batch)
         for (backend, _), (rule, batches) in work.items():
-            backend(rule, batches)
+            step_by_format(rule, batches, backend)
         if len(work) == 1:
             (((backend, _), (rule, batches)),) = work.items()
             call = call_of(backend)
-            if call is not None and StepPlan.is_possible(self, batches):
+            wide = all(batch.state_dtype == "float32" for batch in batches)
+            if call is not None and wide and StepPlan.is_possible(self, batches):
                 self._plan = StepPlan(self, rule, batches, call)
 
     def _warn_above_peak(self) -> None:
@@ -227,14 +235,16 @@ class RuleOptimizer(torch.optim.Optimizer):
         for group, saved_group, own in zip(self.param_groups, saved["param_groups"], flags, strict=True):
             group.update(own)
             for p, key in zip(group["params"], saved_group["params"], strict=True):
-                self._restore(p, saved["state"][key], self.rule_of(group), bool(group["capturable"]))
+                rule, capturable = self.rule_of(group), bool(group["capturable"])
+                self._restore(p, saved["state"][key], rule, capturable, format_of(group, p))
 
-    def _restore(self, p: Tensor, saved: dict[str, Any], rule: Rule, capturable: bool) -> None:
+    def _restore(self, p: Tensor, saved: dict[str, Any], rule: Rule, capturable: bool, state_dtype: str) -> None:
         # torch has cast the moments to the parameter's dtype and may share memory with the saved ones: copy anew.
         step = torch.as_tensor(saved["step"]).to(torch.int64, copy=True)  # float32 before version 0.2
         self.state[p]["step"] = step.to(p.device if capturable else "cpu")
         for name in rule.moments:
-            self.state[p][name] = torch.empty_like(p, dtype=moment_dtype(p)).copy_(saved[name].detach())
+            for key, tensor in state_tensors(name, p, state_dtype).items():
+                self.state[p][key] = tensor.copy_(saved[key].detach())
 
 
 class ElementwiseOptimizer(RuleOptimizer):

@@ -13,9 +13,13 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from danalab.errors import UserError
+from danalab.optim.core.state_formats import format_of, state_keys, state_shapes, state_tensors
 
 IMPLEMENTATION = ("foreach", "fused", "capturable")
 """Group keys that choose a back end: a checkpoint does not change them."""
+
+LATER = ("decay_bound", "beta2", "momentum_cooldown", "cautious_decay", "scaled_decay", "state_dtype")
+"""Settings that version 0.1 did not have: its state_dicts lack them."""
 
 # Hyper-parameters of other optimizers: they distinguish a foreign state_dict from one with a user's own key.
 FOREIGN = ("betas", "momentum", "nesterov", "amsgrad", "clipsnr", "delta", "kappa", "alpha", "rho", "dampening")
@@ -29,17 +33,17 @@ def parameter_name(group: Mapping[str, Any], index: int) -> str:
     return f"parameter {index} of its group (shape {tuple(group['params'][index].shape)})"
 
 
-def fill_state(state: dict[str, Any], p: Tensor, moments: tuple[str, ...], capturable: bool) -> None:
+def fill_state(
+    state: dict[str, Any], p: Tensor, moments: tuple[str, ...], capturable: bool, state_dtype: str = "float32"
+) -> None:
     """Create the state of a parameter that has taken no step: all zero.
 
     It exists from construction on, so that all ranks agree on the content of a checkpoint, and torch's checkpoint
     helpers need no dummy step to create it.
     """
     state["step"] = torch.zeros((), dtype=torch.int64, device=p.device if capturable else "cpu")
-    dtype = moment_dtype(p)
     for name in moments:
-        # zeros_like, not zeros: a DTensor parameter has DTensor moments, and strides are kept.
-        state[name] = torch.zeros_like(p, dtype=dtype, memory_format=torch.preserve_format)
+        state.update(state_tensors(name, p, state_dtype))
 
 
 def moment_dtype(p: Tensor) -> torch.dtype:
@@ -47,16 +51,19 @@ def moment_dtype(p: Tensor) -> torch.dtype:
     return torch.float64 if p.dtype == torch.float64 else torch.float32
 
 
-def follow_parameter(state: dict[str, Any], p: Tensor, moments: tuple[str, ...], capturable: bool) -> None:
+def follow_parameter(
+    state: dict[str, Any], p: Tensor, moments: tuple[str, ...], capturable: bool, state_dtype: str
+) -> None:
     """Move the state to the parameter's device and dtype: models are often moved after the optimizer was built."""
     if not state:  # a parameter that replaced another one in the group, as when a library shards a model
-        fill_state(state, p, moments, capturable)
-    dtype = moment_dtype(p)
+        fill_state(state, p, moments, capturable, state_dtype)
     if capturable and state["step"].device != p.device:
         state["step"] = state["step"].to(p.device)
     for name in moments:
-        if state[name].device != p.device or state[name].dtype != dtype:
-            state[name] = state[name].to(device=p.device, dtype=dtype)
+        for key in state_keys(name, state_dtype):
+            dtype = moment_dtype(p) if key == name else state[key].dtype
+            if state[key].device != p.device or state[key].dtype != dtype:
+                state[key] = state[key].to(device=p.device, dtype=dtype)
 
 
 def drop_replaced(state: dict[Any, dict[str, Any]], groups: Iterable[Mapping[str, Any]], owner: str) -> None:
@@ -131,7 +138,7 @@ def check_state_dict(
             f"{owner}: the state_dict has {len(saved_groups)} parameter groups, this optimizer {len(groups)};"
             " build it with the groups of the saved run"
         )
-    optional = {*IMPLEMENTATION, "decay_bound", "beta2", "momentum_cooldown"}  # version 0.1 had none of them
+    optional = {*IMPLEMENTATION, *LATER}
     needed = {key for key in groups[0] if key in optimizer.defaults and key not in optional} | {"peak_lr"}
     for number, (group, saved_group) in enumerate(zip(groups, saved_groups, strict=True)):
         missing = sorted(needed - set(saved_group))
@@ -148,14 +155,24 @@ def check_state_dict(
                 f"{owner}: group {number} of the state_dict has {len(saved_group['params'])} parameters,"
                 f" this optimizer's {len(group['params'])}"
             )
+        own, other = (each.get("state_dtype", "float32") for each in (group, saved_group))
+        if own != other:
+            raise UserError(
+                f"{owner}: the state_dict has state_dtype {other}, this optimizer {own}; build it with {other}"
+            )
         for index, (p, key) in enumerate(zip(group["params"], saved_group["params"], strict=True)):
-            _check_entry(owner, parameter_name(group, index), p, moments_of(group), saved["state"].get(key))
+            shapes: dict[str, tuple[int, ...]] = {}
+            for moment in moments_of(group):
+                shapes |= state_shapes(moment, p, format_of(group, p))
+            _check_entry(owner, parameter_name(group, index), p, shapes, saved["state"].get(key))
 
 
-def _check_entry(owner: str, name: str, p: Tensor, moments: tuple[str, ...], entry: Mapping[str, Any] | None) -> None:
+def _check_entry(
+    owner: str, name: str, p: Tensor, shapes: Mapping[str, tuple[int, ...]], entry: Mapping[str, Any] | None
+) -> None:
     if entry is None:
         raise UserError(f"{owner}: the state_dict has no state for {name}; it was saved before that parameter existed")
-    wanted = {"step", *moments}
+    wanted = {"step", *shapes}
     if set(entry) != wanted:
         lacks, extra = sorted(wanted - set(entry)), sorted(set(entry) - wanted)
         parts = [f"lacks {', '.join(lacks)}"] * bool(lacks) + [f"has {', '.join(extra)}"] * bool(extra)
@@ -163,8 +180,8 @@ def _check_entry(owner: str, name: str, p: Tensor, moments: tuple[str, ...], ent
             f"{owner}: the state of {name} {' and '.join(parts)}: it belongs to another optimizer;"
             " load it into the class that saved it"
         )
-    for key in moments:
-        if entry[key].shape != p.shape:
+    for key, shape in shapes.items():
+        if tuple(entry[key].shape) != shape:
             raise UserError(
                 f"{owner}: {key} of {name} has shape {tuple(entry[key].shape)} in the state_dict,"
                 f" the parameter {tuple(p.shape)}: it was saved from another model"

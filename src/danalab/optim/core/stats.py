@@ -8,6 +8,7 @@ from torch import Tensor
 
 from danalab.errors import UserError
 from danalab.optim.core.state import local, local_gradient
+from danalab.optim.core.state_formats import decode
 
 
 def collect(
@@ -28,7 +29,11 @@ def collect(
         `momentum_norm`: Euclidean norm of m.
     """
 
-    totals = across(_total(optimizer, lambda p, state, group: signal_sums(state, group)))
+    def decoded(state: Mapping[str, Any]) -> dict[str, Any]:
+        own = {key: local(value) for key, value in state.items()}
+        return {"step": state["step"], **{name: decode(own, name) for name in optimizer.rule.moments}}
+
+    totals = across(_total(optimizer, lambda p, state, group: signal_sums(decoded(state), group)))
     count = totals.pop("count")
     momentum_norm = totals.pop("momentum_norm").sqrt()
     means = {name: total / count for name, total in totals.items()}
@@ -77,11 +82,12 @@ def update_rms(optimizer: Any) -> Tensor:
     def sums(p: Tensor, state: dict[str, Any], group: dict[str, Any]) -> dict[str, Tensor] | None:
         if p.grad is None:
             return None
-        moments = [local(state[name]) for name in rule.moments]
+        own = {key: local(value) for key, value in state.items()}
+        moments = [decode(own, name) for name in rule.moments]
         g = local_gradient(p.grad, p).to(moments[0].dtype)
         scalars = rule.scalars(group, state["step"].to(g.device))
-        for name in ("lr", "decay_factor", *rule.gains):
-            del scalars[name]
+        for name in ("lr", "decay_factor", "cautious", *rule.gains):
+            scalars.pop(name, None)
         direction = rule.direction(-g if group["maximize"] else g, *moments, **scalars)
         return {"squares": direction.square().sum()}
 

@@ -33,6 +33,8 @@ def empty_shard(
     p = [p for group in optimizer.param_groups for p in group["params"]][index]
     if tuple(shape) == tuple(p.shape):
         return torch.zeros_like(p, dtype=dtype)
+    if hasattr(p, "placements") and len(shape) == p.ndim > 1 and tuple(shape[:-1]) == tuple(p.shape[:-1]):
+        return torch.zeros_like(p.detach()[..., : shape[-1]], dtype=dtype)  # scales of blocks, sharded as their rows
     return torch.zeros(tuple(shape), dtype=dtype)
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from danalab.optim.backends.foreach import TensorList, average, subtract_ratio
 from danalab.optim.core import DecayingOptimizer, constructor_settings
 from danalab.optim.core.rule import Rule
-from danalab.optim.elementwise.scalars import Scalar, adam_scalars
+from danalab.optim.elementwise.scalars import Scalar, adam_scalars, step_and_decay
 
 
 def adamw_decaying_wd_update(
@@ -24,6 +24,7 @@ def adamw_decaying_wd_update(
     correction2: Scalar,
     decay_factor: Scalar = 1.0,
     eps: Scalar = 1e-8,
+    cautious: Scalar | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """One step of Adam followed by independent weight decay.
 
@@ -36,7 +37,7 @@ def adamw_decaying_wd_update(
     m = m + gain1 * (g - m)
     v = v + gain2 * (g * g - v)
     step = adamw_direction(g, m, v, correction1=correction1, correction2=correction2, eps=eps)
-    return decay_factor * (p - lr * step), m, v
+    return step_and_decay(p, step, lr, decay_factor, cautious), m, v
 
 
 def adamw_direction(
@@ -50,7 +51,7 @@ def adamw_decaying_wd_foreach(p: TensorList, g: TensorList, m: TensorList, v: Te
     """`adamw_decaying_wd_update` in place; `p` is in the dtype of the moments."""
     average(m, v, g, s["gain1"], s["gain2"])
     root = v.sqrt().div_(s["correction2"] ** 0.5).add_(s["eps"])
-    subtract_ratio(p, m, root, s["lr"] / s["correction1"], s["decay_factor"])
+    subtract_ratio(p, m, root, s["lr"] / s["correction1"], s["decay_factor"], s["cautious"])
 
 
 def _kernel_scalars(s: Mapping[str, Any]) -> dict[str, Any]:
@@ -79,7 +80,8 @@ class AdamWDecayingWD(DecayingOptimizer):
 
     Args:
         betas: rates of the first and second moment.
-        weight_decay, wd_ts, omega, horizon, foreach, fused, capturable, maximize, stochastic_rounding: as in `ADana`.
+        weight_decay, wd_ts, omega, horizon, decay_bound, cautious_decay, scaled_decay: as in `ADana`.
+        foreach, fused, capturable, maximize, stochastic_rounding, state_dtype: as in `ADana`.
     Source: Loshchilov and Hutter 2019; arXiv 2602.05298 for the decay.
     """
 
@@ -97,10 +99,13 @@ class AdamWDecayingWD(DecayingOptimizer):
         omega: float | None = None,
         horizon: float | None = None,
         decay_bound: float | None = None,
+        cautious_decay: bool = False,
+        scaled_decay: bool = False,
         foreach: bool | None = None,
         fused: bool | None = None,
         capturable: bool = False,
         maximize: bool = False,
         stochastic_rounding: bool = False,
+        state_dtype: str = "float32",
     ):
         super().__init__(params, constructor_settings(locals()))

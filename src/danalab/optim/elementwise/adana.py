@@ -12,7 +12,7 @@ from torch import Tensor
 from danalab.optim.backends.foreach import TensorList, average, subtract_ratio
 from danalab.optim.core import LogTimeOptimizer, constructor_settings
 from danalab.optim.core.rule import Rule
-from danalab.optim.elementwise.scalars import Scalar, log_time_scalars
+from danalab.optim.elementwise.scalars import Scalar, log_time_scalars, step_and_decay
 
 
 def adana_update(
@@ -30,6 +30,7 @@ def adana_update(
     alpha_offset: Scalar = 1.0,
     clipsnr: Scalar | None = None,
     gain2: Scalar | None = None,
+    cautious: Scalar | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """One step of ADana (`clipsnr` None) or DanaMK4.
 
@@ -41,6 +42,7 @@ def adana_update(
         m, v: first and second moment, same shape, float32 or float64; arithmetic is done in their dtype.
         clipsnr: bound of |alpha u|; None = no bound.
         gain, gain2: weights of the new gradient in m and in v; gain2 None: the same.
+        cautious: 1: k acts only where the step moves p towards zero; see `step_and_decay`.
     Returns:
         The new (p, m, v); p in the dtype of the moments, to be rounded once by the caller.
     """
@@ -48,7 +50,7 @@ def adana_update(
     m = m + gain * (g - m)
     v = v + (gain if gain2 is None else gain2) * (g * g - v)
     step = adana_direction(g, m, v, alpha=alpha, eps=eps, gamma3=gamma3, alpha_offset=alpha_offset, clipsnr=clipsnr)
-    return decay_factor * (p - lr * step), m, v
+    return step_and_decay(p, step, lr, decay_factor, cautious), m, v
 
 
 def adana_direction(
@@ -82,7 +84,7 @@ def adana_foreach(p: TensorList, g: TensorList, m: TensorList, v: TensorList, **
         bound = root.mul(clip)
         step = m.mul(s["alpha"]).clamp_max_(bound)
         step.clamp_min_(bound.neg_()).mul_(gamma3).add_(m, alpha=gamma3 * offset).add_(g)
-    subtract_ratio(p, step, root, s["lr"], s["decay_factor"])
+    subtract_ratio(p, step, root, s["lr"], s["decay_factor"], s["cautious"])
 
 
 def momentum_kernel_scalars(s: Mapping[str, Any]) -> dict[str, Any]:
@@ -134,6 +136,8 @@ class ADana(LogTimeOptimizer):
         horizon: length of the run [steps]; wd_ts = horizon / 10.
         decay_bound: largest decay per step, times the peak learning rate; 0: none. None: 2 with `omega`, none with
             `weight_decay`.
+        cautious_decay: decay only coordinates that the step moves towards zero (arXiv 2510.12402).
+        scaled_decay: multiply the decay by lr / peak_lr once more (arXiv 2607.23777).
         beta2: constant rate of the second moment, with Adam's correction of the bias; None: beta(t).
         momentum_cooldown: exponent c of m's gain delta / (delta + t (lr / peak_lr)^c), so that the momentum's memory
             shrinks with the learning rate; 0: off. docs/theory.md recommends 1 where the rate decays to 0.
@@ -142,6 +146,8 @@ class ADana(LogTimeOptimizer):
         capturable: keep the step count on the device, for CUDA graphs.
         maximize: maximize the objective instead of minimizing it.
         stochastic_rounding: round bfloat16 and float16 parameters up or down at random, so that the mean is exact.
+        state_dtype: format of the moments: "float32", "bf16+8" (3 bytes) or "8bit" (1 byte), see
+            `danalab.optim.core.state_formats`.
     Raises:
         UserError: a setting out of range, both forms of weight decay, no parameters, or `fused` without a compiler.
     Source: arXiv 2602.05298.
@@ -164,6 +170,8 @@ class ADana(LogTimeOptimizer):
         omega: float | None = None,
         horizon: float | None = None,
         decay_bound: float | None = None,
+        cautious_decay: bool = False,
+        scaled_decay: bool = False,
         beta2: float | None = None,
         momentum_cooldown: float = 0.0,
         foreach: bool | None = None,
@@ -171,6 +179,7 @@ class ADana(LogTimeOptimizer):
         capturable: bool = False,
         maximize: bool = False,
         stochastic_rounding: bool = False,
+        state_dtype: str = "float32",
     ):
         super().__init__(params, constructor_settings(locals()))
 
@@ -195,6 +204,8 @@ class DanaMK4(LogTimeOptimizer):
         omega: float | None = None,
         horizon: float | None = None,
         decay_bound: float | None = None,
+        cautious_decay: bool = False,
+        scaled_decay: bool = False,
         beta2: float | None = None,
         momentum_cooldown: float = 0.0,
         foreach: bool | None = None,
@@ -202,6 +213,7 @@ class DanaMK4(LogTimeOptimizer):
         capturable: bool = False,
         maximize: bool = False,
         stochastic_rounding: bool = False,
+        state_dtype: str = "float32",
         clipsnr: float = 2.0,
     ):
         super().__init__(params, constructor_settings(locals()))

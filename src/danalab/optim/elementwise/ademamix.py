@@ -15,11 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from danalab.optim.backends.foreach import TensorList, average, subtract_ratio
+from danalab.optim.backends.foreach import TensorList, average, decay, subtract_ratio
 from danalab.optim.core import DecayingOptimizer, ElementwiseOptimizer, constructor_settings
 from danalab.optim.core.checks import check_coupled_decay, check_numbers, check_settings
 from danalab.optim.core.rule import Rule
-from danalab.optim.elementwise.scalars import Scalar, adam_scalars, decay_factor
+from danalab.optim.elementwise.scalars import Scalar, adam_scalars, coupled_decay_factor, decay_factor, shrink
 
 
 def ademamix_update(
@@ -38,6 +38,7 @@ def ademamix_update(
     weight: Scalar,
     decay_factor: Scalar = 1.0,
     eps: Scalar = 1e-8,
+    cautious: Scalar | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """One step of AdEMAMix; weight decay enters as a factor of the parameter.
 
@@ -59,7 +60,8 @@ def ademamix_update(
     slow = slow + gain3 * (g - slow)
     v = v + gain2 * (g * g - v)
     step = ademamix_direction(g, m, v, slow, correction1=correction1, correction2=correction2, weight=weight, eps=eps)
-    return decay_factor * p - lr * step, m, v, slow
+    decayed = decay_factor * p if cautious is None else shrink(p, step, decay_factor)
+    return decayed - lr * step, m, v, slow
 
 
 def ademamix_direction(
@@ -83,9 +85,8 @@ def ademamix_foreach(p: TensorList, g: TensorList, m: TensorList, v: TensorList,
     slow.lerp_(g, s["gain3"])
     root = v.sqrt().add_(s["eps"] * s["correction2"] ** 0.5)
     step = m.mul(1 / s["correction1"]).add_(slow, alpha=s["weight"])
-    if s["decay_factor"] != 1:
-        p.mul_(s["decay_factor"])
-    subtract_ratio(p, step, root, s["lr"] * s["correction2"] ** 0.5, 1.0)
+    decay(p, s["decay_factor"], step if s["cautious"] else None)
+    subtract_ratio(p, step, root, s["lr"] * s["correction2"] ** 0.5)
 
 
 def mixing_weight(group: Mapping[str, Any], t: Scalar) -> Scalar:
@@ -126,7 +127,7 @@ def _scalars(group: Mapping[str, Any], t: Scalar) -> dict[str, Scalar]:
 
 def coupled_scalars(group: Mapping[str, Any], t: Scalar) -> dict[str, Scalar]:
     """Scalars of step t (from 1) of `ademamix_update` where weight decay is multiplied by the learning rate."""
-    return {**_scalars(group, t), "decay_factor": 1 - group["lr"] * group["weight_decay"]}
+    return {**_scalars(group, t), "decay_factor": coupled_decay_factor(group)}
 
 
 def decaying_scalars(group: Mapping[str, Any], t: Scalar) -> dict[str, Scalar]:
@@ -189,6 +190,7 @@ class AdEMAMix(_Mixing):
         beta3_warmup: steps until the slow rate has grown from beta1, linearly in half-life; None: at once.
         gamma3: scales alpha.
         weight_decay: times the learning rate.
+        cautious_decay, scaled_decay: as in `ADana`.
         foreach, fused, capturable, maximize, stochastic_rounding: as in `ADana`.
     Raises:
         UserError: a setting out of range, no parameters, or `fused` without a compiler.
@@ -209,6 +211,8 @@ class AdEMAMix(_Mixing):
         beta3_warmup: float | None = None,
         gamma3: float = 1.0,
         weight_decay: float = 0.0,
+        cautious_decay: bool = False,
+        scaled_decay: bool = False,
         foreach: bool | None = None,
         fused: bool | None = None,
         capturable: bool = False,
@@ -230,7 +234,7 @@ class AdEMAMixDecayingWD(_Mixing, DecayingOptimizer):
     u and all other arguments are those of `AdEMAMix`.
 
     Args:
-        weight_decay, wd_ts, omega, horizon: as in `ADana`.
+        weight_decay, wd_ts, omega, horizon, decay_bound: as in `ADana`.
     Source: arXiv 2409.03137 for the update, 2602.05298 for the decay.
     """
 
@@ -252,6 +256,8 @@ class AdEMAMixDecayingWD(_Mixing, DecayingOptimizer):
         omega: float | None = None,
         horizon: float | None = None,
         decay_bound: float | None = None,
+        cautious_decay: bool = False,
+        scaled_decay: bool = False,
         foreach: bool | None = None,
         fused: bool | None = None,
         capturable: bool = False,

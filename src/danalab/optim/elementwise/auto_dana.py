@@ -26,12 +26,12 @@ import torch
 from torch import Tensor
 
 from danalab.errors import UserError
-from danalab.optim.backends.foreach import TensorList, average
+from danalab.optim.backends.foreach import TensorList, average, subtract
 from danalab.optim.core import LogTimeOptimizer, constructor_settings
 from danalab.optim.core.checks import KAPPA_LIMIT
 from danalab.optim.core.rule import Rule
 from danalab.optim.core.stats import noise_floor, signal_share
-from danalab.optim.elementwise.scalars import Scalar, decay_factor
+from danalab.optim.elementwise.scalars import Scalar, cautious, decay_factor, step_and_decay
 
 
 def auto_dana_update(
@@ -50,6 +50,7 @@ def auto_dana_update(
     eps: Scalar = 1e-8,
     gamma3: Scalar = 1.0,
     alpha_offset: Scalar = 1.0,
+    cautious: Scalar | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """One step of AutoDana.
 
@@ -71,7 +72,7 @@ def auto_dana_update(
     v = v + gain * (g * g - v)
     shared = {"log2_time": log2_time, "span": span, "alpha": alpha, "floor": floor}
     step = auto_dana_direction(g, m, v, eps=eps, gamma3=gamma3, alpha_offset=alpha_offset, **shared)
-    return decay_factor * (p - lr * step), m, v
+    return step_and_decay(p, step, lr, decay_factor, cautious), m, v
 
 
 def auto_dana_direction(
@@ -103,9 +104,7 @@ def auto_dana_foreach(p: TensorList, g: TensorList, m: TensorList, v: TensorList
     share = ratio.mul(ratio).reciprocal_().mul_(-s["floor"]).add_(1.0).clamp_min_(0.0)
     share.mul_(s["log2_time"] * s["span"] * math.log(2)).exp_()
     share.mul_(s["gamma3"] * s["alpha"]).add_(s["gamma3"] * s["alpha_offset"]).mul_(ratio)
-    p.add_(share.addcdiv_(g, root), alpha=-s["lr"])
-    if s["decay_factor"] != 1:
-        p.mul_(s["decay_factor"])
+    subtract(p, share.addcdiv_(g, root), s["lr"], s["decay_factor"], s["cautious"])
 
 
 def _scalars(group: Mapping[str, Any], t: Scalar) -> dict[str, Scalar]:
@@ -117,6 +116,7 @@ def _scalars(group: Mapping[str, Any], t: Scalar) -> dict[str, Scalar]:
         "alpha": (1 + t) ** (1 - group["kappa_max"]),
         "floor": group["significance"] ** 2 * noise_floor(t, group["delta"]),
         "decay_factor": decay_factor(group, t),
+        "cautious": cautious(group),
         **{name: group[name] for name in ("eps", "gamma3", "alpha_offset")},
     }
 
@@ -162,8 +162,9 @@ class AutoDana(LogTimeOptimizer):
         kappa_min: kappa of a coordinate whose gradients agree.
         kappa_max: kappa of a coordinate whose gradients are noise.
         significance: multiple of the noise's standard deviation from which m counts as signal.
-        delta, eps, gamma3, alpha_offset, weight_decay, wd_ts, omega, horizon: as in `ADana`.
-        foreach, fused, capturable, maximize, stochastic_rounding: as in `ADana`.
+        delta, eps, gamma3, alpha_offset, weight_decay, wd_ts, omega, horizon, decay_bound: as in `ADana`.
+        cautious_decay, scaled_decay: as in `ADana`.
+        foreach, fused, capturable, maximize, stochastic_rounding, state_dtype: as in `ADana`.
     Raises:
         UserError: a setting out of range, both forms of weight decay, no parameters, or `fused` without a compiler.
     Source: our own rule for kappa; arXiv 2602.05298 for the family.
@@ -188,11 +189,14 @@ class AutoDana(LogTimeOptimizer):
         omega: float | None = None,
         horizon: float | None = None,
         decay_bound: float | None = None,
+        cautious_decay: bool = False,
+        scaled_decay: bool = False,
         foreach: bool | None = None,
         fused: bool | None = None,
         capturable: bool = False,
         maximize: bool = False,
         stochastic_rounding: bool = False,
+        state_dtype: str = "float32",
     ):
         super().__init__(params, constructor_settings(locals()))
 

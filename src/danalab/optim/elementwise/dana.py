@@ -13,14 +13,22 @@ from typing import Any
 
 from torch import Tensor
 
-from danalab.optim.backends.foreach import TensorList
+from danalab.optim.backends.foreach import TensorList, subtract
 from danalab.optim.core import LogTimeOptimizer, constructor_settings
 from danalab.optim.core.rule import Rule
-from danalab.optim.elementwise.scalars import Scalar, log_time_scalars
+from danalab.optim.elementwise.scalars import Scalar, log_time_scalars, step_and_decay
 
 
 def dana_update(
-    p: Tensor, g: Tensor, m: Tensor, *, lr: Scalar, gain: Scalar, weight: Scalar, decay_factor: Scalar = 1.0
+    p: Tensor,
+    g: Tensor,
+    m: Tensor,
+    *,
+    lr: Scalar,
+    gain: Scalar,
+    weight: Scalar,
+    decay_factor: Scalar = 1.0,
+    cautious: Scalar | None = None,
 ) -> tuple[Tensor, Tensor]:
     """One step of Dana: m <- m + gain (g - m), then p <- decay_factor (p - lr (g + weight m)).
 
@@ -33,7 +41,7 @@ def dana_update(
     """
     p, g = p.to(m.dtype), g.to(m.dtype)
     m = m + gain * (g - m)
-    return decay_factor * (p - lr * dana_direction(g, m, weight=weight)), m
+    return step_and_decay(p, dana_direction(g, m, weight=weight), lr, decay_factor, cautious), m
 
 
 def dana_direction(g: Tensor, m: Tensor, *, weight: Scalar) -> Tensor:
@@ -42,12 +50,20 @@ def dana_direction(g: Tensor, m: Tensor, *, weight: Scalar) -> Tensor:
 
 
 def sign_dana_update(
-    p: Tensor, g: Tensor, m: Tensor, *, lr: Scalar, gain: Scalar, weight: Scalar, decay_factor: Scalar = 1.0
+    p: Tensor,
+    g: Tensor,
+    m: Tensor,
+    *,
+    lr: Scalar,
+    gain: Scalar,
+    weight: Scalar,
+    decay_factor: Scalar = 1.0,
+    cautious: Scalar | None = None,
 ) -> tuple[Tensor, Tensor]:
     """One step of SignDana: `dana_update` with sign(g) and sign(m) in place of g and m."""
     p, g = p.to(m.dtype), g.to(m.dtype)
     m = m + gain * (g - m)
-    return decay_factor * (p - lr * sign_dana_direction(g, m, weight=weight)), m
+    return step_and_decay(p, sign_dana_direction(g, m, weight=weight), lr, decay_factor, cautious), m
 
 
 def sign_dana_direction(g: Tensor, m: Tensor, *, weight: Scalar) -> Tensor:
@@ -58,15 +74,13 @@ def sign_dana_direction(g: Tensor, m: Tensor, *, weight: Scalar) -> Tensor:
 def _foreach(p: TensorList, g: TensorList, m: TensorList, *, signs: bool, **s: Any) -> None:
     m.lerp_(g, s["gain"])
     step = g.sign().add_(m.sign(), alpha=s["weight"]) if signs else g.add(m, alpha=s["weight"])
-    p.add_(step, alpha=-s["lr"])
-    if s["decay_factor"] != 1:
-        p.mul_(s["decay_factor"])
+    subtract(p, step, s["lr"], s["decay_factor"], s["cautious"])
 
 
 def _scalars(group: Mapping[str, Any], t: Scalar) -> dict[str, Scalar]:
     s = log_time_scalars({**group, "eps": None}, t)
     weight = s["gamma3"] * (s["alpha"] + s["alpha_offset"])
-    return {**{name: s[name] for name in ("lr", "gain", "decay_factor")}, "weight": weight}
+    return {**{name: s[name] for name in ("lr", "gain", "decay_factor", "cautious")}, "weight": weight}
 
 
 def _kernel_scalars(s: Mapping[str, Any]) -> dict[str, Any]:
@@ -96,8 +110,9 @@ class Dana(LogTimeOptimizer):
         delta, kappa: as in `ADana`.
         gamma3: scales the momentum term.
         alpha_offset: added to the damping (1+t)^(1-kappa); here the formula is the paper's, without it.
-        momentum_cooldown, weight_decay, wd_ts, omega, horizon: as in `ADana`.
-        foreach, fused, capturable, maximize, stochastic_rounding: as in `ADana`.
+        momentum_cooldown, weight_decay, wd_ts, omega, horizon, decay_bound, cautious_decay, scaled_decay: as in
+            `ADana`.
+        foreach, fused, capturable, maximize, stochastic_rounding, state_dtype: as in `ADana`.
     Raises:
         UserError: a setting out of range, both forms of weight decay, no parameters, or `fused` without a compiler.
     Source: arXiv 2602.05298 (the Dana family); Ferbach et al. 2025, arXiv 2505.16098 (its damped momentum).
@@ -119,12 +134,15 @@ class Dana(LogTimeOptimizer):
         omega: float | None = None,
         horizon: float | None = None,
         decay_bound: float | None = None,
+        cautious_decay: bool = False,
+        scaled_decay: bool = False,
         momentum_cooldown: float = 0.0,
         foreach: bool | None = None,
         fused: bool | None = None,
         capturable: bool = False,
         maximize: bool = False,
         stochastic_rounding: bool = False,
+        state_dtype: str = "float32",
     ):
         super().__init__(params, constructor_settings(locals()))
 
@@ -162,11 +180,14 @@ class SignDana(LogTimeOptimizer):
         omega: float | None = None,
         horizon: float | None = None,
         decay_bound: float | None = None,
+        cautious_decay: bool = False,
+        scaled_decay: bool = False,
         momentum_cooldown: float = 0.0,
         foreach: bool | None = None,
         fused: bool | None = None,
         capturable: bool = False,
         maximize: bool = False,
         stochastic_rounding: bool = False,
+        state_dtype: str = "float32",
     ):
         super().__init__(params, constructor_settings(locals()))

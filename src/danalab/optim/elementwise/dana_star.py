@@ -12,7 +12,7 @@ from torch import Tensor
 from danalab.optim.backends.foreach import TensorList, average, subtract_ratio
 from danalab.optim.core.rule import Rule
 from danalab.optim.elementwise.adana import ADana, DanaMK4, momentum_kernel_scalars
-from danalab.optim.elementwise.scalars import Scalar, effective_time_scalars
+from danalab.optim.elementwise.scalars import Scalar, effective_time_scalars, step_and_decay
 
 
 def dana_star_update(
@@ -33,6 +33,7 @@ def dana_star_update(
     clipsnr: Scalar | None = None,
     gain2: Scalar | None = None,
     gain_tau: Scalar | None = None,
+    cautious: Scalar | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """One step of DanaStar (`clipsnr` None) or DanaStarMK4: every coordinate has its own effective time T.
 
@@ -54,7 +55,7 @@ def dana_star_update(
     step = dana_star_direction(
         g, m, v, tau, t=t, kappa=kappa, eps=eps, gamma3=gamma3, alpha_offset=alpha_offset, clipsnr=clipsnr
     )
-    return decay_factor * (p - lr * step), m, v, tau
+    return step_and_decay(p, step, lr, decay_factor, cautious), m, v, tau
 
 
 def dana_star_direction(
@@ -103,7 +104,8 @@ def dana_star_foreach(p: TensorList, g: TensorList, m: TensorList, v: TensorList
         step.mul_(m).div_(scale).clamp_min_(-bound).clamp_max_(bound)
         step = g.addcmul(step, scale, value=s["gamma3"] * long)
     step.add_(m, alpha=s["gamma3"] * s["alpha_offset"])
-    subtract_ratio(p, step, root.div_(root_q), s["lr"], s["decay_factor"])  # sqrt(v) / sqrt(q) is 1 / n
+    root.div_(root_q)  # sqrt(v) / sqrt(q) is 1 / n
+    subtract_ratio(p, step, root, s["lr"], s["decay_factor"], s["cautious"])
 
 
 def _dana_star_kernel_scalars(s: Mapping[str, Any]) -> dict[str, Any]:

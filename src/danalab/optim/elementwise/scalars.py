@@ -6,6 +6,7 @@
     alpha          alpha(t) = (1 + t)^(1 - kappa)             damping of the long average
     decay_rate     lambda(t) = weight_decay / (1 + t / wd_ts) independent weight decay
     decay_factor   k(t) = 1 - (lr / peak_lr) lambda(t)        multiplies the parameter
+    cautious       1, or None: decay all coordinates          decay only those that the update moves towards zero
 
 a(t) = delta / (delta + t), beta(t) = 1 - a(t), s = lr / peak_lr, c is `momentum_cooldown`. With a constant beta2 the
 second moment is Adam's: the correction of the bias is part of the gain.
@@ -31,6 +32,7 @@ def log_time_scalars(group: Mapping[str, Any], t: Scalar) -> dict[str, Scalar]:
         "gain2": average_gain(group, t) if beta2 is None else (1 - beta2) / (1 - beta2**t),
         "alpha": (1 + t) ** (1 - group["kappa"]),
         "decay_factor": decay_factor(group, t),
+        "cautious": cautious(group),
         **{name: group[name] for name in ("eps", "gamma3", "alpha_offset")},
         "clipsnr": group.get("clipsnr"),
     }
@@ -64,6 +66,7 @@ def adam_scalars(group: Mapping[str, Any], t: Scalar) -> dict[str, Scalar]:
         "correction1": 1 - beta1**t,
         "correction2": 1 - beta2**t,
         "decay_factor": decay_factor(group, t),
+        "cautious": cautious(group),
         "eps": group["eps"],
     }
 
@@ -91,4 +94,36 @@ def at_most(value: Scalar, bound: float) -> Scalar:
 
 def decay_factor(group: Mapping[str, Any], t: Scalar) -> Scalar:
     """k(t): the factor that weight decay applies to a parameter in step t."""
-    return 1 - schedule_factor(group) * decay_rate(group, t)
+    return 1 - schedule_factor(group) * scaled_decay(group, decay_rate(group, t))
+
+
+def coupled_decay_factor(group: Mapping[str, Any]) -> Scalar:
+    """The same where weight decay is multiplied by the learning rate."""
+    return 1 - group["lr"] * scaled_decay(group, group["weight_decay"])
+
+
+def scaled_decay(group: Mapping[str, Any], decay: Scalar) -> Scalar:
+    """A weight decay, with `scaled_decay` once more times lr / peak_lr. Source: arXiv 2607.23777."""
+    return decay * schedule_factor(group) if group.get("scaled_decay") else decay
+
+
+def cautious(group: Mapping[str, Any]) -> float | None:
+    """Scalar `cautious` of a step: 1 or None, as the compiled back end takes it."""
+    return 1.0 if group.get("cautious_decay") else None
+
+
+def step_and_decay(
+    p: Tensor, direction: Tensor, lr: Scalar, decay_factor: Scalar, cautious: Scalar | None = None
+) -> Tensor:
+    """k (p - lr u); or p - lr u - (1 - k) p on coordinates with u p > 0, and p - lr u on the others, if `cautious`.
+
+    Source: arXiv 2510.12402 (cautious weight decay).
+    """
+    if cautious is None:
+        return decay_factor * (p - lr * direction)
+    return shrink(p, direction, decay_factor) - lr * direction
+
+
+def shrink(p: Tensor, direction: Tensor, decay_factor: Scalar) -> Tensor:
+    """p, times the decay factor where the update moves it towards zero."""
+    return torch.where(direction.sign() * p > 0, decay_factor * p, p)  # the sign: a product u p may underflow

@@ -60,14 +60,6 @@ class HybridOptimizer(RuleOptimizer):
     def groups_of(self, params: Any, settings: Mapping[str, Any]) -> Any:
         return split_by_rate(model_groups(params), params) if isinstance(params, nn.Module) else params
 
-    def other_settings(self, lr: Any) -> dict[str, Any]:
-        """Default settings of a group of other parameters; `lr` is the rate of the matrices."""
-        aux_lr, factor, weight_decay = (self._auxiliary[name] for name in AUXILIARY)
-        if aux_lr is None and factor != 1:
-            aux_lr = factor * float(lr)
-        found = {"lr": aux_lr, "weight_decay": weight_decay}
-        return {name: value for name, value in found.items() if value is not None}
-
     def rule_of(self, group: Mapping[str, Any]) -> Rule:
         return self.matrix_rule if group["use_muon"] else self.other_rule
 
@@ -87,16 +79,7 @@ class HybridOptimizer(RuleOptimizer):
 
     def prepare_groups(self, group: dict[str, Any]) -> list[dict[str, Any]]:
         """A group that says neither `use_muon` nor `kind` becomes two groups, matrices and the rest."""
-        found = []
-        for part in split_group(self.name, group):
-            was_split = part.pop("was_split", False)
-            if not part["use_muon"]:
-                # The settings of a split group are those of its matrices.
-                lr = part.get("lr") if was_split else None
-                rest = self.other_settings(self.defaults["lr"] if lr is None else lr)
-                part = {**part, **rest} if was_split else {**rest, **part}
-            found.append(part)
-        return found
+        return with_auxiliary(self.name, group, self._auxiliary, self.defaults["lr"])
 
     def check_backend(self, group: Mapping[str, Any]) -> None:
         if not group["use_muon"]:  # the flags choose how the rest is computed
@@ -159,6 +142,34 @@ def split_group(owner: str, group: Any) -> list[dict[str, Any]]:
     return [{**part, "was_split": True} for part in found or [{**group, "use_muon": False}]]
 
 
+def with_auxiliary(owner: str, group: Any, auxiliary: Mapping[str, Any], lr: Any) -> list[dict[str, Any]]:
+    """The parts of a group by `split_group`; those of other parameters have their own learning rate and decay.
+
+    Args:
+        auxiliary: the settings `AUXILIARY`.
+        lr: of groups that have none.
+    """
+    found = []
+    for part in split_group(owner, group):
+        was_split = part.pop("was_split", False)
+        if not part["use_muon"]:
+            # The settings of a split group are those of its matrices.
+            own = part.get("lr") if was_split else None
+            rest = _auxiliary_settings(auxiliary, lr if own is None else own)
+            part = {**part, **rest} if was_split else {**rest, **part}
+        found.append(part)
+    return found
+
+
+def _auxiliary_settings(auxiliary: Mapping[str, Any], lr: Any) -> dict[str, Any]:
+    """Default settings of a group of other parameters; `lr` is the rate of the matrices."""
+    aux_lr, factor, weight_decay = (auxiliary[name] for name in AUXILIARY)
+    if aux_lr is None and factor != 1:
+        aux_lr = factor * float(lr)
+    found = {"lr": aux_lr, "weight_decay": weight_decay}
+    return {name: value for name, value in found.items() if value is not None}
+
+
 def dtype_name(owner: str, dtype: Any) -> str | None:
     """`ns_dtype` as groups and checkpoints hold it: a name, or None for the default."""
     name = str(dtype).removeprefix("torch.") if dtype is not None else None
@@ -178,7 +189,8 @@ def _looks_like_matrix(name: str, p: Tensor) -> bool:
 def coupled(scalars: Callable[..., dict[str, Any]], decay_factor: Callable[..., Any]) -> Callable[..., dict[str, Any]]:
     """Scalars of an element-wise rule with decay before the update: p <- k p - lr u.
 
-    The rules of this package compute p <- k (p - lr' u), which is the same with lr' = lr / k.
+    The rules of this package compute p <- k (p - lr' u), which is the same with lr' = lr / k; cautious decay of either
+    form is that of the parameter before the step.
     """
 
     def rescaled(group: Mapping[str, Any], t: Any) -> dict[str, Any]:
@@ -187,6 +199,7 @@ def coupled(scalars: Callable[..., dict[str, Any]], decay_factor: Callable[..., 
             raise UserError(
                 f"weight decay takes {1 - factor:g} of a parameter in one step (lr {group['lr']:g}); lower it"
             )
-        return {**scalars(group, t), "decay_factor": factor, "lr": group["lr"] / factor}
+        found = {**scalars(group, t), "decay_factor": factor}
+        return found if found["cautious"] else {**found, "lr": group["lr"] / factor}
 
     return rescaled

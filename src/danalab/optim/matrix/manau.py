@@ -1,5 +1,6 @@
 """Manau: orthogonalised momentum for matrices, Dana-Star-MK4 for other parameters."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -7,13 +8,16 @@ import torch
 
 from danalab.optim.core.optimizer import constructor_settings
 from danalab.optim.elementwise.dana_star import DANA_STAR
-from danalab.optim.elementwise.scalars import decay_rate, effective_time_scalars
+from danalab.optim.elementwise.scalars import decay_rate, effective_time_scalars, scaled_decay
 from danalab.optim.matrix.hybrid import HybridOptimizer, coupled
 from danalab.optim.matrix.step import MATCHED_MUON
 
-DANA_STAR_COUPLED = replace(
-    DANA_STAR, scalars=coupled(effective_time_scalars, lambda group, t: 1 - group["lr"] * decay_rate(group, t))
-)
+
+def _decay_factor(group: Mapping[str, Any], t: int) -> float:
+    return 1 - group["lr"] * scaled_decay(group, decay_rate(group, t))
+
+
+DANA_STAR_COUPLED = replace(DANA_STAR, scalars=coupled(effective_time_scalars, _decay_factor))
 
 
 class Manau(HybridOptimizer):
@@ -59,6 +63,8 @@ class Manau(HybridOptimizer):
         aux_lr: float | None = None,
         aux_lr_factor: float = 1.0,
         aux_weight_decay: float | None = None,
+        cautious_decay: bool = False,
+        scaled_decay: bool = False,
         foreach: bool | None = None,
         fused: bool | None = None,
         maximize: bool = False,

@@ -8,7 +8,7 @@ import torch
 
 from danalab.optim.core.optimizer import constructor_settings
 from danalab.optim.elementwise.adamw_decaying_wd import ADAMW_DECAYING_WD
-from danalab.optim.elementwise.scalars import adam_scalars
+from danalab.optim.elementwise.scalars import adam_scalars, coupled_decay_factor
 from danalab.optim.matrix.hybrid import HybridOptimizer, coupled
 from danalab.optim.matrix.step import MATCHED_MUON, MUON
 from danalab.optim.registry.spec import RENAMED
@@ -22,7 +22,7 @@ def _adamw_scalars(group: Mapping[str, Any], t: int) -> dict[str, Any]:
 
 ADAMW_COUPLED = replace(
     ADAMW_DECAYING_WD,
-    scalars=coupled(_adamw_scalars, lambda group, t: 1 - group["lr"] * group["weight_decay"]),
+    scalars=coupled(_adamw_scalars, lambda group, t: coupled_decay_factor(group)),
 )
 
 
@@ -51,6 +51,7 @@ class Muon(HybridOptimizer):
         aux_lr_factor: 0.15 gives 3e-3 at the usual 0.02 of matrices.
         aux_weight_decay: of other parameters; None: weight_decay.
         renamed: `adamw_lr` and `adamw_weight_decay`, the names in version 0.1.
+        cautious_decay, scaled_decay: as in `ADana`.
         betas, eps: of AdamW; eps is added to the root of the second moment before bias correction.
         foreach, fused: backend for other parameters, as in `ADana`.
         maximize: ascend.
@@ -77,6 +78,8 @@ class Muon(HybridOptimizer):
         aux_lr: float | None = None,
         aux_lr_factor: float = 0.15,
         aux_weight_decay: float | None = None,
+        cautious_decay: bool = False,
+        scaled_decay: bool = False,
         betas: tuple[float, float] = (0.9, 0.95),
         eps: float = 1e-8,
         foreach: bool | None = None,
@@ -125,6 +128,8 @@ class DMuon(HybridOptimizer):
         aux_lr: float | None = None,
         aux_lr_factor: float = 1.0,
         aux_weight_decay: float | None = None,
+        cautious_decay: bool = False,
+        scaled_decay: bool = False,
         betas: tuple[float, float] = (0.8, 0.999),
         eps: float = 1e-8,
         foreach: bool | None = None,

@@ -12,7 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from danalab.optim.backends.foreach import TensorList, decay
 from danalab.optim.core.rule import Rule
+from danalab.optim.elementwise.scalars import cautious, coupled_decay_factor, shrink
 from danalab.optim.matrix.newton_schulz import (
     coefficients,
     default_dtype,
@@ -41,7 +43,8 @@ def matched_scalars(group: Mapping[str, Any], t: int) -> dict[str, Any]:
     return {
         **rates,
         "lr": group["lr"],
-        "decay_factor": 1 - group["lr"] * group["weight_decay"],
+        "decay_factor": coupled_decay_factor(group),
+        "cautious": cautious(group),
         "matched_rms": group.get("matched_rms"),
         "method": group["ns_method"],
         "steps": group["ns_steps"],
@@ -61,7 +64,8 @@ def update(p: Tensor, g: Tensor, buffer: Tensor, **s: Any) -> tuple[Tensor, Tens
     p, g = p.to(buffer.dtype), g.to(buffer.dtype)
     buffer = s["decay"] * buffer + s["gain"] * g
     direction = momentum_direction(g, buffer, **s)
-    return s["decay_factor"] * p - s["lr"] * direction, buffer
+    decayed = s["decay_factor"] * p if s["cautious"] is None else shrink(p, direction, s["decay_factor"])
+    return decayed - s["lr"] * direction, buffer
 
 
 def momentum_direction(g: Tensor, buffer: Tensor, **s: Any) -> Tensor:
@@ -98,7 +102,9 @@ def update_all(
 
     def apply(i: int, o: Tensor) -> None:
         rate = s["lr"] * scale(matrix_shape(like[i].shape), s["matched_rms"])
-        ps[i].mul_(s["decay_factor"]).add_(o.reshape(ps[i].shape).to(ps[i].dtype), alpha=-rate)
+        o = o.reshape(ps[i].shape).to(ps[i].dtype)
+        decay(TensorList([ps[i]]), s["decay_factor"], TensorList([o]) if s["cautious"] else None)
+        ps[i].add_(o, alpha=-rate)
 
     whole: list[int] = []
     spread: dict[Any, list[int]] = {}

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from danalab.errors import UserError
 from danalab.train.run.metrics import MetricsFile
 
 if TYPE_CHECKING:
@@ -35,6 +36,12 @@ class CallbackContext:
     def writes(self) -> bool:
         """Whether this rank writes files; the others take part in collectives."""
         return self.strategy.world.is_main
+
+    def require_float32_moments(self, flag: str) -> None:
+        """Refuse a callback that reads moments where they have another format."""
+        for group in self.optimizer.param_groups:
+            if group.get("state_dtype", "float32") != "float32":
+                raise UserError(f"{flag} reads float32 moments, not {group['state_dtype']}; leave --state-dtype out")
 
 
 class Callback:

@@ -53,6 +53,7 @@ class SignalToNoise(RowsCallback):
         """For log-time optimizers that keep the second moment, without which there is no such ratio."""
         if not optimizer_spec(context.spec.plan.opt).log_time:
             return None
+        context.require_float32_moments("--log-dynamics")
         named, writes = context.model.named_parameters(), context.writes
         made = cls(context.folder / FILE, named, context.optimizer, context.strategy, writes=writes)
         return made if "exp_avg_sq" in made._states else None

@@ -63,6 +63,7 @@ class TauStatistics(Callback):
 
     @classmethod
     def build(cls, context: CallbackContext) -> "TauStatistics":
+        context.require_float32_moments("--collect-tau-stats")
         return cls(
             context.folder / "tau",
             context.model.named_parameters(),

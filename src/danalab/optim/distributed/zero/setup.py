@@ -45,6 +45,8 @@ def content(spec: OptimizerSpec, group: Mapping[str, Any], name: str, p: Tensor)
 def check_settings(spec: OptimizerSpec, settings: Mapping[str, Any]) -> None:
     """Refuse an optimizer that does not support ZeRO, and unknown settings."""
     require_supported(spec, "zero")
+    if settings.get("state_dtype") == "8bit":
+        raise UserError(f"{OWNER}: state_dtype 8bit has scales for blocks of rows, which ZeRO's slices cut; use bf16+8")
     for setting in settings:
         if setting not in spec.settings:
             hint = nearest(setting, spec.settings)
