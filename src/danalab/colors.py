@@ -21,6 +21,11 @@ OPTIMIZER_COLORS = {
     "sgd": "#bcbd22",
     "lion": "#DAA520",
     "sf-adamw": "#7EC8E3",
+    "muon-h": "#c04000",
+    "adam-h": "#4682b4",
+    "kl-soap": "#008b8b",
+    "psgd-kron": "#6b4c9a",
+    "soda": "#5f9ea0",
 }
 MARKERS = {
     "adamw": "o",

@@ -91,6 +91,8 @@ def gradients(step: int, rank: int = 0, ranks: int = 1) -> dict[str, Tensor]:
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "soap": {"precondition_frequency": 2},
+    "kl-soap": {"precondition_frequency": 2},
+    "scion": {"radius": 1.0, "other_radius": 4.0},
     "prodigy": {"d0": 0.001},
     "sophia": {"hessian_interval": 2},
     "snoo": {"k": 2},

@@ -133,8 +133,14 @@ def test_every_optimizer_has_a_learning_rate_and_a_decay_rule(arch):
     for opt in list_optimizers():
         planned = plan(arch, opt, 6)
         assert 0 < planned.lr <= 3
-        assert 0 < planned.weight_decay * decay_lr(arch, opt, planned.lr, planned.non_emb_params) < 0.05
+        share = planned.weight_decay * decay_lr(arch, opt, planned.lr, planned.non_emb_params)
+        assert share == 0 if OPTIMIZERS.get(opt) == "none" else 0 < share < 0.05
         assert planned.lr_source
+
+
+def test_a_weight_decay_of_an_optimizer_that_has_none_is_refused():
+    with pytest.raises(UserError, match="--weight-decay: soda has no weight decay"):
+        plan("enoki", "soda", 6, weight_decay=0.1)
 
 
 def test_the_rules_know_no_other_optimizers_and_agree_with_the_registry_on_decay():

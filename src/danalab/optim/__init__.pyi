@@ -20,4 +20,6 @@ from .registry import optimizer_spec as optimizer_spec
 from .run_length import warmup_steps as warmup_steps
 from .schedules import get_schedule as get_schedule
 from .schedules import lr_scheduler as lr_scheduler
-from .snoo import SNOO as SNOO
+from .wrappers import SNOO as SNOO
+from .wrappers import SODA as SODA
+from .wrappers import EMANesterov as EMANesterov

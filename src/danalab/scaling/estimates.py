@@ -5,12 +5,15 @@ from danalab.scaling.plan import Plan
 
 STATE_WORDS = {
     **dict.fromkeys(("signsgd", "adafactor"), 0.0),
-    **dict.fromkeys(("sgd", "sf-sgd", "lion", "signum", "tiger", "came", "dana", "sign-dana"), 1.0),
-    **dict.fromkeys(("muon", "d-muon", "normuon"), 1.3),  # matrices keep one, the rest two
+    **dict.fromkeys(("sgd", "sf-sgd", "lion", "signum", "tiger", "came", "dana", "sign-dana", "scion"), 1.0),
+    # Matrices keep one, the rest two.
+    **dict.fromkeys(("muon", "d-muon", "normuon", "muon-h", "dion2", "adam-mini"), 1.3),
+    "soda-muon": 2.3,
     "manau": 1.5,
-    **dict.fromkeys(("dana-star", "dana-star-mk4", "ademamix", "ademamix-decaying-wd", "mars"), 3.0),
-    **dict.fromkeys(("snoo", "prodigy", "adan"), 4.0),
+    **dict.fromkeys(("dana-star", "dana-star-mk4", "ademamix", "ademamix-decaying-wd", "mars", "soda"), 3.0),
+    **dict.fromkeys(("snoo", "prodigy", "adan", "ema-nesterov", "psgd-kron"), 4.0),
     "snoo-dana": 5.0,
+    "kl-soap": 7.2,
     "soap": 9.0,  # with both sides of each matrix, and their eigenvectors
 }
 """Float32 values per parameter in the optimizer's state; two (both moments) for the others."""

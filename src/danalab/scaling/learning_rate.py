@@ -101,8 +101,11 @@ for _name in (
     *("sgd", "adafactor", "radam", "nadam"),
     *("soap", "lion", "prodigy", "adopt", "mars", "lamb", "sf-adamw", "sf-sgd", "signsgd", "signum", "adan"),
     *("adabelief", "laprop", "stableadamw", "grams", "tiger", "came", "adamuon", "normuon"),
+    *("muon-h", "adam-h", "dion2", "scion", "kl-soap", "psgd-kron", "adam-mini", "ema-nesterov"),
 ):
     OPTIMIZERS.add(_name, "coupled")
+for _name in ("soda", "soda-muon"):
+    OPTIMIZERS.add(_name, "none")
 OPTIMIZERS.add("sophia", "coupled", "sophiag")
 
 COUPLED_AND_DECAYING = ("manau",)

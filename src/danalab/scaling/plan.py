@@ -252,6 +252,10 @@ def _weight_decay(
     """(weight decay, its time scale in steps) by the optimizer's rule."""
     if wd_ts is not None and wd_ts <= 0:
         raise UserError(f"--wd-ts {wd_ts}: must be positive [steps]")
+    if OPTIMIZERS.get(opt) == "none":
+        if weight_decay or wd_ts is not None:
+            raise UserError(f"--{'weight-decay' if weight_decay else 'wd-ts'}: {opt} has no weight decay; leave it out")
+        return 0.0, None
     if OPTIMIZERS.get(opt) == "coupled":
         decays = opt in COUPLED_AND_DECAYING
         if wd_ts is not None and not decays:

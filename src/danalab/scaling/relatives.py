@@ -57,11 +57,21 @@ RELATIVES: dict[str, Relative] = {
     "sf-adamw": Relative("adamw", 2.0, "arXiv 2405.15682: 1 to 10 times that of a schedule"),
     "adamuon": Relative("d-muon", 1.0, "the same size of update"),
     "normuon": Relative("d-muon", 1.0, "the same size of update"),
+    "adam-mini": Relative("adamw", 1.0, "arXiv 2406.16793: AdamW's rate"),
+    "kl-soap": Relative("adamw", 1.0, "as SOAP's"),
+    "psgd-kron": Relative("adamw", 0.3, "its authors advise a third to a quarter of Adam's"),
+    "soda": Relative("adamw", 1.0, "its inner optimizer"),
+    "ema-nesterov": Relative("adamw", 1.0, "its inner optimizer"),
 }
 """Optimizer without a row of its own -> the law it uses, with a factor."""
 
 USUAL: dict[str, Usual] = {
     "muon": Usual(0.02, "K. Jordan et al. 2024"),
+    "soda-muon": Usual(0.02, "as Muon's"),
+    "dion2": Usual(0.02, "as Muon's; arXiv 2512.16928"),
+    "muon-h": Usual(0.018, "arXiv 2606.16899"),
+    "adam-h": Usual(0.018, "arXiv 2606.16899"),
+    "scion": Usual(3.6e-4, "arXiv 2502.07529, at radii 50 and 3000"),
     "d-muon": Usual(1e-3, "as AdamW's"),
     "dana": Usual(0.5, "for gradients clipped to norm 0.5"),
     "sgd": Usual(0.3, "for momentum 0.9 and gradients clipped to norm 0.5; by a short sweep"),

@@ -12,7 +12,7 @@ from danalab.optim import Muon, build_optimizer, list_optimizers, optimizer_spec
 from danalab.train.config.train_config import TrainConfig
 
 pytest.importorskip("pytorch_optimizer")
-HYBRIDS = [name for name in list_optimizers() if "aux_lr" in optimizer_spec(name).settings]
+HYBRIDS = [name for name in list_optimizers() if "aux_weight_decay" in optimizer_spec(name).settings]
 
 
 class Net(nn.Module):

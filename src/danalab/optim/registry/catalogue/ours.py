@@ -1,18 +1,13 @@
-"""The optimizers of this package: the Dana family, AdEMAMix, Muon's, SNOO's, and AdamW with decaying weight decay."""
+"""The optimizers of this package: the Dana family, AdEMAMix, Muon's, Sophia, and AdamW with decaying weight decay."""
 
 from importlib import import_module
-from typing import Any
-
-import torch
 
 from danalab.optim.core import DecayingOptimizer, LogTimeOptimizer
-from danalab.optim.elementwise import DanaStarMK4
 from danalab.optim.matrix.hybrid import model_groups
 from danalab.optim.matrix.manau import Manau
 from danalab.optim.matrix.muon import DMuon, Muon
 from danalab.optim.registry.catalogue.help_texts import HELP
 from danalab.optim.registry.spec import OptimizerSpec, settings_of
-from danalab.optim.snoo import SNOO
 from danalab.optim.sophia import SophiaG
 
 
@@ -49,25 +44,6 @@ def _muon(name: str, optimizer: type, summary: str, reference: str) -> Optimizer
     )
 
 
-def _snoo(
-    params: Any, lr: float, *, k: int = 20, lr_outer: float = 0.5, mu: float = 0.9, **settings: Any
-) -> torch.optim.Optimizer:
-    from danalab.optim.registry import build_optimizer  # which reads this catalogue
-
-    return SNOO(build_optimizer("adamw", params, lr, **settings), k=k, lr_outer=lr_outer, mu=mu)
-
-
-def _snoo_dana(
-    params: Any, lr: float, *, k: int = 20, lr_outer: float = 0.5, mu: float = 0.9, **settings: Any
-) -> torch.optim.Optimizer:
-    return SNOO(DanaStarMK4(params, lr, **settings), k=k, lr_outer=lr_outer, mu=mu)
-
-
-for _build in (_snoo, _snoo_dana):
-    _build.takes_dtensors = SNOO.takes_dtensors  # pyright: ignore[reportFunctionMemberAccess]
-
-
-_OUTER = {name: setting for name, setting in settings_of(SNOO, {**HELP, "inner": ""}).items() if name != "inner"}
 _AVERAGES = "rates of the fast momentum, the second moment and the slow momentum"
 
 SPECS = (
@@ -101,25 +77,6 @@ SPECS = (
         "sign-dana", "dana:SignDana", "ADana with signs instead of its normalisation", "arXiv 2602.05298, 1802.04434"
     ),
     _elementwise("auto-dana", "auto_dana:AutoDana", "ADana that chooses kappa by its momentum's signal-to-noise ratio"),
-    OptimizerSpec(
-        name="snoo",
-        summary="AdamW with an outer Nesterov step every k of its steps",
-        reference="Kallusky et al. 2025, arXiv 2510.15830",
-        build=_snoo,
-        own_weights=True,
-        settings={**settings_of(torch.optim.AdamW, HELP, weight_decay=0.0), **_OUTER},
-        decay="coupled",
-    ),
-    OptimizerSpec(
-        name="snoo-dana",
-        summary="Dana-Star-MK4 with an outer Nesterov step every k of its steps",
-        reference="arXiv 2510.15830, 2602.05298",
-        build=_snoo_dana,
-        own_weights=True,
-        settings={**settings_of(DanaStarMK4, HELP), **_OUTER},
-        decay="independent",
-        log_time=True,
-    ),
     _muon("muon", Muon, "orthogonalised momentum for matrices, AdamW for the rest", "K. Jordan et al. 2024"),
     _muon("d-muon", DMuon, "Muon with AdamW's update size: one learning rate for all", "arXiv 2502.16982"),
     _muon("manau", Manau, "D-Muon for matrices, Dana-Star-MK4 for the rest", "arXiv 2502.16982, 2602.05298"),
