@@ -208,9 +208,10 @@ def test_no_parameters_are_no_error_as_where_a_mask_leaves_none():
     assert updates["w"] is params["w"]
 
 
-def test_a_schedule_with_weight_decay_needs_its_peak():
+@pytest.mark.parametrize("follower", ["weight_decay", "momentum_cooldown"])
+def test_a_schedule_that_something_follows_needs_its_peak(follower):
     with pytest.raises(UserError, match="peak_lr"):
-        adana(optax.cosine_decay_schedule(0.1, 10), weight_decay=0.1)
+        adana(optax.cosine_decay_schedule(0.1, 10), **{follower: 0.1})
 
 
 def test_without_optax_one_line_says_what_to_install():

@@ -75,7 +75,7 @@ def rare_tokens(flags: RareTokensFlags) -> None:
     from danalab.data.sources.language import Language
     from danalab.theory.studies import rare_tokens as study
 
-    corpus = Language(words=flags.words)
+    corpus = Language(words=flags.words, document_tokens=64)
     settings = {name: value for name, value in vars(flags).items() if name not in {*vars(Output()), "words"}}
     _finish(flags, [(study.compute(corpus, **settings), study.draw_figure)])
 

@@ -17,7 +17,7 @@ POINTS = ((0.6, 0.3), (1.0, 0.3), (1.0, 0.7), (1.3, 0.7))
 """Exponents (alpha, beta) of the problems."""
 DECAYS = {"linear": {}, "cosine": {"cosine": 1.0}, "wsd": {"hold": 0.8}, "warm-up": {"warmup": 0.05}}
 """Learning-rate schedules, all to 0; wsd: constant, then linear over the last fifth; warm-up: linear after a rise."""
-KAPPAS = np.arange(0.3, 1.21, 0.15)
+KAPPAS = np.asarray([0.3, 0.45, 0.6, 0.75, 0.9, 1.1, 1.4, 1.8])
 LR_POWERS = np.arange(-10.0, 2.1, 0.75)
 """Powers of two of the peak learning rate, in units of 1 / (2 trace)."""
 

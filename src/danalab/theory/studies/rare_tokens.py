@@ -64,7 +64,7 @@ def compute(
     rows: int = 64,
     tokens: int = 16,
     rarest: float = 0.002,
-    language_steps: int = 4000,
+    language_steps: int = 6000,
     documents: int = 1,
     seeds: int = 3,
     seed: int = 0,
