@@ -121,7 +121,7 @@ def draw_figure(study: Study) -> Figure:
     spread.axvline(1, color="black", lw=1)
     spread.set(xlabel="excess risk at the end / without cooldown", title="each problem (dot), their mean (diamond)")
     horizons = study.parameters["horizons"]
-    colors = {"memory t s": "#08306b", "memory t s^2": "#2171b5", "memory and alpha, t s": "#d62728"}
+    colors = {"memory t s": "#08306b", "memory t s^2": "#2171b5", "memory t s, alpha s^0.5": "#d62728"}
     colors |= {"alpha s": "#ff9896", "clock": "#7f7f7f"}
     for name, color in colors.items():
         column = ratio[..., names.index(name)]
