@@ -20,6 +20,7 @@ VERBS = {
     "speedrun": "from text to a chat in one command: base, mid, sft, rl, scores, report",
     "demo": "AdamW and ADana side by side on real text, in minutes on a laptop CPU",
     "plan": "what a run would be: parameters, tokens, steps, LR, weight decay, FLOPs; trains nothing",
+    "check": "check a run before a long launch: data, loss, memory, resume, throughput",
     "train": "train a model; resumes automatically",
     "mid": "continue a run's pre-training on conversations",
     "sft": "fine-tune a run on conversations",
