@@ -64,7 +64,7 @@ def check_flags(prog: str, flags_type: type, words: list[str], whole: bool) -> N
         place = words.index("--")
         words, run = words[:place], words[place + 1 :]
         check_flags("danalab train", TrainConfig, run, whole)
-    if whole and "--help" not in words:
+    if whole and not {"--help", "--config"} & set(words):
         parse(flags_type, words, prog=prog, description="")
         return
     fields = {field.name.rstrip("_") for field in dataclasses.fields(flags_type)}
