@@ -53,7 +53,7 @@ def danalab(tmp_path):
                 cwd=tmp_path,
                 capture_output=True,
                 text=True,
-                timeout=200,
+                timeout=600,
             )
             assert done.returncode == 0, done.stderr
             return done.stdout
@@ -112,6 +112,7 @@ print(Scorer()(problem, problem.answer), Scorer("overlap")(problem, "no"))
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_a_new_task_and_a_new_reward_reinforce_a_run(danalab, tmp_path):
     run = danalab("A new task", "A new reward")
     run(f"train {TINY.replace('--seq-len 32', '--seq-len 48')} --run-dir run")
