@@ -38,6 +38,7 @@ def test_no_request_is_a_fault_of_the_server(schema, path):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("path", POSTS)
 def test_many_requests_are_no_fault_of_the_server(schema, path):
     fuzz(schema[path]["POST"], 1000)

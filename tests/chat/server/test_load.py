@@ -171,6 +171,7 @@ def test_random_requests_leave_nothing_in_the_engine(server):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_ten_thousand_random_requests_leak_nothing(server):
     send_random(server, 1000)
     gc.collect()
