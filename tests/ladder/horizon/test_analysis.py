@@ -6,6 +6,8 @@ import math
 import pytest
 
 from danalab.ladder.analysis import analyse
+from danalab.ladder.fit.statistics import Interval
+from danalab.ladder.horizon.analysis import _Draws, _interval
 from ladder.horizon.planted_horizons import GAIN, SIZES, E, plant_horizons
 
 
@@ -29,6 +31,15 @@ def test_one_horizon_has_no_exponent_and_one_seed_no_interval():
     horizon = analyse(plant_horizons(seeds=1), n_bootstrap=20).horizon
     assert horizon.exponents["adana"].interval is None
     assert all(each.interval is None for each in horizon.multipliers)
+
+
+def test_an_interval_that_resamples_do_not_bound_is_open():
+    draws = _Draws([], [], {"adamw": 4, "adana": 4})
+    assert _interval(3.0, [2.0, 2.5, 3.0, 4.0, math.inf], draws, "adamw", "adana") == Interval(2.0, math.inf, 0.95)
+    assert _interval(math.inf, [2.0, 3.0, math.inf], draws, "adana").high == math.inf
+    bounded = _interval(3.0, [2.5, 3.0, 3.5], draws, "adamw", "adana")
+    assert 0 < bounded.low < 3 < bounded.high < math.inf
+    assert _interval(3.0, [2.5, 3.0], _Draws([], [], {"adana": 0}), "adana") is None
 
 
 def test_a_rung_that_the_baseline_lacks_is_left_out_with_a_note():

@@ -36,7 +36,8 @@ def test_a_measured_multiplier_is_the_ratio_of_tokens_at_equal_loss():
         for more in (0.7, 1.0, 2.5):
             found = law.log_multiplier_of(params, loss_at(params, 4), loss_at(params, 4 * more))
             assert math.exp(found) == pytest.approx(more, rel=1e-3)
-    assert math.isnan(law.log_multiplier_of(7_000, 3.0, 1.0)), "no horizon reaches a loss below F"
+    assert law.log_multiplier_of(7_000, 3.1, 1.0) == math.inf, "no horizon reaches a loss below F"
+    assert math.isnan(law.log_multiplier_of(7_000, 1.0, 3.1))
 
 
 def test_a_law_is_a_starting_point_for_other_horizons():

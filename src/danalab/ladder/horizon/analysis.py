@@ -160,13 +160,18 @@ def _with_law(found: HorizonAnalysis, law: HorizonLaw, points: Sequence[Point], 
 
 
 def _interval(value: float, drawn: Sequence[float], draws: _Draws, *opts: str) -> Interval | None:
-    """Student's on the logarithm."""
-    logs = np.log(np.maximum(drawn, 1e-300)) if len(drawn) else np.array([])
-    logs = logs[np.isfinite(logs)]
-    if len(logs) < max(2, 0.9 * len(drawn)) or not all(draws.freedom[opt] for opt in opts) or not value > 0:
+    """Student's on the logarithm; None where the noise between seeds is not known.
+
+    Where a tenth of the resamples or more is infinite (below F), the interval is open: from their 2.5% quantile.
+    """
+    logs = np.log([each for each in drawn if each > 0])
+    if len(logs) < 2 or not all(draws.freedom[opt] for opt in opts):
         return None
-    freedom = resampled_freedom(sum(draws.freedom[opt] for opt in opts), len(logs))
-    around = student_interval(math.log(value), float(np.std(logs, ddof=1)), freedom)
+    finite = logs[np.isfinite(logs)]
+    if len(finite) <= 0.9 * len(logs) or not math.isfinite(value):
+        return Interval(math.exp(float(np.quantile(logs, 0.025, method="lower"))), math.inf, 0.95)
+    freedom = resampled_freedom(sum(draws.freedom[opt] for opt in opts), len(finite))
+    around = student_interval(math.log(value), float(np.std(finite, ddof=1)), freedom)
     return Interval(math.exp(around.low), math.exp(around.high), around.level)
 
 

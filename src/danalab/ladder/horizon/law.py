@@ -77,12 +77,13 @@ class HorizonLaw:
     def log_multiplier_of(self, params: int, baseline_loss: float, loss: float) -> float:
         """log(f_eq / f) of a measured loss beside the baseline's at the same horizon.
 
-        The baseline's curve passes through its own loss with the law's F and b. NaN where a loss is not above F.
+        The baseline's curve passes through its own loss with the law's F and b. Infinite where `loss` is not above F,
+        which no horizon reaches; NaN where the baseline's is not.
         """
-        above = [value - self.floors[params] for value in (baseline_loss, loss)]
-        if min(above) <= 0:
+        base, mine = baseline_loss - self.floors[params], loss - self.floors[params]
+        if base <= 0:
             return math.nan
-        return (math.log(above[0]) - math.log(above[1])) / self.slopes[self.baseline]
+        return (math.log(base) - math.log(mine)) / self.slopes[self.baseline] if mine > 0 else math.inf
 
 
 def fit_horizon_law(points: Sequence[Point], baseline: str, start: HorizonLaw | None = None) -> HorizonLaw:

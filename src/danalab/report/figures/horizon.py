@@ -25,6 +25,8 @@ from danalab.report.figures.ticks import counts, fraction, plain, short, widen
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+_OPEN = 1e6
+"""Where a bar without an upper end ends: beyond the axis."""
 HORIZON = "horizon f = tokens / (20 parameters)"
 _MISSING = MissingFigure("several horizons of two optimizers at one size: danalab ladder with horizons")
 
@@ -99,7 +101,9 @@ def _multipliers(axes: "Axes", found: HorizonAnalysis, params: int) -> None:
         hollow(axes, [x[i] for i in lone], [mine[i].value for i in lone], kind["color"], kind["marker"])
         for at, each in zip(x, mine, strict=True):
             if each.interval is not None:
-                axes.vlines(at, each.interval.low, each.interval.high, color=kind["color"], linewidth=1.2, alpha=0.8)
+                axes.vlines(
+                    at, each.interval.low, min(each.interval.high, _OPEN), color=kind["color"], linewidth=1.2, alpha=0.8
+                )
         if found.law is not None:
             f = np.geomspace(mine[0].horizon, mine[-1].horizon, 40)
             line = np.exp([found.law.log_multiplier(opt, each) for each in f])
