@@ -28,6 +28,8 @@ MODULE = "danalab.optim.backends.triton_kernel"
 SHAPES = [(33, 32), (), (0, 3)]
 """A full block and one that is not, a number, nothing."""
 CPU = torch.device("cpu")
+DECAY = {"adana": {"omega": None, "horizon": None}}
+"""Settings beside an explicit weight decay."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -116,6 +118,12 @@ def test_the_learning_rate_may_be_a_tensor():
     rule, group = rule_and_group("adana", capturable=True)
     batch = make_batch(rule, {**group, "lr": torch.tensor(0.02)}, torch.full((3,), 9.0).double(), torch.float32)
     assert_updates(rule, batch, [9] * 3)
+
+
+@pytest.mark.parametrize("name", ["adana", "ademamix"])
+def test_cautious_decay_spares_coordinates_that_move_away_from_zero(name):
+    rule, group = rule_and_group(name, cautious_decay=True, weight_decay=0.2, **DECAY.get(name, {}))
+    assert_updates(rule, make_batch(rule, group, 3, torch.float32), [3] * len(SHAPES))
 
 
 def test_maximize_takes_the_other_direction():

@@ -32,7 +32,7 @@ Task = tuple[str, Callable[[], dict[str, Any]]]
 
 CONTENDERS = (
     *("adana:fused", "adana:graph", "dana-star-mk4:fused", "dana-star-mk4:graph", "ademamix:fused", "muon"),
-    *("dana-mk4:fused", "auto-dana:fused", "adana:foreach", "d-muon", "adamw:fused"),
+    *("adana:bf16+8", "adana:8bit", "dana-mk4:fused", "auto-dana:fused", "adana:foreach", "d-muon", "adamw:fused"),
 )
 ROUNDS = 15
 

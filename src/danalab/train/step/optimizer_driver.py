@@ -42,7 +42,8 @@ class OptimizerDriver:
             raise UserError(f"--opt {spec.name}: needs the model inside its step, which this trainer does not do")
         settings = dict(resolved.optimizer.settings)
         on_gpu = next(model.parameters()).is_cuda
-        if on_gpu and spec.decay == "independent" and "capturable" in spec.settings:
+        wide = settings.get("state_dtype", "float32") == "float32"  # other moments are decoded by the host's step count
+        if on_gpu and wide and spec.decay == "independent" and "capturable" in spec.settings:
             settings["capturable"] = True  # the device decides whether a step is skipped, without a wait
         return cls(make(spec.name, model, lr=resolved.peak_lr, **settings), spec)
 
