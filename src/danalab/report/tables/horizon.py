@@ -14,7 +14,7 @@ NOT_KNOWN = "noise not known"
 TITLES = {
     "horizon-exponents": "Equivalent overtraining: the loss at horizon f is the baseline's at C f^p",
     "horizon-multipliers": "Token multiplier: the baseline's tokens at equal loss over the optimizer's",
-    "horizon-pairs": "Pairs of optimizers at the longest horizon of each size, paired by seed",
+    "horizon-pairs": "Pairs of optimizers at their longest horizon of each size, paired by seed",
     "horizon-budgets": "Budgets: settings tried by each optimizer on each rung",
 }
 
@@ -60,11 +60,11 @@ def multiplier_table(found: HorizonAnalysis) -> Table:
 
 
 def pair_table(found: HorizonAnalysis) -> Table:
-    """A line for each pair at the longest horizon of each size."""
-    longest: dict[int, float] = {}
-    for each in found.tests:
-        longest[each.params] = max(longest.get(each.params, 0.0), each.horizon)
-    chosen = [each for each in found.tests if each.horizon == longest[each.params]]
+    """A line for each pair and size, at the longest horizon that both have."""
+    longest: dict[tuple[str, str, int], PairedTest] = {}
+    for each in sorted(found.tests, key=lambda each: each.horizon):
+        longest[each.first, each.second, each.params] = each
+    chosen = longest.values()
     lines = [_pair(each) for each in sorted(chosen, key=lambda each: each.params)]
     needed = f"seeds for {POWER:.0%} power"
     return ["pair", "parameters", "f", "difference [nats]", "95% interval", "p value", "seeds", needed], lines
