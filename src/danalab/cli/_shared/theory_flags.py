@@ -167,7 +167,7 @@ class RareTokensFlags(Output):
     """Least frequency of a token of the table."""
     words: int = 512
     """Words of the generated language."""
-    language_steps: int = 6000
+    language_steps: int = 4000
     """Training steps on the language."""
     documents: int = 1
     """Documents of 64 tokens in each of these steps: with few, rare words are rare in a step, too."""

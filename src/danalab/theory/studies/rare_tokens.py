@@ -51,7 +51,7 @@ CONTENDERS = {
 }
 """Optimizers by name."""
 
-LR_POWERS = (-2, -1, 0, 1, 2)
+LR_POWERS = (-2, 0, 2)
 """Powers of two of the learning rates on the language, in units of a contender's own."""
 SHOWN = (0.1, 0.03, 0.01, 0.003)
 """Frequencies of the printed table, the nearest tokens to them."""
@@ -64,7 +64,7 @@ def compute(
     rows: int = 64,
     tokens: int = 16,
     rarest: float = 0.002,
-    language_steps: int = 6000,
+    language_steps: int = 4000,
     documents: int = 1,
     seeds: int = 3,
     seed: int = 0,
