@@ -6,6 +6,8 @@ no step count and no setting is part of the compiled code, or of a CUDA graph.
 
 Triton's interpreter runs it on CPUs, where the tests compare it with the reference (`TRITON_INTERPRET=1`).
 """
+# pyright: reportArgumentType=false
+# Triton turns plain values into its constants.
 
 import torch
 import triton
