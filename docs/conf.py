@@ -37,6 +37,7 @@ html_title = f"danalab {release}"
 html_show_sphinx = False
 html_copy_source = False
 html_theme_options = {"light_css_variables": {"color-brand-primary": "#1f5fbf", "color-brand-content": "#1f5fbf"}}
+highlight_language = "none"  # of blocks that name no language
 pygments_style, pygments_dark_style = "friendly", "monokai"
 
 
