@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
 import subprocess
@@ -10,10 +11,14 @@ from pathlib import Path
 
 import pytest
 
-import check as docs_check
 from _tooling.blocks import blocks
 
 ROOT = Path(__file__).parents[2]
+_SPEC = importlib.util.spec_from_file_location("docs_check", ROOT / "docs" / "check.py")
+assert _SPEC is not None
+assert _SPEC.loader is not None
+docs_check = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(docs_check)
 PLACEHOLDER = re.compile(r"\.\.\. |\[--|\b(NAME|FOLDER|PATH|ACCOUNT|ENTITY)\b")
 
 

@@ -142,7 +142,7 @@ def speed(settings: Settings, say: Callable[[str], None]) -> dict[str, Any]:
 def train_once(model: Decoder, tokens: Tensor) -> None:
     """Forward and backward of the blocks, without the head; on a GPU under autocast, as in training."""
     model.zero_grad()
-    with torch.autocast(tokens.device.type, torch.bfloat16, enabled=tokens.device.type == "cuda"):
+    with torch.autocast("cuda", torch.bfloat16, enabled=tokens.is_cuda):
         loss = model.hidden(tokens).float().square().mean()
     loss.backward()
 
