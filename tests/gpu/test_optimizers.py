@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from danalab.benchmarks.contenders import captured
 from danalab.optim import build_optimizer
 from danalab.optim.matrix.newton_schulz import orthogonalize
 
@@ -124,19 +125,8 @@ def test_a_step_is_skipped_on_the_device(device, name):
 
 
 def repeatable(optimizer: Any, device: torch.device) -> Callable[[], Any]:
-    """The step; on a GPU as a CUDA graph, captured after steps on another stream as PyTorch's documentation asks."""
-    if device.type != "cuda":
-        return optimizer.step
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(2):
-            optimizer.step()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        optimizer.step()
-    return graph.replay
+    """The step; on a GPU as a CUDA graph."""
+    return captured(optimizer) if device.type == "cuda" else optimizer.step
 
 
 @pytest.mark.parametrize("fused", [None, False], ids=["default", "eager"])
