@@ -9,7 +9,7 @@ import hashlib
 import itertools
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
@@ -55,7 +55,7 @@ class Cell:
 def parse_assignments(words: Sequence[str], what: str = "--grid") -> dict[str, list[Any]]:
     """`["opt=adamw,adana", "heads=2,3"]` as a mapping of fields to values."""
     found: dict[str, list[Any]] = {}
-    for word in words:
+    for word in _one_each(words):
         key, equals, values = word.partition("=")
         key = key.strip().lstrip("-").replace("-", "_")
         if not equals or not key:
@@ -69,7 +69,7 @@ def parse_assignments(words: Sequence[str], what: str = "--grid") -> dict[str, l
 def parse_fixed(words: Sequence[str]) -> dict[str, Any]:
     """`["seq-len=256", "data=a:0.7,b:0.3"]` as a mapping of fields to one value each; commas are part of a value."""
     found: dict[str, Any] = {}
-    for word in words:
+    for word in _one_each(words):
         ((key, values),) = parse_assignments([word], "--fixed").items()
         if not values:
             raise UserError(f"--fixed {word}: no value for {flag(key)}")
@@ -78,6 +78,13 @@ def parse_fixed(words: Sequence[str]) -> dict[str, Any]:
         is_list = any(get_origin(kind) is tuple for kind in _kinds(key))
         found[key] = values if is_list else typed_value(key, word.partition("=")[2])
     return found
+
+
+def _one_each(words: Sequence[str]) -> Iterator[str]:
+    """The words with one assignment each: "opt=adamw seed=0,1" in quotes is two, "data=my file.txt" is one."""
+    for word in words:
+        parts = word.split()
+        yield from parts if parts and all("=" in part for part in parts) else (word,)
 
 
 def typed_value(key: str, value: Any) -> Any:
