@@ -29,13 +29,13 @@ def run(flags: Flags) -> None:
     import dataclasses
     import json
 
-    from danalab.chat.conversations import chat_export
+    from danalab.chat.conversations import template_of
     from danalab.train.callbacks.console import log_to_stderr
     from danalab.train.run.exchange import export_run
 
     log_to_stderr()
     run = required_run(flags.folder, flags.run, "export")
-    done = export_run(run, flags.out, step=flags.step, dtype=flags.dtype, **chat_export(run))
+    done = export_run(run, flags.out, step=flags.step, dtype=flags.dtype, chat_template=template_of(run))
     if flags.json:
         print(json.dumps({**dataclasses.asdict(done), "folder": str(done.folder)}))
         return

@@ -18,7 +18,7 @@ class Flags:
 
 
 def run(flags: Flags) -> None:
-    """Make a run folder of a model in Hugging Face format, for generate, eval and train --resume-from."""
+    """Make a run folder of a model in Hugging Face format, for generate, chat, serve, eval and train --resume-from."""
     import dataclasses
     import json
 

@@ -1,16 +1,19 @@
 """Models that others trained talk in the format of their own chat template."""
 
 import json
+import shutil
 
 import pytest
 from safetensors.torch import save_file
 
 from danalab.chat.assistant import ChatQuestion, ChatSession, Planner, open_chat_model
 from danalab.chat.assistant.errors import RequestError
-from danalab.chat.assistant.template_format import TemplateFormat, open_template
+from danalab.chat.assistant.template_format import TemplateFormat
 from danalab.chat.assistant.tools import Tool
 from danalab.chat.conversations import Conversation, Message, Part
+from danalab.cli.app import main
 from danalab.data.tokenizers import load_tokenizer, train_bpe
+from danalab.data.tokenizers.chat_template import ChatTemplate
 from danalab.errors import UserError
 from danalab.inference import Engine, SamplingParameters
 from danalab.models import ModelConfig, build_model
@@ -108,7 +111,7 @@ def test_tools_are_refused(stranger):
 
 
 def template(text: str) -> TemplateFormat:
-    return TemplateFormat(load_tokenizer("bytes"), text, end_tokens=(), variables={"bos_token": "<|endoftext|>"})
+    return TemplateFormat(load_tokenizer("bytes"), ChatTemplate(text, {"bos_token": "<|endoftext|>"}, ()))
 
 
 @pytest.mark.parametrize(
@@ -134,18 +137,46 @@ def test_an_answer_that_the_template_changes_cannot_be_continued():
 
 
 def test_templates_lie_in_files_of_their_own_or_under_names(tmp_path):
-    tokenizer = load_tokenizer("bytes")
-    assert open_template(tmp_path, tokenizer) is None
-    named = [{"name": "tool_use", "template": "no"}, {"name": "default", "template": "{{ bos_token }}a"}]
-    settings = {"chat_template": named, "bos_token": "<|endoftext|>"}
+    assert ChatTemplate.read(tmp_path) is None
+    named = [{"name": "tool_use", "template": "no"}, {"name": "default", "template": "a"}]
+    settings = {"chat_template": named, "bos_token": "<|endoftext|>", "eos_token": {"content": "<|end|>"}}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
-    found = open_template(tmp_path, tokenizer)
-    assert found is not None
-    assert found.render_prompt(Conversation.ask("x")) == [tokenizer.eos_id, ord("a")]
-    (tmp_path / "chat_template.jinja").write_text("{% for x in [1, 2] %}{% break %}{% endfor %}b")
-    found = open_template(tmp_path, tokenizer)
-    assert found is not None
-    assert found.render_prompt(Conversation.ask("x")) == [ord("b")]
-    (tmp_path / "chat_template.jinja").write_text("{% if %}")
-    with pytest.raises(UserError, match=str(tmp_path)):
-        open_template(tmp_path, tokenizer)
+    (tmp_path / "config.json").write_text('{"eos_token_id": 3}')
+    variables = {"bos_token": "<|endoftext|>", "eos_token": "<|end|>"}
+    assert ChatTemplate.read(tmp_path) == ChatTemplate("a", variables, (3,))
+    (tmp_path / "generation_config.json").write_text('{"eos_token_id": [4, 5]}')
+    (tmp_path / "chat_template.jinja").write_text("b")
+    assert ChatTemplate.read(tmp_path) == ChatTemplate("b", variables, (4, 5))
+    (tmp_path / "generation_config.json").write_text("[]")
+    with pytest.raises(UserError, match=r"generation_config\.json: an object is expected"):
+        ChatTemplate.read(tmp_path)
+
+
+def test_an_imported_run_and_its_export_talk_as_the_folder_does(stranger, folder, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    assert main(["import", str(folder), "--out", str(tmp_path / "run")]) == 0
+    assert main(["export", str(tmp_path / "run"), "--out", str(tmp_path / "export")]) == 0
+    for again in (open_chat_model(tmp_path / "run"), open_chat_model(huggingface=tmp_path / "export")):
+        assert again.is_chat
+        assert again.format.stop_tokens == stranger.format.stop_tokens
+        for each in CONVERSATIONS:
+            assert again.format.render_prompt(each) == stranger.format.render_prompt(each)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "export")
+    asked = theirs.apply_chat_template(
+        CONVERSATIONS[1].as_dict()["messages"], add_generation_prompt=True, return_dict=True
+    )
+    assert asked["input_ids"] == stranger.format.render_prompt(CONVERSATIONS[1])
+    assert theirs.eos_token == "<|im_end|>"
+
+
+def test_a_malformed_template_stops_the_chat_in_one_line_and_not_the_import(folder, tmp_path, capsys):
+    broken = shutil.copytree(folder, tmp_path / "broken")
+    (broken / "chat_template.jinja").write_text("{% if %}")
+    assert main(["import", str(broken), "--out", str(tmp_path / "run")]) == 0
+    assert main(["generate", str(tmp_path / "run"), "--max-tokens", "1"]) == 0
+    capsys.readouterr()
+    for source in (["--run", str(tmp_path / "run")], ["--from", str(broken)]):
+        assert main(["chat", *source, "--prompt", "x"]) == 2
+        said = capsys.readouterr().err.strip()
+        assert said.startswith(f"danalab: error: {source[1]}: the chat template is malformed")
+        assert len(said.splitlines()) == 1

@@ -7,6 +7,7 @@ import signal
 import pytest
 from tokenizers import Tokenizer as Engine
 
+from danalab.chat.assistant import open_chat_model
 from danalab.chat.conversations import ChatFormat, Conversation
 from danalab.chat.stages.finetuning import configure
 from danalab.chat.stages.settings import SftConfig, SftFlags
@@ -218,6 +219,8 @@ def test_an_exported_fine_tuned_run_has_its_chat_template(tuned, base, tmp_path)
     ends = json.loads((tmp_path / "export" / "generation_config.json").read_text())["eos_token_id"]
     assert theirs.convert_ids_to_tokens(ends) == ["<|endoftext|>", "<|assistant_end|>"]
     assert "on conversations" in (tmp_path / "export" / "README.md").read_text()
+    assert main(["import", str(tmp_path / "export"), "--out", str(tmp_path / "back")]) == 0
+    assert isinstance(open_chat_model(tmp_path / "back").format, ChatFormat)
     assert main(["export", str(base), "--out", str(tmp_path / "base")]) == 0
     assert transformers.AutoTokenizer.from_pretrained(tmp_path / "base").chat_template is None
 

@@ -9,10 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from danalab.chat.assistant.template_format import TemplateFormat, open_template
+from danalab.chat.assistant.template_format import TemplateFormat
 from danalab.chat.conversations import SPECIAL_TOKENS, ChatFormat, Conversation, missing_specials
+from danalab.data.tokenizers.chat_template import ChatTemplate
 from danalab.errors import UserError
 from danalab.files import read_json
+from danalab.train.run.folder import RunFolder
 
 if TYPE_CHECKING:
     from danalab.data.tokenizers import Tokenizer
@@ -106,23 +108,25 @@ def open_chat_model(
     else:
         generator, folder = open_huggingface_generator(huggingface, tokenizer), huggingface
     name = name or folder.resolve().name
-    chosen = _format_of(folder, generator.tokenizer)
+    template = ChatTemplate.read(RunFolder(folder).tokenizer_folder if huggingface is None else folder)
+    chosen = _format_of(folder, template, generator.tokenizer)
     return ChatModel(name, generator.model, generator.tokenizer, chosen, generator.step)
 
 
-def _format_of(folder: Path, tokenizer: "Tokenizer") -> ChatFormat | TemplateFormat | PlainFormat:
-    """Our marks where the model knows them, else the folder's own template, else plain text."""
-    if _knows_marks(folder) and not missing_specials(tokenizer):
+def _format_of(
+    folder: Path, template: ChatTemplate | None, tokenizer: "Tokenizer"
+) -> ChatFormat | TemplateFormat | PlainFormat:
+    """Our marks where a stage or a template says that the model knows them, else its own template, else plain text."""
+    knows_marks = (
+        SPECIAL_TOKENS["assistant_start"] in template.text
+        if template is not None
+        else read_json(folder / "config.json").get("stage") in CHAT_STAGES
+    )
+    if knows_marks and not missing_specials(tokenizer):
         return ChatFormat(tokenizer)
-    return open_template(folder, tokenizer) or PlainFormat(tokenizer)
-
-
-def _knows_marks(folder: Path) -> bool:
-    """Whether a run's stage taught the marks, or an export's tokenizer has a chat template with them."""
-    for name in ("config.json", "tokenizer_config.json"):
-        if (folder / name).is_file():
-            content = read_json(folder / name)
-            stage, template = content.get("stage"), content.get("chat_template")
-            if stage in CHAT_STAGES or (isinstance(template, str) and SPECIAL_TOKENS["assistant_start"] in template):
-                return True
-    return False
+    if template is None:
+        return PlainFormat(tokenizer)
+    try:
+        return TemplateFormat(tokenizer, template)
+    except UserError as error:
+        raise UserError(f"{folder}: {error}") from None

@@ -8,21 +8,18 @@ text: nobody can add a role.
 
 import json
 import re
-from collections.abc import Mapping, Sequence
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from danalab.chat.conversations import Conversation, Message
+from danalab.data.tokenizers.chat_template import ChatTemplate
 from danalab.errors import UserError, first_line
-from danalab.files import read_json
 
 if TYPE_CHECKING:
     from danalab.data.tokenizers import Tokenizer
 
 _BREAKS = [chr(code) for code in range(0xFDD0, 0xFDF0)]
 """Characters that Unicode keeps for internal use; one of them breaks the spelling of special tokens in messages."""
-_NAMED_TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token")
 
 
 class TemplateFormat:
@@ -32,21 +29,15 @@ class TemplateFormat:
         stop_tokens: ids that end an answer.
     """
 
-    def __init__(
-        self, tokenizer: "Tokenizer", template: str, *, end_tokens: Sequence[int], variables: Mapping[str, str]
-    ):
-        """Args:
-            end_tokens: ids that end an answer, beside the tokenizer's end of a text.
-            variables: of the template, e.g. bos_token.
-
-        Raises:
-            UserError: the template is malformed.
-        """
+    def __init__(self, tokenizer: "Tokenizer", template: ChatTemplate):
+        """Raises UserError if the template is malformed."""
+        named = tokenizer.specials.get(template.variables.get("eos_token", ""))
+        ends = (*(() if named is None else (named,)), *template.end_tokens, tokenizer.eos_id)
         self.tokenizer = tokenizer
-        self.stop_tokens = tuple(dict.fromkeys((*end_tokens, tokenizer.eos_id)))
-        self._variables = dict(variables)
-        self._template = _compile(template)
-        self._break = next(each for each in _BREAKS if each not in template)
+        self.stop_tokens = tuple(dict.fromkeys(ends))
+        self._variables = template.variables
+        self._template = _compile(template.text)
+        self._break = next(each for each in _BREAKS if each not in template.text)
         longest_first = sorted(filter(None, tokenizer.specials), key=len, reverse=True)
         self._specials = re.compile(f"({'|'.join(map(re.escape, longest_first))})")
 
@@ -82,56 +73,6 @@ class TemplateFormat:
             raise
         except Exception as error:  # a template may do anything
             raise UserError(f"the model's chat template fails: {type(error).__name__}: {first_line(error)}") from None
-
-
-def open_template(folder: Path, tokenizer: "Tokenizer") -> TemplateFormat | None:
-    """The chat template of a folder in Hugging Face format; None where it has none.
-
-    Raises:
-        UserError: the template or the tokenizer's settings are malformed.
-    """
-    settings = _read(folder / "tokenizer_config.json")
-    template = _template_of(folder, settings)
-    if template is None:
-        return None
-    variables = {name: _spelling(settings.get(name)) for name in _NAMED_TOKENS}
-    variables = {name: spelling for name, spelling in variables.items() if spelling}
-    ends = _read(folder / "generation_config.json").get(
-        "eos_token_id", _read(folder / "config.json").get("eos_token_id")
-    )
-    ids = [each for each in (ends if isinstance(ends, list) else [ends]) if isinstance(each, int)]
-    named = tokenizer.specials.get(variables.get("eos_token", ""))
-    try:
-        return TemplateFormat(
-            tokenizer, template, end_tokens=ids if named is None else [named, *ids], variables=variables
-        )
-    except UserError as error:
-        raise UserError(f"{folder}: {error}") from None
-
-
-def _read(file: Path) -> Mapping[str, Any]:
-    content = read_json(file) if file.is_file() else {}
-    if not isinstance(content, dict):
-        raise UserError(f"{file}: an object is expected")
-    return content
-
-
-def _template_of(folder: Path, settings: Mapping[str, Any]) -> str | None:
-    """The template beside the tokenizer, or in its settings: a text, or several with names."""
-    file = folder / "chat_template.jinja"
-    if file.is_file():
-        return file.read_text(encoding="utf-8", errors="replace")
-    found = settings.get("chat_template")
-    if isinstance(found, list):
-        named = {each.get("name"): each.get("template") for each in found if isinstance(each, dict)}
-        found = named.get("default")
-    return found if isinstance(found, str) else None
-
-
-def _spelling(token: Any) -> str:
-    """A token's text: written as a text, or as an object with more settings."""
-    text = token.get("content") if isinstance(token, dict) else token
-    return text if isinstance(text, str) else ""
 
 
 def _until(text: str, last: str) -> str:

@@ -8,7 +8,7 @@ from .jsonl import iter_conversations as iter_conversations
 from .jsonl import read_conversations as read_conversations
 from .special_tokens import SPECIAL_TOKENS as SPECIAL_TOKENS
 from .special_tokens import missing_specials as missing_specials
-from .template import chat_export as chat_export
 from .template import chat_template as chat_template
+from .template import template_of as template_of
 from .vocabulary import extend_tokenizer as extend_tokenizer
 from .vocabulary import extend_vocabulary as extend_vocabulary

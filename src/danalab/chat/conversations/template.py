@@ -6,9 +6,9 @@ that spells a special token would become that token: the template refuses it.
 
 import json
 from pathlib import Path
-from typing import Any
 
 from danalab.chat.conversations.special_tokens import SPECIAL_TOKENS
+from danalab.data.tokenizers.chat_template import ChatTemplate
 from danalab.train.run.open import open_run
 
 _TEMPLATE = """\
@@ -58,8 +58,10 @@ def chat_template() -> str:
     return text
 
 
-def chat_export(run: str | Path) -> dict[str, Any]:
-    """Arguments of `export_run` for a run that was trained on conversations; none for a base run."""
-    if open_run(run).config.get("stage", "pretraining") == "pretraining":
-        return {}
-    return {"chat_template": chat_template(), "end_token": SPECIAL_TOKENS["assistant_end"]}
+def template_of(run: str | Path) -> ChatTemplate | None:
+    """The template for the export of a run that was trained on conversations; None for other runs."""
+    opened = open_run(run)
+    if opened.config.get("stage", "pretraining") == "pretraining":
+        return None
+    specials = opened.tokenizer.specials
+    return ChatTemplate(chat_template(), {}, tuple(specials[SPECIAL_TOKENS[name]] for name in ("bos", "assistant_end")))

@@ -1,7 +1,7 @@
 """Export of runs to folders in Hugging Face format, and import of such folders as runs.
 
 danalab export RUN --out FOLDER       config, generation_config, weights, tokenizer, README.md (the model card)
-danalab import FOLDER --out RUN       a run folder with one checkpoint, of step 0
+danalab import FOLDER --out RUN       a run folder with one checkpoint, of step 0, the tokenizer and its chat template
 """
 
 import logging
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from danalab.data.tokenizers.chat_template import ChatTemplate
 from danalab.errors import UserError
 from danalab.files import fsync_path, read_json, write_atomically, write_json
 from danalab.models.build import build_model, materialise
@@ -57,16 +58,14 @@ def export_run(
     *,
     step: int | None = None,
     dtype: str = "float32",
-    chat_template: str | None = None,
-    end_token: str | None = None,
+    chat_template: ChatTemplate | None = None,
 ) -> ExchangeResult:
     """Write the model of a run for `transformers`, with its tokenizer and a model card.
 
     Args:
         step: checkpoint; default the newest that verifies.
         dtype: of the weights: float32, bfloat16 or float16 (or fp32, bf16, fp16).
-        chat_template: of the tokenizer, in Jinja, for a run that was trained on conversations.
-        end_token: special token that ends an answer, beside the end of a text.
+        chat_template: of a run that was trained on conversations; default that of an imported run.
     Raises:
         UserError: no such run or checkpoint, a model that `transformers` has no class for, or a folder in use.
     """
@@ -79,7 +78,7 @@ def export_run(
     require_class(run.model_config)
     loaded = run.load_model(step)
     described, weights = to_huggingface(run.model_config, loaded.model.state_dict())
-    tokenizer = _tokenizer_of(run)
+    tokenizer, template = _tokenizer_of(run), chat_template or ChatTemplate.read(run.folder.tokenizer_folder)
     described["dtype"] = described["torch_dtype"] = dtype  # the first name is read from transformers 4.56 on
     special: dict[str, int] = {} if tokenizer is None else dict.fromkeys(_SPECIAL_TOKENS, tokenizer.eos_id)
     described |= special
@@ -92,12 +91,10 @@ def export_run(
     if tokenizer is not None:
         tokenizer.save(folder)
         file = folder / "tokenizer_config.json"
-        settings = {**read_json(file), "pad_token": read_json(file)["eos_token"]}
-        write_json(file, settings if chat_template is None else {**settings, "chat_template": chat_template})
-    generation: dict[str, Any] = {"_from_model_config": True, **special}
-    if tokenizer is not None and end_token is not None:
-        generation["eos_token_id"] = [tokenizer.eos_id, tokenizer.specials[end_token]]
-    write_json(folder / "generation_config.json", generation)
+        write_json(file, {**read_json(file), "pad_token": read_json(file)["eos_token"]})
+    write_json(folder / "generation_config.json", {"_from_model_config": True, **special})
+    if tokenizer is not None and template is not None:
+        template.save(folder)
     write_atomically(folder / "README.md", model_card(run, loaded.step, described["architectures"][0]))
     write_json(folder / "config.json", described)  # last: a folder without it is not a model
     fsync_path(folder)
@@ -108,7 +105,7 @@ def export_run(
 
 
 def import_folder(source: str | Path, out: str | Path) -> ExchangeResult:
-    """Make a run folder of a model in Hugging Face format, with its tokenizer if that is byte-level BPE.
+    """Make a run folder of a model in Hugging Face format, with a tokenizer of byte-level BPE and its chat template.
 
     Raises:
         UserError: no such folder, an unsupported model, damaged files, or a folder in use.
@@ -123,6 +120,7 @@ def import_folder(source: str | Path, out: str | Path) -> ExchangeResult:
     except UserError as error:
         log.warning("the run has no tokenizer and cannot generate text: %s", error)
         tokenizer = None
+    template = None if tokenizer is None else ChatTemplate.read(source)
     settings = TrainConfig(
         **{name: getattr(config, name) for name in MODEL_FLAGS}, batch_size=1, dtype="float32", run_dir=target.path
     )
@@ -136,6 +134,8 @@ def import_folder(source: str | Path, out: str | Path) -> ExchangeResult:
     with target.locked():
         if tokenizer is not None:
             tokenizer.save(target.tokenizer_folder)
+        if template is not None:
+            template.save(target.tokenizer_folder)
         write_weights(model, target.path)
         target.write_config(record)
     return ExchangeResult(

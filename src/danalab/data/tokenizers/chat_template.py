@@ -1,0 +1,75 @@
+"""The chat template of a tokenizer in Hugging Face format: where its parts lie in a folder.
+
+text         chat_template.jinja, or chat_template in tokenizer_config.json
+variables    bos_token, eos_token, ... in tokenizer_config.json
+end_tokens   eos_token_id in generation_config.json, or in config.json
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from danalab.errors import UserError
+from danalab.files import read_json, write_json
+
+_SETTINGS, _GENERATION = "tokenizer_config.json", "generation_config.json"
+_NAMED_TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token")
+
+
+@dataclass(frozen=True)
+class ChatTemplate:
+    """A chat template, not yet compiled."""
+
+    text: str
+    """In Jinja."""
+    variables: Mapping[str, str]
+    """Spellings of tokens by name, e.g. bos_token."""
+    end_tokens: tuple[int, ...]
+    """Ids that end an answer."""
+
+    @classmethod
+    def read(cls, folder: Path) -> "ChatTemplate | None":
+        """The template of a folder; None where it has none.
+
+        Raises:
+            UserError: a file of settings is malformed.
+        """
+        settings = _read(folder / _SETTINGS)
+        text = _text_of(folder / "chat_template.jinja", settings)
+        if text is None:
+            return None
+        ends = _read(folder / _GENERATION).get("eos_token_id", _read(folder / "config.json").get("eos_token_id"))
+        ids = tuple(each for each in (ends if isinstance(ends, list) else [ends]) if isinstance(each, int))
+        spellings = {name: _spelling(settings.get(name)) for name in _NAMED_TOKENS}
+        return cls(text, {name: spelling for name, spelling in spellings.items() if spelling}, ids)
+
+    def save(self, folder: Path) -> None:
+        """Add the template to the folder of a saved tokenizer."""
+        settings = {**_read(folder / _SETTINGS), **self.variables, "chat_template": self.text}
+        write_json(folder / _SETTINGS, settings)
+        if self.end_tokens:
+            write_json(folder / _GENERATION, {**_read(folder / _GENERATION), "eos_token_id": list(self.end_tokens)})
+
+
+def _read(file: Path) -> Mapping[str, Any]:
+    content = read_json(file) if file.is_file() else {}
+    if not isinstance(content, dict):
+        raise UserError(f"{file}: an object is expected")
+    return content
+
+
+def _text_of(file: Path, settings: Mapping[str, Any]) -> str | None:
+    if file.is_file():
+        return file.read_text(encoding="utf-8", errors="replace")
+    found = settings.get("chat_template")
+    if isinstance(found, list):
+        named = {each.get("name"): each.get("template") for each in found if isinstance(each, dict)}
+        found = named.get("default")
+    return found if isinstance(found, str) else None
+
+
+def _spelling(token: Any) -> str:
+    """A token's text: written as a text, or as an object with more settings."""
+    text = token.get("content") if isinstance(token, dict) else token
+    return text if isinstance(text, str) else ""
