@@ -18,7 +18,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "docs"))
 
-from _tooling.blocks import blocks  # noqa: E402
+from _tooling.blocks import blocks, continued  # noqa: E402
 from _tooling.run_page import run_page  # noqa: E402
 
 RESULTS = ROOT / "build" / "docs-check"
@@ -45,7 +45,8 @@ def check(page: Path, code: str, *, again: bool, limit_seconds: float) -> dict[s
     """The result of a page: kept, or of a run now in a process of its own."""
     name = "-".join(page.relative_to(ROOT).parts)
     file = RESULTS / f"{name}.json"
-    fingerprint = hashlib.sha256(page.read_bytes() + code.encode()).hexdigest()
+    before = "".join(block.text + block.directive for block in continued(page))
+    fingerprint = hashlib.sha256(page.read_bytes() + before.encode() + code.encode()).hexdigest()
     if file.is_file() and not again:
         kept = json.loads(file.read_text(encoding="utf-8"))
         if kept["fingerprint"] == fingerprint and kept["passed"]:
@@ -77,7 +78,7 @@ def main() -> int:
     if flags.run is not None:
         print("\n" + json.dumps(run_page(flags.run, flags.folder, flags.limit)))
         return 0
-    code, failed, skipped = fingerprint_of_code(), 0, []
+    code, failed, skipped, replaced = fingerprint_of_code(), 0, [], []
     for page in [page.resolve() for page in flags.pages] or pages():
         result = check(page, code, again=flags.again, limit_seconds=flags.limit)
         failed += not result["passed"]
@@ -91,9 +92,13 @@ def main() -> int:
         if result["fault"]:
             print(f"        {result['fault']}")
         skipped += [block for block in blocks(page) if block.action == "not run"]
+        replaced += [block for block in blocks(page) if block.is_replaced]
     print(f"\n{len(skipped)} blocks are not run:")
     for block in skipped:
         print(f"  {block.page.relative_to(ROOT)}:{block.line}: {block.reason}")
+    print(f"\n{len(replaced)} blocks are run as smaller cases:")
+    for block in replaced:
+        print(f"  {block.page.relative_to(ROOT)}:{block.line}")
     return 1 if failed else 0
 
 

@@ -1,10 +1,11 @@
 """The code blocks of a page, and what the check does with each.
 
-`<!-- continues: chat.md -->` at the beginning of a page: the check first runs the blocks of that page in the same
-folder. A comment above a block decides where its content does not:
+`<!-- continues: chat.md#step-by-step -->` at the beginning of a page: the check first runs the blocks of that page, or
+of that section of it, in the same folder. A comment above a block decides where its content does not:
 
     <!-- not run: needs four GPUs -->    listed with its reason by the check
     <!-- with: --iterations 2 -->        added to each `danalab` command of the block when the check runs it
+    <!-- instead: CODE -->               the check runs this, a smaller case of the block; listed by the check
     <!-- before: CODE -->                the check runs this first, in the language of the block
     <!-- file: NAME -->                  the check writes the block to this file
     <!-- from examples/NAME.py -->       an excerpt: each line is a line of the file
@@ -21,7 +22,9 @@ _BLOCK = re.compile(
     r"^(?P<indent> *)```(?P<language>[\w-]*)(?P<more>[^\n]*)\n(?P<text>.*?)^(?P=indent)```[ ]*$",
     re.MULTILINE | re.DOTALL,
 )
-_DIRECTIVE = re.compile(r"<!-- ((?:not run: |with: |before: |file: |from )(?:(?!-->).)*?) -->\s*\Z", re.DOTALL)
+_DIRECTIVE = re.compile(
+    r"<!-- ((?:not run: |with: |instead: |before: |file: |from )(?:(?!-->).)*?) -->\s*\Z", re.DOTALL
+)
 _COMMAND = re.compile(
     r"^(?:\$ )?(?:[A-Z_]+=\S+ )*(danalab|make|pip|python3?|source|bash|sbatch|srun|torchrun|cp|cd|curl) ", re.MULTILINE
 )
@@ -64,10 +67,19 @@ class Block:
 
     @property
     def script(self) -> str:
-        """The shell script that the check runs."""
+        """What the check runs, without `before`: a shell script or Python."""
+        if self.is_replaced:
+            return self.directive.removeprefix("instead: ")
+        if self.action == "python":
+            return self.text
         lines = self.text.replace("\\\n", " ").splitlines()
         added = self.directive.removeprefix("with: ") if self.directive.startswith("with: ") else ""
         return "\n".join(_with(line.removeprefix("$ "), added) for line in lines)
+
+    @property
+    def is_replaced(self) -> bool:
+        """The check runs a smaller case."""
+        return self.directive.startswith("instead: ")
 
     @property
     def before(self) -> str:
@@ -104,7 +116,22 @@ def blocks(page: Path) -> list[Block]:
     return found
 
 
-def continued(page: Path) -> Path | None:
-    """The page whose blocks come before those of `page`."""
-    found = re.search(r"^<!-- continues: (\S+) -->$", page.read_text(encoding="utf-8"), re.MULTILINE)
-    return page.parent / found[1] if found else None
+def continued(page: Path) -> list[Block]:
+    """The blocks of another page that come before those of `page`."""
+    found = re.search(r"^<!-- continues: ([^#\s]+)(?:#(\S+))? -->$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    if found is None:
+        return []
+    first = page.parent / found[1]
+    lines = _section(first.read_text(encoding="utf-8").splitlines(), found[2]) if found[2] else None
+    chosen = [block for block in blocks(first) if lines is None or block.line in lines]
+    if not chosen:
+        raise ValueError(f"{page}: {found[0]} has no blocks")
+    return chosen
+
+
+def _section(lines: list[str], anchor: str) -> range:
+    """The numbers of the lines below the heading with this anchor, up to the next heading of its level."""
+    anchors = [re.sub(r"[^\w\- ]", "", line.lstrip("# ").lower()).replace(" ", "-") for line in lines]
+    starts = [number for number, line in enumerate(lines) if line.startswith("## ")]
+    start = next((number for number in starts if anchors[number] == anchor), len(lines))
+    return range(start + 1, next((number for number in starts if number > start), len(lines)) + 1)

@@ -17,7 +17,7 @@ from _tooling.blocks import Block, blocks, continued
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = {"danalab": "-m danalab", "python": "", "python3": ""}
-LINKS = ("bench", "examples", "scripts", "docs", "src", "README.md", "CHANGELOG.md")
+LINKS = ("bench", "docs", "examples", "scripts", "src", "tests", "CHANGELOG.md", "Makefile", "README.md")
 
 
 @dataclass(frozen=True)
@@ -34,17 +34,17 @@ class Result:
 def run_page(page: Path, folder: Path, limit_seconds: float) -> list[dict[str, Any]]:
     """Run the blocks of a page; stops at the first that fails. Changes the working folder of the process."""
     environment = _prepare(folder)
-    first = continued(page)
-    results = [] if first is None else _run_blocks(first, environment, limit_seconds)
-    if any(result.fault for result in results):
-        return [asdict(Result(1, "continues", f"{first}: {results[-1].fault}", results[-1].seconds))]
-    return [asdict(result) for result in _run_blocks(page, environment, limit_seconds)]
+    results = _run_blocks(continued(page), environment, limit_seconds)
+    if results and results[-1].fault:
+        fault = f"line {results[-1].line} of the page that it continues: {results[-1].fault}"
+        return [asdict(Result(1, "continues", fault, results[-1].seconds))]
+    return [asdict(result) for result in _run_blocks(blocks(page), environment, limit_seconds)]
 
 
-def _run_blocks(page: Path, environment: dict[str, str], limit_seconds: float) -> list[Result]:
+def _run_blocks(found: list[Block], environment: dict[str, str], limit_seconds: float) -> list[Result]:
     names: dict[str, Any] = {"__name__": "__page__"}
     results = []
-    for block in blocks(page):
+    for block in found:
         start = time.monotonic()
         fault = _run(block, names, environment, limit_seconds)
         results.append(Result(block.line, block.action, fault, round(time.monotonic() - start, 1)))
@@ -75,7 +75,7 @@ def _run(block: Block, names: dict[str, Any], environment: dict[str, str], limit
     if block.action == "shell":
         return _shell(f"{block.before}\n{block.script}", environment, limit_seconds)
     if block.action == "python":
-        return _python(f"{block.before}\n{block.text}", block.name, names)
+        return _python(f"{block.before}\n{block.script}", block.name, names)
     if block.action == "file":
         Path(block.file).write_text(block.text, encoding="utf-8")
     if block.action == "excerpt":

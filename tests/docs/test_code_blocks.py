@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codeop
 import importlib.util
 import json
 import re
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from _tooling.blocks import blocks
+from _tooling.blocks import blocks, continued
 
 ROOT = Path(__file__).parents[2]
 _SPEC = importlib.util.spec_from_file_location("docs_check", ROOT / "docs" / "check.py")
@@ -38,14 +39,51 @@ def test_a_comment_above_decides(tmp_path):
         "<!-- not run: needs\nGPUs -->\n```\ndanalab train\n```\n"
         "<!-- from examples/a.py -->\n\n```python\nx\n```\n"
         "<!-- with: --iterations 2 -->\n```\ndanalab train --opt \\\n  lion   # a\nls\n```\n"
-        "<!-- before: touch a\ntouch b -->\n```\nls\n```\nno comment\n```\ndanalab plan\n```\n"
+        "<!-- before: touch a\ntouch b -->\n```\ncd b\n```\nno comment\n```\ndanalab plan\n```\n"
+        "<!-- instead: danalab plan\nls -->\n```\ndanalab train\n```\n"
     )
-    gpus, excerpt, shorter, prepared, last = blocks(page(tmp_path, text))
+    gpus, excerpt, shorter, prepared, last, smaller = blocks(page(tmp_path, text))
     assert (gpus.action, gpus.reason, gpus.line) == ("not run", "needs GPUs", 4)
     assert (excerpt.action, excerpt.file) == ("excerpt", "examples/a.py")
     assert shorter.script == "danalab train --opt    lion --iterations 2 # a\nls"
     assert prepared.before == "touch a\ntouch b"
+    assert prepared.action == "shell"
     assert (last.action, last.directive) == ("shell", "")
+    assert (smaller.action, smaller.script, smaller.is_replaced) == ("shell", "danalab plan\nls", True)
+
+
+def test_a_page_continues_another_or_one_of_its_sections(tmp_path):
+    a, b, c, d = (f"```bash\n{letter}\n```\n" for letter in "abcd")
+    page(tmp_path, f"# First\n{a}## A section: 1\n{b}### More\n{c}## Last\n{d}")
+    second = tmp_path / "second.md"
+    for target, chosen in {"page.md": "abcd", "page.md#a-section-1": "bc", "page.md#last": "d"}.items():
+        second.write_text(f"# Second\n\n<!-- continues: {target} -->\n")
+        assert [block.text for block in continued(second)] == [f"{letter}\n" for letter in chosen]
+    second.write_text("# Second\n\n<!-- continues: page.md#missing -->\n")
+    with pytest.raises(ValueError, match="missing"):
+        continued(second)
+    second.write_text("# Second\n")
+    assert continued(second) == []
+
+
+def test_python_of_a_page_can_be_pasted_into_the_prompt():
+    for file in docs_check.pages():
+        for block in blocks(file):
+            pasted = []
+            if block.action != "python" or (file.name == "causality.md" and "class Mixer" in block.text):
+                continue
+            for line in [*block.text.splitlines(), ""]:
+                pasted.append(line)  # before Python 3.13 an empty line ends a loop or a class, and nothing else does
+                if codeop.compile_command("\n".join(pasted), block.name) is not None:
+                    pasted = []
+            assert pasted == [], block.name
+
+
+def test_no_command_of_a_page_escapes_the_check():
+    for file in docs_check.pages():
+        text = re.sub(r"^( *)```.*?^\1```", "", file.read_text(), flags=re.DOTALL | re.MULTILINE)
+        assert re.findall(r"^ {4,}(?:danalab|python|bash|make|pip) .*", text, re.MULTILINE) == [], file
+        continued(file)
 
 
 def test_a_block_with_placeholders_has_a_reason_not_to_run():

@@ -19,7 +19,7 @@ from danalab.train.config.train_config import TrainConfig
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 EVERYWHERE = {"help", "help_all", "config", "print_config", "debug", "model_dim", "num_layers"}
-PLACEHOLDER = re.compile(r"\.\.\.|\[|\b[A-Z]+\b")
+PLACEHOLDER = re.compile(r"\.\.\.|\[|\$|\b[A-Z]+\b")
 
 
 def commands(text: str) -> list[tuple[str, bool]]:
