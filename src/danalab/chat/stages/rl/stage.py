@@ -47,8 +47,8 @@ def configure(flags: RlFlags) -> RlConfig:
     Raises:
         UserError: not a run, or one without a tokenizer or checkpoint; ranks that do not hold the whole model.
     """
-    if flags.distributed_backend in WITHOUT_WHOLE_MODEL or flags.tp_size not in (None, 1):
-        what = f"--tp-size {flags.tp_size}" if flags.distributed_backend is None else flags.distributed_backend
+    if flags.distributed_backend in WITHOUT_WHOLE_MODEL or flags.expert_parallel:
+        what = "--expert-parallel" if flags.expert_parallel else flags.distributed_backend
         raise UserError(f"danalab rl: not with {what}: each rank samples from a whole model; take ddp or zero")
     base = open_run(flags.run)
     run_dir = flags.run_dir or Path(os.path.normpath(f"{flags.run}-rl"))
