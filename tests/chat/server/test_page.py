@@ -211,10 +211,22 @@ def test_an_error_is_shown_and_can_be_tried_again(page):
     page.route("**/v1/chat/completions", lambda route: route.abort())
     ask(page, "hello")
     page.locator(".failure:visible").wait_for()
+    assert page.locator(".assistant .failure").inner_text() == "The server cannot be reached. Try again"
+    assert not page.locator(".assistant").get_by_label("Copy the message").is_visible()
     page.unroute("**/v1/chat/completions")
     page.get_by_role("button", name="Try again").click()
     finished(page)
     assert texts(page) == ["hello", "You said: hello"]
+
+
+@pytest.mark.slow
+def test_a_connection_that_breaks_keeps_what_was_written_and_says_so(page):
+    piece = json.dumps({"choices": [{"delta": {"content": "Half an"}, "finish_reason": None}]})
+    page.route("**/v1/chat/completions", lambda route: route.fulfill(body=f"data: {piece}\n\n"))
+    ask(page, "hello")
+    page.locator(".failure:visible").wait_for()
+    assert texts(page) == ["hello", "Half an"]
+    assert page.locator(".assistant .failure").inner_text() == "The connection ended before the answer did. Try again"
 
 
 @pytest.mark.slow

@@ -8,12 +8,12 @@ export class ApiError extends Error {
 }
 
 export async function loadModel(key) {
-  const response = await fetch("v1/models", { headers: headers(key) });
+  const response = await request("v1/models", { headers: headers(key) });
   if (!response.ok) throw await errorOf(response);
   return (await response.json()).data[0];
 }
 
-// Yields {text}, {calculation}, {reason} and {usage}. Ends early without an error when `signal` is aborted.
+// Yields {text}, {calculation}, {reason} and {usage}. Throws where the answer ends early, also when `signal` is aborted.
 export async function* answer(messages, settings, key, signal) {
   const body = {
     messages: settings.system.trim() ? [{ role: "system", content: settings.system }, ...messages] : messages,
@@ -25,7 +25,7 @@ export async function* answer(messages, settings, key, signal) {
     stream: true,
     stream_options: { include_usage: true },
   };
-  const response = await fetch("v1/chat/completions", {
+  const response = await request("v1/chat/completions", {
     method: "POST",
     headers: { ...headers(key), "content-type": "application/json" },
     body: JSON.stringify(body),
@@ -50,6 +50,15 @@ export async function* answer(messages, settings, key, signal) {
   if (!ended) throw new ApiError("The connection ended before the answer did.");
 }
 
+// `fetch`, with a sentence in place of the browser's own words.
+async function request(path, options) {
+  try {
+    return await fetch(path, options);
+  } catch {
+    throw new ApiError("The server cannot be reached.");
+  }
+}
+
 function headers(key) {
   return key ? { authorization: `Bearer ${key}` } : {};
 }
@@ -70,7 +79,7 @@ async function* events(stream) {
   let buffer = "";
   try {
     for (;;) {
-      const { value, done } = await reader.read();
+      const { value, done } = await reader.read().catch(() => ({ done: true })); // the connection broke
       if (done) return;
       buffer += value;
       for (let end; (end = buffer.indexOf("\n\n")) >= 0; buffer = buffer.slice(end + 2)) {

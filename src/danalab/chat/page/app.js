@@ -268,7 +268,7 @@ async function showModel() {
     $("facts").textContent = `${model.id}${step}, context of ${model.max_model_len.toLocaleString("en")} tokens.${kind}`;
   } catch (error) {
     $("model").textContent = "";
-    $("facts").textContent = error.status ? error.message : "The server cannot be reached.";
+    $("facts").textContent = error.message;
     if (error.status === 401) openSettings("key");
   }
 }

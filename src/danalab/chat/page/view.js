@@ -56,6 +56,7 @@ export function messageView(message, place, actions) {
     sums.replaceChildren(...(message.calculations ?? []).map(sum));
     note.textContent = message.note ?? "";
     tools.hidden = isWriting;
+    copy.hidden = !message.content;
     failure.hidden = !message.error;
     failure.replaceChildren();
     if (message.error) failure.append(message.error, " ", textButton("Try again", () => actions.regenerate(place)));
