@@ -117,6 +117,14 @@ def largest_decay(opt: str) -> float:
     return LOG_TIME_DECAY_BOUND if OPTIMIZERS.canonical(opt) in _LOG_TIME else DECAY_BOUND
 
 
+def fitted_row(arch: str, opt: str) -> tuple[str, str]:
+    """The architecture and the optimizer whose row of the table at batch 32 is used, if a row is used at all."""
+    table = arch if (arch, 32) in _TABLES else _NEAREST.get(arch, "enoki")
+    while opt not in _TABLES[table, 32] and opt not in USUAL:
+        opt = RELATIVES[opt].of if opt in RELATIVES else "adamw"
+    return table, opt
+
+
 def lr_law(arch: str, opt: str, kappa: float = 0.85, global_batch: int = 32) -> tuple[LrLaw, str]:
     """The law that applies, and a sentence on its source.
 
@@ -136,7 +144,7 @@ def lr_law(arch: str, opt: str, kappa: float = 0.85, global_batch: int = 32) -> 
         source = "usual for adamw on resonance: 6e-4, from 0.8B parameters on 3e-4"
         share = "" if opt == "adamw" else f"; times {opt}'s share of it on enoki at batch 32"
         return ResonanceLaw(law.a, law.b, law.d, law.kappa), source + share
-    known = arch if (arch, 32) in _TABLES else _NEAREST.get(arch, "enoki")
+    known, _ = fitted_row(arch, opt)
     for batch in (512, 32) if global_batch == 512 else (32,):
         rows = _TABLES[known, batch].get(opt)
         if rows:

@@ -1,7 +1,7 @@
 """The plan of a run: from heads, optimizer and batch to steps, learning rate, weight decay and FLOPs.
 
 tokens per step = global batch x seq_len          steps   = floor(20 x total parameters / tokens per step)
-warm-up         = `warmup_steps`                  lr      = a (b + P)^d
+warm-up         = `warmup_steps`                  lr      = a (b + P)^d, see `small_run_rate`
 weight decay    = omega / wd_ts, wd_ts = steps / 10     independent: times the schedule, not the peak lr
                 = omega / (lr x steps)                  coupled: AdamW and most others; Manau also has wd_ts = steps
                   at most `largest_decay` x the peak lr, in both cases
@@ -20,9 +20,10 @@ from danalab.scaling.dimensions import (
     flops_per_token,
     parameter_count,
 )
-from danalab.scaling.learning_rate import COUPLED_AND_DECAYING, OPTIMIZERS, decay_lr, largest_decay, lr_law
+from danalab.scaling.learning_rate import COUPLED_AND_DECAYING, OPTIMIZERS, decay_lr, largest_decay
 from danalab.scaling.resonance import check_resonance
 from danalab.scaling.shape import GPT2_VOCAB
+from danalab.scaling.small_runs import small_run_rate
 from danalab.scaling.sparsity import sparsity
 
 OMEGA = 4.0
@@ -170,8 +171,7 @@ def plan(
         raise UserError(f"--warmup-steps {warmup} must lie in 0..{iterations - 1}: the run has {iterations} steps")
 
     if lr is None:
-        law, lr_source = lr_law(shape.arch, opt, kappa, global_batch)
-        lr = law(shape.non_emb_params)
+        lr, lr_source = small_run_rate(shape.arch, opt, shape.non_emb_params, kappa, global_batch, tokens_per_step)
         if sparse is not None:
             lr_source += "; at the parameters that are active"
     else:

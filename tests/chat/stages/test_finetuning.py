@@ -15,7 +15,7 @@ from danalab.cli.app import main
 from danalab.data import prepare
 from danalab.data.tokenizers import BpeTokenizer, train_bpe
 from danalab.errors import UserError
-from danalab.scaling import learning_rate
+from danalab.scaling.small_runs import small_run_rate
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.job import run_training, train
 from danalab.train.run.exchange import export_run
@@ -47,8 +47,9 @@ def test_model_optimizer_and_rate_are_those_of_the_base_run(tuned, base):
     assert (other.opt, other.lr, other.kappa) == ("adamw", None, 0.85)
     params = open_run(base).config["plan"]["non_emb_params"]
     outcome = run_training(tuned(opt="adamw", lr_fraction=0.5, iterations=2, log_interval=1))
-    planned = open_run(outcome.folder).config["plan"]["lr"]
-    assert planned == pytest.approx(0.5 * learning_rate("qwen3", "adamw", params, global_batch=4))
+    planned = open_run(outcome.folder).config["plan"]
+    law, _ = small_run_rate("qwen3", "adamw", params, 0.85, 4, 4 * planned["seq_len"])
+    assert planned["lr"] == pytest.approx(0.5 * law)
 
 
 def test_mid_training_learns_every_token_and_mixes_text_in(mid, text):

@@ -77,7 +77,8 @@ def resolve(config: TrainConfig, dataset: Vocabulary, world_size: int = 1, devic
         steps = max(1, batches.batch.steps_within(planned.steps * global_batch))
         planned = plan_run(replace(config, iterations=steps), *sizes)
     fitted_at = re.search(r"at batch (\d+)", planned.lr_source)
-    if config.lr is None and fitted_at and int(fitted_at[1]) != global_batch:
+    adapted = "tokens a step" in planned.lr_source
+    if config.lr is None and fitted_at and int(fitted_at[1]) != global_batch and not adapted:
         notes.append(
             f"the learning-rate law was fitted at another batch than {global_batch} sequences ({planned.lr_source}): "
             "its rate is an extrapolation; try --lr-multiplier"

@@ -1,0 +1,45 @@
+"""Learning rates of runs that are smaller than those of the published laws: small models and small batches.
+
+Measured on two CPU cores (docs/lab-notebook.md, "Rates of small runs"); between these sizes and the published ones it
+is an interpolation.
+"""
+
+from danalab.scaling.learning_rate import fitted_row, lr_law
+
+FITTED_TOKENS = 32 * 2048
+"""Tokens of a step in the runs that the laws were fitted on."""
+
+_FALLING_WITH_THE_BATCH = {
+    "enoki": {"adamw", "adamw-decaying-wd", "ademamix", "ademamix-decaying-wd", "adana"},
+}
+"""Laws that are too high at small batches: at 1,024 tokens a step and 12 k to 197 k parameters the best rate is 0.25 of
+AdamW's and 0.25 to 0.5 of ADana's on enoki, but 0.5 to 2 times Dana-Star-MK4's, and ADana's on qwen3 is right."""
+
+_LEAST_PARAMS = {("qwen3", "adamw"): 25_165_824}
+"""Parameters below which a law is constant. This one falls with P^-0.87: 0.14 at 0.8 M, where 0.004 to 0.02 is best."""
+
+
+def small_run_rate(
+    arch: str, opt: str, non_emb_params: float, kappa: float, global_batch: int, tokens_per_step: int
+) -> tuple[float, str]:
+    """The fitted law's rate, lower for small batches and held for small models, and a sentence on its source.
+
+    Args:
+        opt: canonical name.
+        non_emb_params: P, the size law.
+        tokens_per_step: batches below 65,536 tokens have (tokens / 65,536)^(1/3) of the rate, where that was measured.
+    Raises:
+        UserError: unknown optimizer.
+    """
+    law, source = lr_law(arch, opt, kappa, global_batch)
+    if arch == "resonance" or law.d == 0:
+        return law(non_emb_params), source
+    table, row = fitted_row(arch, opt)
+    least = _LEAST_PARAMS.get((table, row), 0)
+    if non_emb_params < least:
+        source += f", held below {least / 1e6:.0f}M parameters"
+    rate = law(max(non_emb_params, least))
+    if row in _FALLING_WITH_THE_BATCH.get(table, ()) and tokens_per_step < FITTED_TOKENS:
+        factor = (tokens_per_step / FITTED_TOKENS) ** (1 / 3)
+        rate, source = rate * factor, f"{source}, times {factor:.2f} for {tokens_per_step:,} tokens a step"
+    return rate, source
