@@ -66,9 +66,11 @@ def draw(logits_NV: Tensor, sequences: Sized[Sequence], plain: PlainSampler | No
 
 
 def _draw(logits_NV: Tensor, sequences: Sized[Sequence]) -> Drawn:
-    # Penalties, biases and constraints are applied on the host; everything else is computed where the logits are.
+    # Penalties, biases and constraints are applied on the host; everything else is computed where the logits are, unless
+    # only deterministic kernels are allowed: GPUs have none for cumulative sums.
     adjusted = [(row, sequence) for row, sequence in enumerate(sequences) if _is_adjusted(sequence)]
-    device = torch.device("cpu") if adjusted else logits_NV.device
+    on_host = adjusted or torch.are_deterministic_algorithms_enabled()
+    device = torch.device("cpu") if on_host else logits_NV.device
     logits = logits_NV.to(device, torch.promote_types(logits_NV.dtype, torch.float32))
     for row, sequence in adjusted:
         adjust(logits[row], sequence)

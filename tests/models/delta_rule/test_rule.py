@@ -184,3 +184,16 @@ def test_the_state_stays_bounded_over_thousands_of_tokens():
     _, state = gated_delta_rule(q, k, v, g, b)
     assert state.isfinite().all()
     assert state.norm() <= math.sqrt(8) * v.norm(dim=-1).max()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_deterministic_kernels_give_the_same_numbers(dtype):
+    inputs = problem(length=150, forget=2.0, dtype=dtype)
+    want = gated_delta_rule(*inputs)
+    torch.use_deterministic_algorithms(True)
+    try:
+        found = gated_delta_rule(*inputs)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    for x, y in zip(found, want, strict=True):
+        torch.testing.assert_close(x, y)

@@ -25,6 +25,8 @@ def test_a_matrix_is_measured_by_its_norm_and_a_vector_by_its_rms():
     assert found["update_norm"] == pytest.approx(float(update.norm()))
     assert sum(found["histogram"]) == 24
     assert histogram(torch.tensor([[1.0, 1.0], [-1.0, 0.0]]))[12:] == [3, 0, 0, 0]
+    assert histogram(torch.tensor([1e-9, 1.0]))[0] == 1
+    assert sum(histogram(torch.tensor([math.nan, math.inf, 1.0]))) == 3
     assert found["relative_update"] == pytest.approx(float(update.norm() / old.norm()))
     vector = update_statistics(old[0], old[0] + update[0])
     assert vector == {

@@ -174,3 +174,13 @@ def test_runs_and_ranks_on_one_machine_have_local_folders_of_their_own(tmp_path,
     assert local_folder(None, runs[0], 0) is None
     with pytest.raises(UserError, match="--local-ckpt-dir"):
         local_folder(tmp_path / "nowhere", runs[0], 0)
+
+
+def test_the_thread_writes_with_the_gpu_of_training(store, monkeypatch):
+    """A new thread has GPU 0, where every rank would start a context."""
+    chosen = []
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda gpu: chosen.append((gpu, threading.current_thread().name)))
+    Saver(store, write=Writer()).save(1, {"w": torch.ones(3)}, {}, wait=True)
+    assert chosen == [(3, "danalab-checkpoint")]

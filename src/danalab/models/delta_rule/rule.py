@@ -61,7 +61,7 @@ def gated_delta_rule(
     # A decay below the square of the rounding error is zero in effect. Without this bound one such token would make the
     # cumulative sums so large that their differences lose all digits.
     g_BTH = g_BTH.clamp(min=2 * math.log(torch.finfo(g_BTH.dtype).eps))
-    total = by_chunk(g_BTH, key_heads).cumsum(-1)
+    total = _running_sum(by_chunk(g_BTH, key_heads))
     share = by_chunk(b_BTH, key_heads)
     between = total.unsqueeze(-1) - total.unsqueeze(-2)
     from_start, to_end = total.exp(), (total[..., -1:] - total).exp()
@@ -90,6 +90,15 @@ def gated_delta_rule(
     o = (between * (q @ k.mT)).flatten(1, 3) @ values + (from_start.unsqueeze(-1) * q).flatten(1, 3) @ states[:-1]
     o_BTHV = o.unflatten(1, (batch, heads)).permute(1, 0, 3, 2, 4).flatten(1, 2)
     return o_BTHV[:, :length], states[-1].unflatten(0, (batch, heads))
+
+
+def _running_sum(x: Tensor) -> Tensor:
+    """Along the last dimension."""
+    if not torch.are_deterministic_algorithms_enabled():
+        return x.cumsum(-1)
+    # torch's cumulative sum has no deterministic kernel for GPUs; float64, as products of float32 may be TensorFloat32.
+    ones = torch.ones(x.shape[-1], x.shape[-1], dtype=torch.float64, device=x.device)
+    return (x.double() @ ones.triu()).to(x.dtype)
 
 
 def _documents(starts_BT: Tensor, chunks: int, chunk: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -100,8 +100,9 @@ def update_statistics(old: Tensor, new: Tensor) -> dict[str, Any]:
 
 def histogram(weights: Tensor) -> list[int]:
     """Number of weights by log2(|w| / rms): 16 bins of width 1 from -12 to 4; the outer bins include the rest."""
-    scale = (weights.abs() / (_rms(weights) + EPS)).log2().clamp(-12, 4 - 1e-6)
-    return torch.histc(scale.float(), bins=16, min=-12, max=4).int().tolist()
+    scale = (weights.abs() / (_rms(weights) + EPS)).log2().nan_to_num(-12).clamp(-12, 4 - 1e-6)
+    # Not torch.histc, which has no deterministic kernel for GPUs.
+    return torch.bincount((scale.flatten().floor() + 12).long(), minlength=16).tolist()
 
 
 def _cosine(a: Tensor, b: Tensor) -> float:

@@ -15,6 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from danalab.errors import UserError
 from danalab.optim.distributed.shards import SavedTensor
 from danalab.train.checkpoint import tensors as flat
@@ -45,6 +47,8 @@ class _Job:
     meta: dict[str, Any]
     before: Callable[[], None]
     blocked: float
+    gpu: int | None
+    """The process's current GPU."""
     error: Exception | None = None
     """Why the retry failed."""
     reported: bool = False
@@ -109,7 +113,8 @@ class Saver:
         self._finish_thread()
         self._report()
         self._copies.take(tensors)
-        self._job = job = _Job(step, meta, before, blocked=time.perf_counter() - start)
+        gpu = torch.cuda.current_device() if torch.cuda.is_initialized() else None
+        self._job = job = _Job(step, meta, before, blocked=time.perf_counter() - start, gpu=gpu)
         self._thread = threading.Thread(target=self._run, args=(job,), name="danalab-checkpoint")
         self._thread.start()
         if wait:
@@ -146,6 +151,8 @@ class Saver:
     def _run(self, job: _Job) -> None:
         start = time.perf_counter()
         try:
+            if job.gpu is not None:  # a new thread has GPU 0, where torch's writer would start a context for every rank
+                torch.cuda.set_device(job.gpu)
             meta = self._meta_of_all(job.meta)
             try:
                 self._commit(job, meta)
