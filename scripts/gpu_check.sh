@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Everything that needs a GPU, in under nine minutes: the tests of tests/gpu, then `danalab bench gpu`. Installs nothing.
-# Without a GPU: the part of the tests that a CPU can run, and a line that says what is missing.
+# Everything that needs a GPU, in under nine minutes: the tests of tests/gpu, those of the Triton kernel in Triton's
+# interpreter, then `danalab bench gpu`. Installs nothing. Without a GPU: the part of the tests that a CPU can run, and a
+# line that says what is missing.
 #
 #   scripts/gpu_check.sh [RESULT.json]      default bench/results/gpu_NAME.json
 #   PYTHON=python3.12 scripts/gpu_check.sh  another interpreter than .venv/bin/python or python3
@@ -33,10 +34,11 @@ PROBE
 ) || exit 2
 read -r kind detail <<<"$found"
 
-run_tests() { # MARKS; without the project's options, some of which need plug-ins
-    timeout --kill-after=10 "$tests_limit" "$python" -m pytest tests/gpu -q -o addopts= --import-mode=importlib \
-        -p no:cacheprovider -m "$1"
+run_tests() { # MARKS PATH...; without the project's options, some of which need plug-ins
+    timeout --kill-after=10 "$tests_limit" "$python" -m pytest -q -rs -o addopts= --import-mode=importlib \
+        -p no:cacheprovider -m "$@"
 }
+readonly kernel_tests=tests/optim/backends/test_triton.py
 
 case $kind in
 missing)
@@ -44,14 +46,15 @@ missing)
     exit 2
     ;;
 cpu)
-    run_tests "not gpu and not slow" || exit 1
+    run_tests "not gpu and not slow" tests/gpu $kernel_tests || exit 1
     echo "gpu-check: torch $detail sees no CUDA device: only the CPU's part of the tests was run, nothing was timed"
     exit 0
     ;;
 esac
 
 failed=0
-run_tests gpu || failed=1
+run_tests gpu tests/gpu || failed=1
+run_tests "not slow" $kernel_tests || failed=1
 seconds=$((limit - (SECONDS - start)))
 "$python" -m danalab bench gpu --seconds "$((seconds < 350 ? seconds : 350))" \
     --output "${1:-bench/results/gpu_$detail.json}" || failed=1

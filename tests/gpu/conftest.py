@@ -1,6 +1,7 @@
 """Tests whose bodies run on a CPU and on a GPU: the fixture `device` is each of them in turn.
 
-`scripts/gpu_check.sh` runs them on a GPU; elsewhere the CPU's part is a part of the suite.
+`scripts/gpu_check.sh` runs them on a GPU; elsewhere the CPU's part is a part of the suite: a fast case of each body in
+`make test`, the others marked slow.
 """
 
 from __future__ import annotations
@@ -21,12 +22,6 @@ GPU = pytest.param(
 
 @pytest.fixture(params=["cpu", GPU])
 def device(request: pytest.FixtureRequest) -> torch.device:
-    return torch.device(request.param)
-
-
-@pytest.fixture(params=[pytest.param("cpu", marks=pytest.mark.slow), GPU])
-def slow_device(request: pytest.FixtureRequest) -> torch.device:
-    """For bodies that take long on a CPU, or that other tests cover there."""
     return torch.device(request.param)
 
 

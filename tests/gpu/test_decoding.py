@@ -36,8 +36,8 @@ def test_the_engine_decodes_what_the_cpu_decodes(device, arch):
         assert logprobs == pytest.approx(want_logprobs, abs=1e-3)
 
 
-def test_a_model_in_bfloat16_is_decoded(slow_device):
-    model = build_model(tiny("qwen3", n_kv_heads=2), seed=4, device=slow_device, dtype=torch.bfloat16).eval()
+def test_a_model_in_bfloat16_is_decoded(device):
+    model = build_model(tiny("qwen3", n_kv_heads=2), seed=4, device=device, dtype=torch.bfloat16).eval()
     parameters = SamplingParameters(max_tokens=8, temperature=0)
     done = Engine(model, max_batch_size=4).generate([Request(prompt, parameters) for prompt in PROMPTS])
     assert [len(each.tokens) for each in done] == [8] * 4

@@ -1,4 +1,4 @@
-"""With --deterministic no operation is called that raises on CUDA devices then, by `torch.use_deterministic_algorithms`.
+"""With --deterministic no operation is called that raises on a GPU then (see `torch.use_deterministic_algorithms`).
 
 A CPU has deterministic kernels for all of them: the calls are watched instead.
 """
@@ -38,7 +38,7 @@ class Watch(TorchDispatchMode):
         kwargs = kwargs or {}
         name = str(func).removeprefix("aten.")
         wide = name.startswith(("cumsum", "cumprod")) and (args[0].is_floating_point() or args[0].is_complex())
-        weighted = name.startswith("bincount") and (len(args) > 1 and args[1] is not None or "weights" in kwargs)
+        weighted = name.startswith("bincount") and ((len(args) > 1 and args[1] is not None) or "weights" in kwargs)
         product = name.startswith("scatter_reduce") and "prod" in args
         if wide or weighted or product or name in RAISE or name.removesuffix(".default") in RAISE:
             self.found.add(name)

@@ -23,6 +23,7 @@ from danalab.train.step.memory_check import check_memory
 from danalab.train.step.optimizer_driver import OptimizerDriver
 from danalab.train.system.rng import random_state
 from models.architectures import LENGTH, VOCAB, tiny
+from slow_cases import slow
 
 
 @pytest.fixture
@@ -100,9 +101,19 @@ def test_a_step_waits_for_no_answer_of_the_device(device):
     assert bool(result.finite)
 
 
-@pytest.mark.parametrize("given", [{"opt": "adana"}, {"opt": "dana-star-mk4", "arch": "qwen3"}, {"opt": "muon"}])
-def test_a_run_that_was_stopped_ends_in_the_same_bits(slow_device, config, tmp_path, given):
-    common = config(device=slow_device.type, deterministic=True, **given)
+STOPPED = {
+    "adana": {},
+    "dana-star-mk4": {"arch": "qwen3"},
+    "muon": {},
+    "adamw": {"arch": "qwen3next", "n_layers": 4, "full_attention_interval": 4},
+    "ademamix": {"arch": "moe"},
+    "dana-mk4": {"arch": "resonance"},
+}
+
+
+@pytest.mark.parametrize("opt", ["adana", *slow(*(name for name in STOPPED if name != "adana"))])
+def test_a_run_that_was_stopped_ends_in_the_same_bits(device, config, tmp_path, opt):
+    common = config(device=device.type, deterministic=True, opt=opt, **STOPPED[opt])
     whole = train(dataclasses.replace(common, run_dir=tmp_path / "whole"))
     for _ in range(3):
         parts = train(dataclasses.replace(common, run_dir=tmp_path / "parts", iterations_to_run=5))
@@ -110,12 +121,10 @@ def test_a_run_that_was_stopped_ends_in_the_same_bits(slow_device, config, tmp_p
     assert torch.equal(weights(whole), weights(parts))
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("backend", ["ddp", "fsdp", "zero"])
-def test_one_rank_of_a_parallel_mode_trains_as_a_process_alone_and_resumes(
-    slow_device, config, tmp_path, backend, dtype
-):
-    common = config(device=slow_device.type, dtype=dtype)
+@pytest.mark.parametrize("dtype", ["float32", *slow("bfloat16")])
+@pytest.mark.parametrize("backend", ["ddp", *slow("fsdp", "zero")])
+def test_one_rank_of_a_parallel_mode_trains_as_a_process_alone_and_resumes(device, config, tmp_path, backend, dtype):
+    common = config(device=device.type, dtype=dtype)
     alone = train(dataclasses.replace(common, run_dir=tmp_path / "alone"))
     for _ in range(2):
         own = dataclasses.replace(common, run_dir=tmp_path / "rank", distributed_backend=backend, iterations_to_run=7)

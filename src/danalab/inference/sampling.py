@@ -66,8 +66,8 @@ def draw(logits_NV: Tensor, sequences: Sized[Sequence], plain: PlainSampler | No
 
 
 def _draw(logits_NV: Tensor, sequences: Sized[Sequence]) -> Drawn:
-    # Penalties, biases and constraints are applied on the host; everything else is computed where the logits are, unless
-    # only deterministic kernels are allowed: GPUs have none for cumulative sums.
+    # Penalties, biases and constraints are applied on the host. The rest is computed where the logits are, unless only
+    # deterministic kernels are allowed: GPUs have none for cumulative sums.
     adjusted = [(row, sequence) for row, sequence in enumerate(sequences) if _is_adjusted(sequence)]
     on_host = adjusted or torch.are_deterministic_algorithms_enabled()
     device = torch.device("cpu") if on_host else logits_NV.device

@@ -18,7 +18,7 @@ from danalab.optim.core.batch import Batch
 from danalab.optim.core.rule import Rule
 from danalab.optim.elementwise.adana import ADANA
 
-pytest.importorskip("triton")
+pytest.importorskip("triton", reason="Triton is not installed: pip install 'danalab[triton]'")
 
 NAMES = (
     *("adana", "dana-mk4", "dana-star", "dana-star-mk4", "adamw-decaying-wd"),

@@ -11,7 +11,7 @@ import torch
 
 from danalab.optim.backends.kernel_library import KERNELS
 
-triton = pytest.importorskip("triton")
+triton = pytest.importorskip("triton", reason="Triton is not installed: pip install 'danalab[triton]'")
 MODULE = "danalab.optim.backends.triton_kernel"
 POINTERS = {"addresses": "*i64", "numbers": "*i64", "owners": "*i32", "scalars": "*fp32", "skip": "*i1"}
 
