@@ -8,6 +8,7 @@ import argparse
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -42,29 +43,51 @@ def fingerprint_of_code() -> str:
 
 
 def check(page: Path, code: str, *, again: bool, limit_seconds: float) -> dict[str, Any]:
-    """The result of a page: kept, or of a run now in a process of its own."""
-    name = "-".join(page.relative_to(ROOT).parts)
-    file = RESULTS / f"{name}.json"
-    before = "".join(block.text + block.directive for block in continued(page))
-    fingerprint = hashlib.sha256(page.read_bytes() + before.encode() + code.encode()).hexdigest()
-    if file.is_file() and not again:
+    """The result of a page: kept, or of a run now in a process of its own.
+
+    A page that another one continues leaves its folder beside its result.
+    """
+    first = continued(page)
+    before = check(first, code, again=False, limit_seconds=limit_seconds) if first else None
+    before_fingerprint = before["fingerprint"] if before else ""
+    fingerprint = hashlib.sha256(page.read_bytes() + f"{before_fingerprint}{code}".encode()).hexdigest()
+    file, left = RESULTS / f"{_name(page)}.json", RESULTS / _name(page)
+    is_continued = page in {continued(other) for other in pages()}
+    if file.is_file() and not again and (left.is_dir() or not is_continued):
         kept = json.loads(file.read_text(encoding="utf-8"))
         if kept["fingerprint"] == fingerprint and kept["passed"]:
             return {**kept, "kept": True}
     start = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="docs-check-") as folder:
-        words = [sys.executable, __file__, "--run", str(page), "--folder", folder, "--limit", f"{limit_seconds:g}"]
-        environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-        done = subprocess.run(words, env=environment, capture_output=True, text=True, errors="replace")
-    last = done.stdout.strip().splitlines()[-1:]
-    results = json.loads(last[0]) if done.returncode == 0 and last else []
-    fault = "" if results or not blocks(page) else done.stderr[-2000:]
-    passed = not fault and not any(result["fault"] for result in results)
+    with tempfile.TemporaryDirectory(prefix="docs-check-") as temporary:
+        folder = Path(temporary) / "page"
+        results, fault = [], f"{first.name if first else ''}, which this page continues, failed"
+        if before is None or before["passed"]:
+            if first:
+                shutil.copytree(RESULTS / _name(first), folder, symlinks=True)
+            results, fault = _run_apart(page, folder, limit_seconds)
+        passed = not fault and not any(result["fault"] for result in results)
+        RESULTS.mkdir(parents=True, exist_ok=True)
+        if passed and is_continued:
+            shutil.rmtree(left, ignore_errors=True)
+            shutil.move(folder, left)
     seconds = round(time.monotonic() - start, 1)
     made = {"fingerprint": fingerprint, "passed": passed, "fault": fault, "seconds": seconds, "blocks": results}
-    RESULTS.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(made, indent=1), encoding="utf-8")
     return {**made, "kept": False}
+
+
+def _run_apart(page: Path, folder: Path, limit_seconds: float) -> tuple[list[dict[str, Any]], str]:
+    """The results of a page's blocks, run in another process, and how that process failed, if it did."""
+    words = [sys.executable, __file__, "--run", str(page), "--folder", str(folder), "--limit", f"{limit_seconds:g}"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, errors="replace")
+    last = done.stdout.strip().splitlines()[-1:]
+    results = json.loads(last[0]) if done.returncode == 0 and last else []
+    return results, "" if results or not blocks(page) else done.stderr[-2000:]
+
+
+def _name(page: Path) -> str:
+    return "-".join(page.relative_to(ROOT).parts)
 
 
 def main() -> int:

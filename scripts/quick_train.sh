@@ -47,7 +47,5 @@ else
 fi
 
 echo "3/3 training the resonance model, size $size" >&2
-[[ $("$danalab" train --help) == *--size* ]] || fail \
-    "this build has no resonance architecture (danalab train knows no --size); the data in $split are ready for others"
 exec "$danalab" train --arch resonance --size "$size" --data "$split" \
     --vocab-size 50304 --batch-size "$batch" --acc-steps "$accumulation" "$@" ${dry[@]+"${dry[@]}"}

@@ -1,7 +1,7 @@
 """The code blocks of a page, and what the check does with each.
 
-`<!-- continues: chat.md#step-by-step -->` at the beginning of a page: the check first runs the blocks of that page, or
-of that section of it, in the same folder. A comment above a block decides where its content does not:
+`<!-- continues: chat.md -->` at the beginning of a page: its blocks run in a copy of the folder that those of chat.md
+left. A comment above a block decides where its content does not:
 
     <!-- not run: needs four GPUs -->    listed with its reason by the check
     <!-- with: --iterations 2 -->        added to each `danalab` command of the block when the check runs it
@@ -116,22 +116,7 @@ def blocks(page: Path) -> list[Block]:
     return found
 
 
-def continued(page: Path) -> list[Block]:
-    """The blocks of another page that come before those of `page`."""
-    found = re.search(r"^<!-- continues: ([^#\s]+)(?:#(\S+))? -->$", page.read_text(encoding="utf-8"), re.MULTILINE)
-    if found is None:
-        return []
-    first = page.parent / found[1]
-    lines = _section(first.read_text(encoding="utf-8").splitlines(), found[2]) if found[2] else None
-    chosen = [block for block in blocks(first) if lines is None or block.line in lines]
-    if not chosen:
-        raise ValueError(f"{page}: {found[0]} has no blocks")
-    return chosen
-
-
-def _section(lines: list[str], anchor: str) -> range:
-    """The numbers of the lines below the heading with this anchor, up to the next heading of its level."""
-    anchors = [re.sub(r"[^\w\- ]", "", line.lstrip("# ").lower()).replace(" ", "-") for line in lines]
-    starts = [number for number, line in enumerate(lines) if line.startswith("## ")]
-    start = next((number for number in starts if anchors[number] == anchor), len(lines))
-    return range(start + 1, next((number for number in starts if number > start), len(lines)) + 1)
+def continued(page: Path) -> Path | None:
+    """The page in whose folder the blocks of `page` run."""
+    found = re.search(r"^<!-- continues: (\S+) -->$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return page.parent / found[1] if found else None

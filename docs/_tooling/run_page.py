@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from _tooling.blocks import Block, blocks, continued
+from _tooling.blocks import Block, blocks
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = {"danalab": "-m danalab", "python": "", "python3": ""}
@@ -32,22 +32,17 @@ class Result:
 
 
 def run_page(page: Path, folder: Path, limit_seconds: float) -> list[dict[str, Any]]:
-    """Run the blocks of a page; stops at the first that fails. Changes the working folder of the process."""
+    """Run the blocks of a page in `folder`; stops at the first that fails. Changes the working folder of the process.
+
+    Returns: a `Result` of each block, as a dictionary.
+    """
     environment = _prepare(folder)
-    results = _run_blocks(continued(page), environment, limit_seconds)
-    if results and results[-1].fault:
-        fault = f"line {results[-1].line} of the page that it continues: {results[-1].fault}"
-        return [asdict(Result(1, "continues", fault, results[-1].seconds))]
-    return [asdict(result) for result in _run_blocks(blocks(page), environment, limit_seconds)]
-
-
-def _run_blocks(found: list[Block], environment: dict[str, str], limit_seconds: float) -> list[Result]:
     names: dict[str, Any] = {"__name__": "__page__"}
     results = []
-    for block in found:
+    for block in blocks(page):
         start = time.monotonic()
         fault = _run(block, names, environment, limit_seconds)
-        results.append(Result(block.line, block.action, fault, round(time.monotonic() - start, 1)))
+        results.append(asdict(Result(block.line, block.action, fault, round(time.monotonic() - start, 1))))
         if fault:
             break
     return results

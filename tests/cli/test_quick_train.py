@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "quick_train.sh"
@@ -14,7 +16,6 @@ echo "$*" >> "$CALLS"
 case "$1 $2" in
     "data validate") exit "${VALIDATE:-0}" ;;
     "data split") mkdir -p "$5"; printf '{"source": "%s"}' "$(cd "$3" && pwd -P)" > "$5/split.json" ;;
-    "train --help") echo "${HELP:-}" ;;
 esac
 """
 
@@ -43,50 +44,54 @@ def run(tmp_path):
     ("size", "batch"), [("small", "4 8"), ("medium", "4 8"), ("large", "2 16"), ("xlarge", "1 32")]
 )
 def test_it_validates_splits_and_trains(run, tmp_path, size, batch):
-    code, calls, _ = run(tmp_path / "data", size, "--iterations", "5", HELP="--size")
+    code, calls, _ = run(tmp_path / "data", size, "--iterations", "5")
     micro, accumulation = batch.split()
     assert code == 0
     assert calls == [
         f"data validate {tmp_path}/data",
         f"data split {tmp_path}/data --output-path {tmp_path}/data-split --val-ratio 0.01",
-        "train --help",
         f"train --arch resonance --size {size} --data {tmp_path}/data-split --vocab-size 50304 --batch-size {micro} "
         f"--acc-steps {accumulation} --iterations 5",
     ]
 
 
 def test_a_dry_run_prints_the_configuration_in_place_of_training(run, tmp_path):
-    code, calls, _ = run(tmp_path / "data", "small", "--dry-run", "--lr", "1e-3", HELP="--size")
+    code, calls, _ = run(tmp_path / "data", "small", "--dry-run", "--lr", "1e-3")
     assert code == 0
     assert calls[-1].endswith("--batch-size 4 --acc-steps 8 --lr 1e-3 --print-config")
 
 
 def test_a_second_call_takes_the_split_that_is_there(run, tmp_path):
-    run(tmp_path / "data", "small", HELP="--size")
-    code, calls, _ = run(tmp_path / "data", "small", HELP="--size")
+    run(tmp_path / "data", "small")
+    code, calls, _ = run(tmp_path / "data", "small")
     assert code == 0
     assert not any(call.startswith("data split") for call in calls)
 
 
 def test_the_split_of_other_data_is_not_taken(run, tmp_path):
-    run(tmp_path / "data", "small", HELP="--size")
+    run(tmp_path / "data", "small")
     (tmp_path / "other").mkdir()
-    code, _, errors = run(tmp_path / "other", "small", HELP="--size", OUTPUT_PATH=str(tmp_path / "data-split"))
+    code, _, errors = run(tmp_path / "other", "small", OUTPUT_PATH=str(tmp_path / "data-split"))
     assert code == 2
     assert "is the split of other data" in errors
 
 
 def test_invalid_data_stop_it(run, tmp_path):
-    code, calls, _ = run(tmp_path / "data", "small", VALIDATE="1", HELP="--size")
+    code, calls, _ = run(tmp_path / "data", "small", VALIDATE="1")
     assert code == 1
     assert len(calls) == 1
 
 
-def test_a_build_without_the_architecture_says_so_after_the_split(run, tmp_path):
-    code, calls, errors = run(tmp_path / "data", "small")
-    assert code == 2
-    assert calls[-1] == "train --help"
-    assert "no resonance architecture" in errors
+@pytest.mark.slow
+def test_with_the_real_command_it_prints_what_it_would_train(run, tmp_path):
+    (tmp_path / "real").write_text(f'#!/bin/sh\nexec {sys.executable} -m danalab "$@"\n')
+    (tmp_path / "real").chmod(0o755)
+    for number in range(2):
+        ids = np.random.default_rng(number).integers(0, 500, (20, 65), np.uint16)
+        np.save(tmp_path / "data" / f"{number}.npy", ids)
+    code, _, errors = run(tmp_path / "data", "small", "--dry-run", DANALAB=str(tmp_path / "real"))
+    assert code == 0, errors
+    assert (tmp_path / "data-split" / "train").is_dir()
 
 
 @pytest.mark.parametrize("arguments", [(), ("data",), ("data", "tiny"), ("nothing", "small")])

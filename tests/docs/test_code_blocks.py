@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from _tooling.blocks import blocks, continued
+from _tooling.blocks import blocks
 
 ROOT = Path(__file__).parents[2]
 _SPEC = importlib.util.spec_from_file_location("docs_check", ROOT / "docs" / "check.py")
@@ -52,18 +52,21 @@ def test_a_comment_above_decides(tmp_path):
     assert (smaller.action, smaller.script, smaller.is_replaced) == ("shell", "danalab plan\nls", True)
 
 
-def test_a_page_continues_another_or_one_of_its_sections(tmp_path):
-    a, b, c, d = (f"```bash\n{letter}\n```\n" for letter in "abcd")
-    page(tmp_path, f"# First\n{a}## A section: 1\n{b}### More\n{c}## Last\n{d}")
-    second = tmp_path / "second.md"
-    for target, chosen in {"page.md": "abcd", "page.md#a-section-1": "bc", "page.md#last": "d"}.items():
-        second.write_text(f"# Second\n\n<!-- continues: {target} -->\n")
-        assert [block.text for block in continued(second)] == [f"{letter}\n" for letter in chosen]
-    second.write_text("# Second\n\n<!-- continues: page.md#missing -->\n")
-    with pytest.raises(ValueError, match="missing"):
-        continued(second)
-    second.write_text("# Second\n")
-    assert continued(second) == []
+def test_a_page_continues_in_a_copy_of_the_folder_that_another_left(tmp_path, monkeypatch):
+    first, second = tmp_path / "docs" / "first.md", tmp_path / "docs" / "second.md"
+    first.parent.mkdir()
+    first.write_text("```bash\necho made >> file\n```\n")
+    second.write_text("<!-- continues: first.md -->\n```bash\ntest made = $(cat file) && echo more >> file\n```\n")
+    monkeypatch.setattr(docs_check, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(docs_check, "ROOT", tmp_path)
+    monkeypatch.setattr(docs_check, "pages", lambda: [first, second])
+    for again in (False, True):
+        result = docs_check.check(second, "code", again=again, limit_seconds=10)
+        assert result["passed"], result
+        assert docs_check.check(first, "code", again=False, limit_seconds=10)["kept"]
+    first.write_text("```bash\nfalse\n```\n")
+    result = docs_check.check(second, "code", again=False, limit_seconds=10)
+    assert result["fault"] == "first.md, which this page continues, failed"
 
 
 def test_python_of_a_page_can_be_pasted_into_the_prompt():
@@ -83,7 +86,6 @@ def test_no_command_of_a_page_escapes_the_check():
     for file in docs_check.pages():
         text = re.sub(r"^( *)```.*?^\1```", "", file.read_text(), flags=re.DOTALL | re.MULTILINE)
         assert re.findall(r"^ {4,}(?:danalab|python|bash|make|pip) .*", text, re.MULTILINE) == [], file
-        continued(file)
 
 
 def test_a_block_with_placeholders_has_a_reason_not_to_run():
@@ -116,6 +118,7 @@ def test_a_page_that_passed_is_not_run_again(tmp_path, monkeypatch):
     monkeypatch.setattr(docs_check, "RESULTS", tmp_path / "results")
     monkeypatch.setattr(docs_check, "ROOT", tmp_path)
     file = page(tmp_path, "text\n")
+    monkeypatch.setattr(docs_check, "pages", lambda: [file])
     assert docs_check.check(file, "code", again=False, limit_seconds=10)["kept"] is False
     assert docs_check.check(file, "code", again=False, limit_seconds=10)["kept"] is True
     assert docs_check.check(file, "other code", again=False, limit_seconds=10)["kept"] is False
