@@ -1,6 +1,7 @@
 """The updates of the element-wise rules as pure functions of tensors, collected from the files of their families."""
 
-from danalab.optim.backends.rounding import rounding_seed, stochastic_round
+from danalab.optim.backends.rounding import stochastic_round
+from danalab.optim.core.noise import rounding_seed
 from danalab.optim.elementwise.adamw_decaying_wd import adamw_decaying_wd_update
 from danalab.optim.elementwise.adana import adana_update
 from danalab.optim.elementwise.ademamix import ademamix_update

@@ -24,6 +24,7 @@ BACKENDS: dict[str, dict[str, Any]] = {
     "eager": {"foreach": False, "fused": False},
     "foreach": {"foreach": True},
     "automatic": {},
+    "fused": {"fused": True},
 }
 
 
@@ -92,9 +93,18 @@ def test_cautious_decay_of_matrices_and_of_the_rest_is_that_of_the_paper(name, m
         assert torch.allclose(want, w - step - torch.where(step.sign() * w > 0, DECAY * w, 0.0), rtol=1e-12, atol=1e-14)
 
 
-def test_the_kernels_for_cpus_refuse_cautious_decay_and_it_falls_back_where_none_is_asked_for():
-    with pytest.raises(UserError, match="has no cautious_decay"):
-        build_optimizer("adana", [nn.Parameter(start())], cautious_decay=True, fused=True)
+@pytest.mark.parametrize("name", INDEPENDENT)
+def test_a_switch_in_mid_run_takes_effect_in_the_next_step(name):
+    ends = []
+    for backend in ({"fused": True}, {"fused": False, "foreach": False}):
+        p = nn.Parameter(start())
+        optimizer = build_optimizer(name, [p], lr=LR, weight_decay=DECAY, **backend)
+        for step in range(6):
+            optimizer.param_groups[0]["cautious_decay"] = step in (3, 4)
+            p.grad = torch.randn(p.shape, generator=torch.Generator().manual_seed(50 + step), dtype=torch.float64)
+            optimizer.step()
+        ends.append(p.detach())
+    assert torch.allclose(*ends, rtol=1e-12, atol=1e-14)
 
 
 @pytest.mark.parametrize("name", ELEMENTWISE)

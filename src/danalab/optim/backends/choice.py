@@ -42,9 +42,6 @@ def choose_backend(rule: Rule, flags: Mapping[str, Any], device: str) -> Backend
 
     The choice does not depend on sizes: back ends differ in the last bit, and ranks hold parts of different sizes.
     """
-    if flags.get("cautious_decay") and device == "cpu" and not flags["capturable"]:
-        # The kernels for CPUs decay all coordinates.
-        return foreach if rule.foreach and flags["foreach"] is not False else eager
     if flags["foreach"]:
         return foreach
     if flags["fused"] or (flags["fused"] is None and flags["foreach"] is None):
@@ -75,8 +72,6 @@ def require_backend(owner: str, rule: Rule, flags: Mapping[str, Any], devices: I
         if device == "cpu" and not flags["capturable"]:
             if rule.kernel_scalars is None:
                 raise UserError(f"{owner}: it has no kernel for CPUs; leave fused=True out")
-            if flags.get("cautious_decay"):
-                raise UserError(f"{owner}: its kernel for CPUs has no cautious_decay; leave fused=True out")
             library()
         elif device != "cpu" and not triton_step.is_installed():
             raise UserError(f"fused=True on {device} needs Triton, which is not installed; use fused=False")

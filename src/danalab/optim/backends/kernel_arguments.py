@@ -7,6 +7,7 @@ momentum, offset, clip  see the rules in kernels.cpp; clip < 0: none
 t, exponent             dana_star: t, 1 - kappa; auto_dana: log2(1 + t), kappa_max - kappa_min
 root_scale              adamw, ademamix: 1 / sqrt(1 - beta2^t)
 floor                   auto_dana: square of |m| / r below which m is taken for noise
+cautious                1: decay only coordinates that the step moves towards zero (Triton: compiled for it)
 """
 
 from collections.abc import Mapping
@@ -19,7 +20,7 @@ from danalab.optim.core.state import moment_dtype
 
 NAMES = (
     *("lr", "decay_factor", "eps", "sign", "gain1", "gain2", "gain3", "momentum", "offset", "clip"),
-    *("t", "exponent", "root_scale", "floor"),
+    *("t", "exponent", "root_scale", "floor", "cautious"),
 )
 
 _UNUSED = {**dict.fromkeys(NAMES, 0.0), "clip": -1.0}
@@ -38,6 +39,7 @@ def kernel_scalars(rule: Rule, group: Mapping[str, Any], scalars: Mapping[str, A
         # The kernels divide by the square of sqrt(v) + eps, which must not vanish.
         "eps": max(scalars.get("eps", 0.0), 1e-18),
         "sign": -1.0 if group["maximize"] else 1.0,
+        "cautious": scalars.get("cautious") or 0.0,
         **rule.kernel_scalars(scalars),
     }
 

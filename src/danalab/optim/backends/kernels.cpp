@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <optional>
 #include <type_traits>
 
 #if defined(__AVX512F__) && defined(__AVX512DQ__)
@@ -25,6 +26,7 @@ struct Scalars {
   double t, exponent;                  // dana_star: t, 1 - kappa; auto_dana: log2(1 + t), kappa_max - kappa_min
   double root_scale;                   // adamw, ademamix: 1 / sqrt(1 - beta2^t)
   double floor;                        // auto_dana: square of |m| / r below which m is taken for noise
+  double cautious;                     // bool: decay only coordinates that the step moves towards zero
   double count;                        // the step count, which seeds stochastic rounding
 };
 
@@ -34,8 +36,14 @@ struct Tensors {
   void* const* m;
   void* const* v;
   void* const* third;                  // tau, or the slow average; null pointers where a rule has fewer moments
+  void* const* m_rest;                 // of formats with fewer bytes: further bits or scales of the moments,
+  void* const* v_rest;
+  void* const* third_rest;
+  void* const* p_rest;                 // further bits of a bfloat16 parameter
   const int64_t* numel;
+  const int64_t* columns;              // length of the rows
   const int32_t* dtype;                // 0 float32, 1 float64, 2 bfloat16
+  const int32_t* format;               // of the moments, see kernels_formats.h
   const int32_t* batch;                // index into the scalars
   const uint32_t* index;               // of the parameter, which seeds stochastic rounding
   const int32_t* stochastic;           // bool, for each batch
@@ -58,7 +66,7 @@ inline float float_of(uint32_t u) {
   return x;
 }
 
-inline uint32_t hash32(uint32_t x) {  // as in rounding.py
+inline uint32_t hash32(uint32_t x) {  // as in noise.py
   x ^= x >> 16;
   x *= 0x7FEB352Du;
   x ^= x >> 15;
@@ -124,6 +132,31 @@ inline S clamp(S x, S bound) {  // NaN passes
 }
 
 template <class S>
+inline S minus_product(S x, S a, S b) {
+#ifdef FP_FAST_FMAF  // explicitly: a compiler that is free to contract chooses otherwise in the rest of a loop
+  return std::fma(-a, b, x);
+#else
+  return x - a * b;
+#endif
+}
+
+// Weight decay and step: p <- after (before p - lr step). Where `cautious` only coordinates decay that it moves to zero.
+template <class S>
+struct Decay {
+  S before, elsewhere, after;
+
+  // Args: first: decays before the step; cautious decay always does.
+  Decay(const Scalars& a, bool first)
+      : before(S(first || a.cautious ? a.decay_factor : 1)), elsewhere(S(first && !a.cautious ? a.decay_factor : 1)),
+        after(S(first || a.cautious ? 1 : a.decay_factor)) {}
+
+  S operator()(S x, S lr, S step) const {
+    const bool towards = step > 0 ? x > 0 : step < 0 && x < 0;
+    return after * minus_product((towards ? before : elsewhere) * x, lr, step);
+  }
+};
+
+template <class S>
 inline S sign_of(S x) {  // of 0: 0; NaN passes
   return x > 0 ? S(1) : x < 0 ? S(-1) : x;
 }
@@ -134,10 +167,11 @@ enum Rule { ADANA, DANA_STAR, ADAMW_DECAYING_WD, ADEMAMIX, DANA, SIGN_DANA, AUTO
 template <Rule RULE, bool CLIP, bool STOCHASTIC, class P, class S>
 void run(P* __restrict p, const P* __restrict grad, S* __restrict m, S* __restrict v, S* __restrict slow, int64_t begin,
          int64_t end, uint32_t seed, const Scalars& a) {
-  const S lr = S(a.lr), decay_factor = S(a.decay_factor), eps = S(a.eps), sign = S(a.sign);
+  const S lr = S(a.lr), eps = S(a.eps), sign = S(a.sign);
   const S gain1 = S(a.gain1), gain2 = S(a.gain2);
   const S momentum = S(a.momentum), offset = S(a.offset), clip = S(a.clip), root_scale = S(a.root_scale);
   const S gain3 = S(a.gain3), t = S(a.t), exponent = S(a.exponent), floor = S(a.floor);
+  const Decay<S> decayed(a, RULE == ADEMAMIX);
 #pragma omp simd
   for (int64_t i = begin; i < end; ++i) {
     const S g = sign * load(grad[i]);
@@ -170,8 +204,7 @@ void run(P* __restrict p, const P* __restrict grad, S* __restrict m, S* __restri
     } else {  // momentum: gamma3 (alpha + alpha_offset)
       step = (g + momentum * mi) / (std::sqrt(vi) + eps);
     }
-    const S decayed = RULE == ADEMAMIX ? decay_factor * load(p[i]) - lr * step : decay_factor * (load(p[i]) - lr * step);
-    store<STOCHASTIC>(p[i], decayed, seed, i);
+    store<STOCHASTIC>(p[i], decayed(load(p[i]), lr, step), seed, i);
   }
 }
 
@@ -186,7 +219,8 @@ void run_star(P* __restrict p, const P* __restrict grad, S* __restrict m, S* __r
               int64_t begin, int64_t end, uint32_t seed, const Scalars& a) {
   constexpr int64_t block = 128;
   alignas(64) S roots[block], damping[block];
-  const S lr = S(a.lr), decay_factor = S(a.decay_factor), eps = S(a.eps), sign = S(a.sign), t = S(a.t);
+  const S lr = S(a.lr), eps = S(a.eps), sign = S(a.sign), t = S(a.t);
+  const Decay<S> decayed(a, false);
   const S gain1 = S(a.gain1), gain2 = S(a.gain2), gain3 = S(a.gain3);
   const S momentum = S(a.momentum), offset = S(a.offset), clip = S(a.clip), exponent = S(a.exponent);
   const S c_min = S(1 / (2 + a.t));  // q >= 1 / (1 + t)
@@ -221,41 +255,71 @@ void run_star(P* __restrict p, const P* __restrict grad, S* __restrict m, S* __r
       } else {
         step += (damping[j] + offset) * m[i];
       }
-      store<STOCHASTIC>(p[i], decay_factor * (load(p[i]) - lr * (step * scale)), seed, i);
+      store<STOCHASTIC>(p[i], decayed(load(p[i]), lr, step * scale), seed, i);
     }
   }
 }
+
+#include "kernels_formats.h"
+
+// The update of a rule, on parameters of any dtype.
+template <Rule RULE, bool CLIP, bool STOCHASTIC>
+struct Update {
+  const Scalars& a;
+  uint32_t seed;
+#ifdef HAS_AVX512
+  std::optional<avx512::Constants> constants;
+#endif
+
+  // Args: for_float32: whether parameters are float32, as they are handed over.
+  Update(const Scalars& a, uint32_t seed, [[maybe_unused]] bool for_float32) : a(a), seed(seed) {
+#ifdef HAS_AVX512
+    // For kappa above 2 the polynomials of its power are too short.
+    if (RULE == DANA_STAR && for_float32 && a.exponent >= -1) constants.emplace(a);
+#endif
+  }
+
+  template <class P, class S>
+  void operator()(P* p, const P* g, S* m, S* v, S* third, int64_t begin, int64_t end) const {
+    if constexpr (RULE == DANA_STAR) {
+#ifdef HAS_AVX512
+      if constexpr (std::is_same_v<P, float>) {
+        if (constants) return avx512::run_star<CLIP>(*constants, p, g, m, v, third, begin, end);
+      }
+#endif
+      run_star<CLIP, STOCHASTIC>(p, g, m, v, third, begin, end, seed, a);
+    } else {
+      run<RULE, CLIP, STOCHASTIC>(p, g, m, v, third, begin, end, seed, a);
+    }
+  }
+};
 
 template <Rule RULE, bool CLIP, bool STOCHASTIC, class P, class S>
-void run_part(P* p, const P* g, S* m, S* v, S* tau, int64_t begin, int64_t end, uint32_t seed, const Scalars& a) {
-  if constexpr (RULE == DANA_STAR) {
-#ifdef HAS_AVX512
-    if constexpr (std::is_same_v<P, float>) {
-      if (a.exponent >= -1) {  // for kappa above 2 the polynomials of its power are too short
-        avx512::run_star<CLIP>(p, g, m, v, tau, begin, end, a);
-        return;
-      }
-    }
-#endif
-    run_star<CLIP, STOCHASTIC>(p, g, m, v, tau, begin, end, seed, a);
-  } else {
-    run<RULE, CLIP, STOCHASTIC>(p, g, m, v, tau, begin, end, seed, a);
-  }
+void run_plain(const Tensors& x, int64_t k, int64_t begin, int64_t end, uint32_t seed) {
+  const Update<RULE, CLIP, STOCHASTIC> update(x.scalars[x.batch[k]], seed, std::is_same_v<P, float>);
+  update(static_cast<P*>(x.p[k]), static_cast<const P*>(x.g[k]), static_cast<S*>(x.m[k]), static_cast<S*>(x.v[k]),
+         static_cast<S*>(x.third[k]), begin, end);
 }
 
-template <Rule RULE, class P, class S>
+template <Rule RULE, bool CLIP>
+void run_formats(const Tensors& x, int64_t k, int64_t begin, int64_t end, uint32_t seed) {
+  using Rounded = Update<RULE, CLIP, false>;
+  const Rounded update(x.scalars[x.batch[k]], seed, true);
+  const auto step = [](const void* rule, float* p, const float* g, float* m, float* v, float* third, int64_t n) {
+    (*static_cast<const Rounded*>(rule))(p, g, m, v, third, 0, n);
+  };
+  formats::run(x, k, begin, end, hash32(seed), step, &update);
+}
+
+template <Rule RULE, bool CLIP>
 void run_item(const Tensors& x, int64_t k, int64_t begin, int64_t end) {
-  const Scalars& a = x.scalars[x.batch[k]];
-  auto *p = static_cast<P*>(x.p[k]), *m = static_cast<S*>(x.m[k]);
-  auto* g = static_cast<const P*>(x.g[k]);
-  auto *v = static_cast<S*>(x.v[k]), *tau = static_cast<S*>(x.third[k]);
-  const uint32_t seed = hash32(hash32(uint32_t(int64_t(a.count))) + x.index[k] * 0x9E3779B1u);  // as in rounding.py
-  constexpr bool clips = RULE == ADANA || RULE == DANA_STAR;
-  const bool clip = clips && a.clip >= 0, stochastic = x.stochastic[x.batch[k]];
-  if (clip && stochastic) run_part<RULE, clips, true>(p, g, m, v, tau, begin, end, seed, a);
-  if (clip && !stochastic) run_part<RULE, clips, false>(p, g, m, v, tau, begin, end, seed, a);
-  if (!clip && stochastic) run_part<RULE, false, true>(p, g, m, v, tau, begin, end, seed, a);
-  if (!clip && !stochastic) run_part<RULE, false, false>(p, g, m, v, tau, begin, end, seed, a);
+  const int32_t batch = x.batch[k], dtype = x.dtype[k];
+  const uint32_t seed = hash32(hash32(uint32_t(int64_t(x.scalars[batch].count))) + x.index[k] * 0x9E3779B1u);
+  if (x.format[k] != formats::FLOAT32) return run_formats<RULE, CLIP>(x, k, begin, end, seed);
+  if (dtype == 0) run_plain<RULE, CLIP, false, float, float>(x, k, begin, end, seed);
+  if (dtype == 1) run_plain<RULE, CLIP, false, double, double>(x, k, begin, end, seed);
+  if (dtype == 2 && x.stochastic[batch]) run_plain<RULE, CLIP, true, bfloat16, float>(x, k, begin, end, seed);
+  if (dtype == 2 && !x.stochastic[batch]) run_plain<RULE, CLIP, false, bfloat16, float>(x, k, begin, end, seed);
 }
 
 template <Rule RULE>
@@ -275,9 +339,12 @@ void run_all(const Tensors& x, int64_t count, int threads) {
       if (start + x.numel[k] <= from) continue;
       const int64_t begin = from > start ? from - start : 0;
       const int64_t end = until - start < x.numel[k] ? until - start : x.numel[k];
-      if (x.dtype[k] == 0) run_item<RULE, float, float>(x, k, begin, end);
-      if (x.dtype[k] == 1) run_item<RULE, double, double>(x, k, begin, end);
-      if (x.dtype[k] == 2) run_item<RULE, bfloat16, float>(x, k, begin, end);
+      constexpr bool clips = RULE == ADANA || RULE == DANA_STAR;
+      if (clips && x.scalars[x.batch[k]].clip >= 0) {
+        run_item<RULE, clips>(x, k, begin, end);
+      } else {
+        run_item<RULE, false>(x, k, begin, end);
+      }
     }
   }
 }

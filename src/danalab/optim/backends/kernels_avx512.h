@@ -75,10 +75,11 @@ inline Power power_of(double k, double momentum) {
 // What does not depend on the element.
 struct Constants {
   Power power;
-  Vector rate, decay_factor, eps, sign, gain1, gain2, gain3, t, offset, clip, c_min;
+  Vector rate, decay_factor, away, eps, sign, gain1, gain2, gain3, t, offset, clip, c_min;
 
   explicit Constants(const Scalars& a)
-      : power(power_of(a.exponent, a.momentum)), rate(all(a.lr * a.decay_factor)), decay_factor(all(a.decay_factor)), eps(all(a.eps)),
+      : power(power_of(a.exponent, a.momentum)), rate(all(a.cautious ? a.lr : a.lr * a.decay_factor)), decay_factor(all(a.decay_factor)),
+        away(all(a.cautious ? 1 : a.decay_factor)), eps(all(a.eps)),
         sign(all(a.sign < 0 ? -0.0 : 0.0)), gain1(all(a.gain1)), gain2(all(a.gain2)), gain3(all(a.gain3)), t(all(a.t)), offset(all(a.offset)), clip(all(a.clip)),
         c_min(all(1 / (2 + a.t))) {}
 };
@@ -98,6 +99,14 @@ INLINE void moments(const Constants& k, const float* grad, float* m, float* v, f
   store(reciprocals, mul(z, sub_from(r, z, two)));
 }
 
+// Parameters after weight decay. With `cautious` only those decay whose signs are those of the step.
+INLINE Vector decayed(const Constants& k, Vector x, Vector step) {
+  const Vector zero = _mm512_setzero_ps(), kept = mul(x, k.away);
+  const __mmask16 above = _mm512_cmp_ps_mask(step, zero, _CMP_GT_OQ), below = _mm512_cmp_ps_mask(step, zero, _CMP_LT_OQ);
+  const __mmask16 towards = _mm512_mask_cmp_ps_mask(above, x, zero, _CMP_GT_OQ) | _mm512_mask_cmp_ps_mask(below, x, zero, _CMP_LT_OQ);
+  return _mm512_mask_mul_ps(kept, towards, x, k.decay_factor);
+}
+
 // The step of a vector from its new moments.
 template <bool CLIP>
 INLINE void step(const Constants& k, float* p, const float* grad, const float* m, const float* tau,
@@ -105,22 +114,21 @@ INLINE void step(const Constants& k, float* p, const float* grad, const float* m
   const Vector one = all(1), half = all(0.5), tau_new = load(tau);
   const Vector damping = k.power(larger(mul(tau_new, k.t), one));
   const Vector c = larger(smaller(tau_new, half), k.c_min), root_q = _mm512_sqrt_ps(_mm512_div_ps(c, sub(one, c)));
-  const Vector m_new = load(m), g = flip(load(grad), k.sign), inverse = load(reciprocals), kept = mul(load(p), k.decay_factor);
+  const Vector m_new = load(m), g = flip(load(grad), k.sign), inverse = load(reciprocals), x = load(p);
   if (CLIP) {  // NaN does not pass `within`, but g or m is NaN then, too
     const Vector damped = within(mul(damping, mul(m_new, inverse)), mul(root_q, k.clip));
     const Vector direction = mul_add(mul_add(m_new, k.offset, g), inverse, damped);
-    store(p, sub_from(mul(root_q, k.rate), direction, kept));
+    store(p, sub_from(mul(root_q, k.rate), direction, decayed(k, x, direction)));
   } else {
     const Vector direction = mul_add(add(damping, k.offset), m_new, g);
-    store(p, sub_from(mul(mul(root_q, inverse), k.rate), direction, kept));
+    store(p, sub_from(mul(mul(root_q, inverse), k.rate), direction, decayed(k, x, direction)));
   }
 }
 
 // Elements [begin, end) of one parameter, as run_star in kernels.cpp.
 template <bool CLIP>
-void run_star(float* __restrict p, const float* __restrict grad, float* __restrict m, float* __restrict v,
-              float* __restrict tau, int64_t begin, int64_t end, const Scalars& a) {
-  const Constants k(a);
+void run_star(const Constants& k, float* __restrict p, const float* __restrict grad, float* __restrict m, float* __restrict v,
+              float* __restrict tau, int64_t begin, int64_t end) {
   alignas(64) float reciprocals[block];
   int64_t i = begin;
   for (; i + block <= end; i += block) {

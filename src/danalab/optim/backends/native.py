@@ -14,6 +14,7 @@ from danalab.optim.backends.kernel_library import library
 from danalab.optim.backends.rounding import store_rounded
 from danalab.optim.core.batch import Batch
 from danalab.optim.core.rule import Rule
+from danalab.optim.core.state_formats import FORMATS
 
 # float16 is not among them: it is rare on CPUs, and takes float32 copies.
 DTYPES = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2}
@@ -26,7 +27,10 @@ class _Scalars(ctypes.Structure):
 class _Tensors(ctypes.Structure):
     _fields_ = [
         (name, ctypes.c_void_p)
-        for name in ("p", "g", "m", "v", "third", "numel", "dtype", "batch", "index", "stochastic", "scalars")
+        for name in (
+            *("p", "g", "m", "v", "third", "m_rest", "v_rest", "third_rest", "p_rest"),
+            *("numel", "columns", "dtype", "format", "batch", "index", "stochastic", "scalars"),
+        )
     ]
 
 
@@ -34,21 +38,23 @@ class KernelCall:
     """A call of a rule's kernel for all parameters of some batches. It has raw pointers: keep the tensors alive.
 
     Args:
-        params, moments: of all batches, in order; laid out alike, moments in their dtype.
+        params, moments: of all batches, in order; laid out alike. Moments in their dtype, or the tensors that
+            `danalab.optim.core.state_formats` stores in place of them.
     """
 
     def __init__(self, rule: Rule, batches: list[Batch], params: Sequence[Tensor], moments: Sequence[Sequence[Tensor]]):
         self.rule, self.batches = rule, batches
         self._kernel = getattr(library(), rule.name)
-        none = array("Q", bytes(8 * len(params)))
-        state = [addresses(column) for column in zip(*moments, strict=True)] if params else []
+        formats = [FORMATS.index(batch.state_dtype) for batch in batches for _ in batch.params]
+        places = [_places(len(rule.moments), *each) for each in zip(moments, formats, strict=True)]
         self._columns = [
             addresses(params),
-            none,
-            *state,
-            *[none] * (3 - len(state)),
+            array("Q", bytes(8 * len(params))),
+            *(array("Q", [each[place] for each in places]) for place in range(7)),
             array("q", [p.numel() for p in params]),
+            array("q", [p.shape[-1] if p.ndim else 1 for p in params]),
             array("i", [DTYPES[p.dtype] for p in params]),
+            array("i", formats),
             array("i", [number for number, batch in enumerate(batches) for _ in batch.params]),
             array("I", [index for batch in batches for index in batch.indices]),
             array("i", [bool(batch.group["stochastic_rounding"]) for batch in batches]),
@@ -70,7 +76,7 @@ def fused(rule: Rule, batches: list[Batch]) -> None:
     for batch in batches:
         for i, (p, g, moments) in enumerate(zip(batch.params, batch.grads, batch.moments, strict=True)):
             m = moments[0]
-            if p.dtype not in DTYPES or not same_order(p, g, m):
+            if batch.state_dtype == "float32" and (p.dtype not in DTYPES or not same_order(p, g, m)):
                 # In the layout and dtype of the moments: the kernel takes each block of memory as one line of elements.
                 wide = torch.empty_like(m).copy_(p)
                 copies.append((p, wide, batch, i))
@@ -83,9 +89,31 @@ def fused(rule: Rule, batches: list[Batch]) -> None:
         store_rounded(p, wide, batch, i)
 
 
+def reads_formats(batch: Batch) -> bool:
+    """Whether the kernel takes all parameters of a batch with moments of fewer bytes as they are."""
+    return all(
+        p.dtype in (torch.float32, torch.bfloat16)
+        and p.dtype == g.dtype
+        and all(map(Tensor.is_contiguous, (p, g, *state.values())))
+        for p, g, state in zip(batch.params, batch.grads, batch.states, strict=True)
+    )
+
+
 def addresses(tensors: Sequence[Tensor]) -> array[int]:
     """Address of each tensor's first element."""
     return array("Q", map(Tensor.data_ptr, tensors))
+
+
+def _places(count: int, stored: Sequence[Tensor], number: int) -> list[int]:
+    """Addresses of the first and second parts of three moments, and of the parameter's further bits; 0: none.
+
+    Args: count: of moments. number: that of their format.
+    """
+    own = [tensor.data_ptr() for tensor in stored]
+    none = [0] * (3 - count)
+    if not number:
+        return [*own, *none, 0, 0, 0, 0]
+    return [*own[0 : 2 * count : 2], *none, *own[1 : 2 * count : 2], *none, *own[2 * count :], 0][:7]
 
 
 def _scalars(rule: Rule, batch: Batch) -> _Scalars:

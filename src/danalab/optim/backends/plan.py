@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable
-from operator import attrgetter, is_, itemgetter
+from operator import attrgetter, is_
 from typing import Any, Protocol
 
 import torch
@@ -19,7 +19,8 @@ from danalab.optim.backends.native import addresses
 from danalab.optim.core.batch import Batch, advance, clock
 from danalab.optim.core.rule import Rule
 
-FLAGS = itemgetter("fused", "foreach", "capturable", "stochastic_rounding")
+FLAGS = ("fused", "foreach", "capturable", "stochastic_rounding", "cautious_decay", "state_dtype")
+"""Settings that decide the kernel; not every optimizer has the last ones."""
 
 _gradient, _layout, _dtype = attrgetter("grad"), attrgetter("layout"), attrgetter("dtype")
 
@@ -45,7 +46,7 @@ class StepPlan:
 
     def __init__(self, optimizer: torch.optim.Optimizer, rule: Rule, batches: list[Batch], call: type[Call]):
         groups = optimizer.param_groups
-        self._groups = [(group, FLAGS(group), list(group["params"])) for group in groups]
+        self._groups = [(group, list(map(group.get, FLAGS)), list(group["params"])) for group in groups]
         self._entries = list(optimizer.state.values())
         self._params = [p for batch in batches for p in batch.params]
         moving = set(self._params)
@@ -56,7 +57,7 @@ class StepPlan:
         self._steps = [entry["step"] for entry in own]
         self._step_addresses = addresses(self._steps)
         self._on_device = bool(batches[0].group["capturable"])
-        self._tensors = [(entry, name) for name in ("step", *rule.moments) for entry in own]
+        self._tensors = [(entry, key) for entry in own for key, value in entry.items() if isinstance(value, Tensor)]
         self._call = call(rule, batches, self._params, [each for batch in batches for each in batch.moments])
         self._dtypes = [p.dtype for p in self._params]
         self._places = self._where()
@@ -89,7 +90,9 @@ class StepPlan:
         if len(groups) != len(self._groups) or len(optimizer.state) != len(self._entries):
             return False
         for group, (own, flags, params) in zip(groups, self._groups, strict=True):
-            if group is not own or FLAGS(group) != flags or not group["peak_lr"] or len(group["params"]) != len(params):
+            if group is not own or list(map(group.get, FLAGS)) != flags or not group["peak_lr"]:
+                return False
+            if len(group["params"]) != len(params):
                 return False
             if not all(map(is_, group["params"], params)):
                 return False

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from danalab.optim.core.batch import Batch
+from danalab.optim.core.noise import element_noise, rounding_seed
 
 
 def store_rounded(p: Tensor, new_p: Tensor, batch: Batch, i: int) -> None:
@@ -15,16 +16,6 @@ def store_rounded(p: Tensor, new_p: Tensor, batch: Batch, i: int) -> None:
         rounded = stochastic_round(new_p, p.dtype, rounding_seed(batch.count(i), batch.indices[i]))
         new_p = rounded if batch.skip is None else torch.where(batch.skip, p, rounded)
     p.copy_(new_p)
-
-
-def rounding_seed(t: Any, index: int) -> Any:
-    """Seed of the rounding noise of parameter `index` in step t: the same on every replica and after a resume.
-
-    Args:
-        t: a number, or a 0-dim tensor; so is the result.
-    """
-    t = t.to(torch.int64) if isinstance(t, Tensor) else int(t)
-    return _hash32((_hash32(t & _MASK) + index * 0x9E3779B1) & _MASK)
 
 
 def stochastic_round(x: Tensor, dtype: torch.dtype, seed: Any) -> Tensor:
@@ -37,23 +28,10 @@ def stochastic_round(x: Tensor, dtype: torch.dtype, seed: Any) -> Tensor:
         seed: see `rounding_seed`; element i (in memory order) gets noise hash(seed, i).
     """
     dropped = 16 if dtype == torch.bfloat16 else 13  # mantissa bits that the target does not have
-    index = torch.arange(x.numel(), device=x.device, dtype=torch.int64)
-    noise = (_hash32((index * 0x9E3779B1 + seed) & _MASK) >> (32 - dropped)).as_strided(x.shape, x.stride())
+    noise = element_noise(x, seed) >> (32 - dropped)
     bits = x.view(torch.int32) + noise.to(torch.int32)
     rounded = (bits & -(1 << dropped)).view(torch.float32)
     if dtype == torch.float16:  # below 2^-14 float16 has a fixed spacing of 2^-24, not a fixed number of bits
         fixed = torch.floor(x * 2.0**24 + noise * 2.0**-dropped) * 2.0**-24
         rounded = torch.where(x.abs() < 2.0**-14, fixed, rounded)
     return torch.where(torch.isfinite(x), rounded, x).to(dtype)
-
-
-# A 32-bit integer hash ("lowbias32", C. Wellons): cheap, unbiased to 0.2 bits, the same in torch and in kernels.cpp.
-_MASK = 0xFFFFFFFF
-
-
-def _hash32(x: Any) -> Any:
-    x = x ^ (x >> 16)
-    x = (x * 0x7FEB352D) & _MASK
-    x = x ^ (x >> 15)
-    x = (x * 0x846CA68B) & _MASK
-    return x ^ (x >> 16)

@@ -27,7 +27,7 @@ from danalab.optim.core.state import (
     parameter_name,
     split_like,
 )
-from danalab.optim.core.state_formats import check_format, format_of, require_format, state_tensors
+from danalab.optim.core.state_formats import check_format, format_of, require_format, stored_tensors
 from danalab.optim.elementwise.scalars import decay_rate, schedule_factor
 
 log = logging.getLogger(__name__)
@@ -186,8 +186,8 @@ class RuleOptimizer(torch.optim.Optimizer):
         if len(work) == 1:
             (((backend, _), (rule, batches)),) = work.items()
             call = call_of(backend)
-            wide = all(batch.state_dtype == "float32" for batch in batches)
-            if call is not None and wide and StepPlan.is_possible(self, batches):
+            as_stored = all(batch.moments for batch in batches)
+            if call is not None and as_stored and StepPlan.is_possible(self, batches):
                 self._plan = StepPlan(self, rule, batches, call)
 
     def _warn_above_peak(self) -> None:
@@ -242,9 +242,8 @@ class RuleOptimizer(torch.optim.Optimizer):
         # torch has cast the moments to the parameter's dtype and may share memory with the saved ones: copy anew.
         step = torch.as_tensor(saved["step"]).to(torch.int64, copy=True)  # float32 before version 0.2
         self.state[p]["step"] = step.to(p.device if capturable else "cpu")
-        for name in rule.moments:
-            for key, tensor in state_tensors(name, p, state_dtype).items():
-                self.state[p][key] = tensor.copy_(saved[key].detach())
+        for key, tensor in stored_tensors(rule.moments, p, state_dtype).items():
+            self.state[p][key] = tensor.copy_(saved[key].detach())
 
 
 class ElementwiseOptimizer(RuleOptimizer):

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from danalab.errors import UserError
-from danalab.optim.core.state_formats import format_of, state_keys, state_shapes, state_tensors
+from danalab.optim.core.state_formats import REST, format_of, has_rest, stored_shapes, stored_tensors
 
 IMPLEMENTATION = ("foreach", "fused", "capturable")
 """Group keys that choose a back end: a checkpoint does not change them."""
@@ -42,8 +42,7 @@ def fill_state(
     helpers need no dummy step to create it.
     """
     state["step"] = torch.zeros((), dtype=torch.int64, device=p.device if capturable else "cpu")
-    for name in moments:
-        state.update(state_tensors(name, p, state_dtype))
+    state.update(stored_tensors(moments, p, state_dtype))
 
 
 def moment_dtype(p: Tensor) -> torch.dtype:
@@ -59,11 +58,16 @@ def follow_parameter(
         fill_state(state, p, moments, capturable, state_dtype)
     if capturable and state["step"].device != p.device:
         state["step"] = state["step"].to(p.device)
-    for name in moments:
-        for key in state_keys(name, state_dtype):
-            dtype = moment_dtype(p) if key == name else state[key].dtype
-            if state[key].device != p.device or state[key].dtype != dtype:
-                state[key] = state[key].to(device=p.device, dtype=dtype)
+    if not has_rest(p, state_dtype):
+        state.pop(REST, None)  # the parameter was bfloat16 before
+    elif REST not in state:
+        state.update(stored_tensors((), p, state_dtype))
+    for key in stored_shapes(moments, p, state_dtype):
+        if key not in state:
+            raise UserError(f"state_dtype is {state_dtype} now, but the state has another; build the optimizer with it")
+        dtype = moment_dtype(p) if key in moments else state[key].dtype
+        if state[key].device != p.device or state[key].dtype != dtype:
+            state[key] = state[key].to(device=p.device, dtype=dtype)
 
 
 def drop_replaced(state: dict[Any, dict[str, Any]], groups: Iterable[Mapping[str, Any]], owner: str) -> None:
@@ -161,9 +165,7 @@ def check_state_dict(
                 f"{owner}: the state_dict has state_dtype {other}, this optimizer {own}; build it with {other}"
             )
         for index, (p, key) in enumerate(zip(group["params"], saved_group["params"], strict=True)):
-            shapes: dict[str, tuple[int, ...]] = {}
-            for moment in moments_of(group):
-                shapes |= state_shapes(moment, p, format_of(group, p))
+            shapes = stored_shapes(moments_of(group), p, format_of(group, p))
             _check_entry(owner, parameter_name(group, index), p, shapes, saved["state"].get(key))
 
 

@@ -11,9 +11,13 @@ make the mean exact, they follow. The noise depends on the step count and the pa
 Codes are dense near zero: m = scale sign(c) (|c| / 127)^2, v = scale (c / 255)^4, tau = scale (c / 255)^2. A second
 moment that is not zero gets a code of at least 1, so that its root is not less than 1 / 255^2 of the largest of its
 block. Parameters of less than two dimensions keep float32.
+
+With either format of fewer bytes, a bfloat16 parameter has 8 further bits of its mantissa in the state, too (`REST`).
+
+`backends/kernels_formats.h` computes the same bits, but for one code in a million: roots are rounded differently there.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -24,15 +28,21 @@ from danalab.errors import UserError, nearest
 
 FORMATS = ("float32", "bf16+8", "8bit")
 
+REST = "param_low"
+"""Key of the further bits of a parameter."""
+
 BLOCK = 256
 """Values with a common scale."""
 HEADROOM = 1.25
 """A new scale, relative to the largest value: it serves for many steps, and every change of scale rounds all values."""
 SHRINK = 0.5
 """Share of its scale below which the largest value gets a new scale."""
-_POWER = {"exp_avg": 2, "exp_avg_sq": 4}
-"""Powers of the codes; 2 for others."""
 _SIGNED = ("exp_avg",)
+_FOURTH_POWER = ("exp_avg_sq",)
+"""Moments whose codes are roots of the fourth order; those of others are square roots."""
+_NOISE_BITS = {"exp_avg": 16, "exp_avg_sq": 0}
+"""First of the 16 bits of an element's noise that round a moment; 8 for others."""
+_SMALLEST = torch.finfo(torch.float32).tiny
 
 State = dict[str, Any]
 
@@ -64,34 +74,44 @@ def require_format(owner: str, name: str, p: Tensor, state_dtype: str) -> None:
         )
 
 
-def state_tensors(name: str, p: Tensor, state_dtype: str) -> dict[str, Tensor]:
-    """Key -> zeros, of the moment `name` of a parameter; DTensors for a DTensor."""
+def stored_tensors(moments: Sequence[str], p: Tensor, state_dtype: str) -> dict[str, Tensor]:
+    """Key -> zeros, of all that is stored for a parameter beside its step count; DTensors for a DTensor."""
 
     def zeros(like: Tensor, dtype: torch.dtype) -> Tensor:
         # zeros_like, not zeros: a DTensor parameter has DTensor moments, and strides are kept.
         return torch.zeros_like(like, dtype=dtype, memory_format=torch.preserve_format)
 
-    if state_dtype == "bf16+8":
-        return {f"{name}_high": zeros(p, torch.bfloat16), f"{name}_low": zeros(p, torch.uint8)}
-    if state_dtype == "8bit":
-        blocks = -(-p.shape[-1] // BLOCK)
-        codes = torch.int8 if name in _SIGNED else torch.uint8
-        return {f"{name}_codes": zeros(p, codes), f"{name}_scale": zeros(p.detach()[..., :blocks], torch.float32)}
-    return {name: zeros(p, torch.float64 if p.dtype == torch.float64 else torch.float32)}
-
-
-def state_keys(name: str, state_dtype: str) -> tuple[str, ...]:
-    """Keys of the tensors of `state_tensors`."""
-    endings = {"bf16+8": ("_high", "_low"), "8bit": ("_codes", "_scale")}.get(state_dtype, ("",))
-    return tuple(name + ending for ending in endings)
-
-
-def state_shapes(name: str, p: Tensor, state_dtype: str) -> dict[str, tuple[int, ...]]:
-    """Key -> shape of the tensors of `state_tensors`."""
-    found = dict.fromkeys(state_keys(name, state_dtype), tuple(p.shape))
-    if state_dtype == "8bit":
-        found[f"{name}_scale"] = (*p.shape[:-1], -(-p.shape[-1] // BLOCK))
+    found: dict[str, Tensor] = {}
+    for name in moments:
+        if state_dtype == "bf16+8":
+            found |= {f"{name}_high": zeros(p, torch.bfloat16), f"{name}_low": zeros(p, torch.uint8)}
+        elif state_dtype == "8bit":
+            blocks = -(-p.shape[-1] // BLOCK)
+            codes = torch.int8 if name in _SIGNED else torch.uint8
+            scales = zeros(p.detach()[..., :blocks], torch.float32)
+            found |= {f"{name}_codes": zeros(p, codes), f"{name}_scale": scales}
+        else:
+            found[name] = zeros(p, torch.float64 if p.dtype == torch.float64 else torch.float32)
+    if has_rest(p, state_dtype):
+        found[REST] = zeros(p, torch.uint8)
     return found
+
+
+def stored_shapes(moments: Sequence[str], p: Tensor, state_dtype: str) -> dict[str, tuple[int, ...]]:
+    """Key -> shape of `stored_tensors`; parts of a moment are neighbours."""
+    shape = tuple(p.shape)
+    endings: dict[str, tuple[int, ...]] = {"": shape}
+    if state_dtype == "bf16+8":
+        endings = {"_high": shape, "_low": shape}
+    elif state_dtype == "8bit":
+        endings = {"_codes": shape, "_scale": (*shape[:-1], -(-shape[-1] // BLOCK))}
+    found = {name + ending: size for name in moments for ending, size in endings.items()}
+    return {**found, REST: shape} if has_rest(p, state_dtype) else found
+
+
+def has_rest(p: Tensor, state_dtype: str) -> bool:
+    """Whether the state holds further bits of the parameter."""
+    return state_dtype != "float32" and p.dtype == torch.bfloat16
 
 
 def decode(state: Mapping[str, Tensor], name: str) -> Tensor:
@@ -99,31 +119,38 @@ def decode(state: Mapping[str, Tensor], name: str) -> Tensor:
     if name in state:
         return state[name]
     if f"{name}_high" in state:
-        high, low = state[f"{name}_high"].view(torch.int16), state[f"{name}_low"]
-        return high.to(torch.int32).bitwise_left_shift_(16).add_(low.to(torch.int32), alpha=256).view(torch.float32)
+        return join(state[f"{name}_high"], state[f"{name}_low"])
     codes, scale = state[f"{name}_codes"].float(), state[f"{name}_scale"]
-    values = codes.abs().div_(_levels(name)).pow_(_POWER.get(name, 2))
-    if name in _SIGNED:
-        values.copysign_(codes)
+    values = codes.mul_(1 / _levels(name))
+    values = values.mul_(values.abs())
+    if name in _FOURTH_POWER:
+        values.mul_(values)
     return values.mul_(_spread(scale, codes.shape[-1]))
 
 
-def encode(state: Mapping[str, Tensor], name: str, value: Tensor, seed: int) -> None:
-    """Store the moment `name` in a state of local tensors, rounded at random."""
+def encode(state: Mapping[str, Tensor], name: str, value: Tensor, noise: Tensor) -> None:
+    """Store the moment `name` in a state of local tensors, rounded at random.
+
+    Args: noise: 32 random bits for each element, see `danalab.optim.core.noise.element_noise`.
+    """
+    bits = noise.bitwise_right_shift(_NOISE_BITS.get(name, 8)).bitwise_and_(0xFFFF)
     if name in state:
         if state[name] is not value:
             state[name].copy_(value)
-        return
-    generator = torch.Generator(value.device).manual_seed(seed)
-    if f"{name}_high" in state:
-        high, low = split(value, torch.randint(0, 256, value.shape, generator=generator, device=value.device))
+    elif f"{name}_high" in state:
+        high, low = split(value, bits.bitwise_right_shift_(8))
         state[f"{name}_high"].copy_(high)
         state[f"{name}_low"].copy_(low)
-        return
-    noise = torch.rand(value.shape, generator=generator, device=value.device)
-    scale = state[f"{name}_scale"]
-    scale.copy_(next_scale(_largest(value), scale))
-    state[f"{name}_codes"].copy_(codes_of(value, _spread(scale, value.shape[-1]), name, noise))
+    else:
+        scale = state[f"{name}_scale"]
+        scale.copy_(next_scale(_largest(value), scale))
+        state[f"{name}_codes"].copy_(codes_of(value, _spread(scale, value.shape[-1]), name, bits))
+
+
+def join(high: Tensor, low: Tensor) -> Tensor:
+    """float32 from a bfloat16 and the next 8 bits."""
+    bits = high.view(torch.int16).to(torch.int32).bitwise_left_shift_(16)
+    return bits.add_(low.to(torch.int32), alpha=256).view(torch.float32)
 
 
 def split(value: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
@@ -135,14 +162,23 @@ def split(value: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def codes_of(value: Tensor, scale: Tensor, name: str, noise: Tensor) -> Tensor:
-    """The code of each value: the upper one of two where `noise` in [0, 1) is below the value's place between them."""
-    levels, power = _levels(name), _POWER.get(name, 2)
-    share = (value.abs() / scale).nan_to_num_(0.0)  # 0 / 0
-    below = share.pow(1 / power).mul_(levels).floor_().clamp_(0, levels - 1)
-    low, high = (below / levels).pow_(power), ((below + 1) / levels).pow_(power)
-    codes = below.add_((share - low) / (high - low) > noise)
-    if name == "exp_avg_sq":
-        codes = torch.where(share > 0, codes.clamp_min_(1), codes)
+    """The code of each value: the upper one of two where the noise is below the value's place between them.
+
+    Args: noise: from 0 to 65535.
+    """
+    levels, fourth = _levels(name), name in _FOURTH_POWER
+    # A scale below the normal numbers has no inverse.
+    share = (value.abs() * torch.where(scale >= _SMALLEST, scale.reciprocal(), 0.0)).nan_to_num_(0.0)
+    powered = share * float(levels ** (4 if fourth else 2))
+    square = powered.sqrt() if fourth else powered  # of the code
+    below = square.sqrt().clamp_(max=levels - 1).floor_()
+    # (square - below^2) / (2 below + 1) or, of fourth powers, (square^2 - below^4) / ((below + 1)^4 - below^4)
+    excess, gap = square - below * below, 2 * below + 1
+    if fourth:
+        excess, gap = excess * (square + below * below), gap * (2 * below * below + 2 * below + 1)
+    codes = below.add_(excess > (noise + 0.5) * 2.0**-16 * gap)
+    if fourth:
+        codes = torch.where(share > 0, codes.clamp_min(1), codes)
     return codes.copysign_(value) if name in _SIGNED else codes
 
 
@@ -150,11 +186,6 @@ def next_scale(largest: Tensor, scale: Tensor) -> Tensor:
     """The scales of blocks whose largest values are `largest`, given the scales so far."""
     fits = (largest <= scale) & (largest > SHRINK * scale)
     return torch.where(fits, scale, HEADROOM * largest)
-
-
-def seed_of(t: int, index: int, place: int) -> int:
-    """Seed of the noise of moment number `place` of parameter `index` in step t."""
-    return (t * 0x9E3779B97F4A7C15 + (8 * index + place) * 0xBF58476D1CE4E5B9) % 2**63
 
 
 def _levels(name: str) -> int:
