@@ -36,7 +36,7 @@ def run_page(page: Path, folder: Path, limit_seconds: float) -> list[dict[str, A
 
     Returns: a `Result` of each block, as a dictionary.
     """
-    environment = _prepare(folder)
+    environment = prepare(folder)
     names: dict[str, Any] = {"__name__": "__page__"}
     results = []
     for block in blocks(page):
@@ -48,7 +48,7 @@ def run_page(page: Path, folder: Path, limit_seconds: float) -> list[dict[str, A
     return results
 
 
-def _prepare(folder: Path) -> dict[str, str]:
+def prepare(folder: Path) -> dict[str, str]:
     """Enter the folder; the environment of its commands."""
     tools = folder / ".bin"
     tools.mkdir(parents=True, exist_ok=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import os
 import re
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from _tooling import contents, notebooks, reference
+from _tooling import contents, notebooks, reference, run_page
 from _tooling.api_text import escaped
 from _tooling.blocks import blocks
 from danalab.cli.app import VERBS
@@ -110,6 +111,23 @@ def test_the_tutorials_are_notebooks_too():
     for page in notebooks.tutorials(DOCS):
         cells = [cell for cell in notebooks.notebook(page)["cells"] if cell["cell_type"] == "code"]
         assert len(cells) == sum(block.action in ("python", "shell") for block in blocks(page)) > 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("page", notebooks.tutorials(DOCS), ids=lambda page: page.stem)
+def test_a_notebook_runs_in_a_kernel(page, tmp_path, monkeypatch):
+    from nbclient import NotebookClient
+
+    monkeypatch.chdir(tmp_path)  # and its PATH comes back afterwards
+    monkeypatch.setenv("PATH", os.environ["PATH"])
+    for name, value in run_page.prepare(tmp_path).items():
+        monkeypatch.setenv(name, value)
+    made = notebooks.notebook(page)
+    NotebookClient(made, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}).execute()
+    outputs = [cell["outputs"] for cell in made["cells"] if cell["cell_type"] == "code"]
+    assert len(outputs) == sum(block.action in ("python", "shell") for block in blocks(page))
+    assert any(outputs)
 
 
 @pytest.mark.slow
