@@ -133,20 +133,28 @@ def test_missing_gradients_and_undecayed_parameters_are_as_in_torch(golden, endi
     assert {k: int(v) for k, v in state.steps.items()} == dict(zip(data.names, present.sum(0).tolist(), strict=True))
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"kappa": 0.8, "weight_decay": 0.05, "wd_ts": 20.0, "momentum_cooldown": 1.0},
+        {"omega": 8.0, "horizon": 200, "beta2": 0.97, "alpha_offset": 0.0},
+        {"weight_decay": 0.9, "decay_bound": 3.0, "momentum_cooldown": 0.5, "beta2": 0.9},
+    ],
+    ids=["cooldown", "omega", "bound"],
+)
 @pytest.mark.parametrize("name", list(TWINS))
-def test_a_hundred_float32_steps_of_a_decaying_rate_agree_with_the_torch_class(name):
+def test_two_hundred_steps_of_a_decaying_rate_agree_with_the_torch_class(name, settings):
+    steps, peak = 200, 0.01
     rng = np.random.default_rng(0)
     start = rng.standard_normal((6, 5)).astype(np.float32)
-    grads = (rng.standard_normal((100, 6, 5)) * rng.choice([0.0, 1.0, 10.0], (100, 6, 5))).astype(np.float32)
-    settings = {"kappa": 0.8, "weight_decay": 0.05, "wd_ts": 20.0, "momentum_cooldown": 1.0}
-    rates = 0.01 * (1 - np.arange(100) / 100)
+    grads = (rng.standard_normal((steps, 6, 5)) * rng.choice([0.0, 1.0, 10.0], (steps, 6, 5))).astype(np.float32)
     weight = torch.nn.Parameter(torch.tensor(start))
-    theirs = CLASSES[name]([weight], lr=0.01, **settings)
-    for g, rate in zip(grads, rates, strict=True):
-        theirs.param_groups[0]["lr"] = float(rate)
+    theirs = CLASSES[name]([weight], lr=peak, **settings)
+    for k, g in enumerate(grads):
+        theirs.param_groups[0]["lr"] = peak * (1 - k / steps)
         weight.grad = torch.tensor(g)
         theirs.step()
-    optimizer = TWINS[name](lambda step: 0.01 * (1 - step / 100), peak_lr=0.01, **settings)
+    optimizer = TWINS[name](lambda step: peak * (1 - step / steps), peak_lr=peak, **settings)
 
     def step(carry, g):
         updates, state = optimizer.update(g, carry[1], carry[0])
@@ -154,7 +162,33 @@ def test_a_hundred_float32_steps_of_a_decaying_rate_agree_with_the_torch_class(n
 
     first = jnp.asarray(start)
     (params, _), _ = jax.jit(lambda: jax.lax.scan(step, (first, optimizer.init(first)), jnp.asarray(grads)))()
-    np.testing.assert_allclose(np.asarray(params), weight.detach().numpy(), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(np.asarray(params), weight.detach().numpy(), rtol=2e-5, atol=2e-6)
+
+
+def test_the_bound_of_the_decay_is_that_of_the_torch_class():
+    """It acts in the first steps: without it they would take 0.4 and more of a weight."""
+    for settings in ({"omega": 8.0, "horizon": 200}, {"omega": 8.0, "wd_ts": 20.0, "decay_bound": 0}):
+        p = torch.nn.Parameter(torch.ones(3))
+        torch_side = ADana([p], lr=0.01, **settings)
+        twin = adana(0.01, **settings)
+        params = jnp.ones(3)
+        p.grad = torch.zeros(3)
+        torch_side.step()
+        change, _ = twin.update(jnp.zeros(3), twin.init(params), params)
+        np.testing.assert_allclose(params + change, p.detach().numpy(), rtol=1e-6)
+
+
+def test_both_forms_of_weight_decay_are_refused_together_and_omega_may_be_injected():
+    with pytest.raises(UserError, match="omega and weight_decay both set"):
+        adana(0.1, omega=4.0, horizon=100, weight_decay=0.1)
+    with pytest.raises(UserError, match="the horizon is missing"):
+        adana(0.1, omega=4.0)
+    params = {"w": jnp.ones(3)}
+    injected = optax.inject_hyperparams(adana)(learning_rate=0.1, omega=4.0, horizon=100)
+    found, _ = injected.update(params, injected.init(params), params)
+    plain = adana(0.1, omega=4.0, horizon=100)
+    want, _ = plain.update(params, plain.init(params), params)
+    np.testing.assert_allclose(found["w"], want["w"], rtol=1e-6)
 
 
 def test_the_transformations_compose_with_optax():
@@ -181,6 +215,7 @@ def test_moments_of_bfloat16_parameters_are_float32():
     "settings",
     [
         *({"kappa": 1.5}, {"delta": 0.0}, {"weight_decay": -1.0}, {"wd_ts": 0.0}, {"eps": -1.0}, {"gamma3": -1.0}),
+        *({"beta2": 1.0}, {"decay_bound": -1.0}, {"alpha_offset": -1.0}),
         *({"weight_decay": 5.0}, {"delta": float("inf")}, {"gamma3": float("nan")}, {"peak_lr": 0.0}, {"delta": "8"}),
     ],
 )

@@ -1,10 +1,11 @@
 """The update of the Dana family as pure functions of one array; t = 1, 2, ... counts the updates of this array.
 
-    a = delta / (delta + t),   b = delta / (delta + t cooled),   m <- (1-b) m + b g,   v <- (1-a) v + a g^2
+    a = delta / (delta + t),   b = delta / (delta + t cooled),   m <- (1-b) m + b g,   v <- (1-c) v + c g^2
     s = sqrt(v) + eps,         cooled = (lr / peak_lr)^momentum_cooldown
-    ADana, Dana-MK4:            step = g/s + gamma3 sign(m) (min((1+t)^(1-kappa) |m|/s, clipsnr) + |m|/s)
-    Dana-Star, Dana-Star-MK4:   step = n g + gamma3 sign(m) (q min(T^(1-kappa) |m| n/q, clipsnr) + |m| n)
-        tau <- (1-a) tau + a |g|/(|g|+s),  c = min(tau, 1/2),  q = max(c/(1-c), 1/(1+t)),
+    c = a, or for a constant beta2 with Adam's correction (1-beta2) / (1-beta2^t)
+    ADana, Dana-MK4:            step = g/s + gamma3 sign(m) (min((1+t)^(1-kappa) |m|/s, clipsnr) + alpha_offset |m|/s)
+    Dana-Star, Dana-Star-MK4:   step = n g + gamma3 sign(m) (q min(T^(1-kappa) |m| n/q, clipsnr) + alpha_offset |m| n)
+        tau <- (1-a) tau + a |g|/(|g|+s),  h = min(tau, 1/2),  q = max(h/(1-h), 1/(1+t)),
         n = sqrt(q)/s,  T = max(tau t, 1)
 
 theta <- theta - lr step. An infinite `clipsnr` is no clipping. Scalars may be traced: changing them recompiles nothing.
@@ -42,22 +43,25 @@ def dana_step(
     gamma3: Any,
     clipsnr: Any,
     cooled: Any = 1.0,
+    alpha_offset: Any = 1.0,
+    beta2: Any = None,
 ) -> tuple[jax.Array, Moments]:
     """`step` and the new state; by the rule with tau if the state has tau."""
     gain, gain_m = delta / (delta + t), delta / (delta + t * cooled)
     m = (1 - gain_m) * state.m + gain_m * g
-    v = (1 - gain) * state.v + gain * g**2
+    gain_v = gain if beta2 is None else (1 - beta2) / (1 - beta2**t)
+    v = (1 - gain_v) * state.v + gain_v * g**2
     s = jnp.sqrt(v) + eps
     if state.tau is None:
         u = jnp.abs(m) / s
         damped = jnp.minimum((1 + t) ** (1 - kappa) * u, clipsnr)
-        return g / s + gamma3 * jnp.sign(m) * (damped + u), Moments(m, v, None)
+        return g / s + gamma3 * jnp.sign(m) * (damped + alpha_offset * u), Moments(m, v, None)
     tau = (1 - gain) * state.tau + gain * jnp.abs(g) / (jnp.abs(g) + s)
     q = activity(tau, t)
     n = jnp.sqrt(q) / s
     u = jnp.abs(m) * n
     damped = jnp.minimum(jnp.maximum(tau * t, 1) ** (1 - kappa) * u / q, clipsnr)
-    return n * g + gamma3 * jnp.sign(m) * (q * damped + u), Moments(m, v, tau)
+    return n * g + gamma3 * jnp.sign(m) * (q * damped + alpha_offset * u), Moments(m, v, tau)
 
 
 def activity(tau: jax.Array, t: Any) -> jax.Array:

@@ -26,8 +26,9 @@ try:
 except ImportError as error:
     raise MissingExtra("optax", "theory", "danalab.optim.optax") from error
 
-from danalab.optim.core.checks import check_first_decay
+from danalab.optim.core.checks import check_first_decay, resolve_decay
 from danalab.optim.jax_rules import Moments, dana_step, zero_moments
+from danalab.optim.run_length import LOG_TIME_DECAY_BOUND
 
 __all__ = ["DanaState", "adana", "dana_mk4", "dana_star", "dana_star_mk4"]
 
@@ -57,8 +58,13 @@ def adana(
     kappa: float = 0.85,
     eps: float = 1e-8,
     gamma3: float = 1.0,
+    alpha_offset: float = 1.0,
+    beta2: float | None = None,
     weight_decay: float = 0.0,
     wd_ts: float | None = None,
+    omega: float | None = None,
+    horizon: float | None = None,
+    decay_bound: float | None = None,
     momentum_cooldown: float = 0.0,
     peak_lr: float | None = None,
     decay_mask: Any = None,
@@ -72,8 +78,12 @@ def adana(
         delta: averaging window, 1 - beta(t) = delta / (delta + t).
         kappa: damping exponent of the momentum's weight, between 0 and 1.
         gamma3: scale of the momentum term.
+        alpha_offset: added to (1+t)^(1-kappa) there; 0 is the paper's formula.
+        beta2: constant rate of the second moment, with Adam's correction of the bias; None: beta(t).
         weight_decay: strength of the independent decay; not multiplied by the learning rate.
         wd_ts: the decay falls like weight_decay / (1 + t / wd_ts) [steps]; None keeps it constant.
+        omega, horizon: the other form, lambda(t) = omega / (wd_ts + t), with wd_ts = horizon / 10 [steps].
+        decay_bound: largest decay per step, times the peak learning rate; 0: none. None: 2 with `omega`, else none.
         momentum_cooldown: exponent c of the first moment's gain delta / (delta + t (lr / peak_lr)^c); 0: beta(t).
         peak_lr: the schedule's peak. Required for a schedule with weight decay, which is proportional to lr / peak_lr,
             or with a cooldown; also under `optax.inject_hyperparams`, where schedules arrive as numbers.
@@ -84,8 +94,9 @@ def adana(
         UserError: a setting out of range; a schedule with weight decay or a cooldown and no peak_lr; parameters (when
             the state is made) that are no real floating-point numbers.
     """
-    decay = _Decay(weight_decay, wd_ts, peak_lr, decay_mask, cautious_decay, scaled_decay)
-    return _family(learning_rate, delta, kappa, eps, gamma3, None, momentum_cooldown, decay, with_tau=False)
+    rule = _Rule(delta, kappa, eps, gamma3, None, alpha_offset, beta2)
+    decay = _Decay.of(weight_decay, wd_ts, omega, horizon, decay_bound, decay_mask, cautious_decay, scaled_decay)
+    return _family(learning_rate, peak_lr, rule, momentum_cooldown, decay, with_tau=False)
 
 
 def dana_mk4(
@@ -96,8 +107,13 @@ def dana_mk4(
     eps: float = 1e-8,
     gamma3: float = 1.0,
     clipsnr: float | None = 2.0,
+    alpha_offset: float = 1.0,
+    beta2: float | None = None,
     weight_decay: float = 0.0,
     wd_ts: float | None = None,
+    omega: float | None = None,
+    horizon: float | None = None,
+    decay_bound: float | None = None,
     momentum_cooldown: float = 0.0,
     peak_lr: float | None = None,
     decay_mask: Any = None,
@@ -105,8 +121,9 @@ def dana_mk4(
     scaled_decay: bool = False,
 ) -> optax.GradientTransformation:
     """ADana whose damped momentum (1+t)^(1-kappa) |m| / (sqrt(v) + eps) is clipped at `clipsnr`; else as `adana`."""
-    decay = _Decay(weight_decay, wd_ts, peak_lr, decay_mask, cautious_decay, scaled_decay)
-    return _family(learning_rate, delta, kappa, eps, gamma3, clipsnr, momentum_cooldown, decay, with_tau=False)
+    rule = _Rule(delta, kappa, eps, gamma3, clipsnr, alpha_offset, beta2)
+    decay = _Decay.of(weight_decay, wd_ts, omega, horizon, decay_bound, decay_mask, cautious_decay, scaled_decay)
+    return _family(learning_rate, peak_lr, rule, momentum_cooldown, decay, with_tau=False)
 
 
 def dana_star(
@@ -116,8 +133,13 @@ def dana_star(
     kappa: float = 0.85,
     eps: float = 1e-8,
     gamma3: float = 1.0,
+    alpha_offset: float = 1.0,
+    beta2: float | None = None,
     weight_decay: float = 0.0,
     wd_ts: float | None = None,
+    omega: float | None = None,
+    horizon: float | None = None,
+    decay_bound: float | None = None,
     momentum_cooldown: float = 0.0,
     peak_lr: float | None = None,
     decay_mask: Any = None,
@@ -125,8 +147,9 @@ def dana_star(
     scaled_decay: bool = False,
 ) -> optax.GradientTransformation:
     """ADana on each coordinate's own clock: tau estimates how often it has a gradient; the rest as in `adana`."""
-    decay = _Decay(weight_decay, wd_ts, peak_lr, decay_mask, cautious_decay, scaled_decay)
-    return _family(learning_rate, delta, kappa, eps, gamma3, None, momentum_cooldown, decay, with_tau=True)
+    rule = _Rule(delta, kappa, eps, gamma3, None, alpha_offset, beta2)
+    decay = _Decay.of(weight_decay, wd_ts, omega, horizon, decay_bound, decay_mask, cautious_decay, scaled_decay)
+    return _family(learning_rate, peak_lr, rule, momentum_cooldown, decay, with_tau=True)
 
 
 def dana_star_mk4(
@@ -137,8 +160,13 @@ def dana_star_mk4(
     eps: float = 1e-8,
     gamma3: float = 1.0,
     clipsnr: float | None = 2.0,
+    alpha_offset: float = 1.0,
+    beta2: float | None = None,
     weight_decay: float = 0.0,
     wd_ts: float | None = None,
+    omega: float | None = None,
+    horizon: float | None = None,
+    decay_bound: float | None = None,
     momentum_cooldown: float = 0.0,
     peak_lr: float | None = None,
     decay_mask: Any = None,
@@ -146,12 +174,25 @@ def dana_star_mk4(
     scaled_decay: bool = False,
 ) -> optax.GradientTransformation:
     """`dana_star` with the clipping of `dana_mk4`; the rest as in `adana`."""
-    decay = _Decay(weight_decay, wd_ts, peak_lr, decay_mask, cautious_decay, scaled_decay)
-    return _family(learning_rate, delta, kappa, eps, gamma3, clipsnr, momentum_cooldown, decay, with_tau=True)
+    rule = _Rule(delta, kappa, eps, gamma3, clipsnr, alpha_offset, beta2)
+    decay = _Decay.of(weight_decay, wd_ts, omega, horizon, decay_bound, decay_mask, cautious_decay, scaled_decay)
+    return _family(learning_rate, peak_lr, rule, momentum_cooldown, decay, with_tau=True)
 
 
 def _is_missing(leaf: Any) -> bool:
     return leaf is None
+
+
+class _Rule(NamedTuple):
+    """Settings of the update."""
+
+    delta: Any
+    kappa: Any
+    eps: Any
+    gamma3: Any
+    clipsnr: Any
+    alpha_offset: Any
+    beta2: Any
 
 
 class _Decay(NamedTuple):
@@ -159,41 +200,51 @@ class _Decay(NamedTuple):
 
     weight_decay: Any
     wd_ts: Any
-    peak_lr: float | None
+    bound: Any
     mask: Any
     cautious: bool
     scaled: bool
 
+    @classmethod
+    def of(cls, weight_decay: Any, wd_ts: Any, omega: Any, horizon: Any, bound: Any, *others: Any) -> "_Decay":
+        """From either form."""
+        _check(weight_decay=weight_decay, wd_ts=wd_ts, decay_bound=bound)
+        if _are_numbers(weight_decay, wd_ts, omega, horizon):
+            weight_decay, wd_ts = resolve_decay(
+                "optax", weight_decay=weight_decay, wd_ts=wd_ts, omega=omega, horizon=horizon
+            )
+        elif omega is not None:  # traced
+            wd_ts = horizon / 10 if wd_ts is None else wd_ts
+            weight_decay = omega / wd_ts
+        if bound is None and omega is not None:
+            bound = LOG_TIME_DECAY_BOUND
+        bound = None if _are_numbers(bound) and not bound else bound
+        if bound is None and _are_numbers(weight_decay, wd_ts):
+            check_first_decay("optax", weight_decay, wd_ts)
+        return cls(weight_decay, wd_ts, bound, *others)
+
+    def rate(self, t: Any, peak_lr: Any) -> Any:
+        """lambda(t), before the schedule factor; see `danalab.optim.elementwise.scalars.decay_rate`."""
+        rate = self.weight_decay if self.wd_ts is None else self.weight_decay / (1 + t / self.wd_ts)
+        return rate if self.bound is None else jnp.minimum(rate, jnp.minimum(self.bound * peak_lr, 0.5))
+
 
 def _family(
     learning_rate: ScalarOrSchedule,
-    delta: Any,
-    kappa: Any,
-    eps: Any,
-    gamma3: Any,
-    clipsnr: Any,
+    peak_lr: float | None,
+    rule: _Rule,
     momentum_cooldown: Any,
     decay: _Decay,
     *,
     with_tau: bool,
 ) -> optax.GradientTransformation:
-    weight_decay, wd_ts, peak_lr, decay_mask, cautious, scaled = decay
-    _check(delta=delta, kappa=kappa, eps=eps, gamma3=gamma3, clipsnr=clipsnr, weight_decay=weight_decay, wd_ts=wd_ts)
-    _check(learning_rate=learning_rate, peak_lr=peak_lr, momentum_cooldown=momentum_cooldown)
-    if all(isinstance(value, int | float | None) for value in (weight_decay, wd_ts)):
-        check_first_decay("optax", weight_decay, wd_ts)
-    decays = not (isinstance(weight_decay, int | float) and weight_decay == 0)
-    cools = not (isinstance(momentum_cooldown, int | float) and momentum_cooldown == 0)
+    _check(**rule._asdict(), learning_rate=learning_rate, peak_lr=peak_lr, momentum_cooldown=momentum_cooldown)
+    decays = not (_are_numbers(decay.weight_decay) and decay.weight_decay == 0)
+    cools = not (_are_numbers(momentum_cooldown) and momentum_cooldown == 0)
     if callable(learning_rate) and (decays or cools) and peak_lr is None:
         what = "weight decay" if decays else "momentum_cooldown"
         raise UserError(f"a learning-rate schedule with {what} needs peak_lr: both follow lr / peak_lr")
-    rule = {
-        "delta": delta,
-        "kappa": kappa,
-        "eps": eps,
-        "gamma3": gamma3,
-        "clipsnr": jnp.inf if clipsnr is None else clipsnr,
-    }
+    settings = {**rule._asdict(), "clipsnr": jnp.inf if rule.clipsnr is None else rule.clipsnr}
 
     def init(params: optax.Params) -> DanaState:
         for path, p in jax.tree_util.tree_leaves_with_path(params):
@@ -219,14 +270,15 @@ def _family(
         lr = learning_rate(state.calls) if callable(learning_rate) else learning_rate
         factor = 1.0 if peak_lr is None else jnp.minimum(lr / peak_lr, 1.0)
         cooled = factor**momentum_cooldown if cools else 1.0
-        factor = factor * factor if scaled else factor
+        factor = factor * factor if decay.scaled else factor
+        peak = lr if peak_lr is None else peak_lr
         leaves, tree = jax.tree.flatten(params)
         grads = jax.tree.leaves(updates, is_leaf=_is_missing)
         if len(grads) != len(leaves):
             raise UserError(f"{len(grads)} gradients for {len(leaves)} parameters: the two trees differ")
         columns = [tree.flatten_up_to(x) for x in (state.steps, state.m, state.v)]
         taus = tree.flatten_up_to(state.tau) if with_tau else [None] * len(leaves)
-        masks = [True] * len(leaves) if decay_mask is None else _masks(decay_mask, params, tree)
+        masks = [True] * len(leaves) if decay.mask is None else _masks(decay.mask, params, tree)
         rows = []
         for p, g, steps, m, v, tau, masked in zip(leaves, grads, *columns, taus, masks, strict=True):
             if g is None:
@@ -234,13 +286,13 @@ def _family(
                 continue
             wide = _compute_type(p)
             t = steps + 1
-            direction, new = dana_step(jnp.asarray(g, wide), Moments(m, v, tau), t.astype(wide), cooled=cooled, **rule)
+            clock = t.astype(wide)
+            direction, new = dana_step(jnp.asarray(g, wide), Moments(m, v, tau), clock, cooled=cooled, **settings)
             old = jnp.asarray(p, wide)
             moved = old - lr * direction
             if decays and masked:
-                strength = weight_decay if wd_ts is None else weight_decay / (1 + t.astype(wide) / wd_ts)
-                keep = 1 - factor * strength
-                if cautious:
+                keep = 1 - factor * decay.rate(clock, peak)
+                if decay.cautious:
                     moved = jnp.where(jnp.sign(direction) * old > 0, keep * old, old) - lr * direction
                 else:
                     moved = moved * keep
@@ -261,6 +313,11 @@ def _masks(decay_mask: Any, params: Any, tree: Any) -> list[Any]:
     return tree.flatten_up_to(decay_mask(params) if callable(decay_mask) else decay_mask)
 
 
+def _are_numbers(*settings: Any) -> bool:
+    """Whether none is traced, as optax.inject_hyperparams does."""
+    return all(isinstance(value, int | float | None) for value in settings)
+
+
 def _check(**settings: Any) -> None:
     """Ranges of the settings that are plain numbers; traced ones (optax.inject_hyperparams) pass."""
     rules: dict[str, tuple[Callable[[float], bool], str]] = {
@@ -274,6 +331,9 @@ def _check(**settings: Any) -> None:
         "weight_decay": (lambda x: x >= 0, "not negative"),
         "momentum_cooldown": (lambda x: x >= 0, "not negative"),
         "wd_ts": (lambda x: x > 0, "positive, or None for a constant decay"),
+        "decay_bound": (lambda x: x >= 0, "not negative, 0 for none"),
+        "alpha_offset": (lambda x: x >= 0, "not negative"),
+        "beta2": (lambda x: 0 <= x < 1, "at least 0 and below 1, or None for beta(t)"),
     }
     for name, value in settings.items():
         accept, range_ = rules[name]
