@@ -24,7 +24,7 @@ without_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a C
 def test_every_section_runs_on_a_cpu_at_tiny_sizes(tmp_path, capsys):
     """No misspelling waits for the first GPU."""
     file = tmp_path / "new" / "gpu.json"
-    assert main(["bench", "gpu", "--device", "cpu", "--quick", "--output", str(file)]) == 0
+    assert main(["bench", "gpu", "--device", "cpu", "--quick", "--seconds", "3000", "--output", str(file)]) == 0
     out = capsys.readouterr().out
     found = json.loads(file.read_text())
     assert list(found["sections"]) == list(GPU_SECONDS)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from danalab.benchmarks.contenders import captured
 from danalab.optim import build_optimizer
@@ -122,6 +123,28 @@ def test_a_step_is_skipped_on_the_device(device, name):
     assert all(torch.equal(p, old) for p, old in zip(params, before, strict=True))
     assert [int(optimizer.state[p]["step"]) for p in params] == [1, 1, 1]
     assert all(optimizer.state[p]["exp_avg"].isfinite().all() for p in params)
+
+
+class Reads(TorchDispatchMode):
+    """Counts the numbers that the host reads from tensors: on a GPU it waits for each."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += func is torch.ops.aten._local_scalar_dense.default
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("skips", [False, True])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_step_whose_clock_is_on_the_device_reads_no_number(device, name, skips):
+    params = parameters(device)
+    optimizer = build(name, params, capturable=True)
+    set_gradients(params, 0)
+    optimizer.step()  # the first one may compare the kernel with the reference
+    with Reads() as reads:
+        optimizer.step(found_nonfinite=torch.tensor(False, device=device) if skips else None)
+    assert reads.count == 0
 
 
 def repeatable(optimizer: Any, device: torch.device) -> Callable[[], Any]:

@@ -148,8 +148,11 @@ def gather(
 
 def advance(steps: list[Tensor], skip: Tensor | None) -> None:
     """Add one to each step count, unless the step is skipped."""
-    if steps:
-        torch._foreach_add_(steps, 1 if skip is None else (~skip).to(steps[0].dtype))
+    if steps and skip is None:
+        torch._foreach_add_(steps, 1)
+    elif steps and skip is not None:
+        # With `alpha`: without it torch reads the tensor as a number, for which the host waits.
+        torch._foreach_add_(steps, (~skip).to(steps[0].dtype), alpha=1)
 
 
 def clock(steps: list[Tensor], skip: Tensor | None) -> Tensor:
