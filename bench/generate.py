@@ -14,7 +14,7 @@ if __name__ == "__main__":
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 8, 32], help="equal prompts at a time")
     parser.add_argument("--tokens", type=int, default=128, help="to decode for each prompt")
     parser.add_argument("--requests", type=int, default=64, help="of the trace; 0: no trace")
-    parser.add_argument("--rounds", type=int, default=7, help="counted rounds; 3 more warm up")
+    parser.add_argument("--rounds", type=int, default=7, help="counted rounds; one more warms up")
     parser.add_argument("--threads", type=int, default=2, help="of the CPU")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "generate_cpu.json")
     chosen = parser.parse_args()

@@ -18,7 +18,7 @@ def test_every_contender_is_measured_on_batches_and_on_the_trace():
     lines: list[str] = []
     found = generate.measure([1, 2], 3, 4, 2, lines.append)
     assert [row["batch"] for row in found["batches"]] == [1, 2]
-    assert found["batches"][0]["tokens_per_second"].keys() - {"llama.cpp"} == {"transformers", *generate.ENGINES}
+    assert found["batches"][0]["tokens_per_second"].keys() >= {"transformers", *generate.ENGINES}
     assert found["memory"]["share_of_bandwidth"] > 0
     assert found["trace"]["times_faster_than"].keys() == {"padded batches", "one after the other"}
     assert found["trace"]["seconds"]["danalab"]["first_token"]["p50"] > 0

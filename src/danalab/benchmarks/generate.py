@@ -2,13 +2,14 @@
 
 Equal prompts in batches, and a trace of requests that arrive at random times with mixed lengths. On the trace
 transformers serves them one after the other, or all that wait in one padded batch. The greedy tokens of all contenders
-are compared before timing. llama.cpp takes part in the batches where llama-cpp-python is installed.
+in float32 are compared before timing. llama.cpp takes part in the batches where llama-cpp-python is installed.
 """
 
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from statistics import quantiles
 from typing import Any
 
@@ -22,12 +23,15 @@ from danalab.models import Decoder, ModelConfig, build_model
 from danalab.models.huggingface.convert import to_huggingface
 
 CONFIG = ModelConfig("qwen3", 256, 4, 4, 64, 768, 4096, 1024, attention_gate=False, qk_norm=True)
+LLAMA_CPP = "llama.cpp"
 PROMPT = 16
 """Tokens of each prompt of the batches."""
 ARRIVAL = 0.005
 """Mean time between requests of the trace [s]: all contenders are busy from the first to the last request."""
 LARGEST_BATCH = 32
 """Requests that are computed together on the trace."""
+LARGEST_ALONE = 8
+"""Largest batch of the engine that computes each request alone: in larger ones a token takes as long."""
 
 ENGINES: dict[str, dict[str, Any]] = {
     "danalab": {},
@@ -52,8 +56,8 @@ def measure(
     """
     model = build_model(CONFIG, seed=1).eval()
     theirs = _transformers(model)
-    peer = _llama_cpp(theirs, max(batches, default=1), PROMPT + tokens, say)
-    rows = [_batch(model, theirs, peer, size, tokens, rounds, say) for size in batches]
+    peers = _llama_cpp(theirs, max(batches, default=1), PROMPT + tokens, say)
+    rows = [_batch(model, theirs, peers, size, tokens, rounds, say) for size in batches]
     weights = sum(p.numel() for name, p in model.named_parameters() if "embedding" not in name)
     found = {
         "benchmark": "generate", "machine": machine("cpu"), "model": CONFIG.as_dict(), "prompt": PROMPT,
@@ -79,12 +83,17 @@ def _transformers(model: Decoder) -> Any:
     return theirs
 
 
-def _llama_cpp(theirs: Any, sequences: int, positions: int, say: Callable[[str], None]) -> LlamaCpp | None:
+def _llama_cpp(theirs: Any, sequences: int, positions: int, say: Callable[[str], None]) -> dict[str, LlamaCpp]:
+    """llama.cpp in float32, and with its flash attention; neither where it is not installed."""
+    size = {"sequences": sequences, "positions": positions}
     try:
-        return LlamaCpp(CONFIG, theirs.state_dict(), sequences=sequences, positions=positions)
+        return {
+            name: LlamaCpp(CONFIG, theirs.state_dict(), **size, flash_attention=name != LLAMA_CPP)
+            for name in (LLAMA_CPP, f"{LLAMA_CPP}, flash attention")
+        }
     except ImportError as error:
         say(f"without llama.cpp: {error}; pip install llama-cpp-python gguf")
-        return None
+        return {}
 
 
 def _generate(theirs: Any, prompts: Sequence[Sequence[int]], tokens: int) -> list[list[int]]:
@@ -105,23 +114,31 @@ def _request(prompt: Sequence[int], tokens: int) -> Request:
 
 
 def _batch(
-    model: Decoder, theirs: Any, peer: LlamaCpp | None, size: int, tokens: int, rounds: int, say: Callable[[str], None]
+    model: Decoder,
+    theirs: Any,
+    peers: Mapping[str, LlamaCpp],
+    size: int,
+    tokens: int,
+    rounds: int,
+    say: Callable[[str], None],
 ) -> dict[str, Any]:
     draw = random.Random(size)
     prompts = [[draw.randrange(CONFIG.vocab_size) for _ in range(PROMPT)]] * size
     work: dict[str, Work] = {"transformers": lambda: _generate(theirs, prompts, tokens)}
     want = _generate(theirs, prompts, tokens)
     for name, settings in ENGINES.items():
+        if settings.get("batch_invariant") and size > LARGEST_ALONE:
+            continue
         # Without reuse, for the rounds repeat their prompts.
         engine = Engine(model, max_batch_size=size, prefix_reuse=False, **settings)
         work[name] = _decoding(engine, prompts, tokens)
         if "weight_dtype" not in settings and [each.tokens for each in work[name]()] != want:
             raise UserError(f"{name} and transformers decode different tokens")
-    if peer is not None:
-        work["llama.cpp"] = lambda: peer.generate(prompts, tokens)
-        if work["llama.cpp"]() != want:
+    for name, peer in peers.items():
+        work[name] = partial(peer.generate, prompts, tokens)
+        if work[name]() != want and name == LLAMA_CPP:
             raise UserError("llama.cpp and transformers decode different tokens")
-    times = interleaved(work, rounds, wall_clock)
+    times = interleaved(work, rounds, wall_clock, warm_up=1)
     row = {
         "batch": size,
         "tokens_per_second": {name: spread([size * tokens / each for each in times[name]]) for name in work},
@@ -129,8 +146,10 @@ def _batch(
             name: ratios(times["transformers"], times[name]) for name in work if name != "transformers"
         },
     }
-    if peer is not None:
-        row["times_faster_than_llama_cpp"] = {name: ratios(times["llama.cpp"], times[name]) for name in ENGINES}
+    if peers:
+        row["times_faster_than_llama_cpp"] = {
+            name: ratios(times[LLAMA_CPP], times[name]) for name in work if name != LLAMA_CPP
+        }
     ratio = {name: each["median"] for name, each in row["times_faster_than_transformers"].items()}
     speed = row["tokens_per_second"]["transformers"]["median"]
     contenders = ", ".join(f"{name} {value:.2f} x" for name, value in ratio.items())

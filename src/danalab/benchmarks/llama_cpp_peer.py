@@ -4,6 +4,7 @@ Needs the packages `llama-cpp-python`, which compiles llama.cpp, and `gguf`; the
 """
 
 import tempfile
+import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,21 @@ from danalab.models import ModelConfig
 class LlamaCpp:
     """Greedy decoding of batches, with weights, keys and values in float32, on as many threads as torch has."""
 
-    def __init__(self, config: ModelConfig, weights: Mapping[str, torch.Tensor], *, sequences: int, positions: int):
+    def __init__(
+        self,
+        config: ModelConfig,
+        weights: Mapping[str, torch.Tensor],
+        *,
+        sequences: int,
+        positions: int,
+        flash_attention: bool = False,
+    ):
         """Args:
             config: of a Qwen3.
             weights: by their names in `transformers`.
             sequences: of a batch, at most.
             positions: of a sequence, at most.
+            flash_attention: llama.cpp's default; it rounds to half precision, so that logits differ by some 1e-3.
 
         Raises:
             ImportError: a package is missing.
@@ -44,9 +54,11 @@ class LlamaCpp:
         size = llama_cpp.llama_context_default_params()
         size.n_ctx, size.n_seq_max = sequences * positions, sequences
         size.n_threads = size.n_threads_batch = torch.get_num_threads()
+        size.flash_attn_type = int(flash_attention)
         size.type_k = size.type_v = llama_cpp.GGML_TYPE_F32
         self._context = llama_cpp.llama_init_from_model(self._model, size)
         self._batch = llama_cpp.llama_batch_init(2048, 0, 1)
+        weakref.finalize(self, _free, llama_cpp, self._batch, self._context, self._model)
 
     def generate(self, prompts: Sequence[Sequence[int]], tokens: int) -> list[list[int]]:
         """`tokens` tokens after each prompt."""
@@ -75,11 +87,11 @@ class LlamaCpp:
         logits = np.ctypeslib.as_array(lib.llama_get_logits(self._context), (outputs, self._vocab_size))
         return logits.argmax(1).tolist()
 
-    def __del__(self) -> None:
-        if hasattr(self, "_batch"):
-            self._lib.llama_batch_free(self._batch)
-            self._lib.llama_free(self._context)
-            self._lib.llama_model_free(self._model)
+
+def _free(lib: Any, batch: Any, context: Any, model: Any) -> None:
+    lib.llama_batch_free(batch)
+    lib.llama_free(context)
+    lib.llama_model_free(model)
 
 
 def _write(config: ModelConfig, weights: Mapping[str, torch.Tensor], file: Path) -> None:

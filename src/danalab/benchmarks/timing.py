@@ -35,15 +35,17 @@ def pin_threads(threads: int) -> None:
     torch.set_num_threads(threads)
 
 
-def interleaved(work: Mapping[str, Work], rounds: int, clock: Callable[[Work], Time]) -> dict[str, list[Time]]:
+def interleaved(
+    work: Mapping[str, Work], rounds: int, clock: Callable[[Work], Time], warm_up: int = WARM_UP
+) -> dict[str, list[Time]]:
     """What the clock says of each contender in each of `rounds` rounds; each round starts with another contender."""
     times: dict[str, list[Time]] = {name: [] for name in work}
     names = list(work)
-    for number in range(rounds + WARM_UP):
+    for number in range(rounds + warm_up):
         first = number % len(names)
         for name in names[first:] + names[:first]:
             took = clock(work[name])
-            if number >= WARM_UP:
+            if number >= warm_up:
                 times[name].append(took)
     return times
 

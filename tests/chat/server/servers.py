@@ -83,7 +83,7 @@ class RunningServer:
 
     def client(self, key: str | None = None) -> httpx.Client:
         headers = {} if key is None else {"authorization": f"Bearer {key}"}
-        return httpx.Client(base_url=self.url, headers=headers, timeout=60, trust_env=False, verify=False)
+        return httpx.Client(base_url=self.url, headers=headers, timeout=120, trust_env=False, verify=False)
 
 
 @contextlib.contextmanager
@@ -111,11 +111,11 @@ def running_server(
         yield RunningServer(f"http://127.0.0.1:{port}", worker, model, settings)
     finally:
         process.should_exit = True
-        thread.join(30)
+        thread.join(100)
         assert not thread.is_alive(), "the server did not stop"
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+def wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     """Return when the condition holds; fails if it never does."""
     end = time.monotonic() + seconds
     while not condition():

@@ -32,11 +32,11 @@ def test_serve_says_where_it_listens_and_ends_when_it_is_told_to(base_run):
         assert process.stdout.readline().startswith("a base model: conversations are plain text")
         url = address(line)
         headers = {"authorization": "Bearer secret"}
-        answer = httpx.post(f"{url}/v1/completions", json={"prompt": "a", "max_tokens": 3}, headers=headers)
+        answer = httpx.post(f"{url}/v1/completions", json={"prompt": "a", "max_tokens": 3}, headers=headers, timeout=60)
         assert answer.json()["usage"]["completion_tokens"] <= 3
-        assert httpx.get(f"{url}/v1/models").status_code == 401
+        assert httpx.get(f"{url}/v1/models", timeout=60).status_code == 401
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0
+        assert process.wait(100) == 0
         assert process.stderr.read() == ""
     finally:
         process.kill()
@@ -104,8 +104,8 @@ def test_a_log_of_conversations_is_written_where_it_is_asked_for(chat_run, tmp_p
     try:
         url = address(process.stdout.readline())
         body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 3}
-        httpx.post(f"{url}/v1/chat/completions", json=body)
+        httpx.post(f"{url}/v1/chat/completions", json=body, timeout=60)
         assert json.loads(log.read_text())["request"]["messages"][0]["content"] == "hi"
     finally:
         process.terminate()
-        process.communicate(timeout=30)
+        process.communicate(timeout=100)
