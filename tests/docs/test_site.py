@@ -6,6 +6,7 @@ import dataclasses
 import importlib
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -21,6 +22,7 @@ from danalab.train.config.train_config import TrainConfig
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 
 
 def test_every_page_is_in_the_navigation_once():
@@ -130,12 +132,39 @@ def test_a_notebook_runs_in_a_kernel(page, tmp_path, monkeypatch):
     assert any(outputs)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_the_site_builds_without_a_warning_and_needs_no_network(tmp_path):
-    words = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html", str(DOCS), str(tmp_path)]
+@pytest.fixture(scope="module")
+def site(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    words = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html", str(DOCS), str(folder)]
     done = subprocess.run(words, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    for page in tmp_path.rglob("*.html"):
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_site_builds_without_a_warning_and_needs_no_network(site):
+    for page in site.rglob("*.html"):
         assert re.findall(r'(?:src="|<link[^>]* href="|url\()(https?:)?//', page.read_text()) == [], page
-    assert "newton" in (tmp_path / "searchindex.js").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
+def test_in_a_browser_a_page_fits_a_phone_and_the_search_needs_no_server(site):
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as play:
+        context = play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"]).new_context(
+            viewport={"width": 390, "height": 844}, offline=True
+        )
+        tab = context.new_page()
+        for name in ("index", "guide/pipeline/update", "theory", "optimizers", "reference/cli/train"):
+            tab.goto(f"file://{site}/{name}.html")
+            wide = "[...document.querySelectorAll('div.math')].filter(d => d.scrollWidth > d.clientWidth)"
+            cut = f"{wide}.filter(d => getComputedStyle(d).overflowX != 'auto').length"
+            missing = "[...document.images].filter(i => i.complete && !i.naturalWidth).length"
+            page_is_wide = "document.documentElement.scrollWidth > document.documentElement.clientWidth"
+            assert tab.evaluate(f"[{cut}, {missing}, {page_is_wide}]") == [0, 0, False], name
+        tab.goto(f"file://{site}/search.html?q=newton")
+        tab.get_by_role("link", name="Matrices: Muon").first.wait_for()
