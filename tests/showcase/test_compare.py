@@ -179,6 +179,17 @@ def test_bad_input_is_one_line(arguments, complaint, tmp_path, capsys):
     assert complaint in capsys.readouterr().err
 
 
+def test_an_optimizer_that_cannot_take_part_is_left_out_and_named(tmp_path):
+    """The matrix starts at zero, which Hyperball keeps."""
+    said: list[str] = []
+    arguments = {"out": tmp_path, "problems": ("matrix",), "trials": 1, "quick": True, "jobs": 1}
+    compared = compare_optimizers(CompareConfig(opts=("muon-h", "adana"), **arguments), said.append)
+    assert [result.opt for result in compared.results] == ["adana"]
+    assert "is zero" in compared.refused["muon-h on matrix"]
+    assert "Left out: muon-h on matrix" in (tmp_path / "index.html").read_text()
+    assert any("muon-h" in line and "left out" in line for line in said)
+
+
 @pytest.mark.slow
 def test_searches_run_in_processes_beside_each_other(tmp_path):
     config = CompareConfig(out=tmp_path, opts=("adamw", "adana"), problems=("matrix",), trials=2, quick=True, jobs=2)

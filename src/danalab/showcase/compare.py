@@ -29,6 +29,8 @@ class Comparison:
     problems: tuple[Problem, ...]
     results: tuple[Result, ...]
     """Problem by problem, in the order of the optimizers."""
+    refused: dict[str, str]
+    """"OPTIMIZER on PROBLEM" -> why there is no result."""
     files: tuple[Path, ...]
 
     def as_dict(self) -> dict[str, Any]:
@@ -36,6 +38,7 @@ class Comparison:
         return {
             "problems": units,
             "results": [result.as_dict() for result in self.results],
+            "refused": self.refused,
             "files": [str(file) for file in self.files],
         }
 
@@ -44,7 +47,7 @@ def compare_optimizers(config: CompareConfig, report: Callable[[str], None] = la
     """Search, repeat, draw and write everything into `config.out`.
 
     Raises:
-        UserError: an unknown optimizer or problem, or numbers that make no comparison.
+        UserError: an unknown optimizer or problem, numbers that make no comparison, or no optimizer can take part.
     """
     if not config.opts or not config.problems:
         raise UserError("optim compare: name at least one optimizer and one problem")
@@ -53,13 +56,25 @@ def compare_optimizers(config: CompareConfig, report: Callable[[str], None] = la
     trials, seeds = (min(config.trials, 3), 1) if config.quick else (config.trials, config.seeds)
     # The slowest first, so that the cores finish together.
     work = [(each.name, opt, trials, seeds, config.quick) for each in reversed(problems) for opt in opts]
-    found = {(result.problem, result.opt): result for result in _run_all(work, config.jobs, report)}
-    results = tuple(found[each.name, opt] for each in problems for opt in opts)
+    found: dict[tuple[str, str], Result] = {}
+    refused: dict[str, str] = {}
+    for name, opt, outcome in _run_all(work, config.jobs, report):
+        if isinstance(outcome, Result):
+            found[name, opt] = outcome
+        else:
+            refused[f"{opt} on {name}"] = outcome
+    if not found:
+        raise UserError(f"optim compare: {'; '.join(f'{key}: {why}' for key, why in refused.items())}")
+    results = tuple(found[each.name, opt] for each in problems for opt in opts if (each.name, opt) in found)
     config.out.mkdir(parents=True, exist_ok=True)
-    return _write(config, problems, results)
+    return _write(config, problems, results, refused)
 
 
-def _run_all(work: Sequence[tuple], jobs: int | None, report: Callable[[str], None]) -> list[Result]:
+Outcome = tuple[str, str, Result | str]
+"""Problem, optimizer, and the result or why there is none."""
+
+
+def _run_all(work: Sequence[tuple], jobs: int | None, report: Callable[[str], None]) -> list[Outcome]:
     jobs = min(jobs or available_cores(), len(work))
     if jobs == 1:
         return [_reported(_search(*each), report) for each in work]
@@ -73,14 +88,20 @@ def _run_all(work: Sequence[tuple], jobs: int | None, report: Callable[[str], No
             raise
 
 
-def _search(name: str, opt: str, trials: int, seeds: int, quick: bool) -> Result:
-    return search(problem(name, quick), opt, trials=trials, seeds=seeds)
+def _search(name: str, opt: str, trials: int, seeds: int, quick: bool) -> Outcome:
+    try:
+        return name, opt, search(problem(name, quick), opt, trials=trials, seeds=seeds)
+    except UserError as error:  # the others go on
+        return name, opt, str(error)
 
 
-def _reported(result: Result, report: Callable[[str], None]) -> Result:
-    best = result.best[0]
-    report(f"{result.problem:<10} {result.opt:<18} {fmean(result.losses):10.4g}   lr {best.lr:.2g}")
-    return result
+def _reported(outcome: Outcome, report: Callable[[str], None]) -> Outcome:
+    name, opt, result = outcome
+    if isinstance(result, Result):
+        report(f"{name:<10} {opt:<18} {fmean(result.losses):10.4g}   lr {result.best[0].lr:.2g}")
+    else:
+        report(f"{name:<10} {opt:<18} left out: {result}")
+    return outcome
 
 
 def _one_thread() -> None:
@@ -107,7 +128,9 @@ def table_rows(comparison: Comparison | Sequence[Result]) -> list[tuple[str, ...
     return rows
 
 
-def _write(config: CompareConfig, problems: tuple[Problem, ...], results: tuple[Result, ...]) -> Comparison:
+def _write(
+    config: CompareConfig, problems: tuple[Problem, ...], results: tuple[Result, ...], refused: dict[str, str]
+) -> Comparison:
     from danalab.report.figures.training import save_figure
     from danalab.report.page.page import Page
     from danalab.report.tables.formats import as_markdown
@@ -126,6 +149,8 @@ def _write(config: CompareConfig, problems: tuple[Problem, ...], results: tuple[
     page.table(list(HEADINGS), rows)
     for each in problems:
         page.paragraph(f"{each.name}: {each.title}; {each.steps} steps; measured: {each.unit}.")
+    for key, why in refused.items():
+        page.paragraph(f"Left out: {key}. {why}")
     files: list[Path] = []
     for stem, (figure, caption) in figures.items():
         files += save_figure(figure, config.out / stem)
@@ -133,7 +158,7 @@ def _write(config: CompareConfig, problems: tuple[Problem, ...], results: tuple[
     write_atomically(config.out / "table.md", as_markdown((HEADINGS, rows)))
     write_atomically(config.out / "index.html", page.render())
     files += [config.out / name for name in ("table.md", "index.html", "compare.json")]
-    comparison = Comparison(problems, results, tuple(files))
+    comparison = Comparison(problems, results, refused, tuple(files))
     write_json(config.out / "compare.json", comparison.as_dict())
     return comparison
 
