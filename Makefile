@@ -2,6 +2,7 @@
 #
 #   make demo    AdamW and ADana side by side on real text, in minutes on two CPU cores
 #   make test    lint, types and tests
+#   make coverage   the tests again, and docs/coverage.md: the lines that they do not run
 #   make bench   the benchmarks; results in bench/results
 #   make gpu-check   the tests and the benchmark of a GPU; installs nothing
 #   make docs    the site, in build/docs
@@ -12,7 +13,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test test-all lint bench gpu-check docs docs-check clean
+.PHONY: demo test test-all coverage lint bench gpu-check docs docs-check clean
 
 demo: $(VENV)/.core
 	$(BIN)/danalab demo
@@ -28,6 +29,17 @@ test: lint
 test-all: lint
 	$(PYTEST) $(JAX_TESTS) -m "not gpu"
 	$(PYTEST) $(JAX_TESTS:%=--ignore=%) -m "not gpu"
+
+COVERAGE := $(BIN)/python -m coverage
+
+coverage: $(VENV)/.dev
+	mkdir -p build/coverage
+	$(COVERAGE) erase
+	$(COVERAGE) run -m pytest -n auto --maxprocesses 4 $(JAX_TESTS)
+	$(COVERAGE) run -m pytest -n auto --maxprocesses 4 $(JAX_TESTS:%=--ignore=%)
+	$(COVERAGE) combine --quiet
+	$(COVERAGE) json -o build/coverage/report.json
+	$(BIN)/python docs/build_coverage.py build/coverage/report.json
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

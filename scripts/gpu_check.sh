@@ -34,8 +34,10 @@ PROBE
 ) || exit 2
 read -r kind detail <<<"$found"
 
-run_tests() { # MARKS PATH...; without the project's options, some of which need plug-ins
-    timeout --kill-after=10 "$tests_limit" "$python" -m pytest -q -rs -o addopts= --import-mode=importlib \
+run_tests() { # SECONDS MARKS PATH...; without the project's options, some of which need plug-ins
+    local seconds=$1
+    shift
+    timeout --kill-after=10 "$seconds" "$python" -m pytest -q -rs -o addopts= --import-mode=importlib \
         -p no:cacheprovider -m "$@"
 }
 readonly kernel_tests=tests/optim/backends/test_triton.py
@@ -46,15 +48,15 @@ missing)
     exit 2
     ;;
 cpu)
-    run_tests "not gpu and not slow" tests/gpu $kernel_tests || exit 1
+    run_tests 1800 "not gpu and not slow" tests/gpu $kernel_tests || exit 1
     echo "gpu-check: torch $detail sees no CUDA device: only the CPU's part of the tests was run, nothing was timed"
     exit 0
     ;;
 esac
 
 failed=0
-run_tests gpu tests/gpu || failed=1
-run_tests "not slow" $kernel_tests || failed=1
+run_tests "$tests_limit" gpu tests/gpu || failed=1
+run_tests 60 "not slow" $kernel_tests || failed=1
 seconds=$((limit - (SECONDS - start)))
 "$python" -m danalab bench gpu --seconds "$((seconds < 350 ? seconds : 350))" \
     --output "${1:-bench/results/gpu_$detail.json}" || failed=1
