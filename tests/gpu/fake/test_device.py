@@ -15,6 +15,7 @@ HERE = Path(__file__).parent
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 @pytest.mark.skipif(torch.version.cuda is not None, reason="torch was built with CUDA: tests/gpu is for a real device")
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 def test_every_path_of_a_gpu_runs_on_fake_tensors(tmp_path):
