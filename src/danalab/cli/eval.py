@@ -187,7 +187,8 @@ def _on_core(flags: Flags, run: Path) -> None:
 
 
 def _on_harness(flags: Flags, run: Path) -> None:
-    from danalab.chat.evaluation.harness import CHAT_STAGES, HarnessChat
+    from danalab.chat.conversations import CHAT_STAGES
+    from danalab.chat.evaluation.harness import HarnessChat
     from danalab.train.evaluation.lm_eval import evaluate_tasks
     from danalab.train.run.open import open_run
 

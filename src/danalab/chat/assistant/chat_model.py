@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from danalab.chat.assistant.template_format import TemplateFormat
-from danalab.chat.conversations import SPECIAL_TOKENS, ChatFormat, Conversation, missing_specials
+from danalab.chat.conversations import CHAT_STAGES, SPECIAL_TOKENS, ChatFormat, Conversation, missing_specials
 from danalab.data.tokenizers.chat_template import ChatTemplate
 from danalab.errors import UserError
 from danalab.files import read_json
@@ -19,9 +19,6 @@ from danalab.train.run.folder import RunFolder
 if TYPE_CHECKING:
     from danalab.data.tokenizers import Tokenizer
     from danalab.models.decoder import Decoder
-
-CHAT_STAGES = ("mid", "sft", "rl")
-"""Stages of training that teach the marks of conversations."""
 
 
 class PlainFormat:

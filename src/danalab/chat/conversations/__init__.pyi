@@ -6,6 +6,7 @@ from .conversation import Message as Message
 from .conversation import Part as Part
 from .jsonl import iter_conversations as iter_conversations
 from .jsonl import read_conversations as read_conversations
+from .special_tokens import CHAT_STAGES as CHAT_STAGES
 from .special_tokens import SPECIAL_TOKENS as SPECIAL_TOKENS
 from .special_tokens import missing_specials as missing_specials
 from .template import chat_template as chat_template

@@ -9,6 +9,8 @@ from danalab.data.tokenizers.base import CHAT_SPECIALS, EOS, Tokenizer
 SPECIAL_TOKENS: dict[str, str] = {"bos": EOS, **{spelling.strip("<|>"): spelling for spelling in CHAT_SPECIALS}}
 """Name -> spelling: bos, user_start, user_end, assistant_start, assistant_end, python_start, python_end, output_start,
 output_end. bos is the token that also separates documents, so a conversation starts as every document does."""
+CHAT_STAGES = ("mid", "sft", "rl")
+"""Stages of training that teach them to a model; its runs are asked as a chat where nothing else is said."""
 
 
 def missing_specials(tokenizer: Tokenizer) -> list[str]:

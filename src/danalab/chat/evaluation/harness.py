@@ -10,13 +10,11 @@ from typing import Any
 from danalab.chat.conversations import SPECIAL_TOKENS, ChatFormat, Conversation
 from danalab.data.tokenizers import Tokenizer
 
-CHAT_STAGES = ("mid", "sft", "rl")
-"""Kinds of runs that are asked as a chat where nothing else is said."""
 _MARK = re.compile("\0(" + "|".join(map(re.escape, SPECIAL_TOKENS.values())) + ")\0")
 
 
 class HarnessChat:
-    """A `ChatTemplate` of `danalab.train.evaluation.lm_eval_adapter`."""
+    """A `ConversationFormat` of `danalab.train.evaluation.lm_eval_adapter`."""
 
     def __init__(self, tokenizer: Tokenizer):
         """Raises UserError if the tokenizer lacks special tokens."""

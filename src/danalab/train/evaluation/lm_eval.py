@@ -18,7 +18,7 @@ from danalab.train.system.device import autocast_context, autocast_dtype, choose
 
 if TYPE_CHECKING:
     from danalab.data.tokenizers import Tokenizer
-    from danalab.train.evaluation.lm_eval_adapter import ChatTemplate
+    from danalab.train.evaluation.lm_eval_adapter import ConversationFormat
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def evaluate_tasks(
     limit: int | None = None,
     batch_size: int | None = None,
     device: str | None = None,
-    chat: "Callable[[Tokenizer], ChatTemplate] | None" = None,
+    chat: "Callable[[Tokenizer], ConversationFormat] | None" = None,
 ) -> HarnessResult:
     """Evaluate a checkpoint on tasks, in the number format of its training.
 

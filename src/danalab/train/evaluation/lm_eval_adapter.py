@@ -28,7 +28,7 @@ Scored = tuple[Any, Sequence[int], Sequence[int]]
 """(key, tokens of the context, tokens of the continuation)."""
 
 
-class ChatTemplate(Protocol):
+class ConversationFormat(Protocol):
     """The format of conversations of a model."""
 
     @property
@@ -56,7 +56,7 @@ class HarnessModel(TemplateLM):
         batch_size: int,
         device: torch.device,
         autocast: Callable[[], AbstractContextManager[Any]],
-        chat: ChatTemplate | None = None,
+        chat: ConversationFormat | None = None,
     ):
         """Args:
         batch_size: sequences at a time.
