@@ -2,15 +2,16 @@
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 
 from danalab.errors import UserError
 from danalab.ladder import preregistration
 from danalab.ladder.analysis import analyse
-from danalab.ladder.ladder import rung_groups
+from danalab.ladder.ladder import run_ladder, rung_groups
 from danalab.ladder.plan import LadderPlan, Rung
-from danalab.ladder.preregistration import FILE, largest_rung, outcomes, preregister, read_predictions
+from danalab.ladder.preregistration import FILE, largest_rung, outcomes, preregister, read_predictions, require_points
 from danalab.report.tables.registered import registered_table
 from ladder.horizon.planted_horizons import SIZES, loss_at, plant_horizons
 
@@ -53,6 +54,15 @@ def test_a_prediction_is_written_once_and_compared(plan, tmp_path):
     assert math.isclose(found[0].loss, truth)
 
 
+def test_too_few_rungs_for_a_law_are_refused_before_they_run(plan, tmp_path):
+    with pytest.raises(UserError, match="a chinchilla law needs 6 rungs besides the largest, the file has 3"):
+        run_ladder(tmp_path / "ladder", plan, executor="inline", registered=True)
+    assert not (tmp_path / "ladder").exists()
+    require_points(replace(plan, horizons=(1, 2, 4, 8)))
+    with pytest.raises(UserError, match="a saturated law needs 4 rungs besides the largest, the file has 3"):
+        require_points(replace(plan, sizes=(SMALL,), horizons=(1, 2, 4, 8)))
+
+
 def test_a_known_loss_is_not_predicted(plan, tmp_path):
     rows = plant_horizons()
     probe = preregister(tmp_path, plan, rows)[0]
@@ -61,7 +71,7 @@ def test_a_known_loss_is_not_predicted(plan, tmp_path):
     with pytest.raises(UserError, match=r"begun on the largest rung .* has run"):
         preregister(tmp_path, plan, rows)
     few = [row for row in plant_horizons(sizes={7_000: SIZES[7_000][:2]}) if row["opt"] == "adamw"]
-    with pytest.raises(UserError, match="the runs give no law"):
+    with pytest.raises(UserError, match=r"the runs give no law \(loss law of adamw: a saturated law needs"):
         preregister(tmp_path, plan, few)
     (tmp_path / FILE).write_text("{}")
     with pytest.raises(UserError, match="not a file of danalab ladder --preregister"):

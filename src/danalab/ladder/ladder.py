@@ -13,7 +13,7 @@ from typing import Any
 
 from danalab.files import write_json
 from danalab.ladder.plan import LadderPlan, Rung
-from danalab.ladder.preregistration import largest_rung, preregister
+from danalab.ladder.preregistration import largest_rung, preregister, require_points
 from danalab.ladder.runs.jobs import Failure
 from danalab.ladder.runs.slurm_arrays import Cluster
 from danalab.ladder.runs.sweep import run_sweep
@@ -57,6 +57,8 @@ def run_ladder(
     failures: dict[str, Failure] = {}
     losses: dict[str, float] = {}
     last = largest_rung(plan) if registered else None
+    if registered:
+        require_points(plan)
     groups = rung_groups(plan, last)
     for rungs in groups:
         if rungs == [last]:

@@ -18,6 +18,7 @@ import numpy as np
 from danalab.errors import UserError
 from danalab.files import read_json, write_json
 from danalab.ladder.analysis import analyse
+from danalab.ladder.fit.loss_fit import points_needed
 from danalab.ladder.fit.statistics import Interval, student_interval
 from danalab.ladder.fit.tuning import Row, Tuned
 from danalab.ladder.plan import LadderPlan, Rung
@@ -61,6 +62,23 @@ def largest_rung(plan: LadderPlan) -> Rung:
     return max(plan.rungs(), key=lambda rung: _plan(plan, rung, plan.opts[0]).flops)
 
 
+def require_points(plan: LadderPlan) -> None:
+    """Refuse a ladder whose rungs without the largest give no law, before they run.
+
+    Raises:
+        UserError: names the number of rungs.
+    """
+    last = largest_rung(plan)
+    others = [rung for rung in plan.rungs() if rung != last]
+    sizes = {str(rung.size) for rung in others}
+    kind = "chinchilla" if 1 < len(sizes) < len(others) else "saturated"
+    if len(others) < points_needed(kind):
+        raise UserError(
+            f"--preregister: a {kind} law needs {points_needed(kind)} rungs besides the largest, the file has "
+            f"{len(others)}; add sizes or horizons"
+        )
+
+
 def preregister(folder: Path, plan: LadderPlan, rows: Sequence[Row]) -> list[Prediction]:
     """Predict the largest rung from finished runs and write the file; an existing file is kept and read.
 
@@ -81,7 +99,8 @@ def preregister(folder: Path, plan: LadderPlan, rows: Sequence[Row]) -> list[Pre
     found = analyse(rows, n_bootstrap=RESAMPLES)
     made = [_predict(found, opt, planned, len(plan.seeds)) for opt, planned in at.items() if opt in found.loss_laws]
     if not made:
-        raise UserError(f"--preregister: the runs give no law ({'; '.join(found.notes)})")
+        reasons = [note for note in found.notes if note.startswith("loss law")] or ["no run has finished"]
+        raise UserError(f"--preregister: the runs give no law ({'; '.join(reasons)})")
     content = {
         "made": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "rung": str(rung),

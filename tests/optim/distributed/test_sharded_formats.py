@@ -13,6 +13,7 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from danalab.errors import UserError
 from danalab.optim import ADana, DistributedMuonAdamW, build_optimizer
+from danalab.optim.core.state_formats import REST
 from distributed.ranks import run_ranks
 
 SETTINGS = {"lr": 0.01, "omega": 2.0, "horizon": 50}
@@ -103,3 +104,35 @@ def test_what_cuts_the_blocks_of_8_bits_is_refused():
             return str(error)
 
     assert all("tensor parallelism cuts the rows" in message for message in run_ranks(rank, 2))
+
+
+@pytest.mark.slow
+def test_further_bits_of_bfloat16_weights_are_in_the_states_of_zero_and_fsdp2():
+    settings = {"state_dtype": "bf16+8", **SETTINGS}
+
+    def take_steps(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+        for step in range(3):
+            x = torch.randn(4, 300, generator=torch.Generator().manual_seed(step)).bfloat16()
+            optimizer.zero_grad()
+            model(x).square().sum().backward()
+            optimizer.step()
+        return [full(p) for p in model.parameters()]
+
+    def rank(rank: int, world_size: int):
+        by_zero, by_fsdp = net().bfloat16(), net().bfloat16()
+        zero = DistributedMuonAdamW(by_zero, optimizer="adana", **settings)
+        fully_shard(by_fsdp, mesh=init_device_mesh("cpu", (world_size,)))
+        fsdp = build_optimizer("adana", by_fsdp, **settings)
+        found = take_steps(by_zero, zero), take_steps(by_fsdp, fsdp)
+        return *found, zero.state_dict()["state"], full(fsdp.state[next(by_fsdp.parameters())][REST])
+
+    alone = net().bfloat16()
+    optimizer = build_optimizer("adana", alone, **settings)
+    want = take_steps(alone, optimizer)
+    for by_zero, by_fsdp, saved, rest in run_ranks(rank, 2):
+        for found, again, p in zip(by_zero, by_fsdp, want, strict=True):
+            torch.testing.assert_close(found, p, rtol=0.03, atol=3e-3)
+            torch.testing.assert_close(again, p, rtol=0.03, atol=3e-3)
+        assert saved[0][REST].shape == rest.shape == (5, 300)
+        resumed = build_optimizer("adana", net().bfloat16(), **settings)
+        resumed.load_state_dict({**resumed.state_dict(), "state": saved})

@@ -123,6 +123,11 @@ def _interval(name: str, value: float, draws: Sequence[float], freedom: float, l
     return Interval(float(low), float(high), level)
 
 
+def points_needed(kind: str) -> int:
+    """Different points that a law needs: one more than coefficients, as a law through every point has no residuals."""
+    return 2 + 2 * KINDS[kind]
+
+
 @dataclass(frozen=True)
 class _Data:
     """Points of one law."""
@@ -143,7 +148,7 @@ class _Data:
         if not all(np.all(np.isfinite(column) & (column > 0)) for column in (*columns, loss)):
             raise UserError(f"{of}x and loss must be finite and positive; leave failed runs out")
         points = len({tuple(column[i] for column in columns) for i in range(len(loss))})
-        needed = 2 + 2 * KINDS[kind]  # one more than coefficients: a law through every point has no residuals
+        needed = points_needed(kind)
         if points < needed:
             raise UserError(f"{of}a {kind} law needs runs at {needed} different points, there are {points}")
         if kind == "chinchilla" and _are_proportional(*columns):
