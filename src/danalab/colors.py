@@ -4,6 +4,7 @@ OPTIMIZER_COLORS = {
     "adamw": "#1f77b4",
     "adamw-decaying-wd": "#00CED1",
     "adana": "#228B22",
+    "adana-cooldown": "#76b900",
     "dana-mk4": "#CD853F",
     "dana-star": "#7f7f7f",
     "dana-star-mk4": "#d62728",
@@ -31,6 +32,7 @@ MARKERS = {
     "adamw": "o",
     "adamw-decaying-wd": "s",
     "adana": "D",
+    "adana-cooldown": "d",
     "dana-mk4": "v",
     "dana-star": "<",
     "dana-star-mk4": "^",
@@ -38,6 +40,7 @@ MARKERS = {
     "d-muon": "h",
     "manau": "P",
     "ademamix": "X",
+    "soap": "*",
 }
 """For eyes and printers without colours."""
 ALGORITHM_COLORS = {"adam": "#1f77b4", "sgd-m": "#3a3a3a", "dana-constant": "#ff7f0e", "dana-decaying": "#006d5b"}

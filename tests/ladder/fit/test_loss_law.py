@@ -91,3 +91,17 @@ def test_parameters_and_tokens_that_go_together_are_no_chinchilla_law():
     N = np.geomspace(1e6, 1e9, 8)
     with pytest.raises(UserError, match="cannot be told apart; add runs"):
         fit_loss_law((N, 20 * N), 2 + N**-0.3, "chinchilla", n_bootstrap=0)
+
+
+@pytest.mark.parametrize("seed", [8, 11, 12])
+def test_sizes_that_span_little_do_not_hide_that_the_limit_is_unknown(seed):
+    rng = np.random.default_rng(seed)
+    rungs = {3312: (1, 4, 16, 64), 5184: (1, 4, 16), 10080: (1, 4, 16)}
+    runs = [(n, 20 * n * f) for n, horizons in rungs.items() for f in horizons for _ in range(3)]
+    N, D = np.asarray(runs, float).T
+    noise = 0.015 * rng.standard_normal(len(N)) * np.where(D > 200 * N, 0.3, 1)
+    loss = (2.06 + 1.2 * N**-0.17 + 900 * D**-0.65) * np.exp(noise)
+    law = fit_loss_law((N, D), loss, "chinchilla", groups=[str(run) for run in runs], n_bootstrap=30)
+    assert law.E < 0.01, "a small exponent of N takes its place, as in all resamples"
+    assert 2.06 in law.intervals["E"]
+    assert law.intervals["E"].high < loss.min()

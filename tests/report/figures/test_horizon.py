@@ -1,5 +1,7 @@
 """Figures and tables of a ladder with several horizons."""
 
+import math
+
 import pytest
 from matplotlib.figure import Figure
 
@@ -8,7 +10,7 @@ from danalab.report.data import MissingFigure, ReportData
 from danalab.report.figures.horizon import horizon_loss_figure, multiplier_figure
 from danalab.report.figures.ladder import law_figure
 from danalab.report.tables.headline import verdict
-from danalab.report.tables.horizon import named_tables
+from danalab.report.tables.horizon import named_tables, times
 from ladder.horizon.planted_horizons import SIZES, E, plant_horizons
 
 
@@ -44,6 +46,14 @@ def test_tables_and_sentences_answer_the_questions(data):
     assert "Every optimizer had the same number of trials on the same number of dials" in said
     assert "contains the exact entropy of the data, 2.3000" in said
     assert "up to 0.9 epochs" in said
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(1.2345, "1.23"), (14.945, "15"), (2.6e22, "> 1,000"), (math.inf, "> 1,000"), (1e-9, "< 1/1,000")],
+)
+def test_a_multiplier_that_means_nothing_is_a_bound(value, text):
+    assert times(value) == text
 
 
 def test_one_horizon_has_neither():

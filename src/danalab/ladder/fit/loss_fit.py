@@ -8,7 +8,7 @@ can be fitted together with one E, which is a property of the model and the data
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 
 from danalab.errors import UserError, nearest
 from danalab.ladder.fit.loss_law import KINDS, LossLaw, columns_of
+from danalab.ladder.fit.profile import profile_interval
 from danalab.ladder.fit.retuning import Resampler
 from danalab.ladder.fit.statistics import Interval, resampled_freedom, scipy, student_interval
 
@@ -96,6 +97,10 @@ def fit_joint_laws(
         freedom = min(freedom, repeats) if repeats else freedom
     if n_bootstrap > 1:
         freedom = resampled_freedom(freedom, n_bootstrap)
+    likely = None
+    if kind == "chinchilla" and n_bootstrap > 1:  # a term in N may take E's place
+        least = min(float(each.loss.min()) for each in data)
+        likely = profile_interval(lambda E, near: _fit(data, kind, _moved(near, E), held=E), fitted, least, level)
     found = {}
     for i, (each, law) in enumerate(zip(data, fitted, strict=True)):
         own = tuple(sample[i] for sample in samples)
@@ -103,6 +108,9 @@ def fit_joint_laws(
             name: _interval(name, value, [sample.coefficients[name] for sample in own], freedom, level)
             for name, value in (law.coefficients.items() if len(own) > 1 else ())
         }
+        if likely is not None:
+            drawn_E = intervals["E"]
+            intervals["E"] = Interval(min(drawn_E.low, likely.low), max(drawn_E.high, likely.high), level)
         found[each.name] = LossLaw(
             kind, law.E, law.terms, law.measured, law.r2, law.residuals, intervals, own, freedom
         )  # fmt: skip
@@ -184,7 +192,20 @@ def _are_proportional(N: np.ndarray, D: np.ndarray) -> bool:
     return bool(np.max(np.abs(d - slope * n - level)) < 0.02)
 
 
-def _fit(data: Sequence[_Data], kind: str, start: Sequence[LossLaw] | None = None) -> list[LossLaw]:
+def _moved(laws: Sequence[LossLaw], E: float) -> list[LossLaw]:
+    """The laws with another E, which their first terms make up for."""
+    away = E - laws[0].E
+    return [
+        replace(law, E=E, terms=((max(A - away, 0.05 * A), alpha), *others))
+        for law in laws
+        for (A, alpha), *others in [law.terms]
+    ]
+
+
+def _fit(
+    data: Sequence[_Data], kind: str, start: Sequence[LossLaw] | None = None, held: float | None = None
+) -> list[LossLaw]:
+    """The best laws, with one E for all, or with the E that is `held`."""
     optimize = scipy("scipy.optimize")
     # Scaled to a geometric mean of 1, amplitudes and exponents hardly depend on each other.
     scales = [[float(np.exp(np.mean(np.log(column)))) for column in each.columns] for each in data]
@@ -198,10 +219,12 @@ def _fit(data: Sequence[_Data], kind: str, start: Sequence[LossLaw] | None = Non
 
     def unpack(theta: np.ndarray) -> tuple[float, np.ndarray]:
         """E (between 0 and the least loss), and for each law its terms' (log amplitude, exponent)."""
-        return floor / (1 + math.exp(-min(max(theta[0], -500), 500))), theta[1:].reshape(len(data), n_terms, 2)
+        E = floor / (1 + math.exp(-min(max(theta[0], -500), 500))) if held is None else held
+        return E, theta[1:].reshape(len(data), n_terms, 2)
 
     def parts_of(own: np.ndarray, xs: list[np.ndarray]) -> list[np.ndarray]:
-        return [np.exp(log_a - math.exp(log_alpha) * x) for (log_a, log_alpha), x in zip(own, xs, strict=True)]
+        powers = (log_a - math.exp(min(log_alpha, 50)) * x for (log_a, log_alpha), x in zip(own, xs, strict=True))
+        return [np.exp(np.minimum(power, 300)) for power in powers]
 
     def residuals(theta: np.ndarray) -> np.ndarray:
         E, terms = unpack(theta)
@@ -217,7 +240,7 @@ def _fit(data: Sequence[_Data], kind: str, start: Sequence[LossLaw] | None = Non
             predicted = E + sum(parts)
             rows = slice(row, row + len(xs[0]))
             row = rows.stop
-            J[rows, 0] = E * (1 - E / floor) / predicted
+            J[rows, 0] = E * (1 - E / floor) / predicted if held is None else 0.0
             for k, (part, x) in enumerate(zip(parts, xs, strict=True)):
                 at = 1 + 2 * (i * n_terms + k)
                 J[rows, at] = part / predicted

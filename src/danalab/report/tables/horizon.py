@@ -11,6 +11,8 @@ from danalab.ladder.results import Analysis
 from danalab.report.tables.formats import Table
 
 NOT_KNOWN = "noise not known"
+_BOUND = 1000
+"""Multipliers beyond it are given as bounds: near the loss that the baseline never reaches they mean nothing."""
 TITLES = {
     "horizon-exponents": "Equivalent overtraining: the loss at horizon f is the baseline's at C f^p",
     "horizon-multipliers": "Token multiplier: the baseline's tokens at equal loss over the optimizer's",
@@ -53,7 +55,7 @@ def multiplier_table(found: HorizonAnalysis) -> Table:
         beyond = " (extrapolated)" if each.extrapolated else ""
         lines.append([
             each.opt, f"{each.params:,}", f"{each.horizon:.3g}", f"{_mean(mine):.4f}", f"{_mean(base):.4f}",
-            f"{each.value:.3f}{beyond}", interval_words(each.interval, 3), str(len(mine)),
+            f"{times(each.value)}{beyond}", _times_interval(each.interval), str(len(mine)),
         ])  # fmt: skip
     base = found.baseline
     return ["optimizer", "parameters", "f", "loss", f"{base}'s loss", "multiplier", "95% interval", "seeds"], lines
@@ -90,6 +92,17 @@ def budget_sentence(found: HorizonAnalysis) -> str:
         found.equal_budgets
     ) else "Budgets differ between optimizers on some rung"  # fmt: skip
     return f"{equal}; at {edges} of {len(found.budgets)} tuned points a best value lies at the edge of its grid."
+
+
+def times(value: float) -> str:
+    """A token multiplier with three digits, or a bound."""
+    if value > _BOUND or value < 1 / _BOUND:
+        return f"> {_BOUND:,}" if value > 1 else f"< 1/{_BOUND:,}"
+    return f"{value:.2f}" if value < 10 else f"{value:.0f}"
+
+
+def _times_interval(interval: Interval | None) -> str:
+    return NOT_KNOWN if interval is None else f"{times(interval.low)} to {times(interval.high)}"
 
 
 def interval_words(interval: Interval | None, digits: int) -> str:

@@ -41,13 +41,13 @@ def _adamw(beta1: float, beta2: float, color: str, **settings: Any) -> Contender
 
 
 CONTENDERS = {
-    "SGD": Contender("sgd", 0.1, 32.0, "#7f7f7f"),
+    "SGD": Contender("sgd", 0.1, 1.0, "#7f7f7f"),
     "Muon": Contender("muon", 0.005, 1.6e-2, "#2ca02c"),
     "AdamW, betas 0.9, 0.95": _adamw(0.9, 0.95, "#1f77b4"),
     "AdamW, betas 0.9, 0.99": _adamw(0.9, 0.99, "#17becf"),
     "AMSGrad, betas 0.9, 0.95": _adamw(0.9, 0.95, "#9467bd", amsgrad=True),
-    "ADana": Contender("adana", 0.002, 4e-3, "#d62728"),
-    "Dana-Star": Contender("dana-star", 0.002, 4e-3, "#ff7f0e"),
+    "ADana": Contender("adana", 0.002, 1e-3, "#d62728"),
+    "Dana-Star": Contender("dana-star", 0.002, 1.6e-2, "#ff7f0e"),
 }
 """Optimizers by name."""
 
