@@ -23,5 +23,5 @@ def test_the_python_of_the_page_runs_and_its_two_ways_agree(page, capsys):
 
 def test_the_figures_of_the_page_are_there(page):
     figures = re.findall(r"!\[.*?\]\((.*?)\)", page)
-    assert len(figures) == 10 + 1
+    assert len(figures) == 11 + 1
     assert all((DOCS / figure).is_file() for figure in figures)
