@@ -12,6 +12,7 @@ left. A comment above a block decides where its content does not:
 """
 
 import re
+import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -109,7 +110,7 @@ def blocks(page: Path) -> list[Block]:
                 page,
                 text[: match.start("text")].count("\n") + 1,
                 match["language"],
-                match["text"],
+                textwrap.dedent(match["text"]),  # a block of a list is indented
                 directive[1].strip() if directive else "",
             )
         )

@@ -34,6 +34,11 @@ def test_a_block_is_run_by_its_language_or_its_commands(tmp_path):
     assert [block.action for block in blocks(page(tmp_path, text))] == ["python", "shell", "shell", "text", "text"]
 
 
+def test_an_indented_block_runs_too(tmp_path):
+    (block,) = blocks(page(tmp_path, "1. First:\n\n   ```\n   danalab plan \\\n     --heads 3\n   ```\n"))
+    assert (block.action, block.text) == ("shell", "danalab plan \\\n  --heads 3\n")
+
+
 def test_a_comment_above_decides(tmp_path):
     text = (
         "<!-- not run: needs\nGPUs -->\n```\ndanalab train\n```\n"

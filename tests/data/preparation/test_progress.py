@@ -52,3 +52,10 @@ def test_without_a_terminal_a_line_a_minute_is_written(capsys, monkeypatch):
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "tokenising files: 2,000 tokens, 33 tokens/s, 20.0%, about 4 min left"
     assert len(lines) == 2
+
+
+def test_forced_colours_without_a_terminal_bring_no_bars(capsys, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as in the kernel of a notebook
+    with Progress("tokenising files", shown=True) as bar:
+        bar.show(400, 1000, 4000)
+    assert not capsys.readouterr().err

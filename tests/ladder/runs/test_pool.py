@@ -174,3 +174,14 @@ def test_a_line_of_progress_has_the_runs_under_way_and_the_remaining_time_by_the
         (tmp_path / "b" / "metrics.jsonl").write_text(json.dumps({"step": 5, "val/loss": 3.2}) + "\n")
         now = 1500.0
         assert progress.line([1]) == "1 of 2 runs done; b (step 5, val loss 3.2000); about 15 min left"
+
+
+def test_forced_colours_without_a_terminal_bring_lines_not_bars(tmp_path, capsys, monkeypatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as in the kernel of a notebook
+    jobs = [Job(tmp_path / "a", {"iterations": 10})]
+    with Progress("one", jobs, [0]) as progress:
+        progress.update([0])
+        progress.ended(0)
+    written = capsys.readouterr().err
+    assert len(written.splitlines()) == 2
+    assert "\r" not in written

@@ -151,3 +151,10 @@ def test_the_study_reports_every_contender_with_intervals(tmp_path):
     assert len(study.draw_figure(found).axes) == 3
     with pytest.raises(UserError, match="--seeds 1"):
         study.compute(corpus, seeds=1)
+
+
+@pytest.mark.slow
+def test_the_middle_rate_of_sgd_does_not_diverge_on_the_language():
+    corpus = Language(words=512, document_tokens=64)
+    trained = Trained("sgd", study.CONTENDERS["SGD"].language_lr, {})
+    assert math.isfinite(language_bias(corpus, HeldOut.of(corpus), trained, steps=500, documents=1).loss)

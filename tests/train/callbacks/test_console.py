@@ -20,6 +20,16 @@ def test_sequences_are_counted_where_the_data_come_in_sequences(capsys, sample_t
     assert words in capsys.readouterr().err
 
 
+def test_forced_colours_without_a_terminal_bring_no_bar(capsys, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as in the kernel of a notebook
+    progress = ConsoleProgress(10, 0)
+    row = {"step": 2, "train/loss": 3.0, "lr": 1e-3, "tokens_per_second": 1024.0, "mfu": 0.5, "seconds_per_step": 1.0}
+    progress.on_row(row)
+    written = capsys.readouterr().err
+    assert "step" in written
+    assert "\x1b[?25l" not in written, "the cursor is not hidden, as for a bar"
+
+
 def test_messages_go_to_the_standard_error_of_the_moment(capsys, monkeypatch):
     record = logging.LogRecord("danalab", logging.INFO, "", 0, "said", None, None)
     handler = StderrHandler()

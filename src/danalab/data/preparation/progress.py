@@ -47,7 +47,8 @@ class Progress:
         """`label` names the work; nothing is written unless `shown`."""
         console = Console(stderr=True)
         self._label = label
-        self._lines = shown and not console.is_terminal
+        has_cursor = console.file.isatty()  # a notebook forces colours, but cannot redraw a line
+        self._lines = shown and not has_cursor
         self._bar = RichProgress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -55,7 +56,7 @@ class Progress:
             TextColumn("{task.fields[rate]}"),
             TimeRemainingColumn(),
             console=console,
-            disable=not (shown and console.is_terminal),
+            disable=not (shown and has_cursor),
             transient=True,
         )
         self._task = self._bar.add_task(label, total=None, rate="")

@@ -29,7 +29,7 @@ class Progress:
             TimeElapsedColumn(),
             TimeRemainingColumn(),
             console=self._console,
-            disable=not self._console.is_terminal,
+            disable=not self._console.file.isatty(),  # notebooks force colours, but cannot move a cursor
         )
         self._open = dict.fromkeys(waiting, 0.0)
         """Index of a run that has not ended -> share of it that was done when the pool started."""

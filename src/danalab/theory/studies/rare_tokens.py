@@ -53,7 +53,7 @@ CONTENDERS = {
 
 LR_POWERS = (-2, 0, 2)
 """Powers of two of the learning rates on the language, in units of a contender's own."""
-SHOWN = (0.1, 0.03, 0.01, 0.003)
+SHOWN = (0.1, 0.03, 0.01, 0.004, 0.002)
 """Frequencies of the printed table, the nearest tokens to them."""
 
 

@@ -27,7 +27,7 @@ class ConsoleProgress(Callback):
         self._console = console or Console(stderr=True)
         self._val = ""
         self._progress: Progress | None = None
-        if self._console.is_terminal:
+        if self._console.file.isatty():  # a notebook forces colours, but cannot redraw a line
             self._progress = Progress(
                 TextColumn("step {task.completed:.0f}/{task.total:.0f}"),
                 BarColumn(bar_width=20),
