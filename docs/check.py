@@ -1,13 +1,12 @@
 """Runs every command and code block of README.md and docs/: `make docs-check`.
 
-Results are kept in build/docs-check, a file a page; a page that passed is not run again until it or the code changes.
+Results are kept in build/docs-check, a file a page; a page that passed is not run again until its text or a module that
+its blocks imported changes.
 `docs/_tooling/blocks.py` describes the comments that change what is run. Exit code 1 where a block fails.
 """
 
 import argparse
-import hashlib
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -19,11 +18,12 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "docs"))
 
+from _tooling import code_used  # noqa: E402
 from _tooling.blocks import blocks, continued  # noqa: E402
+from _tooling.code_used import Code  # noqa: E402
 from _tooling.run_page import run_page  # noqa: E402
 
 RESULTS = ROOT / "build" / "docs-check"
-CODE = ("src", "examples", "scripts", "docs/_tooling")
 
 
 def pages() -> list[Path]:
@@ -32,55 +32,46 @@ def pages() -> list[Path]:
     return [ROOT / "README.md", *(page for page in found if "reference" not in page.relative_to(ROOT / "docs").parts)]
 
 
-def fingerprint_of_code() -> str:
-    """Changes with each file that the blocks use."""
-    digest = hashlib.sha256()
-    for folder in CODE:
-        for file in sorted((ROOT / folder).rglob("*")):
-            if file.suffix in (".py", ".pyi", ".cpp", ".h", ".sh"):
-                digest.update(f"{file.relative_to(ROOT)}\n".encode() + file.read_bytes())
-    return digest.hexdigest()
-
-
-def check(page: Path, code: str, *, again: bool, limit_seconds: float) -> dict[str, Any]:
+def check(page: Path, *, again: bool, limit_seconds: float) -> dict[str, Any]:
     """The result of a page: kept, or of a run now in a process of its own.
 
     A page that another one continues leaves its folder beside its result.
     """
     first = continued(page)
-    before = check(first, code, again=False, limit_seconds=limit_seconds) if first else None
+    before = check(first, again=False, limit_seconds=limit_seconds) if first else None
     before_fingerprint = before["fingerprint"] if before else ""
-    fingerprint = hashlib.sha256(page.read_bytes() + f"{before_fingerprint}{code}".encode()).hexdigest()
+    text, code = page.read_bytes() + before_fingerprint.encode(), Code.now()
     file, left = RESULTS / f"{_name(page)}.json", RESULTS / _name(page)
     is_continued = page in {continued(other) for other in pages()}
     if file.is_file() and not again and (left.is_dir() or not is_continued):
         kept = json.loads(file.read_text(encoding="utf-8"))
-        if kept["fingerprint"] == fingerprint and kept["passed"]:
+        if kept["passed"] and kept["fingerprint"] == code.fingerprint(text, kept["modules"]):
             return {**kept, "kept": True}
     start = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="docs-check-") as temporary:
-        folder = Path(temporary) / "page"
+        folder, used = Path(temporary) / "page", Path(temporary) / "modules"
         results, fault = [], f"{first.name if first else ''}, which this page continues, failed"
         if before is None or before["passed"]:
             if first:
                 shutil.copytree(RESULTS / _name(first), folder, symlinks=True)
-            results, fault = _run_apart(page, folder, limit_seconds)
+            results, fault = _run_apart(page, folder, used, limit_seconds)
+        modules = code_used.modules(used)
         passed = not fault and not any(result["fault"] for result in results)
         RESULTS.mkdir(parents=True, exist_ok=True)
         if passed and is_continued:
             shutil.rmtree(left, ignore_errors=True)
             shutil.move(folder, left)
     seconds = round(time.monotonic() - start, 1)
-    made = {"fingerprint": fingerprint, "passed": passed, "fault": fault, "seconds": seconds, "blocks": results}
+    made = {"fingerprint": code.fingerprint(text, modules), "modules": modules, "passed": passed, "fault": fault}
+    made |= {"seconds": seconds, "blocks": results}
     file.write_text(json.dumps(made, indent=1), encoding="utf-8")
     return {**made, "kept": False}
 
 
-def _run_apart(page: Path, folder: Path, limit_seconds: float) -> tuple[list[dict[str, Any]], str]:
+def _run_apart(page: Path, folder: Path, used: Path, limit_seconds: float) -> tuple[list[dict[str, Any]], str]:
     """The results of a page's blocks, run in another process, and how that process failed, if it did."""
     words = [sys.executable, __file__, "--run", str(page), "--folder", str(folder), "--limit", f"{limit_seconds:g}"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-    done = subprocess.run(words, env=environment, capture_output=True, text=True, errors="replace")
+    done = subprocess.run(words, env=code_used.environment(used), capture_output=True, text=True, errors="replace")
     last = done.stdout.strip().splitlines()[-1:]
     results = json.loads(last[0]) if done.returncode == 0 and last else []
     return results, "" if results or not blocks(page) else done.stderr[-2000:]
@@ -101,9 +92,9 @@ def main() -> int:
     if flags.run is not None:
         print("\n" + json.dumps(run_page(flags.run, flags.folder, flags.limit)))
         return 0
-    code, failed, skipped, replaced = fingerprint_of_code(), 0, [], []
+    failed, skipped, replaced = 0, [], []
     for page in [page.resolve() for page in flags.pages] or pages():
-        result = check(page, code, again=flags.again, limit_seconds=flags.limit)
+        result = check(page, again=flags.again, limit_seconds=flags.limit)
         failed += not result["passed"]
         ran = sum(each["action"] in ("shell", "python", "excerpt", "file") for each in result["blocks"])
         state = "passed" if result["passed"] else "FAILED"

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from _tooling.blocks import Block, blocks
+from _tooling.code_used import PYTHONPATH
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = {"danalab": "-m danalab", "python": "", "python3": ""}
@@ -62,7 +63,7 @@ def prepare(folder: Path) -> dict[str, str]:
     os.chdir(folder)
     os.environ["PATH"] = f"{tools}:{os.environ['PATH']}"
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "DATASETS_DIR"))}
-    return {**kept, "PYTHONPATH": str(ROOT / "src"), "CUDA_VISIBLE_DEVICES": ""}
+    return {**kept, "PYTHONPATH": PYTHONPATH, "CUDA_VISIBLE_DEVICES": ""}
 
 
 def _run(block: Block, names: dict[str, Any], environment: dict[str, str], limit_seconds: float) -> str:

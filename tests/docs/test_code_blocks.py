@@ -66,12 +66,31 @@ def test_a_page_continues_in_a_copy_of_the_folder_that_another_left(tmp_path, mo
     monkeypatch.setattr(docs_check, "ROOT", tmp_path)
     monkeypatch.setattr(docs_check, "pages", lambda: [first, second])
     for again in (False, True):
-        result = docs_check.check(second, "code", again=again, limit_seconds=10)
+        result = docs_check.check(second, again=again, limit_seconds=10)
         assert result["passed"], result
-        assert docs_check.check(first, "code", again=False, limit_seconds=10)["kept"]
+        assert docs_check.check(first, again=False, limit_seconds=10)["kept"]
     first.write_text("```bash\nfalse\n```\n")
-    result = docs_check.check(second, "code", again=False, limit_seconds=10)
+    result = docs_check.check(second, again=False, limit_seconds=10)
     assert result["fault"] == "first.md, which this page continues, failed"
+
+
+def test_a_page_is_run_again_when_a_module_that_it_imported_changes(tmp_path, monkeypatch):
+    page = tmp_path / "page.md"
+    page.write_text("```bash\ndanalab plan --heads 3\n```\n```python\nimport danalab.colors\n```\n")
+    monkeypatch.setattr(docs_check, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(docs_check, "ROOT", tmp_path)
+    monkeypatch.setattr(docs_check, "pages", lambda: [page])
+    now = docs_check.Code.now()
+    first = docs_check.check(page, again=False, limit_seconds=60)
+    assert first["passed"], first
+    assert {"danalab.colors", "danalab.scaling.plan"} <= set(first["modules"]) <= set(now.modules)
+    changes = {"danalab.theory": True, "danalab.scaling.plan": False, "": False}
+    for module, is_kept in changes.items():
+        code = docs_check.Code(now.shared if module else "other", {**now.modules, module: "other"})
+        monkeypatch.setattr(docs_check.Code, "now", classmethod(lambda _, code=code: code))
+        monkeypatch.setattr(docs_check, "_run_apart", lambda *_: ([], "ran"))
+        assert docs_check.check(page, again=False, limit_seconds=60)["kept"] == is_kept, module
+        (tmp_path / "results" / "page.md.json").write_text(json.dumps(first))
 
 
 def test_python_of_a_page_can_be_pasted_into_the_prompt():
@@ -124,7 +143,5 @@ def test_a_page_that_passed_is_not_run_again(tmp_path, monkeypatch):
     monkeypatch.setattr(docs_check, "ROOT", tmp_path)
     file = page(tmp_path, "text\n")
     monkeypatch.setattr(docs_check, "pages", lambda: [file])
-    assert docs_check.check(file, "code", again=False, limit_seconds=10)["kept"] is False
-    assert docs_check.check(file, "code", again=False, limit_seconds=10)["kept"] is True
-    assert docs_check.check(file, "other code", again=False, limit_seconds=10)["kept"] is False
-    assert docs_check.check(file, "other code", again=True, limit_seconds=10)["kept"] is False
+    assert docs_check.check(file, again=False, limit_seconds=10)["kept"] is False
+    assert docs_check.check(file, again=False, limit_seconds=10)["kept"] is True
