@@ -171,6 +171,7 @@ def test_a_registered_optimizer_without_a_law_takes_adamws():
 def test_an_architecture_without_a_table_takes_enokis_and_says_so():
     law, source = lr_law("some-other", "lion")
     assert law(1e8) == lr_law("enoki", "lion")[0](1e8)
+    assert law.batch == 32
     assert "used for some-other" in source
     assert "arXiv 2302.06675" in source
 

@@ -14,7 +14,7 @@ LADDER = Path(__file__).parents[2] / "bench" / "results" / "ladder_cpu" / "ladde
 
 
 def rate(arch, opt, params, tokens):
-    return small_run_rate(arch, opt, params, 0.85, 32, tokens)[0]
+    return small_run_rate(arch, opt, params, 0.85, 32, tokens).lr
 
 
 @pytest.mark.parametrize("opt", ["adamw", "adana", "dana-star-mk4", "ademamix", "lion"])
@@ -24,9 +24,10 @@ def test_the_published_batch_has_the_published_rate(opt):
 
 @pytest.mark.parametrize("opt", ["adamw", "adana", "lion"])
 def test_an_eighth_of_the_batch_has_half_of_the_rate(opt):
-    found, source = small_run_rate("enoki", opt, 1e7, 0.85, 4, FITTED_TOKENS // 8)
-    assert found == pytest.approx(learning_rate("enoki", opt, 1e7) / 2)
-    assert source.endswith("times 0.50 for 8,192 tokens a step")
+    found = small_run_rate("enoki", opt, 1e7, 0.85, 4, FITTED_TOKENS // 8)
+    assert found.lr == pytest.approx(learning_rate("enoki", opt, 1e7) / 2)
+    assert (found.law_batch, found.batch_factor) == (32, pytest.approx(0.5))
+    assert found.source.endswith("times 0.50 for 8,192 tokens a step")
 
 
 @pytest.mark.parametrize(("arch", "opt"), [("enoki", "muon"), ("enoki", "dana-star-mk4"), ("qwen3", "adana")])

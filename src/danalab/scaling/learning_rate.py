@@ -20,6 +20,8 @@ class LrLaw:
     d: float
     kappa: float | None = None
     """The kappa that the row was fitted at; None for optimizers without kappa."""
+    batch: int | None = None
+    """The batch that the row was fitted at [sequences]; None for a rate that was not fitted."""
 
     def __call__(self, non_emb_params: float) -> float:
         return self.a * (self.b + non_emb_params) ** self.d
@@ -142,8 +144,10 @@ def lr_law(arch: str, opt: str, kappa: float = 0.85, global_batch: int = 32) -> 
         if law.d == 0:  # independent of size, and so of architecture
             return law, source
         source = "usual for adamw on resonance: 6e-4, from 0.8B parameters on 3e-4"
-        share = "" if opt == "adamw" else f"; times {opt}'s share of it on enoki at batch 32"
-        return ResonanceLaw(law.a, law.b, law.d, law.kappa), source + share
+        if opt == "adamw":
+            return ResonanceLaw(law.a, law.b, law.d), source
+        source += f"; times {opt}'s share of it on enoki at batch {law.batch}"
+        return ResonanceLaw(law.a, law.b, law.d, law.kappa, law.batch), source
     known, _ = fitted_row(arch, opt)
     for batch in (512, 32) if global_batch == 512 else (32,):
         rows = _TABLES[known, batch].get(opt)
@@ -151,7 +155,7 @@ def lr_law(arch: str, opt: str, kappa: float = 0.85, global_batch: int = 32) -> 
             law = min(rows, key=lambda row: abs((row.kappa or kappa) - kappa))
             fitted_at = f", kappa {law.kappa}" if law.kappa is not None else ""
             borrowed = f", used for {arch}" if known != arch else ""
-            return law, f"fitted for {opt} on {known} at batch {batch}{fitted_at}{borrowed}"
+            return replace(law, batch=batch), f"fitted for {opt} on {known} at batch {batch}{fitted_at}{borrowed}"
     if opt in RELATIVES:
         relative = RELATIVES[opt]
         law, source = lr_law(arch, relative.of, kappa, global_batch)

@@ -23,7 +23,7 @@ from danalab.scaling.dimensions import (
 from danalab.scaling.learning_rate import COUPLED_AND_DECAYING, OPTIMIZERS, decay_lr, largest_decay
 from danalab.scaling.resonance import check_resonance
 from danalab.scaling.shape import GPT2_VOCAB
-from danalab.scaling.small_runs import small_run_rate
+from danalab.scaling.small_runs import PeakRate, small_run_rate
 from danalab.scaling.sparsity import sparsity
 
 OMEGA = 4.0
@@ -80,6 +80,11 @@ class Plan:
     lr: float
     """Peak learning rate."""
     lr_source: str
+    """A sentence on where the rate comes from."""
+    lr_law_batch: int | None
+    """The batch that its law was fitted at [sequences]; None for a rate that is given or was not fitted."""
+    lr_batch_factor: float
+    """The factor for a small batch that `lr` contains."""
     kappa: float
     delta: float
     omega: float
@@ -91,6 +96,11 @@ class Plan:
     flops_per_token: int
     flops: int
     """Training FLOPs of the whole run, exact convention."""
+
+    @property
+    def lr_is_extrapolated(self) -> bool:
+        """Whether the learning rate's law was fitted at another batch, and no factor adapts it."""
+        return self.lr_law_batch not in (None, self.global_batch) and self.lr_batch_factor == 1
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -119,7 +129,7 @@ def plan(
     horizon_basis: str = "total",
     iterations: int | None = None,
     warmup_steps: int | None = None,
-    lr: float | None = None,
+    lr: float | PeakRate | None = None,
     weight_decay: float | None = None,
     wd_ts: float | None = None,
     wd_ts_divisor: float = 10.0,
@@ -171,12 +181,12 @@ def plan(
         raise UserError(f"--warmup-steps {warmup} must lie in 0..{iterations - 1}: the run has {iterations} steps")
 
     if lr is None:
-        lr, lr_source = small_run_rate(shape.arch, opt, shape.non_emb_params, kappa, global_batch, tokens_per_step)
+        peak = small_run_rate(shape.arch, opt, shape.non_emb_params, kappa, global_batch, tokens_per_step)
         if sparse is not None:
-            lr_source += "; at the parameters that are active"
+            peak = replace(peak, source=f"{peak.source}; at the parameters that are active")
     else:
-        lr_source = "given"
-    rate = decay_lr(shape.arch, opt, lr, shape.non_emb_params, kappa, global_batch)
+        peak = lr if isinstance(lr, PeakRate) else PeakRate(lr, "given")
+    rate = decay_lr(shape.arch, opt, peak.lr, shape.non_emb_params, kappa, global_batch)
     if decay_bound is None:
         decay_bound = largest_decay(opt) if weight_decay is None else 0.0
     weight_decay, wd_ts = _weight_decay(opt, omega, iterations, rate, weight_decay, wd_ts, wd_ts_divisor)
@@ -213,8 +223,10 @@ def plan(
         steps=iterations,
         tokens=tokens,
         warmup=warmup,
-        lr=lr,
-        lr_source=lr_source,
+        lr=peak.lr,
+        lr_source=peak.source,
+        lr_law_batch=peak.law_batch,
+        lr_batch_factor=peak.batch_factor,
         kappa=kappa,
         delta=delta,
         omega=omega,

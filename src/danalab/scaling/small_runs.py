@@ -4,6 +4,8 @@ Measured on two CPU cores (docs/lab-notebook.md, "Rates of small runs"); between
 is an interpolation.
 """
 
+from dataclasses import dataclass
+
 from danalab.scaling.learning_rate import fitted_row, lr_law
 
 FITTED_TOKENS = 32 * 2048
@@ -19,10 +21,22 @@ _LEAST_PARAMS = {("qwen3", "adamw"): 25_165_824}
 """Parameters below which a law is constant. This one falls with P^-0.87: 0.14 at 0.8 M, where 0.004 to 0.02 is best."""
 
 
+@dataclass(frozen=True)
+class PeakRate:
+    """A peak learning rate and where it comes from."""
+
+    lr: float
+    source: str
+    law_batch: int | None = None
+    """The batch that its law was fitted at [sequences]; None without a fitted law."""
+    batch_factor: float = 1.0
+    """The factor for a small batch that `lr` contains."""
+
+
 def small_run_rate(
     arch: str, opt: str, non_emb_params: float, kappa: float, global_batch: int, tokens_per_step: int
-) -> tuple[float, str]:
-    """The fitted law's rate, lower for small batches and held for small models, and a sentence on its source.
+) -> PeakRate:
+    """The fitted law's rate, lower for small batches and held for small models.
 
     Args:
         opt: canonical name.
@@ -33,13 +47,13 @@ def small_run_rate(
     """
     law, source = lr_law(arch, opt, kappa, global_batch)
     if arch == "resonance" or law.d == 0:
-        return law(non_emb_params), source
+        return PeakRate(law(non_emb_params), source, law.batch)
     table, row = fitted_row(arch, opt)
     least = _LEAST_PARAMS.get((table, row), 0)
     if non_emb_params < least:
         source += f", held below {least / 1e6:.0f}M parameters"
-    rate = law(max(non_emb_params, least))
+    factor = 1.0
     if row in _FALLING_WITH_THE_BATCH.get(table, ()) and tokens_per_step < FITTED_TOKENS:
         factor = (tokens_per_step / FITTED_TOKENS) ** (1 / 3)
-        rate, source = rate * factor, f"{source}, times {factor:.2f} for {tokens_per_step:,} tokens a step"
-    return rate, source
+        source += f", times {factor:.2f} for {tokens_per_step:,} tokens a step"
+    return PeakRate(law(max(non_emb_params, least)) * factor, source, law.batch, factor)

@@ -8,6 +8,7 @@ from danalab.scaling import Plan, plan
 from danalab.scaling.learning_rate import OPTIMIZERS, decay_lr
 from danalab.scaling.plan import OMEGA
 from danalab.scaling.shape import EXPERT_SETTINGS, RESONANCE_SETTINGS
+from danalab.scaling.small_runs import PeakRate
 from danalab.train.config.model_size import model_dimensions
 from danalab.train.config.rules import Rules, read_rules
 from danalab.train.config.train_config import TrainConfig
@@ -82,7 +83,7 @@ def plan_run(
     if omega is None:
         omega = rules.omega(config.arch, OPTIMIZERS.canonical(config.opt))
 
-    def make(lr: float | None) -> Plan:
+    def make(lr: float | PeakRate | None) -> Plan:
         return plan(
             config.arch,
             config.opt,
@@ -103,14 +104,15 @@ def plan_run(
     planned = make(config.lr)
     if config.lr is not None:
         return planned
-    lr, source = planned.lr, planned.lr_source
+    peak = PeakRate(planned.lr, planned.lr_source, planned.lr_law_batch, planned.lr_batch_factor)
     if (found := rules.law(planned.arch, planned.opt, global_batch)) is not None:
         law, source = found
-        lr = law(planned.non_emb_params)
+        peak = PeakRate(law(planned.non_emb_params), source, law.batch)
     if config.lr_multiplier != 1:
-        lr, source = lr * config.lr_multiplier, f"{source}, times {config.lr_multiplier:g}"
-    if lr != planned.lr:  # planned again: a coupled weight decay depends on the learning rate
-        planned = replace(make(lr), lr_source=source)
+        source = f"{peak.source}, times {config.lr_multiplier:g}"
+        peak = replace(peak, lr=peak.lr * config.lr_multiplier, source=source)
+    if peak.lr != planned.lr:  # planned again: a coupled weight decay depends on the learning rate
+        planned = make(peak)
     return planned
 
 

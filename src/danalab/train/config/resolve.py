@@ -4,7 +4,6 @@ Needs no torch, so that `danalab train --print-config` is quick.
 """
 
 import os
-import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -76,9 +75,7 @@ def resolve(config: TrainConfig, dataset: Vocabulary, world_size: int = 1, devic
     if batches.batch.stages and config.iterations is None:  # more steps, for as many tokens
         steps = max(1, batches.batch.steps_within(planned.steps * global_batch))
         planned = plan_run(replace(config, iterations=steps), *sizes)
-    fitted_at = re.search(r"at batch (\d+)", planned.lr_source)
-    adapted = "tokens a step" in planned.lr_source
-    if config.lr is None and fitted_at and int(fitted_at[1]) != global_batch and not adapted:
+    if planned.lr_is_extrapolated:
         notes.append(
             f"the learning-rate law was fitted at another batch than {global_batch} sequences ({planned.lr_source}): "
             "its rate is an extrapolation; try --lr-multiplier"

@@ -86,7 +86,8 @@ class Rules:
         if not rules:
             return None
         best = min(rules, key=lambda rule: abs(math.log(rule.global_batch / global_batch)))
-        return LrLaw(best.a, best.b, best.d), f"--rules: fitted for {opt} on {arch} at batch {best.global_batch}"
+        law = LrLaw(best.a, best.b, best.d, batch=best.global_batch)
+        return law, f"--rules: fitted for {opt} on {arch} at batch {law.batch}"
 
     def omega(self, arch: str, opt: str) -> float | None:
         """The weight-decay strength, or None."""
