@@ -15,9 +15,7 @@ class _Recorder:
     @staticmethod
     def find_spec(name: str, path: object = None, target: object = None) -> None:
         if name.partition(".")[0] == "danalab":
-            note = os.open(
-                _FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND
-            )  # one short write: lines of processes don't mix
+            note = os.open(_FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
             os.write(note, f"{name}\n".encode())  # in one write, so that processes do not mix their lines
             os.close(note)
 
