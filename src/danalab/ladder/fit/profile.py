@@ -14,6 +14,8 @@ from danalab.ladder.fit.statistics import Interval, scipy
 
 _STEPS = 12
 _HALVINGS = 5
+_NOTHING = 1e-4
+"""Part of the least loss that is too short a way for more than one step."""
 
 Laws = list[LossLaw]
 
@@ -34,7 +36,8 @@ def profile_interval(refit: Callable[[float, Laws], Laws], best: Laws, floor: fl
 
     def farthest(end: float) -> float:
         good, laws = best[0].E, best
-        for E in np.linspace(good, end, _STEPS + 1)[1:]:
+        steps = _STEPS if abs(end - good) > _NOTHING * floor else 1
+        for E in np.linspace(good, end, steps + 1)[1:]:
             found = refit(float(E), laws)
             if not is_compatible(found):
                 return _halved(good, float(E), laws)
