@@ -34,6 +34,11 @@ class _Tensors(ctypes.Structure):
     ]
 
 
+_MOMENTS = ("m", "v", "third")
+_PARTS = ("m", "m_rest", "v", "v_rest", "third", "third_rest")
+"""Of moments with fewer bytes, which are stored in two parts each."""
+
+
 class KernelCall:
     """A call of a rule's kernel for all parameters of some batches. It has raw pointers: keep the tensors alive.
 
@@ -46,25 +51,24 @@ class KernelCall:
         self.rule, self.batches = rule, batches
         self._kernel = getattr(library(), rule.name)
         formats = [FORMATS.index(batch.state_dtype) for batch in batches for _ in batch.params]
-        places = [_places(len(rule.moments), *each) for each in zip(moments, formats, strict=True)]
-        self._columns = [
-            addresses(params),
-            array("Q", bytes(8 * len(params))),
-            *(array("Q", [each[place] for each in places]) for place in range(7)),
-            array("q", [p.numel() for p in params]),
-            array("q", [p.shape[-1] if p.ndim else 1 for p in params]),
-            array("i", [DTYPES[p.dtype] for p in params]),
-            array("i", formats),
-            array("i", [number for number, batch in enumerate(batches) for _ in batch.params]),
-            array("I", [index for batch in batches for index in batch.indices]),
-            array("i", [bool(batch.group["stochastic_rounding"]) for batch in batches]),
-        ]
+        state = [_state(len(rule.moments), *each) for each in zip(moments, formats, strict=True)]
+        self._columns = {
+            "p": addresses(params),
+            **{name: array("Q", [each.get(name, 0) for each in state]) for name in (*_PARTS, "p_rest")},
+            "numel": array("q", [p.numel() for p in params]),
+            "columns": array("q", [p.shape[-1] if p.ndim else 1 for p in params]),
+            "dtype": array("i", [DTYPES[p.dtype] for p in params]),
+            "format": array("i", formats),
+            "batch": array("i", [number for number, batch in enumerate(batches) for _ in batch.params]),
+            "index": array("I", [index for batch in batches for index in batch.indices]),
+            "stochastic": array("i", [bool(batch.group["stochastic_rounding"]) for batch in batches]),
+        }
 
     def run(self, grads: array[int]) -> None:
         """Update the parameters in place, given the addresses of their gradients."""
-        self._columns[1] = grads
         scalars = (_Scalars * len(self.batches))(*[_scalars(self.rule, batch) for batch in self.batches])
-        tensors = _Tensors(*[column.buffer_info()[0] for column in self._columns], ctypes.addressof(scalars))
+        columns = {name: column.buffer_info()[0] for name, column in self._columns.items()}
+        tensors = _Tensors(g=grads.buffer_info()[0], scalars=ctypes.addressof(scalars), **columns)
         self._kernel(ctypes.byref(tensors), len(grads), torch.get_num_threads())
 
 
@@ -104,16 +108,13 @@ def addresses(tensors: Sequence[Tensor]) -> array[int]:
     return array("Q", map(Tensor.data_ptr, tensors))
 
 
-def _places(count: int, stored: Sequence[Tensor], number: int) -> list[int]:
-    """Addresses of the first and second parts of three moments, and of the parameter's further bits; 0: none.
+def _state(count: int, stored: Sequence[Tensor], number: int) -> dict[str, int]:
+    """Column of `_Tensors` -> address, of `count` moments in the format of this number.
 
-    Args: count: of moments. number: that of their format.
+    A bfloat16 parameter has its further bits behind moments with fewer bytes.
     """
-    own = [tensor.data_ptr() for tensor in stored]
-    none = [0] * (3 - count)
-    if not number:
-        return [*own, *none, 0, 0, 0, 0]
-    return [*own[0 : 2 * count : 2], *none, *own[1 : 2 * count : 2], *none, *own[2 * count :], 0][:7]
+    names = (*_PARTS[: 2 * count], "p_rest") if number else _MOMENTS[:count]
+    return dict(zip(names, map(Tensor.data_ptr, stored), strict=False))
 
 
 def _scalars(rule: Rule, batch: Batch) -> _Scalars:
