@@ -2,23 +2,16 @@
 
 from typing import Any
 
+from danalab.chat.stages.settings import MidConfig
 from danalab.chat.stages.settings import MidFlags as Flags
-from danalab.cli._shared.training_job import resolved_stage, run_job
-from danalab.train.config.train_config import TrainConfig
+from danalab.cli._shared.training_job import finetuning, resolved_stage, run_job
 
 
 def run(flags: Flags) -> int:
     """Continue a run's pre-training on conversations, into a run folder of its own; the same command resumes it."""
-    return run_job(lambda: _configuration(flags), as_json=flags.json)
+    return run_job(lambda: finetuning(flags, MidConfig), as_json=flags.json)
 
 
 def resolved_config(flags: Flags) -> dict[str, Any]:
     """The resolved configuration, for --print-config."""
-    return resolved_stage(_configuration(flags))
-
-
-def _configuration(flags: Flags) -> TrainConfig:
-    from danalab.chat.stages.finetuning import configure
-    from danalab.chat.stages.settings import MidConfig
-
-    return configure(flags, MidConfig)
+    return resolved_stage(finetuning(flags, MidConfig))

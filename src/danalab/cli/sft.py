@@ -2,23 +2,16 @@
 
 from typing import Any
 
+from danalab.chat.stages.settings import SftConfig
 from danalab.chat.stages.settings import SftFlags as Flags
-from danalab.cli._shared.training_job import resolved_stage, run_job
-from danalab.train.config.train_config import TrainConfig
+from danalab.cli._shared.training_job import finetuning, resolved_stage, run_job
 
 
 def run(flags: Flags) -> int:
     """Fine-tune a run on conversations, into a run folder of its own; the same command resumes it."""
-    return run_job(lambda: _configuration(flags), as_json=flags.json)
+    return run_job(lambda: finetuning(flags, SftConfig), as_json=flags.json)
 
 
 def resolved_config(flags: Flags) -> dict[str, Any]:
     """The resolved configuration, for --print-config."""
-    return resolved_stage(_configuration(flags))
-
-
-def _configuration(flags: Flags) -> TrainConfig:
-    from danalab.chat.stages.finetuning import configure
-    from danalab.chat.stages.settings import SftConfig
-
-    return configure(flags, SftConfig)
+    return resolved_stage(finetuning(flags, SftConfig))

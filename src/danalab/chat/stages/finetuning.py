@@ -36,7 +36,7 @@ from danalab.train.stage import Stage, StageKind
 
 log = logging.getLogger(__name__)
 
-C = TypeVar("C", SftConfig, MidConfig)
+C = TypeVar("C", bound=SftConfig | MidConfig)
 
 
 def configure(flags: FinetuneSettings, kind: type[C]) -> C:

@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+from danalab.chat.stages.settings import FinetuneSettings, MidConfig, SftConfig
 from danalab.train.config.train_config import TrainConfig
 
 
@@ -27,6 +28,13 @@ def run_job(configure: Callable[[], TrainConfig], *, as_json: bool) -> int:
     else:
         _print_summary(outcome.summary, str(outcome.folder), sys.stderr)
     return outcome.exit_code
+
+
+def finetuning(flags: FinetuneSettings, kind: type[SftConfig | MidConfig]) -> TrainConfig:
+    """The configuration of a run that continues `flags.run` on conversations."""
+    from danalab.chat.stages.finetuning import configure
+
+    return configure(flags, kind)
 
 
 def resolved_stage(config: TrainConfig) -> dict[str, Any]:
