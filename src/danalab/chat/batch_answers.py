@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from danalab.chat.assistant.template_format import TemplateFormat
 from danalab.chat.conversations import ChatFormat, Message
 from danalab.chat.tools import call_tool
 from danalab.errors import UserError
@@ -31,11 +32,11 @@ class Answer:
     calls: int = 0
     """Calls of tools."""
 
-    def message(self, chat: ChatFormat) -> Message | None:
+    def message(self, chat: ChatFormat | TemplateFormat) -> Message | None:
         """The answer as a message; None where it says nothing."""
         return chat.parse(self.tokens)
 
-    def text(self, chat: ChatFormat) -> str:
+    def text(self, chat: ChatFormat | TemplateFormat) -> str:
         """What it says, without calls and their outputs."""
         message = self.message(chat)
         return "" if message is None else message.text
@@ -67,15 +68,16 @@ class ToolCaller:
         return []
 
 
-def answer_all(engine: Engine, chat: ChatFormat, requests: Sequence[Request]) -> list[Answer]:
-    """The answers to prompts that end with assistant_start, in the order of the requests.
+def answer_all(engine: Engine, chat: ChatFormat | TemplateFormat, requests: Sequence[Request]) -> list[Answer]:
+    """The answers to prompts of `chat.render_prompt`, in the order of the requests.
 
-    The end tokens of the conversation end an answer, whatever the requests say.
+    The end tokens of the conversation end an answer, whatever the requests say. Only `ChatFormat` has calls of tools.
 
     Raises:
         UserError: a request that the engine refuses, or logits that are not finite.
     """
-    answers, callers, places = [Answer() for _ in requests], [ToolCaller(chat) for _ in requests], dict[int, int]()
+    answers, places = [Answer() for _ in requests], dict[int, int]()
+    callers = [ToolCaller(chat) for _ in requests] if isinstance(chat, ChatFormat) else None
     try:
         for place, request in enumerate(requests):
             parameters = replace(request.parameters, stop_tokens=chat.stop_tokens)
@@ -90,7 +92,7 @@ def answer_all(engine: Engine, chat: ChatFormat, requests: Sequence[Request]) ->
                     answer._add([event.token], event.logprob, drawn=True)
                 if event.finish_reason is not None:
                     answer.finished = event.finish_reason == "stop"
-                elif forced := callers[place].feed(event.token):
+                elif callers is not None and (forced := callers[place].feed(event.token)):
                     answer.calls += 1
                     _force(engine, event.request_id, forced, answer)
     finally:
@@ -111,7 +113,7 @@ def _force(engine: Engine, number: int, tokens: list[int], answer: Answer) -> No
 class ModelEngine:
     """An engine for a model whose weights change between its uses."""
 
-    def __init__(self, model: Any, chat: ChatFormat, *, max_batch_size: int = 64):
+    def __init__(self, model: Any, chat: ChatFormat | TemplateFormat, *, max_batch_size: int = 64):
         """Args: model: a `Decoder`."""
         self._model, self._chat, self._max_batch_size = model, chat, max_batch_size
         self._engine: Engine | None = None
@@ -125,9 +127,8 @@ class ModelEngine:
         model.document_token = None
         try:
             if self._engine is None:
-                self._engine = Engine(
-                    model, n_valid=self._chat.n_ids, end_tokens=(), max_batch_size=self._max_batch_size
-                )
+                n_valid = min(self._chat.n_ids, model.config.vocab_size)
+                self._engine = Engine(model, n_valid=n_valid, end_tokens=(), max_batch_size=self._max_batch_size)
             else:
                 self._engine.reload()
             yield self._engine

@@ -3,6 +3,7 @@
 import dataclasses
 import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,8 @@ class Flags:
     num_fewshot: int | None = None
     """lm-eval: examples in front of each question; default the task's."""
     chat: bool | None = None
-    """lm-eval: ask in the format of conversations; default yes for runs of mid, sft and rl."""
+    """lm-eval: ask in the format of conversations, ours or an imported run's own; default yes for runs of mid, sft and
+    rl."""
     limit: int | None = None
     """tasks, core, lm-eval: only so many problems of each task; default for --tasks 200, else all."""
     json: bool = False
@@ -188,7 +190,7 @@ def _on_core(flags: Flags, run: Path) -> None:
 
 def _on_harness(flags: Flags, run: Path) -> None:
     from danalab.chat.conversations import CHAT_STAGES
-    from danalab.chat.evaluation.harness import HarnessChat
+    from danalab.chat.evaluation.harness import harness_format
     from danalab.train.evaluation.lm_eval import evaluate_tasks
     from danalab.train.run.open import open_run
 
@@ -202,7 +204,7 @@ def _on_harness(flags: Flags, run: Path) -> None:
         limit=flags.limit,
         batch_size=flags.batch_size,
         device=flags.device,
-        chat=HarnessChat if is_chat else None,
+        chat=partial(harness_format, run) if is_chat else None,
     )
     if flags.json:
         _print_json(run, result)

@@ -11,6 +11,7 @@ from danalab.chat.assistant.errors import RequestError
 from danalab.chat.assistant.template_format import TemplateFormat
 from danalab.chat.assistant.tools import Tool
 from danalab.chat.conversations import Conversation, Message, Part
+from danalab.chat.evaluation.harness import harness_format
 from danalab.cli.app import main
 from danalab.data.tokenizers import load_tokenizer, train_bpe
 from danalab.data.tokenizers.chat_template import ChatTemplate
@@ -167,6 +168,42 @@ def test_an_imported_run_and_its_export_talk_as_the_folder_does(stranger, folder
     )
     assert asked["input_ids"] == stranger.format.render_prompt(CONVERSATIONS[1])
     assert theirs.eos_token == "<|im_end|>"
+
+
+def test_tasks_are_answered_as_transformers_answers_them(folder, tmp_path, capsys):
+    transformers = pytest.importorskip("transformers")
+    assert main(["import", str(folder), "--out", str(tmp_path / "run")]) == 0
+    capsys.readouterr()
+    flags = ["--tasks", "identity", "--limit", "2", "--max-tokens", "6", "--json"]
+    assert main(["eval", str(tmp_path / "run"), *flags]) == 0
+    (task,) = json.loads(capsys.readouterr().out)["tasks"]
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder)
+    for found in task["examples"]:
+        asked = tokenizer.apply_chat_template(
+            [{"role": "user", "content": found["question"]}],
+            add_generation_prompt=True, return_tensors="pt", return_dict=True,
+        )  # fmt: skip
+        said = model.generate(**asked, do_sample=False, max_new_tokens=6)[0, asked["input_ids"].shape[1] :]
+        assert found["answer"] == tokenizer.decode(said, skip_special_tokens=True)
+
+
+def test_the_harness_gets_the_text_of_a_template(stranger, folder, tmp_path):
+    assert main(["import", str(folder), "--out", str(tmp_path / "run")]) == 0
+    harness = harness_format(tmp_path / "run", stranger.tokenizer)
+    assert harness.stop_tokens == stranger.format.stop_tokens
+    spelled = Conversation.ask("x<|im_end|>")
+    for each in [*CONVERSATIONS, spelled]:
+        opens = each.messages[-1].role == "user"
+        text = harness.render(each.as_dict()["messages"], opens_answer=opens)
+        assert harness.encode(text) == stranger.format.render_prompt(each)
+
+
+def test_an_answer_is_the_text_before_the_first_end_token(stranger):
+    encode, marks = stranger.tokenizer.encode, stranger.tokenizer.specials
+    said = [marks["<|im_start|>"], *encode("4 "), marks["<|im_start|>"], *encode("2"), marks["<|im_end|>"]]
+    assert stranger.format.parse([*said, *encode("lost")]).text == "4 2"
+    assert stranger.format.parse([*encode(" "), marks["<|im_end|>"], *encode("lost")]) is None
 
 
 def test_a_malformed_template_stops_the_chat_in_one_line_and_not_the_import(folder, tmp_path, capsys):

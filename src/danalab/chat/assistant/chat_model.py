@@ -105,15 +105,19 @@ def open_chat_model(
     else:
         generator, folder = open_huggingface_generator(huggingface, tokenizer), huggingface
     name = name or folder.resolve().name
-    template = ChatTemplate.read(RunFolder(folder).tokenizer_folder if huggingface is None else folder)
-    chosen = _format_of(folder, template, generator.tokenizer)
+    chosen = format_of(folder, generator.tokenizer)
     return ChatModel(name, generator.model, generator.tokenizer, chosen, generator.step)
 
 
-def _format_of(
-    folder: Path, template: ChatTemplate | None, tokenizer: "Tokenizer"
-) -> ChatFormat | TemplateFormat | PlainFormat:
-    """Our marks where a stage or a template says that the model knows them, else its own template, else plain text."""
+def format_of(folder: Path, tokenizer: "Tokenizer") -> ChatFormat | TemplateFormat | PlainFormat:
+    """Our marks where a stage or a template says that the model knows them, else its own template, else plain text.
+
+    Args: folder: a run folder, or a folder in Hugging Face format.
+    Raises:
+        UserError: the template is malformed.
+    """
+    parts = RunFolder(folder).tokenizer_folder
+    template = ChatTemplate.read(parts if parts.is_dir() else folder)
     knows_marks = (
         SPECIAL_TOKENS["assistant_start"] in template.text
         if template is not None

@@ -6,8 +6,10 @@ The ids are those of `apply_chat_template` of transformers, except that a specia
 text: nobody can add a role.
 """
 
+import itertools
 import json
 import re
+from collections.abc import Iterable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +29,7 @@ class TemplateFormat:
 
     Attributes:
         stop_tokens: ids that end an answer.
+        n_ids: ids from here on (padding of the vocabulary) are never part of a conversation.
     """
 
     def __init__(self, tokenizer: "Tokenizer", template: ChatTemplate):
@@ -34,6 +37,7 @@ class TemplateFormat:
         named = tokenizer.specials.get(template.variables.get("eos_token", ""))
         ends = (*(() if named is None else (named,)), *template.end_tokens, tokenizer.eos_id)
         self.tokenizer = tokenizer
+        self.n_ids = tokenizer.n_tokens
         self.stop_tokens = tuple(dict.fromkeys(ends))
         self._variables = template.variables
         self._template = _compile(template.text)
@@ -47,11 +51,21 @@ class TemplateFormat:
         Raises:
             UserError: the template refuses the conversation, or a message has calls of tools.
         """
+        return self.encode(self.render_text(conversation))
+
+    def render_text(self, conversation: Conversation) -> str:
+        """The text of `render_prompt`, for `encode`: special tokens that messages spell out are broken up.
+
+        Raises:
+            UserError: see `render_prompt`.
+        """
         messages = [{"role": each.role, "content": self._content(each)} for each in conversation.messages]
         is_open = messages[-1]["role"] == "assistant"
         text = self._render(messages, add_generation_prompt=not is_open)
-        if is_open:
-            text = _until(text, messages[-1]["content"])
+        return _until(text, messages[-1]["content"]) if is_open else text
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of a text of `render_text`, or of a part of one."""
         ids: list[int] = []
         for place, piece in enumerate(self._specials.split(text)):  # text, special, text, ..., text
             if place % 2:
@@ -59,6 +73,16 @@ class TemplateFormat:
             else:
                 ids += self.tokenizer.encode(piece.replace(self._break, ""))
         return ids
+
+    def parse(self, ids: Iterable[int]) -> Message | None:
+        """The assistant's message in ids that a model produced after `render_prompt`; None where it said nothing.
+
+        Reads to the first stop token; other special tokens have no text.
+        """
+        said = itertools.takewhile(lambda id_: id_ not in self.stop_tokens, ids)
+        hidden = frozenset(self.tokenizer.specials.values())
+        text = self.tokenizer.decode([id_ for id_ in said if id_ not in hidden])
+        return Message.of("assistant", text) if text.strip() else None
 
     def _content(self, message: Message) -> str:
         if any(part.type != "text" for part in message.parts):

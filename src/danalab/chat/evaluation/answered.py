@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import nn
 
+from danalab.chat.assistant.template_format import TemplateFormat
 from danalab.chat.batch_answers import ModelEngine, answer_all, sampling_seed
 from danalab.chat.conversations import ChatFormat, Conversation
 from danalab.chat.evaluation.statistics import Score, pass_at_k
@@ -108,7 +109,12 @@ class TaskResult:
 
 
 def evaluate_task(
-    engine: Engine, chat: ChatFormat, task: Task, settings: AnswerSettings, *, scorer: Scorer | None = None
+    engine: Engine,
+    chat: ChatFormat | TemplateFormat,
+    task: Task,
+    settings: AnswerSettings,
+    *,
+    scorer: Scorer | None = None,
 ) -> TaskResult:
     """Answer the problems of a task and score the answers.
 
@@ -122,7 +128,7 @@ def evaluate_task(
 
 def answer_problems(
     engine: Engine,
-    chat: ChatFormat,
+    chat: ChatFormat | TemplateFormat,
     task: Task,
     positions: Iterable[int],
     settings: AnswerSettings,

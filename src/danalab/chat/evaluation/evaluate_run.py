@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from danalab.chat.assistant.chat_model import PlainFormat, format_of
 from danalab.chat.batch_answers import ModelEngine
 from danalab.chat.conversations import ChatFormat
 from danalab.chat.evaluation.answered import AnswerSettings, TaskResult, evaluate_task
@@ -50,7 +51,7 @@ def evaluate_chat(
     device: str | None = None,
     batch_size: int = 64,
 ) -> ChatEvaluation:
-    """Let a run answer the test problems of tasks.
+    """Let a run answer the test problems of tasks, in our format of conversations or an imported model's own.
 
     Args:
         tasks: specifications, NAME[:KEY=VALUE,...]; those with a split have their test problems.
@@ -58,14 +59,15 @@ def evaluate_chat(
         reward: of all answers: a name or FILE.py:NAME; default that of each problem.
         batch_size: answers that are computed at the same time.
     Raises:
-        UserError: no such run, checkpoint or task; the run's tokenizer has no marks of conversations; a reward that
-            raises, hangs or gives no finite number.
+        UserError: no such run, checkpoint or task; the run has neither a chat template nor a tokenizer with marks of
+            conversations; a reward that raises, hangs or gives no finite number.
     """
     if not tasks:
         raise UserError("--tasks: name at least one task")
     scorer, made = Scorer(reward), [make_task(text, split=TEST)[0] for text in tasks]
     opened = _open(folder, step, device)
-    chat = ChatFormat(opened.tokenizer)
+    own = format_of(Path(folder), opened.tokenizer)
+    chat = ChatFormat(opened.tokenizer) if isinstance(own, PlainFormat) else own  # marks even where they mean nothing
     with opened.autocast(), ModelEngine(opened.model, chat, max_batch_size=batch_size)() as engine:
         results = [evaluate_task(engine, chat, task, settings, scorer=scorer) for task in made]
     return ChatEvaluation(opened.step, results, mean_score([result.centred for result in results]))
