@@ -3,23 +3,19 @@
 import logging
 from collections.abc import Callable, Generator
 from contextlib import closing
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
-import numpy as np
 import torch
 
 from danalab.data import Dataset, open_data
 from danalab.data.order.batches import Batches
-from danalab.data.tokenizers import Tokenizer
-from danalab.errors import UserError
 from danalab.train.config.evaluation_sets import FIXED_BATCH
 from danalab.train.config.run_spec import RunSpec
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.evaluation.evaluator import ValidationLoss
 from danalab.train.parallel.world import World
 from danalab.train.run.folder import RunFolder
+from danalab.train.run.tokenizer import keep_tokenizer, starts_from
 from danalab.train.stage import BatchSource, Consumption, Stage, StageKind
 from danalab.train.step.batch import Batch
 from danalab.train.step.loss import CrossEntropy
@@ -76,7 +72,7 @@ def pretraining(
     val.check_vocab(spec.model.vocab_size)
     validation = ValidationLoss(
         val.sequential(spec.seq_len),
-        keep_tokenizer(val, folder, world),
+        keep_tokenizer(val, folder, world, starts_from(spec)),
         batch_size=spec.micro_batch,
         n_fixed=(spec.evaluation.eval_batches or 0) * FIXED_BATCH,
         n_final=(spec.evaluation.final_eval_batches or 0) * FIXED_BATCH,
@@ -91,31 +87,6 @@ def pretraining(
         Consumption(spec.batches.tokens, spec.batches.sequences, spec.flops),
         [validation],
     )
-
-
-def keep_tokenizer(dataset: Dataset, folder: RunFolder, world: World) -> np.ndarray | None:
-    """Keep the tokenizer in the run folder; returns the bytes of each token, None where there is no tokenizer."""
-    try:
-        if world.is_main:
-            _save_tokenizer(dataset.tokenizer, folder.tokenizer_folder)
-        return dataset.token_bytes
-    except UserError as error:
-        if world.is_main:
-            log.warning("no bits per byte, and no text from this run: %s", error)
-        return None
-
-
-def _save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
-    """Write the tokenizer where it is missing or differs from the data's, which is reported."""
-    with TemporaryDirectory() as temporary:
-        tokenizer.save(temporary)
-        expected = {file.name: file.read_bytes() for file in Path(temporary).iterdir()}
-    kept = {name: (folder / name).read_bytes() for name in expected if (folder / name).is_file()}
-    for name in kept:
-        if kept[name] != expected[name]:
-            log.warning("%s: damaged or not the tokenizer of the data; it is written again", folder / name)
-    if kept != expected:
-        tokenizer.save(folder)
 
 
 def _open(config: TrainConfig) -> Dataset:

@@ -14,7 +14,7 @@ from danalab.chat.conversations import CHAT_STAGES, SPECIAL_TOKENS, ChatFormat, 
 from danalab.data.tokenizers.chat_template import ChatTemplate
 from danalab.errors import UserError
 from danalab.files import read_json
-from danalab.train.run.folder import RunFolder
+from danalab.train.run.tokenizer import tokenizer_folder_of
 
 if TYPE_CHECKING:
     from danalab.data.tokenizers import Tokenizer
@@ -116,8 +116,7 @@ def format_of(folder: Path, tokenizer: "Tokenizer") -> ChatFormat | TemplateForm
     Raises:
         UserError: the template is malformed.
     """
-    parts = RunFolder(folder).tokenizer_folder
-    template = ChatTemplate.read(parts if parts.is_dir() else folder)
+    template = ChatTemplate.read(tokenizer_folder_of(folder))
     knows_marks = (
         SPECIAL_TOKENS["assistant_start"] in template.text
         if template is not None

@@ -28,11 +28,11 @@ from danalab.scaling.shape import ROUTER_SETTINGS
 from danalab.train.checkpoint import tensors
 from danalab.train.config.run_spec import RunSpec
 from danalab.train.parallel.world import World
-from danalab.train.pretraining import keep_tokenizer
 from danalab.train.run.exchange import MODEL_FLAGS
 from danalab.train.run.folder import RunFolder
 from danalab.train.run.open import open_run
 from danalab.train.run.resume import read_meta
+from danalab.train.run.tokenizer import keep_tokenizer
 from danalab.train.stage import Consumption, Stage, StageKind
 from danalab.train.step.router_balance import RouterBalance
 
