@@ -12,7 +12,6 @@ left. A comment above a block decides where its content does not:
 """
 
 import re
-import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -110,7 +109,7 @@ def blocks(page: Path) -> list[Block]:
                 page,
                 text[: match.start("text")].count("\n") + 1,
                 match["language"],
-                textwrap.dedent(match["text"]),  # a block of a list is indented
+                re.sub(rf"^{match['indent']}", "", match["text"], flags=re.MULTILINE),  # a block of a list is indented
                 directive[1].strip() if directive else "",
             )
         )

@@ -39,6 +39,11 @@ def test_an_indented_block_runs_too(tmp_path):
     assert (block.action, block.text) == ("shell", "danalab plan \\\n  --heads 3\n")
 
 
+def test_an_excerpt_keeps_its_own_indent(tmp_path):
+    (block,) = blocks(page(tmp_path, "<!-- from examples/a.py -->\n```python\n    x = 1\n\n    y = 2\n```\n"))
+    assert block.text == "    x = 1\n\n    y = 2\n"
+
+
 def test_a_comment_above_decides(tmp_path):
     text = (
         "<!-- not run: needs\nGPUs -->\n```\ndanalab train\n```\n"

@@ -40,6 +40,16 @@ def open_data(data: str | Path, tokenizer: str | Path | None = None, split: str 
     return MixedDataset(parts, [weight for _, weight in pairs])
 
 
+def is_there(data: str | Path) -> bool:
+    """Whether `open_data` finds all data sets of the argument of `--data` without preparing any."""
+    from danalab.data.mixture import parse_mixture
+
+    try:
+        return all(isinstance(find_dataset(name), Path) for name, _ in parse_mixture(str(data)) or [(data, 1.0)])
+    except UserError:
+        return False
+
+
 def open_dataset(path: str | Path, split: str = "train") -> Dataset:
     """Open a split of a data set in any layout of `danalab.data.formats`; nothing is read into memory.
 

@@ -12,6 +12,7 @@ import pytest
 
 from danalab.data import prepare
 from danalab.data.formats.arrays.split import split_arrays
+from danalab.errors import UserError
 from danalab.train import TrainConfig, train
 from danalab.train.evaluation.evaluate_run import evaluate_run
 
@@ -59,6 +60,26 @@ def test_arrays_train_at_the_length_of_their_sequences(arrays, tmp_path):
     assert json.loads((run / "config.json").read_text())["config"]["seq_len"] == 32
     assert rows[-1]["val/loss"] > 0
     assert evaluate_run(run).tokens == 18 * 32
+
+
+@pytest.mark.parametrize("mixture", [False, True])
+def test_a_run_that_moved_with_its_data_is_evaluated(arrays, tmp_path, monkeypatch, mixture):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    for name in ("one", "two"):
+        shutil.copytree(arrays, name)
+    data = "one:0.5,two:0.5" if mixture else "one"
+    loss = evaluate_run(train(TrainConfig(**SMALL, data=data, run_dir=Path("run")))).loss
+    monkeypatch.chdir((tmp_path / "here").rename(tmp_path / "there"))
+    assert evaluate_run("run").loss == loss
+    (tmp_path / "there" / "one").rename("other")
+    with pytest.raises(UserError, match="give --data"):
+        evaluate_run("run")
+    shutil.copytree(arrays, "one")
+    for file in Path("one", "train").glob("*.npy"):
+        np.save(file, np.load(file)[::-1])
+    with pytest.raises(UserError, match="no longer at"):
+        evaluate_run("run")
 
 
 def test_resuming_in_the_middle_of_ramps_changes_nothing(arrays, tmp_path):

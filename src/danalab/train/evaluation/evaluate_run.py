@@ -3,8 +3,10 @@
 import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from danalab.data import open_data
+from danalab.data.open import is_there
 from danalab.errors import UserError
 from danalab.models.layers.products import onednn_products
 from danalab.train.config.run_spec import recorded_dtype
@@ -49,16 +51,13 @@ def evaluate_run(
         raise UserError(f"--batch-size {batch_size}: must be at least 1")
     run = open_run(folder)
     config = run.config["config"]
-    where = data or run.config.get("dataset", {}).get("path")
     stage = run.config.get("stage", "pretraining")
     if data is None and stage != "pretraining":
         raise UserError(
             f"{folder}: a run of {stage} has conversations or tasks for data, no split of text; --tasks scores its "
             "answers, --data FOLDER takes a data set"
         )
-    if where is None:
-        raise UserError(f"{folder}: the model was imported, without data; give --data")
-    dataset = open_data(where, split=split)
+    dataset = open_data(data or _data_of(run.config, folder), split=split)
     chosen = choose_device(device)
     loaded = run.load_model(step, chosen)
     dataset.check_vocab(loaded.model.config.vocab_size)
@@ -84,3 +83,15 @@ def evaluate_run(
     return RunEvaluation(
         loaded.step, split, result.loss, perplexity, result.bpb, result.accuracy, result.tokens, result.by_position
     )
+
+
+def _data_of(record: dict[str, Any], folder: str | Path) -> str:
+    """Where the data of a run are: the recorded place, or, if run and data moved, that which its `--data` names now."""
+    if "dataset" not in record:
+        raise UserError(f"{folder}: the model was imported, without data; give --data")
+    recorded, named = record["dataset"], record["config"]["data"]
+    if is_there(recorded["path"]):
+        return recorded["path"]
+    if is_there(named) and open_data(named).fingerprint == recorded["fingerprint"]:
+        return named
+    raise UserError(f"{folder}: its data are no longer at {recorded['path']}; give --data")
