@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import inspect
 import json
 import subprocess
 import sys
@@ -184,11 +185,25 @@ def test_both_forms_of_weight_decay_are_refused_together_and_omega_may_be_inject
     with pytest.raises(UserError, match="the horizon is missing"):
         adana(0.1, omega=4.0)
     params = {"w": jnp.ones(3)}
+    with pytest.raises(UserError, match="the horizon is missing"):
+        optax.inject_hyperparams(adana)(learning_rate=0.1, omega=4.0).init(params)
     injected = optax.inject_hyperparams(adana)(learning_rate=0.1, omega=4.0, horizon=100)
     found, _ = injected.update(params, injected.init(params), params)
     plain = adana(0.1, omega=4.0, horizon=100)
     want, _ = plain.update(params, plain.init(params), params)
     np.testing.assert_allclose(found["w"], want["w"], rtol=1e-6)
+
+
+def test_the_members_have_one_signature_and_two_of_them_a_clip_too():
+    plain, clipped, star, star_clipped = (inspect.signature(member).parameters for member in TWINS.values())
+    assert list(plain)[:5] == ["learning_rate", "delta", "kappa", "eps", "gamma3"]
+    assert plain == star
+    assert clipped == star_clipped
+    assert {name: each for name, each in clipped.items() if name != "clipsnr"} == plain
+    assert clipped["clipsnr"].default == 2.0
+    for arguments, settings in (((0.1, 8.0), {}), ((), {}), ((0.1,), {"clipsnr": 2.0})):
+        with pytest.raises(TypeError, match="argument"):
+            adana(*arguments, **settings)
 
 
 def test_the_transformations_compose_with_optax():

@@ -13,9 +13,12 @@ p <- p (1 - s(t) weight_decay / (1 + t / wd_ts)), with s the learning rate divid
 Source: arXiv 2602.05298.
 """
 
+import functools
+import inspect
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from danalab.errors import MissingExtra, UserError
 
@@ -26,7 +29,7 @@ try:
 except ImportError as error:
     raise MissingExtra("optax", "theory", "danalab.optim.optax") from error
 
-from danalab.optim.core.checks import check_first_decay, resolve_decay
+from danalab.optim.core.checks import check_first_decay, omega_decay, resolve_decay
 from danalab.optim.jax_rules import Moments, dana_step, zero_moments
 from danalab.optim.run_length import LOG_TIME_DECAY_BOUND
 
@@ -34,6 +37,9 @@ __all__ = ["DanaState", "adana", "dana_mk4", "dana_star", "dana_star_mk4"]
 
 ScalarOrSchedule = float | jax.Array | Callable[[Any], Any]
 """A learning rate, or a function of the 0-based number of the step."""
+
+P = ParamSpec("P")
+S = TypeVar("S")
 
 
 class DanaState(NamedTuple):
@@ -51,26 +57,58 @@ class DanaState(NamedTuple):
     """Activity estimate of the star members; None for the others."""
 
 
-def adana(
-    learning_rate: ScalarOrSchedule,
-    *,
-    delta: float = 8.0,
-    kappa: float = 0.85,
-    eps: float = 1e-8,
-    gamma3: float = 1.0,
-    alpha_offset: float = 1.0,
-    beta2: float | None = None,
-    weight_decay: float = 0.0,
-    wd_ts: float | None = None,
-    omega: float | None = None,
-    horizon: float | None = None,
-    decay_bound: float | None = None,
-    momentum_cooldown: float = 0.0,
-    peak_lr: float | None = None,
-    decay_mask: Any = None,
-    cautious_decay: bool = False,
-    scaled_decay: bool = False,
-) -> optax.GradientTransformation:
+@dataclass(frozen=True)
+class _Settings:
+    """Settings of all members; `adana` says what they are."""
+
+    learning_rate: ScalarOrSchedule
+    _: KW_ONLY
+    delta: float = 8.0
+    kappa: float = 0.85
+    eps: float = 1e-8
+    gamma3: float = 1.0
+    clipsnr: float | None = field(default=None, init=False)
+    alpha_offset: float = 1.0
+    beta2: float | None = None
+    weight_decay: float = 0.0
+    wd_ts: float | None = None
+    omega: float | None = None
+    horizon: float | None = None
+    decay_bound: float | None = None
+    momentum_cooldown: float = 0.0
+    peak_lr: float | None = None
+    decay_mask: Any = None
+    cautious_decay: bool = False
+    scaled_decay: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class _ClippedSettings(_Settings):
+    """With `clipsnr`, the largest damped momentum; None: no clipping."""
+
+    clipsnr: float | None = 2.0
+
+
+def _takes(
+    settings: Callable[P, S],
+) -> Callable[[Callable[[S], optax.GradientTransformation]], Callable[P, optax.GradientTransformation]]:
+    """A function of settings takes the arguments of their constructor, and has its signature."""
+    signature = inspect.signature(settings).replace(return_annotation=optax.GradientTransformation)
+
+    def decorate(build: Callable[[S], optax.GradientTransformation]) -> Callable[P, optax.GradientTransformation]:
+        @functools.wraps(build)
+        def member(*args: P.args, **kwargs: P.kwargs) -> optax.GradientTransformation:
+            signature.bind(*args, **kwargs)  # its TypeError names the argument, and no class of ours
+            return build(settings(*args, **kwargs))
+
+        member.__signature__ = signature  # pyright: ignore[reportAttributeAccessIssue]
+        return member
+
+    return decorate
+
+
+@_takes(_Settings)
+def adana(settings: _Settings) -> optax.GradientTransformation:
     """ADana: theta <- theta - lr (g + gamma3 (1 + (1+t)^(1-kappa)) m) / (sqrt(v) + eps), moments in logarithmic time.
 
     Args:
@@ -94,134 +132,54 @@ def adana(
         UserError: a setting out of range; a schedule with weight decay or a cooldown and no peak_lr; parameters (when
             the state is made) that are no real floating-point numbers.
     """
-    rule = _Rule(delta, kappa, eps, gamma3, None, alpha_offset, beta2)
-    decay = _Decay.of(weight_decay, wd_ts, omega, horizon, decay_bound, decay_mask, cautious_decay, scaled_decay)
-    return _family(learning_rate, peak_lr, rule, momentum_cooldown, decay, with_tau=False)
+    return _transformation(settings, with_tau=False)
 
 
-def dana_mk4(
-    learning_rate: ScalarOrSchedule,
-    *,
-    delta: float = 8.0,
-    kappa: float = 0.85,
-    eps: float = 1e-8,
-    gamma3: float = 1.0,
-    clipsnr: float | None = 2.0,
-    alpha_offset: float = 1.0,
-    beta2: float | None = None,
-    weight_decay: float = 0.0,
-    wd_ts: float | None = None,
-    omega: float | None = None,
-    horizon: float | None = None,
-    decay_bound: float | None = None,
-    momentum_cooldown: float = 0.0,
-    peak_lr: float | None = None,
-    decay_mask: Any = None,
-    cautious_decay: bool = False,
-    scaled_decay: bool = False,
-) -> optax.GradientTransformation:
+@_takes(_ClippedSettings)
+def dana_mk4(settings: _ClippedSettings) -> optax.GradientTransformation:
     """ADana whose damped momentum (1+t)^(1-kappa) |m| / (sqrt(v) + eps) is clipped at `clipsnr`; else as `adana`."""
-    rule = _Rule(delta, kappa, eps, gamma3, clipsnr, alpha_offset, beta2)
-    decay = _Decay.of(weight_decay, wd_ts, omega, horizon, decay_bound, decay_mask, cautious_decay, scaled_decay)
-    return _family(learning_rate, peak_lr, rule, momentum_cooldown, decay, with_tau=False)
+    return _transformation(settings, with_tau=False)
 
 
-def dana_star(
-    learning_rate: ScalarOrSchedule,
-    *,
-    delta: float = 8.0,
-    kappa: float = 0.85,
-    eps: float = 1e-8,
-    gamma3: float = 1.0,
-    alpha_offset: float = 1.0,
-    beta2: float | None = None,
-    weight_decay: float = 0.0,
-    wd_ts: float | None = None,
-    omega: float | None = None,
-    horizon: float | None = None,
-    decay_bound: float | None = None,
-    momentum_cooldown: float = 0.0,
-    peak_lr: float | None = None,
-    decay_mask: Any = None,
-    cautious_decay: bool = False,
-    scaled_decay: bool = False,
-) -> optax.GradientTransformation:
+@_takes(_Settings)
+def dana_star(settings: _Settings) -> optax.GradientTransformation:
     """ADana on each coordinate's own clock: tau estimates how often it has a gradient; the rest as in `adana`."""
-    rule = _Rule(delta, kappa, eps, gamma3, None, alpha_offset, beta2)
-    decay = _Decay.of(weight_decay, wd_ts, omega, horizon, decay_bound, decay_mask, cautious_decay, scaled_decay)
-    return _family(learning_rate, peak_lr, rule, momentum_cooldown, decay, with_tau=True)
+    return _transformation(settings, with_tau=True)
 
 
-def dana_star_mk4(
-    learning_rate: ScalarOrSchedule,
-    *,
-    delta: float = 8.0,
-    kappa: float = 0.85,
-    eps: float = 1e-8,
-    gamma3: float = 1.0,
-    clipsnr: float | None = 2.0,
-    alpha_offset: float = 1.0,
-    beta2: float | None = None,
-    weight_decay: float = 0.0,
-    wd_ts: float | None = None,
-    omega: float | None = None,
-    horizon: float | None = None,
-    decay_bound: float | None = None,
-    momentum_cooldown: float = 0.0,
-    peak_lr: float | None = None,
-    decay_mask: Any = None,
-    cautious_decay: bool = False,
-    scaled_decay: bool = False,
-) -> optax.GradientTransformation:
+@_takes(_ClippedSettings)
+def dana_star_mk4(settings: _ClippedSettings) -> optax.GradientTransformation:
     """`dana_star` with the clipping of `dana_mk4`; the rest as in `adana`."""
-    rule = _Rule(delta, kappa, eps, gamma3, clipsnr, alpha_offset, beta2)
-    decay = _Decay.of(weight_decay, wd_ts, omega, horizon, decay_bound, decay_mask, cautious_decay, scaled_decay)
-    return _family(learning_rate, peak_lr, rule, momentum_cooldown, decay, with_tau=True)
+    return _transformation(settings, with_tau=True)
 
 
 def _is_missing(leaf: Any) -> bool:
     return leaf is None
 
 
-class _Rule(NamedTuple):
-    """Settings of the update."""
-
-    delta: Any
-    kappa: Any
-    eps: Any
-    gamma3: Any
-    clipsnr: Any
-    alpha_offset: Any
-    beta2: Any
-
-
 class _Decay(NamedTuple):
-    """Settings of the weight decay."""
+    """lambda(t) = weight_decay / (1 + t / wd_ts), at most `bound` times the peak learning rate."""
 
     weight_decay: Any
     wd_ts: Any
     bound: Any
-    mask: Any
-    cautious: bool
-    scaled: bool
 
     @classmethod
-    def of(cls, weight_decay: Any, wd_ts: Any, omega: Any, horizon: Any, bound: Any, *others: Any) -> "_Decay":
+    def of(cls, s: _Settings) -> "_Decay":
         """From either form."""
-        _check(weight_decay=weight_decay, wd_ts=wd_ts, decay_bound=bound)
-        if _are_numbers(weight_decay, wd_ts, omega, horizon):
+        weight_decay, wd_ts, bound = s.weight_decay, s.wd_ts, s.decay_bound
+        if _are_numbers(weight_decay, wd_ts, s.omega, s.horizon):
             weight_decay, wd_ts = resolve_decay(
-                "optax", weight_decay=weight_decay, wd_ts=wd_ts, omega=omega, horizon=horizon
+                "optax", weight_decay=weight_decay, wd_ts=wd_ts, omega=s.omega, horizon=s.horizon
             )
-        elif omega is not None:  # traced
-            wd_ts = horizon / 10 if wd_ts is None else wd_ts
-            weight_decay = omega / wd_ts
-        if bound is None and omega is not None:
+        elif s.omega is not None:  # traced
+            weight_decay, wd_ts = omega_decay("optax", s.omega, wd_ts, s.horizon)
+        if bound is None and s.omega is not None:
             bound = LOG_TIME_DECAY_BOUND
         bound = None if _are_numbers(bound) and not bound else bound
         if bound is None and _are_numbers(weight_decay, wd_ts):
             check_first_decay("optax", weight_decay, wd_ts)
-        return cls(weight_decay, wd_ts, bound, *others)
+        return cls(weight_decay, wd_ts, bound)
 
     def rate(self, t: Any, peak_lr: Any) -> Any:
         """lambda(t), before the schedule factor; see `danalab.optim.elementwise.scalars.decay_rate`."""
@@ -229,22 +187,20 @@ class _Decay(NamedTuple):
         return rate if self.bound is None else jnp.minimum(rate, jnp.minimum(self.bound * peak_lr, 0.5))
 
 
-def _family(
-    learning_rate: ScalarOrSchedule,
-    peak_lr: float | None,
-    rule: _Rule,
-    momentum_cooldown: Any,
-    decay: _Decay,
-    *,
-    with_tau: bool,
-) -> optax.GradientTransformation:
-    _check(**rule._asdict(), learning_rate=learning_rate, peak_lr=peak_lr, momentum_cooldown=momentum_cooldown)
+_OF_THE_RULE = ("delta", "kappa", "eps", "gamma3", "clipsnr", "alpha_offset", "beta2")
+"""Settings that `dana_step` takes."""
+
+
+def _transformation(s: _Settings, *, with_tau: bool) -> optax.GradientTransformation:
+    _check(s)
+    decay, learning_rate, peak_lr = _Decay.of(s), s.learning_rate, s.peak_lr
     decays = not (_are_numbers(decay.weight_decay) and decay.weight_decay == 0)
-    cools = not (_are_numbers(momentum_cooldown) and momentum_cooldown == 0)
+    cools = not (_are_numbers(s.momentum_cooldown) and s.momentum_cooldown == 0)
     if callable(learning_rate) and (decays or cools) and peak_lr is None:
         what = "weight decay" if decays else "momentum_cooldown"
         raise UserError(f"a learning-rate schedule with {what} needs peak_lr: both follow lr / peak_lr")
-    settings = {**rule._asdict(), "clipsnr": jnp.inf if rule.clipsnr is None else rule.clipsnr}
+    of_rule = {name: getattr(s, name) for name in _OF_THE_RULE}
+    of_rule["clipsnr"] = jnp.inf if s.clipsnr is None else s.clipsnr
 
     def init(params: optax.Params) -> DanaState:
         for path, p in jax.tree_util.tree_leaves_with_path(params):
@@ -269,8 +225,8 @@ def _family(
         assert isinstance(state, DanaState)
         lr = learning_rate(state.calls) if callable(learning_rate) else learning_rate
         factor = 1.0 if peak_lr is None else jnp.minimum(lr / peak_lr, 1.0)
-        cooled = factor**momentum_cooldown if cools else 1.0
-        factor = factor * factor if decay.scaled else factor
+        cooled = factor**s.momentum_cooldown if cools else 1.0
+        factor = factor * factor if s.scaled_decay else factor
         peak = lr if peak_lr is None else peak_lr
         leaves, tree = jax.tree.flatten(params)
         grads = jax.tree.leaves(updates, is_leaf=_is_missing)
@@ -278,7 +234,7 @@ def _family(
             raise UserError(f"{len(grads)} gradients for {len(leaves)} parameters: the two trees differ")
         columns = [tree.flatten_up_to(x) for x in (state.steps, state.m, state.v)]
         taus = tree.flatten_up_to(state.tau) if with_tau else [None] * len(leaves)
-        masks = [True] * len(leaves) if decay.mask is None else _masks(decay.mask, params, tree)
+        masks = [True] * len(leaves) if s.decay_mask is None else _masks(s.decay_mask, params, tree)
         rows = []
         for p, g, steps, m, v, tau, masked in zip(leaves, grads, *columns, taus, masks, strict=True):
             if g is None:
@@ -287,12 +243,12 @@ def _family(
             wide = _compute_type(p)
             t = steps + 1
             clock = t.astype(wide)
-            direction, new = dana_step(jnp.asarray(g, wide), Moments(m, v, tau), clock, cooled=cooled, **settings)
+            direction, new = dana_step(jnp.asarray(g, wide), Moments(m, v, tau), clock, cooled=cooled, **of_rule)
             old = jnp.asarray(p, wide)
             moved = old - lr * direction
             if decays and masked:
                 keep = 1 - factor * decay.rate(clock, peak)
-                if decay.cautious:
+                if s.cautious_decay:
                     moved = jnp.where(jnp.sign(direction) * old > 0, keep * old, old) - lr * direction
                 else:
                     moved = moved * keep
@@ -318,25 +274,27 @@ def _are_numbers(*settings: Any) -> bool:
     return all(isinstance(value, int | float | None) for value in settings)
 
 
-def _check(**settings: Any) -> None:
+_RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
+    "delta": (lambda x: x > 0, "positive"),
+    "kappa": (lambda x: 0 <= x <= 1, "between 0 and 1"),
+    "eps": (lambda x: x >= 0, "not negative"),
+    "gamma3": (lambda x: x >= 0, "not negative"),
+    "learning_rate": (lambda x: x >= 0, "not negative"),
+    "peak_lr": (lambda x: x > 0, "positive"),
+    "clipsnr": (lambda x: x > 0, "positive, or None for no clipping"),
+    "weight_decay": (lambda x: x >= 0, "not negative"),
+    "momentum_cooldown": (lambda x: x >= 0, "not negative"),
+    "wd_ts": (lambda x: x > 0, "positive, or None for a constant decay"),
+    "decay_bound": (lambda x: x >= 0, "not negative, 0 for none"),
+    "alpha_offset": (lambda x: x >= 0, "not negative"),
+    "beta2": (lambda x: 0 <= x < 1, "at least 0 and below 1, or None for beta(t)"),
+}
+
+
+def _check(settings: _Settings) -> None:
     """Ranges of the settings that are plain numbers; traced ones (optax.inject_hyperparams) pass."""
-    rules: dict[str, tuple[Callable[[float], bool], str]] = {
-        "delta": (lambda x: x > 0, "positive"),
-        "kappa": (lambda x: 0 <= x <= 1, "between 0 and 1"),
-        "eps": (lambda x: x >= 0, "not negative"),
-        "gamma3": (lambda x: x >= 0, "not negative"),
-        "learning_rate": (lambda x: x >= 0, "not negative"),
-        "peak_lr": (lambda x: x > 0, "positive"),
-        "clipsnr": (lambda x: x > 0, "positive, or None for no clipping"),
-        "weight_decay": (lambda x: x >= 0, "not negative"),
-        "momentum_cooldown": (lambda x: x >= 0, "not negative"),
-        "wd_ts": (lambda x: x > 0, "positive, or None for a constant decay"),
-        "decay_bound": (lambda x: x >= 0, "not negative, 0 for none"),
-        "alpha_offset": (lambda x: x >= 0, "not negative"),
-        "beta2": (lambda x: 0 <= x < 1, "at least 0 and below 1, or None for beta(t)"),
-    }
-    for name, value in settings.items():
-        accept, range_ = rules[name]
+    for name, (accept, range_) in _RANGES.items():
+        value = getattr(settings, name)
         if isinstance(value, str):
             raise UserError(f"{name} = {value!r}: must be a number")
         if isinstance(value, int | float) and not (math.isfinite(value) and accept(float(value))):

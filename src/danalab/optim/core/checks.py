@@ -159,10 +159,15 @@ def resolve_decay(
             raise UserError(f"{owner}: {name} is {value!r}, must be a number")
         if value is not None and not (math.isfinite(value) and (value > 0 or (name == "omega" and value == 0))):
             raise UserError(f"{owner}: {name} is {value}, must be finite and positive")
+    return omega_decay(owner, omega, wd_ts, horizon)
+
+
+def omega_decay(owner: str, omega: Any, wd_ts: Any, horizon: Any) -> tuple[Any, Any]:
+    """The second form of `resolve_decay` alone; its values may be of any type that can be divided."""
     if (horizon is None) == (wd_ts is None):
         both = "both horizon and wd_ts are given" if horizon is not None else "the horizon is missing"
         raise UserError(f"{owner}: omega needs the length of the run, but {both}; give horizon=STEPS or wd_ts")
-    time_scale = wd_ts if wd_ts is not None else horizon / 10  # pyright: ignore[reportOptionalOperand]
+    time_scale = horizon / 10 if wd_ts is None else wd_ts
     return omega / time_scale, time_scale
 
 
