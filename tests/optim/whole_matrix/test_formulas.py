@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 from danalab.errors import UserError
-from danalab.optim import build_optimizer
+from danalab.optim import Muon, build_optimizer
+from danalab.optim.whole_matrix import KLSOAP, Dion2, Kron, MuonH, Scion
 from danalab.optim.whole_matrix.kron import fit_interval, probe
 
 SHAPES = ((7, 4), (4, 7))
@@ -248,6 +249,35 @@ def test_a_hyperball_of_radius_0_is_refused():
         p.grad = torch.ones(3, 3)
         with pytest.raises(UserError, match="is zero"):
             build_optimizer(name, [{"params": [p], "use_muon": True}]).step()
+
+
+@pytest.mark.parametrize(
+    ("classes", "settings", "words"),
+    [
+        ((Dion2, MuonH, Scion, Kron), {"momentum": 1.0}, "momentum is 1.0"),
+        ((Dion2, MuonH, Scion), {"ns_steps": 0}, "ns_steps is 0"),
+        ((Dion2, MuonH, Scion), {"ns_dtype": "float16"}, "ns_dtype is 'float16'"),
+        ((Dion2, MuonH, Scion, Kron, KLSOAP), {"lr": 1.0, "weight_decay": 1.0}, "weight_decay 1 takes"),
+        ((Dion2,), {"fraction": 0.0}, "fraction is 0.0"),
+        ((KLSOAP,), {"shampoo_beta": 1.0}, "shampoo_beta is 1.0"),
+    ],
+)
+def test_bad_settings_are_refused_by_name(classes, settings, words):
+    for cls in classes:
+        with pytest.raises(UserError, match=f"^{cls.__name__}: {words}|^{words}"):
+            cls([nn.Parameter(torch.ones(3, 3))], **settings)
+
+
+@pytest.mark.parametrize("cls", [Muon, Dion2, MuonH, Scion])
+def test_a_group_has_its_own_dtype_of_the_orthogonalisation(cls):
+    values = []
+    for group in ({"ns_dtype": torch.float64}, {"ns_dtype": "float64"}, {}):
+        p = nn.Parameter(torch.eye(3) + 0.1)
+        p.grad = torch.arange(9.0).reshape(3, 3) - 3.3
+        cls([{"params": [p], "use_muon": True, **group}], lr=0.1).step()
+        values.append(p.detach())
+    assert torch.equal(values[0], values[1])
+    assert not torch.equal(values[0], values[2])
 
 
 def test_the_norm_of_a_matrix_on_a_hyperball_does_not_drift():

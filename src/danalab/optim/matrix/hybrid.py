@@ -15,7 +15,7 @@ from danalab.errors import UserError, nearest
 from danalab.optim.backends.choice import Backend
 from danalab.optim.backends.foreach import foreach
 from danalab.optim.core.batch import Batch
-from danalab.optim.core.checks import check_numbers, number_of
+from danalab.optim.core.checks import check_coupled_decay, check_numbers, number_of
 from danalab.optim.core.groups import DECAYED, KINDS, kind_by_name, parameter_kinds, split_by_rate, unwrapped
 from danalab.optim.core.optimizer import RuleOptimizer
 from danalab.optim.core.rule import Rule
@@ -64,18 +64,7 @@ class HybridOptimizer(RuleOptimizer):
         return self.matrix_rule if group["use_muon"] else self.other_rule
 
     def check_group(self, group: Mapping[str, Any]) -> None:
-        check_numbers(self.name, group)
-        momentum = number_of(self.name, "momentum", group["momentum"])
-        if momentum is not None and not 0 <= momentum < 1:
-            raise UserError(f"{self.name}: momentum is {group['momentum']}, must be in [0, 1)")
-        coefficients(group["ns_method"], group["ns_steps"])
-        dtype_name(self.name, group["ns_dtype"])
-        taken = float(group["lr"]) * group["weight_decay"]
-        if taken >= 1:
-            raise UserError(
-                f"{self.name}: weight_decay {group['weight_decay']:g} takes lr * weight_decay = {taken:g} of a"
-                " parameter in one step, must stay below 1"
-            )
+        check_settings(self.name, group)
 
     def prepare_groups(self, group: dict[str, Any]) -> list[dict[str, Any]]:
         """A group that says neither `use_muon` nor `kind` becomes two groups, matrices and the rest."""
@@ -94,6 +83,18 @@ class HybridOptimizer(RuleOptimizer):
             like = [originals[index] for index in batch.indices]
             step = update_stacks if batch.group.get("kind") == "experts" else update_all
             foreach(replace(rule, foreach=partial(step, like=like)), [batch])
+
+
+def check_settings(owner: str, group: Mapping[str, Any]) -> None:
+    """Refuse settings that make no sense; those of matrices that a group lacks are not looked at."""
+    check_numbers(owner, group)
+    momentum = number_of(owner, "momentum", group.get("momentum", 0.0))
+    if momentum is not None and not 0 <= momentum < 1:
+        raise UserError(f"{owner}: momentum is {group['momentum']}, must be in [0, 1)")
+    if "ns_method" in group:
+        coefficients(group["ns_method"], group["ns_steps"])
+        dtype_name(owner, group["ns_dtype"])
+    check_coupled_decay(owner, group)
 
 
 def model_groups(model: nn.Module) -> list[dict[str, Any]]:
@@ -152,6 +153,8 @@ def with_auxiliary(owner: str, group: Any, auxiliary: Mapping[str, Any], lr: Any
     found = []
     for part in split_group(owner, group):
         was_split = part.pop("was_split", False)
+        if "ns_dtype" in part:
+            part["ns_dtype"] = dtype_name(owner, part["ns_dtype"])
         if not part["use_muon"]:
             # The settings of a split group are those of its matrices.
             own = part.get("lr") if was_split else None

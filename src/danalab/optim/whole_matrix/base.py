@@ -11,14 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from danalab.errors import UserError
-from danalab.optim.core.checks import check_coupled_decay, check_numbers
 from danalab.optim.core.groups import split_by_rate
 from danalab.optim.core.state import moment_dtype
 from danalab.optim.elementwise.scalars import coupled_decay_factor
-from danalab.optim.matrix.hybrid import AUXILIARY, model_groups, split_group, with_auxiliary
+from danalab.optim.matrix.hybrid import AUXILIARY, check_settings, dtype_name, model_groups, split_group, with_auxiliary
 from danalab.optim.matrix.muon import ADAMW_COUPLED
-from danalab.optim.matrix.newton_schulz import coefficients, orthogonalize
+from danalab.optim.matrix.newton_schulz import orthogonalize
 
 State = dict[str, Any]
 
@@ -38,6 +36,8 @@ class MatrixOptimizer(torch.optim.Optimizer):
         rest = {name: value for name, value in settings.items() if name not in AUXILIARY}
         if isinstance(params, nn.Module):
             params = split_by_rate(model_groups(params), params)
+        if "ns_dtype" in rest:
+            rest["ns_dtype"] = dtype_name(type(self).__name__, rest["ns_dtype"])
         super().__init__(params, {**rest, "wd_ts": None})
 
     def __getstate__(self) -> State:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -49,12 +49,11 @@ class MatrixOptimizer(torch.optim.Optimizer):
             super().add_param_group(part)
             group = self.param_groups[-1]
             group.setdefault("peak_lr", float(group["lr"]))
-            check_numbers(type(self).__name__, group)
-            check_coupled_decay(type(self).__name__, group)
+            check_settings(type(self).__name__, group)
             self.check_group(group)
 
     def check_group(self, group: Mapping[str, Any]) -> None:
-        """Refuse settings that make no sense."""
+        """Refuse settings of this optimizer alone that make no sense."""
 
     def update_matrix(self, x: Tensor, g: Tensor, state: State, group: Mapping[str, Any]) -> Tensor:
         """The new matrices.
@@ -117,10 +116,3 @@ def orthogonalised(x: Tensor, group: Mapping[str, Any]) -> Tensor:
     """O(x), in the dtype of x."""
     dtype = None if group["ns_dtype"] is None else getattr(torch, group["ns_dtype"])
     return orthogonalize(x, group["ns_method"], group["ns_steps"], dtype).to(x.dtype)
-
-
-def check_orthogonalisation(owner: str, group: Mapping[str, Any]) -> None:
-    """Refuse settings of the orthogonalisation and of the momentum that make no sense."""
-    coefficients(group["ns_method"], group["ns_steps"])
-    if not 0 <= group["momentum"] < 1:
-        raise UserError(f"{owner}: momentum is {group['momentum']}, must be in [0, 1)")

@@ -15,16 +15,8 @@ from torch import Tensor
 
 from danalab.errors import UserError
 from danalab.optim.core.optimizer import constructor_settings
-from danalab.optim.matrix.hybrid import dtype_name
 from danalab.optim.matrix.step import scale
-from danalab.optim.whole_matrix.base import (
-    MatrixOptimizer,
-    State,
-    check_orthogonalisation,
-    decayed,
-    moment,
-    orthogonalised,
-)
+from danalab.optim.whole_matrix.base import MatrixOptimizer, State, decayed, moment, orthogonalised
 
 
 class Dion2(MatrixOptimizer):
@@ -58,11 +50,9 @@ class Dion2(MatrixOptimizer):
         eps: float = 1e-8,
         maximize: bool = False,
     ):
-        settings = constructor_settings(locals())
-        super().__init__(params, {**settings, "ns_dtype": dtype_name("Dion2", ns_dtype)})
+        super().__init__(params, constructor_settings(locals()))
 
     def check_group(self, group: Mapping[str, Any]) -> None:
-        check_orthogonalisation("Dion2", group)
         if not 0 < group["fraction"] <= 1:
             raise UserError(f"Dion2: fraction is {group['fraction']}, must be in (0, 1]")
 

@@ -13,14 +13,7 @@ from torch import Tensor
 
 from danalab.errors import UserError
 from danalab.optim.core.optimizer import constructor_settings
-from danalab.optim.matrix.hybrid import dtype_name
-from danalab.optim.whole_matrix.base import (
-    MatrixOptimizer,
-    State,
-    check_orthogonalisation,
-    moment,
-    orthogonalised,
-)
+from danalab.optim.whole_matrix.base import MatrixOptimizer, State, moment, orthogonalised
 
 
 class Hyperball(MatrixOptimizer):
@@ -73,11 +66,7 @@ class MuonH(Hyperball):
         eps: float = 1e-8,
         maximize: bool = False,
     ):
-        settings = constructor_settings(locals())
-        super().__init__(params, {**settings, "ns_dtype": dtype_name("MuonH", ns_dtype)})
-
-    def check_group(self, group: Mapping[str, Any]) -> None:
-        check_orthogonalisation("MuonH", group)
+        super().__init__(params, constructor_settings(locals()))
 
     def direction(self, g: Tensor, state: State, group: Mapping[str, Any]) -> Tensor:
         buffer = moment(state, "momentum_buffer", g)

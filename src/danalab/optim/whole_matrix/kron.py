@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from danalab.errors import UserError
 from danalab.optim.core.optimizer import constructor_settings
 from danalab.optim.whole_matrix.base import MatrixOptimizer, State, decayed, moment
 
@@ -59,10 +58,6 @@ class Kron(MatrixOptimizer):
         maximize: bool = False,
     ):
         super().__init__(params, constructor_settings(locals()))
-
-    def check_group(self, group: Mapping[str, Any]) -> None:
-        if not 0 <= group["momentum"] < 1:
-            raise UserError(f"Kron: momentum is {group['momentum']}, must be in [0, 1)")
 
     def update_matrix(self, x: Tensor, g: Tensor, state: State, group: Mapping[str, Any]) -> Tensor:
         t = int(state["step"])

@@ -17,15 +17,7 @@ from torch import Tensor
 
 from danalab.optim.core.optimizer import constructor_settings
 from danalab.optim.elementwise.scalars import coupled_decay_factor
-from danalab.optim.matrix.hybrid import dtype_name
-from danalab.optim.whole_matrix.base import (
-    MatrixOptimizer,
-    State,
-    check_orthogonalisation,
-    decayed,
-    moment,
-    orthogonalised,
-)
+from danalab.optim.whole_matrix.base import MatrixOptimizer, State, decayed, moment, orthogonalised
 
 
 class Scion(MatrixOptimizer):
@@ -62,11 +54,7 @@ class Scion(MatrixOptimizer):
         aux_weight_decay: float | None = None,
         maximize: bool = False,
     ):
-        settings = constructor_settings(locals())
-        super().__init__(params, {**settings, "ns_dtype": dtype_name("Scion", ns_dtype)})
-
-    def check_group(self, group: Mapping[str, Any]) -> None:
-        check_orthogonalisation("Scion", group)
+        super().__init__(params, constructor_settings(locals()))
 
     def update_matrix(self, x: Tensor, g: Tensor, state: State, group: Mapping[str, Any]) -> Tensor:
         d = moment(state, "momentum_buffer", x).lerp_(g, 1 - group["momentum"])
