@@ -18,7 +18,7 @@ import numpy as np
 from danalab.errors import UserError
 from danalab.files import read_json, write_json
 from danalab.ladder.analysis import analyse
-from danalab.ladder.fit.loss_fit import points_needed
+from danalab.ladder.fit.loss_points import points_needed
 from danalab.ladder.fit.statistics import Interval, student_interval
 from danalab.ladder.fit.tuning import Row, Tuned
 from danalab.ladder.plan import LadderPlan, Rung
