@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from danalab.cli.app import main
-from danalab.ladder.plan import LadderPlan
+from danalab.ladder.plan_file import read_plan
 from danalab.ladder.runs.grid import expand, read_grid
 from danalab.ladder.runs.sweep import run_sweep
 
@@ -37,7 +37,7 @@ LADDERS = [*sorted(BENCH.glob("ladder_*.yaml")), *sorted(BENCH.glob("horizon_*.y
 
 @pytest.mark.parametrize("file", LADDERS, ids=lambda file: file.stem)
 def test_a_ladder_file_is_one_that_runs(file, tmp_path):
-    plan = LadderPlan.read(file)
+    plan = read_plan(file)
     for rung in plan.rungs():
         for cells in plan.planned(rung).values():
             for cell in cells:

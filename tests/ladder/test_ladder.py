@@ -6,6 +6,7 @@ import yaml
 from danalab.errors import UserError
 from danalab.ladder.ladder import run_ladder
 from danalab.ladder.plan import LadderPlan, Rung
+from danalab.ladder.plan_file import read_plan
 from danalab.ladder.runs.sweep import SweepResult
 
 SIZES = ({"d_model": 16, "n_layers": 1, "n_heads": 2}, {"d_model": 32, "n_layers": 1, "n_heads": 2})
@@ -34,7 +35,7 @@ def test_a_ladder_tunes_every_optimizer_alike_and_repeats_its_best(fixed, tmp_pa
 def test_a_file_names_heads_or_sizes(tmp_path):
     file = tmp_path / "ladder.yaml"
     file.write_text(yaml.safe_dump({"opts": ["adamw"], "heads": [2, 3], "fixed": {"seq-len": 64, "omega": "4e0"}}))
-    read = LadderPlan.read(file)
+    read = read_plan(file)
     assert read.sizes == ({"heads": 2}, {"heads": 3})
     assert read.fixed == {"seq_len": 64, "omega": 4.0}
     assert read.cell("adamw", Rung({"heads": 2}, None), 0.5, 1).name == "adamw-h2-lrx0.5-s1"
@@ -67,7 +68,7 @@ def test_a_ladder_that_cannot_be_meant_is_refused(tmp_path, content, what):
     file = tmp_path / "ladder.yaml"
     file.write_text(yaml.safe_dump(content))
     with pytest.raises(UserError, match=what):
-        LadderPlan.read(file)
+        read_plan(file)
 
 
 def test_an_unknown_setting_is_refused_before_anything_runs(fixed, tmp_path):

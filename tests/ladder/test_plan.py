@@ -7,6 +7,7 @@ import yaml
 
 from danalab.errors import UserError
 from danalab.ladder.plan import LadderPlan, Rung
+from danalab.ladder.plan_file import read_plan
 
 SMALL, LARGE = {"d_model": 16, "n_layers": 1, "n_heads": 2}, {"d_model": 32, "n_layers": 1, "n_heads": 2}
 
@@ -75,7 +76,7 @@ def test_names_in_a_file_are_those_of_opts(tmp_path):
         "dials": {"dana-star-mk4": {"decay": [1, 2]}, "all": {"scheduler": ["cos", "linear"]}},
     }  # fmt: skip
     file.write_text(yaml.safe_dump(content))
-    read = LadderPlan.read(file)
+    read = read_plan(file)
     assert read.start == {"dana-star-mk4": 0.5}
     assert read.dials_of("dana-star-mk4") == {"decay": (1, 2)}
     assert read.dials_of("adamw") == {"scheduler": ("cos", "linear")}
@@ -103,4 +104,4 @@ def test_a_plan_that_cannot_be_meant_is_refused(tmp_path, given, what):
     file = tmp_path / "ladder.yaml"
     file.write_text(yaml.safe_dump({"opts": ["adamw", "adana"], "sizes": [SMALL, LARGE], **given}))
     with pytest.raises(UserError, match=what):
-        LadderPlan.read(file)
+        read_plan(file)

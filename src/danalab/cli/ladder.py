@@ -62,7 +62,8 @@ def run(flags: Flags) -> int:
 
     from danalab.data.environment import available_cores
     from danalab.ladder.ladder import run_ladder
-    from danalab.ladder.plan import LadderPlan, Rung
+    from danalab.ladder.plan import Rung
+    from danalab.ladder.plan_file import read_plan
     from danalab.ladder.runs.sweep import collect
     from danalab.report.tables.console import print_table
     from danalab.train.callbacks.console import log_to_stderr
@@ -76,7 +77,7 @@ def run(flags: Flags) -> int:
     folder = flags.out or Path("ladders") / flags.file.stem
     if flags.collect:
         return show_rows(flags, folder, collect(folder))
-    plan = _chosen(flags, LadderPlan.read(flags.file))
+    plan = _chosen(flags, read_plan(flags.file))
     log_to_stderr()
     if flags.estimate:
         from danalab.cli._shared.rung_table import show_rungs

@@ -8,7 +8,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor, nn
 
 from danalab.errors import UserError, nearest
@@ -31,7 +30,7 @@ VOCABULARY_ROWS = 10_000
 AUXILIARY = ("aux_lr", "aux_lr_factor", "aux_weight_decay")
 """Settings of other parameters: they become `lr` and `weight_decay` of their groups."""
 
-NS_DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
+NS_DTYPES = ("float32", "float64", "bfloat16")
 
 
 class HybridOptimizer(RuleOptimizer):
