@@ -75,7 +75,10 @@ def analyse(
             "least; --final-eval-batches 0 evaluates all of it"
         )
     for opt in found.opts:
-        _rates(found, opt, rows, predict, within, n_bootstrap, seed)
+        _sensitivity(found, opt, rows, within)
+        with found.noting(f"learning-rate law of {opt}"):
+            found.lr_laws[opt] = _rate_law(found, opt, usable, n_bootstrap, seed)
+            found.predicted_rates[opt] = _predictions(found, opt, predict)
     retunings = {opt: _retuning(found, opt, usable) for opt in found.opts}
     if horizon is not None:
         found.notes.extend(horizon.notes)
@@ -91,28 +94,17 @@ def analyse(
     return found
 
 
-def _rates(
-    found: Analysis,
-    opt: str,
-    rows: Sequence[Row],
-    predict: Sequence[float],
-    within: float,
-    n_bootstrap: int,
-    seed: int,
-) -> None:
-    """Learning rates of an optimizer: law, sensitivity, predictions."""
+def _sensitivity(found: Analysis, opt: str, rows: Sequence[Row], within: float) -> None:
+    """How an optimizer's loss depends on its learning rate, at each size and at all."""
     tuned = found.at(opt)
-    trials = [rate_trials([row for row in rows if is_usable(row)], each) for each in tuned]
-    curves = [
-        (
-            [row["lr"] for row in (*runs, *lost)],
-            [*(row["final_loss"] for row in runs), *(math.inf for _ in lost)],
-        )
-        for each, runs in zip(tuned, trials, strict=True)
-        for lost in [diverged_trials(rows, each)]
-    ]
+    usable = [row for row in rows if is_usable(row)]
+    curves = []
     found.curvatures[opt], found.tolerances[opt] = {}, {}
-    for each, (lr, loss) in zip(tuned, curves, strict=True):
+    for each in tuned:
+        runs, lost = rate_trials(usable, each), diverged_trials(rows, each)
+        lr = [row["lr"] for row in (*runs, *lost)]
+        loss = [*(row["final_loss"] for row in runs), *(math.inf for _ in lost)]
+        curves.append((lr, loss))
         with contextlib.suppress(UserError):  # fewer rates than a parabola needs: most ladders have three
             found.curvatures[opt][each.params] = fit_curvature(lr, loss)
         with contextlib.suppress(UserError):  # nothing was tuned at this size
@@ -126,24 +118,32 @@ def _rates(
     if any(len(each.rates) > 1 for each in tuned):
         with found.noting(f"sensitivity of {opt} to the learning rate"):
             found.shared_curvatures[opt] = fit_shared_curvature(curves)
-    with found.noting(f"learning-rate law of {opt}"):
-        # One rate at a size does not determine the best one.
-        flat = [row for runs in trials for row in runs if len({row["lr"] for row in runs}) > 1]
-        if not flat:
-            raise UserError("one learning rate was tried at each size; its law needs two or more at 3 sizes")
-        sizes, lr, loss = ([row[key] for row in flat] for key in ("non_emb_params", "lr", "final_loss"))
-        law = fit_lr_law(sizes, lr, loss, n_bootstrap=n_bootstrap, seed=seed)
-        found.lr_laws[opt] = law
-        measured = [each.non_emb_params for each in tuned]
-        if law.n_sizes <= LEAST_SIZES:
-            found.notes.append(
-                f"learning-rate law of {opt}: {law.n_sizes} sizes give its three coefficients and no interval; "
-                f"{LEAST_SIZES + 1} are needed"
-            )
-        found.predicted_rates[opt] = [
-            _predicted(law, size, measured, found.shared_curvatures.get(opt))
-            for size in predict or [factor * max(measured) for factor in PREDICTED]
-        ]
+
+
+def _rate_law(found: Analysis, opt: str, usable: Sequence[Row], n_bootstrap: int, seed: int) -> LRLaw:
+    """The law of an optimizer's learning rate, over the trials of all sizes."""
+    trials = [rate_trials(usable, each) for each in found.at(opt)]
+    # One rate at a size does not determine the best one.
+    flat = [row for runs in trials for row in runs if len({row["lr"] for row in runs}) > 1]
+    if not flat:
+        raise UserError("one learning rate was tried at each size; its law needs two or more at 3 sizes")
+    sizes, lr, loss = ([row[key] for row in flat] for key in ("non_emb_params", "lr", "final_loss"))
+    law = fit_lr_law(sizes, lr, loss, n_bootstrap=n_bootstrap, seed=seed)
+    if law.n_sizes <= LEAST_SIZES:
+        found.notes.append(
+            f"learning-rate law of {opt}: {law.n_sizes} sizes give its three coefficients and no interval; "
+            f"{LEAST_SIZES + 1} are needed"
+        )
+    return law
+
+
+def _predictions(found: Analysis, opt: str, sizes: Sequence[float]) -> list[PredictedRate]:
+    """Learning rates by an optimizer's law at these sizes, or at multiples of the largest one measured."""
+    measured = [each.non_emb_params for each in found.at(opt)]
+    return [
+        _predicted(found.lr_laws[opt], size, measured, found.shared_curvatures.get(opt))
+        for size in sizes or [factor * max(measured) for factor in PREDICTED]
+    ]
 
 
 def _predicted(law: LRLaw, size: float, measured: Sequence[float], curvature: SharedCurvature | None) -> PredictedRate:
