@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from danalab.cli.app import main
 from danalab.colors import optimizer_color
 from danalab.errors import UserError
 from danalab.optim import optimizer_spec
+from danalab.scaling import learning_rate
 from danalab.showcase.compare import CompareConfig, compare_optimizers
 from danalab.showcase.figures import curves_figure, orthogonalisation_figure
 from danalab.showcase.problems import PROBLEMS, Problem, Task, problem
@@ -88,10 +90,21 @@ def test_weight_decay_is_by_the_ladders_rule():
     assert settings_for(optimizer_spec("ademamix"), 100, 0.0)["betas"] == (0.9, 0.999, 0.92)
 
 
-def test_the_search_starts_where_the_optimizer_usually_is():
-    assert usual_lr(optimizer_spec("muon")) == 0.02
-    assert usual_lr(optimizer_spec("adana")) == 1e-3
-    assert usual_lr(optimizer_spec("prodigy")) == 1.0
+@pytest.mark.parametrize("opt", ["adana", "muon", "normuon", "kl-soap", "soap", "lion", "prodigy"])
+def test_the_search_starts_at_the_optimizers_rate_for_a_model_of_that_size(opt):
+    size = {"quadratic": 150, "matrix": 96 * 96}
+    for name, params in size.items():
+        first = search(replace(problem(name), steps=1), opt, trials=1).trials[0]
+        assert first.lr == learning_rate("enoki", opt, params)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("opt", ["adamw", "adana", "muon", "normuon", "kl-soap"])
+def test_the_best_of_six_rates_lies_between_others(opt):
+    tried = search(problem("matrix"), opt, trials=6)
+    rates = sorted(run.lr for run in tried.trials)
+    assert 1 <= rates.index(tried.best[0].lr) <= 4
+    assert rates[rates.index(tried.best[0].lr) + 1] / tried.best[0].lr < SPACING  # and was refined
 
 
 def test_a_run_measures_along_its_way_and_at_its_end():
@@ -198,5 +211,6 @@ def test_searches_run_in_processes_beside_each_other(tmp_path):
 
 @pytest.mark.parametrize("opt", ["sgd", "sf-adamw", "prodigy", "soap", "snoo-dana", "dana"])
 def test_optimizers_of_every_kind_take_part(opt):
-    run = train(problem("matrix", quick=True), optimizer_spec(opt), usual_lr(optimizer_spec(opt)), 0, {})
+    quick, spec = problem("matrix", quick=True), optimizer_spec(opt)
+    run = train(quick, spec, usual_lr(spec, quick), 0, {})
     assert math.isfinite(run.loss)

@@ -1,8 +1,8 @@
 """Runs of one optimizer on one problem: the search for its learning rate, and more seeds at the best.
 
-Every optimizer gets the same number of trials, starting at its usual learning rate: first by factors of 4 until the
-best lies between two others, then the middle (on a logarithmic scale) of the wider gap next to it, or of the gap
-on the side of lower loss.
+Every optimizer gets the same number of trials, starting at its usual learning rate for a model of the problem's size:
+first by factors of 4 until the best lies between two others, then the middle (on a logarithmic scale) of the wider gap
+next to it, or of the gap on the side of lower loss.
 """
 
 import math
@@ -16,7 +16,7 @@ import torch
 from danalab.errors import UserError
 from danalab.optim import build_optimizer, get_schedule, lr_scheduler, optimizer_spec
 from danalab.optim.registry.spec import OptimizerSpec
-from danalab.scaling.relatives import USUAL
+from danalab.scaling import learning_rate
 from danalab.scaling.slow_momentum import slow_momentum
 from danalab.showcase.problems import Problem
 
@@ -84,7 +84,7 @@ def search(
     spec = optimizer_spec(opt)
     if spec.closure or spec.hessian:
         raise UserError(f"--opts {spec.name}: its step needs more than gradients; compare runs of `danalab train`")
-    start = usual_lr(spec)
+    start = usual_lr(spec, problem)
     tried: dict[float, Run] = {}
     for _ in range(trials):
         exponent = next_exponent({key: run.loss for key, run in tried.items()})
@@ -154,9 +154,10 @@ def train(problem: Problem, spec: OptimizerSpec, lr: float, seed: int, settings:
     return Run(spec.name, lr, seed, losses[-1], tuple(steps), tuple(losses), 1e3 * took / problem.steps)
 
 
-def usual_lr(spec: OptimizerSpec) -> float:
-    """The first learning rate of the search: the optimizer's usual one, or 1e-3."""
-    return USUAL[spec.name].lr if spec.name in USUAL else 1e-3
+def usual_lr(spec: OptimizerSpec, problem: Problem) -> float:
+    """The first learning rate of the search: that of `danalab plan` for a model of the problem's size."""
+    params = sum(p.numel() for p in problem.make(0).model.parameters())
+    return learning_rate("enoki", spec.name, params)
 
 
 def settings_for(spec: OptimizerSpec, steps: int, omega: float) -> dict[str, Any]:
