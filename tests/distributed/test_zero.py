@@ -401,3 +401,27 @@ def test_the_heaviest_load_is_within_one_matrix_of_the_mean(costs, ranks):
         for piece in bucket.pieces:
             loads[piece.owner] += costs[piece.parameter]
     assert max(loads) <= sum(costs) / ranks + max(costs) * (1 + 1e-9)
+
+
+class Unread(Tensor):
+    """A flag that the host must not read."""
+
+    def __bool__(self):
+        raise AssertionError("read")
+
+
+@pytest.mark.parametrize("capturable", [False, True])
+def test_a_step_is_skipped_with_its_count_and_on_the_device_without_a_read(capturable):
+    model, plain = tiny(), tiny()
+    sharded = DistributedMuonAdamW(model, 0.1, optimizer="adana", capturable=capturable)
+    alone = build_optimizer("adana", plain, lr=0.1)
+    for step, skipped in enumerate((False, True, False)):
+        give_gradients(model, step)
+        give_gradients(plain, step)
+        flag = torch.tensor(skipped)
+        sharded.step(found_nonfinite=flag.as_subclass(Unread) if capturable else flag)
+        sharded.zero_grad()
+        if not skipped:
+            alone.step()
+    torch.testing.assert_close(weights(model), weights(plain), rtol=1e-6, atol=1e-7)
+    assert {int(state["step"]) for state in sharded.state_dict()["state"].values()} == {2}

@@ -6,6 +6,7 @@ process that has a CUDA device made of nothing (device.cpp).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 from types import SimpleNamespace
@@ -15,6 +16,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from danalab.inference import Engine, Request, SamplingParameters
 from danalab.inference import engine as engine_module
@@ -22,7 +24,7 @@ from danalab.inference.sampling import Drawn, _invert, _truncated
 from danalab.models import MODELS, Decoder, ModelConfig, build_model
 from danalab.models.build import materialise
 from danalab.models.moe import grouped
-from danalab.optim import build_optimizer, optimizer_spec
+from danalab.optim import DistributedMuonAdamW, build_optimizer, optimizer_spec
 from danalab.optim.backends import triton_step
 from danalab.optim.core.batch import Batch as ParameterBatch
 from danalab.train.checkpoint.host_copies import HostCopies
@@ -220,6 +222,41 @@ def test_a_matrix_optimizers_step(name):
     know_steps(optimizer)
     optimizer.step()
     assert_on_gpu(*model.parameters())
+
+
+class Calls(TorchDispatchMode):
+    """Counts operations by name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.counts[func.overloadpacket.__name__] += 1
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("captures", [False, True])
+def test_numbers_reach_the_device_by_one_copy_or_in_a_graph_by_fills(captures, monkeypatch):
+    monkeypatch.setattr(Tensor, "pin_memory", lambda self: self)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: captures)
+    params = parameters()
+    clock = torch.zeros(2, dtype=torch.float64, device="cuda")
+    batch = ParameterBatch({}, clock, None, params, params, [], [0, 1])
+    with Calls() as calls:
+        values = batch.on_device([0.1, clock, 0.2, 0.3, clock[0]])
+    assert_on_gpu(values)
+    assert (values.shape, values.dtype) == ((5, 2), torch.float32)
+    assert calls.counts["full"] == (3 if captures else 0)
+
+
+@pytest.mark.parametrize("name", ["adana", "dana-star-mk4"])
+def test_a_skip_of_a_sharded_step_is_not_read(name, monkeypatch):
+    monkeypatch.setattr(FakeTensor, "data_ptr", lambda self: 0)
+    params = parameters()
+    optimizer = OptimizerDriver(DistributedMuonAdamW(params, 0.05, optimizer=name, capturable=True))
+    optimizer.step(torch.ones((), dtype=torch.bool, device="cuda"))  # FakeTensorMode refuses to read it
+    assert_on_gpu(*params)
 
 
 @pytest.mark.parametrize("skips", [False, True])

@@ -97,6 +97,15 @@ def test_memory_that_is_nearly_full_is_a_warning(tiny):
     assert first_steps.check_memory(spec, rows_of(1.0, memory_gib=1e6)).status == "warning"
 
 
+def test_the_memory_is_that_of_the_gpu_that_the_run_uses(tiny, monkeypatch):
+    gpus = [SimpleNamespace(total_memory=size << 30) for size in (8, 80)]
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda number: gpus[number])
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    spec = SimpleNamespace(device_type="cuda", micro_batch=4)
+    verdict = first_steps.check_memory(spec, rows_of(1.0, memory_gib=40.0))
+    assert (verdict.status, "40.0 of 80 GiB of the GPU" in verdict.text) == ("ok", True)
+
+
 def test_hours_follow_from_the_tokens_of_the_run_and_the_later_steps(tiny):
     trial = rows_of(1.0, 1.0, 1.0)
     trial.rows[0]["tokens_per_second"] = 1.0

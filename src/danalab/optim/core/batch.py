@@ -60,13 +60,12 @@ class Batch:
         that are on the device."""
         first, values = self.params[0], list(values)
         dtype = moment_dtype(first)
-        if not any(isinstance(value, Tensor) for value in values):
-            host = torch.tensor(values, dtype=dtype)[:, None]
-            if first.device.type == "cuda":
-                host = host.pin_memory()
-            return host.to(first.device, non_blocking=True)
-        rows = [on_device(value, first.device).to(dtype).reshape(-1) for value in values]
-        return torch.stack([row.expand(len(self.params)) for row in rows])
+        numbers = _copied([value for value in values if not isinstance(value, Tensor)], dtype, first.device)
+        if len(numbers) == len(values):
+            return numbers[:, None]
+        each = iter(numbers)
+        rows = [value.to(first.device, dtype) if isinstance(value, Tensor) else next(each) for value in values]
+        return torch.stack([row.reshape(-1).expand(len(self.params)) for row in rows])
 
     def count(self, i: int) -> Any:
         """The step count of parameter i of the batch."""
@@ -78,6 +77,17 @@ class Batch:
             if self.skip is not None:
                 g = torch.where(self.skip, 0.0, g)  # not times zero: that keeps NaN
             yield g.neg() if self.group["maximize"] else g
+
+
+def _copied(numbers: list[Any], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Numbers on the device, [numbers], by one copy; in the capture of a CUDA graph by a fill each, as `on_device`."""
+    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        filled = [on_device(number, device).to(dtype) for number in numbers]
+        return torch.stack(filled) if filled else torch.empty(0, dtype=dtype, device=device)
+    host = torch.tensor(numbers, dtype=dtype)
+    if device.type == "cuda":
+        host = host.pin_memory()
+    return host.to(device, non_blocking=True)
 
 
 def on_device(value: Any, device: torch.device) -> Tensor:

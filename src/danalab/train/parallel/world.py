@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from danalab.errors import FirstRankError, UserError
@@ -213,18 +214,21 @@ def _start(place: Place, device_type: str, seconds: float) -> None:
     import torch
     import torch.distributed as dist
 
+    backend, device = "gloo", None
     if device_type == "cuda":
-        torch.cuda.set_device(own_gpu(place.local_rank, torch.cuda.device_count(), place.launcher))
-    backend = "nccl" if device_type == "cuda" else "gloo"
-    limit = timedelta(seconds=seconds)
+        number = own_gpu(place.local_rank, torch.cuda.device_count(), place.launcher)
+        backend, device = "nccl", torch.device("cuda", number)
+        torch.cuda.set_device(device)
+    # With its device named, a rank's barrier need not guess it, and subgroups split the communicator of all.
+    start = partial(dist.init_process_group, backend, timeout=timedelta(seconds=seconds), device_id=device)
     try:
         if place.launcher == "alone":
-            dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1, timeout=limit)
+            start(store=dist.HashStore(), rank=0, world_size=1)
         elif place.launcher == "torchrun":
-            dist.init_process_group(backend, timeout=limit)  # uses the launcher's store
+            start()  # uses the launcher's store
         else:
             address = f"tcp://{place.address}:{place.port}"
-            dist.init_process_group(backend, address, rank=place.rank, world_size=place.size, timeout=limit)
+            start(init_method=address, rank=place.rank, world_size=place.size)
     except (RuntimeError, ValueError) as error:
         first = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise UserError(

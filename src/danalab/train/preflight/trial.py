@@ -94,7 +94,7 @@ def check_memory(spec: RunSpec, trial: Trial) -> Verdict:
     """Peak memory of rank 0 against that of its device; on CPUs all ranks share the machine's."""
     found = max(row["memory_gib"] for row in trial.rows)
     if spec.device_type == "cuda":
-        limit, owner = torch.cuda.get_device_properties(0).total_memory / 2**30, "the GPU"
+        limit, owner = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory / 2**30, "the GPU"
     else:
         found, limit, owner = found * (spec.parallel.nproc or 1), host_memory() / 2**30, "this machine"
     text = f"{found:.1f} of {limit:.0f} GiB of {owner} at micro-batch {spec.micro_batch}"

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from danalab.errors import UserError
 from danalab.optim import OptimizerSpec, build_optimizer, optimizer_spec
 from danalab.optim.core import DecayingOptimizer
+from danalab.optim.distributed.zero import DistributedMuonAdamW
 from danalab.train.config.run_spec import RunSpec
 
 
@@ -65,7 +66,7 @@ class OptimizerDriver:
         """
         optimizer = self.optimizer
         inner = getattr(optimizer, "inner", optimizer)
-        if finite.is_cuda and isinstance(optimizer, DecayingOptimizer):
+        if finite.is_cuda and isinstance(optimizer, (DecayingOptimizer, DistributedMuonAdamW)):
             optimizer.step(found_nonfinite=~finite)
         elif finite.is_cuda and type(inner).__module__.startswith("torch.optim") and inner.defaults.get("fused"):
             # The interface of torch's fused kernels for gradient scaling.

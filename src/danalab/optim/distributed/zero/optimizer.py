@@ -157,10 +157,11 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(  # pyright: ignore[reportIncompatibleMethodOverride]
-        self, closure: Callable[[], Any] | None = None
+        self, closure: Callable[[], Any] | None = None, *, found_nonfinite: Tensor | bool | None = None
     ) -> Any:
         """Average gradients, update own pieces, and all-gather parameters. Collective. Averaged gradients are dropped.
 
+        Args: found_nonfinite: True, on all ranks, skips the step; see `RuleOptimizer.step`.
         Raises:
             UserError: a sparse gradient, or parameters that were moved since construction.
         """
@@ -168,27 +169,35 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        skips = {} if found_nonfinite is None else {"found_nonfinite": found_nonfinite}
+        inner = self._inner
+        if skips and not (
+            isinstance(inner, RuleOptimizer) and all(group["capturable"] for group in inner.param_groups)
+        ):
+            if bool(found_nonfinite):
+                return loss
+            skips = {}
         self._check_addresses()
         self._gradients.launch()
         is_dummy = has_zero_rate(self.param_groups) and self._gradients.are_zero()  # collective if all rates are zero
         with self._settings_shared(), set_dummy_step(is_dummy):
             if self.spec.in_parts or isinstance(self._inner, RuleOptimizer):
                 for traffic in self._traffic:
-                    self._step([traffic])
+                    self._step([traffic], skips)
             else:
-                self._step(self._traffic)  # many libraries count steps by group: one call for each step
+                self._step(self._traffic, skips)  # many libraries count steps by group: one call for each step
         for traffic in self._traffic:
             traffic.finish_gather()
         return loss
 
-    def _step(self, part: Sequence[BucketTraffic]) -> None:
+    def _step(self, part: Sequence[BucketTraffic], skips: dict[str, Any]) -> None:
         """Update the own pieces of some buckets and start their all-gather."""
         for traffic in part:
             traffic.finish_reduce()
             # Pieces without a gradient are not updated: those of other buckets come later.
             for piece, g in (traffic.grads or {}).items():
                 self._owned[piece].grad = g
-        self._inner.step()
+        self._inner.step(**skips)
         for traffic in part:
             for piece in traffic.grads or {}:
                 self._owned[piece].grad = None
