@@ -214,3 +214,10 @@ def test_optimizers_of_every_kind_take_part(opt):
     quick, spec = problem("matrix", quick=True), optimizer_spec(opt)
     run = train(quick, spec, usual_lr(spec, quick), 0, {})
     assert math.isfinite(run.loss)
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_the_work(tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    assert main(["optim", "compare", "--out", str(tmp_path / "file" / "under")]) == 2
+    (line,) = capsys.readouterr().err.splitlines()  # and no line of a search
+    assert line.endswith("Not a directory")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from danalab.cli._shared.model_flags import BASE_MODEL, ModelFlags
 from danalab.errors import UserError
+from danalab.train.config.fields import Count
 
 if TYPE_CHECKING:
     from danalab.chat.assistant import ChatSession
@@ -25,7 +26,7 @@ class Flags(ModelFlags):
     """Ask this one question, print the answer, and end."""
     system: str = ""
     """Instructions before the first question."""
-    max_tokens: int | None = None
+    max_tokens: Count | None = None
     """Tokens of an answer at most; default: as many as fit in the context."""
     temperature: float = 0.8
     """Divides the logits; 0 takes the most likely token."""

@@ -54,6 +54,7 @@ def compare_optimizers(config: CompareConfig, report: Callable[[str], None] = la
     opts = list(dict.fromkeys(optimizer_spec(opt).name for opt in config.opts))
     problems = tuple(problem(name, config.quick) for name in dict.fromkeys(config.problems))
     trials, seeds = (min(config.trials, 3), 1) if config.quick else (config.trials, config.seeds)
+    config.out.mkdir(parents=True, exist_ok=True)  # before minutes of work
     # The slowest first, so that the cores finish together.
     work = [(each.name, opt, trials, seeds, config.quick) for each in reversed(problems) for opt in opts]
     found: dict[tuple[str, str], Result] = {}
@@ -66,7 +67,6 @@ def compare_optimizers(config: CompareConfig, report: Callable[[str], None] = la
     if not found:
         raise UserError(f"optim compare: {'; '.join(f'{key}: {why}' for key, why in refused.items())}")
     results = tuple(found[each.name, opt] for each in problems for opt in opts if (each.name, opt) in found)
-    config.out.mkdir(parents=True, exist_ok=True)
     return _write(config, problems, results, refused)
 
 

@@ -250,3 +250,8 @@ def test_a_malformed_template_stops_the_chat_in_one_line_and_not_the_import(fold
         said = capsys.readouterr().err.strip()
         assert said.startswith(f"danalab: error: {source[1]}: the chat template is malformed")
         assert len(said.splitlines()) == 1
+
+
+def test_an_answer_of_no_tokens_is_refused(folder, capsys):
+    assert main(["chat", "--from", str(folder), "--prompt", "x", "--max-tokens", "0"]) == 2
+    assert capsys.readouterr().err.strip() == "danalab: error: --max-tokens 0: must be at least 1"
