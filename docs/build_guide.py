@@ -9,6 +9,7 @@ compares.
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import io
 import re
@@ -37,7 +38,8 @@ def run(page: Path, *, slow: bool = True) -> list[tuple[str, str | None, str]]:
             continue
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
-            exec(compile(match["code"], page.name, "exec"), names)
+            for statement in ast.parse(match["code"]).body:  # one by one, so that values are printed as by the prompt
+                exec(compile(ast.Interactive([statement]), page.name, "single"), names)
         found.append((match["code"], match["shown"], printed.getvalue()))
     return found
 
