@@ -166,5 +166,7 @@ def test_in_a_browser_a_page_fits_a_phone_and_the_search_needs_no_server(site):
             missing = "[...document.images].filter(i => i.complete && !i.naturalWidth).length"
             page_is_wide = "document.documentElement.scrollWidth > document.documentElement.clientWidth"
             assert tab.evaluate(f"[{cut}, {missing}, {page_is_wide}]") == [0, 0, False], name
+        tab.goto(f"file://{site}/guide/pipeline/update.html")
+        assert "Math" in tab.evaluate("getComputedStyle(document.querySelector('math')).fontFamily")
         tab.goto(f"file://{site}/search.html?q=newton")
         tab.get_by_role("link", name="Matrices: Muon").first.wait_for()
