@@ -14,6 +14,7 @@ from typing import Any
 
 from danalab import __version__
 from danalab.cli._shared.flags import Parsed, parse
+from danalab.cli._shared.threads import yield_cores
 from danalab.errors import FirstRankError, LostRankError, UserError, nearest, told_by_system
 
 VERBS = {
@@ -44,6 +45,8 @@ VERBS = {
     "theory": "power-law random features: curves, phases, hummingbird, sparse experts, tau, predictions",
     "bench": "ratios against named peers, each measured in one run",
 }
+
+_TRAINING = ("speedrun", "demo", "check", "train", "mid", "sft", "rl", "sweep", "ladder")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -102,6 +105,8 @@ def _dispatch(arguments: list[str]) -> int:
     verb, rest = arguments[0], arguments[1:]
     if verb not in VERBS:
         raise UserError(f"unknown verb '{verb}'{nearest(verb, VERBS)}; known: {', '.join(VERBS)}")
+    if verb in _TRAINING:
+        yield_cores()
     module = importlib.import_module(f"danalab.cli.{verb.replace('-', '_')}")
     prog = f"danalab {verb}"
     if hasattr(module, "SUBVERBS"):
