@@ -114,7 +114,7 @@ def test_a_stated_time_is_that_of_one_reading(page):
 
 
 def reading_minutes(page: Path) -> float:
-    """120 words a minute; a displayed formula 40 s, one in a line 8 s, a figure or a block 30 s, a question a minute."""
+    """120 words a minute; a displayed formula 40 s, one in a line 8 s, a figure or block 30 s, a question 60 s."""
     text = re.sub(r"^ *```.*?^ *```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
     seconds = 30 * sum(block.action in ("python", "shell") for block in blocks(page))
     seconds += 30 * text.count("![") + 60 * len(re.findall(r"^\*\*\d+\. ", text, re.MULTILINE))
