@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import re
+import shlex
 
 import pytest
 
@@ -61,6 +63,16 @@ def test_unknown_names_are_refused(tmp_path):
         resolve_dataset("stdlb", datasets_dir=tmp_path)
     with pytest.raises(UserError, match="no data set in this folder"):
         resolve_dataset(tmp_path)
+
+
+def test_a_text_in_place_of_a_data_set_says_the_command(tmp_path):
+    file = tmp_path / "my notes.txt"
+    file.write_text("text")
+    for wrong in (file, tmp_path):
+        command = f"danalab data prepare text --input {shlex.quote(str(wrong))}"
+        for use in (resolve_dataset, lambda path: prepare(str(path), "bytes", tmp_path / "out")):
+            with pytest.raises(UserError, match=re.escape(command)):
+                use(wrong)
 
 
 def test_sources_are_classes_of_the_registry():

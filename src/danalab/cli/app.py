@@ -46,7 +46,7 @@ VERBS = {
     "bench": "ratios against named peers, each measured in one run",
 }
 
-_TRAINING = ("speedrun", "demo", "check", "train", "mid", "sft", "rl", "sweep", "ladder")
+_TRAINING = ("speedrun", "demo", "check", "train", "mid", "sft", "rl", "sweep", "ladder", "optim")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from danalab.data.environment import dataset_folder, datasets_folder
 from danalab.data.formats import manifest as manifests
 from danalab.data.formats.manifest import Manifest
-from danalab.data.sources import SOURCES
+from danalab.data.sources import SOURCES, command_for_texts
 from danalab.data.tokenizers import EOS, Gpt2Tokenizer, eos_of_size, load_tokenizer, requested_size
 from danalab.data.tokenizers.base import padded
 from danalab.data.vocabulary import Vocabulary, VocabularyInfo, merge_vocabularies
@@ -138,7 +138,10 @@ def find_dataset(
     name = str(data)
     if name not in SOURCES:
         if os.path.isdir(data):
-            raise UserError(f"{data}: no data set in this folder (no {manifests.NAME}, no train.bin, no arrays)")
+            missing = f"no {manifests.NAME}, no train.bin, no arrays"
+            raise UserError(f"{data}: no data set in this folder ({missing}); of texts: {command_for_texts(data)}")
+        if os.path.isfile(data):
+            raise UserError(f"{data} is a file, no data set; of a text: {command_for_texts(data)}")
         known = SOURCES.names()
         raise UserError(
             f"no data set '{name}'{nearest(name, known)}: give a folder made by danalab data prepare "

@@ -1,5 +1,7 @@
 """Sources of text: one small class each, registered by name in `SOURCES`."""
 
+import os
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,6 +11,7 @@ from danalab.data.sources.hub import HubSource
 from danalab.data.sources.stdlib import StdlibSource
 from danalab.data.sources.synthetic import SyntheticSource
 from danalab.data.sources.text import TextSource
+from danalab.errors import UserError
 from danalab.registry import Registry
 
 SOURCES: Registry[type[Source]] = Registry("data source")
@@ -25,6 +28,7 @@ __all__ = [
     "StdlibSource",
     "SyntheticSource",
     "TextSource",
+    "command_for_texts",
     "make_source",
     "walk",
 ]
@@ -36,4 +40,11 @@ def make_source(name: str, inputs: Sequence[str | Path] = (), val_inputs: Sequen
     Raises:
         UserError: unknown name, missing inputs, or inputs for a source that takes none.
     """
+    if name not in SOURCES and os.path.exists(name):
+        raise UserError(f"{name} is no source of data; of your own texts: {command_for_texts(name)}")
     return SOURCES.get(name).build(inputs, val_inputs)
+
+
+def command_for_texts(path: str | Path) -> str:
+    """The command that makes a data set of a file or folder of texts."""
+    return f"danalab data prepare text --input {shlex.quote(str(path))}"
