@@ -1,7 +1,7 @@
 """Runs every command and code block of README.md and docs/: `make docs-check`.
 
-Results are kept in build/docs-check, a file a page; a page that passed is not run again until its text or a module that
-its blocks imported changes.
+Results are kept in build/docs-check, a file a page; a page that passed is not run again until its text, a module that
+its blocks imported or a file that all pages share changes.
 `docs/_tooling/blocks.py` describes the comments that change what is run. Exit code 1 where a block fails.
 """
 

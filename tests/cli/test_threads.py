@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-SHOW = "import sys; from danalab.cli.app import main; main(sys.argv[1:]); import torch"
+SHOW = "import sys; from danalab.cli.app import main; main(sys.argv[1:]); import torch; print('loaded')"
 
 
 @pytest.mark.parametrize(
@@ -27,6 +27,7 @@ def test_waiting_threads_of_training_verbs_sleep_soon(verb, chosen, spins):
         [sys.executable, "-c", SHOW, *verb.split()],
         env={**usual, **chosen, "OMP_DISPLAY_ENV": "VERBOSE"}, capture_output=True, text=True,
     )  # fmt: skip
+    assert done.stdout.endswith("loaded\n"), done.stderr
     shown = re.findall(r"GOMP_SPINCOUNT = '(\d+)'", done.stderr)
     if not shown:
         pytest.skip("torch's OpenMP is not GNU's")
