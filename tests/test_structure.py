@@ -13,8 +13,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src"
-LAYERS = ["optim", "scaling", "models", "data", "inference", "train", "chat", "ladder", "report", "benchmarks", "cli"]
-"""Lowest first: a room may use those before it."""
+LAYERS = [
+    "optim", "scaling", "models", "data", "inference", "train", "chat", "evals", "post", "ladder", "report",
+    "benchmarks", "cli",
+]  # fmt: skip
+"""Lowest first: a room may use those before it. `chat` is what evaluation, post-training and server share."""
 RANK = {layer: number for number, layer in enumerate(LAYERS)} | {"showcase": LAYERS.index("benchmarks")}
 COMMON = {"colors", "errors", "files", "registry"}
 THEORY = {"theory", "optim"} | COMMON

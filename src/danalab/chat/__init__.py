@@ -1,4 +1,4 @@
-"""Chat: from a base model to one that answers; conversations, stages, tasks, evaluation, server."""
+"""Chat: what training, evaluation, terminal and server share; conversations, tasks, rewards, tool calls, answers."""
 
 import lazy_loader
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from danalab.chat.assistant.template_format import TemplateFormat
 from danalab.chat.conversations import ChatFormat, Message
+from danalab.chat.template_format import TemplateFormat
 from danalab.chat.tools import call_tool
 from danalab.errors import UserError
 from danalab.inference import Engine, Request

@@ -135,8 +135,8 @@ def _on_split(flags: Flags, run: Path) -> None:
 
 
 def _on_tasks(flags: Flags, run: Path) -> None:
-    from danalab.chat.evaluation.answered import AnswerSettings
-    from danalab.chat.evaluation.evaluate_run import evaluate_chat
+    from danalab.evals.answered import AnswerSettings
+    from danalab.evals.evaluate_run import evaluate_chat
 
     result = evaluate_chat(
         run,
@@ -173,8 +173,8 @@ def _on_tasks(flags: Flags, run: Path) -> None:
 
 
 def _on_core(flags: Flags, run: Path) -> None:
-    from danalab.chat.evaluation.evaluate_run import evaluate_core
-    from danalab.chat.evaluation.in_context import InContextResult
+    from danalab.evals.evaluate_run import evaluate_core
+    from danalab.evals.in_context import InContextResult
 
     def report(result: InContextResult) -> None:
         text = f"  {result.label:<32} {result.accuracy}  centred {result.centred}  ({result.accuracy.count} questions)"
@@ -190,7 +190,7 @@ def _on_core(flags: Flags, run: Path) -> None:
 
 def _on_harness(flags: Flags, run: Path) -> None:
     from danalab.chat.conversations import CHAT_STAGES
-    from danalab.chat.evaluation.harness import harness_format
+    from danalab.evals.harness import harness_format
     from danalab.train.evaluation.lm_eval import evaluate_tasks
     from danalab.train.run.open import open_run
 

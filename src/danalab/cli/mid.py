@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from danalab.chat.stages.settings import MidConfig
-from danalab.chat.stages.settings import MidFlags as Flags
 from danalab.cli._shared.training_job import finetuning, resolved_stage, run_job
+from danalab.post.settings import MidConfig
+from danalab.post.settings import MidFlags as Flags
 
 
 def run(flags: Flags) -> int:

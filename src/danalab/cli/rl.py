@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from danalab.chat.stages.rl.settings import RlFlags as Flags
 from danalab.cli._shared.training_job import resolved_stage, run_job
+from danalab.post.rl_settings import RlFlags as Flags
 from danalab.train.config.train_config import TrainConfig
 
 
@@ -18,6 +18,6 @@ def resolved_config(flags: Flags) -> dict[str, Any]:
 
 
 def _configuration(flags: Flags) -> TrainConfig:
-    from danalab.chat.stages.rl.stage import configure
+    from danalab.post.rl import configure
 
     return configure(flags)

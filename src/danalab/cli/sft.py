@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from danalab.chat.stages.settings import SftConfig
-from danalab.chat.stages.settings import SftFlags as Flags
 from danalab.cli._shared.training_job import finetuning, resolved_stage, run_job
+from danalab.post.settings import SftConfig
+from danalab.post.settings import SftFlags as Flags
 
 
 def run(flags: Flags) -> int:

@@ -5,9 +5,9 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from danalab.chat.speedrun.pipeline import STAGES, Speedrun, stage_facts
 from danalab.colors import optimizer_color
 from danalab.files import write_atomically
+from danalab.post.speedrun.pipeline import STAGES, Speedrun, stage_facts
 from danalab.report.figures.drawing import LOSS, panels, styled
 from danalab.report.page.page import Page
 from danalab.report.tables.formats import Table, as_markdown

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from danalab.chat.assistant.template_format import TemplateFormat
 from danalab.chat.conversations import CHAT_STAGES, SPECIAL_TOKENS, ChatFormat, Conversation, missing_specials
+from danalab.chat.template_format import TemplateFormat
 from danalab.data.tokenizers.chat_template import ChatTemplate
 from danalab.errors import UserError
 from danalab.files import read_json

@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from danalab.chat.stages.settings import FinetuneSettings, MidConfig, SftConfig
+from danalab.post.settings import FinetuneSettings, MidConfig, SftConfig
 from danalab.train.config.train_config import TrainConfig
 
 
@@ -32,7 +32,7 @@ def run_job(configure: Callable[[], TrainConfig], *, as_json: bool) -> int:
 
 def finetuning(flags: FinetuneSettings, kind: type[SftConfig | MidConfig]) -> TrainConfig:
     """The configuration of a run that continues `flags.run` on conversations."""
-    from danalab.chat.stages.finetuning import configure
+    from danalab.post.sft import configure
 
     return configure(flags, kind)
 

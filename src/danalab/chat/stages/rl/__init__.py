@@ -1,1 +1,0 @@
-"""Reinforcement learning from checkable rewards: rollouts of the current model, policy-gradient losses."""

@@ -1,0 +1,228 @@
+"""Evaluation by answers: the model answers the problems of a task as a chat, and the reward scores each answer.
+
+score     mean reward of an answer                pass@k    of n sampled answers, k = 1, 2, 4, ..., n
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from danalab.chat.batch_answers import ModelEngine, answer_all, sampling_seed
+from danalab.chat.conversations import ChatFormat, Conversation
+from danalab.chat.rewards import Scorer
+from danalab.chat.tasks import Task
+from danalab.chat.template_format import TemplateFormat
+from danalab.errors import UserError
+from danalab.evals.statistics import Score, pass_at_k
+from danalab.inference import Engine, Request, SamplingParameters
+from danalab.train.parallel.world import World
+
+
+@dataclass(frozen=True)
+class AnswerSettings:
+    """How tasks are answered.
+
+    Raises:
+        UserError: a value out of range.
+    """
+
+    limit: int | None = None
+    """Problems of a task, the first ones; None: all."""
+    samples: int = 1
+    """Answers to each problem."""
+    temperature: float = 0.0
+    """0: the most likely token; several samples need more."""
+    max_tokens: int = 256
+    """Limit on an answer."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("limit", "samples", "max_tokens"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UserError(f"--{name.replace('_', '-')} {value}: must be at least 1")
+        if self.samples > 1 and self.temperature == 0:
+            raise UserError(
+                f"--samples {self.samples}: at temperature 0 all answers are the same; give --temperature 1"
+            )
+
+
+@dataclass(frozen=True)
+class AnsweredProblem:
+    """One problem with the scores of its answers."""
+
+    question: str
+    reference: str
+    answer: str
+    """The first one."""
+    rewards: tuple[float, ...]
+    """Of each answer."""
+    tokens: int
+    """Of all answers."""
+    truncated: int
+    """Answers that were cut off."""
+
+
+@dataclass(frozen=True)
+class TaskResult:
+    """The result of one task."""
+
+    task: str
+    score: Score
+    """Of the reward."""
+    centred: Score
+    """0: as good as random answers."""
+    passes: dict[int, Score]
+    """k -> pass@k; an answer is right where its reward is at least 1."""
+    length: float
+    """Mean number of tokens of an answer."""
+    truncated: float
+    """Share of the answers that were cut off."""
+    skipped: int
+    """Problems that leave no space for an answer in the model's context; they do not count."""
+    examples: list[AnsweredProblem]
+
+    @classmethod
+    def of(cls, task: Task, answered: Sequence[AnsweredProblem | None], *, examples: int = 3) -> "TaskResult":
+        """Raises UserError if no problem was answered."""
+        found = [each for each in answered if each is not None]
+        if not found:
+            raise UserError(f"task {task.name}: no problem leaves space for an answer in the model's context")
+        n = len(found[0].rewards)
+        score = Score.of([sum(each.rewards) / n for each in found])
+        return cls(
+            task.name,
+            score,
+            score.centred(task.baseline),
+            {k: Score.of([pass_at_k(n, sum(r >= 1 for r in each.rewards), k) for each in found]) for k in _ks(n)},
+            sum(each.tokens for each in found) / (n * len(found)),
+            sum(each.truncated for each in found) / (n * len(found)),
+            len(answered) - len(found),
+            found[:examples],
+        )
+
+    def metrics(self) -> dict[str, float | None]:
+        """For a row of metrics."""
+        return {f"task/{self.task}": self.score.mean, f"task/{self.task}_error": self.score.error}
+
+
+def evaluate_task(
+    engine: Engine,
+    chat: ChatFormat | TemplateFormat,
+    task: Task,
+    settings: AnswerSettings,
+    *,
+    scorer: Scorer | None = None,
+) -> TaskResult:
+    """Answer the problems of a task and score the answers.
+
+    An answer is a function of the seed, the task, the problem and the sample, whatever the batch, except for rounding.
+
+    Raises:
+        UserError: no problem leaves space for an answer, or a reward misbehaves.
+    """
+    return TaskResult.of(task, answer_problems(engine, chat, task, _positions(task, settings), settings, scorer))
+
+
+def answer_problems(
+    engine: Engine,
+    chat: ChatFormat | TemplateFormat,
+    task: Task,
+    positions: Iterable[int],
+    settings: AnswerSettings,
+    scorer: Scorer | None = None,
+) -> list[AnsweredProblem | None]:
+    """The problems at some positions with their scores; None for one without space for an answer.
+
+    Raises:
+        UserError: a reward misbehaves.
+    """
+    scorer, n = scorer or Scorer(), settings.samples
+    problems: list[Any] = []
+    requests: list[Request] = []
+    for position in positions:
+        problem = task.problem(position)
+        prompt = chat.render_prompt(Conversation.of(problem.prompt()))
+        space = engine.model.config.seq_len - len(prompt)
+        problems.append(problem if space > 0 else None)
+        for sample in range(n if space > 0 else 0):
+            parameters = SamplingParameters(
+                max_tokens=min(settings.max_tokens, space),
+                temperature=settings.temperature,
+                seed=sampling_seed(settings.seed, task.name, position, sample),
+            )
+            requests.append(Request(prompt, parameters))
+    answers = answer_all(engine, chat, requests)
+    asked = [problem for problem in problems if problem is not None for _ in range(n)]
+    texts = [answer.text(chat) for answer in answers]
+    rewards = scorer.score_all(zip(asked, texts, strict=True))
+    found: list[AnsweredProblem | None] = []
+    start = 0
+    for problem in problems:
+        if problem is None:
+            found.append(None)
+            continue
+        mine = slice(start, start + n)
+        start += n
+        found.append(
+            AnsweredProblem(
+                problem.question,
+                problem.answer,
+                texts[mine][0],
+                tuple(rewards[mine]),
+                sum(len(answer.tokens) for answer in answers[mine]),
+                sum(not answer.finished for answer in answers[mine]),
+            )
+        )
+    return found
+
+
+class TaskEvaluator:
+    """Scores the model that is trained on tasks; an `Evaluator` of the trainer. Ranks share the problems."""
+
+    def __init__(
+        self,
+        chat: ChatFormat,
+        tasks: Sequence[Task],
+        settings: AnswerSettings,
+        world: World,
+        scorer: Scorer | None = None,
+    ):
+        """Args:
+        settings: with a limit, since generated tasks are endless.
+        scorer: of all answers; default the reward of each problem.
+        """
+        self._chat, self._tasks, self._settings, self._world = chat, tasks, settings, world
+        self._scorer = scorer or Scorer()
+        self._engine: ModelEngine | None = None
+
+    def evaluate(
+        self, model: nn.Module, step: int, should_stop: Callable[[], bool], *, final: bool
+    ) -> dict[str, float | None] | None:
+        """task/NAME and its standard error, task/NAME_error."""
+        found: dict[str, float | None] = {}
+        self._engine = self._engine or ModelEngine(model, self._chat)
+        world = self._world
+        for task in self._tasks:
+            if should_stop():
+                return None
+            positions = _positions(task, self._settings)
+            mine = positions[world.dp_rank :: world.dp_size]
+            with self._engine() as engine:
+                answered = dict(zip(mine, self._answer(engine, task, mine), strict=True))
+            merged = {position: each for part in world.gather(answered) for position, each in part.items()}
+            found |= TaskResult.of(task, [merged[position] for position in positions]).metrics()
+        return found
+
+    def _answer(self, engine: Engine, task: Task, positions: range) -> list[AnsweredProblem | None]:
+        return answer_problems(engine, self._chat, task, positions, self._settings, self._scorer)
+
+
+def _positions(task: Task, settings: AnswerSettings) -> range:
+    return range(len(task) if settings.limit is None else min(settings.limit, len(task)))
+
+
+def _ks(samples: int) -> list[int]:
+    return sorted({1 << power for power in range(samples.bit_length())} | {samples})

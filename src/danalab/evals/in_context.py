@@ -1,0 +1,249 @@
+"""In-context tasks in DCLM's format: examples with their answers, then a question, all in the text.
+
+    multiple_choice      query [delimiter] choice             the choice with the lowest mean loss a token
+    schema               context option [delimiter] end       the option after which the end has the lowest mean loss
+    language_modeling    context [delimiter] continuation     right where every token of it is the most likely one
+
+A folder holds a YAML file with `icl_tasks`, the JSONL files that it names (below eval_data/), and perhaps
+eval_meta_data.csv with the accuracy of random answers. CORE is the mean over tasks of
+(accuracy - random) / (1 - random).
+
+Source: Li et al. 2024, DataComp-LM, arXiv 2406.11794, section 3.5 and appendix G.
+"""
+
+import csv
+import random
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import torch
+from pydantic import BaseModel, Field
+
+from danalab.chat.tasks.rows import read_rows, text_field
+from danalab.data.tokenizers import Tokenizer
+from danalab.errors import UserError
+from danalab.evals.statistics import Score
+from danalab.files import read_yaml, validated
+from danalab.models.decoder import Decoder
+from danalab.train.step.batch import IGNORED
+
+Kind = Literal["multiple_choice", "schema", "language_modeling"]
+META = "eval_meta_data.csv"
+BATCH_TOKENS = 16_384
+
+
+class _Entry(BaseModel):
+    """An entry of `icl_tasks`; further fields have no effect on the score."""
+
+    label: str
+    dataset_uri: str
+    num_fewshot: list[int] = Field(min_length=1)
+    icl_task_type: Kind
+    continuation_delimiter: str = " "
+
+
+class _Suite(BaseModel):
+    icl_tasks: list[_Entry] = Field(min_length=1)
+
+
+@dataclass(frozen=True)
+class InContextTask:
+    """One task."""
+
+    label: str
+    kind: Kind
+    file: Path
+    shots: int
+    """Examples in front of each question."""
+    delimiter: str
+    """Between a question and its answer."""
+    baseline: float
+    """Accuracy of random answers."""
+
+
+@dataclass(frozen=True)
+class InContextResult:
+    """The result of one task."""
+
+    label: str
+    accuracy: Score
+    centred: Score
+    shots: int
+
+
+class _Row(NamedTuple):
+    """Tokens whose part [start, end) is scored."""
+
+    tokens: list[int]
+    start: int
+    end: int
+
+
+def read_suite(folder: str | Path) -> list[InContextTask]:
+    """The tasks of a folder.
+
+    Raises:
+        UserError: no or several YAML files, or malformed ones; a file that is named and not there.
+    """
+    folder = Path(folder)
+    files = sorted([*folder.glob("*.yaml"), *folder.glob("*.yml")])
+    if len(files) != 1:
+        found = f"{len(files)} of them" if files else "none"
+        raise UserError(f"{folder}: one YAML file that lists the tasks is expected: {found}")
+    suite = validated(_Suite, read_yaml(files[0]), files[0])
+    baselines = _read_baselines(folder / META)
+    tasks = []
+    for entry in suite.icl_tasks:
+        file = next(
+            (f for f in (folder / "eval_data" / entry.dataset_uri, folder / entry.dataset_uri) if f.is_file()), None
+        )
+        if file is None:
+            raise UserError(f"{files[0]}: {entry.label}: no file {folder / 'eval_data' / entry.dataset_uri}")
+        tasks.append(
+            InContextTask(
+                entry.label,
+                entry.icl_task_type,
+                file,
+                entry.num_fewshot[0],
+                entry.continuation_delimiter,
+                baselines.get(entry.label, 0.0),
+            )
+        )
+    return tasks
+
+
+def _read_baselines(file: Path) -> dict[str, float]:
+    """Label -> accuracy of random answers; empty where there is no file."""
+    if not file.is_file():
+        return {}
+    with file.open(encoding="utf-8", newline="") as lines:
+        rows = list(csv.DictReader(lines))
+    try:
+        return {row["Eval Task"]: float(row["Random baseline"]) / 100 for row in rows}
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(f"{file}: columns 'Eval Task' and 'Random baseline' [%] are expected ({error})") from error
+
+
+def evaluate_in_context(
+    model: Decoder,
+    tokenizer: Tokenizer,
+    task: InContextTask,
+    *,
+    limit: int | None = None,
+    autocast: Callable[[], AbstractContextManager[Any]],
+    seed: int = 1234,
+) -> InContextResult:
+    """Score a model on one task; text beyond the model's context is cut off at its beginning.
+
+    Args:
+        limit: questions, a random choice that depends on the file alone; default all.
+        seed: with the number of the question, draws its examples.
+    Raises:
+        UserError: the file is malformed or has too few questions; names the line.
+    """
+    items = read_rows(task.file)
+    for place, item in items:
+        _check(item, task.kind, place)
+    if len(items) <= task.shots:
+        raise UserError(f"{task.file}: {len(items)} questions are too few for {task.shots} examples before each")
+    numbers = list(range(len(items)))
+    if limit is not None and limit < len(numbers):
+        random.Random(1337).shuffle(numbers)
+        numbers = numbers[:limit]
+    rows, owners = list[_Row](), list[int]()
+    for place, number in enumerate(numbers):
+        others = [i for i in range(len(items)) if i != number]
+        examples = [items[i][1] for i in random.Random(seed + number).sample(others, task.shots)]
+        found = _rows(task, items[number][1], examples, tokenizer)
+        rows += [_cut(row, model.config.seq_len) for row in found]
+        owners += [place] * len(found)
+    losses, right = _scores(model, rows, tokenizer.eos_id, autocast)
+    answers: list[list[float]] = [[] for _ in numbers]
+    exact = [False] * len(numbers)
+    for owner, loss, correct in zip(owners, losses, right, strict=True):
+        answers[owner].append(loss)
+        exact[owner] = correct
+    if task.kind != "language_modeling":
+        gold = [int(items[number][1]["gold"]) for number in numbers]
+        exact = [min(range(len(each)), key=each.__getitem__) == g for each, g in zip(answers, gold, strict=True)]
+    accuracy = Score.of([float(value) for value in exact])
+    return InContextResult(task.label, accuracy, accuracy.centred(task.baseline), task.shots)
+
+
+def _check(item: Any, kind: Kind, place: str) -> None:
+    if kind == "language_modeling":
+        text_field(item, "context", place)
+        text_field(item, "continuation", place)
+        return
+    name = "choices" if kind == "multiple_choice" else "context_options"
+    text_field(item, "query" if kind == "multiple_choice" else "continuation", place)
+    options, gold = item.get(name), item.get("gold")
+    if not isinstance(options, list) or len(options) < 2 or not all(isinstance(each, str) for each in options):
+        raise UserError(f'{place}: the field "{name}" must be a list of texts, at least two')
+    if isinstance(gold, bool) or not isinstance(gold, int) or not 0 <= gold < len(options):
+        raise UserError(f'{place}: the field "gold" must be the index of one of the {len(options)} texts')
+
+
+def _rows(task: InContextTask, item: Any, examples: Iterable[Any], tokenizer: Tokenizer) -> list[_Row]:
+    """The texts to score, one for each choice."""
+    delimiter = task.delimiter
+    if task.kind == "multiple_choice":
+        before = "".join(f"{e['query']}{delimiter}{e['choices'][e['gold']]}\n\n" for e in examples)
+        texts = [f"{before}{item['query']}{delimiter}{choice}" for choice in item["choices"]]
+    elif task.kind == "schema":
+        before = "".join(f"{e['context_options'][e['gold']]}{delimiter}{e['continuation']}\n\n" for e in examples)
+        texts = [f"{before}{option}{delimiter}{item['continuation']}" for option in item["context_options"]]
+    else:
+        before = "".join(f"{e['context'].strip()}{delimiter}{e['continuation']}\n\n" for e in examples)
+        asked = f"{before}{item['context'].strip()}{delimiter}".rstrip()
+        texts = [asked, f"{before}{item['context'].strip()}{delimiter}{item['continuation']}"]
+    tokens = [[tokenizer.eos_id, *ids] for ids in tokenizer.encode_batch(texts)]
+    if task.kind == "language_modeling":
+        return [_Row(tokens[1], _shared(tokens), len(tokens[1]))]
+    if task.kind == "multiple_choice":
+        start = min(_shared(tokens), min(map(len, tokens)) - 1)
+        return [_Row(ids, start, len(ids)) for ids in tokens]
+    same = max(1, _shared([ids[::-1] for ids in tokens]))
+    return [_Row(ids, max(1, len(ids) - same), len(ids)) for ids in tokens]
+
+
+def _shared(lists: Sequence[list[int]]) -> int:
+    """Number of tokens with which all lists begin."""
+    return next((i for i, tokens in enumerate(zip(*lists, strict=False)) if len(set(tokens)) > 1), min(map(len, lists)))
+
+
+def _cut(row: _Row, seq_len: int) -> _Row:
+    """The last `seq_len` + 1 tokens: the last one is only a target."""
+    over = max(0, len(row.tokens) - seq_len - 1)
+    return _Row(row.tokens[over:], max(1, row.start - over), row.end - over)
+
+
+def _scores(
+    model: Decoder, rows: list[_Row], padding: int, autocast: Callable[[], AbstractContextManager[Any]]
+) -> tuple[list[float], list[bool]]:
+    """(mean loss of each row's scored part [nats a token], whether all of its tokens are the most likely ones)."""
+    losses, right = [0.0] * len(rows), [False] * len(rows)
+    device = model.head_weight.device
+    order = sorted(range(len(rows)), key=lambda i: len(rows[i].tokens))
+    while order:
+        width = len(rows[order[-1]].tokens) - 1  # the longest first, so that a lack of memory shows at once
+        chosen = [order.pop() for _ in range(min(len(order), max(1, BATCH_TOKENS // width)))]
+        inputs = torch.full((len(chosen), width), padding)
+        targets = torch.full_like(inputs, IGNORED)
+        for place, number in enumerate(chosen):
+            tokens, start, end = rows[number]
+            inputs[place, : len(tokens) - 1] = torch.tensor(tokens[:-1])
+            targets[place, start - 1 : end - 1] = torch.tensor(tokens[start:end])
+        inputs, targets = inputs.to(device), targets.to(device)
+        correct = torch.zeros_like(targets, dtype=torch.bool)
+        with autocast():
+            found = model.token_losses(inputs, targets, ignore_index=IGNORED, correct=correct)
+        scored = targets != IGNORED
+        means = (found.double().sum(1) / scored.sum(1)).tolist()
+        whole = (correct | ~scored).all(1).tolist()
+        for number, mean, exact in zip(chosen, means, whole, strict=True):
+            losses[number], right[number] = mean, exact
+    return losses, right

@@ -1,0 +1,170 @@
+"""Mid-training and supervised fine-tuning (SFT): pre-training's loss on rows of conversations.
+
+mid    every token is a target      rate constant, then linear to 0 in the last fifth
+sft    the assistant's tokens are   0.8 of the run's rate, no weight decay, linear to 0 in the second half
+"""
+
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import fields, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+
+from danalab.chat.conversations import ChatFormat, extend_tokenizer
+from danalab.data import Dataset, open_data
+from danalab.data.tokenizers import load_tokenizer
+from danalab.errors import UserError
+from danalab.optim import optimizer_spec
+from danalab.post.conversation_dataset import ConversationDataset, ReplayedDataset
+from danalab.post.extended_run import with_vocabulary
+from danalab.post.settings import FinetuneSettings, MidConfig, SftConfig
+from danalab.post.tokenized import tokenize
+from danalab.scaling.shape import ROUTER_SETTINGS
+from danalab.train.config.run_spec import RunSpec
+from danalab.train.config.sections.optimizer import OptimizerSettings
+from danalab.train.parallel.layout import data_parallel_ranks
+from danalab.train.parallel.world import World
+from danalab.train.pretraining import pretraining
+from danalab.train.run.exchange import MODEL_FLAGS
+from danalab.train.run.folder import RunFolder
+from danalab.train.run.open import Run, open_run
+from danalab.train.stage import Stage, StageKind
+
+log = logging.getLogger(__name__)
+
+C = TypeVar("C", bound=SftConfig | MidConfig)
+
+
+def configure(flags: FinetuneSettings, kind: type[C]) -> C:
+    """The configuration of a run that starts from `flags.run`, with its model, tokenizer and optimizer.
+
+    Raises:
+        UserError: not a run, one without a tokenizer or checkpoint, a longer --seq-len than its context, or bad data.
+    """
+    base = open_run(flags.run)
+    run_dir = flags.run_dir or Path(os.path.normpath(f"{flags.run}-{stage_name(kind)}"))
+    start, model, tokenizer = with_vocabulary(base, run_dir)
+    if (flags.seq_len or 0) > model.seq_len:
+        raise UserError(f"--seq-len {flags.seq_len}: the context of {flags.run} is {model.seq_len} tokens")
+    own = {field.name for field in fields(kind)}
+    settings: dict[str, Any] = {
+        **{name: getattr(model, name) for name in MODEL_FLAGS},
+        **({} if model.sparsity is None else {name: getattr(model, name) for name in ROUTER_SETTINGS}),
+        **{field.name: value for field in fields(flags)
+           if field.name in own and (value := getattr(flags, field.name)) is not None},
+        **optimizer_of(flags, base),
+        "data": "\n".join(flags.data),
+        "tokenizer": str(tokenizer),
+        "init_from": start,
+        "run_dir": run_dir,
+        "seq_len": flags.seq_len or model.seq_len,
+        "context_len": model.seq_len,
+        "document_mask": True,
+    }  # fmt: skip
+    if flags.iterations is None and flags.epochs is None:
+        settings["epochs"] = 1.0
+    config = kind(**settings)
+    if (flags.batch_size, flags.acc_steps, flags.global_batch) == (None, None, None):
+        config = replace(config, **_batch(config, base))
+    return config
+
+
+def stage_name(kind: type[C]) -> str:
+    """sft or mid: the end of the run folder's name."""
+    return "mid" if issubclass(kind, MidConfig) else "sft"
+
+
+def optimizer_of(flags: Any, base: Run) -> dict[str, Any]:
+    """The optimizer with its settings and the learning rate: those of the base run where it is the same one."""
+    theirs = base.config["config"]
+    known = theirs.get("opt") if base.config.get("plan") else None
+    opt = flags.opt or known or OptimizerSettings.opt
+    settings: dict[str, Any] = {"opt": opt}
+    same = known is not None and optimizer_spec(opt).name == optimizer_spec(known).name
+    for field in fields(OptimizerSettings):
+        if same and field.name not in _NOT_TAKEN and getattr(flags, field.name) == _default_of(field.name):
+            settings[field.name] = theirs[field.name]
+    if flags.lr is None and same:
+        settings["lr"] = flags.lr_fraction * theirs["lr"]
+    elif flags.lr is None:
+        settings["lr_multiplier"] = flags.lr_fraction * flags.lr_multiplier
+    return settings
+
+
+_NOT_TAKEN = ("opt", "lr", "lr_multiplier", "weight_decay", "wd_ts", "wd_ts_divisor", "rules")
+"""Settings of the optimizer that follow from this run's length, not from the base run."""
+
+
+def _default_of(name: str) -> Any:
+    return getattr(OptimizerSettings(), name)
+
+
+def _batch(config: Any, base: Run) -> dict[str, int]:
+    """The base run's global batch, halved until the rows of an epoch fill it, and a micro-batch that divides it."""
+    theirs, ranks = base.config["config"], data_parallel_ranks(config, os.environ)
+    batch = theirs.get("global_batch") or theirs["batch_size"]
+    rows = _open(config).n_tokens // config.seq_len
+    while batch > rows and batch % 2 == 0 and batch // 2 % ranks == 0:
+        batch //= 2
+    local = max(1, batch // ranks)
+    largest = min(theirs["batch_size"], local)
+    return {"global_batch": batch, "batch_size": next(n for n in range(largest, 0, -1) if local % n == 0)}
+
+
+def _open(config: SftConfig | MidConfig) -> Dataset:
+    masked = isinstance(config, SftConfig)
+    assert config.tokenizer is not None
+    assert config.seq_len is not None
+    dataset = _conversations(
+        tuple(config.data.split("\n")) if config.data else (), config.val_data, config.val_share, config.tokenizer,
+        config.seq_len, masked,
+    )  # fmt: skip
+    if isinstance(config, MidConfig) and config.replay is not None:
+        replay = open_data(config.replay)
+        _require_tokenizer(replay, dataset, config.replay)
+        return ReplayedDataset(dataset, replay, config.replay_share)
+    return dataset
+
+
+@lru_cache(maxsize=2)
+def _conversations(
+    data: tuple[str, ...], val_data: tuple[str, ...], val_share: float, tokenizer: str, seq_len: int, masked: bool
+) -> ConversationDataset:
+    chat = ChatFormat(extend_tokenizer(load_tokenizer(tokenizer)))
+    train = tokenize(data, chat)
+    if val_data:
+        val = tokenize(val_data, chat)
+    else:
+        train, val = train.split(val_share, b"validation")
+    name = ", ".join(data)
+    return ConversationDataset({"train": train, "val": val}, "train", chat, seq_len=seq_len, masked=masked, name=name)
+
+
+def _require_tokenizer(replay: Dataset, conversations: ConversationDataset, name: str) -> None:
+    ours, theirs = conversations.tokenizer, replay.tokenizer
+    if theirs.token_bytes()[: theirs.n_tokens].tolist() != ours.token_bytes()[: theirs.n_tokens].tolist():
+        raise UserError(f"--replay {name}: its tokens are of another tokenizer ({theirs.name}) than the run's")
+
+
+def _stage(
+    spec: RunSpec,
+    dataset: Dataset,
+    folder: RunFolder,
+    world: World,
+    device: torch.device,
+    autocast: Callable[[], Any],
+) -> Stage:
+    if world.is_main:
+        counts = dataset.counts  # pyright: ignore[reportAttributeAccessIssue]
+        log.info("%s", counts)
+    return pretraining(spec, dataset, folder, world, device, autocast)
+
+
+SFT = StageKind("sft", _open, _stage)
+"""`danalab sft`."""
+MID = StageKind("mid", _open, _stage)
+"""`danalab mid`."""

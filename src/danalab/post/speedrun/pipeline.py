@@ -1,0 +1,207 @@
+"""The steps of a speedrun, in order; each is repeated without effect where it has been done.
+
+out/speedrun.json      settings, compared when it continues
+out/datasets/          corpus and tokenizer
+out/base mid sft rl/   ordinary run folders
+out/scores/            answers to the test problems after each stage
+"""
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from danalab.data import prepare
+from danalab.errors import UserError
+from danalab.evals.answered import AnswerSettings
+from danalab.evals.evaluate_run import evaluate_chat
+from danalab.files import read_json, write_json
+from danalab.post.rl import configure as configure_rl
+from danalab.post.rl_settings import RlFlags
+from danalab.post.settings import MidConfig, MidFlags, SftConfig, SftFlags
+from danalab.post.sft import configure
+from danalab.post.speedrun.presets import PRESETS, Preset
+from danalab.post.speedrun.settings import SpeedrunConfig
+from danalab.train.config.fields import flag, names_of
+from danalab.train.config.train_config import TrainConfig
+from danalab.train.job import NONFINITE_EXIT_CODE, run_training
+from danalab.train.run.open import open_run
+from danalab.train.system.signals import StopRequest
+
+log = logging.getLogger(__name__)
+
+STAGES = ("base", "mid", "sft", "rl")
+
+
+class InterruptedRunError(Exception):
+    """A stop signal, or a loss that is not finite; `code` is the exit code. The same command continues."""
+
+    def __init__(self, code: int):
+        super().__init__(code)
+        self.code = code
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of the pipeline."""
+
+    name: str
+    minutes: float
+    """Expected, to share the time among the steps."""
+    run: Callable[[], None]
+
+
+@dataclass(frozen=True)
+class StageScores:
+    """The answers of a run to the test problems."""
+
+    step: int
+    tasks: list[dict[str, Any]]
+    """`TaskResult` of each task, as plain values."""
+
+
+class Speedrun:
+    """A speedrun in its folder."""
+
+    def __init__(self, config: SpeedrunConfig, preset: Preset | None = None):
+        """Args: preset: in place of the one that the configuration names."""
+        self.config, self.preset = config, preset or PRESETS[config.preset]
+        self.out = config.out
+
+    def run(self, stop: StopRequest | None = None) -> None:
+        """Make all steps that are left.
+
+        Raises:
+            UserError: the folder is that of another speedrun, or bad data.
+            InterruptedRunError: the caller ends with its code.
+        """
+        stop = StopRequest() if stop is None else stop
+        self.open()
+        steps, spent, expected = self.steps(stop), 0.0, 0.0
+        with stop:
+            for number, step in enumerate(steps, 1):
+                if stop:
+                    raise InterruptedRunError(stop.exit_code)
+                left = sum(each.minutes for each in steps[number - 1 :]) * (spent / expected if expected else 1.0)
+                log.info("[%d/%d] %s; about %.1f min left", number, len(steps), step.name, left)
+                start = time.perf_counter()
+                step.run()
+                minutes = (time.perf_counter() - start) / 60
+                if minutes > 0.1 * step.minutes:  # otherwise it was done before
+                    spent, expected = spent + minutes, expected + step.minutes
+
+    def open(self) -> None:
+        """Make the folder, or check that it is this speedrun's.
+
+        Raises:
+            UserError: it has other files, or is that of another speedrun.
+        """
+        file = self.out / "speedrun.json"
+        names = names_of(SpeedrunConfig, "run")
+        ours = {name: value for name, value in self.config.as_dict().items() if name in names}
+        if not file.is_file():
+            if self.out.is_dir() and any(self.out.iterdir()):
+                raise UserError(f"--out {self.out}: has files but is no speedrun's folder; name a new one")
+            self.out.mkdir(parents=True, exist_ok=True)
+            write_json(file, ours)
+            return
+        theirs = read_json(file)
+        for name, value in ours.items():
+            if theirs.get(name) != value:
+                raise UserError(
+                    f"--out {self.out} is the folder of another speedrun: {flag(name)} {value} here, "
+                    f"{theirs.get(name)} there; take another --out"
+                )
+
+    def steps(self, stop: StopRequest) -> list[Step]:
+        """All steps in order."""
+        made, minutes = [Step("data and tokenizer", self.preset.minutes["data"], self._prepare)], self.preset.minutes
+        for stage in STAGES:
+            made.append(Step(f"{stage}: training", minutes[stage], lambda stage=stage: self._train(stage, stop)))
+            made.append(Step(f"{stage}: scores", minutes["scores"], lambda stage=stage: self._score(stage)))
+        return made
+
+    # ---- folders and results ----
+
+    def folder(self, stage: str) -> Path:
+        """The run folder of a stage."""
+        return self.out / stage
+
+    def scores(self, stage: str) -> StageScores:
+        """The scores of a stage.
+
+        Raises:
+            UserError: it has not been scored.
+        """
+        content = read_json(self._scores_file(stage))
+        return StageScores(content["step"], content["tasks"])
+
+    def _scores_file(self, stage: str) -> Path:
+        return self.out / "scores" / f"{stage}.json"
+
+    # ---- steps ----
+
+    def _prepare(self) -> None:
+        if self.config.text:
+            prepare("text", self.preset.tokenizer, self.data, inputs=self.config.text)
+        else:
+            prepare(self.preset.source, self.preset.tokenizer, self.data, **self.preset.source_settings)
+
+    @property
+    def data(self) -> Path:
+        """The prepared corpus."""
+        return self.out / "datasets" / ("text" if self.config.text else self.preset.source)
+
+    def _train(self, stage: str, stop: StopRequest) -> None:
+        outcome = run_training(self.configuration(stage), stop)
+        if outcome.status == "nonfinite":
+            raise InterruptedRunError(NONFINITE_EXIT_CODE)
+        if outcome.status != "finished":
+            raise InterruptedRunError(outcome.exit_code)
+
+    def configuration(self, stage: str) -> TrainConfig:
+        """The configuration of a stage; those before it are finished."""
+        config = self.config
+        everywhere: dict[str, Any] = {
+            "run_dir": self.folder(stage), "seed": config.seed, "data_seed": 1337 + config.seed,
+            "nproc": config.nproc, "device": config.device,
+        }  # fmt: skip
+        if stage == "base":
+            return TrainConfig(**self.preset.base, **everywhere, data=str(self.data), opt=config.opt)
+        everywhere["run"] = self.folder(STAGES[STAGES.index(stage) - 1])
+        if stage == "mid":
+            given = self._with_chats(self.preset.mid)
+            return configure(MidFlags(**given, **everywhere, opt=config.opt, replay=str(self.data)), MidConfig)
+        if stage == "sft":
+            given = self._with_chats(self.preset.sft)
+            return configure(SftFlags(**given, **everywhere, opt=config.sft_opt or config.opt), SftConfig)
+        return configure_rl(RlFlags(**self.preset.rl, **everywhere, opt=config.rl_opt or config.opt))
+
+    def _with_chats(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        return {**given, "data": (*given["data"], *self.config.chats)}
+
+    def _score(self, stage: str) -> None:
+        file = self._scores_file(stage)
+        if file.is_file():
+            return
+        settings = AnswerSettings(limit=self.preset.problems, max_tokens=self.preset.max_answer, seed=self.config.seed)
+        found = evaluate_chat(self.folder(stage), self.preset.tasks, settings, device=self.config.device)
+        file.parent.mkdir(exist_ok=True)
+        write_json(file, {"step": found.step, "tasks": [asdict(task) for task in found.tasks]})
+        log.info("%s: %s", stage, ", ".join(f"{task.task} {task.score}" for task in found.tasks))
+
+
+def stage_facts(folder: Path) -> dict[str, Any]:
+    """The facts of a finished stage for a report: optimizer, rate, steps, tokens, FLOPs, seconds, losses."""
+    run = open_run(folder)
+    summary, config = run.summary or {}, run.config["config"]
+    return {
+        "opt": config["opt"],
+        "lr": config["lr"],
+        "steps": summary.get("step"),
+        **{name: summary.get(name) for name in ("tokens", "flops", "time", "params", "val/loss", "val/bpb")},
+        "world_size": run.config.get("world_size", 1),
+        "device": run.config.get("device"),
+    }

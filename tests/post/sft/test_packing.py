@@ -1,0 +1,154 @@
+"""Rows of conversations: every answer is a target once, and a conversation in a row is computed as if alone."""
+
+import json
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from danalab.chat.conversations import ChatFormat, Conversation
+from danalab.data.tokenizers import ByteTokenizer
+from danalab.errors import UserError
+from danalab.models import ModelConfig, build_model
+from danalab.post.packing import ConversationRows, best_fit
+from danalab.post.tokenized import TokenizedConversations, tokenize
+from danalab.train.step.batch import IGNORED
+
+CHAT = ChatFormat(ByteTokenizer())
+
+
+def tokenized(conversations, tmp_path):
+    file = tmp_path / "chats.jsonl"
+    file.write_text("".join(json.dumps(one.as_dict()) + "\n" for one in conversations))
+    return tokenize([str(file)], CHAT)
+
+
+def conversation(lengths):
+    """One with answers of these lengths, each different."""
+    messages = []
+    for turn, length in enumerate(lengths):
+        messages += [{"role": "user", "content": "?"}, {"role": "assistant", "content": chr(97 + turn) * length}]
+    return Conversation.of({"messages": messages})
+
+
+@settings(max_examples=80, deadline=None)
+@given(lengths=st.lists(st.integers(1, 20), max_size=60), capacity=st.integers(20, 40))
+def test_best_fit_fills_no_row_too_much_and_needs_few(lengths, capacity):
+    rows = best_fit(np.array(lengths, np.int64), capacity)
+    used = np.bincount(rows, weights=lengths) if len(rows) else np.zeros(0)
+    assert (used <= capacity).all()
+    assert set(rows) == set(range(len(used)))
+    # Of two rows that are open at the same time, the items of the later did not fit into the earlier.
+    assert len(used) <= 2 * sum(lengths) / capacity + 1
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.lists(st.integers(1, 12), min_size=1, max_size=4), min_size=1, max_size=12), st.booleans())
+def test_rows_hold_whole_turns_once_and_count_what_was_cut(tmp_path_factory, shapes, masked):
+    seq_len = 24
+    conversations = [conversation(shape) for shape in shapes]
+    given_tokens = tokenized(conversations, tmp_path_factory.mktemp("rows"))
+    rows = ConversationRows(given_tokens, CHAT, seq_len, masked=masked)
+    expected, truncated, dropped = [], 0, 0
+    for shape in shapes:  # the oracle: as many turns as fit, by trial
+        fitting = [n for n in range(1, len(shape) + 1) if len(CHAT.render(conversation(shape[:n])).ids) <= seq_len + 1]
+        dropped += not fitting
+        if fitting:
+            truncated += fitting[-1] < len(shape)
+            expected.append(CHAT.render(conversation(shape[: fitting[-1]])))
+    assert (rows.counts.truncated, rows.counts.dropped) == (truncated, dropped)
+    inputs, targets = rows.read(np.arange(rows.n))
+    found = []
+    for row_inputs, row_targets in zip(inputs.tolist(), targets.tolist(), strict=True):
+        starts = [i for i, id_ in enumerate(row_inputs) if id_ == CHAT.bos] + [seq_len]
+        for start, end in pairwise(starts):
+            if end - start > 1 or row_targets[start] != IGNORED:
+                found.append((row_inputs[start:end], row_targets[start:end]))
+    want = []
+    for ids, mask in expected:
+        said = [id_ if spoken or not masked else IGNORED for id_, spoken in zip(ids[1:], mask[1:], strict=True)]
+        want.append((ids[:-1], said))
+    assert sorted(found) == sorted(want)
+
+
+def test_what_does_not_fit_is_reported(tmp_path):
+    given_tokens = tokenized([conversation([3, 3]), conversation([3, 90]), conversation([90])], tmp_path)
+    rows = ConversationRows(given_tokens, CHAT, 32, masked=True)
+    assert str(rows.counts) == (
+        "2 conversations in 1 rows, 75.0% full; 1 truncated at a turn, 1 without an answer that fits left out"
+    )
+
+
+ARCHITECTURES = {
+    "enoki": {}, "qwen3": {}, "gpt": {}, "llama": {"n_kv_heads": 1}, "moe": {},
+    "resonance": {"num_frequencies": 8}, "qwen3next": {"full_attention_interval": 2},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_packed_loss_and_gradient_are_those_of_each_conversation_alone(arch, tmp_path):
+    given_tokens = tokenized([conversation(shape) for shape in ([3], [2, 5], [7], [1, 1, 4])], tmp_path)
+    size = {"d_model": 32, "n_layers": 2, "n_heads": 2, "head_dim": 16, "mlp_dim": 64, "vocab_size": 320}
+    model = build_model(ModelConfig(arch, **size, seq_len=64, **ARCHITECTURES[arch]), dtype=torch.float64)
+    model.document_token = CHAT.bos
+    packed = ConversationRows(given_tokens, CHAT, 64, masked=True)
+    assert packed.n < len(given_tokens)
+
+    def loss_and_gradient(batches):
+        model.zero_grad()
+        total = sum(int((targets != IGNORED).sum()) for _, targets in batches)
+        found = 0.0
+        for inputs, targets in batches:
+            ce, _ = model(inputs, targets, ignore_index=IGNORED, valid_count=float(total), position_count=1.0)
+            ce.backward()
+            found += float(ce.detach())
+        return found, torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+
+    together = loss_and_gradient([packed.read(np.arange(packed.n))])
+    model.document_token = None
+    alone = []
+    for number in range(len(given_tokens)):
+        one = given_tokens.pick(np.array([number]))
+        alone.append(ConversationRows(one, CHAT, len(one.coded) - 1, masked=True).read(np.arange(1)))
+    apart = loss_and_gradient(alone)
+    assert together[0] == pytest.approx(apart[0], rel=1e-9)
+    torch.testing.assert_close(together[1], apart[1], rtol=1e-6, atol=1e-9)
+
+
+def test_files_and_tasks_are_tokenized_together(tmp_path, chats):
+    both = tokenize([str(chats), "arithmetic:size=7,max=9"], CHAT)
+    assert len(both) == 150 + 7
+    assert both.sha256 == tokenize([str(chats), "arithmetic:size=7,max=9"], CHAT).sha256
+    last = (both.pick(np.array([156])).coded & 0x7FFFFFFF).tolist()
+    assert CHAT.tokenizer.decode(last).startswith("<|endoftext|><|user_start|>What is ")
+
+
+def test_a_text_that_the_tokenizer_cannot_encode_is_named_with_its_line(tmp_path):
+    from danalab.data.tokenizers import CharacterTokenizer
+
+    file = tmp_path / "chats.jsonl"
+    file.write_text("".join(json.dumps(Conversation.ask(text, "a").as_dict()) + "\n" for text in ("a", "b", "é")))
+    with pytest.raises(UserError, match=r"chats.jsonl line 3: character 'é'"):
+        tokenize([str(file)], ChatFormat(CharacterTokenizer()))
+
+
+def test_a_changed_file_is_tokenized_again(tmp_path):
+    file = tmp_path / "chats.jsonl"
+    lengths = []
+    for text in ("a", "much longer"):
+        file.write_text(json.dumps(Conversation.ask(text, text).as_dict()) + "\n")
+        lengths.append(len(tokenize([str(file)], CHAT).coded))
+    assert lengths[1] == lengths[0] + 20
+
+
+@settings(max_examples=30, deadline=None)
+@given(count=st.integers(2, 40), share=st.floats(0.01, 0.99))
+def test_a_split_keeps_each_conversation_on_one_side(count, share):
+    whole = TokenizedConversations(np.arange(3 * count, dtype=np.uint32), np.arange(1, count + 1) * 3)
+    train, val = whole.split(share, b"x")
+    assert sorted([*train.coded, *val.coded]) == list(range(3 * count))
+    assert len(train) >= 1
+    assert len(val) == min(max(1, round(share * count)), count - 1)

@@ -1,0 +1,156 @@
+"""The whole pipeline, at a size of seconds."""
+
+import json
+import os
+import signal
+from dataclasses import replace
+
+import pytest
+
+from danalab.chat.tasks import make_task
+from danalab.errors import UserError
+from danalab.post.rl_settings import RlFlags
+from danalab.post.settings import MidFlags, SftFlags
+from danalab.post.speedrun.pipeline import STAGES, InterruptedRunError, Speedrun
+from danalab.post.speedrun.presets import PRESETS, Preset
+from danalab.post.speedrun.settings import SpeedrunConfig
+from danalab.report.speedrun import as_json, scores_table, write_report
+from danalab.train import job
+from danalab.train.config.train_config import TrainConfig
+from danalab.train.run.folder import RunFolder
+from danalab.train.system.signals import StopRequest
+from e2e.disturbed import rows
+
+_QUICK = {"log_interval": 1, "ckpt_interval": 2, "tune_malloc": False}
+TINY = Preset(
+    source="none", tokenizer="bytes",
+    base={"arch": "qwen3", "d_model": 32, "n_layers": 1, "n_heads": 1, "seq_len": 96, "batch_size": 4, "iterations": 4,
+          "eval_interval": 2, "eval_batches": 1, **_QUICK},
+    mid={"data": ("arithmetic:max=9,size=60",), "replay_share": 0.3, "iterations": 4, **_QUICK},
+    sft={"data": ("arithmetic:max=9,size=60",), "iterations": 4, **_QUICK},
+    rl={"task": ("arithmetic:max=9",), "problems": 2, "samples": 2, "max_answer": 4, "iterations": 3,
+        "eval_problems": 2, **_QUICK},
+    tasks=("arithmetic:max=9", "identity"), problems=3, max_answer=4,
+    minutes=dict.fromkeys(("data", "base", "mid", "sft", "rl", "scores"), 0.01),
+)  # fmt: skip
+
+
+def make(folder, text, **given) -> Speedrun:
+    return Speedrun(SpeedrunConfig(out=folder, text=text, opt="adamw", device="cpu", **given), TINY)
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("text")
+    for number in range(40):
+        (folder / f"{number:02}.txt").write_text(f"Text number {number} has the square {number**2}. " * 10)
+    return (folder,)
+
+
+@pytest.fixture(scope="module")
+def finished(text, tmp_path_factory):
+    speedrun = make(tmp_path_factory.mktemp("runs") / "speed", text)
+    speedrun.run()
+    return speedrun
+
+
+def test_every_stage_leaves_a_run_folder_and_scores(finished):
+    for stage in STAGES:
+        summary = RunFolder(finished.folder(stage)).read_summary()
+        assert summary is not None
+        assert summary["status"] == "finished"
+        assert [task["task"] for task in finished.scores(stage).tasks] == ["arithmetic", "identity"]
+    headings, lines = scores_table(finished)
+    assert headings == ["task", "base", "mid", "sft", "rl"]
+    assert [line[0] for line in lines] == ["arithmetic", "identity"]
+    found = json.loads(json.dumps(as_json(finished)))
+    assert found["rl"]["scores"]["identity"]["count"] == 3
+
+
+def test_the_report_has_scores_stages_samples_and_the_way_to_talk(finished):
+    markdown, html = (file.read_text() for file in write_report(finished))
+    for text in (markdown, html):
+        for part in ("Scores", "Stages", "Samples", "Environment", f"danalab chat --run {finished.folder('rl')}"):
+            assert part in text
+        assert "reinforcement learning" in text
+        assert "What is" in text
+    assert html.count("<svg") == 1
+    assert "<script" not in html
+
+
+def test_the_same_command_again_changes_nothing(finished):
+    before = {file: file.stat().st_mtime_ns for file in finished.out.rglob("*.json*")}
+    finished.run()
+    assert {file: file.stat().st_mtime_ns for file in finished.out.rglob("*.json*")} == before
+
+
+def test_the_folder_of_another_speedrun_is_refused(finished, text, tmp_path):
+    with pytest.raises(UserError, match="is the folder of another speedrun: --seed 1 here, 0 there"):
+        make(finished.out, text, seed=1).run()
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="has files but is no speedrun's folder"):
+        make(tmp_path, text).run()
+
+
+def test_a_stop_signal_ends_with_its_code_and_the_next_command_continues(finished, text, tmp_path):
+    stop = StopRequest()
+    stop.signal = signal.SIGTERM
+    speedrun = make(tmp_path / "speed", text)
+    with pytest.raises(InterruptedRunError) as caught:
+        speedrun.run(stop)
+    assert caught.value.code == 85
+    assert not speedrun.folder("base").exists()
+
+
+@pytest.mark.slow
+def test_a_speedrun_that_is_killed_in_every_stage_gives_the_same_rows_and_scores(finished, text, tmp_path):
+    speedrun = make(tmp_path / "speed", text)
+    deaths = 0
+    for stage, step in (("base", 1), ("base", 3), ("mid", 2), ("sft", 3), ("rl", 2), ("", 0)):
+        child = os.fork()
+        if child == 0:
+            _kill_at(stage, step)
+            speedrun.run()
+            os._exit(0)
+        deaths += os.waitpid(child, 0)[1] == signal.SIGKILL
+    assert deaths == 5
+    for stage in STAGES:
+        assert rows(RunFolder(speedrun.folder(stage))) == rows(RunFolder(finished.folder(stage)))
+        assert speedrun.scores(stage) == finished.scores(stage)
+
+
+def _kill_at(stage: str, step: int) -> None:
+    build = job.build_trainer
+
+    def building(spec, *args, **kwargs):
+        trainer = build(spec, *args, **kwargs)
+        make_step = trainer._make_step
+
+        def making(*step_args):
+            if spec.run_dir.name == stage and trainer.step == step:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return make_step(*step_args)
+
+        trainer._make_step = making
+        return trainer
+
+    job.build_trainer = building
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_the_settings_of_each_preset_are_valid(name, tmp_path):
+    preset = PRESETS[name]
+    assert TrainConfig(**preset.base).seq_len
+    assert MidFlags(run=tmp_path, replay="x", **preset.mid).data
+    assert SftFlags(run=tmp_path, **preset.sft).data
+    assert RlFlags(run=tmp_path, **preset.rl).task
+    for word in {*preset.tasks, *preset.mid["data"], *preset.sft["data"], *preset.rl["task"]}:
+        if word.partition(":")[0] in ("arithmetic", "identity", "spelling", "counting"):
+            assert make_task(word)[0][0].question
+    assert preset.minutes.keys() == {"data", "scores", *STAGES}
+
+
+def test_optimizers_of_the_stages_are_chosen_apart(finished, text):
+    speedrun = Speedrun(replace(finished.config, sft_opt="muon", rl_opt="adana"), TINY)
+    found = {stage: speedrun.configuration(stage).opt for stage in STAGES}
+    assert found == {"base": "adamw", "mid": "adamw", "sft": "muon", "rl": "adana"}
