@@ -1,4 +1,4 @@
-"""Shared by all tests: one thread a process (the suite runs in parallel) and the golden arrays."""
+"""Shared by all tests: one thread per process (the suite runs in parallel), hypothesis examples, the golden arrays."""
 
 from __future__ import annotations
 
@@ -11,8 +11,19 @@ os.environ.setdefault(
 
 import pytest
 import torch
+from hypothesis import settings
 
 torch.set_num_threads(1)
+
+settings.register_profile("fixed", derandomize=True)
+settings.register_profile("random", print_blob=True)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The fast suite checks the same examples in every run; one that takes the slow tests draws new ones."""
+    if not config.getoption("--hypothesis-profile", None):
+        fast = "not slow" in config.getoption("markexpr")
+        settings.load_profile("fixed" if fast else "random")
 
 
 @pytest.fixture(scope="session")

@@ -129,9 +129,17 @@ def test_stacks_are_orthogonalised_matrix_by_matrix_however_they_are_cut(name, d
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
 
 
-def trained(config: ModelConfig, model: Decoder):
+def stepped(model: Decoder):
+    """The model and its optimizer after a step on the same gradients however the model is cut.
+
+    Computed gradients differ in their last bits, which an optimizer that normalises makes steps of: where a gradient is
+    0 but for rounding, its sign decides.
+    """
     optimizer = build_optimizer("adana", model, lr=1e-2)
-    learned(model)
+    draw = torch.Generator().manual_seed(3)
+    for p in model.parameters():
+        grad = torch.randn(p.shape, generator=draw)
+        p.grad = distribute_tensor(grad, p.device_mesh, p.placements) if isinstance(p, DTensor) else grad
     optimizer.step()
     return model, optimizer
 
@@ -140,7 +148,7 @@ def test_what_ranks_with_features_of_experts_save_any_other_arrangement_reads(tm
     config = MODELS["gelu"]
 
     def saved(rank: int, size: int):
-        found, meta = tensors.collect(*trained(config, cut(config, size)))
+        found, meta = tensors.collect(*stepped(cut(config, size)))
         tensors.write(found, tmp_path, World(rank=rank, size=size, control=torch.distributed.new_group(backend="gloo")))  # pyright: ignore
         return meta
 
@@ -160,17 +168,15 @@ def test_what_ranks_with_features_of_experts_save_any_other_arrangement_reads(tm
         return found
 
     meta = run_ranks(saved, 2)[0]
-    alone, moments = trained(config, build_model(config))
+    alone, moments = stepped(build_model(config))
     model = build_model(config, seed=5)
     optimizer = build_optimizer("adana", model, lr=1e-2)
     tensors.read(tmp_path, model, optimizer, meta)
     for found in run_ranks(read, 2, meta)[0]:
         for name, p in alone.named_parameters():
             own = model.get_parameter(name)
-            torch.testing.assert_close(own, p, rtol=1e-5, atol=1e-5, msg=name)
-            torch.testing.assert_close(
-                optimizer.state[own]["exp_avg"], moments.state[p]["exp_avg"], rtol=1e-4, atol=1e-6
-            )
+            torch.testing.assert_close(own, p, msg=name)
+            torch.testing.assert_close(optimizer.state[own]["exp_avg"], moments.state[p]["exp_avg"], msg=name)
             assert torch.equal(found[name], own), name
             assert torch.equal(found[f"{name} moment"], optimizer.state[own]["exp_avg"]), name
 

@@ -91,8 +91,10 @@ def test_attention_by_products_and_its_gradients_equal_those_in_float64(monkeypa
     gradient = torch.randn(2, 3, length, 8, generator=draw)
     expected = attended(q.double(), k.double(), v.double(), gradient, torch.float64)
     monkeypatch.setattr(causal, "uses_onednn", lambda x: True)
-    for found, exact in zip(attended(q, k, v, gradient, dtype), expected, strict=True):
-        assert (found.double() - exact).abs().max() <= tolerance * exact.abs().max()
+    for result, exact in zip(attended(q, k, v, gradient, dtype), expected, strict=True):
+        # One token: the softmax is constant, and the gradients of q and k are rounding, in float64, too.
+        size = exact.abs().max() if length > 1 else gradient.abs().max()
+        assert (result.double() - exact).abs().max() <= tolerance * size
 
 
 def test_it_is_used_for_short_rows_only(monkeypatch):
