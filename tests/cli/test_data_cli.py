@@ -45,16 +45,16 @@ def test_train_then_evaluate_a_tokenizer(corpus, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr("tiktoken.load.read_file", lambda address: (_ for _ in ()).throw(ConnectionError(address)))
     out = str(tmp_path / "tok")
-    made = _json(capsys, "tokenizer", "train", "--vocab-size", "280", "--input", str(corpus), "--out", out)
+    made = _json(capsys, "data", "train-tokenizer", "--vocab-size", "280", "--input", str(corpus), "--out", out)
     assert made["name"] == "bpe-280"
-    measured = _json(capsys, "tokenizer", "eval", out, "--input", str(corpus / "3.md"))
+    measured = _json(capsys, "data", "eval-tokenizer", out, "--input", str(corpus / "3.md"))
     assert measured["texts"]["english"]["bytes_per_token"] > 1
     assert measured["texts"][str(corpus / "3.md")]["gpt2_bytes_per_token"] is None
-    assert main(["tokenizer", "eval", out]) == 0
+    assert main(["data", "eval-tokenizer", out]) == 0
     printed = capsys.readouterr()
     assert "english" in printed.out
     assert "fetch-gpt2" in printed.err
-    assert main(["tokenizer", "train", "--vocab-size", "280", "--input", str(corpus), "--out", out]) == 2
+    assert main(["data", "train-tokenizer", "--vocab-size", "280", "--input", str(corpus), "--out", out]) == 2
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_train_then_evaluate_a_tokenizer(corpus, tmp_path, capsys, monkeypatch):
         (["data", "prepare", "text"], "--input PATH"),
         (["data", "prepare", "text", "--input", "/absent"], "no such file"),
         (["data", "info", "/absent"], "no such folder"),
-        (["tokenizer", "eval", "gtp2"], "did you mean 'gpt2'"),
+        (["data", "eval-tokenizer", "gtp2"], "did you mean 'gpt2'"),
     ],
 )
 def test_bad_input_is_one_line_and_code_2(arguments, reason, capsys):
@@ -75,11 +75,11 @@ def test_bad_input_is_one_line_and_code_2(arguments, reason, capsys):
 
 
 def test_fetching_gpt2_from_a_folder_without_it_is_refused(tmp_path, capsys):
-    from danalab.cli.tokenizer import FetchFlags, fetch_gpt2
+    from danalab.cli.data import FetchGpt2Flags, fetch_gpt2
     from danalab.errors import UserError
 
     with pytest.raises(UserError, match=r"no vocab\.bpe"):
-        fetch_gpt2(FetchFlags(from_=tmp_path))
+        fetch_gpt2(FetchGpt2Flags(from_=tmp_path))
 
 
 def test_fetching_gpt2_without_a_folder_downloads_it(tmp_path, capsys, monkeypatch):
@@ -94,12 +94,12 @@ def test_fetching_gpt2_without_a_folder_downloads_it(tmp_path, capsys, monkeypat
     monkeypatch.setattr(gpt2, "TABLES", {k: hashlib.sha256(v).hexdigest() for k, v in tables.items()})
     monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(gpt2.Gpt2Tokenizer, "from_cache", download)
-    assert _json(capsys, "tokenizer", "fetch-gpt2") == {"cache": str(tmp_path)}
+    assert _json(capsys, "data", "fetch-gpt2") == {"cache": str(tmp_path)}
 
 
 @pytest.mark.parametrize("size", ["inf", "0.0001"])
 def test_the_text_to_learn_from_may_be_unlimited(corpus, tmp_path, capsys, size):
-    made = ["tokenizer", "train", "--vocab-size", "266", "--input", str(corpus), "--out", str(tmp_path / "tok")]
+    made = ["data", "train-tokenizer", "--vocab-size", "266", "--input", str(corpus), "--out", str(tmp_path / "tok")]
     assert _json(capsys, *made, "--max-mb", size)["name"] == "bpe-266"
 
 

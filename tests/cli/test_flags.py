@@ -106,9 +106,9 @@ def test_booleans_stay_plain_switches():
 
 
 def test_a_flag_may_be_called_like_a_keyword(capsys):
-    assert main(["tokenizer", "fetch-gpt2", "--from", "absent-folder"]) == 2
+    assert main(["data", "fetch-gpt2", "--from", "absent-folder"]) == 2
     assert "absent-folder" in capsys.readouterr().err
-    assert main(["tokenizer", "fetch-gpt2", "--form", "absent-folder"]) == 2
+    assert main(["data", "fetch-gpt2", "--form", "absent-folder"]) == 2
     assert "did you mean --from" in capsys.readouterr().err
 
 

@@ -8,7 +8,8 @@ import re
 import subprocess
 import sys
 
-from danalab.cli.app import VERBS, main
+from build_verbs import README, block
+from danalab.cli.app import GROUPS, RENAMED, VERBS, main
 
 ASK = """
 import contextlib, importlib, io, json, sys
@@ -56,3 +57,25 @@ def test_every_flag_has_help(capsys):
             main([verb, "--help-all"])
         for line in re.findall(r"^  (--\S+.*)", capsys.readouterr().out, re.MULTILINE):
             assert " " in line, (verb, line)
+
+
+def test_help_of_danalab_groups_verbs_and_readme_has_the_same_table(capsys):
+    assert main(["--help"]) == 0
+    shown = capsys.readouterr().out
+    assert all(f"\n{group}\n  " in shown for group in GROUPS)
+    assert block() in README.read_text(encoding="utf-8"), "run: python docs/build_verbs.py"
+
+
+def test_verbs_of_before_work_and_name_the_new_ones(capsys):
+    for old, new in RENAMED.items():
+        with contextlib.suppress(SystemExit):
+            main([*old, "--help"])
+        out, err = capsys.readouterr()
+        assert err == f"note: 'danalab {' '.join(old)}' is now 'danalab {' '.join(new)}'\n"
+        assert out.startswith(f"usage: danalab {' '.join(word for word in new if not word.startswith('--'))}")
+
+
+def test_debug_after_two_hyphens_belongs_to_the_other_command(monkeypatch, capsys):
+    monkeypatch.chdir("/")
+    assert main(["slurm", "--dry-run", "--", "--debug"]) == 2
+    assert "unknown flag --debug" in capsys.readouterr().err

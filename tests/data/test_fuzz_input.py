@@ -212,7 +212,7 @@ def test_any_tokenizer_is_used_or_refused(folders, valid, tries):
         folder = folders()
         (folder / "tokenizer.json").write_text(dumped(valid["tokenizer.json"], edits))
         (folder / "in.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-        run("tokenizer", "eval", folder, "--json")
+        run("data", "eval-tokenizer", folder, "--json")
         run("data", "prepare", "text", "--input", folder / "in.jsonl", "--tokenizer", folder, "--out", folder / "out",
             "--workers", 1)  # fmt: skip
 
@@ -247,7 +247,7 @@ def test_any_text_and_settings_are_prepared_or_refused(folders, tries):
         if (folder / "out").is_dir():
             read_everything(folder / "out")
         size = flags.get("--max-tokens", 300)
-        run("tokenizer", "train", f"--vocab-size={size}", "--input", folder / "in", "--out", folder / "tok",
+        run("data", "train-tokenizer", f"--vocab-size={size}", "--input", folder / "in", "--out", folder / "tok",
             f"--max-mb={flags.get('--val-fraction', 1)}")  # fmt: skip
 
 

@@ -168,11 +168,11 @@ def test_a_baseline_without_runs_is_refused(tmp_path):
 
 def test_the_command_prints_tables_for_people_and_json_for_programs(tmp_path, capsys):
     folder = plant(tmp_path)
-    assert main(["fit", str(folder), "--bootstrap", "20"]) == 0
+    assert main(["report", "--tables-only", str(folder), "--bootstrap", "20"]) == 0
     said = capsys.readouterr().out
     assert "Compute saved against adamw" in said
     assert "all, by the laws" in said
-    assert main(["fit", str(folder), "--bootstrap", "5", "--json"]) == 0
+    assert main(["report", "--tables-only", str(folder), "--bootstrap", "5", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["gains"]["adana"]["mean"] == pytest.approx(0.4, abs=0.02)
 
@@ -201,7 +201,7 @@ def test_a_fitted_law_feeds_the_next_plan(tmp_path, capsys):
     for row in rows:
         row["arch"], row["settings"] = "enoki", {**row["settings"], "global_batch": 32, "omega": 4.0}
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert main(["fit", str(folder), "--bootstrap", "0", "--rules", str(rules), "--json"]) == 0
+    assert main(["report", "--tables-only", str(folder), "--bootstrap", "0", "--rules", str(rules), "--json"]) == 0
     law = json.loads(capsys.readouterr().out)["lr_laws"]["adana"]
     assert main(["plan", "--heads", "6", "--opt", "adana", "--rules", str(rules), "--json"]) == 0
     planned = json.loads(capsys.readouterr().out)

@@ -26,7 +26,20 @@ def test_fit_writes_the_laws_that_plan_and_train_read(tmp_path):
 
 
 def test_rows_without_an_architecture_give_no_rules(tmp_path, capsys):
-    assert main(["fit", str(plant(tmp_path)), "--bootstrap", "0", "--rules", str(tmp_path / "rules.yaml")]) == 2
+    assert (
+        main(
+            [
+                "report",
+                "--tables-only",
+                str(plant(tmp_path)),
+                "--bootstrap",
+                "0",
+                "--rules",
+                str(tmp_path / "rules.yaml"),
+            ]
+        )
+        == 2
+    )
     assert "does not give its architecture" in capsys.readouterr().err
     flat = read_ladder(plant(tmp_path, multipliers=(1.0,)))
     with pytest.raises(UserError, match="gives no learning-rate law"):

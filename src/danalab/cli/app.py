@@ -1,6 +1,6 @@
 """The `danalab` command: finds the verb, parses its flags, and turns errors into one line and exit code 2.
 
-A verb module holds either `Flags` (a data class) and `run(flags)`, or `SUBVERBS = {name: (Flags, run)}`. With
+A verb module holds `Flags` (a data class) and `run(flags)`, or `SUBVERBS = {name: (Flags, run)}`, or both. With
 `TAKES_REST`, `run(flags, words)` also gets what follows `--`.
 """
 
@@ -14,48 +14,74 @@ from typing import Any
 
 from danalab import __version__
 from danalab.cli._shared.flags import Parsed, parse
-from danalab.cli._shared.threads import yield_cores
 from danalab.errors import FirstRankError, LostRankError, UserError, nearest, told_by_system
 
-VERBS = {
-    "speedrun": "from text to a chat in one command: base, mid, sft, rl, scores, report",
-    "demo": "AdamW and ADana side by side on real text, in minutes on a laptop CPU",
-    "plan": "what a run would be: parameters, tokens, steps, LR, weight decay, FLOPs; trains nothing",
-    "check": "check a run before a long launch: data, loss, memory, resume, throughput",
-    "train": "train a model; resumes automatically",
-    "mid": "continue a run's pre-training on conversations",
-    "sft": "fine-tune a run on conversations",
-    "rl": "train a run to answer tasks by rewards of its answers",
-    "eval": "evaluate a run: loss on its validation split, or scores on tasks",
-    "generate": "sample text from a run, or from a model in Hugging Face format",
-    "chat": "talk to a model in the terminal",
-    "serve": "a page to talk to a model, and an API in OpenAI's schema",
-    "export": "write a run's model in Hugging Face format",
-    "import": "make a run folder of a model in Hugging Face format",
-    "sweep": "many runs from a grid over flags; resumable",
-    "ladder": "optimizers at several sizes, tuned alike, several seeds; resumable",
-    "fit": "the laws of a ladder, and the compute that its optimizers save",
-    "import-wandb": "runs of Weights & Biases as a ladder, from exported files or its API",
-    "report": "one page about a ladder: compute saved, laws, curves, sensitivity",
-    "compare": "runs side by side: table, loss curves, tokens to equal loss",
-    "data": "prepare corpora as token shards; look at them",
-    "tokenizer": "train and evaluate byte-pair encodings",
-    "optim": "the optimizers with their hyper-parameters",
-    "slurm": "write and submit a job script that requeues until the run's last step",
-    "theory": "power-law random features: curves, phases, hummingbird, sparse experts, tau, predictions",
-    "bench": "ratios against named peers, each measured in one run",
+GROUPS = {
+    "start": {
+        "demo": "AdamW and ADana side by side on real text, in minutes on a laptop CPU",
+        "speedrun": "from text to a chat in one command: base, mid, sft, rl, scores, report",
+    },
+    "train": {
+        "plan": "what a run would be: parameters, tokens, steps, LR, weight decay, FLOPs; trains nothing",
+        "check": "check a run before a long launch: data, loss, memory, resume, throughput",
+        "train": "train a model; resumes automatically",
+        "mid": "continue a run's pre-training on conversations",
+        "sft": "fine-tune a run on conversations",
+        "rl": "train a run to answer tasks by rewards of its answers",
+    },
+    "use": {
+        "chat": "talk to a model in the terminal",
+        "serve": "a page to talk to a model, and an API in OpenAI's schema",
+        "generate": "sample text from a run, or from a model in Hugging Face format",
+        "eval": "evaluate a run: loss on its validation split, or scores on tasks",
+        "export": "write a run's model in Hugging Face format",
+        "import": "make a run folder of a model in Hugging Face format",
+    },
+    "compare": {
+        "compare": "runs side by side: table, loss curves, tokens to equal loss",
+        "sweep": "many runs from a grid over flags; resumable",
+        "ladder": "optimizers at several sizes, tuned alike, several seeds; resumable",
+        "report": "laws of a ladder and the compute that its optimizers save: tables, figures, one page",
+        "optim": "the optimizers with their hyper-parameters",
+    },
+    "data": {
+        "data": "prepare corpora as token shards, look at them, train and evaluate tokenizers",
+    },
+    "more": {
+        "theory": "power-law random features: curves, phases, hummingbird, sparse experts, tau, predictions",
+        "slurm": "write and submit a job script that requeues until the run's last step",
+        "bench": "ratios against named peers, each measured in one run",
+    },
 }
+"""Verbs by what they are for, in the order of --help and of README's table."""
+
+VERBS = {verb: what for verbs in GROUPS.values() for verb, what in verbs.items()}
+
+RENAMED = {
+    ("fit",): ("report", "--tables-only"),
+    ("import-wandb",): ("ladder", "import-wandb"),
+    ("tokenizer", "train"): ("data", "train-tokenizer"),
+    ("tokenizer", "eval"): ("data", "eval-tokenizer"),
+    ("tokenizer", "fetch-gpt2"): ("data", "fetch-gpt2"),
+    ("tokenizer",): ("data",),
+}
+"""First words of commands of version 0.1 -> those of today; the old ones work until 0.3."""
 
 _TRAINING = ("speedrun", "demo", "check", "train", "mid", "sft", "rl", "sweep", "ladder", "optim")
+
+SPINS = 1_000
+"""Turns of the loop in which a CPU thread waits before it sleeps. With GNU OpenMP's own 300,000, waiting threads keep
+the cores of a busy machine from the thread that they wait for (docs/lab-notebook.md, "Waiting threads")."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code (2 for bad input)."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # file names may be no valid text
+        sys.stdout.reconfigure(errors="backslashreplace")  # file names may not be valid UTF-8
     arguments = list(sys.argv[1:] if argv is None else argv)
-    debug = "--debug" in arguments
-    arguments = [a for a in arguments if a != "--debug"]
+    end = arguments.index("--") if "--" in arguments else len(arguments)  # the words after it are another command's
+    debug = "--debug" in arguments[:end]
+    arguments = [a for a in arguments[:end] if a != "--debug"] + arguments[end:]
     try:
         code = _dispatch(arguments)
         sys.stdout.flush()
@@ -90,7 +116,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _fail(message: str, code: int = 2) -> int:
-    line = " ".join(message.split()).encode(errors="backslashreplace").decode()  # a path may be no text
+    line = " ".join(message.split()).encode(errors="backslashreplace").decode()  # a path may not be valid UTF-8
     print(f"danalab: error: {line}", file=sys.stderr)
     return code
 
@@ -102,14 +128,15 @@ def _dispatch(arguments: list[str]) -> int:
     if arguments[0] in ("-V", "--version"):
         print(f"danalab {__version__}")
         return 0
-    verb, rest = arguments[0], arguments[1:]
+    verb, *rest = _renamed(arguments)
     if verb not in VERBS:
         raise UserError(f"unknown verb '{verb}'{nearest(verb, VERBS)}; known: {', '.join(VERBS)}")
     if verb in _TRAINING:
         yield_cores()
     module = importlib.import_module(f"danalab.cli.{verb.replace('-', '_')}")
     prog = f"danalab {verb}"
-    if hasattr(module, "SUBVERBS"):
+    subverbs = getattr(module, "SUBVERBS", {})
+    if subverbs and (not hasattr(module, "Flags") or (rest and rest[0] in subverbs)):
         prog, flags_type, run, rest = _subverb(module, prog, rest)
         if run is None:
             return 0
@@ -129,6 +156,21 @@ def _dispatch(arguments: list[str]) -> int:
         print(parsed.as_yaml(resolve(parsed.flags) if resolve else None), end="")
         return 0
     return (run(parsed.flags, passed_on) if hasattr(module, "TAKES_REST") else run(parsed.flags)) or 0
+
+
+def _renamed(arguments: list[str]) -> list[str]:
+    """The command in today's words; says so on standard error where it changes them."""
+    for old, new in RENAMED.items():
+        if tuple(arguments[: len(old)]) == old:
+            print(f"note: 'danalab {' '.join(old)}' is now 'danalab {' '.join(new)}'", file=sys.stderr)
+            return [*new, *arguments[len(old) :]]
+    return arguments
+
+
+def yield_cores() -> None:
+    """Let waiting threads sleep soon, in this process and those that it starts. Call it before torch is loaded."""
+    if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & os.environ.keys():  # the user has not chosen
+        os.environ["GOMP_SPINCOUNT"] = str(SPINS)
 
 
 def _subverb(
@@ -157,9 +199,12 @@ def _first_paragraph(run: Any, module: ModuleType) -> str:
 
 def _usage() -> str:
     width = max(map(len, VERBS))
-    lines = [f"  {verb:<{width}}  {what}" for verb, what in VERBS.items()]
+    groups = [
+        f"{group}\n" + "\n".join(f"  {verb:<{width}}  {what}" for verb, what in verbs.items())
+        for group, verbs in GROUPS.items()
+    ]
     return (
         f"danalab {__version__}: a pre-training lab around logarithmic-time optimizers\n\n"
-        "usage: danalab VERB [flags]\n\n" + "\n".join(lines) + "\n\n"
+        "usage: danalab VERB [flags]\n\n" + "\n\n".join(groups) + "\n\n"
         "Every verb takes --help, --config FILE.yaml, --print-config and --debug (show tracebacks)."
     )

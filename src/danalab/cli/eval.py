@@ -7,8 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from danalab.cli._shared.model_flags import required_run
 from danalab.cli._shared.options import Positional
-from danalab.cli._shared.run_argument import required_run
 from danalab.errors import UserError
 from danalab.train.config.fields import flag
 

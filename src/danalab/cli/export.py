@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from danalab.cli._shared.model_flags import required_run
 from danalab.cli._shared.options import Positional
-from danalab.cli._shared.run_argument import required_run
 from danalab.train.config.fields import Dtype
 
 

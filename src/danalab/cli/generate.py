@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from danalab.cli._shared.model_flags import chosen_run
 from danalab.cli._shared.options import Positional
-from danalab.cli._shared.run_argument import chosen_run
 from danalab.errors import UserError
 from danalab.train.config.fields import setting
 

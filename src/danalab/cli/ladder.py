@@ -1,19 +1,16 @@
-"""Optimizers at several sizes, learning rates tuned alike, several seeds; resumable."""
+"""Optimizers at several sizes, learning rates tuned alike, several seeds; resumable.
+
+danalab ladder bench/ladder_cpu.yaml --estimate
+danalab ladder import-wandb exports/ --out ladders/published   # histories, and a table or JSON of the runs
+danalab ladder import-wandb --api ENTITY/PROJECT --filter group=enoki --out ladders/published
+"""
 
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from danalab.cli._shared.cluster_flags import ClusterFlags, require_used
 from danalab.cli._shared.options import Positional
-from danalab.cli._shared.run_tables import (
-    CostFlags,
-    require_plan_flags,
-    show_open_ends,
-    show_plan,
-    show_rows,
-    with_costs,
-)
+from danalab.cli._shared.run_flags import ClusterFlags, CostFlags, require_plan_flags, require_used
 from danalab.errors import UserError
 
 if TYPE_CHECKING:
@@ -47,8 +44,8 @@ class Flags(CostFlags, ClusterFlags):
     tokens_per_second: float | None = None
     """With --estimate: speed of a device at every size, in place of the measurement."""
     preregister: bool = False
-    """Predict the loss of the largest rung from all others before it runs, in preregistered.json; the report and
-    danalab fit compare."""
+    """Predict the loss of the largest rung from all others before it runs, in preregistered.json; danalab report
+    compares."""
     collect: bool = False
     """Gather the rows of the folder and stop."""
     json: bool = False
@@ -56,10 +53,12 @@ class Flags(CostFlags, ClusterFlags):
 
 
 def run(flags: Flags) -> int:
-    """Run a ladder: learning-rate trials at every size, then more seeds at the best; start it again to continue."""
+    """Run a ladder: learning-rate trials at every size, then more seeds at the best; start it again to continue.
+    danalab ladder import-wandb makes one from runs of Weights & Biases."""
     import json
     import sys
 
+    from danalab.cli._shared.run_tables import show_open_ends, show_rows, show_rungs, with_costs
     from danalab.data.environment import available_cores
     from danalab.ladder.ladder import run_ladder
     from danalab.ladder.plan import Rung
@@ -80,8 +79,6 @@ def run(flags: Flags) -> int:
     plan = _chosen(flags, read_plan(flags.file))
     log_to_stderr()
     if flags.estimate:
-        from danalab.cli._shared.rung_table import show_rungs
-
         jobs = 1 if flags.executor == "inline" else flags.jobs or flags.at_once or available_cores()
         show_rungs(
             plan, folder, jobs=jobs, tokens_per_second=flags.tokens_per_second, gpu=flags.gpu, mfu=flags.mfu,
@@ -151,6 +148,8 @@ def _chosen(flags: Flags, plan: "LadderPlan") -> "LadderPlan":
 
 def _show_plan(flags: Flags, folder: Path, plan: "LadderPlan") -> int:
     """Trials and repeats, a line for each optimizer on each rung; trials that depend on others are not known yet."""
+    from danalab.cli._shared.run_tables import show_plan
+
     cells, places, repeats = [], [], 0
     for rung in plan.rungs():
         for opt, runs in plan.planned(rung).items():
@@ -167,3 +166,64 @@ def _show_plan(flags: Flags, folder: Path, plan: "LadderPlan") -> int:
     if flags.executor == "slurm":
         more = f"these are the trials; {repeats} runs with other seeds follow. " + more
     return show_plan(flags, folder, cells, places, more.strip())
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportFlags:
+    files: Positional[tuple[Path, ...]] = ()
+    """Exported .csv, .json and .jsonl files, or folders of them: histories, charts, tables of runs."""
+    out: Path
+    """Folder of the ladder that is written."""
+    api: str | None = None
+    """ENTITY/PROJECT to read over the network in place of files; needs wandb."""
+    filter: tuple[str, ...] = ()
+    """With --api: conditions on runs: group=enoki config.opt=adana."""
+    map: tuple[str, ...] = ()
+    """Keys of the exports: opt=optim.name val-loss=eval/nll; default danalab's own, and those of published runs."""
+    fixed: tuple[str, ...] = ()
+    """Settings of all runs: arch=enoki seq-len=2048 vocab-size=50304."""
+    json: bool = False
+    """Print one JSON object on standard output."""
+
+
+def import_wandb(flags: ImportFlags) -> None:
+    """Write runs of Weights & Biases as rows of a ladder with their validation curves, for danalab report."""
+    import json
+
+    from danalab.cli._shared.run_tables import print_rows
+    from danalab.ladder.runs.grid import parse_fixed
+    from danalab.ladder.wandb.files import read_api, read_exports
+    from danalab.ladder.wandb.keys import Keys
+    from danalab.ladder.wandb.rows import import_runs
+
+    if bool(flags.files) == (flags.api is not None):
+        raise UserError("give either exported files (or folders of them), or --api ENTITY/PROJECT")
+    if flags.filter and flags.api is None:
+        raise UserError("--filter is for --api; with files, name only those wanted")
+    filters = _assignments(flags.filter, "--filter")
+    mapped = {key.replace("-", "_"): value for key, value in _assignments(flags.map, "--map").items()}
+    keys = Keys.of(mapped, parse_fixed(flags.fixed))
+    exports = read_api(flags.api, filters) if flags.api is not None else read_exports(flags.files)
+    rows = import_runs(exports, flags.out, keys)
+    if flags.json:
+        print(json.dumps({"folder": str(flags.out), "rows": rows}))
+        return
+    print_rows(rows)
+    ended = sum(row["final_loss"] is not None for row in rows)
+    print(f"{len(rows)} runs, {ended} of them finished, in {flags.out}; now: danalab report {flags.out}")
+
+
+def _assignments(words: tuple[str, ...], what: str) -> dict[str, str]:
+    """`KEY=VALUE` words; values are text and may contain commas."""
+    found: dict[str, str] = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals or not key or not value:
+            raise UserError(f"{what} {word}: KEY=VALUE is expected")
+        if key in found:
+            raise UserError(f"{what} {word}: {key} appears twice")
+        found[key] = value
+    return found
+
+
+SUBVERBS = {"import-wandb": (ImportFlags, import_wandb)}

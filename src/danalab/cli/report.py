@@ -1,10 +1,15 @@
-"""One page about a ladder: compute saved, laws, curves, tuning, cost; figures and tables as files."""
+"""A ladder's results: laws of learning rate and loss, compute saved, curves, tuning, cost; one page, or tables only."""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from danalab.cli._shared.options import Positional
+from danalab.errors import UserError
+
+if TYPE_CHECKING:
+    from danalab.ladder.analysis import Analysis
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -13,56 +18,133 @@ class Flags:
     """Folder of a ladder or a sweep, or its ladder.jsonl."""
     out: Path | None = None
     """Folder of the report; default report/ in the ladder's folder."""
+    tables_only: bool = False
+    """Print the tables and write no page."""
     baseline: str | None = None
     """Optimizer that the others are compared with; default adamw, or the first one that finished."""
     law: Literal["saturated", "broken", "chinchilla"] | None = None
     """Loss law: saturated, E + A C^-alpha; broken, with a second term; chinchilla, E + A N^-alpha + B D^-beta. Default
     saturated, or chinchilla where several sizes have several horizons."""
+    joint: bool = True
+    """One E for all optimizers; otherwise each law has its own."""
     convention: Literal["exact", "6nd", "6nd-total", "kaplan", "deepseek"] = "exact"
     """Convention of counting compute."""
+    predict: tuple[float, ...] = ()
+    """Sizes for which to predict learning rates [parameters without embeddings]; default 2, 4, 10 x the largest."""
+    within: float = 1.0
+    """Show the interval of learning rates within this share of the best loss [percent of the loss]."""
     bootstrap: int = 200
     """Resamples for the intervals of the laws."""
+    seed: int = 0
+    """Seed of the resampling."""
+    rules: Path | None = None
+    """File to write with the fitted learning-rate laws, which danalab plan and train read with --rules."""
     dollars_per_hour: float | None = None
-    """Price of a device, for a column of costs [$ an hour]."""
+    """Price of a device, for a column of costs on the page [$/hour]."""
     pack: bool = False
     """Write a folder to publish: with copies of rows and validation curves, and links that stay inside."""
     json: bool = False
     """Print one JSON object on standard output."""
 
+    def __post_init__(self) -> None:
+        if self.bootstrap < 0:
+            raise UserError(f"--bootstrap is {self.bootstrap}; it must be 0 or more")
+        if not self.within > 0:
+            raise UserError(f"--within is {self.within:g}; it must be positive [percent of the loss]")
+        for size in self.predict:
+            if not 0 < size < math.inf:
+                raise UserError(f"--predict {size:g}: sizes must be finite and positive [parameters]")
+        if self.dollars_per_hour is not None and not self.dollars_per_hour > 0:
+            raise UserError(f"--dollars-per-hour is {self.dollars_per_hour:g}; it must be positive [$/hour]")
+        if self.tables_only and (self.out or self.pack or self.dollars_per_hour is not None):
+            raise UserError("--out, --pack and --dollars-per-hour are for the page; --tables-only writes none")
+        if self.pack and self.out is None:
+            raise UserError("--pack: --out must name the folder to publish")
+
+    def analysis(self) -> dict[str, Any]:
+        """The arguments of the analysis."""
+        return {
+            "baseline": self.baseline, "law": self.law, "convention": self.convention, "joint": self.joint,
+            "predict": self.predict, "within": self.within / 100, "n_bootstrap": self.bootstrap, "seed": self.seed,
+        }  # fmt: skip
+
 
 def run(flags: Flags) -> None:
-    """Write a self-contained page with every figure and table of a ladder."""
+    """Fit the laws of a ladder, compute the compute saved, and write a page with every figure and table."""
     import json
+
+    from danalab.ladder.analysis import analyse
+    from danalab.ladder.rules import fitted_rules
+    from danalab.ladder.runs.rows import read_ladder
+
+    if flags.tables_only:
+        analysis, page = analyse(read_ladder(flags.ladder), **flags.analysis()), None
+    else:
+        analysis, page = _write_page(flags)
+    if flags.rules is not None:
+        fitted_rules(analysis).write(flags.rules)
+    if flags.json:
+        print(json.dumps({**({"page": str(page)} if page else {}), **analysis.as_dict()}, allow_nan=False))
+    elif page is None:
+        _print_tables(analysis, flags)
+    else:
+        from danalab.report.tables.headline import verdict
+
+        for sentence in verdict(analysis):
+            print(sentence)
+        print(f"report: {page}")
+
+
+def _write_page(flags: Flags) -> "tuple[Analysis, Path]":
     import shutil
 
-    from danalab.errors import UserError
     from danalab.ladder.preregistration import FILE as PREDICTIONS
     from danalab.report.ladder_report import read_report_data, write_report
-    from danalab.report.tables.headline import verdict
 
-    if flags.bootstrap < 0:
-        raise UserError(f"--bootstrap {flags.bootstrap}: must be 0 or more")
-    if flags.dollars_per_hour is not None and not flags.dollars_per_hour > 0:
-        raise UserError(f"--dollars-per-hour {flags.dollars_per_hour:g}: must be positive [$ an hour]")
-    if flags.pack and flags.out is None:
-        raise UserError("--pack: --out must name the folder to publish")
     own = (flags.ladder if flags.ladder.is_dir() else flags.ladder.parent) / "report"
     if flags.out is None and own.is_symlink():  # in a ladder from elsewhere it may lead anywhere
-        raise UserError(f"{own}: a symbolic link; give the folder of the report by --out")
-    data = read_report_data(
-        flags.ladder,
-        baseline=flags.baseline,
-        dollars_per_hour=flags.dollars_per_hour,
-        law=flags.law,
-        convention=flags.convention,
-        n_bootstrap=flags.bootstrap,
-    )
+        raise UserError(f"{own} is a symbolic link; give the folder of the report by --out")
+    data = read_report_data(flags.ladder, dollars_per_hour=flags.dollars_per_hour, **flags.analysis())
     page = write_report(data, flags.out or own, packed=flags.pack)
     if flags.pack and data.registered:
         shutil.copyfile(own.parent / PREDICTIONS, page.parent / PREDICTIONS)
-    if flags.json:
-        print(json.dumps({"page": str(page), **data.analysis.as_dict()}))
-        return
-    for sentence in verdict(data.analysis):
-        print(sentence)
-    print(f"report: {page}")
+    return data.analysis, page
+
+
+def _print_tables(analysis: "Analysis", flags: Flags) -> None:
+    from danalab.ladder.preregistration import outcomes, read_predictions
+    from danalab.report.tables.console import print_table
+    from danalab.report.tables.horizon import budget_sentence, horizon_tables
+    from danalab.report.tables.ladder import law_table, lr_law_table, saved_table, tuned_table
+    from danalab.report.tables.rates import predicted_table, shared_curvature_table, tolerance_table
+    from danalab.report.tables.registered import TITLE, entropy_sentence, epochs_sentence, registered_table
+
+    predictions = read_predictions(flags.ladder if flags.ladder.is_dir() else flags.ladder.parent)
+    kinds = {law.kind for law in analysis.loss_laws.values()} or {"saturated"}
+    law = {
+        "saturated": "E + A C^-alpha", "broken": "E + A C^-alpha + B C^-beta",
+        "chinchilla": "E + A N^-alpha + B D^-beta",
+    }[kinds.pop()]  # fmt: skip
+    for title, (headings, lines) in (
+        ("Tuned runs", tuned_table(analysis)),
+        ("Compute saved against " + analysis.baseline, saved_table(analysis)),
+        *horizon_tables(analysis),
+        (f"Laws of the final loss, {law}" + ", one E for all" * flags.joint, law_table(analysis)),
+        (TITLE, registered_table(outcomes(predictions, analysis.tuned))),
+        ("Laws of the best learning rate, a (b + P)^d", lr_law_table(analysis)),
+        ("Learning rates by these laws", predicted_table(analysis)),
+        ("Learning rates that lose little", tolerance_table(analysis)),
+        ("Cost of a wrong learning rate [nats/token], one curvature for all sizes", shared_curvature_table(analysis)),
+    ):
+        if lines:
+            print(f"\n{title}")
+            print_table(headings, lines, 1)
+    sentences = [] if analysis.horizon is None else [budget_sentence(analysis.horizon)]
+    for sentence in (*sentences, entropy_sentence(analysis), epochs_sentence(analysis)):
+        if sentence is not None:
+            print(sentence)
+    for note in analysis.notes:
+        print(f"note: {note}")
+    if analysis.excluded:
+        runs = "run" if len(analysis.excluded) == 1 else "runs"
+        print(f"{len(analysis.excluded)} {runs} left out, unfinished or not finite: {', '.join(analysis.excluded)}")

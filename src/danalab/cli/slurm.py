@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from danalab.cli._shared.cluster_flags import ResourceFlags
+from danalab.cli._shared.run_flags import ResourceFlags
 from danalab.errors import UserError
 
 if TYPE_CHECKING:

@@ -4,9 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from danalab.cli._shared.cluster_flags import ClusterFlags, require_used
 from danalab.cli._shared.options import Positional
-from danalab.cli._shared.run_tables import CostFlags, require_plan_flags, show_plan, show_rows
+from danalab.cli._shared.run_flags import ClusterFlags, CostFlags, require_plan_flags, require_used
 from danalab.errors import UserError
 
 
@@ -34,6 +33,7 @@ class Flags(CostFlags, ClusterFlags):
 
 def run(flags: Flags) -> int:
     """Train every run of a grid that is not finished; failures are listed at the end and do not stop the others."""
+    from danalab.cli._shared.run_tables import show_plan, show_rows
     from danalab.ladder.runs.grid import expand, parse_assignments, parse_fixed, read_grid
     from danalab.ladder.runs.sweep import collect, run_sweep
     from danalab.train.callbacks.console import log_to_stderr

@@ -151,7 +151,7 @@ def test_missing_and_damaged_gpt2_tables_say_what_to_do(tmp_path, monkeypatch, d
 
     monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr("tiktoken.load.read_file", offline)
-    with pytest.raises(UserError, match="danalab tokenizer fetch-gpt2 --from") as caught:
+    with pytest.raises(UserError, match="danalab data fetch-gpt2 --from") as caught:
         Gpt2Tokenizer.from_cache()
     assert "\n" not in str(caught.value)
 
@@ -183,7 +183,7 @@ def test_wrong_gpt2_tables_are_refused(tmp_path):
     ("name", "reason"),
     [
         ("gtp2", "did you mean 'gpt2'"),
-        ("bpe-4096", "danalab tokenizer train --vocab-size 4096"),
+        ("bpe-4096", "danalab data train-tokenizer --vocab-size 4096"),
         ("nowhere/x", "no tok"),
     ],
 )

@@ -86,7 +86,7 @@ def test_a_report_does_not_follow_a_link_of_the_ladder(tmp_path, capsys):
 
 
 def test_sizes_to_predict_are_finite(tmp_path, capsys):
-    assert main(["fit", str(plant(tmp_path, seeds=1)), "--predict", "1e400"]) == 2
+    assert main(["report", "--tables-only", str(plant(tmp_path, seeds=1)), "--predict", "1e400"]) == 2
     assert "--predict inf: sizes must be finite and positive" in capsys.readouterr().err
 
 
@@ -94,5 +94,9 @@ def test_settings_of_odd_types_are_never_a_traceback(tmp_path, capsys):
     odd = {"d_model": True, "n_layers": 1.5, "n_heads": 2, "head_dim": 2, "mlp_dim": 3, "vocab_size": 5, "seq_len": 4}
     odd |= {"arch": 3, "data": [1], "scheduler": 2, "opt": {}}
     change(plant(tmp_path), settings=odd)
-    for verb in (["report", "--out", str(tmp_path / "out")], ["fit"], ["fit", "--convention", "6nd"]):
+    for verb in (
+        ["report", "--out", str(tmp_path / "out")],
+        ["report", "--tables-only"],
+        ["report", "--tables-only", "--convention", "6nd"],
+    ):
         assert main([verb[0], str(tmp_path), "--bootstrap", "0", *verb[1:]]) in (0, 2)

@@ -22,7 +22,7 @@ EXPORTS = Path(__file__).parents[2] / "fixtures" / "wandb"
 
 @pytest.mark.parametrize("form", ["runs.json", "histories"])
 def test_exports_give_the_planted_saving_whatever_their_form(tmp_path, form):
-    assert main(["import-wandb", str(EXPORTS / form), "--out", str(tmp_path)]) == 0
+    assert main(["ladder", "import-wandb", str(EXPORTS / form), "--out", str(tmp_path)]) == 0
     rows = read_ladder(tmp_path)
     assert [row["status"] for row in rows] == ["finished"] * 8
     found = analyse(rows, n_bootstrap=0)
@@ -58,7 +58,7 @@ def test_other_keys_are_named_and_what_no_key_says_is_given(tmp_path, capsys):
         {"batch": 10, "nll": 3.0}, {"batch": 20, "nll": 2.5}]}  # fmt: skip
     file = tmp_path / "run.json"
     file.write_text(json.dumps(run))
-    command = ["import-wandb", str(file), "--out", str(tmp_path / "out"), "--json"]
+    command = ["ladder", "import-wandb", str(file), "--out", str(tmp_path / "out"), "--json"]
     assert main(command) == 2
     assert "--map opt=KEY" in capsys.readouterr().err
     words = ["--map", "opt=optim", "lr=rate", "val-loss=nll", "step=batch", "--fixed", "params=1000", "seq-len=16",
@@ -174,8 +174,8 @@ def test_a_server_that_refuses_is_one_line(monkeypatch, capsys, tmp_path):
     fake = types.ModuleType("wandb")
     fake.Api, fake.Error = refuse, RuntimeError
     monkeypatch.setitem(sys.modules, "wandb", fake)
-    assert main(["import-wandb", "--api", "me/none", "--out", str(tmp_path)]) == 2
+    assert main(["ladder", "import-wandb", "--api", "me/none", "--out", str(tmp_path)]) == 2
     assert capsys.readouterr().err == "danalab: error: --api me/none: Could not find project me/none\n"
     monkeypatch.setitem(sys.modules, "wandb", None)
-    assert main(["import-wandb", "--api", "me/none", "--out", str(tmp_path)]) == 2
+    assert main(["ladder", "import-wandb", "--api", "me/none", "--out", str(tmp_path)]) == 2
     assert "pip install 'danalab[track]'" in capsys.readouterr().err

@@ -37,7 +37,7 @@ def test_a_good_guess_needs_few_trials():
 
 def fitted(capsys, *words):
     assert main([*PLAN, *words]) == 0
-    return json.loads(capsys.readouterr().out)["fit"]
+    return json.loads(capsys.readouterr().out)["report", "--tables-only"]
 
 
 @pytest.mark.parametrize("gpu", ["a100", "l4", "4090"])

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from danalab.cli._shared import optimizer_flags
-from danalab.cli._shared.help import help_text
-from danalab.cli._shared.options import Option, docstrings, options_of
+from danalab.cli._shared.options import Option, docstrings, help_text, options_of
 from danalab.errors import UserError, nearest
 from danalab.files import read_yaml
 from danalab.train.config.fields import field_types, flag, plain, validated

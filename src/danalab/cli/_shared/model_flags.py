@@ -5,11 +5,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from danalab.cli._shared.options import Positional
-from danalab.cli._shared.run_argument import chosen_run
 
 if TYPE_CHECKING:
     from danalab.chat.assistant import ChatModel
-
+from danalab.errors import UserError
 
 BASE_MODEL = "a base model: conversations are plain text (User: ... Assistant: ...); danalab sft teaches it to chat"
 
@@ -38,3 +37,18 @@ class ModelFlags:
 
         run = chosen_run(self.folder, self.run)
         return open_chat_model(run, self.from_, step=self.step, tokenizer=self.tokenizer, name=name)
+
+
+def chosen_run(positional: Path | None, flag: Path | None) -> Path | None:
+    """The one of the two that was given, or None."""
+    if positional is not None and flag is not None:
+        raise UserError(f"{positional} and --run {flag}: give the run folder once")
+    return flag if positional is None else positional
+
+
+def required_run(positional: Path | None, flag: Path | None, verb: str) -> Path:
+    """As `chosen_run`."""
+    run = chosen_run(positional, flag)
+    if run is None:
+        raise UserError(f"give a run folder: danalab {verb} RUN")
+    return run

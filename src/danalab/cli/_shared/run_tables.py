@@ -1,54 +1,18 @@
-"""Tables of sweeps and ladders: plans before training, rows afterwards. Also the flags of hours and costs."""
+"""Tables of sweeps and ladders: plans and estimates before training, rows afterwards."""
 
-from __future__ import annotations
-
+import json
+import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from danalab.errors import UserError
-
-if TYPE_CHECKING:
-    from danalab.ladder.runs.estimate import Estimate, Rate
-    from danalab.ladder.runs.grid import Cell
-    from danalab.ladder.runs.jobs import Failure
-    from danalab.ladder.runs.sweep import SweepResult
-
-
-@dataclass(frozen=True, kw_only=True)
-class CostFlags:
-    """From FLOPs to hours and money."""
-
-    gpu: str | None = None
-    """With --dry-run and --estimate: hours on this accelerator (h100, a100, ...); default of --dry-run by the runs that
-    are finished, if any, of --estimate by a short measurement."""
-    mfu: float = 0.4
-    """With --gpu: share of its peak that training reaches."""
-    dollars_per_hour: float | None = None
-    """Price of a device, for a column of costs [$ an hour]; default in plans a rough one of --gpu."""
-
-    @property
-    def price(self) -> float | None:
-        """Of a device [$ an hour]: as given, else a rough one of --gpu."""
-        from danalab.scaling.hardware import named
-
-        if self.dollars_per_hour is not None or self.gpu is None:
-            return self.dollars_per_hour
-        return named(self.gpu).dollars_per_hour
-
-    def rate(self, folder: Path) -> tuple[Rate | None, str]:
-        """(FLOP/s of a device, source of the number)."""
-        from danalab.ladder.runs.estimate import accelerator_rate, measured_rate
-        from danalab.ladder.runs.rows import FILE, read_ladder
-
-        if self.gpu is not None:
-            return accelerator_rate(self.gpu, self.mfu), f"{self.gpu.upper()} at {self.mfu:.0%} of its peak"
-        rows = read_ladder(folder) if (folder / FILE).is_file() and (folder / FILE).stat().st_size else []
-        rate = measured_rate(rows)
-        if rate is None:
-            return None, "no run is finished: use --gpu NAME for hours"
-        return rate, f"as the finished runs in {folder}"
+from danalab.ladder.plan import LadderPlan
+from danalab.ladder.runs.estimate import Estimate, Rate, accelerator_rate, estimate, token_rate, total, trained_rate
+from danalab.ladder.runs.grid import Cell
+from danalab.ladder.runs.jobs import Failure
+from danalab.ladder.runs.sweep import SweepResult, write_scripts
+from danalab.report.tables.console import print_table
 
 
 def show_plan(flags: Any, folder: Path, cells: Sequence[Cell], names: Sequence[str], more: str = "") -> int:
@@ -59,11 +23,6 @@ def show_plan(flags: Any, folder: Path, cells: Sequence[Cell], names: Sequence[s
         names: of the cells in the table; cells of one name share a line.
         more: a line at the end.
     """
-    import json
-
-    from danalab.ladder.runs.estimate import estimate
-    from danalab.ladder.runs.sweep import write_scripts
-
     rate, source = flags.rate(folder)
     estimates = estimate(cells, folder, rate, flags.price)
     scripts = [] if flags.executor != "slurm" else list(map(str, write_scripts(folder, cells, flags.cluster())))
@@ -80,9 +39,6 @@ def show_plan(flags: Any, folder: Path, cells: Sequence[Cell], names: Sequence[s
 
 def show_rows(flags: Any, folder: Path, rows: Sequence[dict[str, Any]], found: SweepResult | None = None) -> int:
     """Print the rows of a sweep, its failures and queued runs. Returns the exit code."""
-    import json
-    import sys
-
     failures = [] if found is None else found.failures
     queued = [] if found is None else found.queued
     if flags.json:
@@ -103,8 +59,6 @@ def show_rows(flags: Any, folder: Path, rows: Sequence[dict[str, Any]], found: S
 
 def show_open_ends(failures: Sequence[Failure], queued: Sequence[str]) -> None:
     """Print failures and queued runs on standard error."""
-    import sys
-
     for failure in failures:
         print(f"failed: {failure.job.folder.name}: {failure.reason}", file=sys.stderr)
     if queued:
@@ -117,9 +71,6 @@ def show_open_ends(failures: Sequence[Failure], queued: Sequence[str]) -> None:
 
 def print_estimates(estimates: Sequence[Estimate], source: str, names: Sequence[str], *, price: bool) -> None:
     """A line for each group of runs with the same name: steps and tokens of one, FLOPs, hours and costs of all."""
-    from danalab.ladder.runs.estimate import total
-    from danalab.report.tables.console import print_table
-
     groups: dict[str, list[Estimate]] = {}
     for name, each in zip(names, estimates, strict=True):
         groups.setdefault(name, []).append(each)
@@ -145,8 +96,6 @@ def print_estimates(estimates: Sequence[Estimate], source: str, names: Sequence[
 
 def summary(estimates: Sequence[Estimate]) -> str:
     """Totals of all runs, as text."""
-    from danalab.ladder.runs.estimate import total
-
     words = f"{len(estimates)} runs, {sum(each.flops for each in estimates):.3g} FLOPs"
     hours, cost = total([each.device_hours for each in estimates]), total([each.cost for each in estimates])
     words += "" if hours is None else f", {_hours(hours)} device-hours"
@@ -155,8 +104,6 @@ def summary(estimates: Sequence[Estimate]) -> str:
 
 def estimates_as_json(estimates: Sequence[Estimate], source: str) -> dict[str, Any]:
     """The estimates as JSON."""
-    from danalab.ladder.runs.estimate import total
-
     return {
         "runs": [asdict(each) for each in estimates],
         "flops": sum(each.flops for each in estimates),
@@ -168,8 +115,6 @@ def estimates_as_json(estimates: Sequence[Estimate], source: str) -> dict[str, A
 
 def print_rows(rows: Sequence[dict[str, Any]], price: float | None = None) -> None:
     """Print one line per run."""
-    from danalab.report.tables.console import print_table
-
     priced = [] if price is None else ["cost [$]"]
     print_table(
         ["run", "status", "parameters", "tokens", "val loss", "device-hours", *priced],
@@ -193,16 +138,6 @@ def with_costs(rows: Sequence[dict[str, Any]], price: float | None) -> list[dict
     return [row if price is None else {**row, "cost": _cost(row, price)} for row in rows]
 
 
-def require_plan_flags(flags: CostFlags, dry_run: bool) -> None:
-    """Refuse flags without effect."""
-    if flags.gpu is not None and not dry_run:
-        raise UserError(f"--gpu {flags.gpu}: is for plans (--dry-run); finished runs have their own hours")
-    if flags.mfu != CostFlags.mfu and flags.gpu is None:
-        raise UserError(f"--mfu {flags.mfu:g}: is for --gpu NAME")
-    if flags.dollars_per_hour is not None and not flags.dollars_per_hour > 0:
-        raise UserError(f"--dollars-per-hour {flags.dollars_per_hour:g}: must be positive [$ an hour]")
-
-
 def _cost(row: dict[str, Any], price: float) -> float | None:
     return None if row["device_hours"] is None else row["device_hours"] * price
 
@@ -218,3 +153,73 @@ def _money(cost: float | None) -> str:
 def _range(values: Sequence[float]) -> str:
     low, high = min(values), max(values)
     return f"{low:.3g}" if low == high else f"{low:.3g} to {high:.3g}"
+
+
+def show_rungs(
+    plan: LadderPlan,
+    folder: Path,
+    *,
+    jobs: int,
+    tokens_per_second: float | None = None,
+    gpu: str | None = None,
+    mfu: float = 0.4,
+    price: float | None = None,
+    as_json: bool = False,
+) -> None:
+    """Print the estimate of a ladder by rungs, and its total.
+
+    Args:
+        jobs: runs at a time, for the wall time.
+        tokens_per_second, gpu: source of the rate; neither: a short measurement of each optimizer at each size.
+        price: of a device [$ an hour].
+    """
+    rungs = plan.rungs()
+    cells = [[cell for runs in plan.planned(rung).values() for cell in runs] for rung in rungs]
+    rate, source = _rate([cell for each in cells for cell in each], tokens_per_second, gpu, mfu)
+    found = [estimate(each, folder, rate, price) for each in cells]
+    lines = [_line(str(rung), runs, jobs) for rung, runs in zip(rungs, found, strict=True)]
+    every = [run for runs in found for run in runs]
+    if as_json:
+        keys = ("rung", "runs", "params", "tokens", "epochs", "tokens_per_second", "device_hours", "wall_hours", "cost")
+        print(json.dumps({
+            "rungs": [dict(zip(keys, values, strict=True)) for values in lines],
+            "runs": len(every), "device_hours": total([run.device_hours for run in every]),
+            "wall_hours": sum(line[7] for line in lines), "cost": total([run.cost for run in every]), "rate": source,
+        }))  # fmt: skip
+        return
+    shown = [
+        [rung, str(runs), f"{params:,}", f"{tokens:,}", "-" if epochs is None else f"{epochs:.2g}", f"{speed:,.0f}",
+         f"{hours:.3g}", f"{wall:.3g}", *([] if cost is None else [f"{cost:,.2f}"])]
+        for rung, runs, params, tokens, epochs, speed, hours, wall, cost in lines
+    ]  # fmt: skip
+    whole = ["total", str(len(every)), "", f"{sum(run.tokens for run in every):,}", "", "",
+             f"{sum(line[6] for line in lines):.3g}", f"{sum(line[7] for line in lines):.3g}"]  # fmt: skip
+    if price is not None:
+        whole.append(f"{total([run.cost for run in every]):,.2f}")
+    print_table(
+        ["rung", "runs", "parameters", "tokens each", "epochs", "tokens/s", "device-hours", "wall hours",
+         *(["cost [$]"] if price is not None else [])],
+        [*shown, whole],
+    )  # fmt: skip
+    budgets = dict.fromkeys(plan.least_trials(opt) for opt in plan.opts)
+    more = f", and up to {plan.extensions} beyond an edge" if plan.trials is None and len(plan.multipliers) > 1 else ""
+    print(
+        f"each optimizer tries {' or '.join(map(str, budgets))} settings on a rung{more}, then {len(plan.seeds) - 1} "
+        f"more seeds; {jobs} run{'s' * (jobs != 1)} at a time; {source}; nothing was trained (--estimate)"
+    )
+
+
+def _rate(cells: Sequence, tokens_per_second: float | None, gpu: str | None, mfu: float) -> tuple[Rate, str]:
+    if tokens_per_second is not None:
+        return token_rate(tokens_per_second), f"{tokens_per_second:,.0f} tokens/s as given"
+    if gpu is not None:
+        return accelerator_rate(gpu, mfu), f"{gpu.upper()} at {mfu:.0%} of its peak"
+    return trained_rate(cells), "speed measured here, by a few steps of each optimizer at each size"
+
+
+def _line(rung: str, runs: Sequence[Estimate], jobs: int) -> tuple:
+    hours = sum(run.device_hours or 0.0 for run in runs)
+    first = runs[0]
+    speed = sum(run.tokens for run in runs) / (3600 * hours)
+    cost = total([run.cost for run in runs])
+    return rung, len(runs), first.params, first.tokens, first.epochs, speed, hours, hours / min(jobs, len(runs)), cost

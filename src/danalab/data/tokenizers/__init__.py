@@ -64,7 +64,7 @@ def load_tokenizer(name: str | Path) -> Tokenizer:
         if text.startswith("bpe-") and text[4:].isascii() and text[4:].isdigit():
             raise UserError(
                 f"tokenizer '{text}' is trained on a corpus: give the folder of a trained one, or train it with "
-                f"danalab tokenizer train --vocab-size {text[4:]} --input FILES --out DIR"
+                f"danalab data train-tokenizer --vocab-size {text[4:]} --input FILES --out DIR"
             )
         raise UserError(
             f"no tokenizer '{text}'{nearest(text, [*_PLAIN, 'gpt2'])}: {', '.join(_PLAIN)}, gpt2, or the path of a "

@@ -102,7 +102,7 @@ class Gpt2Tokenizer(Tokenizer):
         except (OSError, ValueError) as error:  # requests' errors are OSErrors
             raise UserError(
                 f"GPT-2's tables are not in {folder} and cannot be fetched ({type(error).__name__}): put vocab.bpe and "
-                "encoder.json in a folder and run danalab tokenizer fetch-gpt2 --from FOLDER, or set TIKTOKEN_CACHE_DIR"
+                "encoder.json in a folder and run danalab data fetch-gpt2 --from FOLDER, or set TIKTOKEN_CACHE_DIR"
             ) from error
         finally:
             if before is None:

@@ -1,4 +1,4 @@
-"""rules.yaml: fitted laws that `danalab fit --rules FILE` writes, people edit, and plan and train read with --rules.
+"""rules.yaml: fitted laws that `danalab report --rules FILE` writes, people edit, and plan and train read with --rules.
 
 learning_rate:
 - {arch: enoki, opt: adana, global_batch: 32, a: 22.5, b: 122000.0, d: -0.618}    # lr = a (b + P)^d

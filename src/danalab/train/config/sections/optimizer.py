@@ -23,7 +23,7 @@ class OptimizerSettings(Section):
     lr_multiplier: NonNegative = setting(1.0, kind="input")
     """Factor on the fitted law's learning rate; has no effect on an explicit --lr."""
     rules: Path | None = setting(None, kind="input")
-    """File of laws, decays and dimensions in place of the built-in ones; `danalab fit --rules FILE` writes one."""
+    """File of laws, decays and dimensions in place of the built-in ones; `danalab report --rules FILE` writes one."""
     phase_lr_factor: Positive = 1.0
     """resonance: factor on the learning rate of the oscillators' phases."""
     kappa: float = 0.85
