@@ -165,7 +165,7 @@ def _expanded_nodes(node: Any, known: dict[int, int]) -> int:
 
 
 def require_uncompressed(file: IO[bytes], size: int) -> None:
-    """Check that a zip archive, such as torch writes, does not unpack to more than it has.
+    """Check that a zip archive, such as torch writes, does not unpack to more than it has; see `refuse_shared_tuples`.
 
     Args: file: at the archive's beginning; size: of the archive [bytes].
     Raises:
@@ -174,12 +174,39 @@ def require_uncompressed(file: IO[bytes], size: int) -> None:
     try:
         with zipfile.ZipFile(file) as archive:
             members = archive.infolist()
+            for name in [member.filename for member in members if member.filename.endswith("data.pkl")]:
+                with archive.open(name) as pickled:
+                    refuse_shared_tuples(pickled)
     except (zipfile.BadZipFile, NotImplementedError) as error:
         raise ValueError(f"not an archive of tensors: {error}") from error
     if any(member.compress_type != zipfile.ZIP_STORED for member in members):
         raise ValueError("compressed; archives of tensors are not")
     if sum(member.file_size for member in members) > size:
         raise ValueError(f"its contents claim more than its {size:,} bytes")
+
+
+_SHAREABLE = {"GLOBAL", "BINUNICODE", "SHORT_BINUNICODE", "EMPTY_DICT", "EMPTY_LIST", "REDUCE", "BINPERSID"}
+
+
+def refuse_shared_tuples(pickled: IO[bytes]) -> None:
+    """Check one pickle of tensors, without loading it: it may repeat texts and objects, but no tuple.
+
+    Hashing a tuple of twice a tuple of twice a tuple ... takes a time exponential in the depth.
+
+    Raises:
+        ValueError: it repeats a tuple, or is not a pickle.
+    """
+    import pickletools
+
+    shareable: dict[int, bool] = {}
+    made_by = ""
+    for code, argument, _ in pickletools.genops(pickled):
+        if code.name in ("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"):
+            shareable[len(shareable) if argument is None else int(argument)] = made_by in _SHAREABLE
+            continue
+        if code.name == "DUP" or (code.name in ("GET", "BINGET", "LONG_BINGET") and not shareable.get(int(argument))):
+            raise ValueError("its pickle repeats a tuple")
+        made_by = code.name
 
 
 def validated(kind: type[T], content: Any, place: object, *, strict: bool = False) -> T:

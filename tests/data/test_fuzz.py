@@ -1,18 +1,22 @@
-"""Five hundred random corruptions of valid data sets: each is refused or found, none ends in a traceback."""
+"""Random corruptions of valid data sets: each is refused or found, none ends in a traceback or takes long."""
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from danalab.data import open_dataset, prepare
 from danalab.data.check import validate
 from danalab.data.description import describe
+from danalab.data.formats.arrays import split_arrays
 from danalab.data.formats.raw_bin import record
 from danalab.data.tokenizers import load_tokenizer
 from danalab.errors import UserError
@@ -85,8 +89,25 @@ def _another_digit(file: Path, draw: Draw) -> None:
 
 
 def _copy_over(file: Path, draw: Draw) -> None:
-    others = [other for other in sorted(file.parent.iterdir()) if other != file]
-    shutil.copyfile(draw.choice(others), file)
+    others = [other for other in sorted(file.parent.iterdir()) if other != file and other.is_file()]
+    if others:
+        shutil.copyfile(draw.choice(others), file)
+
+
+def _rename(file: Path, draw: Draw) -> None:
+    suffix = "".join(file.suffixes)
+    name = draw.choice(["train_1732300000", "train_07", "val", "train", "manifest", "tokenizer", "\udcff", "e" * 240])
+    file.rename(file.with_name(name + draw.choice([suffix, suffix, ".bin", ".json", ".npy", ".pt"])))
+
+
+def _pipe(file: Path, _: Draw) -> None:
+    file.unlink()
+    os.mkfifo(file)
+
+
+def _expand(file: Path, draw: Draw) -> None:
+    file.unlink()
+    torch.save(torch.zeros(1, 1, dtype=torch.int64).expand(10 ** draw.randint(1, 9), 1000), file.with_suffix(".pt"))
 
 
 CORRUPTIONS: list[Callable[[Path, Draw], None]] = [
@@ -105,6 +126,7 @@ CORRUPTIONS: list[Callable[[Path, Draw], None]] = [
     _another_digit,
     _copy_over,
 ]
+MORE = [*CORRUPTIONS, _rename, _pipe, _expand]
 
 
 def _same(folder: Path, other: Path) -> bool:
@@ -150,7 +172,51 @@ def valid(tmp_path_factory) -> dict[str, Path]:
         np.array(draw.choices(range(257), k=300), "<u2").tofile(bare / f"{name}.bin")
     recorded = Path(shutil.copytree(bare, root / "recorded"))
     record(recorded)
-    return {"shards": shards, "bare": bare, "recorded": recorded}
+    arrays = root / "arrays"
+    arrays.mkdir()
+    for number, suffix in enumerate((".npy", ".npz", ".pt")):
+        ids = np.array(draw.choices(range(257), k=80)).reshape(8, 10)
+        if suffix == ".pt":
+            torch.save(torch.from_numpy(ids), arrays / f"{number}.pt")
+        else:
+            (np.save if suffix == ".npy" else np.savez)(arrays / f"{number}{suffix}", ids)
+    split = root / "split"
+    split_arrays(arrays, split, by="sequence", val_ratio=0.3)
+    return {"shards": shards, "bare": bare, "recorded": recorded, "arrays": arrays, "split": split}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("layout", ["shards", "bare", "recorded", "arrays", "split"])
+def test_500_damages_of_every_layout_end_in_one_line_or_success(valid, layout, tmp_path, monkeypatch):
+    monkeypatch.setattr("os.fsync", lambda _: None)
+    original = valid[layout]
+    files = sorted(path.relative_to(original) for path in original.rglob("*") if not path.is_dir())
+    for number in range(500):
+        draw = random.Random(f"damage {layout} {number}")
+        folder = tmp_path / str(number)
+        shutil.copytree(original, folder)
+        damages = [(draw.choice(files), draw.choice(MORE)) for _ in range(draw.randint(1, 3))]
+        for name, damage in damages:
+            if (folder / name).is_file() and (folder / name).stat().st_size:
+                damage(folder / name, draw)
+        begun = time.monotonic()
+        for read in (validate, describe, _first_batches):
+            told = ""
+            try:
+                read(folder)
+            except UserError as error:
+                told = str(error)
+            except Exception as error:
+                raise AssertionError(f"{layout} {number}: {read.__name__} after {damages}") from error
+            assert "\n" not in told, damages
+        assert time.monotonic() - begun < 10, damages
+
+
+def _first_batches(folder: Path) -> None:
+    for split in ("train", "val"):
+        batches = open_dataset(folder, split).batches(seed=0, global_batch=2, seq_len=4)
+        assert batches[0][0].shape == (2, 4)
 
 
 @pytest.mark.parametrize(("layout", "count"), [("shards", 250), ("recorded", 150), ("bare", 100)])

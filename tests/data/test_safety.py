@@ -95,6 +95,45 @@ def test_a_file_that_claims_more_than_it_holds_gets_no_memory_for_it(tmp_path, n
         assert not validate(tmp_path).valid
 
 
+def _with_pickle(content: bytes) -> bytes:
+    """A .pt of 6 ids whose pickle is `content`."""
+    whole, packed = io.BytesIO(), io.BytesIO()
+    torch.save(torch.arange(6).reshape(2, 3), whole)
+    with zipfile.ZipFile(whole) as archive, zipfile.ZipFile(packed, "w") as copy:
+        for name in archive.namelist():
+            copy.writestr(name, content if name.endswith("data.pkl") else archive.read(name))
+    return packed.getvalue()
+
+
+def _nested_tuples(depth: int) -> bytes:
+    """Pickled: a dictionary whose last key is a tuple of twice a tuple of twice a tuple ..."""
+    levels = [b"h%bh%b\x86q%bK\x01" % (bytes([i]), bytes([i]), bytes([i + 1])) for i in range(depth)]
+    return b"\x80\x02}()q\x00K\x01" + b"".join(levels) + b"u."
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("zipped", [True, False])
+def test_a_small_tensor_file_is_not_read_without_end(tmp_path, zipped):
+    nested = _nested_tuples(50)
+    (tmp_path / "a.pt").write_bytes(_with_pickle(nested) if zipped else nested)
+    _refused(open_dataset, tmp_path)
+    assert not validate(tmp_path).valid
+    ids = torch.zeros(1, 1, dtype=torch.int64).expand(10**8, 1000)
+    torch.save(ids, tmp_path / "a.pt", _use_new_zipfile_serialization=zipped)
+    _refused(open_dataset, tmp_path)
+    assert "repeats the few values it holds" in validate(tmp_path).errors[0].reason
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", ["train_1732300000.bin", "train_20261122.bin", "train-9223372036854775807.bin"])
+def test_a_date_in_a_name_is_not_taken_for_the_number_of_a_shard(tmp_path, name):
+    np.arange(9, dtype="<u2").tofile(tmp_path / name)
+    for reader in (open_dataset, describe):
+        with pytest.raises(UserError, match=f"{name}: [0-9]+ is a date or a time"):
+            reader(tmp_path)
+    assert not validate(tmp_path).valid
+
+
 def test_an_archive_that_unpacks_beyond_memory_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("danalab.data.formats.arrays.files.host_memory", lambda: 1 << 16)
     np.savez_compressed(tmp_path / "a.npz", ids=np.zeros((200, 500), np.int64))

@@ -30,6 +30,7 @@ from danalab.files import read_json, sha256, validated, write_json
 
 CHECKSUMS = "checksums.json"
 _BLOCK = 1 << 25
+_MAX_SHARDS = 100_000
 _SPLITS = ("train", "val")
 _log = logging.getLogger(__name__)
 
@@ -62,6 +63,11 @@ def find_raw_files(folder: Path, split: str) -> list[Path]:
     for path in sorted(folder.glob(f"{split}[_-]*.bin")):
         if match := re.fullmatch(rf"{split}[_-](\d+)\.bin", path.name):
             number = int(match[1])
+            if number >= _MAX_SHARDS:
+                raise UserError(
+                    f"{path}: {match[1]} is a date or a time, not the number of a shard (below {_MAX_SHARDS:,}); "
+                    f"rename it to {split}.bin, or several to {split}_00.bin, {split}_01.bin, ..."
+                )
             if number in numbered:
                 raise UserError(f"{path}: shard {number} of '{split}' exists twice, also as {numbered[number].name}")
             numbered[number] = path

@@ -19,8 +19,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any
 
+from danalab.data.formats.manifest import Manifest
 from danalab.errors import UserError
-from danalab.files import read_json, write_atomically
+from danalab.files import write_atomically
 from danalab.ladder.runs.schema import checked_row
 from danalab.train.config.fields import names_of
 from danalab.train.config.train_config import TrainConfig
@@ -76,8 +77,11 @@ def row_of(run: Path, base: Path) -> dict[str, Any]:
 
 def _entropy(data: Path) -> float | None:
     """Exact entropy of a generated language [nats a token], from its manifest; None for other data."""
-    file = data / "manifest.json"
-    return read_json(file)["source"].get("entropy") if file.is_file() else None
+    try:
+        return Manifest.read(data).source.get("entropy") if (data / "manifest.json").is_file() else None
+    except UserError as error:  # the data were damaged after the run, whose losses remain
+        log.warning("%s", error)
+        return None
 
 
 def _finite(loss: float | None) -> float | None:

@@ -16,7 +16,7 @@ from typing import IO
 import numpy as np
 
 from danalab.errors import UserError, first_line
-from danalab.files import require_uncompressed
+from danalab.files import refuse_shared_tuples, require_uncompressed
 from danalab.scaling.hardware import host_memory
 
 _BLOCK_BYTES = 1 << 23  # small enough to stay in cache between the passes over it
@@ -145,9 +145,12 @@ def _read_pt(path: Path) -> np.ndarray:
 
     import torch
 
-    if zipfile.is_zipfile(path):
-        with open(path, "rb") as file:
+    with open(path, "rb") as file:
+        if zipfile.is_zipfile(path):
             require_uncompressed(file, path.stat().st_size)
+        else:  # torch's older format: magic number, version, system, tensor, names of storages
+            for _ in range(5):
+                refuse_shared_tuples(file)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -160,6 +163,8 @@ def _read_pt(path: Path) -> np.ndarray:
         raise BadArrayError(path, f"holds a {type(tensor).__name__}, not a tensor")
     if tensor.layout != torch.strided or tensor.is_quantized:
         raise BadArrayError(path, "not a plain (strided) tensor")
+    if tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
+        raise BadArrayError(path, f"its shape {list(tensor.shape)} repeats the few values it holds")
     if tensor.dtype == torch.bfloat16:  # unknown to numpy
         raise BadArrayError(path, "bfloat16, not integers")
     return tensor.detach().resolve_conj().numpy()
