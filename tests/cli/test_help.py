@@ -63,6 +63,7 @@ def test_help_of_danalab_groups_verbs_and_readme_has_the_same_table(capsys):
     assert main(["--help"]) == 0
     shown = capsys.readouterr().out
     assert all(f"\n{group}\n  " in shown for group in GROUPS)
+    assert "To begin: danalab demo" in shown
     assert block() in README.read_text(encoding="utf-8"), "run: python docs/build_verbs.py"
 
 
@@ -79,3 +80,11 @@ def test_debug_after_two_hyphens_belongs_to_the_other_command(monkeypatch, capsy
     monkeypatch.chdir("/")
     assert main(["slurm", "--dry-run", "--", "--debug"]) == 2
     assert "unknown flag --debug" in capsys.readouterr().err
+
+
+def test_help_of_sweep_begins_with_the_grid_and_ends_with_the_cluster(capsys):
+    with contextlib.suppress(SystemExit):
+        main(["sweep", "--help"])
+    flags = re.findall(r"^  --([\w-]+)", capsys.readouterr().out, re.MULTILINE)
+    assert flags[0] == "grid"
+    assert flags.index("json") < flags.index("account") < flags.index("gpu")

@@ -206,5 +206,6 @@ def _usage() -> str:
     return (
         f"danalab {__version__}: a pre-training lab around logarithmic-time optimizers\n\n"
         "usage: danalab VERB [flags]\n\n" + "\n\n".join(groups) + "\n\n"
+        "To begin: danalab demo, danalab plan --heads 4, danalab optim list.\n"
         "Every verb takes --help, --config FILE.yaml, --print-config and --debug (show tracebacks)."
     )

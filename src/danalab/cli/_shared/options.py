@@ -39,6 +39,8 @@ class Option:
     shown: bool = True
     """Whether `--help` lists it; `--help-all` lists all."""
     aliases: tuple[str, ...] = ()
+    last: bool = False
+    """Whether it stands below the others: of a section with `last = True`."""
 
 
 def options_of(flags_type: type, leave_out: str = "") -> list[Option]:
@@ -49,7 +51,8 @@ def options_of(flags_type: type, leave_out: str = "") -> list[Option]:
             continue
         hint = field_types(flags_type)[field.name]
         types = leaf_types(hint)
-        section = _section_of(flags_type, field.name)
+        declared_by = next(base for base in flags_type.__mro__ if field.name in inspect.get_annotations(base))
+        section = "" if declared_by is flags_type else getattr(declared_by, "title", "")
         is_switch = types <= {bool, type(None)}
         options.append(
             Option(
@@ -62,6 +65,7 @@ def options_of(flags_type: type, leave_out: str = "") -> list[Option]:
                 positional="positional" in getattr(hint, "__metadata__", ()),
                 shown=field.metadata.get("main", False) or not section,
                 aliases=field.metadata.get("aliases", ()),
+                last=declared_by is not flags_type and getattr(declared_by, "last", False),
             )
         )
     return options
@@ -77,12 +81,6 @@ def docstrings(flags_type: type) -> dict[str, str]:
                 case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=text)):
                     found[name] = " ".join(str(text).split())
     return found
-
-
-def _section_of(flags_type: type, name: str) -> str:
-    """The title of the section that declares a field; empty for the fields of `flags_type` itself."""
-    base = next(base for base in flags_type.__mro__ if name in inspect.get_annotations(base))
-    return "" if base is flags_type else getattr(base, "title", "")
 
 
 def _metavar(hint: Any, types: frozenset[Any]) -> str:
@@ -108,7 +106,7 @@ def help_text(options: Sequence[Option], prog: str, description: str, *, everyth
     )  # fmt: skip
     groups: dict[str, Any] = {}
     hidden = 0
-    for option in sorted(options, key=lambda option: not option.positional):
+    for option in sorted(options, key=lambda option: (not option.positional, option.last)):
         if not (everything or option.shown):
             hidden += 1
             continue

@@ -18,6 +18,7 @@ class ResourceFlags(Resources):
     """Resources of a job."""
 
     title: ClassVar[str] = "SLURM"
+    last: ClassVar[bool] = True
 
     setup: tuple[str, ...] = ()
     """Shell commands that run first: --setup "module load cuda"."""
@@ -63,6 +64,8 @@ def require_used(flags: ClusterFlags, executor: str) -> None:
 @dataclass(frozen=True, kw_only=True)
 class CostFlags:
     """From FLOPs to hours and money."""
+
+    last: ClassVar[bool] = True
 
     gpu: str | None = None
     """With --dry-run and --estimate: hours on this accelerator (h100, a100, ...); default of --dry-run by the runs that

@@ -34,6 +34,7 @@ class Resources(Section):
     """
 
     title: ClassVar[str] = "SLURM"
+    last: ClassVar[bool] = True
 
     account: str | None = setting(None, main=True)
     """SLURM: account that is charged; default the cluster's."""
