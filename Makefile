@@ -48,8 +48,12 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 
+# The verbs of `danalab bench`, and the scripts that measure without data or hours.
 bench: $(VENV)/.dev
-	@for script in bench/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+	@for verb in optim train generate checkpoint moe parallel resonance; do \
+		echo "== danalab bench $$verb"; $(BIN)/danalab bench $$verb --output bench/results || exit 1; done
+	@for script in data delta_rule muon theory validate; do \
+		echo "== bench/$$script.py"; $(BIN)/python bench/$$script.py || exit 1; done
 
 gpu-check:
 	scripts/gpu_check.sh

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from danalab.benchmarks import delta_rule
+import delta_rule
 from danalab.errors import UserError
 
 pytest.importorskip("transformers")

@@ -8,10 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from danalab.benchmarks.decay.phases import THREE
-from danalab.benchmarks.decay.small_problems import small_problems
-from danalab.benchmarks.decay.tables import fill, rows_of, tables
-from danalab.benchmarks.decay.trials import Results
+from decay_law import THREE, Results, fill, rows_of, tables
+from small_problems import BATCH
 
 ROOT = Path(__file__).parents[2]
 
@@ -30,7 +28,7 @@ def test_the_tables_of_the_pages_are_those_of_the_result(results):
 @pytest.mark.parametrize("opt", ["adana", "dana-mk4", "dana-star", "dana-star-mk4"])
 def test_the_family_by_the_advice_is_nowhere_worse_than_tuned_adamw(results, opt):
     adamw, family = rows_of(results, "adamw"), rows_of(results, opt, default=True)
-    family = {p: losses for p, losses in family.items() if p[2] == small_problems()[p[0]].batch}
+    family = {p: losses for p, losses in family.items() if p[2] == BATCH[p[0]]}
     places = {(problem, steps) for problem, steps, _ in family.keys() & adamw.keys()}
     assert places >= {(problem, steps) for problem in THREE for steps in (60, 150, 600, 3000)}
     for place in family.keys() & adamw.keys():

@@ -7,7 +7,7 @@ next to it, or of the gap on the side of lower loss.
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -16,9 +16,10 @@ import torch
 from danalab.errors import UserError
 from danalab.optim import build_optimizer, get_schedule, lr_scheduler, optimizer_spec
 from danalab.optim.registry.spec import OptimizerSpec
+from danalab.optim.schedules import Schedule
 from danalab.scaling import learning_rate
 from danalab.scaling.slow_momentum import slow_momentum
-from danalab.showcase.problems import Problem
+from danalab.showcase.problems import Problem, Task
 
 SPACING = 4.0
 """Factor between the first learning rates."""
@@ -126,32 +127,46 @@ def train(problem: Problem, spec: OptimizerSpec, lr: float, seed: int, settings:
         schedule = get_schedule("wsd", problem.steps, warmup, fract_decay=0.0)
     else:
         schedule = get_schedule("cos_inf", problem.steps, warmup)
+    clip = None if problem.log else CLIP
+    return Run(spec.name, lr, seed, *descend(task, optimizer, schedule, problem.steps, clip, _marks(problem.steps)))
+
+
+def descend(
+    task: Task,
+    optimizer: torch.optim.Optimizer,
+    schedule: Schedule,
+    steps: int,
+    clip: float | None,
+    marks: Collection[int],
+) -> tuple[float, tuple[int, ...], tuple[float, ...], float]:
+    """Train, and measure before the first step and after those in `marks`.
+
+    Returns:
+        The last measurement, infinite where one was not finite, which ends the run; the steps after which it was
+        measured, and the measurements; and the time of a whole step, model and data included [ms].
+    """
     scheduler = lr_scheduler(optimizer, schedule)
-    mode: dict[str, Callable[[], Any]] = {
-        name: getattr(optimizer, name, lambda: None) if spec.train_eval else lambda: None for name in ("train", "eval")
-    }
-    marks = set(_marks(problem.steps))
-    steps, losses, took = [0], [task.measure()], 0.0
-    mode["train"]()
-    for step in range(1, problem.steps + 1):
+    modes = hasattr(optimizer, "eval")  # schedule-free: the weights that are measured are others
+    measured, losses, took = [0], [task.measure()], 0.0
+    for step in range(1, steps + 1):
         began = time.perf_counter()
-        loss = task.loss()
-        loss.backward()
-        if not problem.log:
-            torch.nn.utils.clip_grad_norm_(task.model.parameters(), CLIP)
+        if modes:
+            optimizer.train()  # pyright: ignore[reportAttributeAccessIssue]
+        task.loss().backward()
+        if clip is not None:
+            torch.nn.utils.clip_grad_norm_(task.model.parameters(), clip)
         optimizer.step()
         scheduler.step()
         optimizer.zero_grad()
         took += time.perf_counter() - began
         if step in marks:
-            mode["eval"]()
-            measured = task.measure()
-            mode["train"]()
-            steps.append(step)
-            losses.append(measured)
-            if not math.isfinite(measured) or measured > 1e3 * losses[0] + 1e3:
-                return Run(spec.name, lr, seed, math.inf, tuple(steps), tuple(losses), 1e3 * took / step)
-    return Run(spec.name, lr, seed, losses[-1], tuple(steps), tuple(losses), 1e3 * took / problem.steps)
+            if modes:
+                optimizer.eval()  # pyright: ignore[reportAttributeAccessIssue]
+            measured.append(step)
+            losses.append(task.measure())
+            if not math.isfinite(losses[-1]) or losses[-1] > 1e3 * losses[0] + 1e3:
+                return math.inf, tuple(measured), tuple(losses), 1e3 * took / step
+    return losses[-1], tuple(measured), tuple(losses), 1e3 * took / steps
 
 
 def usual_lr(spec: OptimizerSpec, problem: Problem) -> float:

@@ -9,38 +9,52 @@ recurrent     as the transformer, by a GRU of width 32; no setting was chosen on
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from danalab.showcase.problems import Task
+
 BYTES = 128
 """The alphabet: ASCII."""
 HELD_OUT = 100_000
 """Bytes of other files than those that are trained on."""
+BATCH = {"transformer": 16, "mlp": 64, "teacher": 64, "recurrent": 16}
+"""Sequences or examples in a batch, by problem."""
 
 Draw = Callable[[torch.Generator], tuple[Tensor, Tensor]]
 """Generator -> (inputs, targets)."""
 
 
-@dataclass(frozen=True)
-class SmallProblem:
-    """A model, batches to train on, and a batch to measure on."""
+def task(problem: str, batch: int, seed: int) -> Task:
+    """A problem with drawn weights and its own stream of batches; measured by the loss on a fixed held-out batch."""
+    draws, measured_on = _batches(problem)
+    torch.manual_seed(seed)
+    model, draw, generator = MODELS[problem](), draws(batch), torch.Generator().manual_seed(1000 + seed)
 
-    make: Callable[[], nn.Module]
-    batch: int
-    """Sequences or examples in a batch."""
-    train: Callable[[int], Draw]
-    """Size of a batch -> batches."""
-    measured: Draw
+    def loss() -> Tensor:
+        inputs, targets = draw(generator)
+        return F.cross_entropy(model(inputs), targets)
 
-    def loss(self, model: nn.Module) -> float:
-        """Mean cross-entropy on the fixed held-out batch [nats]."""
+    def measure() -> float:
         with torch.no_grad():
-            inputs, targets = self.measured(torch.Generator().manual_seed(12345))
+            inputs, targets = measured_on(torch.Generator().manual_seed(12345))
             return F.cross_entropy(model(inputs), targets).item()
+
+    return Task(model, loss, measure)
+
+
+@cache
+def _batches(problem: str) -> tuple[Callable[[int], Draw], Draw]:
+    """(size of a batch -> batches, the held-out batch)."""
+    if problem == "teacher":
+        return _labels, _labels(16384)
+    train, held_out = _text()
+    if problem == "mlp":
+        return (_windows(train, 8, lambda y: y[:, -1]), _windows(held_out, 8, lambda y: y[:, -1])(8192))
+    return (_windows(train, 32, lambda y: y.flatten()), _windows(held_out, 32, lambda y: y.flatten())(256))
 
 
 class Block(nn.Module):
@@ -95,17 +109,7 @@ def _classifier() -> nn.Module:
     return nn.Sequential(nn.Linear(20, 96), nn.ReLU(), nn.Linear(96, 96), nn.ReLU(), nn.Linear(96, 10))
 
 
-@cache
-def small_problems() -> dict[str, SmallProblem]:
-    """The problems by name."""
-    train, held_out = _text()
-    sequence, context = _windows(train, 32, lambda y: y.flatten()), _windows(train, 8, lambda y: y[:, -1])
-    return {
-        "transformer": SmallProblem(Transformer, 16, sequence, _windows(held_out, 32, lambda y: y.flatten())(256)),
-        "mlp": SmallProblem(_mlp, 64, context, _windows(held_out, 8, lambda y: y[:, -1])(8192)),
-        "teacher": SmallProblem(_classifier, 64, _labels, _labels(16384)),
-        "recurrent": SmallProblem(Recurrent, 16, sequence, _windows(held_out, 32, lambda y: y.flatten())(256)),
-    }
+MODELS = {"transformer": Transformer, "mlp": _mlp, "teacher": _classifier, "recurrent": Recurrent}
 
 
 def _windows(text: Tensor, length: int, targets: Callable[[Tensor], Tensor]) -> Callable[[int], Draw]:
@@ -136,6 +140,7 @@ def _labels(count: int) -> Draw:
     return draw
 
 
+@cache
 def _text() -> tuple[Tensor, Tensor]:
     from danalab.data.sources.stdlib import StdlibSource
 

@@ -9,10 +9,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from danalab.benchmarks.claims import resonance_wikitext2
-from danalab.benchmarks.claims.resonance_wikitext2 import Settings, measure
+import resonance_wikitext2
 from danalab.ladder.runs.grid import Cell
 from danalab.train.config.resolve import resolve
+from resonance_wikitext2 import Settings, measure
 
 BEST = {"resonance": 4e-3, "no-mixer": 2e-3, "attention": 8e-3}
 

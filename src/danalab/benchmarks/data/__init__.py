@@ -1,1 +1,0 @@
-"""Speed of preparing, loading and validating data."""

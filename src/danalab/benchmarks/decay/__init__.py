@@ -1,1 +1,0 @@
-"""How strong weight decay should be in runs of any length: problems, trials, phases and tables."""
