@@ -4,7 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from danalab.chat.tools import ERROR, calculate, call_tool
+from danalab.chat.conversations import ChatFormat
+from danalab.chat.tools import ERROR, Calculation, ToolCaller, calculate, call_tool
+from danalab.data.tokenizers import ByteTokenizer
 
 numbers = st.integers(0, 999).map(str) | st.decimals(0, 99, places=2).map(str)
 expressions = st.recursive(
@@ -15,6 +17,8 @@ expressions = st.recursive(
     ),
     max_leaves=6,
 )
+
+CHAT = ChatFormat(ByteTokenizer())
 
 
 @given(expressions)
@@ -68,3 +72,23 @@ def test_anything_else_is_an_error_at_once(expression):
 @given(st.text(max_size=300))
 def test_no_text_raises(text):
     assert isinstance(call_tool(text), str)
+
+
+def fed(*tokens: int | str) -> list[Calculation | None]:
+    """What a caller gives for each token; texts are their bytes."""
+    caller = ToolCaller(CHAT)
+    ids = [id_ for each in tokens for id_ in (CHAT.tokenizer.encode(each) if isinstance(each, str) else [each])]
+    return [caller.feed(id_) for id_ in ids]
+
+
+def test_a_call_between_marks_is_carried_out_and_its_result_is_forced_into_the_answer():
+    *before, last = fed("I ", CHAT.python_start, "12*7", CHAT.python_end)
+    assert before == [None] * 7
+    assert last == Calculation("12*7", "84", (CHAT.output_start, *CHAT.tokenizer.encode("84"), CHAT.output_end))
+    assert fed(CHAT.python_start, "1/0", CHAT.python_end)[-1].result == ERROR
+    assert fed(CHAT.python_start, "9+", CHAT.python_start, "1+1", CHAT.python_end)[-1].expression == "1+1"
+
+
+def test_marks_out_of_place_call_nothing():
+    assert fed(CHAT.python_end, CHAT.output_start, "A", CHAT.output_end) == [None] * 4
+    assert fed(CHAT.python_start, "1", CHAT.output_start, "2", CHAT.python_end) == [None] * 5

@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from danalab.chat.batch_answers import ModelEngine
+from danalab.chat.answers import ModelEngine
 from danalab.chat.conversations import ChatFormat, Conversation
 from danalab.chat.rewards import Scorer
 from danalab.chat.tasks import Arithmetic, Problem

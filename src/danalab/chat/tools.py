@@ -1,4 +1,8 @@
-"""The calculator that a model may call: arithmetic on numbers, and "text".count("part"). It never runs Python code.
+"""Tool calls: a model's calculation between marks is carried out, and its result is put into the answer.
+
+    text  python_start 12*7 python_end  output_start 84 output_end  text          `ToolCaller` forces what follows 12*7
+
+The calculator does arithmetic on numbers, and "text".count("part"). It never runs Python code.
 
     sum     = product (("+" | "-") product)*          product = signed (("*" | "/" | "//" | "%") signed)*
     signed  = ("+" | "-") signed | power              power   = atom ["**" signed]
@@ -8,10 +12,16 @@ Numbers are exact fractions; "1,000" is a number. Length, depth and size of an e
 so that every call ends in microseconds, on any thread.
 """
 
+from __future__ import annotations
+
 import ast
 import re
 from decimal import ROUND_HALF_EVEN, Context, Decimal
 from fractions import Fraction
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from danalab.chat.conversations import ChatFormat
 
 MAX_LENGTH = 256
 """Characters of an expression."""
@@ -25,6 +35,46 @@ _TOKEN = re.compile(r"\s*(?:(\d[\d,]*(?:\.\d+)?|\.\d+)|(\*\*|//|[-+*/%()]))", re
 _QUOTED = r"""("[^"\\\n]*"|'[^'\\\n]*')"""
 _COUNT = re.compile(rf"\s*{_QUOTED}\s*\.\s*count\(\s*{_QUOTED}\s*\)\s*")
 _DIGITS = Context(prec=12, rounding=ROUND_HALF_EVEN)
+
+
+class Calculation(NamedTuple):
+    """A call that was carried out."""
+
+    expression: str
+    result: str
+    forced: tuple[int, ...]
+    """Tokens that put the result into the answer."""
+
+
+class ToolCaller:
+    """Follows the tokens of one answer; rollouts, evaluation, terminal and server carry out calls by it.
+
+    Attributes:
+        state: where the last token stands: in text, in a call, or in what the model wrote as the output of a tool.
+    """
+
+    def __init__(self, chat: ChatFormat):
+        self._chat = chat
+        self.state: Literal["text", "call", "output"] = "text"
+        self._inside: list[int] = []
+
+    def feed(self, token: int) -> Calculation | None:
+        """Take a token that does not end the answer; where it ends a call, the calculation to put into the answer."""
+        chat = self._chat
+        if token == chat.python_end and self.state == "call":
+            self.state = "text"
+            expression = chat.tokenizer.decode(self._inside)
+            result = call_tool(expression)
+            return Calculation(expression, result, (chat.output_start, *chat.tokenizer.encode(result), chat.output_end))
+        if token == chat.python_start:
+            self.state, self._inside = "call", []
+        elif token == chat.output_start:
+            self.state = "output"
+        elif token == chat.output_end:
+            self.state = "text"
+        elif self.state == "call":
+            self._inside.append(token)
+        return None
 
 
 def call_tool(expression: str) -> str:

@@ -29,7 +29,7 @@ def run(flags: Flags) -> None:
     import dataclasses
     import json
 
-    from danalab.chat.conversations import template_of
+    from danalab.chat.formats import template_of
     from danalab.train.callbacks.console import log_to_stderr
     from danalab.train.run.exchange import export_run
 

@@ -9,11 +9,11 @@ from typing import Any
 
 from torch import nn
 
-from danalab.chat.batch_answers import ModelEngine, answer_all, sampling_seed
+from danalab.chat.answers import ModelEngine, answer_all, sampling_seed
 from danalab.chat.conversations import ChatFormat, Conversation
+from danalab.chat.formats import TemplateFormat
 from danalab.chat.rewards import Scorer
 from danalab.chat.tasks import Task
-from danalab.chat.template_format import TemplateFormat
 from danalab.errors import UserError
 from danalab.evals.statistics import Score, pass_at_k
 from danalab.inference import Engine, Request, SamplingParameters

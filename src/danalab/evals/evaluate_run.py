@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from danalab.chat.assistant.chat_model import PlainFormat, format_of
-from danalab.chat.batch_answers import ModelEngine
+from danalab.chat.answers import ModelEngine
 from danalab.chat.conversations import ChatFormat
+from danalab.chat.formats import PlainFormat, format_of
 from danalab.chat.rewards import Scorer
 from danalab.chat.tasks import TEST, make_task
 from danalab.data.tokenizers import Tokenizer

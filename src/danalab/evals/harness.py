@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from danalab.chat.assistant.chat_model import format_of
 from danalab.chat.conversations import SPECIAL_TOKENS, ChatFormat, Conversation
-from danalab.chat.template_format import TemplateFormat
+from danalab.chat.formats import TemplateFormat, format_of
 from danalab.data.tokenizers import Tokenizer
 
 _MARK = re.compile("\0(" + "|".join(map(re.escape, SPECIAL_TOKENS.values())) + ")\0")

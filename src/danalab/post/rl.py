@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from danalab.chat.conversations import ChatFormat, extend_tokenizer
+from danalab.chat.conversations import ChatFormat
 from danalab.chat.rewards import Scorer
 from danalab.chat.tasks import TEST, make_task
 from danalab.data import Dataset
@@ -17,12 +17,12 @@ from danalab.data.tokenizers import load_tokenizer
 from danalab.errors import UserError
 from danalab.evals.answered import AnswerSettings, TaskEvaluator
 from danalab.models import ModelConfig, build_model
-from danalab.post.extended_run import with_vocabulary
 from danalab.post.policy_loss import PolicyLoss
 from danalab.post.policy_losses import OBJECTIVES, Clip
 from danalab.post.rl_settings import PolicyFlags, RlConfig, RlFlags, RolloutFlags
 from danalab.post.rollouts import Rollouts, RolloutSettings
 from danalab.post.sft import optimizer_of
+from danalab.post.start import extend_tokenizer, with_vocabulary
 from danalab.post.task_data import TaskDataset
 from danalab.scaling.shape import ROUTER_SETTINGS
 from danalab.train.checkpoint import tensors

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from danalab.chat.batch_answers import Answer, ModelEngine, answer_all, sampling_seed
+from danalab.chat.answers import ModelEngine, SampledAnswer, answer_all, sampling_seed
 from danalab.chat.conversations import ChatFormat, Conversation
 from danalab.chat.rewards import Scorer
 from danalab.chat.tasks import TaskMixture
@@ -143,7 +143,7 @@ class Rollouts(BatchSource):
         return found
 
     def _trained(
-        self, prompt: list[int], answers: list[Answer], rewards: list[float], counts: dict[str, float]
+        self, prompt: list[int], answers: list[SampledAnswer], rewards: list[float], counts: dict[str, float]
     ) -> list[TrainedAnswer]:
         """The answers of one group that teach something; adds to the counts."""
         counts["groups"] += 1

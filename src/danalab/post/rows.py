@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from danalab.chat.batch_answers import Answer
+from danalab.chat.answers import SampledAnswer
 from danalab.post.packing import best_fit
 from danalab.train.step.batch import IGNORED, Batch
 
@@ -22,7 +22,7 @@ class TrainedAnswer(NamedTuple):
     """An answer with its advantage."""
 
     prompt: list[int]
-    answer: Answer
+    answer: SampledAnswer
     advantage: float
 
 

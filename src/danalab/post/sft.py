@@ -14,14 +14,14 @@ from typing import Any, TypeVar
 
 import torch
 
-from danalab.chat.conversations import ChatFormat, extend_tokenizer
+from danalab.chat.conversations import ChatFormat
 from danalab.data import Dataset, open_data
 from danalab.data.tokenizers import load_tokenizer
 from danalab.errors import UserError
 from danalab.optim import optimizer_spec
 from danalab.post.conversation_dataset import ConversationDataset, ReplayedDataset
-from danalab.post.extended_run import with_vocabulary
 from danalab.post.settings import FinetuneSettings, MidConfig, SftConfig
+from danalab.post.start import extend_tokenizer, with_vocabulary
 from danalab.post.tokenized import tokenize
 from danalab.scaling.shape import ROUTER_SETTINGS
 from danalab.train.config.run_spec import RunSpec

@@ -6,7 +6,7 @@ from contextlib import nullcontext
 import pytest
 import torch
 
-from danalab.chat.batch_answers import Answer
+from danalab.chat.answers import SampledAnswer
 from danalab.models import ModelConfig, build_model
 from danalab.post.policy_loss import PolicyLoss
 from danalab.post.policy_losses import OBJECTIVES
@@ -33,7 +33,7 @@ def draw_answers(count=7, seed=0):
         drawn = [draw.random() < 0.8 for _ in tokens[:-1]] + [True]
         log_probs = [-draw.random() * 5 if d else 0.0 for d in drawn]
         prompt = [BOS, *(draw.randrange(4, 60) for _ in range(draw.randint(1, 6)))]
-        found.append(TrainedAnswer(prompt, Answer(tokens, log_probs, drawn, True), draw.gauss(0, 1)))
+        found.append(TrainedAnswer(prompt, SampledAnswer(tokens, log_probs, drawn, True), draw.gauss(0, 1)))
     return found
 
 
@@ -119,7 +119,7 @@ def test_every_answer_keeps_its_own_advantage_and_log_probabilities():
 
 
 def test_inputs_are_prompts_and_answers_with_the_end_as_a_target_only():
-    answer = TrainedAnswer([BOS, 8, 9], Answer([10, 11, 12], [-1.0, 0.0, -2.0], [True, False, True], True), 0.5)
+    answer = TrainedAnswer([BOS, 8, 9], SampledAnswer([10, 11, 12], [-1.0, 0.0, -2.0], [True, False, True], True), 0.5)
     batch = pack_answers([answer], BOS, length=7)
     assert batch.inputs.tolist() == [[BOS, 8, 9, 10, 11, BOS, BOS]]
     assert batch.targets.tolist() == [[-1, -1, 10, -1, 12, -1, -1]]

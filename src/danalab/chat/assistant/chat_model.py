@@ -9,42 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from danalab.chat.conversations import CHAT_STAGES, SPECIAL_TOKENS, ChatFormat, Conversation, missing_specials
-from danalab.chat.template_format import TemplateFormat
-from danalab.data.tokenizers.chat_template import ChatTemplate
+from danalab.chat.conversations import ChatFormat
+from danalab.chat.formats import PlainFormat, TemplateFormat, format_of
 from danalab.errors import UserError
-from danalab.files import read_json
-from danalab.train.run.tokenizer import tokenizer_folder_of
 
 if TYPE_CHECKING:
     from danalab.data.tokenizers import Tokenizer
     from danalab.models.decoder import Decoder
-
-
-class PlainFormat:
-    """Conversations as plain text, for models that have not learned the marks of roles.
-
-    User: question
-    Assistant: answer
-    """
-
-    stop_texts = ("\nUser:",)
-
-    def __init__(self, tokenizer: "Tokenizer"):
-        self.tokenizer = tokenizer
-        self.stop_tokens = (tokenizer.eos_id,)
-
-    def render_prompt(self, conversation: Conversation) -> list[int]:
-        """The ids after which the assistant speaks."""
-        lines = []
-        for question, answer in conversation.turns():
-            lines += [f"User: {question}\n", "Assistant:"]
-            if answer is not None:
-                lines.append(f" {answer.text}\n")
-        text = "".join(lines)
-        if conversation.messages[-1].role == "assistant":
-            text = text[:-1]  # the answer is continued
-        return [self.tokenizer.eos_id, *self.tokenizer.encode(text)]
 
 
 @dataclass(frozen=True)
@@ -107,26 +78,3 @@ def open_chat_model(
     name = name or folder.resolve().name
     chosen = format_of(folder, generator.tokenizer)
     return ChatModel(name, generator.model, generator.tokenizer, chosen, generator.step)
-
-
-def format_of(folder: Path, tokenizer: "Tokenizer") -> ChatFormat | TemplateFormat | PlainFormat:
-    """Our marks where a stage or a template says that the model knows them, else its own template, else plain text.
-
-    Args: folder: a run folder, or a folder in Hugging Face format.
-    Raises:
-        UserError: the template is malformed.
-    """
-    template = ChatTemplate.read(tokenizer_folder_of(folder))
-    knows_marks = (
-        SPECIAL_TOKENS["assistant_start"] in template.text
-        if template is not None
-        else read_json(folder / "config.json").get("stage") in CHAT_STAGES
-    )
-    if knows_marks and not missing_specials(tokenizer):
-        return ChatFormat(tokenizer)
-    if template is None:
-        return PlainFormat(tokenizer)
-    try:
-        return TemplateFormat(tokenizer, template)
-    except UserError as error:
-        raise UserError(f"{folder}: {error}") from None

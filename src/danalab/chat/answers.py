@@ -11,14 +11,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from danalab.chat.conversations import ChatFormat, Message
-from danalab.chat.template_format import TemplateFormat
-from danalab.chat.tools import call_tool
+from danalab.chat.formats import TemplateFormat
+from danalab.chat.tools import ToolCaller
 from danalab.errors import UserError
 from danalab.inference import Engine, Request
 
 
 @dataclass
-class Answer:
+class SampledAnswer:
     """One answer as tokens."""
 
     tokens: list[int] = field(default_factory=list)
@@ -47,28 +47,7 @@ class Answer:
         self.drawn += [drawn] * len(tokens)
 
 
-class ToolCaller:
-    """Follows the tokens of one answer; where a call ends, it computes the tokens of its output."""
-
-    def __init__(self, chat: ChatFormat):
-        self._chat = chat
-        self._call: list[int] | None = None
-
-    def feed(self, token: int) -> list[int]:
-        """The tokens to force into the text after this one; empty where no call ends."""
-        chat = self._chat
-        if token == chat.python_start:
-            self._call = []
-        elif token == chat.python_end and self._call is not None:
-            output = call_tool(chat.tokenizer.decode(self._call))
-            self._call = None
-            return [chat.output_start, *chat.tokenizer.encode(output), chat.output_end]
-        elif self._call is not None:
-            self._call.append(token)
-        return []
-
-
-def answer_all(engine: Engine, chat: ChatFormat | TemplateFormat, requests: Sequence[Request]) -> list[Answer]:
+def answer_all(engine: Engine, chat: ChatFormat | TemplateFormat, requests: Sequence[Request]) -> list[SampledAnswer]:
     """The answers to prompts of `chat.render_prompt`, in the order of the requests.
 
     The end tokens of the conversation end an answer, whatever the requests say. Only `ChatFormat` has calls of tools.
@@ -76,7 +55,7 @@ def answer_all(engine: Engine, chat: ChatFormat | TemplateFormat, requests: Sequ
     Raises:
         UserError: a request that the engine refuses, or logits that are not finite.
     """
-    answers, places = [Answer() for _ in requests], dict[int, int]()
+    answers, places = [SampledAnswer() for _ in requests], dict[int, int]()
     callers = [ToolCaller(chat) for _ in requests] if isinstance(chat, ChatFormat) else None
     try:
         for place, request in enumerate(requests):
@@ -92,16 +71,16 @@ def answer_all(engine: Engine, chat: ChatFormat | TemplateFormat, requests: Sequ
                     answer._add([event.token], event.logprob, drawn=True)
                 if event.finish_reason is not None:
                     answer.finished = event.finish_reason == "stop"
-                elif callers is not None and (forced := callers[place].feed(event.token)):
+                elif callers is not None and (done := callers[place].feed(event.token)) is not None:
                     answer.calls += 1
-                    _force(engine, event.request_id, forced, answer)
+                    _force(engine, event.request_id, done.forced, answer)
     finally:
         for number in places:
             engine.cancel(number)
     return answers
 
 
-def _force(engine: Engine, number: int, tokens: list[int], answer: Answer) -> None:
+def _force(engine: Engine, number: int, tokens: Sequence[int], answer: SampledAnswer) -> None:
     try:
         engine.force(number, tokens)
     except UserError:  # no space in the context: the answer is cut off here

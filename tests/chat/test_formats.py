@@ -10,7 +10,7 @@ from danalab.chat.assistant import ChatQuestion, ChatSession, Planner, open_chat
 from danalab.chat.assistant.errors import RequestError
 from danalab.chat.assistant.tools import Tool
 from danalab.chat.conversations import Conversation, Message, Part
-from danalab.chat.template_format import TemplateFormat
+from danalab.chat.formats import TemplateFormat
 from danalab.cli.app import main
 from danalab.data.tokenizers import load_tokenizer, train_bpe
 from danalab.data.tokenizers.chat_template import ChatTemplate

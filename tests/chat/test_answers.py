@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from danalab.chat.batch_answers import Answer, ModelEngine, ToolCaller, answer_all, sampling_seed
+from danalab.chat.answers import ModelEngine, SampledAnswer, answer_all, sampling_seed
 from danalab.chat.conversations import ChatFormat, Conversation
 from danalab.data.tokenizers import ByteTokenizer
 from danalab.inference import Request, SamplingParameters
@@ -77,12 +77,7 @@ def test_an_answer_whose_output_finds_no_space_is_cut_off(model):
         )
         assert not engine.busy
     assert (answer.finished, answer.tokens[-1]) == (False, CHAT.python_end)
-    assert other == Answer([CHAT.assistant_end], [0.0], [True], True, 0)
-
-
-def test_marks_out_of_place_are_no_calls():
-    caller = ToolCaller(CHAT)
-    assert [caller.feed(token) for token in (CHAT.python_end, CHAT.output_start, 65, CHAT.output_end)] == [[]] * 4
+    assert other == SampledAnswer([CHAT.assistant_end], [0.0], [True], True, 0)
 
 
 def test_answers_are_sampled_from_the_whole_distribution_of_the_present_weights(model):

@@ -2,7 +2,8 @@
 
 import pytest
 
-from danalab.chat.conversations import ChatFormat, Conversation, Message, Part, chat_template
+from danalab.chat.conversations import ChatFormat, Conversation, Message, Part
+from danalab.chat.formats import chat_template
 from danalab.data.tokenizers import ByteTokenizer, train_bpe
 
 transformers = pytest.importorskip("transformers")

@@ -1,27 +1,83 @@
-"""Conversations by the chat template of a model that others trained, e.g. ChatML: Jinja, run in a sandbox.
+"""Formats of conversations beside our own marks (`ChatFormat`): a model's chat template, and plain text.
 
     messages -> template -> text -> text | special token | text ... -> ids
 
-The ids are those of `apply_chat_template` of transformers, except that a special token spelled out in a message stays
-text: nobody can add a role.
+Templates are Jinja, run in a sandbox. The ids are those of `apply_chat_template` of transformers, except that a special
+token spelled out in a message stays text: nobody can add a role. `chat_template` is our own format as a template, for
+the tokenizer of an export.
 """
+
+from __future__ import annotations
 
 import itertools
 import json
 import re
 from collections.abc import Iterable
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from danalab.chat.conversations import Conversation, Message
+from danalab.chat.conversations import CHAT_STAGES, SPECIAL_TOKENS, ChatFormat, Conversation, Message, missing_specials
 from danalab.data.tokenizers.chat_template import ChatTemplate
 from danalab.errors import UserError, first_line
+from danalab.files import read_json
+from danalab.train.run.open import open_run
+from danalab.train.run.tokenizer import tokenizer_folder_of
 
 if TYPE_CHECKING:
     from danalab.data.tokenizers import Tokenizer
 
 _BREAKS = [chr(code) for code in range(0xFDD0, 0xFDF0)]
 """Characters that Unicode keeps for internal use; one of them breaks the spelling of special tokens in messages."""
+
+
+def format_of(folder: Path, tokenizer: Tokenizer) -> ChatFormat | TemplateFormat | PlainFormat:
+    """Our marks where a stage or a template says that the model knows them, else its own template, else plain text.
+
+    Args: folder: a run folder, or a folder in Hugging Face format.
+    Raises:
+        UserError: the template is malformed.
+    """
+    template = ChatTemplate.read(tokenizer_folder_of(folder))
+    knows_marks = (
+        SPECIAL_TOKENS["assistant_start"] in template.text
+        if template is not None
+        else read_json(folder / "config.json").get("stage") in CHAT_STAGES
+    )
+    if knows_marks and not missing_specials(tokenizer):
+        return ChatFormat(tokenizer)
+    if template is None:
+        return PlainFormat(tokenizer)
+    try:
+        return TemplateFormat(tokenizer, template)
+    except UserError as error:
+        raise UserError(f"{folder}: {error}") from None
+
+
+class PlainFormat:
+    """Conversations as plain text, for models that have not learned the marks of roles.
+
+    User: question
+    Assistant: answer
+    """
+
+    stop_texts = ("\nUser:",)
+
+    def __init__(self, tokenizer: Tokenizer):
+        self.tokenizer = tokenizer
+        self.stop_tokens = (tokenizer.eos_id,)
+
+    def render_prompt(self, conversation: Conversation) -> list[int]:
+        """The ids after which the assistant speaks."""
+        lines = []
+        for question, answer in conversation.turns():
+            lines += [f"User: {question}\n", "Assistant:"]
+            if answer is not None:
+                lines.append(f" {answer.text}\n")
+        text = "".join(lines)
+        if conversation.messages[-1].role == "assistant":
+            text = text[:-1]  # the answer is continued
+        return [self.tokenizer.eos_id, *self.tokenizer.encode(text)]
 
 
 class TemplateFormat:
@@ -32,7 +88,7 @@ class TemplateFormat:
         n_ids: ids from here on (padding of the vocabulary) are never part of a conversation.
     """
 
-    def __init__(self, tokenizer: "Tokenizer", template: ChatTemplate):
+    def __init__(self, tokenizer: Tokenizer, template: ChatTemplate):
         """Raises UserError if the template is malformed."""
         named = tokenizer.specials.get(template.variables.get("eos_token", ""))
         ends = (*(() if named is None else (named,)), *template.end_tokens, tokenizer.eos_id)
@@ -136,3 +192,59 @@ def _compile(template: str) -> Any:
 
 def _refuse(reason: object) -> None:
     raise UserError(f"the model's chat template refuses the conversation: {first_line(reason)}")
+
+
+_TEMPLATE = """\
+{%- macro plain(text) -%}
+{%- for special in SPECIALS -%}
+{%- if special in text -%}{{- raise_exception('the text spells the special token ' ~ special) -}}{%- endif -%}
+{%- endfor -%}
+{{- text -}}
+{%- endmacro -%}
+{%- macro joined(content) -%}
+{%- if content is string -%}{{- plain(content) -}}
+{%- else -%}{%- for part in content -%}{{- plain(part.text) -}}{%- endfor -%}{%- endif -%}
+{%- endmacro -%}
+{%- set first = namespace(prefix='', seen=0) -%}
+{{- 'BOS' -}}
+{%- for message in messages -%}
+{%- if message.role == 'system' and loop.first -%}
+{%- set first.prefix = joined(message.content) ~ '\\n\\n' -%}
+{%- elif message.role == 'user' and first.seen % 2 == 0 -%}
+{%- set first.seen = first.seen + 1 -%}
+{{- 'USER_START' ~ first.prefix ~ joined(message.content) ~ 'USER_END' -}}
+{%- set first.prefix = '' -%}
+{%- elif message.role == 'assistant' and first.seen % 2 == 1 -%}
+{%- set first.seen = first.seen + 1 -%}
+{{- 'ASSISTANT_START' -}}
+{%- set parts = [{'type': 'text', 'text': message.content}] if message.content is string else message.content -%}
+{%- for part in parts -%}
+{%- if part.type == 'python_output' -%}{{- 'OUTPUT_START' ~ plain(part.text) ~ 'OUTPUT_END' -}}
+{%- elif part.type == 'python' -%}
+{%- generation -%}{{- 'PYTHON_START' ~ plain(part.text) ~ 'PYTHON_END' -}}{%- endgeneration -%}
+{%- else -%}{%- generation -%}{{- plain(part.text) -}}{%- endgeneration -%}{%- endif -%}
+{%- endfor -%}
+{%- generation -%}{{- 'ASSISTANT_END' -}}{%- endgeneration -%}
+{%- else -%}
+{{- raise_exception('roles out of order: an optional system message, then user and assistant in turn') -}}
+{%- endif -%}
+{%- endfor -%}
+{%- if add_generation_prompt -%}{{- 'ASSISTANT_START' -}}{%- endif -%}
+"""
+
+
+def chat_template() -> str:
+    """The template."""
+    text = _TEMPLATE.replace("SPECIALS", json.dumps(list(SPECIAL_TOKENS.values())))
+    for name, spelling in SPECIAL_TOKENS.items():
+        text = text.replace(f"'{name.upper()}'", f"'{spelling}'")
+    return text
+
+
+def template_of(run: str | Path) -> ChatTemplate | None:
+    """The template for the export of a run that was trained on conversations; None for other runs."""
+    opened = open_run(run)
+    if opened.config.get("stage", "pretraining") == "pretraining":
+        return None
+    specials = opened.tokenizer.specials
+    return ChatTemplate(chat_template(), {}, tuple(specials[SPECIAL_TOKENS[name]] for name in ("bos", "assistant_end")))

@@ -6,16 +6,11 @@ import pytest
 import torch
 from tokenizers import Tokenizer as Engine
 
-from danalab.chat.conversations import (
-    ChatFormat,
-    Conversation,
-    extend_tokenizer,
-    extend_vocabulary,
-    missing_specials,
-)
+from danalab.chat.conversations import ChatFormat, Conversation, missing_specials
 from danalab.data.tokenizers import BpeTokenizer, ByteTokenizer, train_bpe
 from danalab.errors import UserError
 from danalab.models import ModelConfig, build_model
+from danalab.post.start import extend_tokenizer, extend_vocabulary
 
 
 def without_marks(tokenizer: BpeTokenizer) -> BpeTokenizer:

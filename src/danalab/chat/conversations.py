@@ -1,0 +1,375 @@
+"""Conversations: messages as people write them, files of them, and their tokens with the mask of what the model learns.
+
+    {"messages": [{"role": "system" | "user" | "assistant", "content": "text" or [parts]}, ...]}      one line of JSONL
+    part: {"type": "text" | "python" | "python_output", "text": "..."}
+
+    ids   bos user_start question user_end assistant_start answer assistant_end user_start ...
+    mask   0      0          0        0           0           1         1           0
+    an answer with a tool call:  text  python_start 12*7 python_end  output_start 84 output_end  text
+
+Order of roles: an optional system message, then user and assistant in turn. The mask is 1 on what the assistant writes:
+its text, its tool calls with their marks, and the end of its message; it is 0 on the output of tools, which is given to
+it. Text that spells a special token is encoded as characters.
+"""
+
+from __future__ import annotations
+
+import json
+import stat
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, get_args
+
+from danalab.data.tokenizers.base import CHAT_SPECIALS, EOS, Tokenizer
+from danalab.errors import UserError
+
+Role = Literal["system", "user", "assistant"]
+PartType = Literal["text", "python", "python_output"]
+ROLES: tuple[str, ...] = get_args(Role)
+PART_TYPES: tuple[str, ...] = get_args(PartType)
+SPECIAL_TOKENS: dict[str, str] = {"bos": EOS, **{spelling.strip("<|>"): spelling for spelling in CHAT_SPECIALS}}
+"""Name -> spelling: bos, user_start, user_end, assistant_start, assistant_end, python_start, python_end, output_start,
+output_end. bos is the token that also separates documents, so a conversation starts as every document does."""
+CHAT_STAGES = ("mid", "sft", "rl")
+"""Stages of training that teach them to a model; its runs are asked as a chat where nothing else is said."""
+MAX_LINE_BYTES = 1 << 24
+"""A longer line is refused: it is no conversation, and the file perhaps no JSONL."""
+_MARKS: dict[PartType, tuple[str, str] | None] = {
+    "text": None,
+    "python": ("python_start", "python_end"),
+    "python_output": ("output_start", "output_end"),
+}
+
+
+@dataclass(frozen=True)
+class Part:
+    """A piece of a message: text, a tool call (python), or the tool's answer (python_output)."""
+
+    type: PartType
+    text: str
+
+
+@dataclass(frozen=True)
+class Message:
+    """What one side says in one turn.
+
+    Raises:
+        UserError: an unknown role, an empty message, or a tool call outside of an assistant's message.
+    """
+
+    role: Role
+    parts: tuple[Part, ...]
+
+    def __post_init__(self) -> None:
+        if self.role not in ROLES:
+            raise UserError(f"role {self.role!r:.40}: known are {', '.join(ROLES)}")
+        before = None
+        for part in self.parts:
+            if part.type not in PART_TYPES:
+                raise UserError(f"part of type {part.type!r:.40}: known are {', '.join(PART_TYPES)}")
+            if part.type != "text" and self.role != "assistant":
+                raise UserError(f"a {part.type} part in the {self.role}'s message: only the assistant calls tools")
+            if part.type == "python" and not part.text.strip():
+                raise UserError("an empty python part")
+            if part.type == "python_output" and before != "python":
+                raise UserError("a python_output part that does not follow a python part")
+            before = part.type
+        if not any(part.text.strip() for part in self.parts):
+            raise UserError("the message is empty")
+
+    @classmethod
+    def of(cls, role: Role, content: str | Sequence[Part]) -> Message:
+        """A message of plain text, or of parts; neighbouring pieces of text become one part."""
+        parts = [Part("text", content)] if isinstance(content, str) else content
+        joined: list[Part] = []
+        for part in parts:
+            if part.type == "text" and joined and joined[-1].type == "text":
+                joined[-1] = Part("text", joined[-1].text + part.text)
+            elif part.text or part.type != "text":
+                joined.append(part)
+        return cls(role, tuple(joined))
+
+    @property
+    def text(self) -> str:
+        """The text parts together, without tool calls and their outputs."""
+        return "".join(part.text for part in self.parts if part.type == "text")
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON: the content is plain text where there is nothing else."""
+        if all(part.type == "text" for part in self.parts):
+            return {"role": self.role, "content": self.text}
+        return {"role": self.role, "content": [{"type": part.type, "text": part.text} for part in self.parts]}
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """An optional system message, then user and assistant in turn.
+
+    Raises:
+        UserError: roles out of order, or no user's message.
+    """
+
+    messages: tuple[Message, ...]
+
+    def __post_init__(self) -> None:
+        turns = self.messages[1:] if self.messages and self.messages[0].role == "system" else self.messages
+        if not turns:
+            raise UserError("no user's message")
+        first = len(self.messages) - len(turns) + 1
+        for number, message in enumerate(turns):
+            expected = ROLES[1 + number % 2]
+            if message.role != expected:
+                raise UserError(f"message {first + number} is the {message.role}'s where the {expected}'s must stand")
+
+    @classmethod
+    def of(cls, value: Any, where: str = "") -> Conversation:
+        """A conversation from the content of a JSON object; entries beside "messages" are ignored.
+
+        Args: where: the origin, for errors, e.g. "FILE line 3".
+        Raises:
+            UserError: names the origin and the first thing that is wrong.
+        """
+        try:
+            if not isinstance(value, Mapping) or not isinstance(value.get("messages"), list):
+                raise UserError('an object with a list "messages" is expected')
+            return cls(tuple(_message(entry, number) for number, entry in enumerate(value["messages"], 1)))
+        except UserError as error:
+            raise UserError(f"{where}: {error}" if where else str(error)) from None
+
+    @classmethod
+    def from_json(cls, line: str, where: str = "") -> Conversation:
+        """A conversation from one line of a JSONL file. Arguments and errors as of `of`."""
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+            raise UserError(f"{where}: not valid JSON: {reason}" if where else f"not valid JSON: {reason}") from None
+        return cls.of(value, where)
+
+    @classmethod
+    def ask(cls, question: str, answer: str | Sequence[Part] | None = None, system: str | None = None) -> Conversation:
+        """One question, and its answer where there is one."""
+        messages = [] if system is None else [Message.of("system", system)]
+        messages.append(Message.of("user", question))
+        if answer is not None:
+            messages.append(Message.of("assistant", answer))
+        return cls(tuple(messages))
+
+    @property
+    def prompt(self) -> Conversation:
+        """The conversation up to its last user's message: what the assistant has to answer."""
+        last = max(number for number, message in enumerate(self.messages) if message.role == "user")
+        return Conversation(self.messages[: last + 1])
+
+    def turns(self) -> Iterator[tuple[str, Message | None]]:
+        """(what the user says, the assistant's answer); a system message is part of the first user's message."""
+        messages = list(self.messages)
+        prefix = messages.pop(0).text + "\n\n" if messages[0].role == "system" else ""
+        for user in range(0, len(messages), 2):
+            yield prefix + messages[user].text, messages[user + 1] if user + 1 < len(messages) else None
+            prefix = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {"messages": [message.as_dict() for message in self.messages]}
+
+
+def _message(entry: Any, number: int) -> Message:
+    """The message of a JSON object; `number` counts from 1, for errors."""
+    try:
+        if not isinstance(entry, Mapping):
+            raise UserError("an object is expected")
+        if unknown := [str(key) for key in entry if key not in ("role", "content")]:
+            raise UserError(f"unknown key '{unknown[0]:.40}'; a message has role and content")
+        content = entry.get("content")
+        if not isinstance(content, (str, list)):
+            raise UserError("content must be text or a list of parts")
+        parts = content if isinstance(content, str) else [_part(part) for part in content]
+        return Message.of(entry.get("role"), parts)  # pyright: ignore[reportArgumentType]
+    except UserError as error:
+        raise UserError(f"message {number}: {error}") from None
+
+
+def _part(entry: Any) -> Part:
+    if not isinstance(entry, Mapping) or not isinstance(entry.get("text"), str):
+        raise UserError('a part must be an object with "type" and "text"')
+    if unknown := [str(key) for key in entry if key not in ("type", "text")]:
+        raise UserError(f"unknown key '{unknown[0]:.40}' in a part")
+    return Part(entry.get("type"), entry["text"])  # pyright: ignore[reportArgumentType]
+
+
+def iter_conversations(file: str | Path) -> Iterator[tuple[int, Conversation]]:
+    """(line number from 1, conversation) of each line that is not blank.
+
+    Raises:
+        UserError: no such file, or a line that holds no conversation: names file, line and reason.
+    """
+    path = Path(file)
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise UserError(f"{path}: not a regular file; a JSONL file is expected, one conversation a line")
+        with path.open("rb") as lines:
+            for number in range(1, 1 << 62):
+                line = lines.readline(MAX_LINE_BYTES + 1)
+                if not line:
+                    return
+                where = f"{path} line {number}"
+                if len(line) > MAX_LINE_BYTES:
+                    raise UserError(f"{where}: longer than {MAX_LINE_BYTES:,} bytes; is this one conversation a line?")
+                try:
+                    text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+                except UnicodeDecodeError as error:
+                    raise UserError(f"{where}: not UTF-8: {error.reason} at byte {error.start}") from None
+                if text.strip():
+                    yield number, Conversation.from_json(text, where)
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror or error}") from error
+    except ValueError as error:  # a null byte in the path
+        raise error if isinstance(error, UserError) else UserError(f"{str(path)!r}: {error}") from error
+
+
+def read_conversations(file: str | Path) -> list[Conversation]:
+    """All conversations of a file.
+
+    Raises:
+        UserError: as of `iter_conversations`, or the file has none.
+    """
+    found = [conversation for _, conversation in iter_conversations(file)]
+    if not found:
+        raise UserError(f"{file}: no conversation in it")
+    return found
+
+
+class Rendered(NamedTuple):
+    """A conversation as tokens."""
+
+    ids: list[int]
+    mask: list[int]
+    """1 where the assistant speaks, as many as ids."""
+
+
+class ChatFormat:
+    """The format of conversations in the tokens of one tokenizer.
+
+    Attributes:
+        bos, user_start, ...: ids of the special tokens by name.
+        n_ids: ids from here on (padding of the vocabulary) are never part of a conversation.
+    """
+
+    bos: int
+    user_start: int
+    user_end: int
+    assistant_start: int
+    assistant_end: int
+    python_start: int
+    python_end: int
+    output_start: int
+    output_end: int
+
+    def __init__(self, tokenizer: Tokenizer):
+        """Raises UserError if the tokenizer lacks special tokens; `extend_tokenizer` adds them."""
+        if missing := missing_specials(tokenizer):
+            raise UserError(f"tokenizer {tokenizer.name}: no special token {missing[0]}; danalab sft adds it to a run")
+        self.tokenizer = tokenizer
+        for name, spelling in SPECIAL_TOKENS.items():
+            setattr(self, name, tokenizer.specials[spelling])
+        self.n_ids = max(tokenizer.n_tokens, 1 + max(tokenizer.specials.values()))
+        self._specials = frozenset(tokenizer.specials.values())
+
+    @property
+    def stop_tokens(self) -> tuple[int, ...]:
+        """Ids that end the assistant's message: assistant_end, and bos, which begins another document."""
+        return self.assistant_end, self.bos
+
+    def render(self, conversation: Conversation) -> Rendered:
+        """The ids of a conversation with the mask of what the assistant says."""
+        return self.render_all([conversation])[0]
+
+    def render_all(self, conversations: Sequence[Conversation]) -> list[Rendered]:
+        """`render` of each; texts are encoded together, which is faster."""
+        return self._render(conversations, is_open=False)
+
+    def render_prompt(self, conversation: Conversation) -> list[int]:
+        """The ids after which the assistant speaks.
+
+        After a user's message they end with assistant_start. A conversation that ends with an assistant's message is
+        continued within this message: after a text that it has begun, or after the output of a tool.
+        """
+        (ids, _), answered = self._render([conversation], is_open=True)[0], conversation.messages[-1].role != "user"
+        return ids if answered else [*ids, self.assistant_start]
+
+    def parse(self, ids: Iterable[int]) -> Message | None:
+        """The assistant's message in ids that a model produced after `render_prompt`; None where it said nothing.
+
+        Reads to the first stop token. Never fails: a call that is not closed ends with the ids, marks out of place and
+        ids without text are left out.
+        """
+        opens: dict[int, PartType] = {self.python_start: "python", self.output_start: "python_output"}
+        parts: list[tuple[PartType, list[int]]] = [("text", [])]
+        for id_ in ids:
+            if id_ in self.stop_tokens:
+                break
+            if id_ in opens:
+                parts.append((opens[id_], []))
+            elif id_ in (self.python_end, self.output_end):
+                parts.append(("text", []))
+            elif id_ not in self._specials and 0 <= id_ < self.n_ids:
+                parts[-1][1].append(id_)
+        found: list[Part] = []
+        for kind, piece in parts:
+            text = self.tokenizer.decode(piece)
+            if kind == "python_output" and (not found or found[-1].type != "python"):
+                kind = "text"
+            if text.strip() or (kind == "text" and text) or kind == "python_output":
+                found.append(Part(kind, text))
+        return Message.of("assistant", found) if any(part.text.strip() for part in found) else None
+
+    def _render(self, conversations: Sequence[Conversation], *, is_open: bool) -> list[Rendered]:
+        pieces: list[list[tuple[str | int, int]]] = []
+        for conversation in conversations:
+            pieces.append(row := [(self.bos, 0)])
+            for question, answer in conversation.turns():
+                row += [(self.user_start, 0), (question, 0), (self.user_end, 0)]
+                if answer is not None:
+                    row += [(self.assistant_start, 0), *self._answer(answer), (self.assistant_end, 1)]
+            if is_open and conversation.messages[-1].role == "assistant":
+                row.pop()  # the end of the last message
+        texts = [piece for row in pieces for piece, _ in row if isinstance(piece, str)]
+        encoded = iter(self.tokenizer.encode_batch(texts))
+        rendered = []
+        for row in pieces:
+            ids: list[int] = []
+            mask: list[int] = []
+            for piece, said in row:
+                found = [piece] if isinstance(piece, int) else next(encoded)
+                ids += found
+                mask += [said] * len(found)
+            rendered.append(Rendered(ids, mask))
+        return rendered
+
+    def _answer(self, message: Message) -> list[tuple[str | int, int]]:
+        pieces: list[tuple[str | int, int]] = []
+        for part in message.parts:
+            said = int(part.type != "python_output")
+            marks = _MARKS[part.type]
+            if marks is None:
+                pieces.append((part.text, said))
+            else:
+                start, end = (getattr(self, name) for name in marks)
+                pieces += [(start, said), (part.text, said), (end, said)]
+        return pieces
+
+
+def render_conversation(tokenizer: Tokenizer, conversation: Conversation) -> Rendered:
+    """The ids of a conversation with the mask of what the assistant says.
+
+    Raises:
+        UserError: the tokenizer lacks special tokens.
+    """
+    return ChatFormat(tokenizer).render(conversation)
+
+
+def missing_specials(tokenizer: Tokenizer) -> list[str]:
+    """The spellings that a tokenizer does not know, in order."""
+    return [spelling for spelling in SPECIAL_TOKENS.values() if spelling not in tokenizer.specials]
