@@ -1,3 +1,3 @@
 """danalab: a language-model pre-training lab around logarithmic-time optimizers."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 from build_verbs import README, block
-from danalab.cli.app import GROUPS, RENAMED, VERBS, main
+from danalab.cli.app import CITATION, GROUPS, RENAMED, VERBS, main
 
 ASK = """
 import contextlib, importlib, io, json, sys
@@ -88,3 +88,9 @@ def test_help_of_sweep_begins_with_the_grid_and_ends_with_the_cluster(capsys):
     flags = re.findall(r"^  --([\w-]+)", capsys.readouterr().out, re.MULTILINE)
     assert flags[0] == "grid"
     assert flags.index("json") < flags.index("account") < flags.index("gpu")
+
+
+def test_the_citation_is_that_of_readme(capsys):
+    assert main(["--cite"]) == 0
+    assert capsys.readouterr().out == CITATION + "\n"
+    assert CITATION in README.read_text(encoding="utf-8")

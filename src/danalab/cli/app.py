@@ -74,6 +74,24 @@ SPINS = 1_000
 the cores of a busy machine from the thread that they wait for (docs/lab-notebook.md, "Waiting threads")."""
 
 
+CITATION = """\
+@misc{ferbach2026logarithmic,
+  title  = {Logarithmic-time Schedules for Scaling Language Models with Momentum},
+  author = {Damien Ferbach and Courtney Paquette and Gauthier Gidel and Katie Everett and Elliot Paquette},
+  year   = {2026},
+  eprint = {2602.05298},
+  archivePrefix = {arXiv}
+}
+@misc{ferbach2025dimension,
+  title  = {Dimension-adapted Momentum Outscales SGD},
+  author = {Damien Ferbach and Katie Everett and Gauthier Gidel and Elliot Paquette and Courtney Paquette},
+  year   = {2025},
+  eprint = {2505.16098},
+  archivePrefix = {arXiv}
+}"""
+"""The papers of the optimizers, as `danalab --cite` prints them."""
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code (2 for bad input)."""
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -127,6 +145,9 @@ def _dispatch(arguments: list[str]) -> int:
         return 0
     if arguments[0] in ("-V", "--version"):
         print(f"danalab {__version__}")
+        return 0
+    if arguments[0] == "--cite":
+        print(CITATION)
         return 0
     verb, *rest = _renamed(arguments)
     if verb not in VERBS:
@@ -207,5 +228,6 @@ def _usage() -> str:
         f"danalab {__version__}: a pre-training lab around logarithmic-time optimizers\n\n"
         "usage: danalab VERB [flags]\n\n" + "\n\n".join(groups) + "\n\n"
         "To begin: danalab demo, danalab plan --heads 4, danalab optim list.\n"
-        "Every verb takes --help, --config FILE.yaml, --print-config and --debug (show tracebacks)."
+        "Every verb takes --help, --config FILE.yaml, --print-config and --debug (show tracebacks). danalab --cite prints\n"
+        "the papers of the optimizers."
     )
