@@ -228,6 +228,6 @@ def _usage() -> str:
         f"danalab {__version__}: a pre-training lab around logarithmic-time optimizers\n\n"
         "usage: danalab VERB [flags]\n\n" + "\n\n".join(groups) + "\n\n"
         "To begin: danalab demo, danalab plan --heads 4, danalab optim list.\n"
-        "Every verb takes --help, --config FILE.yaml, --print-config and --debug (show tracebacks). danalab --cite prints\n"
-        "the papers of the optimizers."
+        "Every verb takes --help, --config FILE.yaml, --print-config and --debug (show tracebacks).\n"
+        "danalab --cite prints the papers of the optimizers."
     )
