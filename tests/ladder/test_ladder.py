@@ -7,6 +7,7 @@ from danalab.errors import UserError
 from danalab.ladder.ladder import run_ladder
 from danalab.ladder.plan import LadderPlan, Rung
 from danalab.ladder.plan_file import read_plan
+from danalab.ladder.runs.jobs import Failure, Job
 from danalab.ladder.runs.sweep import SweepResult
 
 SIZES = ({"d_model": 16, "n_layers": 1, "n_heads": 2}, {"d_model": 32, "n_layers": 1, "n_heads": 2})
@@ -62,6 +63,10 @@ def test_a_file_names_heads_or_sizes(tmp_path):
         ({"opts": ["adamw"], "heads": [2], "fixed": {"lr": 1e-3}}, "fixed has --lr, which the ladder sets"),
         ({"opts": ["adamw"], "heads": [2], "fixed": {"seed": 1}}, "fixed has --seed"),
         ({"opts": ["adamw", "AdamW"], "heads": [2]}, "twice: AdamW is adamw"),
+        (
+            {"opts": ["a-b"], "heads": [2], "variants": {"a-c": {"opt": "adana"}}},
+            r"variants has 'a-c' \(did you mean 'a-b'",
+        ),
     ],
 )
 def test_a_ladder_that_cannot_be_meant_is_refused(tmp_path, content, what):
@@ -76,6 +81,23 @@ def test_an_unknown_setting_is_refused_before_anything_runs(fixed, tmp_path):
     with pytest.raises(UserError, match="unknown key 'sequence_len'"):
         run_ladder(tmp_path / "out", wrong, executor="inline")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_ladder_stops_where_every_run_of_an_optimizer_fails_and_says_which(fixed, tmp_path, monkeypatch):
+    parts = []
+
+    def run(folder, cells, **_):
+        parts.append(cells)
+        refused = [cell.name for cell in cells if cell.settings["opt"] == "adana"]
+        failures = [Failure(Job(folder / "runs" / name, {}), "no room") for name in refused]
+        rows = [{"name": cell.name, "final_loss": 3.0} for cell in cells if cell.name not in refused]
+        return SweepResult(folder, rows, failures)
+
+    monkeypatch.setattr("danalab.ladder.ladder.run_sweep", run)
+    found = run_ladder(tmp_path, plan(fixed))
+    assert found.untuned == ["adana"]
+    assert len(found.failures) == 2
+    assert len(parts) == 1, "no further runs"
 
 
 SLOW = {"adana-slow": {"opt": "adana", "kappa": 0.75}}

@@ -74,5 +74,5 @@ def test_a_known_loss_is_not_predicted(plan, tmp_path):
     with pytest.raises(UserError, match=r"the runs give no law \(loss law of adamw: a saturated law needs"):
         preregister(tmp_path, plan, few)
     (tmp_path / FILE).write_text("{}")
-    with pytest.raises(UserError, match="not a file of danalab ladder --preregister"):
+    with pytest.raises(UserError, match=r"preregistered\.json: malformed: predictions"):
         read_predictions(tmp_path)

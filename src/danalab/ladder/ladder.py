@@ -6,6 +6,7 @@ The number of trials is part of the result: the baseline must be tuned as much a
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -14,6 +15,8 @@ from typing import Any
 from danalab.files import write_json
 from danalab.ladder.plan import LadderPlan, Rung
 from danalab.ladder.preregistration import largest_rung, preregister, require_points
+from danalab.ladder.runs.estimate import check_optimizers
+from danalab.ladder.runs.grid import Cell
 from danalab.ladder.runs.jobs import Failure
 from danalab.ladder.runs.slurm_arrays import Cluster
 from danalab.ladder.runs.sweep import run_sweep
@@ -32,7 +35,7 @@ class LadderResult:
     queued: list[str] = field(default_factory=list)
     """Runs still at SLURM; call again for those that depend on them."""
     untuned: list[str] = field(default_factory=list)
-    """Optimizers and rungs where every trial failed, so that there are no further seeds."""
+    """Optimizers (at a rung) of which every trial failed, so that there are no further seeds."""
 
 
 def run_ladder(
@@ -75,6 +78,8 @@ def run_ladder(
             queued += found.queued
             if {cell.name for cell in cells if cell.settings["seed"] == plan.seeds[0]} & set(found.queued):
                 return LadderResult(folder, rows, tuned, [*failures.values()], queued, untuned)
+            if refused := _failed_everywhere(cells, found.failures):
+                return LadderResult(folder, rows, tuned, [*failures.values()], queued, [*untuned, *refused])
             losses |= {
                 row["name"]: row["final_loss"]
                 for row in rows
@@ -108,8 +113,17 @@ def _centre(plan: LadderPlan, opt: str, rung: Rung, tuned: Sequence[Choice]) -> 
 
 
 def _check(folder: Path, plan: LadderPlan) -> None:
-    """Refuse settings out of range on any rung before the first one begins."""
-    for rung in plan.rungs():
-        for cells in plan.planned(rung).values():
-            for cell in cells:
-                cell.config(folder / "runs" / cell.name)
+    """Refuse settings out of range, and optimizers that cannot be built, before the first rung begins."""
+    cells = [cell for rung in plan.rungs() for cells in plan.planned(rung).values() for cell in cells]
+    for cell in cells:
+        cell.config(folder / "runs" / cell.name)
+    check_optimizers(cells)
+
+
+def _failed_everywhere(cells: Sequence[Cell], failures: Sequence[Failure]) -> list[str]:
+    """Optimizers of which every run of several failed, and none by a loss that was not finite: more would fail too."""
+    failed = {each.job.folder.name for each in failures if not each.job.has_diverged()}
+    runs: dict[str, list[str]] = defaultdict(list)
+    for cell in cells:
+        runs[cell.label or cell.settings["opt"]].append(cell.name)
+    return [opt for opt, names in runs.items() if len(names) > 1 and failed.issuperset(names)]

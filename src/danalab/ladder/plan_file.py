@@ -24,6 +24,8 @@ _FORMS = {
     "fixed": "fixed: {data: stdlib, seq_len: 256}",
 }
 """Keys of a file and their forms."""
+_BY_NAME = ("start", "dials", "variants")
+"""Keys whose values are mappings by names of optimizers."""
 
 
 def read_plan(path: Path) -> LadderPlan:
@@ -32,7 +34,7 @@ def read_plan(path: Path) -> LadderPlan:
     Raises:
         UserError: names the file and the key, or see `LadderPlan`.
     """
-    loaded = {key: value for key, value in parse_plan(path).items() if value is not None}
+    loaded = {key: value for key, value in parse_plan(path, _BY_NAME).items() if value is not None}
     for key, value in loaded.items():
         if key not in _FORMS:
             raise UserError(f"{path}: unknown key '{key}'{nearest(key, _FORMS)}")
@@ -45,8 +47,8 @@ def read_plan(path: Path) -> LadderPlan:
     for key in ("opts", "sizes"):
         if key not in loaded:
             raise UserError(f"{path}: no {key}, such as {_FORMS[key]}")
-    for key, also in (("start", ()), ("dials", (ALL,)), ("variants", ())):
-        loaded[key] = _by_name(path, key, loaded.get(key, {}), (*loaded["opts"], *also))
+    for key in _BY_NAME:
+        loaded[key] = _by_name(path, key, loaded.get(key, {}), (*loaded["opts"], *([ALL] if key == "dials" else [])))
     for opt, dials in loaded["dials"].items():
         for name, values in dials.items():
             if not isinstance(values, list) or not values:
@@ -74,9 +76,9 @@ def _has_form(key: str, value: Any) -> bool:
 
 
 def _by_name(path: Path, key: str, given: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """A mapping of the file with the names of optimizers as `opts` spells them (keys have lost their hyphens)."""
+    """A mapping of the file by names of optimizers as `opts` spells them; adamw_decaying_wd is adamw-decaying-wd."""
     spelled = {name.replace("-", "_"): name for name in names}
     for name in given:
-        if name not in spelled:
-            raise UserError(f"{path}: {key} has '{name}'{nearest(name, spelled)}, which is not in opts")
-    return {spelled[name]: value for name, value in given.items()}
+        if name.replace("-", "_") not in spelled:
+            raise UserError(f"{path}: {key} has '{name}'{nearest(name, names)}, which is not in opts")
+    return {spelled[name.replace("-", "_")]: value for name, value in given.items()}

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from danalab.errors import UserError
-from danalab.files import read_json, write_json
+from danalab.files import read_json, validated, write_json
 from danalab.ladder.analysis import analyse
 from danalab.ladder.fit.loss_points import points_needed
 from danalab.ladder.fit.statistics import Interval, student_interval
@@ -117,12 +117,14 @@ def read_predictions(folder: Path) -> list[Prediction]:
     file = folder / FILE
     if not file.is_file():
         return []
-    try:
-        return [
-            Prediction(**{**each, "interval": Interval(**each["interval"])}) for each in read_json(file)["predictions"]
-        ]
-    except (KeyError, TypeError) as error:
-        raise UserError(f"{file}: not a file of danalab ladder --preregister: {error}") from error
+    return validated(_Registered, read_json(file), file).predictions
+
+
+@dataclass(frozen=True)
+class _Registered:
+    """The part of preregistered.json that is read."""
+
+    predictions: list[Prediction]
 
 
 def outcomes(predictions: Sequence[Prediction], tuned: Sequence[Tuned]) -> list[Outcome]:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from danalab.errors import UserError
 from danalab.ladder.runs import pool
 from danalab.ladder.runs.jobs import Job
 from danalab.ladder.runs.pool import run_jobs
@@ -72,6 +73,21 @@ def test_a_run_that_crashes_ends_alone_and_the_others_of_its_worker_go_on(tmp_pa
     ]  # fmt: skip
     assert ended == jobs
     assert (jobs[1].folder / "log.txt").read_text() == "fine\n"
+
+
+def test_the_progress_of_a_pool_says_why_a_run_failed(tmp_path: Path, capsys) -> None:
+    run_jobs([Scripted(tmp_path / "a", {"script": "raise SystemExit('no room [3]')"})], title="one", keep_going=True)
+    assert "a: ended with exit code 1: no room [3]" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("content", ["{}", "null", "0", '"two"', "true"])
+def test_a_number_of_threads_that_is_none_is_refused_by_name(tmp_path, monkeypatch, content) -> None:
+    monkeypatch.setattr(pool, "Worker", FakeWorker)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / pool.THREADS_FILE).write_text(content)
+    with pytest.raises(UserError, match=r"threads\.json: malformed"):
+        run_jobs([Job(tmp_path / "a", {"device": "cpu"})], title="one", parallel=1)
 
 
 POOL = """

@@ -3,6 +3,7 @@
 import json
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -118,7 +119,12 @@ def test_a_ladder_goes_on_with_its_next_part_when_it_is_called_again(slurm, tmp_
 
 
 def test_waiting_ends_when_nothing_is_queued_and_says_what_failed(slurm, tmp_path):
-    worker = threading.Timer(0.3, lambda: slurm.run_tasks(BROKEN="adana-s1"))
+    def run_when_submitted() -> None:
+        while not any('"sbatch": "' in file.read_text() for file in tmp_path.glob("sweep/slurm/*.json")):
+            time.sleep(0.02)
+        slurm.run_tasks(BROKEN="adana-s1")
+
+    worker = threading.Thread(target=run_when_submitted, daemon=True)
     worker.start()
     found = run_sweep(tmp_path / "sweep", CELLS, executor="slurm", cluster=cluster(wait=True, poll_seconds=0.05))
     worker.join()
@@ -166,3 +172,11 @@ def test_real_runs_are_made_by_an_array(slurm, fixed, tmp_path, capsys):
     found = run_sweep(folder, cells, executor="slurm", cluster=real)
     calm = run_sweep(tmp_path / "calm", cells, executor="inline")
     assert [row["final_loss"] for row in found.rows] == [row["final_loss"] for row in calm.rows]
+
+
+@pytest.mark.parametrize("content", ["{}", "[]", '{"runs": 3, "sbatch": null}'])
+def test_a_record_of_another_form_is_refused_by_name(tmp_path, content):
+    (tmp_path / "slurm").mkdir()
+    (tmp_path / "slurm" / "x.json").write_text(content)
+    with pytest.raises(UserError, match=r"slurm/x\.json: malformed"):
+        arrays.queue_state(tmp_path, [])

@@ -1,5 +1,6 @@
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,13 +11,15 @@ import pytest
 import yaml
 
 from danalab.errors import UserError
-from danalab.ladder.runs.grid import expand
+from danalab.ladder.runs.estimate import estimate
+from danalab.ladder.runs.grid import expand, read_grid
 from danalab.ladder.runs.jobs import Job
 from danalab.ladder.runs.pool import run_jobs
 from danalab.ladder.runs.rows import read_ladder
 from danalab.ladder.runs.sweep import collect, run_sweep
 from danalab.train.run.folder import RunFolder
 from danalab.train.run.metrics import read_rows
+from ladder.planted import plant
 
 TIMES = ("seconds", "tokens_per_second", "device_hours")
 
@@ -44,6 +47,65 @@ def test_rows_of_runs_that_a_later_call_does_not_ask_for_stay(fixed, tmp_path):
     found = run_sweep(tmp_path, expand({"opt": ["adamw"], "seed": [1, 2]}, fixed), executor="inline")
     assert [row["name"] for row in found.rows] == ["adamw-s0", "adamw-s1", "adamw-s2"]
     assert [row["name"] for row in read_ladder(tmp_path)] == [row["name"] for row in collect(tmp_path)]
+
+
+def test_rows_stay_when_their_folders_or_the_record_of_the_sweep_are_gone(fixed, tmp_path, caplog):
+    cells = expand({"opt": ["adamw"], "seed": [0, 1, 2]}, fixed)
+    first = run_sweep(tmp_path, cells, executor="inline").rows
+    shutil.rmtree(tmp_path / "runs" / "adamw-s0")
+    (tmp_path / "runs" / "adamw-s1" / "config.json").write_text("{")
+    assert collect(tmp_path) == first
+    assert "2 of 3 runs cannot be read" in caplog.text
+    assert "adamw-s0, adamw-s1" in caplog.text
+    (tmp_path / "sweep.json").write_text('{"runs": {}}')
+    assert collect(tmp_path) == first
+    again = run_sweep(tmp_path, cells[:1], executor="inline").rows
+    assert [row["name"] for row in again] == [row["name"] for row in first], "the run was made again, in its place"
+    assert again[0]["seconds"] != first[0]["seconds"]
+    assert again[0]["final_loss"] == first[0]["final_loss"]
+
+
+@pytest.mark.parametrize("content", ["[]", "null", "3", '{"runs": []}', '{"runs": {"../x": {}}}', '{"runs": {"a": 1}}'])
+def test_a_record_of_another_form_is_refused_by_name_and_no_row_is_lost(tmp_path, content):
+    plant(tmp_path)
+    before = (tmp_path / "ladder.jsonl").read_text()
+    (tmp_path / "sweep.json").write_text(content)
+    with pytest.raises(UserError, match=r"sweep\.json: malformed: "):
+        collect(tmp_path)
+    assert (tmp_path / "ladder.jsonl").read_text() == before
+
+
+def test_a_damaged_file_of_rows_is_refused_with_its_line(tmp_path):
+    (tmp_path / "sweep.json").write_text('{"runs": {}}')
+    (tmp_path / "ladder.jsonl").write_text("[]\n")
+    with pytest.raises(UserError, match=r"ladder\.jsonl:1: not a row of a ladder"):
+        collect(tmp_path)
+    assert (tmp_path / "ladder.jsonl").read_text() == "[]\n"
+
+
+def test_paths_in_a_file_are_relative_to_the_file(tmp_path, monkeypatch):
+    (tmp_path / "files" / "corpus").mkdir(parents=True)
+    (tmp_path / "files" / "laws.yaml").write_text("learning_rate: []")
+    file = tmp_path / "files" / "grid.yaml"
+    file.write_text("{fixed: {rules: laws.yaml, data: ./corpus}, grid: {opt: [adamw]}}")
+    monkeypatch.chdir(tmp_path)
+    fixed, _, _ = read_grid(file.relative_to(tmp_path))
+    assert fixed == {"rules": "files/laws.yaml", "data": "files/corpus"}
+    file.write_text("fixed: {rules: files/laws.yaml, data: stdlib}")
+    with pytest.raises(UserError, match=r"grid.yaml: rules is files/laws.yaml; .*files/files/laws.yaml does not exist"):
+        read_grid(file)
+
+
+def test_a_rules_file_that_moved_makes_no_other_run(tmp_path):
+    folder = begun(tmp_path / "run", "finished", rules="/elsewhere/laws.yaml")
+    assert Job(folder, {"opt": "adana", "rules": "bench/laws.yaml"}).is_finished()
+    assert not Job(folder, {"opt": "adana", "rules": "bench/others.yaml"}).is_finished()
+
+
+def test_an_optimizer_that_every_run_would_refuse_is_refused_by_the_plan(fixed, tmp_path):
+    cells = expand({}, fixed, [{"opt": "adamw"}, {"opt": "muon", "momentum": 2.0}])
+    with pytest.raises(UserError, match=r"run muon-momentum2: .*momentum"):
+        estimate(cells, tmp_path)
 
 
 def test_runs_of_other_settings_are_not_taken_for_those_asked_for(fixed, tmp_path):
@@ -86,8 +148,7 @@ def test_a_damaged_run_is_resumed_or_listed_and_does_not_stop_the_rest(fixed, tm
     (tmp_path / "runs" / "s0" / "summary.json").write_text("{}")
     (tmp_path / "runs" / "s1" / "config.json").write_text("[")
     again = run_sweep(tmp_path, cells, executor="inline")
-    assert [row["name"] for row in again.rows] == ["s0", "s2"]
-    assert without_times(again.rows) == without_times([first.rows[0], first.rows[2]])
+    assert without_times(again.rows) == without_times(first.rows), "a damaged run keeps the row that it had"
     assert [failure.job.folder.name for failure in again.failures] == ["s1"]
 
 

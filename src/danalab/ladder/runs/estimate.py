@@ -109,6 +109,7 @@ def estimate(
     cells: Sequence[Cell], folder: Path, rate: Rate | None = None, price: float | None = None
 ) -> list[Estimate]:
     """The estimate of each run."""
+    check_optimizers(cells)
     found = []
     for cell in cells:
         config = cell.config(folder / "runs" / cell.name)
@@ -124,11 +125,37 @@ def estimate(
     return found
 
 
+def check_optimizers(cells: Sequence[Cell]) -> None:
+    """Build each optimizer, with each of its settings, on a tiny model.
+
+    Raises:
+        UserError: an optimizer refuses its settings, needs a package, or cannot be run by the trainer.
+    """
+    from danalab.models import ModelConfig, build_model
+    from danalab.train.step.optimizer_driver import OptimizerDriver
+
+    model = build_model(ModelConfig("enoki", 8, 1, 1, 8, 16, 16, 8), seed=0)
+    checked: set[str] = set()
+    for cell in cells:
+        spec = _resolved(cell.config(Path(cell.name)))
+        key = repr((spec.optimizer.name, sorted(spec.optimizer.settings.items())))
+        if key not in checked:
+            checked.add(key)
+            try:
+                OptimizerDriver.build(spec, model)
+            except UserError as error:
+                raise UserError(f"run {cell.name}: {error}") from error
+
+
 def plan_of(config: "TrainConfig") -> "Plan":
     """Size, steps and FLOPs of a run."""
+    return _resolved(config).plan
+
+
+def _resolved(config: "TrainConfig") -> Any:
     from danalab.train.config.resolve import resolve
 
-    return resolve(config, _vocabulary(config.data, config.tokenizer)).plan
+    return resolve(config, _vocabulary(config.data, config.tokenizer))
 
 
 def _epochs(config: "TrainConfig", tokens: int) -> float | None:

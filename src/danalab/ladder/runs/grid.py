@@ -27,6 +27,8 @@ LONGEST_NAME = 100
 SHORT = {"heads": "h", "lr_multiplier": "lrx", "seed": "s", "weight_decay": "wd", "iterations": "n",
          "d_model": "d", "n_layers": "L", "n_heads": "H"}  # fmt: skip
 """Short names of settings in run names; others have their own name, `opt` and `arch` only their value."""
+PATH_SETTINGS = ("rules", "init_from")
+"""Settings that name a file or a folder."""
 OWN = names_of(TrainConfig, "job") | {"optimizer_settings"}
 """Fields of one job, not of a grid."""
 
@@ -121,12 +123,16 @@ def plain_value(word: str) -> Any:
     return {"true": True, "false": False, "none": None}.get(word.lower(), word)
 
 
-def parse_plan(path: Path) -> dict[str, Any]:
-    """A YAML file that is a mapping; keys as fields, numbers as numbers."""
+def parse_plan(path: Path, names: Sequence[str] = ()) -> dict[str, Any]:
+    """A YAML file that is a mapping: keys as fields, numbers as numbers, paths relative to the file.
+
+    Args:
+        names: keys whose values are mappings by names of the user's, which stay as they are spelled.
+    """
     loaded = read_yaml(path) or {}
     if not isinstance(loaded, dict):
         raise UserError(f"{path}: a mapping is expected, not {type(loaded).__name__}")
-    return _settings(loaded)
+    return _settings(loaded, path, names)
 
 
 def read_grid(path: Path) -> tuple[dict[str, Any], dict[str, list[Any]], list[dict[str, Any]]]:
@@ -143,18 +149,37 @@ def read_grid(path: Path) -> tuple[dict[str, Any], dict[str, list[Any]], list[di
     return fixed, {key: values if isinstance(values, list) else [values] for key, values in grid.items()}, runs
 
 
-def _settings(loaded: Mapping[Any, Any]) -> dict[str, Any]:
+def _settings(loaded: Mapping[Any, Any], file: Path, names: Sequence[str] = ()) -> dict[str, Any]:
     """Fields by their names in code and values by their types (YAML reads 1e-3 as text), at every depth."""
-    names = {str(name).replace("-", "_"): value for name, value in loaded.items()}
-    return {name: _typed(name, value) for name, value in names.items()}
+    found = {}
+    for given, value in loaded.items():
+        key = str(given).replace("-", "_")
+        if key in names and isinstance(value, dict):
+            found[key] = {str(name): _typed(str(name), each, file) for name, each in value.items()}
+        else:
+            found[key] = _typed(key, value, file)
+    return found
 
 
-def _typed(name: str, value: Any) -> Any:
+def _typed(name: str, value: Any, file: Path) -> Any:
     if isinstance(value, dict):
-        return _settings(value)
+        return _settings(value, file)
     if isinstance(value, list):
-        return [_typed(name, each) for each in value]
-    return typed_value(name, value)
+        return [_typed(name, each, file) for each in value]
+    typed = typed_value(name, value)
+    if name in PATH_SETTINGS and isinstance(typed, str):
+        if not (found := file.parent / Path(typed).expanduser()).exists():
+            raise UserError(f"{file}: {name} is {typed}; {found} does not exist (paths are relative to the file)")
+        return str(found)
+    if name in ("data", "tokenizer") and isinstance(typed, str):
+        return ",".join(_beside(file, part) for part in typed.split(","))
+    return typed
+
+
+def _beside(file: Path, part: str) -> str:
+    """A part of `data`, as PATH or PATH:WEIGHT: relative to the file where it has a folder and exists there."""
+    path, colon, weight = part.partition(":")
+    return f"{file.parent / path}{colon}{weight}" if "/" in path and (file.parent / path).exists() else part
 
 
 def expand(

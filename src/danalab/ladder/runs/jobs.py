@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from danalab.errors import UserError
+from danalab.ladder.runs.grid import PATH_SETTINGS
 from danalab.scaling.architectures import ARCHITECTURES
 from danalab.scaling.learning_rate import OPTIMIZERS
 from danalab.train.config.fields import flag, names_of
@@ -102,9 +103,11 @@ class Job:
 
 
 def _same(name: str, made: Any, wanted: Any) -> bool:
-    """Whether a recorded setting equals the wanted one: 1 equals 1.0, a path its text, an alias its optimizer."""
+    """Whether a recorded setting equals the wanted one: 1 equals 1.0, an alias its optimizer, a file its new place."""
     if wanted is None:
         return True  # automatic: the recorded value is what it resolved to
+    if name in PATH_SETTINGS and made is not None:
+        return Path(made).name == Path(wanted).name
     names = {"opt": OPTIMIZERS, "arch": ARCHITECTURES}.get(name)
     if names is not None:
         return names.canonical(str(wanted)) == made

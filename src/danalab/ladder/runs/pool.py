@@ -15,10 +15,11 @@ from typing import Any
 
 from danalab.data.environment import available_cores
 from danalab.errors import UserError
-from danalab.files import read_json, write_json
+from danalab.files import read_json, validated, write_json
 from danalab.ladder.runs.jobs import DIVERGED, Failure, Job, is_taken
 from danalab.ladder.runs.progress import Progress
 from danalab.ladder.runs.worker import Worker
+from danalab.train.config.fields import Count
 
 log = logging.getLogger(__name__)
 
@@ -80,11 +81,12 @@ def run_jobs(
                         machine.start(free[0])
                 progress.update(machine.running)
                 for index, code in machine.ended():
-                    progress.ended(index)
-                    if code != 0:
-                        failures.append(Failure(jobs[index], _end_of_log(jobs[index], code)))
+                    reason = _end_of_log(jobs[index], code) if code != 0 else None
+                    progress.ended(index, reason)
+                    if reason is not None:
+                        failures.append(Failure(jobs[index], reason))
                         if not keep_going:
-                            raise UserError(f"run {jobs[index].folder} {failures[-1].reason}")
+                            raise UserError(f"run {jobs[index].folder} {reason}")
                     on_end(jobs[index])
                 time.sleep(POLL_SECONDS)
         except (KeyboardInterrupt, SystemExit):
@@ -147,7 +149,7 @@ class _Machine:
             return None
         recorded = job.folder / THREADS_FILE
         if recorded.is_file():
-            return int(read_json(recorded))
+            return validated(Count, read_json(recorded), recorded, strict=True)
         share = max(1, self._cores // self._slots)
         size = tuple(str(job.settings.get(name)) for name in _COSTS_TIME)
         if share == 1 or (self._devices and not _on_cpu(job)):

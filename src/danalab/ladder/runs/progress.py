@@ -87,13 +87,14 @@ class Progress:
             self._said.add(words)
             self._console.print(words)
 
-    def ended(self, index: int) -> None:
-        """A run has ended, successful or not."""
+    def ended(self, index: int, failure: str | None = None) -> None:
+        """A run has ended; `failure` is the reason of one that failed."""
         self._done += self._work(index) * (1 - self._open.pop(index))
         self._redraw(index)
-        if self._bars.disable:
+        if self._bars.disable or failure is not None:
             step, loss = self._jobs[index].progress()
-            self._console.print(f"  {self._jobs[index].folder.name}: {step} steps" + _loss(loss))
+            words = failure or f"{step} steps{_loss(loss)}"
+            self._console.print(f"  {self._jobs[index].folder.name}: {words}", markup=False, soft_wrap=True)
 
     def _redraw(self, index: int) -> None:
         step, loss = self._jobs[index].progress()

@@ -21,7 +21,8 @@ from typing import Any
 
 from danalab.data.formats.manifest import Manifest
 from danalab.errors import UserError
-from danalab.files import write_atomically
+from danalab.files import read_text, write_atomically
+from danalab.ladder.runs.grid import PATH_SETTINGS
 from danalab.ladder.runs.schema import checked_row
 from danalab.train.config.fields import names_of
 from danalab.train.config.train_config import TrainConfig
@@ -33,7 +34,7 @@ log = logging.getLogger(__name__)
 FILE = "ladder.jsonl"
 CURVES = "curves"
 """Folder of the validation points of a packed ladder."""
-ONE_JOBS_OWN = names_of(TrainConfig, "job") - {"extend_to"} | {"local_ckpt_dir"}
+JOB_ONLY_SETTINGS = names_of(TrainConfig, "job") - {"extend_to"} | {"local_ckpt_dir"}
 """Settings of the job and its place, which do not change the run."""
 
 
@@ -95,45 +96,84 @@ def device_hours(seconds: float | None, world_size: int) -> float | None:
 
 
 def portable_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings without paths of the machine: of data and tokenizer only the last part."""
-    kept = {key: value for key, value in settings.items() if key not in ONE_JOBS_OWN}
-    for key in ("data", "tokenizer"):
+    """Settings without paths of the machine: of absolute paths only the last part."""
+    kept = {key: value for key, value in settings.items() if key not in JOB_ONLY_SETTINGS}
+    for key in ("data", "tokenizer", *PATH_SETTINGS):
         if isinstance(kept.get(key), str):
             kept[key] = ",".join(PurePath(part).name if PurePath(part).is_absolute() else part
                                  for part in kept[key].split(","))  # fmt: skip
     return kept
 
 
-def write_rows(
-    folder: Path,
-    runs: Iterable[Path],
-    known: dict[str, Any] | None = None,
-    labels: Mapping[str, str] | None = None,
-) -> list[dict[str, Any]]:
-    """Write `folder`/ladder.jsonl from run folders; those without a run are left out. Returns the rows.
+class RowsFile:
+    """ladder.jsonl of a folder whose runs are being trained. A row is only ever replaced by a newer one of its run."""
 
-    Args:
-        known: rows of finished runs by name, which are not read again; new ones are added.
-        labels: name of a run -> its optimizer's name in the row, e.g. that of a variant.
-    """
-    known, labels = {} if known is None else known, labels or {}
+    def __init__(self, folder: Path):
+        self._folder = folder
+        self._written = {str(row["name"]): row for row in _written_rows(folder / FILE)}
+        self._final: dict[str, dict[str, Any]] = {}
+        """Rows of finished runs that were read from their folders; they are not read again."""
+        self._warned: set[str] = set()
+
+    def update(self, runs: Iterable[Path], labels: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
+        """Write the file again, the rows of these run folders first; returns the rows.
+
+        A run that has no folder, a damaged one, or one where it is being made again keeps the row that it had.
+
+        Args:
+            labels: name of a run -> its optimizer's name in the row, e.g. that of a variant.
+        """
+        rows: dict[str, dict[str, Any]] = {}
+        missing = []
+        for run in runs:
+            old = self._written.get(run.name)
+            new = self._final.get(run.name) or self._read(run, (labels or {}).get(run.name))
+            if new is None and old is not None:
+                missing.append(run.name)
+            if old is not None and (new is None or (new["status"] == "unfinished" != old.get("status"))):
+                rows[run.name] = old
+            elif new is not None:
+                rows[run.name] = new
+        rows = {**rows, **{name: row for name, row in self._written.items() if name not in rows}}
+        if said := [name for name in missing if name not in self._warned]:
+            log.warning(
+                "%s: %d of %d runs cannot be read from %s any more; their rows stay as they are: %s",
+                self._folder / FILE, len(said), len(rows), self._folder / "runs", ", ".join(said),
+            )  # fmt: skip
+            self._warned.update(said)
+        self._written = rows
+        save_rows(self._folder, rows.values())
+        return list(rows.values())
+
+    def _read(self, run: Path, label: str | None) -> dict[str, Any] | None:
+        """The row of a run folder; None where there is none, or it is damaged."""
+        if not RunFolder(run).config_file.is_file():
+            return None
+        try:
+            row = row_of(run, self._folder)
+        except UserError as error:
+            if run.name not in self._warned:
+                log.warning("run %s is damaged: %s", run.name, error)
+            if run.name not in self._written:
+                self._warned.add(run.name)
+            return None
+        row["opt"] = label or row["opt"]
+        if row["status"] == "finished":
+            self._final[run.name] = row
+        return row
+
+
+def _written_rows(file: Path) -> list[dict[str, Any]]:
+    """The rows of a file as they are written; none where there is no file."""
     rows = []
-    for run in runs:
-        if run.name not in known:
-            if not RunFolder(run).config_file.is_file():
-                continue
-            try:
-                row = row_of(run, folder)
-                row["opt"] = labels.get(run.name, row["opt"])
-            except UserError as error:  # a damaged run has no row, and the others have theirs
-                log.warning("no row of %s: %s", run.name, error)
-                continue
-            if row["status"] != "finished":
-                rows.append(row)
-                continue
-            known[run.name] = row
-        rows.append(known[run.name])
-    save_rows(folder, rows)
+    for number, line in enumerate(read_text(file).splitlines() if file.is_file() else (), start=1):
+        try:
+            row = json.loads(line)
+            rows.append({"name": checked_row(row)["name"], **row})
+        except (ValueError, RecursionError) as error:
+            raise UserError(
+                f"{file}:{number}: not a row of a ladder: {error}; repair the line or move the file"
+            ) from error
     return rows
 
 
@@ -212,7 +252,7 @@ def read_ladder(path: Path) -> list[dict[str, Any]]:
     for number, line in enumerate(lines, start=1):
         try:
             read = json.loads(line)
-            row = _made_whole(checked_row(read), file.parent)
+            row = _resolve_paths(checked_row(read), file.parent)
         except UserError as error:
             raise UserError(f"{file}:{number}: not a row of a ladder: {error}") from error
         except (ValueError, RecursionError) as error:
@@ -238,7 +278,7 @@ def _identity(row: dict[str, Any]) -> str:
     return json.dumps([row[key] for key in keys], sort_keys=True)
 
 
-def _made_whole(row: dict[str, Any], base: Path) -> dict[str, Any]:
+def _resolve_paths(row: dict[str, Any], base: Path) -> dict[str, Any]:
     """A row with its paths from here, and without its machine."""
     row["settings"] = portable_settings(row["settings"])
     if row["device_hours"] is None:

@@ -13,12 +13,12 @@ import re
 import subprocess
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from danalab.errors import UserError
-from danalab.files import read_json, write_json
+from danalab.files import read_json, validated, write_json
 from danalab.ladder.runs.jobs import DIVERGED, Failure, Job
 from danalab.train.system import slurm
 
@@ -55,6 +55,16 @@ class QueueState:
     """Diverged, or not finished after `ATTEMPTS` submissions."""
     open: list[Job]
     """To be submitted."""
+
+
+@dataclass(frozen=True)
+class _Array:
+    """The record of an array, NAME-1.json."""
+
+    runs: list[str]
+    """In the order of its tasks."""
+    sbatch: str | None
+    """The answer of sbatch; None: not submitted here."""
 
 
 def queue_state(folder: Path, jobs: Sequence[Job]) -> QueueState:
@@ -99,7 +109,7 @@ def write_arrays(folder: Path, jobs: Sequence[Job], cluster: Cluster) -> list[Pa
             cluster.at_once, cluster.command,
         )  # fmt: skip
         scripts.append(array.write())
-        write_json(place / f"{name}.json", {"runs": [job.folder.name for job in part], "sbatch": None})
+        write_json(place / f"{name}.json", asdict(_Array([job.folder.name for job in part], None)))
     return scripts
 
 
@@ -113,7 +123,7 @@ def submit_arrays(scripts: Sequence[Path]) -> list[str]:
     for script in scripts:
         answers.append(slurm.submit(script))
         record = script.with_suffix(".json")
-        write_json(record, {**read_json(record), "sbatch": answers[-1]})
+        write_json(record, asdict(replace(validated(_Array, read_json(record), record), sbatch=answers[-1])))
     return answers
 
 
@@ -145,8 +155,9 @@ def _next_name(folder: Path) -> str:
 
 def _arrays(folder: Path, *, submitted: bool) -> dict[str, list[str]]:
     """Name of each array -> its runs; with `submitted` only those submitted here."""
-    records = {file.stem: read_json(file) for file in sorted((folder / "slurm").glob("*.json"))}
-    return {name: record["runs"] for name, record in records.items() if record["sbatch"] or not submitted}
+    files = sorted((folder / "slurm").glob("*.json"))
+    records = {file.stem: validated(_Array, read_json(file), file) for file in files}
+    return {name: record.runs for name, record in records.items() if record.sbatch or not submitted}
 
 
 def _queued(folder: Path) -> set[str]:

@@ -17,12 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from danalab.errors import UserError
-from danalab.files import read_json, write_json
+from danalab.files import read_json, validated, write_json
 from danalab.ladder.runs.estimate import plan_of
 from danalab.ladder.runs.grid import Cell
 from danalab.ladder.runs.jobs import DIVERGED, Failure, Job, is_taken
 from danalab.ladder.runs.pool import run_jobs
-from danalab.ladder.runs.rows import portable_settings, write_rows
+from danalab.ladder.runs.rows import RowsFile, portable_settings
+from danalab.ladder.runs.schema import FileName
 from danalab.ladder.runs.slurm_arrays import Cluster, queue_state, submit_arrays, write_arrays
 from danalab.train.config.train_config import TrainConfig
 
@@ -65,10 +66,10 @@ def run_sweep(
     if executor not in EXECUTORS:
         raise UserError(f"--executor {executor}: known are {', '.join(EXECUTORS)}")
     wanted, configs = _prepare(folder, cells)
-    finished: dict[str, Any] = {}
+    rows_file = RowsFile(folder)
 
     def gather(_: Job | None = None) -> list[dict[str, Any]]:
-        return write_rows(folder, _folders(folder), finished, _record(folder).labels)
+        return rows_file.update(_folders(folder), _record(folder).labels)
 
     queued: list[Job] = []
     if executor == "inline":
@@ -93,7 +94,7 @@ def collect(folder: Path) -> list[dict[str, Any]]:
     """Gather the rows of a sweep or ladder; runs nothing."""
     if not (folder / RECORD).is_file():
         raise UserError(f"{folder}: no sweep there (no {RECORD}); --out names its folder")
-    return write_rows(folder, _folders(folder), labels=_record(folder).labels)
+    return RowsFile(folder).update(_folders(folder), _record(folder).labels)
 
 
 def _prepare(folder: Path, cells: Sequence[Cell]) -> tuple[list[Job], dict[Path, TrainConfig]]:
@@ -128,16 +129,15 @@ def _flops(config: TrainConfig) -> float | None:
 class _Record:
     """The runs requested in a folder, by name."""
 
-    runs: dict[str, Any]
+    runs: dict[FileName, dict[str, Any]] = field(default_factory=dict)
     """Their settings."""
-    labels: dict[str, str]
+    labels: dict[str, str] = field(default_factory=dict)
     """Names of the optimizer in rows, where it is not that of `opt`."""
 
 
 def _record(folder: Path) -> _Record:
     file = folder / RECORD
-    read = read_json(file) if file.is_file() else {"runs": {}}
-    return _Record(read["runs"], read.get("labels", {}))
+    return validated(_Record, read_json(file), file) if file.is_file() else _Record()
 
 
 def _folders(folder: Path) -> list[Path]:
