@@ -40,7 +40,7 @@ class JsonConstraint:
             grammar = llguidance.LLMatcher.grammar_from_json_schema(
                 json.dumps(schema), defaults=None if whitespace else compact
             )
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, RecursionError) as error:
             raise UserError(f"the JSON schema cannot be used: {error}") from None
         self._matcher = llguidance.LLMatcher(_tokenizer(tokenizer), grammar, log_level=0)
         self._bits = np.zeros(-(-tokenizer.n_tokens // 32), dtype=np.uint32)

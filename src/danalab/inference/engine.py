@@ -129,6 +129,25 @@ class Engine:
         """Queue a request; returns its number.
 
         Raises:
+            UserError: as of `check`.
+        """
+        limit, parameters = self.check(request), request.parameters
+        sequence = Sequence(self._next, request, limit, self.end_tokens(parameters), self.model.config.seq_len)
+        if parameters.stop:
+            sequence.stream = self.text_stream(parameters)
+        self._next += 1
+        self._prompt_tokens += len(request.prompt)
+        self._sequences[sequence.id] = sequence
+        if limit:
+            self._scheduler.add(sequence)
+        else:
+            self._empty.append(TokenEvent(sequence.id, -1, math.nan, (), "length"))
+        return sequence.id
+
+    def check(self, request: Request) -> int:
+        """The maximum number of tokens that a request adds.
+
+        Raises:
             UserError: an empty prompt, an id outside the vocabulary, a prompt and `max_tokens` that exceed the model's
                 context or the cache together, or stop strings without a tokenizer.
         """
@@ -150,17 +169,9 @@ class Engine:
                 f"the request may need {longest} tokens of cache, and there are {pool.n_blocks * pool.block_size}; "
                 "shorten it or give more cache_tokens"
             )
-        sequence = Sequence(self._next, request, limit, self.end_tokens(parameters), config.seq_len)
-        if parameters.stop:
-            sequence.stream = self.text_stream(parameters)
-        self._next += 1
-        self._prompt_tokens += len(request.prompt)
-        self._sequences[sequence.id] = sequence
-        if limit:
-            self._scheduler.add(sequence)
-        else:
-            self._empty.append(TokenEvent(sequence.id, -1, math.nan, (), "length"))
-        return sequence.id
+        if parameters.stop and self.tokenizer is None:
+            raise UserError("a stop string needs an engine with a tokenizer")
+        return limit
 
     def cancel(self, number: int) -> bool:
         """End a request now and free its cache; False: it is not known, or has ended. No event follows."""

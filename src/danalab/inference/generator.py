@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -10,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 from danalab.errors import UserError
 from danalab.inference.engine import Engine
 from danalab.inference.parameters import SamplingParameters
-from danalab.inference.request import FAILED, Request
-from danalab.inference.text import TextStream
+from danalab.inference.request import FAILED, Request, TokenEvent
 
 if TYPE_CHECKING:
     from danalab.data.tokenizers import Tokenizer
@@ -34,7 +34,10 @@ class Continuation:
 
 
 class TextGenerator:
-    """A model that continues text, one prompt at a time or many; `settings` are fields of `SamplingParameters`."""
+    """A model that continues text, one prompt at a time or many; `settings` are fields of `SamplingParameters`.
+
+    Streams may be read in turn: a step for one of them advances all that are open.
+    """
 
     def __init__(self, model: Decoder, tokenizer: Tokenizer, step: int | None = None, **engine: Any):
         """Args:
@@ -44,6 +47,8 @@ class TextGenerator:
         self.model, self.tokenizer, self.step = model, tokenizer, step
         self._settings = engine
         self._engine: Engine | None = None
+        self._unread: dict[int, deque[TokenEvent]] = {}
+        """Request -> its events that nobody has read yet."""
 
     @property
     def engine(self) -> Engine:
@@ -53,31 +58,27 @@ class TextGenerator:
         return self._engine
 
     def stream(self, prompt: str, **settings: Any) -> Iterator[str]:
-        """Pieces of the continuation as they are drawn; ends with the document.
+        """Pieces of the continuation as they are drawn; ends with the document. Nothing is computed before the first.
 
         Raises:
             UserError: at the call, not at the first token: a setting out of range, or a prompt that does not fit.
         """
-        parameters = SamplingParameters(**settings)
-        number = self.engine.submit(Request(self.encode(prompt), parameters))
-        return self._stream(number, self.engine.text_stream(parameters))
+        request = Request(self.encode(prompt), SamplingParameters(**settings))
+        self.engine.check(request)
+        return self._stream(request)
 
-    def _stream(self, number: int, text: TextStream) -> Iterator[str]:
+    def _stream(self, request: Request) -> Iterator[str]:
+        text = self.engine.text_stream(request.parameters)
+        number = self._open(request)
         try:
-            while True:
-                for event in self.engine.step():
-                    if event.request_id == number:
-                        if event.finish_reason == "error":
-                            raise UserError(FAILED)
-                        piece = text.feed(event.token) if event.token >= 0 else ""
-                        if event.finish_reason is not None:
-                            piece += text.finish()
-                        if piece:
-                            yield piece
-                        if event.finish_reason is not None:
-                            return
+            for event in self._events(number):
+                piece = text.feed(event.token) if event.token >= 0 else ""
+                if event.finish_reason is not None:
+                    piece += text.finish()
+                if piece:
+                    yield piece
         finally:
-            self.engine.cancel(number)
+            self._close(number)
 
     def complete(self, prompt: str, **settings: Any) -> Continuation:
         """The whole continuation."""
@@ -86,18 +87,48 @@ class TextGenerator:
     def complete_all(self, prompts: Sequence[str], parameters: Sequence[SamplingParameters]) -> list[Continuation]:
         """The continuation of each prompt, decoded together; the speed of each is measured over the time of all."""
         requests = [Request(self.encode(prompt), each) for prompt, each in zip(prompts, parameters, strict=True)]
+        numbers: list[int] = []
         start = time.perf_counter()
-        completions = self.engine.generate(requests)
+        try:
+            for request in requests:
+                numbers.append(self._open(request))
+            drawn = [[event.token for event in self._events(number) if event.token >= 0] for number in numbers]
+        finally:
+            for number in numbers:
+                self._close(number)
         seconds = time.perf_counter() - start
-        found = []
-        for completion, each in zip(completions, parameters, strict=True):
-            stream = self.engine.text_stream(each)
-            text = "".join(map(stream.feed, completion.tokens)) + stream.finish()
-            count = len(completion.tokens)
-            if count and completion.tokens[-1] in self.engine.end_tokens(each):
-                count -= 1
-            found.append(Continuation(text, count, count / seconds if count else 0.0))
-        return found
+        return [self._continuation(tokens, each, seconds) for tokens, each in zip(drawn, parameters, strict=True)]
+
+    def _continuation(self, tokens: list[int], parameters: SamplingParameters, seconds: float) -> Continuation:
+        stream = self.engine.text_stream(parameters)
+        text = "".join(map(stream.feed, tokens)) + stream.finish()
+        count = len(tokens) - bool(tokens and tokens[-1] in self.engine.end_tokens(parameters))
+        return Continuation(text, count, count / seconds if count else 0.0)
+
+    # ---- requests in the engine ----
+
+    def _open(self, request: Request) -> int:
+        number = self.engine.submit(request)
+        self._unread[number] = deque()
+        return number
+
+    def _close(self, number: int) -> None:
+        del self._unread[number]
+        self.engine.cancel(number)
+
+    def _events(self, number: int) -> Iterator[TokenEvent]:
+        """The events of an open request up to its end; those of the others are kept for their readers."""
+        unread, ended = self._unread[number], False
+        while not ended:
+            while not unread:
+                for event in self.engine.step():
+                    if event.request_id in self._unread:
+                        self._unread[event.request_id].append(event)
+            event = unread.popleft()
+            if event.finish_reason == "error":
+                raise UserError(FAILED)
+            ended = event.finish_reason is not None
+            yield event
 
     def encode(self, prompt: str) -> list[int]:
         """Token ids of a prompt; the end-of-text token, which begins a document, for an empty one."""
