@@ -45,6 +45,11 @@ def told_by_system(error: OSError) -> str | None:
     return f"standard output, or a file that was open, could not be written: {error.strerror}" if full else None
 
 
+def printable(text: str) -> str:
+    """Without control characters, which could move the cursor or change the terminal."""
+    return "".join(each if each.isprintable() or each in "\n\t" else "\N{REPLACEMENT CHARACTER}" for each in text)
+
+
 def nearest(name: str, choices: Iterable[str]) -> str:
     """` (did you mean 'x'?)` for the closest of `choices`, or an empty string when none is close."""
     close = difflib.get_close_matches(name, list(choices), n=1, cutoff=0.6)

@@ -124,12 +124,34 @@ def template(text: str) -> TemplateFormat:
         ("{{ ''.__class__.__mro__ }}", "fails: SecurityError"),
         ("{% for i in range(10**9) %}{% endfor %}", "fails: OverflowError"),
         ("{% if %}", "the chat template is malformed: "),
+        ("{{ 9**(9**9) }}", "takes too long"),
+        pytest.param(
+            "{% for i in range(9999) %}{% for i in range(9999) %}{% endfor %}{% endfor %}",
+            "takes too long",
+            marks=pytest.mark.slow,
+        ),
+        ("{{ '%1000000000d' % 1 }}", "fails: MemoryError"),
+        pytest.param("{{ lipsum(n=10**6) }}", "takes too long|fails: MemoryError", marks=pytest.mark.slow),
+        ("{% for i in range(99999) %}{{ 'x' * 999 }}{% endfor %}", "is longer than 4,194,304 characters"),
+        ("{{ '(' * 99999 }}" + "{{ " + "(" * 9999 + ")" * 9999 + " }}", "the chat template is malformed: "),
+        ("x" * (1 << 21), "has 2,097,152 characters"),
+        ("".join(map(chr, range(0xFDD0, 0xFDF0))), "characters that Unicode keeps"),
     ],
 )
 def test_a_template_that_fails_is_one_line(text, reason):
     with pytest.raises(UserError, match=reason) as caught:
         template(text).render_prompt(Conversation.ask("x"))
     assert "\n" not in str(caught.value)
+
+
+def test_a_template_that_took_too_long_can_render_again():
+    format_ = template(
+        "{% if messages[0].content == 'loop' %}{{ 9**(9**(8 + messages|length)) }}{% endif %}{{ messages[0].content }}"
+    )
+    for _ in range(2):
+        with pytest.raises(UserError, match="takes too long"):
+            format_.render_prompt(Conversation.ask("loop"))
+        assert format_.render_text(Conversation.ask("x")) == "x"
 
 
 def test_an_answer_that_the_template_changes_cannot_be_continued():

@@ -2,24 +2,28 @@
 
     messages -> template -> text -> text | special token | text ... -> ids
 
-Templates are Jinja, run in a sandbox. The ids are those of `apply_chat_template` of transformers, except that a special
+Templates are Jinja, run in a process of its own. The ids are those of `apply_chat_template` of transformers, except that a special
 token spelled out in a message stays text: nobody can add a role. `chat_template` is our own format as a template, for
 the tokenizer of an export.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import re
+import subprocess
+import sys
+import threading
+import weakref
 from collections.abc import Iterable
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from danalab.chat.conversations import CHAT_STAGES, SPECIAL_TOKENS, ChatFormat, Conversation, Message, missing_specials
 from danalab.data.tokenizers.chat_template import ChatTemplate
-from danalab.errors import UserError, first_line
+from danalab.errors import UserError
 from danalab.files import read_json
 from danalab.train.run.open import open_run
 from danalab.train.run.tokenizer import tokenizer_folder_of
@@ -29,6 +33,8 @@ if TYPE_CHECKING:
 
 _BREAKS = [chr(code) for code in range(0xFDD0, 0xFDF0)]
 """Characters that Unicode keeps for internal use; one of them breaks the spelling of special tokens in messages."""
+_MAX_TEMPLATE = 1 << 20
+"""Characters of a template."""
 
 
 def format_of(folder: Path, tokenizer: Tokenizer) -> ChatFormat | TemplateFormat | PlainFormat:
@@ -96,8 +102,10 @@ class TemplateFormat:
         self.n_ids = tokenizer.n_tokens
         self.stop_tokens = tuple(dict.fromkeys(ends))
         self._variables = template.variables
-        self._template = _compile(template.text)
-        self._break = next(each for each in _BREAKS if each not in template.text)
+        self._renderer = Renderer(template.text)
+        self._break = next((each for each in _BREAKS if each not in template.text), "")
+        if not self._break:
+            raise UserError("the chat template is malformed: it has all characters that Unicode keeps for internal use")
         longest_first = sorted(filter(None, tokenizer.specials), key=len, reverse=True)
         self._specials = re.compile(f"({'|'.join(map(re.escape, longest_first))})")
 
@@ -117,7 +125,7 @@ class TemplateFormat:
         """
         messages = [{"role": each.role, "content": self._content(each)} for each in conversation.messages]
         is_open = messages[-1]["role"] == "assistant"
-        text = self._render(messages, add_generation_prompt=not is_open)
+        text = self._renderer.render(messages=messages, **self._variables, add_generation_prompt=not is_open)
         return _until(text, messages[-1]["content"]) if is_open else text
 
     def encode(self, text: str) -> list[int]:
@@ -146,14 +154,6 @@ class TemplateFormat:
         text = message.text.replace(self._break, "")
         return self._specials.sub(lambda found: found[0][0] + self._break + found[0][1:], text)
 
-    def _render(self, messages: list[dict[str, str]], **more: Any) -> str:
-        try:
-            return self._template.render(messages=messages, **self._variables, **more)
-        except UserError:
-            raise
-        except Exception as error:  # a template may do anything
-            raise UserError(f"the model's chat template fails: {type(error).__name__}: {first_line(error)}") from None
-
 
 def _until(text: str, last: str) -> str:
     """`text` up to the end of the message `last`, which templates may strip."""
@@ -164,34 +164,64 @@ def _until(text: str, last: str) -> str:
     raise UserError("the model's chat template changes the assistant's message that is to be continued")
 
 
-def _compile(template: str) -> Any:
-    from jinja2 import TemplateError, nodes
-    from jinja2.ext import Extension
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
+class Renderer:
+    """A compiled template in a process of its own, with limits (template_process.py), whatever the template does."""
 
-    class GenerationBlock(Extension):
-        """{% generation %}: marks what the assistant says; here its content alone."""
+    def __init__(self, template: str):
+        """Raises UserError if the template is malformed."""
+        if len(template) > _MAX_TEMPLATE:
+            raise UserError(f"the chat template has {len(template):,} characters; the limit is {_MAX_TEMPLATE:,}")
+        self._template, self._lock = template, threading.Lock()
+        self._start()
 
-        tags = {"generation"}  # noqa: RUF012  (as the base class has it)
+    def render(self, **variables: Any) -> str:
+        """The text for the values of the template's variables.
 
-        def parse(self, parser: Any) -> list[nodes.Node]:
-            next(parser.stream)
-            return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        Raises:
+            UserError: the template refuses them, fails, or exceeds a limit.
+        """
+        with self._lock:  # requests are planned in threads
+            if self._process.poll() is not None:
+                self._start()
+            return self._ask(variables)
 
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[GenerationBlock, "jinja2.ext.loopcontrols"]
-    )
-    environment.filters["tojson"] = lambda value, **how: json.dumps(value, **{"ensure_ascii": False, **how})
-    environment.globals["raise_exception"] = _refuse
-    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
-    try:
-        return environment.from_string(template)
-    except TemplateError as error:
-        raise UserError(f"the chat template is malformed: {first_line(error)}") from None
+    def _start(self) -> None:
+        program = Path(__file__).with_name("template_process.py")
+        self._process = subprocess.Popen(
+            [sys.executable, program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        )
+        self._end = weakref.finalize(self, _end, self._process)
+        self._ask(self._template)
+
+    def _ask(self, content: Any) -> str:
+        to, back, answer = self._process.stdin, self._process.stdout, b""
+        if to is not None and back is not None:
+            with contextlib.suppress(BrokenPipeError):
+                to.write(json.dumps(content).encode() + b"\n")
+                to.flush()
+                answer = back.readline()
+        if not answer.endswith(b"\n"):
+            self._end()
+            raise UserError("the model's chat template takes too long, or too much memory")
+        match json.loads(answer):
+            case {"text": text}:
+                return text
+            case {"malformed": reason}:
+                self._end()
+                raise UserError(f"the chat template is malformed: {reason}")
+            case {"refused": reason}:
+                raise UserError(f"the model's chat template refuses the conversation: {reason}")
+            case {"failed": reason}:
+                raise UserError(f"the model's chat template fails: {reason}")
+        raise AssertionError(answer)
 
 
-def _refuse(reason: object) -> None:
-    raise UserError(f"the model's chat template refuses the conversation: {first_line(reason)}")
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.wait()
+    for pipe in (process.stdin, process.stdout):
+        with contextlib.suppress(OSError):
+            pipe and pipe.close()
 
 
 _TEMPLATE = """\

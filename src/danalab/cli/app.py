@@ -14,7 +14,7 @@ from typing import Any
 
 from danalab import __version__
 from danalab.cli._shared.flags import Parsed, parse
-from danalab.errors import FirstRankError, LostRankError, UserError, nearest, told_by_system
+from danalab.errors import FirstRankError, LostRankError, UserError, nearest, printable, told_by_system
 
 GROUPS = {
     "start": {
@@ -67,6 +67,9 @@ RENAMED = {
 }
 """First words of commands of version 0.1 -> those of today; the old ones work until 0.3."""
 
+LONGEST_LINE = 1500
+"""Characters of an error message that are printed."""
+
 _TRAINING = ("speedrun", "demo", "check", "train", "mid", "sft", "rl", "sweep", "ladder", "optim")
 
 SPINS = 1_000
@@ -96,6 +99,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code (2 for bad input)."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # file names may not be valid UTF-8
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="replace")  # nor what a person types
     arguments = list(sys.argv[1:] if argv is None else argv)
     end = arguments.index("--") if "--" in arguments else len(arguments)  # the words after it are another command's
     debug = "--debug" in arguments[:end]
@@ -134,7 +139,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _fail(message: str, code: int = 2) -> int:
-    line = " ".join(message.split()).encode(errors="backslashreplace").decode()  # a path may not be valid UTF-8
+    line = printable(" ".join(message.split()).encode(errors="backslashreplace").decode())  # a path may not be valid UTF-8
+    line = line if len(line) <= LONGEST_LINE else f"{line[:LONGEST_LINE]}... ({len(line)} characters)"
     print(f"danalab: error: {line}", file=sys.stderr)
     return code
 

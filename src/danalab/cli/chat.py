@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from danalab.cli._shared.model_flags import BASE_MODEL, ModelFlags
-from danalab.errors import UserError
+from danalab.errors import UserError, printable
 from danalab.train.config.fields import Count
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def run(flags: Flags) -> None:
             elif line:
                 _answer(session, line)
         except UserError as error:
-            print(error, file=sys.stderr)
+            print(printable(str(error)), file=sys.stderr)
 
 
 def _answer(session: "ChatSession", question: str) -> None:
@@ -81,16 +81,11 @@ def _answer(session: "ChatSession", question: str) -> None:
     try:
         for delta in pieces:
             if delta.calculation is not None:
-                print(f"[{delta.calculation.expression} = {delta.calculation.result}]", end="")
-            print(_printable(delta.text), end="", flush=True)
+                print(printable(f"[{delta.calculation.expression} = {delta.calculation.result}]"), end="")
+            print(printable(delta.text), end="", flush=True)  # a model must not move the cursor
     except KeyboardInterrupt:
         pieces.close()
     print()
-
-
-def _printable(text: str) -> str:
-    """Without control characters: a model must not move the cursor or change the terminal."""
-    return "".join(each if each.isprintable() or each in "\n\t" else "\N{REPLACEMENT CHARACTER}" for each in text)
 
 
 def _command(session: "ChatSession", line: str) -> None:
@@ -104,10 +99,15 @@ def _command(session: "ChatSession", line: str) -> None:
             session.system = value.strip()
             session.reset()
         case "/seed":
-            if value and not value.strip().lstrip("-").isdigit():
-                raise UserError(f"/seed {value}: must be a whole number")
-            session.sampling = replace(session.sampling, seed=int(value) if value else None)
+            session.sampling = replace(session.sampling, seed=_whole_number(name, value) if value else None)
         case "/help":
             print(HELP)
         case _:
             raise UserError(f"no command {name}; /help lists them")
+
+
+def _whole_number(name: str, text: str) -> int:
+    try:
+        return int(text) if text.isascii() else int("x")
+    except ValueError:  # also of more than 4,300 digits
+        raise UserError(f"{name} {text:.40}: must be a whole number") from None

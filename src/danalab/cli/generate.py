@@ -1,12 +1,13 @@
 """Sample text from a run, or from a model in Hugging Face format."""
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from danalab.cli._shared.model_flags import chosen_run
 from danalab.cli._shared.options import Positional
-from danalab.errors import UserError
+from danalab.errors import UserError, printable
 from danalab.train.config.fields import setting
 
 
@@ -81,7 +82,7 @@ def run(flags: Flags) -> None:
         for i in range(flags.samples):
             print(prompt, end="", flush=True)
             for piece in generator.stream(prompt, seed=flags.seed + i, **settings):
-                print(piece, end="", flush=True)
+                print(printable(piece) if sys.stdout.isatty() else piece, end="", flush=True)
             print("\n" if flags.samples > 1 else "")
 
 

@@ -144,11 +144,14 @@ class Planner:
 
     def _constraint(self, schema: dict[str, Any], param: str) -> TokenConstraint:
         try:
-            return _Guarded(JsonConstraint(self.chat_model.tokenizer, schema))
+            constraint = JsonConstraint(self.chat_model.tokenizer, schema)
         except MissingExtra:
             raise
         except UserError as error:
             raise RequestError(400, f"'{param}': {error}", param=param) from None
+        if not _Guarded(constraint).mask().any():  # e.g. a schema that only refers to itself
+            raise RequestError(400, f"'{param}': the JSON schema allows no text", param=param)
+        return _Guarded(constraint)
 
 
 class _Guarded:

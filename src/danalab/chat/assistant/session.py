@@ -29,8 +29,10 @@ class ChatSession:
         """The answer, in pieces. If it is closed early, the answer so far is remembered.
 
         Raises:
-            UserError: an empty question, or one that exceeds the context.
+            UserError: an empty question, one that exceeds the context, or another answer is being written.
         """
+        if self.engine.busy:
+            raise UserError("an answer is being written: read it to its end, or close it, before the next question")
         messages = [*self.turns, Message.of("user", question)]
         if self.system.strip():
             messages.insert(0, Message.of("system", self.system))
