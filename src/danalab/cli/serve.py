@@ -34,6 +34,8 @@ class Flags(ModelFlags):
     """Requests that are decoded together."""
     max_waiting: Natural = 256
     """Requests that wait for a slot; more get status 429."""
+    max_connections: Count = 1000
+    """Connections at the same time, at most; fewer where ulimit -n allows fewer open files."""
     max_choices: Count = 16
     """Answers to one request, at most (n)."""
     max_body_kb: Count = 1024
@@ -56,8 +58,10 @@ def run(flags: Flags) -> None:
     except ImportError as error:
         raise MissingExtra(str(error.name), "serve", "danalab serve") from None
     from danalab.chat.server import EngineSettings, ServerSettings, bind, serve
+    from danalab.chat.server.connections import connection_limit
     from danalab.chat.server.settings import LOCAL_HOSTS
 
+    connection_limit(flags.max_connections)  # raises before a model is loaded
     listener = bind(flags.host, flags.port)
     model = flags.open(flags.name)
     is_local = flags.host in LOCAL_HOSTS
@@ -86,7 +90,8 @@ def run(flags: Flags) -> None:
         if not (is_local or keys):
             print("anyone who reaches this machine can use the server: --api-key asks for a key", flush=True)
 
-    serve(model, listener, settings, engine, drain_seconds=flags.drain_seconds, ready=ready)
+    limits = {"drain_seconds": flags.drain_seconds, "max_connections": flags.max_connections}
+    serve(model, listener, settings, engine, **limits, ready=ready)
 
 
 def _keys(flags: Flags) -> tuple[str, ...]:

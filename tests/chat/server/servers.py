@@ -91,6 +91,7 @@ def running_server(
     model: ChatModel,
     settings: ServerSettings | None = None,
     engine: EngineSettings | ScriptedEngine | None = None,
+    max_connections: int = 1000,
 ) -> Iterator[RunningServer]:
     """A server that stops at the end of the block, after its running requests."""
     settings = settings or ServerSettings()
@@ -100,7 +101,7 @@ def running_server(
         worker = make_worker(model, engine or EngineSettings(max_batch_size=8, max_waiting=300))
     listener = bind("127.0.0.1", 0)
     app = create_app(model, worker, settings)
-    process = uvicorn.Server(uvicorn_config(app, drain_seconds=20))
+    process = uvicorn.Server(uvicorn_config(app, drain_seconds=20, max_connections=max_connections))
     thread = threading.Thread(target=process.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     while not process.started:

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -10,7 +11,11 @@ import sys
 import httpx
 import pytest
 
+from danalab.chat.assistant.deltas import Calculation, Delta
+from danalab.cli import chat
 from danalab.cli.app import main
+from danalab.errors import UserError
+from danalab.inference import SamplingParameters
 
 PATIENCE = 250
 """Time for a process [s], on a machine that does much else; a test has 300 s."""
@@ -74,13 +79,58 @@ def test_a_missing_library_is_named_with_its_extra(base_run, capsys, monkeypatch
     assert "danalab serve needs uvicorn: pip install 'danalab[serve]'" in capsys.readouterr().err
 
 
+def test_a_server_with_few_open_files_says_so_in_one_line(base_run, capsys):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard))
+    try:
+        assert main(["serve", str(base_run), "--port", "0"]) == 2
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert re.search(
+        r"needs more than \d+ open files, and this process may have 64: ulimit -n\n$", capsys.readouterr().err
+    )
+
+
+def test_a_long_error_is_cut_and_has_no_control_characters(capsys):
+    assert main(["serve", "\x1b[2J" + "x" * 5000]) == 2
+    error = capsys.readouterr().err
+    assert 1500 < len(error) < 1600
+    assert error.endswith(" characters)\n")
+    assert "\x1b" not in error
+
+
+class Calculating:
+    """A session whose model wrote terminal escapes into a calculation."""
+
+    def __init__(self):
+        self.sampling = SamplingParameters()
+
+    def ask(self, question):
+        yield Delta(calculation=Calculation("\x1b[2J1+1", "\x9b2"))
+        yield Delta("\x1b]0;owned\x07fine", finish_reason="stop")
+
+
+def test_no_part_of_an_answer_controls_the_terminal(capsys):
+    chat._answer(Calculating(), "x")
+    assert capsys.readouterr().out == "[\ufffd[2J1+1 = \ufffd2]\ufffd]0;owned\ufffdfine\n"
+
+
+@pytest.mark.parametrize("text", ["--5", "\u00b2", "\u0661", "9" * 5000, "9" * 30, "1.5", "-"])
+def test_a_seed_that_is_no_number_is_one_line(text):
+    with pytest.raises(UserError, match="must be a") as caught:
+        chat._command(Calculating(), f"/seed {text}")
+    assert len(str(caught.value)) < 200
+
+
 @pytest.mark.slow
 def test_chat_answers_questions_and_obeys_commands(chat_run):
-    lines = "hello\n/seed 3\nhello\n/reset\n/system Be brief.\nhello\n/nothing\n/seed x\n/help\n/exit\n"
-    process = start("chat", chat_run, "--max-tokens", "5", "--seed", "3", stdin=subprocess.PIPE)
-    out, error = process.communicate(lines, timeout=PATIENCE)
+    lines = "hello\n/seed 3\nhello\n/reset\n/system Be brief.\nhello\n/nothing\n/seed x\n\udcff\n/help\n/exit\n"
+    process = start(
+        "chat", chat_run, "--max-tokens", "5", "--seed", "3", stdin=subprocess.PIPE, errors="surrogateescape"
+    )
+    out, error = process.communicate(lines, timeout=PATIENCE)  # with a byte that is no UTF-8
     assert process.returncode == 0
-    assert out.count("> ") >= 10
+    assert out.count("> ") >= 11
     assert "/reset          forget the conversation" in out
     assert "no command /nothing; /help lists them" in error
     assert "/seed x: must be a whole number" in error

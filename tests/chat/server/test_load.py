@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from chat.server.servers import RunningServer, ScriptedEngine, running_server, tiny_model, wait_until
-from danalab.chat.server import EngineSettings
+from danalab.chat.server import EngineSettings, connections, security
 
 CHAT = "/v1/chat/completions"
 
@@ -144,6 +144,46 @@ def test_two_hundred_connections_of_which_half_read_slowly_or_never(server):
     for connection in silent:
         assert connection.recv(12) == b"HTTP/1.1 200"
         connection.close()
+
+
+def connect(server: RunningServer) -> socket.socket:
+    host, port = server.url.removeprefix("http://").split(":")
+    return socket.create_connection((host, int(port)), timeout=60)
+
+
+def test_silent_connections_give_way_and_are_named_once(caplog):
+    with running_server(tiny_model(), max_connections=5) as server:
+        silent = [connect(server) for _ in range(40)]
+        with server.client() as client:
+            assert client.post(CHAT, json=question(max_tokens=1)).status_code == 200
+        wait_until(lambda: sum(each.recv(1, socket.MSG_PEEK) == b"" for each in silent[:35]) == 35)
+        for each in silent:
+            each.close()
+    assert len(caplog.records) <= 1
+
+
+def test_a_connection_too_many_is_503_while_all_have_requests():
+    model = tiny_model()
+    engine = GatedEngine(model, lambda _: "x" * 40)
+    with running_server(model, engine=engine, max_connections=2) as server:
+        busy = [raw(server, question(max_tokens=40)) for _ in range(2)]
+        wait_until(lambda: server.worker.open == 2)
+        with server.client() as client:
+            refusal = client.get("/health")
+        assert refusal.status_code == 503
+        assert "2 connections are open" in refusal.json()["error"]["message"]
+        engine.gate.release(100)
+        assert [each.recv(12) for each in busy] == [b"HTTP/1.1 200"] * 2
+
+
+def test_a_silent_connection_and_a_slow_body_end(monkeypatch):
+    monkeypatch.setattr(connections, "SILENT_SECONDS", 0.5)
+    monkeypatch.setattr(security, "BODY_SECONDS", 0.5)
+    with running_server(tiny_model()) as server:
+        assert connect(server).recv(1) == b""
+        slow = connect(server)
+        slow.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{")
+        assert slow.recv(12) == b"HTTP/1.1 408"
 
 
 def random_body(rng: random.Random) -> dict:

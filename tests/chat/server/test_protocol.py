@@ -77,6 +77,8 @@ def test_a_stream_is_lines_of_data_and_done(client):
         ({"functions": []}, "functions", "not supported"),
         ({"logit_bias": {"a": 1}}, "logit_bias", "token ids"),
         ({"logit_bias": {"99999": 1}}, "logit_bias", "265 ids"),
+        ({"logit_bias": {"\ud800": 1}}, "logit_bias", "token ids"),
+        ({"\ud800": 1}, None, "the body: "),
         ({"tool_choice": "required"}, "tool_choice", "no tools"),
         ({"max_tokens": 10_000}, "messages", "context is 512 tokens"),
         ({"model": "gpt-4"}, "model", "this server has 'tiny'"),
@@ -84,6 +86,11 @@ def test_a_stream_is_lines_of_data_and_done(client):
             {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "what"}}}},
             "response_format",
             "schema",
+        ),
+        *(
+            ({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}}, *wanted)
+            for wanted in [("response_format", "the JSON schema allows no text")]
+            for schema in ({"$ref": "#"}, {"$defs": {"a": {"$ref": "#/$defs/a"}}, "anyOf": [{"$ref": "#/$defs/a"}]})
         ),
         (
             {
@@ -120,6 +127,21 @@ def test_what_is_no_json_is_refused(client, body, words):
     status, _, message = refused(client, body)
     assert status == 400
     assert words in message
+
+
+@pytest.mark.parametrize("depth", [300, 700, 900, 980])
+def test_a_schema_of_great_depth_is_no_fault_of_the_server(client, depth):
+    schema = '{"anyOf": [' * depth + "{}" + "]}" * depth
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": "DEEP"}}
+    body = json.dumps(question(response_format=form)).replace('"DEEP"', schema)
+    assert client.post(CHAT, content=body, headers={"content-type": "application/json"}).status_code in (200, 400)
+
+
+def test_any_text_can_be_returned(client):
+    tool = {"type": "function", "name": "f", "parameters": {"type": "object", "properties": {"\ud800": {}}}}
+    body = {"input": "x", "max_output_tokens": 2, "tools": [tool], "tool_choice": "none"}
+    response = client.post("/v1/responses", content=json.dumps(body), headers={"content-type": "application/json"})
+    assert response.json()["tools"][0]["parameters"] == tool["parameters"]
 
 
 def test_a_prompt_that_exceeds_the_context_may_lose_its_oldest_turns(client):
@@ -242,6 +264,13 @@ def test_other_host_names_are_refused(guarded):
     with guarded.client("first-key") as client:
         assert client.get("/health", headers={"host": "rebound.example"}).status_code == 400
         assert client.get("/health", headers={"host": "localhost:80"}).status_code == 200
+
+
+@pytest.mark.parametrize("header", ["[::1]:8000", "[::1]", "127.0.0.1:8000", "LocalHost"])
+def test_an_address_of_this_machine_is_a_host_of_this_server(guarded, header):
+    with guarded.client("first-key") as client:
+        assert client.get("/health", headers={"host": header}).status_code == 200
+        assert client.get("/health", headers={"host": header + ".example"}).status_code == 400
 
 
 def test_cors_is_for_the_given_origins_only(guarded, client):

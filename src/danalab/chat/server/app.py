@@ -11,9 +11,8 @@ from fastapi.exceptions import RequestValidationError
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import ClientDisconnect
-from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.responses import FileResponse, Response
 
 from danalab import __version__
 from danalab.chat.assistant.chat_model import ChatModel
@@ -26,8 +25,8 @@ from danalab.chat.server.api.fields import Body
 from danalab.chat.server.api.responses import ResponseRequest, ResponseWriter
 from danalab.chat.server.api.tokens import DetokenizeRequest, TokenizeRequest, detokenize, tokenize
 from danalab.chat.server.conversation_log import ConversationLog
-from danalab.chat.server.error_json import error_json, validation_error
-from danalab.chat.server.security import Gate
+from danalab.chat.server.error_json import JsonAnswer, error_json, validation_error
+from danalab.chat.server.security import Gate, KnownHosts
 from danalab.chat.server.settings import ServerSettings
 from danalab.chat.server.streaming import EventStream, while_connected
 from danalab.chat.server.worker import EngineWorker
@@ -78,7 +77,7 @@ def create_app(
         app.add_middleware(
             CORSMiddleware, allow_origins=list(settings.cors_origins), allow_methods=["*"], allow_headers=["*"]
         )
-    app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(settings.allowed_hosts), www_redirect=False)
+    app.add_middleware(KnownHosts, allowed=settings.allowed_hosts)
     return app
 
 
@@ -105,7 +104,7 @@ def _add_routes(
             await while_connected(request, generations.finish())
         finally:
             end()
-        return JSONResponse(made.whole(generations.answers, generations.tokens))
+        return JsonAnswer(made.whole(generations.answers, generations.tokens))
 
     @app.post("/v1/chat/completions")
     async def chat_completions(request: Request, body: ChatCompletionRequest) -> Response:
@@ -148,7 +147,7 @@ def _add_routes(
     async def health() -> Response:
         status = "ok" if worker.is_alive else "the engine has stopped"
         content = {"status": status, "model": chat_model.name, "step": chat_model.step}
-        return JSONResponse(content, 200 if worker.is_alive else 503)
+        return JsonAnswer(content, 200 if worker.is_alive else 503)
 
     @app.get("/metrics")
     async def metrics() -> Response:
@@ -190,20 +189,20 @@ def _check_name(name: str, chat_model: ChatModel) -> None:
 
 
 def _handle_errors(app: FastAPI) -> None:
-    def response(error: RequestError) -> JSONResponse:
-        return JSONResponse(error_json(error), error.status, error.headers)
+    def response(error: RequestError) -> JsonAnswer:
+        return JsonAnswer(error_json(error), error.status, error.headers)
 
     @app.exception_handler(UserError)
-    async def user(_: Request, error: UserError) -> JSONResponse:
+    async def user(_: Request, error: UserError) -> JsonAnswer:
         return response(error if isinstance(error, RequestError) else RequestError(400, str(error)))
 
     @app.exception_handler(RequestValidationError)
-    async def validation(request: Request, error: RequestValidationError) -> JSONResponse:
+    async def validation(request: Request, error: RequestValidationError) -> JsonAnswer:
         kind = REQUESTS.get(request.url.path)
         return response(validation_error(error.errors(), error.body, list(kind.model_fields) if kind else []))
 
     @app.exception_handler(HTTPException)
-    async def http(_: Request, error: HTTPException) -> JSONResponse:
+    async def http(_: Request, error: HTTPException) -> JsonAnswer:
         return response(RequestError(error.status_code, str(error.detail), headers=error.headers))
 
     @app.exception_handler(ClientDisconnect)
@@ -211,5 +210,5 @@ def _handle_errors(app: FastAPI) -> None:
         return Response(status_code=499)  # nobody reads it
 
     @app.exception_handler(Exception)
-    async def fault(_: Request, __: Exception) -> JSONResponse:
+    async def fault(_: Request, __: Exception) -> JsonAnswer:
         return response(RequestError(500, "a fault of the server; its log has the reason", code="internal_error"))

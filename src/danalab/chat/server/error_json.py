@@ -1,12 +1,27 @@
-"""Errors in OpenAI's form: {"error": {"message", "type", "param", "code"}}."""
+"""JSON on the wire, and errors in OpenAI's form: {"error": {"message", "type", "param", "code"}}."""
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+from starlette.responses import JSONResponse
 
 from danalab.chat.assistant.errors import RequestError
 from danalab.errors import nearest
 
 _KINDS = {401: "authentication_error", 429: "rate_limit_error"}
+
+
+def json_bytes(content: Any) -> bytes:
+    """JSON in UTF-8; half of a surrogate pair, which UTF-8 has no bytes for, becomes its escape."""
+    return json.dumps(content, ensure_ascii=False, allow_nan=False).encode("utf-8", "backslashreplace")
+
+
+class JsonAnswer(JSONResponse):
+    """A response of any text that a client or a model can write."""
+
+    def render(self, content: Any) -> bytes:
+        return json_bytes(content)
 
 
 def error_json(error: RequestError) -> dict[str, Any]:
@@ -42,9 +57,11 @@ def validation_error(errors: Sequence[Mapping[str, Any]], body: Any, known: Sequ
         case "union_tag_invalid":
             param = f"{param}.{context['discriminator'][1:-1]}"
             message, code = f"'{param}' must be one of {context['expected_tags']}", "unsupported_value"
+        case "model_attributes_type" | "dict_type" if param is None:
+            message = "the body must be a JSON object"
         case _:
             reason = str(details["msg"]).replace("Input should", "must").replace("List should", "must")
-            message = f"'{param}': {reason}" if param else "the body must be a JSON object"
+            message = f"'{param}': {reason}" if param else f"the body: {reason}"
     return RequestError(400, message, param=param, code=code)
 
 

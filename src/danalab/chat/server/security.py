@@ -1,15 +1,17 @@
-"""Checks before a request reaches a route: the key, and the size of the body.
+"""Checks before a request reaches a route: the host, the key, and the size and pace of the body.
 
 It is plain ASGI middleware: streams pass through it, and a route sees that its client has gone.
 """
 
+import asyncio
+import re
+from collections.abc import Collection
 from typing import Any
 
 from starlette.exceptions import HTTPException
-from starlette.responses import JSONResponse
 
 from danalab.chat.assistant.errors import RequestError
-from danalab.chat.server.error_json import error_json
+from danalab.chat.server.error_json import JsonAnswer, error_json
 from danalab.chat.server.settings import ServerSettings, prefix_scope
 
 PROTECTED = ("/v1/", "/tokenize", "/detokenize", "/metrics", "/openapi.json")
@@ -23,6 +25,34 @@ PAGE_HEADERS = {
     "referrer-policy": "no-referrer",
 }
 """The page may load and call nothing but this server, so text that a model writes cannot either."""
+
+
+BODY_SECONDS = 60
+"""Between pieces of a request's body at most [s]."""
+
+
+class KnownHosts:
+    """Refuses requests for other hosts: a page elsewhere cannot reach this server under a name of its own.
+
+    Args: allowed: names and addresses without port; "*": any.
+    """
+
+    def __init__(self, app: Any, allowed: Collection[str]):
+        self.app, self.allowed = app, allowed
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http" and "*" not in self.allowed:
+            hosts = [value.decode("latin-1") for name, value in scope["headers"] if name.lower() == b"host"]
+            if len(hosts) != 1 or host_name(hosts[0]) not in self.allowed:
+                await _refusal(RequestError(400, "this server has another host name"))(scope, receive, send)
+                return
+        await self.app(scope, receive, send)
+
+
+def host_name(header: str) -> str:
+    """The name or address of a Host header, without port and brackets: [::1]:8000 is ::1."""
+    found = re.fullmatch(r"(?:\[([^][]*)\]|([^:]*))(?::\d*)?", header)
+    return "" if found is None else (found[1] or found[2] or "").lower()
 
 
 class Gate:
@@ -40,7 +70,7 @@ class Gate:
         try:
             scope.setdefault("state", {})["prefix_scope"] = self._admit(scope["path"], headers, preflight)
         except RequestError as error:
-            await JSONResponse(error_json(error), error.status, error.headers)(scope, receive, send)
+            await _refusal(error)(scope, receive, send)
             return
         await self.app(scope, _Limited(receive, self.settings.max_body_bytes), _with_headers(send))
 
@@ -60,18 +90,26 @@ class Gate:
 
 
 class _Limited:
-    """`receive` of a body without a length, or with a false one."""
+    """`receive` of a body that may be slow, and longer than it says."""
 
     def __init__(self, receive: Any, limit: int):
-        self.receive, self.limit, self.read = receive, limit, 0
+        self.receive, self.limit, self.read, self.more = receive, limit, 0, True
 
     async def __call__(self) -> Any:
-        message = await self.receive()
+        try:  # after the body, the next message is the disconnection, for which a stream waits as long as it takes
+            message = await asyncio.wait_for(self.receive(), BODY_SECONDS if self.more else None)
+        except asyncio.TimeoutError:
+            raise HTTPException(408, f"nothing of the body has come for {BODY_SECONDS} s") from None
+        self.more = message.get("more_body", False)
         self.read += len(message.get("body", b""))
         if self.read > self.limit:
             error = too_large(self.limit)
             raise HTTPException(error.status, str(error))  # FastAPI passes on no other class from here
         return message
+
+
+def _refusal(error: RequestError) -> JsonAnswer:
+    return JsonAnswer(error_json(error), error.status, error.headers)
 
 
 def too_large(limit: int) -> RequestError:

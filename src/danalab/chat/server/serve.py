@@ -5,12 +5,14 @@ import signal
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import uvicorn
 from fastapi import FastAPI
 
 from danalab.chat.assistant.chat_model import ChatModel
 from danalab.chat.server.app import create_app
+from danalab.chat.server.connections import ACCEPTED_TOGETHER, SILENT_SECONDS, Connection, connection_limit
 from danalab.chat.server.metrics import Metrics
 from danalab.chat.server.settings import ServerSettings
 from danalab.chat.server.worker import EngineWorker
@@ -64,16 +66,22 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
-def uvicorn_config(app: FastAPI, drain_seconds: int) -> uvicorn.Config:
-    """How uvicorn runs the application."""
+def uvicorn_config(app: FastAPI, drain_seconds: int, max_connections: int = 1000) -> uvicorn.Config:
+    """How uvicorn runs the application.
+
+    Raises:
+        UserError: the process may open too few files.
+    """
     return uvicorn.Config(
         app,
+        http=partial(Connection, limit=connection_limit(max_connections)),  # pyright: ignore[reportArgumentType]
+        backlog=ACCEPTED_TOGETHER,
         log_config=None,
         log_level=logging.WARNING,
         access_log=False,
         server_header=False,
         timeout_graceful_shutdown=drain_seconds,
-        timeout_keep_alive=75,  # longer than clients keep an idle connection, so that they close it
+        timeout_keep_alive=SILENT_SECONDS,
     )
 
 
@@ -84,6 +92,7 @@ def serve(
     engine: EngineSettings,
     *,
     drain_seconds: int = 30,
+    max_connections: int = 1000,
     ready: Callable[[], None] = lambda: None,
 ) -> None:
     """Serve until SIGINT or SIGTERM; then finish running requests, for at most `drain_seconds`.
@@ -93,4 +102,4 @@ def serve(
     app = create_app(chat_model, make_worker(chat_model, engine), settings, ready)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: None)  # uvicorn raises them again after a regular end
-    uvicorn.Server(uvicorn_config(app, drain_seconds)).run(sockets=[listener])
+    uvicorn.Server(uvicorn_config(app, drain_seconds, max_connections)).run(sockets=[listener])

@@ -1,7 +1,6 @@
-"""Answers on the wire: server-sent events, and the end of work that nobody waits for any more."""
+"""Answers as server-sent events, and cancelling work when the client disconnects."""
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, TypeVar
 
@@ -9,7 +8,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import StreamingResponse
 
 from danalab.chat.assistant.errors import RequestError
-from danalab.chat.server.error_json import error_json
+from danalab.chat.server.error_json import error_json, json_bytes
 
 T = TypeVar("T")
 
@@ -34,19 +33,20 @@ class EventStream(StreamingResponse):
             self._end()
 
 
-async def _events(chunks: AsyncIterator[dict[str, Any]], named: bool, done: bool) -> AsyncIterator[str]:
+async def _events(chunks: AsyncIterator[dict[str, Any]], named: bool, done: bool) -> AsyncIterator[bytes]:
     try:
         async for chunk in chunks:
-            name = f"event: {chunk['type']}\n" if named else ""
-            yield f"{name}data: {json.dumps(chunk, ensure_ascii=False)}\n\n"
+            yield _event(chunk, chunk["type"] if named else None)
     except RequestError as error:  # the status is sent already
-        name = "event: error\n" if named else ""
         content = error_json(error)
-        content = {"type": "error", **content["error"]} if named else content
-        yield f"{name}data: {json.dumps(content)}\n\n"
+        yield _event({"type": "error", **content["error"]}, "error") if named else _event(content, None)
         return
     if done:
-        yield "data: [DONE]\n\n"
+        yield b"data: [DONE]\n\n"
+
+
+def _event(content: dict[str, Any], name: str | None) -> bytes:
+    return (b"" if name is None else b"event: %b\n" % name.encode()) + b"data: %b\n\n" % json_bytes(content)
 
 
 async def while_connected(request: Request, work: Awaitable[T]) -> T:
