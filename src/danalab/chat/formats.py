@@ -2,9 +2,9 @@
 
     messages -> template -> text -> text | special token | text ... -> ids
 
-Templates are Jinja, run in a process of its own. The ids are those of `apply_chat_template` of transformers, except that a special
-token spelled out in a message stays text: nobody can add a role. `chat_template` is our own format as a template, for
-the tokenizer of an export.
+Templates are Jinja, run in a process of their own (template_process.py). The ids are those of `apply_chat_template` of
+transformers, except that a special token spelled out in a message stays text: nobody can add a role. `chat_template` is
+our own format as a template, for the tokenizer of an export.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ def _until(text: str, last: str) -> str:
 
 
 class Renderer:
-    """A compiled template in a process of its own, with limits (template_process.py), whatever the template does."""
+    """A compiled template in a process of its own, with limits on time, memory and text, whatever the template does."""
 
     def __init__(self, template: str):
         """Raises UserError if the template is malformed."""

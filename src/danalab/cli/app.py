@@ -139,7 +139,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _fail(message: str, code: int = 2) -> int:
-    line = printable(" ".join(message.split()).encode(errors="backslashreplace").decode())  # a path may not be valid UTF-8
+    line = printable(
+        " ".join(message.split()).encode(errors="backslashreplace").decode()
+    )  # a path may not be valid UTF-8
     line = line if len(line) <= LONGEST_LINE else f"{line[:LONGEST_LINE]}... ({len(line)} characters)"
     print(f"danalab: error: {line}", file=sys.stderr)
     return code
