@@ -142,7 +142,7 @@ def _labels(count: int) -> Draw:
 
 @cache
 def _text() -> tuple[Tensor, Tensor]:
-    from danalab.data.sources.stdlib import StdlibSource
+    from danalab.data.sources.text import StdlibSource
 
     parts = ["".join(c for c in text if ord(c) < BYTES) for text in StdlibSource().iter_documents()]
     train, held_out = "".join(parts[1::10] + parts[2::10])[:2_000_000], "".join(parts[0::10])[:HELD_OUT]

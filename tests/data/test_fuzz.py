@@ -15,9 +15,9 @@ import torch
 
 from danalab.data import open_dataset, prepare
 from danalab.data.check import validate
-from danalab.data.description import describe
-from danalab.data.formats.arrays import split_arrays
+from danalab.data.formats.array_split import split_arrays
 from danalab.data.formats.raw_bin import record
+from danalab.data.open import describe
 from danalab.data.tokenizers import load_tokenizer
 from danalab.errors import UserError
 from danalab.files import read_json

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from danalab.cli.app import main
-from danalab.data.sources.stdlib import StdlibSource
+from danalab.data.sources.text import StdlibSource
 from danalab.errors import UserError
 from danalab.ladder.runs.jobs import Job
 from danalab.ladder.runs.pool import run_jobs

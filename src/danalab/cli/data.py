@@ -80,7 +80,7 @@ def prepare(flags: PrepareFlags) -> None:
 
 def _language(flags: PrepareFlags) -> "SyntheticSource":
     from danalab.data.sources import SOURCES, SyntheticSource
-    from danalab.data.sources.language import Language
+    from danalab.data.sources.synthetic import Language
 
     if SOURCES.get(flags.name) is not SyntheticSource or flags.input or flags.val_input:
         raise UserError("--language: only for danalab data prepare synthetic, which takes no --input")
@@ -142,7 +142,7 @@ class InfoFlags:
 
 def info(flags: InfoFlags) -> None:
     """Tokens, documents, shards, tokenizer and source of a data set."""
-    from danalab.data.description import describe
+    from danalab.data.open import describe
 
     if flags.json:
         _print_json(flags.path)
@@ -165,7 +165,7 @@ def info(flags: InfoFlags) -> None:
 
 
 def _print_json(folder: Path) -> None:
-    from danalab.data.description import describe
+    from danalab.data.open import describe
 
     print(json.dumps(describe(folder)))
 
@@ -194,7 +194,7 @@ def validate(flags: ValidateFlags) -> int:
 
     from danalab.data.check import validate as validate_data
     from danalab.data.check.advice import advise
-    from danalab.data.formats.arrays.layout import has_splits
+    from danalab.data.formats.array_dataset import has_splits
     from danalab.data.formats.raw_bin import record
     from danalab.files import write_json
 
@@ -255,7 +255,7 @@ class SplitFlags:
 
 def split(flags: SplitFlags) -> None:
     """Split a folder of arrays into train/ and val/ of symbolic links; nothing is copied or overwritten."""
-    from danalab.data.formats.arrays.split import split_arrays
+    from danalab.data.formats.array_split import split_arrays
 
     made = split_arrays(flags.path, flags.output_path, val_ratio=flags.val_ratio, seed=flags.seed, by=flags.by)
     if flags.json:

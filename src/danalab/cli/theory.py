@@ -72,7 +72,7 @@ def cooldown(flags: CooldownFlags) -> None:
 
 def rare_tokens(flags: RareTokensFlags) -> None:
     """Probability of rare tokens under SGD, Muon, AdamW, ADana and Dana-Star: closed form, a table, a language."""
-    from danalab.data.sources.language import Language
+    from danalab.data.sources.synthetic import Language
     from danalab.theory.studies import rare_tokens as study
 
     corpus = Language(words=flags.words, document_tokens=64)

@@ -1,19 +1,22 @@
-"""A data set on disk, opened for training: `open_dataset(path).batches(...)[step]`.
+"""A data set on disk: opened for training, `open_dataset(path).batches(...)[step]`; its vocabulary; its layout.
 
-`danalab.data.open` makes one from a folder.
+`danalab.data.open` makes one from a folder. Each module of `danalab.data.formats` has a `LAYOUT`: one kind of folder.
 """
 
+from __future__ import annotations
+
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 
-from danalab.data.formats.store import TokenStore
-from danalab.data.order.batches import Batches, Sequential
+from danalab.data.formats.shards import TokenStore
+from danalab.data.order.batches import Batches, Ramp, Sequential
 from danalab.data.order.packing import PackedDocuments
-from danalab.data.order.ramps import Ramp
 from danalab.data.order.windows import Rows, Sequences, Shuffled, Windows
 from danalab.data.tokenizers import Tokenizer, load_tokenizer
 from danalab.errors import UserError
@@ -47,7 +50,7 @@ class Dataset:
         fingerprint: str,
         max_ids: list[int],
         tokenizer_name: str,
-        open_split: "Callable[[str], Dataset]",
+        open_split: Callable[[str], Dataset],
     ):
         """Use `open_dataset`.
 
@@ -106,7 +109,7 @@ class Dataset:
     def set_cache(self, budget: int) -> None:
         """Set the memory for files that cannot be memory-mapped [bytes]; no effect on other files."""
 
-    def open_split(self, split: str) -> "Dataset":
+    def open_split(self, split: str) -> Dataset:
         """Another split of the same data.
 
         Raises:
@@ -200,3 +203,84 @@ class Dataset:
 def fingerprint_of(tokenizer: str, shards: list[str]) -> str:
     """SHA-256 [hex] of a split: its tokenizer's fingerprint and its shards' hashes."""
     return hashlib.sha256("\n".join([tokenizer, *shards]).encode()).hexdigest()
+
+
+class Vocabulary(Protocol):
+    """What a run must know of its data before reading any: enough to plan it, without preparing anything."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def tokenizer_name(self) -> str: ...
+    @property
+    def vocab_size(self) -> int: ...
+    @property
+    def least_vocab_size(self) -> int: ...
+    @property
+    def sequence_length(self) -> int | None: ...
+    @property
+    def eos_id(self) -> int | None: ...
+
+
+@dataclass(frozen=True)
+class VocabularyInfo:
+    """A `Vocabulary` in plain values."""
+
+    name: str
+    tokenizer_name: str
+    vocab_size: int
+    least_vocab_size: int
+    eos_id: int | None
+    sequence_length: int | None = None
+
+
+def merge_vocabularies(parts: Sequence[Vocabulary]) -> VocabularyInfo:
+    """The vocabulary of several data sets together."""
+    first = parts[0]
+    for part in parts[1:]:
+        if (part.tokenizer_name, part.eos_id) != (first.tokenizer_name, first.eos_id):
+            raise UserError(
+                f"{part.name}: written with {part.tokenizer_name}, but {first.name} with {first.tokenizer_name}; "
+                "a mixture needs one tokenizer"
+            )
+    return VocabularyInfo(
+        name="+".join(part.name for part in parts),
+        tokenizer_name=first.tokenizer_name,
+        vocab_size=max(part.vocab_size for part in parts),
+        least_vocab_size=max(part.least_vocab_size for part in parts),
+        eos_id=first.eos_id,
+        sequence_length=min((part.sequence_length for part in parts if part.sequence_length is not None), default=None),
+    )
+
+
+@dataclass(frozen=True)
+class DataLayout:
+    """One way to lay out a data set; every function takes its folder."""
+
+    name: str
+    """As shown to people, e.g. "shards"."""
+    matches: Callable[[Path], bool]
+    """Whether the folder looks like it: a glance at names, nothing is opened."""
+    splits: Callable[[Path], list[str]]
+    """Names of its splits."""
+    open: Callable[[Path, str], Dataset]
+    """Open one split; `UserError` when it cannot be read."""
+    verify: Callable[[Path], Iterator[Finding]]
+    """Compare every file with its recorded hash; yields all faults."""
+    facts: Callable[[Path], dict[str, Any]] = lambda _: {"source": None, "documents": {}, "text_bytes": {}}
+    """Additions to `describe`: `source` (name, licence, ...) or None, and `documents` and `text_bytes` by split."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something wrong with a data set."""
+
+    file: str
+    """The file, or the folder."""
+    reason: str
+    position: tuple[int, ...] | None = None
+    """(sequence, token) in an array, (token,) in a stream; None for the file as a whole."""
+
+    def __str__(self) -> str:
+        where = "" if self.position is None else f" [{', '.join(map(str, self.position))}]"
+        return f"{self.file}{where}: {self.reason}"

@@ -2,24 +2,11 @@
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from danalab.data.tokenizers import Tokenizer
 
 
 def datasets_folder() -> Path:
     """The default folder of data sets: `$DATASETS_DIR`, else ./datasets."""
     return Path(os.environ.get("DATASETS_DIR") or "datasets")
-
-
-def dataset_folder(
-    source: str, tokenizer: str, loaded: "Tokenizer | None" = None, datasets_dir: str | Path | None = None
-) -> Path:
-    """NAME-TOKENIZER in the folder of data sets; a tokenizer given by its path adds its name and fingerprint."""
-    if loaded is not None and tokenizer != loaded.name:
-        tokenizer = f"{loaded.name}-{loaded.fingerprint[:8]}"
-    return Path(datasets_dir or datasets_folder()) / f"{source}-{tokenizer}"
 
 
 def cache_folder(name: str) -> Path:

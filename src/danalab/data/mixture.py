@@ -1,19 +1,76 @@
-"""Several data sets as one, in fixed shares: `--data a:0.7,b:0.3`, or a YAML file `{a: 0.7, b: 0.3}`."""
+"""Several data sets as one, in fixed shares: `--data a:0.7,b:0.3`, or a YAML file `{a: 0.7, b: 0.3}`.
+
+Every block of 10,000 sequences holds each source exactly in its share, spread evenly with a keyed jitter: the j-th of a
+source's c sequences in a block lies near position j / c. Each source keeps the order of training on it alone with the
+same seed. Position p of the mixture is therefore a pure function of the seed. Shares need not match sizes: a small
+source repeats sooner.
+"""
+
+from __future__ import annotations
 
 import hashlib
+import itertools
 import os
-from collections.abc import Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property, lru_cache
 from pathlib import Path
 
-from danalab.data.dataset import Dataset
-from danalab.data.formats.store import TokenStore
-from danalab.data.order.mixture import BLOCK, ConcatenatedRows, MixedSequences, block_counts
-from danalab.data.order.windows import Rows, Sequences
+import numpy as np
+import torch
+
+from danalab.data.dataset import Dataset, merge_vocabularies
+from danalab.data.formats.shards import TokenStore
+from danalab.data.order.permutation import Permutation
+from danalab.data.order.windows import Rows, Sequences, Span, TokenBatch
 from danalab.data.tokenizers import Tokenizer
-from danalab.data.vocabulary import merge_vocabularies
 from danalab.errors import UserError
 from danalab.files import read_yaml, validated
+
+BLOCK = 10_000
+
+
+def parse_mixture(text: str) -> list[tuple[str, float]] | None:
+    """(data set, weight) of each part of `a:0.7,b:0.3` or of a YAML file; None for a single data set."""
+    if Path(text).suffix in (".yaml", ".yml"):
+        return _checked(_from_yaml(text), text)
+    if "," not in text or os.path.exists(text):
+        return None
+    pairs: list[tuple[str, float]] = []
+    for part in text.split(","):
+        name, colon, weight = part.strip().rpartition(":")
+        try:
+            pairs.append((name, float(weight)))
+        except ValueError:
+            colon = ""
+        if not (colon and name):
+            raise UserError(f"--data {text}: '{part}' has no weight; a mixture is written a:0.7,b:0.3")
+    return _checked(pairs, text)
+
+
+def _from_yaml(file: str) -> list[tuple[str, float]]:
+    return list(validated(dict[str, float], read_yaml(file), f"--data {file}").items())
+
+
+def _checked(pairs: list[tuple[str, float]], text: str) -> list[tuple[str, float]]:
+    names = [name for name, _ in pairs]
+    if len(set(names)) < len(names) or not names:
+        raise UserError(f"--data {text}: name at least one data set, and each only once")
+    block_counts([weight for _, weight in pairs])
+    return pairs
+
+
+def block_counts(weights: Sequence[float], block: int = BLOCK) -> list[int]:
+    """Number of sequences from each source in a block: shares rounded to integers by largest remainder."""
+    if not all(0 < weight < float("inf") for weight in weights):
+        raise UserError(f"weights {', '.join(f'{weight:g}' for weight in weights)}: each must be positive")
+    exact = [block * weight / sum(weights) for weight in weights]
+    counts = [int(share) for share in exact]
+    by_remainder = sorted(range(len(exact)), key=lambda i: counts[i] - exact[i])
+    for i in by_remainder[: block - sum(counts)]:
+        counts[i] += 1
+    if min(counts) == 0:
+        raise UserError(f"weight {min(weights):g}: less than one sequence of {block:,}")
+    return counts
 
 
 class MixedDataset(Dataset):
@@ -83,31 +140,84 @@ class MixedDataset(Dataset):
             part.check_vocab(vocab_size)
 
 
-def parse_mixture(text: str) -> list[tuple[str, float]] | None:
-    """(data set, weight) of each part of `a:0.7,b:0.3` or of a YAML file; None for a single data set."""
-    if Path(text).suffix in (".yaml", ".yml"):
-        return _checked(_from_yaml(text), text)
-    if "," not in text or os.path.exists(text):
-        return None
-    pairs: list[tuple[str, float]] = []
-    for part in text.split(","):
-        name, colon, weight = part.strip().rpartition(":")
-        try:
-            pairs.append((name, float(weight)))
-        except ValueError:
-            colon = ""
-        if not (colon and name):
-            raise UserError(f"--data {text}: '{part}' has no weight; a mixture is written a:0.7,b:0.3")
-    return _checked(pairs, text)
+class MixedSequences:
+    """A `Sequences` that takes from several in fixed shares."""
+
+    def __init__(self, sources: Sequence[Sequences], counts: Sequence[int], key: bytes, name: str):
+        """`counts`: of each source in a block."""
+        self.seq_len, self.name = sources[0].seq_len, name
+        self._sources, self._counts, self._key = list(sources), np.array(counts), key
+        self._size = int(self._counts.sum())
+        # An epoch ends when every source has been read at least once.
+        self.per_epoch = max(-(-source.per_epoch * self._size // count)
+                             for source, count in zip(sources, counts, strict=True))  # fmt: skip
+        self._offsets = np.concatenate([[0], np.cumsum([source.per_epoch for source in sources])])
+        self._block = lru_cache(maxsize=4)(self._compute_block)
+
+    def places(self, begin: int, end: int) -> tuple[np.ndarray, np.ndarray]:
+        """(source, position in the source's own list) of the positions [begin, end), int64."""
+        sources, places = [], []
+        for number in range(begin // self._size, (end - 1) // self._size + 1):
+            origin = number * self._size
+            part = slice(max(0, begin - origin), end - origin)
+            source, rank = (array[part] for array in self._block(number))
+            sources.append(source)
+            places.append(rank + number * self._counts[source])
+        return np.concatenate(sources), np.concatenate(places)
+
+    def _compute_block(self, number: int) -> tuple[np.ndarray, np.ndarray]:
+        """(source, rank among its sequences of the block) of each position."""
+        jitter = Permutation(self._size, self._key + f"|{number}".encode())(np.arange(self._size)) / self._size
+        owner = np.repeat(np.arange(len(self._counts)), self._counts)
+        rank = np.concatenate([np.arange(count) for count in self._counts])
+        order = np.argsort((rank + jitter) / self._counts[owner], kind="stable")
+        return owner[order], rank[order]
+
+    def numbers(self, spans: Iterable[Span]) -> np.ndarray:
+        """Row numbers in the concatenation of all sources."""
+        found = []
+        for begin, end in spans:
+            for source, first, last in self._runs(begin, end):
+                found.append(self._sources[source].numbers([(first, last)]) + self._offsets[source])
+        return np.concatenate(found)
+
+    def take(self, spans: Iterable[Span]) -> TokenBatch:
+        source, place = (np.concatenate(arrays) for arrays in zip(*itertools.starmap(self.places, spans), strict=True))
+
+        def take_from(number: int, mine: np.ndarray) -> TokenBatch:
+            # A source's positions are consecutive within a step, not between the steps of one rank.
+            cuts = np.flatnonzero(np.diff(place[mine]) != 1) + 1
+            runs = [(int(run[0]), int(run[-1]) + 1) for run in np.split(place[mine], cuts)]
+            return self._sources[number].take(runs)
+
+        return _gather(source, self.seq_len, take_from)
+
+    def _runs(self, begin: int, end: int) -> Iterable[tuple[int, int, int]]:
+        """(source, first, last) of each position, in order."""
+        source, place = self.places(begin, end)
+        return ((int(s), int(p), int(p) + 1) for s, p in zip(source, place, strict=True))
 
 
-def _from_yaml(file: str) -> list[tuple[str, float]]:
-    return list(validated(dict[str, float], read_yaml(file), f"--data {file}").items())
+class ConcatenatedRows:
+    """The rows of several sources, concatenated."""
+
+    def __init__(self, parts: Sequence[Rows]):
+        self._parts, self._ends = list(parts), np.cumsum([part.n for part in parts])
+        self.n, self.seq_len = int(self._ends[-1]), parts[0].seq_len
+
+    def read(self, numbers: np.ndarray) -> TokenBatch:
+        def read_from(owner: int, mine: np.ndarray) -> TokenBatch:
+            return self._parts[owner].read(numbers[mine] - (int(self._ends[owner]) - self._parts[owner].n))
+
+        return _gather(np.searchsorted(self._ends, numbers, side="right"), self.seq_len, read_from)
 
 
-def _checked(pairs: list[tuple[str, float]], text: str) -> list[tuple[str, float]]:
-    names = [name for name, _ in pairs]
-    if len(set(names)) < len(names) or not names:
-        raise UserError(f"--data {text}: name at least one data set, and each only once")
-    block_counts([weight for _, weight in pairs])
-    return pairs
+def _gather(owners: np.ndarray, seq_len: int, read: Callable[[int, np.ndarray], TokenBatch]) -> TokenBatch:
+    """A batch whose row i comes from source owners[i]; `read(source, rows)` gives a source's rows."""
+    inputs = torch.empty(len(owners), seq_len, dtype=torch.int64)
+    targets = torch.empty_like(inputs)
+    for owner in np.unique(owners).tolist():
+        mine = np.flatnonzero(owners == owner)
+        rows = torch.from_numpy(mine)
+        inputs[rows], targets[rows] = read(owner, mine)
+    return inputs, targets

@@ -1,4 +1,7 @@
-"""From the argument of `--data` to an open data set, its folder, or its vocabulary."""
+"""From the argument of `--data` to an open data set, its folder, its vocabulary, or its facts.
+
+NAME, FOLDER, a:0.7,b:0.3  ->  find_dataset: a folder, or the plan to prepare it  ->  layout of the folder  ->  Dataset
+"""
 
 from __future__ import annotations
 
@@ -7,20 +10,18 @@ import os
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from danalab.data.environment import dataset_folder, datasets_folder
-from danalab.data.formats import manifest as manifests
-from danalab.data.formats.manifest import Manifest
+from danalab.data.dataset import Vocabulary, VocabularyInfo, merge_vocabularies
+from danalab.data.environment import datasets_folder
+from danalab.data.formats.prepared import MANIFEST, Manifest
 from danalab.data.sources import SOURCES, command_for_texts
 from danalab.data.tokenizers import EOS, Gpt2Tokenizer, eos_of_size, load_tokenizer, requested_size
 from danalab.data.tokenizers.base import padded
-from danalab.data.vocabulary import Vocabulary, VocabularyInfo, merge_vocabularies
 from danalab.errors import UserError, nearest
 
 if TYPE_CHECKING:
-    from danalab.data.dataset import Dataset
-    from danalab.data.formats.layouts import Layout
+    from danalab.data.dataset import DataLayout, Dataset
 
 _log = logging.getLogger(__name__)
 
@@ -65,29 +66,28 @@ def open_dataset(path: str | Path, split: str = "train") -> Dataset:
 
 
 @lru_cache(maxsize=1)
-def layouts() -> tuple[Layout, ...]:
+def layouts() -> tuple[DataLayout, ...]:
     """All layouts, in the order in which they are tried."""
-    from danalab.data.formats import prepared, raw_bin
-    from danalab.data.formats.arrays import layout as arrays
+    from danalab.data.formats import array_dataset, prepared, raw_bin
     from danalab.data.preparation import download
 
-    return prepared.LAYOUT, raw_bin.LAYOUT, download.LAYOUT, arrays.LAYOUT
+    return prepared.LAYOUT, raw_bin.LAYOUT, download.LAYOUT, array_dataset.LAYOUT
 
 
-def layout_of(folder: Path) -> Layout | None:
+def layout_of(folder: Path) -> DataLayout | None:
     """The layout of the data set in `folder`; None when there is none."""
     if not os.path.isdir(folder):  # unlike `Path.is_dir`, False for names that are too long
         return None
     return next((layout for layout in layouts() if layout.matches(folder)), None)
 
 
-def require_layout(folder: Path) -> Layout:
+def require_layout(folder: Path) -> DataLayout:
     """The layout of the data set in `folder`."""
     layout = layout_of(folder)
     if layout is None:
         if not os.path.isdir(folder):
             raise UserError(f"{folder}: no such folder; make a data set with danalab data prepare")
-        raise UserError(f"{folder}: no data set in it (no {manifests.NAME}, no train.bin, no arrays): see docs/data.md")
+        raise UserError(f"{folder}: no data set in it (no {MANIFEST}, no train.bin, no arrays): see docs/data.md")
     return layout
 
 
@@ -104,13 +104,13 @@ def resolve_dataset(
     data: str | Path, tokenizer: str | Path | None = None, datasets_dir: str | Path | None = None
 ) -> Path:
     """The folder of a data set, prepared now if it is only planned. Arguments and errors of `find_dataset`."""
-    found = find_dataset(data, tokenizer, datasets_dir)
-    if isinstance(found, Path):
-        return found
+    planned = find_dataset(data, tokenizer, datasets_dir)
+    if isinstance(planned, Path):
+        return planned
     from danalab.data.preparation.pipeline import prepare
 
-    _log.info("%s: preparing it now from the source %s with %s", found.folder, found.source, found.tokenizer)
-    return prepare(found.source, found.tokenizer, found.folder)
+    _log.info("%s: preparing it now from the source %s with %s", planned.folder, planned.source, planned.tokenizer)
+    return prepare(planned.source, planned.tokenizer, planned.folder)
 
 
 def find_dataset(
@@ -138,7 +138,7 @@ def find_dataset(
     name = str(data)
     if name not in SOURCES:
         if os.path.isdir(data):
-            missing = f"no {manifests.NAME}, no train.bin, no arrays"
+            missing = f"no {MANIFEST}, no train.bin, no arrays"
             raise UserError(f"{data}: no data set in this folder ({missing}); of texts: {command_for_texts(data)}")
         if os.path.isfile(data):
             raise UserError(f"{data} is a file, no data set; of a text: {command_for_texts(data)}")
@@ -150,8 +150,8 @@ def find_dataset(
     source = SOURCES.get(name)
     wanted = str(tokenizer or source.default_tokenizer)
     is_path = os.path.exists(wanted)
-    folder = dataset_folder(source.name, wanted, load_tokenizer(wanted) if is_path else None, root)
-    if (folder / manifests.NAME).is_file():
+    folder = source.dataset_folder(wanted, load_tokenizer(wanted) if is_path else None, root)
+    if (folder / MANIFEST).is_file():
         return folder
     if wanted == "gpt2":
         for foreign in (root / name for name in source.folders):
@@ -167,7 +167,7 @@ def find_dataset(
 
 
 def _check_tokenizer(folder: Path, tokenizer: str | Path | None) -> None:
-    if tokenizer is None or not (folder / manifests.NAME).is_file():
+    if tokenizer is None or not (folder / MANIFEST).is_file():
         return
     made = Manifest.read(folder).tokenizer
     if str(tokenizer) != made.name and not (
@@ -192,14 +192,49 @@ def vocabulary_of(data: str | Path, tokenizer: str | Path | None = None) -> Voca
     return of(data) if pairs is None else merge_vocabularies([of(name) for name, _ in pairs])
 
 
-def _vocabulary_of(found: Path | PreparationPlan) -> Vocabulary:
-    if isinstance(found, Path):
-        return open_dataset(found)
-    if size := requested_size(found.tokenizer):
-        name, n_tokens, eos_id = found.tokenizer, size, eos_of_size(size)
-    elif found.tokenizer == Gpt2Tokenizer.name:  # whose tables may have to be fetched
+def _vocabulary_of(planned: Path | PreparationPlan) -> Vocabulary:
+    if isinstance(planned, Path):
+        return open_dataset(planned)
+    if size := requested_size(planned.tokenizer):
+        name, n_tokens, eos_id = planned.tokenizer, size, eos_of_size(size)
+    elif planned.tokenizer == Gpt2Tokenizer.name:  # whose tables may have to be fetched
         name, n_tokens, eos_id = Gpt2Tokenizer.name, Gpt2Tokenizer.n_tokens, Gpt2Tokenizer.specials[EOS]
     else:
-        made = load_tokenizer(found.tokenizer)
+        made = load_tokenizer(planned.tokenizer)
         name, n_tokens, eos_id = made.name, made.n_tokens, made.eos_id
-    return VocabularyInfo(found.folder.name, name, padded(n_tokens), padded(n_tokens), eos_id)
+    return VocabularyInfo(planned.folder.name, name, padded(n_tokens), padded(n_tokens), eos_id)
+
+
+def describe(path: str | Path) -> dict[str, Any]:
+    """The facts of a data set: path, layout, source, tokenizer, vocab_size, eos_id, and for each split its tokens,
+    shards, documents, text_bytes, bytes_per_token, max_id and fingerprint (None if the layout does not record it).
+
+    Raises:
+        UserError: no data set there, or one that does not match its manifest.
+    """
+    folder = Path(path)
+    layout = require_layout(folder)
+    opened = {name: open_dataset(folder, name) for name in layout.splits(folder)}
+    facts = layout.facts(folder)
+    splits: dict[str, Any] = {}
+    for name, dataset in opened.items():
+        text_bytes = facts["text_bytes"].get(name)
+        splits[name] = {
+            "tokens": dataset.n_tokens,
+            "shards": dataset.n_files,
+            "documents": facts["documents"].get(name),
+            "text_bytes": text_bytes,
+            "bytes_per_token": text_bytes / max(dataset.n_tokens, 1) if text_bytes is not None else None,
+            "max_id": dataset.max_id,
+            "fingerprint": dataset.fingerprint,
+        }
+    first = next(iter(opened.values()))
+    return {
+        "path": str(folder),
+        "layout": layout.name,
+        "source": facts["source"],
+        "tokenizer": first.tokenizer_name,
+        "vocab_size": first.vocab_size,
+        "eos_id": first.eos_id,
+        "splits": splits,
+    }

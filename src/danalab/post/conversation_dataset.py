@@ -6,7 +6,7 @@ from pathlib import Path
 
 from danalab.chat.conversations import ChatFormat
 from danalab.data import Dataset
-from danalab.data.formats.store import TokenStore
+from danalab.data.formats.shards import TokenStore
 from danalab.data.mixture import MixedDataset
 from danalab.data.order.windows import Sequences
 from danalab.data.tokenizers import Tokenizer

@@ -16,7 +16,7 @@ import torch
 
 from danalab.chat.conversations import ChatFormat
 from danalab.data.order.permutation import Permutation
-from danalab.data.order.windows import Batch
+from danalab.data.order.windows import TokenBatch
 from danalab.post.tokenized import SAID, TokenizedConversations
 from danalab.train.step.batch import IGNORED
 
@@ -68,7 +68,7 @@ class ConversationRows:
             filled=int(self._lengths.sum()) / max(1, self.n * seq_len),
         )
 
-    def read(self, numbers: np.ndarray) -> Batch:
+    def read(self, numbers: np.ndarray) -> TokenBatch:
         """See `Rows`."""
         inputs = np.full((len(numbers), self.seq_len), self._bos, np.int64)
         targets = np.full_like(inputs, IGNORED)

@@ -9,7 +9,7 @@ import numpy as np
 from danalab.chat.conversations import ChatFormat
 from danalab.chat.tasks import Task, TaskMixture, make_task
 from danalab.data import Dataset
-from danalab.data.formats.store import TokenStore
+from danalab.data.formats.shards import TokenStore
 from danalab.errors import UserError
 
 HASHED = 10_000

@@ -134,7 +134,7 @@ def language(seed: int, width: int = 64, layers: int = 2, length: int = 48, batc
 @cache
 def _text() -> tuple[Tensor, Tensor]:
     """Some 2 MB of the standard library as bytes for training, and 200 kB of other files to measure on; int64."""
-    from danalab.data.sources.stdlib import StdlibSource
+    from danalab.data.sources.text import StdlibSource
 
     training, held_out = bytearray(), bytearray()
     for number, text in enumerate(StdlibSource().iter_documents()):

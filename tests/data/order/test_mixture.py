@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from danalab.data import open_data
-from danalab.data.mixture import parse_mixture
-from danalab.data.order.mixture import BLOCK, MixedSequences, block_counts
+from danalab.data.mixture import BLOCK, MixedSequences, block_counts, parse_mixture
 from danalab.errors import UserError
 
 

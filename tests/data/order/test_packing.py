@@ -10,8 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from danalab.data.formats.shards import Shard
-from danalab.data.formats.store import TokenStore
+from danalab.data.formats.shards import Shard, TokenStore
 from danalab.data.order.batches import Batches
 from danalab.data.order.packing import PackedDocuments, pack
 from danalab.errors import UserError
@@ -153,7 +152,7 @@ def test_documents_longer_than_a_row_fill_rows_by_themselves():
 def test_the_ends_of_documents_are_kept(monkeypatch):
     store = _store(_lengths(100))
     PackedDocuments(store, EOS, "kept", 16, b"", "memory")
-    monkeypatch.setattr("danalab.data.order.documents._scan", lambda *_: pytest.fail("the stream was read again"))
+    monkeypatch.setattr("danalab.data.order.packing._scan", lambda *_: pytest.fail("the stream was read again"))
     PackedDocuments(store, EOS, "kept", 16, b"", "memory")
 
 

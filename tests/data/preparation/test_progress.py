@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from danalab.data.preparation.progress import Estimate, Progress
-from danalab.data.sources import TRAIN, VAL, Place, Source
+from danalab.data.sources import TRAIN, VAL, Source, SourcePosition
 
 
 class _Files(Source):
@@ -28,16 +28,20 @@ class _Files(Source):
 
 
 def test_a_limit_of_tokens_is_the_whole():
-    assert Estimate(_Files(None), 1000)(Place(TRAIN, 0, 3), 250, 9) == (250, 1000)
+    assert Estimate(_Files(None), 1000)(SourcePosition(TRAIN, 0, 3), 250, 9) == (250, 1000)
 
 
 def test_a_known_size_of_text_is_the_whole():
-    assert Estimate(_Files(800), None)(Place(TRAIN, 0, 3), 250, 200) == (200, 800)
+    assert Estimate(_Files(800), None)(SourcePosition(TRAIN, 0, 3), 250, 200) == (200, 800)
 
 
 @pytest.mark.parametrize(
     ("place", "text", "total"),
-    [(Place(TRAIN, 0, 9), 120, None), (Place(TRAIN, 1, 0), 250, 1125), (Place(VAL, 0, 1), 1000, 1125)],
+    [
+        (SourcePosition(TRAIN, 0, 9), 120, None),
+        (SourcePosition(TRAIN, 1, 0), 250, 1125),
+        (SourcePosition(VAL, 0, 1), 1000, 1125),
+    ],
 )
 def test_finished_files_tell_how_much_text_a_stored_byte_gives(place, text, total):
     assert Estimate(_Files(None), None)(place, 0, text) == (text, total)

@@ -13,13 +13,13 @@ import pytest
 from danalab.cli.app import main
 from danalab.data import open_dataset, prepare, resolve_dataset
 from danalab.data.check import validate
-from danalab.data.description import describe
-from danalab.data.formats.manifest import Manifest
+from danalab.data.formats.prepared import Manifest
+from danalab.data.open import describe
 from danalab.data.preparation import pipeline as preparation_module
 from danalab.data.preparation.download import download, plan_download
 from danalab.data.sources import SOURCES, TRAIN, VAL, HubSource, make_source
 from danalab.data.sources.catalogue import articles
-from danalab.data.sources.network import read_persistently
+from danalab.data.sources.hub import read_persistently
 from danalab.errors import UserError
 from data.fake_hub import COMMIT, serve
 
@@ -88,7 +88,7 @@ def hub(fineweb, monkeypatch):
     with serve(FINEWEB.repo, fineweb) as served:
         monkeypatch.setenv("HF_ENDPOINT", served.endpoint)
         monkeypatch.setenv("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-        monkeypatch.setattr("danalab.data.sources.network._PAUSE_SECONDS", 0.0)
+        monkeypatch.setattr("danalab.data.sources.hub._PAUSE_SECONDS", 0.0)
         yield served
 
 

@@ -16,7 +16,7 @@ from danalab.cli.app import main
 from danalab.data import open_dataset
 from danalab.data.preparation.pipeline import prepare
 from danalab.data.sources import SyntheticSource
-from danalab.data.sources.language import Language
+from danalab.data.sources.synthetic import Language
 from danalab.data.tokenizers import WordTokenizer, load_tokenizer
 from danalab.errors import UserError
 

@@ -10,7 +10,7 @@ from scipy.integrate import quad
 
 pytest.importorskip("jax")
 
-from danalab.data.sources.language import Language
+from danalab.data.sources.synthetic import Language
 from danalab.errors import UserError
 from danalab.theory.dynamics.rare_tokens import equilibrium, periodic_ratio, random_ratio
 from danalab.theory.simulation.rare_tokens import (

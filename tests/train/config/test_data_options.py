@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from danalab.data import prepare
-from danalab.data.formats.arrays.split import split_arrays
+from danalab.data.formats.array_split import split_arrays
 from danalab.errors import UserError
 from danalab.train import TrainConfig, train
 from danalab.train.evaluation.evaluate_run import evaluate_run

@@ -1,6 +1,6 @@
 """Mixtures of tasks: position -> problem, a pure function of the seed.
 
-Blocks of positions hold each task exactly in its share (`danalab.data.order.mixture`); a task's own problems come in a
+Blocks of positions hold each task exactly in its share (`danalab.data.mixture`); a task's own problems come in a
 keyed random order, another one in each of its epochs.
 """
 
@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from danalab.chat.tasks.base import Problem, Task
-from danalab.data.order.mixture import BLOCK, block_counts
+from danalab.data.mixture import BLOCK, block_counts
 from danalab.data.order.permutation import Permutation
 from danalab.errors import UserError
 

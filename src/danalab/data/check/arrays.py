@@ -1,4 +1,10 @@
-"""The checks of folders of arrays; each file is read once."""
+"""The checks of folders of arrays, each file read once; fingerprints of sequences.
+
+    fingerprint of a sequence x:  (sum_j x_j v_j mod 2^64, sum_j x_j w_j mod 2^64),   v, w fixed odd random numbers
+
+Two different sequences share both sums with a probability below 2^-80, since ids are far below 2^32.
+Source of the bound: multilinear hashing, Carter and Wegman 1979.
+"""
 
 import hashlib
 from collections import Counter
@@ -7,11 +13,37 @@ from pathlib import Path
 
 import numpy as np
 
-from danalab.data.check.result import Validation
-from danalab.data.check.statistics import Fingerprints, IdCounts
-from danalab.data.formats.arrays.files import BadArrayError, blocks, open_array, verify_archive
-from danalab.data.formats.arrays.layout import by_sequence, chosen_rows, files_by_split
-from danalab.data.formats.layouts import Finding
+from danalab.data.check.result import IdCounts, Validation
+from danalab.data.dataset import Finding
+from danalab.data.formats.array_dataset import by_sequence, chosen_rows, files_by_split
+from danalab.data.formats.array_files import BadArrayError, blocks, open_array, verify_archive
+
+
+def check_arrays(
+    folder: Path,
+    files: list[Path] | None,
+    result: Validation,
+    *,
+    seq_len: int | None,
+    allow_duplicates: bool,
+    on_file: Callable[[int, int], None],
+) -> None:
+    """Fill `result` from the arrays of a folder, or only from `files`."""
+    divided_inside = False
+    if files is None:
+        divided_inside = by_sequence(folder)
+        by_split = files_by_split(folder)
+        files = [path for paths in by_split.values() for path in paths]
+        result.errors += [
+            Finding(split, f"the split '{split}' has no arrays") for split, paths in by_split.items() if not paths
+        ]
+    result.num_files = len(files)
+    result.file_format = ", ".join(sorted({path.suffix for path in files}))
+    checks = ArrayChecks(folder, result, seq_len, allow_duplicates)
+    for number, path in enumerate(files):
+        on_file(number, len(files))
+        checks.read(path, divided_inside=divided_inside)
+    checks.finish()
 
 
 class ArrayChecks:
@@ -121,28 +153,37 @@ class ArrayChecks:
         self._result.errors.append(Finding(self._name(path), reason))
 
 
-def check_arrays(
-    folder: Path,
-    files: list[Path] | None,
-    result: Validation,
-    *,
-    seq_len: int | None,
-    allow_duplicates: bool,
-    on_file: Callable[[int, int], None],
-) -> None:
-    """Fill `result` from the arrays of a folder, or only from `files`."""
-    divided_inside = False
-    if files is None:
-        divided_inside = by_sequence(folder)
-        by_split = files_by_split(folder)
-        files = [path for paths in by_split.values() for path in paths]
-        result.errors += [
-            Finding(split, f"the split '{split}' has no arrays") for split, paths in by_split.items() if not paths
-        ]
-    result.num_files = len(files)
-    result.file_format = ", ".join(sorted({path.suffix for path in files}))
-    checks = ArrayChecks(folder, result, seq_len, allow_duplicates)
-    for number, path in enumerate(files):
-        on_file(number, len(files))
-        checks.read(path, divided_inside=divided_inside)
-    checks.finish()
+class Fingerprints:
+    """Fingerprints of all sequences in order; finds duplicates."""
+
+    def __init__(self) -> None:
+        self._pairs: list[np.ndarray] = []
+        self._vectors: dict[int, np.ndarray] = {}
+
+    def of(self, rows: np.ndarray) -> np.ndarray:
+        """Fingerprints of rows [n, length], uint64 [n, 2]."""
+        unsigned = rows.astype(rows.dtype.newbyteorder("="), copy=False).view(f"u{rows.dtype.itemsize}")
+        v, w = self._vectors_of(rows.shape[1])
+        return np.stack([np.einsum("ij,j->i", unsigned, v), np.einsum("ij,j->i", unsigned, w)], axis=1)
+
+    def add(self, fingerprints: np.ndarray) -> None:
+        """Add the fingerprints of a file."""
+        self._pairs.append(fingerprints)
+
+    def repeated(self) -> tuple[np.ndarray, np.ndarray]:
+        """(numbers of repeated sequences, numbers of their first occurrences), int64."""
+        if not self._pairs:
+            return np.empty(0, np.int64), np.empty(0, np.int64)
+        pairs = np.concatenate(self._pairs)
+        order = np.lexsort((pairs[:, 1], pairs[:, 0]))  # stable: the first occurrence leads its group
+        sorted_pairs = pairs[order]
+        leads = np.concatenate([[True], (sorted_pairs[1:] != sorted_pairs[:-1]).any(axis=1)])
+        first = order[np.maximum.accumulate(np.where(leads, np.arange(len(order)), 0))]
+        later = np.argsort(order[~leads])
+        return order[~leads][later], first[~leads][later]
+
+    def _vectors_of(self, length: int) -> np.ndarray:
+        if length not in self._vectors:
+            draw = np.random.Generator(np.random.PCG64(length))
+            self._vectors[length] = draw.integers(0, 2**64, (2, length), dtype=np.uint64) | np.uint64(1)
+        return self._vectors[length]

@@ -1,11 +1,16 @@
-"""The result of a validation: plain values, and how they are printed."""
+"""The result of a validation: plain values, how they are printed, and the streaming count of ids behind them."""
+
+from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any
 
-from danalab.data.formats.layouts import Finding
+import numpy as np
+
+from danalab.data.dataset import Finding
 
 _WIDTH = 80
+_COUNT_TOKENS = 1 << 19  # they stay in cache when widened
 
 
 @dataclass
@@ -87,3 +92,45 @@ class Validation:
 def _plain(finding: Finding) -> dict[str, Any]:
     position = None if finding.position is None else list(finding.position)
     return {"file": finding.file, "reason": finding.reason, "position": position}
+
+
+class IdCounts:
+    """Counts of the ids in [0, vocab_size)."""
+
+    def __init__(self, vocab_size: int):
+        self.vocab_size = vocab_size
+        self.counts = np.zeros(vocab_size, np.int64)
+        self.low: int | None = None
+        """Smallest id, including those outside of the vocabulary."""
+        self.high: int | None = None
+
+    def add(self, ids: np.ndarray) -> np.ndarray | None:
+        """Count ids of any shape; returns the positions of those outside of the vocabulary, or None."""
+        flat = ids.reshape(-1)
+        if not len(flat):
+            return None
+        low, high = int(flat.min()), int(flat.max())
+        self.low = low if self.low is None else min(self.low, low)
+        self.high = high if self.high is None else max(self.high, high)
+        outside = None
+        if low < 0 or high >= self.vocab_size:
+            wrong = (flat < 0) | (flat >= self.vocab_size)
+            outside = np.flatnonzero(wrong)
+            flat = flat[~wrong]
+        for start in range(0, len(flat), _COUNT_TOKENS):
+            part = flat[start : start + _COUNT_TOKENS].astype(np.intp)
+            counted = np.bincount(part)
+            self.counts[: len(counted)] += counted
+        return outside
+
+    @property
+    def unique(self) -> int:
+        """Number of distinct ids."""
+        return int(np.count_nonzero(self.counts))
+
+    @property
+    def mean(self) -> float:
+        """Mean id; 0 without ids."""
+        total = int(self.counts.sum())
+        # Python's integers: counts x ids may exceed 2^63
+        return sum(int(i) * int(self.counts[i]) for i in np.flatnonzero(self.counts)) / total if total else 0.0

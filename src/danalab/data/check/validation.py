@@ -1,4 +1,6 @@
-"""`validate`: the checks of a path in any layout."""
+"""`validate`: the checks of a path in any layout, and their result."""
+
+from __future__ import annotations
 
 import os
 from collections.abc import Callable
@@ -6,11 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from danalab.data.check.arrays import check_arrays
-from danalab.data.check.result import Validation
-from danalab.data.check.statistics import IdCounts
-from danalab.data.dataset import Dataset
-from danalab.data.formats.arrays.files import READERS
-from danalab.data.formats.layouts import Finding, Layout
+from danalab.data.check.result import IdCounts, Validation
+from danalab.data.dataset import DataLayout, Dataset, Finding
+from danalab.data.formats.array_files import READERS
 from danalab.data.formats.shards import MAX_VOCAB
 from danalab.data.open import layout_of, open_dataset
 from danalab.data.tokenizers import load_tokenizer
@@ -65,15 +65,6 @@ def validate(
     return result
 
 
-def _compare_with_record(folder: Path, layout: Layout, result: Validation) -> None:
-    """Add the layout's own findings: sizes, headers and hashes."""
-    try:
-        for fault in layout.verify(folder):
-            result.errors.append(replace(fault, file=_short(folder, fault.file)))
-    except UserError as error:  # of a damaged manifest: nothing else can be checked
-        result.errors.append(Finding(str(folder), str(error).removeprefix(f"{folder}: ")))
-
-
 def _vocabulary(folder: Path, result: Validation) -> int:
     if not (folder / "tokenizer.json").is_file():
         return GPT2_VOCAB
@@ -84,8 +75,17 @@ def _vocabulary(folder: Path, result: Validation) -> int:
         return GPT2_VOCAB
 
 
+def _compare_with_record(folder: Path, layout: DataLayout, result: Validation) -> None:
+    """Add the layout's own findings: sizes, headers and hashes."""
+    try:
+        for fault in layout.verify(folder):
+            result.errors.append(replace(fault, file=_short(folder, fault.file)))
+    except UserError as error:  # of a damaged manifest: nothing else can be checked
+        result.errors.append(Finding(str(folder), str(error).removeprefix(f"{folder}: ")))
+
+
 def _count_tokens(
-    folder: Path, layout: Layout, result: Validation, vocab_size: int | None, on_file: Callable[[int, int], None]
+    folder: Path, layout: DataLayout, result: Validation, vocab_size: int | None, on_file: Callable[[int, int], None]
 ) -> None:
     """The statistics of the shards and bare files that can be opened."""
     result.file_format = ".bin"

@@ -1,5 +1,1 @@
-"""Data on disk: prepared shards, raw token files, folders of arrays."""
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+"""Layouts of data sets on disk: prepared shards, bare token files, arrays; all are memory-mapped."""

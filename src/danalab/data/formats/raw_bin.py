@@ -18,11 +18,9 @@ from pathlib import Path
 
 import numpy as np
 
-from danalab.data.dataset import Dataset, fingerprint_of
+from danalab.data.dataset import DataLayout, Dataset, Finding, fingerprint_of
 from danalab.data.formats import scan_cache
-from danalab.data.formats.layouts import Finding, Layout
-from danalab.data.formats.shards import MAGIC, FileName, Shard, reading, token_dtype
-from danalab.data.formats.store import TokenStore
+from danalab.data.formats.shards import MAGIC, FileName, Shard, TokenStore, reading, token_dtype
 from danalab.data.tokenizers import load_tokenizer
 from danalab.data.tokenizers.base import padded
 from danalab.errors import UserError
@@ -232,4 +230,4 @@ def _verify(folder: Path) -> Iterator[Finding]:
                 yield Finding(str(path), f"its hash differs from that in {CHECKSUMS}")
 
 
-LAYOUT = Layout("bare", _matches, _splits, _open, _verify)
+LAYOUT = DataLayout("bare", _matches, _splits, _open, _verify)

@@ -1,5 +1,1 @@
-"""The order of tokens: permutations, windows, packing, mixtures, batches."""
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+"""The order of tokens: permutations, windows, packing, batches."""

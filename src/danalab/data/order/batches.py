@@ -8,14 +8,17 @@ The order is independent of the number of ranks and workers and of the global ba
 of sequences consumed. A shorter length (a ramp of lengths) cuts the same sequences into pieces, in the same order.
 """
 
+from __future__ import annotations
+
 import threading
 from collections.abc import Generator
+from dataclasses import dataclass
+from itertools import pairwise
 from queue import Queue
 
 import numpy as np
 
-from danalab.data.order.ramps import Ramp
-from danalab.data.order.windows import Batch, Rows, Sequences, Span
+from danalab.data.order.windows import Rows, Sequences, Span, TokenBatch
 from danalab.errors import UserError
 
 _TOKENS_AT_ONCE = 1 << 16  # several small batches are assembled together: otherwise Python costs more than copying
@@ -82,16 +85,16 @@ class Batches:
         begin = self._batch.total(step) + self._rank * local
         return begin, begin + local
 
-    def __getitem__(self, step: int) -> Batch:
+    def __getitem__(self, step: int) -> TokenBatch:
         """This rank's (inputs, targets) of a step, int64 [global_batch / world_size, seq_len]."""
         return self._cut(step, self._sequences.take([self._span(step)]))
 
-    def _cut(self, step: int, batch: Batch) -> Batch:
+    def _cut(self, step: int, batch: TokenBatch) -> TokenBatch:
         """The batch cut into pieces of the step's length."""
         length = self._length.at(step)
         return batch if length == self.seq_len else (batch[0].view(-1, length), batch[1].view(-1, length))
 
-    def _several(self, step: int) -> list[Batch]:
+    def _several(self, step: int) -> list[TokenBatch]:
         """The batches of one or more steps from `step` on, assembled together if they are small."""
         local = self._batch.at(step) // self._world_size
         count = max(1, _TOKENS_AT_ONCE // (local * self.seq_len))
@@ -104,7 +107,7 @@ class Batches:
         pairs = zip(inputs.split(sizes), targets.split(sizes), strict=True)
         return [self._cut(step + i, batch) for i, batch in enumerate(pairs)]
 
-    def iterate(self, start_step: int = 0, *, depth: int = 2, pin_memory: bool = False) -> Generator[Batch]:
+    def iterate(self, start_step: int = 0, *, depth: int = 2, pin_memory: bool = False) -> Generator[TokenBatch]:
         """Infinite iterator over batches from `start_step` on, assembled ahead by a background thread.
 
         Args:
@@ -112,7 +115,7 @@ class Batches:
             depth: batches (groups of batches, if they are small) kept ready.
             pin_memory: use page-locked memory, for asynchronous copies to a GPU.
         """
-        ready: Queue[list[Batch] | BaseException] = Queue()
+        ready: Queue[list[TokenBatch] | BaseException] = Queue()
         free = threading.Semaphore(depth)
         stop = threading.Event()
 
@@ -168,5 +171,73 @@ class Sequential:
     def __len__(self) -> int:
         return self._rows.n
 
-    def __getitem__(self, which: slice) -> Batch:
+    def __getitem__(self, which: slice) -> TokenBatch:
         return self._rows.read(np.arange(self._rows.n)[which])
+
+
+@dataclass(frozen=True)
+class Ramp:
+    """An integer for each step >= 0."""
+
+    final: int
+    """The value after the last stage."""
+    stages: tuple[tuple[int, int], ...] = ()
+    """(value, step at which it ends), in order."""
+
+    @classmethod
+    def parse(cls, text: str | None, final: int, flag: str) -> Ramp:
+        """Parse a ramp that ends at `final`; None means constant.
+
+        Raises:
+            UserError: not of the form VALUE:STEP,..., steps that do not increase, or values outside [1, `final`].
+        """
+        if text is None:
+            return cls(final)
+        stages: list[tuple[int, int]] = []
+        for part in text.split(","):
+            value, colon, until = part.strip().partition(":")
+            if not (colon and value.isascii() and value.isdigit() and until.isascii() and until.isdigit()):
+                raise UserError(f"{flag} {text}: VALUE:STEP,VALUE:STEP,... is expected, e.g. 8:1000,16:3000")
+            stages.append((int(value), int(until)))
+        ends = [0, *(until for _, until in stages)]
+        if any(later <= earlier for earlier, later in pairwise(ends)):
+            raise UserError(f"{flag} {text}: the steps must increase, from 1")
+        for value, _ in stages:
+            if not 1 <= value <= final:
+                raise UserError(f"{flag} {text}: {value} is not between 1 and the full value, {final}")
+        return cls(final, tuple(stages))
+
+    @property
+    def values(self) -> list[int]:
+        """All values, the full one last."""
+        return [*(value for value, _ in self.stages), self.final]
+
+    def at(self, step: int) -> int:
+        """The value at a step, counted from 0."""
+        for value, until in self.stages:
+            if step < until:
+                return value
+        return self.final
+
+    def total(self, steps: int) -> int:
+        """Sum of the values of the first `steps` steps."""
+        total = begin = 0
+        for value, until in self.stages:
+            if steps <= until:
+                return total + value * (steps - begin)
+            total += value * (until - begin)
+            begin = until
+        return total + self.final * (steps - begin)
+
+    def steps_within(self, budget: int) -> int:
+        """The largest number of steps whose values sum to at most `budget`."""
+        total = begin = 0
+        for value, until in self.stages:
+            if total + value * (until - begin) > budget:
+                return begin + (budget - total) // value
+            total += value * (until - begin)
+            begin = until
+        return begin + (budget - total) // self.final
+
+    def __str__(self) -> str:
+        return ",".join([*(f"{value}:{until}" for value, until in self.stages), str(self.final)])

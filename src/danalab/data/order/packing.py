@@ -15,6 +15,9 @@ lengths is stationary; the rows of a chunk are shuffled, and so are the pieces o
 The number of rows of a chunk depends on lengths alone, so reading any row means packing one chunk: no state.
 """
 
+from __future__ import annotations
+
+import logging
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -22,45 +25,15 @@ from functools import lru_cache
 
 import numpy as np
 
-from danalab.data.formats.store import TokenStore
-from danalab.data.order.documents import document_ends
+from danalab.data.formats import scan_cache
+from danalab.data.formats.shards import TokenStore
 from danalab.data.order.permutation import Permutation
-from danalab.data.order.windows import Batch, Span, require_length, to_batch
+from danalab.data.order.windows import Span, TokenBatch, require_length, to_batch
 from danalab.errors import UserError
 
 CHUNK = 1 << 15
-
-
-@dataclass(frozen=True)
-class Packed:
-    """The rows of one chunk: segments of the stream, sorted by row."""
-
-    first: np.ndarray
-    """Each row's first segment, int64 [rows + 1]."""
-    starts: np.ndarray
-    """Position of each segment in the stream, int64."""
-    lengths: np.ndarray
-    cut: np.ndarray
-    """Whether a segment belongs to a piece that was cut at the end of a row."""
-
-
-@dataclass(frozen=True)
-class PackingReport:
-    """The effect of packing on the documents."""
-
-    documents: int
-    rows: int
-    """Rows of an epoch."""
-    cropped_share: float
-    """Share of the tokens that an epoch leaves out."""
-    split_share: float
-    """Share of a chunk's tokens in documents that fit a row but were cut."""
-
-    def __str__(self) -> str:
-        return (
-            f"{self.documents:,} documents in {self.rows:,} rows an epoch; {self.cropped_share:.2%} of the tokens are "
-            f"left out, {self.split_share:.2%} are in documents that were cut"
-        )
+_BLOCK = 1 << 24
+_log = logging.getLogger(__name__)
 
 
 class PackedDocuments:
@@ -102,7 +75,7 @@ class PackedDocuments:
         """Positions in the list of all epochs, which identify the rows."""
         return np.concatenate([np.arange(begin, end) for begin, end in spans])
 
-    def take(self, spans: Iterable[Span]) -> Batch:
+    def take(self, spans: Iterable[Span]) -> TokenBatch:
         starts: list[np.ndarray] = []
         lengths: list[np.ndarray] = []
         for place in self.numbers(spans).tolist():
@@ -164,6 +137,38 @@ class PackedDocuments:
         )
 
 
+@dataclass(frozen=True)
+class Packed:
+    """The rows of one chunk: segments of the stream, sorted by row."""
+
+    first: np.ndarray
+    """Each row's first segment, int64 [rows + 1]."""
+    starts: np.ndarray
+    """Position of each segment in the stream, int64."""
+    lengths: np.ndarray
+    cut: np.ndarray
+    """Whether a segment belongs to a piece that was cut at the end of a row."""
+
+
+@dataclass(frozen=True)
+class PackingReport:
+    """The effect of packing on the documents."""
+
+    documents: int
+    rows: int
+    """Rows of an epoch."""
+    cropped_share: float
+    """Share of the tokens that an epoch leaves out."""
+    split_share: float
+    """Share of a chunk's tokens in documents that fit a row but were cut."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.documents:,} documents in {self.rows:,} rows an epoch; {self.cropped_share:.2%} of the tokens are "
+            f"left out, {self.split_share:.2%} are in documents that were cut"
+        )
+
+
 def pack(lengths: np.ndarray, capacity: int, n_rows: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Fill `n_rows` rows of `capacity` with pieces, best fit first; see the module.
 
@@ -209,3 +214,26 @@ def pack(lengths: np.ndarray, capacity: int, n_rows: int) -> tuple[np.ndarray, n
                 remainders.append((piece, offset + taken, length - taken))
     table = np.array(segments, dtype=np.int64).reshape(-1, 4)
     return table[:, 0], table[:, 1], table[:, 2], table[:, 3]
+
+
+def document_ends(store: TokenStore, eos_id: int, fingerprint: str) -> np.ndarray:
+    """The position after each document's end-of-text id, int64 [documents], memory-mapped if cached.
+
+    Tokens after the last end belong to no document.
+    """
+    key = f"documents-{fingerprint}-{eos_id}.npy"
+    ends = scan_cache.load_array(key)
+    if ends is None:
+        ends = _scan(store, eos_id)
+        scan_cache.save_array(key, ends)
+    if len(ends) == 0:
+        raise UserError(f"{store.name}: no end of a document (id {eos_id}) in it: --packing documents needs them")
+    return ends
+
+
+def _scan(store: TokenStore, eos_id: int) -> np.ndarray:
+    _log.info("%s: scanning %d tokens once for the ends of documents", store.name, store.n_tokens)
+    found = []
+    for start in range(0, store.n_tokens, _BLOCK):
+        found.append(np.flatnonzero(store.read(start, _BLOCK) == eos_id) + (start + 1))
+    return np.concatenate(found).astype(np.int64) if found else np.empty(0, np.int64)

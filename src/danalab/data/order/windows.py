@@ -10,11 +10,11 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from danalab.data.formats.store import TokenStore
-from danalab.data.order.epochs import EndlessOrder
+from danalab.data.formats.shards import TokenStore
+from danalab.data.order.permutation import EndlessOrder
 from danalab.errors import UserError
 
-Batch = tuple[torch.Tensor, torch.Tensor]
+TokenBatch = tuple[torch.Tensor, torch.Tensor]
 """Inputs and targets, int64 [sequences, seq_len]; a target of -1 carries no loss."""
 
 Span = tuple[int, int]
@@ -28,7 +28,7 @@ class Rows(Protocol):
     """Number of sequences."""
     seq_len: int
 
-    def read(self, numbers: np.ndarray) -> Batch:
+    def read(self, numbers: np.ndarray) -> TokenBatch:
         """The rows with these numbers, each in range(n)."""
         ...
 
@@ -46,7 +46,7 @@ class Sequences(Protocol):
         """The numbers of the rows at these positions, int64."""
         ...
 
-    def take(self, spans: Iterable[Span]) -> Batch:
+    def take(self, spans: Iterable[Span]) -> TokenBatch:
         """The sequences at these positions, concatenated."""
         ...
 
@@ -60,7 +60,7 @@ class Windows:
         self.seq_len = seq_len
         self._store = store
 
-    def read(self, numbers: np.ndarray) -> Batch:
+    def read(self, numbers: np.ndarray) -> TokenBatch:
         return to_batch(self._store.rows(numbers * self.seq_len, self.seq_len + 1))
 
 
@@ -77,7 +77,7 @@ class Shuffled:
             raise UserError(f"{self.name}: shorter than one sequence of {self.seq_len} tokens")
         return joined([self._order(begin, end) for begin, end in spans])
 
-    def take(self, spans: Iterable[Span]) -> Batch:
+    def take(self, spans: Iterable[Span]) -> TokenBatch:
         return self._rows.read(self.numbers(spans))
 
 
@@ -93,7 +93,7 @@ def joined(pieces: list[np.ndarray]) -> np.ndarray:
     return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
 
-def to_batch(rows: np.ndarray) -> Batch:
+def to_batch(rows: np.ndarray) -> TokenBatch:
     """Rows of seq_len + 1 tokens of any integer type as (inputs, targets)."""
     inputs = torch.empty(len(rows), rows.shape[1] - 1, dtype=torch.int64)
     targets = torch.empty_like(inputs)

@@ -12,11 +12,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from danalab.data.formats.layouts import Finding, Layout
+from danalab.data.dataset import DataLayout, Finding
 from danalab.data.formats.shards import reading
 from danalab.data.sources import SOURCES, TRAIN, VAL, HubSource
-from danalab.data.sources.hub import HubFile
-from danalab.data.sources.network import explain_hub_errors
+from danalab.data.sources.hub import HubFile, explain_hub_errors
 from danalab.errors import UserError
 from danalab.files import read_json, validated, write_json
 
@@ -151,4 +150,4 @@ def _verify(folder: Path) -> Iterator[Finding]:
             yield Finding(str(path), "content differs from the hub's")
 
 
-LAYOUT = Layout("download", _matches, _not_tokens, lambda folder, _: _not_tokens(folder), _verify)
+LAYOUT = DataLayout("download", _matches, _not_tokens, lambda folder, _: _not_tokens(folder), _verify)

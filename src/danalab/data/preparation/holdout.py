@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from danalab.data.sources.base import TRAIN, VAL, Place, Source, walk
+from danalab.data.sources.base import TRAIN, VAL, Source, SourcePosition, walk
 from danalab.errors import UserError
 
 
@@ -19,7 +19,7 @@ class SplitDocument(NamedTuple):
 
     split: str
     text: str
-    place: Place
+    place: SourcePosition
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def draw(text: str, key: str) -> float:
 def split_documents(
     source: Source,
     rule: SplitRule,
-    start: Place | None = None,
+    start: SourcePosition | None = None,
     counts: tuple[int, int] = (0, 0),
     enough: Callable[[], bool] = lambda: False,
 ) -> Iterator[SplitDocument]:
@@ -111,7 +111,7 @@ def _is_copy(source: Source, document: SplitDocument) -> bool:
 
 
 def _with_own_validation(
-    source: Source, rule: SplitRule, start: Place | None, counts: tuple[int, int], enough: Callable[[], bool]
+    source: Source, rule: SplitRule, start: SourcePosition | None, counts: tuple[int, int], enough: Callable[[], bool]
 ) -> Iterator[SplitDocument]:
     done: dict[str, int] = dict(zip((TRAIN, VAL), counts, strict=True))
     for side in (TRAIN, VAL):
@@ -131,7 +131,7 @@ def _below(fraction: float) -> Callable[[str], bool]:
     return lambda text: draw(text, "danalab split 1") < fraction
 
 
-def _first(source: Source, n: int, start: Place | None) -> Callable[[str], bool]:
+def _first(source: Source, n: int, start: SourcePosition | None) -> Callable[[str], bool]:
     chosen: set[bytes] = set()
 
     def validates(text: str) -> bool:

@@ -20,16 +20,13 @@ from contextlib import contextmanager
 from dataclasses import astuple
 from pathlib import Path
 
-from danalab.data.environment import available_cores, dataset_folder
-from danalab.data.formats import manifest as manifests
-from danalab.data.formats.manifest import Manifest
-from danalab.data.preparation import journal as journals
+from danalab.data.environment import available_cores
+from danalab.data.formats.prepared import MANIFEST, Manifest
 from danalab.data.preparation.holdout import SplitDocument, SplitRule, draw, split_documents
-from danalab.data.preparation.journal import Journal
 from danalab.data.preparation.progress import Estimate, Progress
-from danalab.data.preparation.shard_writer import DatasetWriter
+from danalab.data.preparation.shard_writer import JOURNAL, DatasetWriter, Journal
 from danalab.data.preparation.workers import Chunk, encode_in_order
-from danalab.data.sources import TRAIN, Place, Source, make_source
+from danalab.data.sources import TRAIN, Source, SourcePosition, make_source
 from danalab.data.tokenizers import BpeTokenizer, load_tokenizer, requested_size, train_bpe
 from danalab.data.tokenizers.bpe import DECOMPOSED
 from danalab.errors import UserError
@@ -96,14 +93,14 @@ def prepare(
     chosen = source.make_tokenizer(tokenizer)
     if isinstance(chosen, BpeTokenizer):
         chosen.require_lossless(DECOMPOSED)
-    folder = Path(out) if out else dataset_folder(source.name, tokenizer, chosen)
+    folder = Path(out) if out else source.dataset_folder(tokenizer, chosen)
     request = _request(source, chosen.fingerprint if chosen else tokenizer, rule, max_tokens, shard_tokens)
 
-    if (folder / manifests.NAME).is_file():
+    if (folder / MANIFEST).is_file():
         return _already(folder, request)
     folder.mkdir(parents=True, exist_ok=True)
     with _locked(folder), _explain_full_disk(folder):
-        if (folder / manifests.NAME).is_file():
+        if (folder / MANIFEST).is_file():
             return _already(folder, request)
         journal = _begin(folder, request)
         pinned = source.pin(journal.origin)
@@ -135,7 +132,7 @@ def prepare(
                         break
             made = writing.finish({"val_fraction": rule.fraction, "val_documents": rule.first, **pinned})
         made.write(folder)
-        (folder / journals.NAME).unlink()
+        (folder / JOURNAL).unlink()
     if progress:
         seconds = time.perf_counter() - begun
         print(f"prepared {_summary(made)} in {seconds:.1f} s: {folder}", file=sys.stderr)
@@ -217,7 +214,7 @@ def _sample(source: Source, rule: SplitRule) -> Iterator[str]:
                 return
 
 
-def _chunks(documents: Iterator[SplitDocument]) -> Iterator[tuple[Place, Chunk]]:
+def _chunks(documents: Iterator[SplitDocument]) -> Iterator[tuple[SourcePosition, Chunk]]:
     """Chunks of documents with the place after them. A chunk lies on one side of the source."""
     chunk: list[tuple[str, str]] = []
     size, end = 0, None

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
 
-from danalab.data.sources import TRAIN, VAL, Place, Source
+from danalab.data.sources import TRAIN, VAL, Source, SourcePosition
 
 _SECONDS_A_LINE = 60.0
 
@@ -23,7 +23,7 @@ class Estimate:
         self._total_text: int | None = None
         self._stored: dict[str, list[int]] = {}
 
-    def __call__(self, place: Place, tokens: int, text_bytes: int) -> tuple[float, float | None]:
+    def __call__(self, place: SourcePosition, tokens: int, text_bytes: int) -> tuple[float, float | None]:
         """Finished and total work at `place`, after `tokens` and `text_bytes`."""
         if not self._known:
             self._known = True

@@ -1,17 +1,23 @@
-"""The shards and the journal that a preparation writes."""
+"""The shards that a preparation writes, and its journal: resuming neither loses nor repeats a document."""
 
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from danalab import __version__
-from danalab.data.formats.manifest import Manifest, TokenizerEntry
-from danalab.data.formats.shards import ShardWriter, token_dtype
-from danalab.data.preparation.journal import Journal, SplitState
-from danalab.data.preparation.workers import Encoded, Result
-from danalab.data.sources import TRAIN, VAL, Place, Source
-from danalab.data.tokenizers import Tokenizer
-from danalab.files import sha256
+from pydantic import ConfigDict
 
+from danalab import __version__
+from danalab.data.formats.prepared import Manifest, TokenizerEntry, checksum_of
+from danalab.data.formats.shards import Count, ShardEntry, ShardWriter, token_dtype
+from danalab.data.preparation.workers import Encoded, Result
+from danalab.data.sources import TRAIN, VAL, Source, SourcePosition
+from danalab.data.tokenizers import Tokenizer
+from danalab.errors import UserError
+from danalab.files import read_json, sha256, validated, write_json
+
+JOURNAL = "journal.json"
 _JOURNAL_BYTES = 64_000_000
 
 
@@ -86,7 +92,7 @@ class DatasetWriter:
         path = self._folder / f"{split}-{number:05d}.bin"
         return ShardWriter(path, self._dtype, self._tokenizer.fingerprint, flushed_tokens)
 
-    def add(self, place: Place, result: Result) -> None:
+    def add(self, place: SourcePosition, result: Result) -> None:
         """Append one chunk's documents; `place` is the place after them."""
         ended = False
         for split, whole in result.items():
@@ -150,3 +156,45 @@ class DatasetWriter:
         """Close the files that an error left open."""
         for writer in self._open.values():
             writer.close()
+
+
+@dataclass
+class Journal:
+    """The state at one document; resuming discards what was written after it."""
+
+    request: str
+    origin: dict[str, Any] = field(default_factory=dict)
+    """The result of `Source.pin`, passed to it again on resume."""
+    place: SourcePosition | None = None
+    """The place where reading resumes: the documents before it are in the shards."""
+    splits: dict[str, SplitState] = field(default_factory=dict)
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    def write(self, folder: Path) -> None:
+        """Write into the folder, atomically, with a checksum."""
+        content = asdict(self)
+        write_json(folder / JOURNAL, {**content, "checksum": checksum_of(content)})
+
+    @classmethod
+    def read(cls, folder: Path) -> Journal | None:
+        """The journal of an unfinished preparation in the folder; None when there is none."""
+        file = folder / JOURNAL
+        if not file.is_file():
+            return None
+        content = read_json(file)
+        if not isinstance(content, dict) or content.pop("checksum", None) != checksum_of(content):
+            raise UserError(f"{file}: damaged (checksum); delete the folder and prepare it again")
+        return validated(cls, content, file)
+
+
+@dataclass
+class SplitState:
+    """One split: its finished shards, and the flushed part of the open one."""
+
+    finished: list[ShardEntry] = field(default_factory=list)
+    tokens: Count = 0
+    documents: Count = 0
+    text_bytes: Count = 0
+
+    __pydantic_config__ = ConfigDict(extra="forbid")

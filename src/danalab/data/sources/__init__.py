@@ -5,12 +5,11 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from danalab.data.sources.base import TRAIN, VAL, Place, Source, walk
+from danalab.data.sources.base import TRAIN, VAL, Source, SourcePosition, walk
 from danalab.data.sources.catalogue import ALIASES, CORPORA
 from danalab.data.sources.hub import HubSource
-from danalab.data.sources.stdlib import StdlibSource
 from danalab.data.sources.synthetic import SyntheticSource
-from danalab.data.sources.text import TextSource
+from danalab.data.sources.text import StdlibSource, TextSource
 from danalab.errors import UserError
 from danalab.registry import Registry
 
@@ -23,7 +22,7 @@ __all__ = [
     "TRAIN",
     "VAL",
     "HubSource",
-    "Place",
+    "SourcePosition",
     "Source",
     "StdlibSource",
     "SyntheticSource",

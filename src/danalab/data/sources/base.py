@@ -8,13 +8,14 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 
 from pydantic import Field
 
+from danalab.data.environment import datasets_folder
 from danalab.data.tokenizers import Tokenizer, load_tokenizer, requested_size
 from danalab.errors import UserError
 
 TRAIN, VAL = "train", "val"
 
 
-class Place(NamedTuple):
+class SourcePosition(NamedTuple):
     """A position in a source: all earlier parts and the first `documents` documents of `part` have been read."""
 
     side: str
@@ -47,6 +48,13 @@ class Source(ABC):
         if inputs or val_inputs:
             raise UserError(f"the source '{cls.name}' takes no --input; for your own files: danalab data prepare text")
         return cls()
+
+    @classmethod
+    def dataset_folder(cls, tokenizer: str, loaded: Tokenizer | None = None, root: Path | None = None) -> Path:
+        """NAME-TOKENIZER in the folder of data sets; a tokenizer given by its path adds its name and fingerprint."""
+        if loaded is not None and tokenizer != loaded.name:
+            tokenizer = f"{loaded.name}-{loaded.fingerprint[:8]}"
+        return (root or datasets_folder()) / f"{cls.name}-{tokenizer}"
 
     def make_tokenizer(self, name: str) -> Tokenizer | None:
         """The tokenizer called `name`; None if it has to be trained on the documents (`bpe-N`)."""
@@ -95,7 +103,7 @@ class Source(ABC):
         return origin
 
 
-def walk(source: Source, side: str, start: Place | None) -> Iterator[tuple[Place, str]]:
+def walk(source: Source, side: str, start: SourcePosition | None) -> Iterator[tuple[SourcePosition, str]]:
     """The non-empty documents of a side after `start`, each with the place after it."""
     first, skip = (start.part, start.documents) if start is not None and start.side == side else (0, 0)
     for part in range(first, source.parts(side) or 0):
@@ -103,4 +111,4 @@ def walk(source: Source, side: str, start: Place | None) -> Iterator[tuple[Place
         for text in source.iter_part(side, part, count):
             count += 1
             if text:
-                yield Place(side, part, count), text
+                yield SourcePosition(side, part, count), text

@@ -7,6 +7,8 @@ Files (.parquet, .jsonl, .json.gz, .jsonl.zst) are read directly; a repository's
 is pinned to a commit; after a lost connection it resumes at the document where it broke.
 """
 
+from __future__ import annotations
+
 import fnmatch
 import os
 from collections.abc import Iterator, Sequence
@@ -19,99 +21,21 @@ from pydantic import AfterValidator, Field
 
 from danalab.data.sources.base import TRAIN, VAL, Source, walk
 from danalab.data.sources.formats import File, read_documents
-from danalab.data.sources.network import explain_hub_errors, read_persistently
 from danalab.errors import MissingExtra, UserError
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
+import logging
+import time
+from collections.abc import Callable
+from contextlib import contextmanager
+
+from danalab.errors import first_line
 
 _BLOCK = 8 << 20  # read from a remote file at a time [bytes]
-
-
-def _path_inside(path: str) -> str:
-    if PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts or "\0" in path:
-        raise ValueError(f"{path!r} is not a path inside of the repository")
-    return path
-
-
-@dataclass(frozen=True)
-class HubFile:
-    """A file of a repository."""
-
-    path: Annotated[str, AfterValidator(_path_inside)]
-    """Below the repository's root."""
-    size: Annotated[int, Field(strict=True, ge=0)]
-    """[bytes]"""
-    digest: str | None
-    """The hub's `sha256:HEX` of a large file or `git:HEX` (SHA-1 of git's blob) of a small one; None locally."""
-
-
-class HubFolder:
-    """The files of one dataset repository, on the hub or in a local folder of the same layout."""
-
-    def __init__(self, filesystem: "AbstractFileSystem", root: str, name: str, *, remote: bool):
-        """Use `on_hub` or `local_copy`. `name` is used in messages; connections to a `remote` one may break."""
-        self._filesystem = filesystem
-        self._root = root
-        self.name = name
-        self.remote = remote
-
-    def files(self, patterns: Sequence[str]) -> list[HubFile]:
-        """The files that match one of the patterns, sorted by path."""
-        found: dict[str, HubFile] = {}
-        for pattern in patterns:
-            top = _fixed(pattern)
-            begin = f"{self._root}/{top}" if top else self._root
-            with explain_hub_errors(self.name):
-                listed = cast("dict[str, dict[str, Any]]", self._filesystem.find(begin, detail=True))
-            for full, facts in listed.items():
-                path = full.removeprefix(self._root).lstrip("/")
-                if fnmatch.fnmatchcase(path, pattern):
-                    if facts["type"] == "other":
-                        raise UserError(f"{full}: not a regular file")
-                    found[path] = HubFile(path, facts["size"], _digest(facts))
-        if not found:
-            raise UserError(f"{self.name}: no file matches {', '.join(patterns)}; has the repository changed?")
-        return [found[path] for path in sorted(found)]
-
-    def file(self, path: str) -> File:
-        """A file that is opened on demand."""
-        full = f"{self._root}/{path}"
-        settings = {"block_size": _BLOCK} if self.remote else {}
-        name = f"{self.name}/{path}"
-        return File(name, lambda: cast("BinaryIO", self._filesystem.open(full, "rb", **settings)))
-
-    def modified(self, path: str) -> int:
-        """Modification time of a local file [ns]."""
-        return Path(self._root, path).stat().st_mtime_ns
-
-
-def on_hub(repo: str, revision: str) -> HubFolder:
-    """A dataset repository at a revision (a branch, or better a commit)."""
-    filesystem = _hub_library("reading from the hub").HfFileSystem(endpoint=os.environ.get("HF_ENDPOINT"))
-    quoted = revision.replace("/", "%2F")
-    return HubFolder(filesystem, f"datasets/{repo}@{quoted}", f"hf://datasets/{repo}", remote=True)
-
-
-def local_copy(folder: Path, repo: str) -> HubFolder:
-    """The repository's files in a local folder, or in OWNER/NAME below it."""
-    from fsspec.implementations.local import LocalFileSystem
-
-    if not folder.is_dir():
-        raise UserError(f"--input {folder}: no such folder; it must hold the files of {repo}")
-    root = folder / repo if (folder / repo).is_dir() else folder
-    return HubFolder(LocalFileSystem(), str(root.resolve()), str(root), remote=False)
-
-
-def commit_of(repo: str, revision: str) -> str:
-    """The current commit of a revision of a repository.
-
-    Raises:
-        UserError: the hub cannot be reached, or has no such repository or revision.
-    """
-    api = _hub_library("reading from the hub").HfApi(endpoint=os.environ.get("HF_ENDPOINT"))
-    with explain_hub_errors(f"hf://datasets/{repo}"):
-        return str(api.dataset_info(repo, revision=revision).sha)
+_TRIES, _PAUSE_SECONDS = 6, 2.0
+_HTTP_CLIENTS = {"httpx", "httpx2", "httpcore", "requests"}
+_log = logging.getLogger(__name__)
 
 
 class HubSource(Source):
@@ -136,7 +60,7 @@ class HubSource(Source):
         self._commit: str | None = None
 
     @classmethod
-    def build(cls, inputs: Sequence[str | Path], val_inputs: Sequence[str | Path]) -> "HubSource":
+    def build(cls, inputs: Sequence[str | Path], val_inputs: Sequence[str | Path]) -> HubSource:
         if val_inputs or len(inputs) > 1:
             raise UserError(
                 f"the source '{cls.name}' takes one --input, a folder with the files of {cls.repo}, and no --val-input"
@@ -201,6 +125,92 @@ class HubSource(Source):
         return "\n".join(lines)
 
 
+class HubFolder:
+    """The files of one dataset repository, on the hub or in a local folder of the same layout."""
+
+    def __init__(self, filesystem: AbstractFileSystem, root: str, name: str, *, remote: bool):
+        """Use `on_hub` or `local_copy`. `name` is used in messages; connections to a `remote` one may break."""
+        self._filesystem = filesystem
+        self._root = root
+        self.name = name
+        self.remote = remote
+
+    def files(self, patterns: Sequence[str]) -> list[HubFile]:
+        """The files that match one of the patterns, sorted by path."""
+        found: dict[str, HubFile] = {}
+        for pattern in patterns:
+            top = _fixed(pattern)
+            begin = f"{self._root}/{top}" if top else self._root
+            with explain_hub_errors(self.name):
+                listed = cast("dict[str, dict[str, Any]]", self._filesystem.find(begin, detail=True))
+            for full, facts in listed.items():
+                path = full.removeprefix(self._root).lstrip("/")
+                if fnmatch.fnmatchcase(path, pattern):
+                    if facts["type"] == "other":
+                        raise UserError(f"{full}: not a regular file")
+                    found[path] = HubFile(path, facts["size"], _digest(facts))
+        if not found:
+            raise UserError(f"{self.name}: no file matches {', '.join(patterns)}; has the repository changed?")
+        return [found[path] for path in sorted(found)]
+
+    def file(self, path: str) -> File:
+        """A file that is opened on demand."""
+        full = f"{self._root}/{path}"
+        settings = {"block_size": _BLOCK} if self.remote else {}
+        name = f"{self.name}/{path}"
+        return File(name, lambda: cast("BinaryIO", self._filesystem.open(full, "rb", **settings)))
+
+    def modified(self, path: str) -> int:
+        """Modification time of a local file [ns]."""
+        return Path(self._root, path).stat().st_mtime_ns
+
+
+@dataclass(frozen=True)
+class HubFile:
+    """A file of a repository."""
+
+    path: Annotated[str, AfterValidator(_path_inside)]
+    """Below the repository's root."""
+    size: Annotated[int, Field(strict=True, ge=0)]
+    """[bytes]"""
+    digest: str | None
+    """The hub's `sha256:HEX` of a large file or `git:HEX` (SHA-1 of git's blob) of a small one; None locally."""
+
+
+def _path_inside(path: str) -> str:
+    if PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts or "\0" in path:
+        raise ValueError(f"{path!r} is not a path inside of the repository")
+    return path
+
+
+def on_hub(repo: str, revision: str) -> HubFolder:
+    """A dataset repository at a revision (a branch, or better a commit)."""
+    filesystem = _hub_library("reading from the hub").HfFileSystem(endpoint=os.environ.get("HF_ENDPOINT"))
+    quoted = revision.replace("/", "%2F")
+    return HubFolder(filesystem, f"datasets/{repo}@{quoted}", f"hf://datasets/{repo}", remote=True)
+
+
+def local_copy(folder: Path, repo: str) -> HubFolder:
+    """The repository's files in a local folder, or in OWNER/NAME below it."""
+    from fsspec.implementations.local import LocalFileSystem
+
+    if not folder.is_dir():
+        raise UserError(f"--input {folder}: no such folder; it must hold the files of {repo}")
+    root = folder / repo if (folder / repo).is_dir() else folder
+    return HubFolder(LocalFileSystem(), str(root.resolve()), str(root), remote=False)
+
+
+def commit_of(repo: str, revision: str) -> str:
+    """The current commit of a revision of a repository.
+
+    Raises:
+        UserError: the hub cannot be reached, or has no such repository or revision.
+    """
+    api = _hub_library("reading from the hub").HfApi(endpoint=os.environ.get("HF_ENDPOINT"))
+    with explain_hub_errors(f"hf://datasets/{repo}"):
+        return str(api.dataset_info(repo, revision=revision).sha)
+
+
 def _fixed(pattern: str) -> str:
     """The folders of a pattern before its first wildcard."""
     parts = []
@@ -223,3 +233,60 @@ def _hub_library(purpose: str) -> Any:
     except ImportError as error:
         raise MissingExtra("huggingface_hub", "data", purpose) from error
     return huggingface_hub
+
+
+def read_persistently(
+    read: Callable[[int], Iterator[str]], name: str, skip: int = 0, sleep: Callable[[float], None] = time.sleep
+) -> Iterator[str]:
+    """Documents of `read(skip)`; after a lost connection it reads again from the document where it broke.
+
+    Args:
+        read: opens the file and reads it after the given number of documents.
+        name: the file's name in messages.
+        skip: documents to skip.
+        sleep: waits between attempts [s].
+    """
+    done, failures = skip, 0
+    while True:
+        try:
+            for text in read(done):
+                done, failures = done + 1, 0
+                yield text
+            return
+        except Exception as error:
+            if not _is_network_error(error):
+                raise
+            failures += 1
+            if failures == _TRIES:
+                raise UserError(
+                    f"{name}: {first_line(error)} ({_TRIES} attempts, after document {done}); run it again to resume"
+                ) from error
+            _log.info("%s: %s after document %d; trying again", name, first_line(error), done)
+            sleep(_PAUSE_SECONDS * 2 ** (failures - 1))
+
+
+@contextmanager
+def explain_hub_errors(name: str) -> Iterator[None]:
+    """Convert the hub library's errors to one line that says what to do; `name` is the repository."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        kind = type(error).__name__
+        if kind == "GatedRepoError":
+            reason = "gated: accept its terms on the hub's page, then run: hf auth login"
+        elif kind in {"RepositoryNotFoundError", "RevisionNotFoundError", "EntryNotFoundError"}:
+            reason = "not on the hub (or private: hf auth login)"
+        elif isinstance(error, FileNotFoundError):
+            reason = f"no such file or folder in it: {first_line(error)}"
+        elif _is_network_error(error):
+            reason = f"the hub cannot be reached ({kind}); give a local copy with --input FOLDER, or try again later"
+        else:
+            raise
+        raise UserError(f"{name}: {reason}") from error
+
+
+def _is_network_error(error: BaseException) -> bool:
+    """Whether a connection failed; the hub library's HTTP client depends on its version."""
+    return isinstance(error, OSError) or type(error).__module__.split(".")[0] in _HTTP_CLIENTS

@@ -1,14 +1,21 @@
 """The synthetic language as a corpus: endless, and of known entropy."""
 
+from __future__ import annotations
+
 import itertools
 import json
+import math
 from collections.abc import Iterator
+from dataclasses import asdict, dataclass, fields
+from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from danalab.data.sources.base import Source
-from danalab.data.sources.language import Language
 from danalab.data.tokenizers import Tokenizer
-from danalab.data.tokenizers.words import WordTokenizer
+from danalab.data.tokenizers.plain import WordTokenizer
+from danalab.errors import UserError
 
 _BLOCK = 2048
 """Documents that are generated together."""
@@ -52,3 +59,218 @@ class SyntheticSource(Source):
     def pin(self, origin: dict[str, Any]) -> dict[str, Any]:
         """The settings and the entropy [nats per token] become part of the manifest."""
         return {"language": self.language.as_dict(), "entropy": self.language.entropy}
+
+
+@dataclass(frozen=True)
+class Language:
+    """The settings of a language; equal settings give equal documents.
+
+    Raises:
+        UserError: a setting out of range.
+    """
+
+    words: int = 1024
+    """Number of words."""
+    zipf: float = 1.0
+    """Exponent of the words' frequencies."""
+    levels: int = 4
+    """Levels of questions; a question of level k depends on k words."""
+    level_exponent: float = 1.0
+    """Exponent of the levels' frequencies."""
+    answers: int = 64
+    """Number of answers."""
+    noise: float = 0.0
+    """Share of the answers that are drawn uniformly."""
+    questions: float = 0.3
+    """Share of the units that are questions."""
+    copies: float = 0.0
+    """Share of the units that are copies."""
+    distances: int = 8
+    """A copy repeats the j-th last word, j uniform in 1 .. distances."""
+    document_tokens: int = 256
+    """Tokens of a document, with the one that ends it; training windows of this length hold one document each."""
+    seed: int = 0
+    """Of the answers and of the documents."""
+
+    def __post_init__(self) -> None:
+        whole = {"words": 2, "levels": 1, "answers": 2, "distances": 1, "document_tokens": 2, "seed": 0}
+        bounds: dict[str, tuple[float, float]] = {name: (low, 1 << 20) for name, low in whole.items()}
+        bounds |= {"zipf": (0, 10), "level_exponent": (0, 10), "noise": (0, 1), "questions": (0, 1), "copies": (0, 1)}
+        for name, (low, high) in bounds.items():
+            if not low <= getattr(self, name) <= high:
+                raise UserError(f"language: {name}={getattr(self, name)}: must be between {low:g} and {high:g}")
+        if self.questions + self.copies >= 1:
+            raise UserError("language: questions + copies must be below 1: the other units are words")
+
+    @classmethod
+    def parse(cls, settings: tuple[str, ...] | list[str]) -> Language:
+        """The language of `KEY=VALUE` texts; settings that are not given have their defaults.
+
+        Raises:
+            UserError: an unknown key, a value that is no number, or one out of range.
+        """
+        kinds = {field.name: type(field.default) for field in fields(cls)}
+        given: dict[str, Any] = {}
+        for setting in settings:
+            key, _, value = setting.partition("=")
+            name = key.replace("-", "_")
+            if name not in kinds or name in given:
+                raise UserError(f"language: {setting:.60}: KEY=VALUE is expected, each KEY once, of {', '.join(kinds)}")
+            try:
+                given[name] = kinds[name](value[:32])
+            except ValueError:
+                raise UserError(f"language: {name}={value:.32}: a number is expected") from None
+        return cls(**given)
+
+    @property
+    def vocabulary(self) -> list[str]:
+        """w0 .. (most frequent first), k1 .. (questions), c1 .. (copies), a0 .. (answers)."""
+        return [
+            *(f"w{rank}" for rank in range(self.words)),
+            *(f"k{level}" for level in range(1, self.levels + 1)),
+            *(f"c{distance}" for distance in range(1, self.distances + 1)),
+            *(f"a{number}" for number in range(self.answers)),
+        ]
+
+    @cached_property
+    def starts(self) -> np.ndarray:
+        """P(first token of a unit), float64 [words + levels + distances], in the order of the vocabulary."""
+        return np.concatenate(
+            [
+                (1 - self.questions - self.copies) * _power_law(self.words, self.zipf),
+                self.questions * _power_law(self.levels, self.level_exponent),
+                self.copies * np.full(self.distances, 1 / self.distances),
+            ]
+        )
+
+    @property
+    def entropy(self) -> float:
+        """Exact entropy [nats per token, the end of a document counted], given all earlier tokens of the document."""
+        start, only_words = _entropy(self.starts), _entropy(_power_law(self.words, self.zipf))
+        uniform = self.noise / self.answers
+        certain = 1 - self.noise + uniform
+        answer = _entropy(np.array([certain, *[uniform] * (self.answers - 1)]))
+        rest = [0.0, only_words]  # rest[n]: entropy of the last n tokens before the end, at the start of a unit
+        for n in range(2, self.document_tokens):
+            second = self.questions * (answer + rest[n - 2]) + self.copies * rest[n - 2]
+            rest.append(start + (1 - self.questions - self.copies) * rest[n - 1] + second)
+        return rest[self.document_tokens - 1] / self.document_tokens
+
+    def documents(self, first: int, count: int) -> np.ndarray:
+        """Documents `first` .. `first + count - 1`, int64 [count, document_tokens - 1], without their end.
+
+        Document i depends on the settings and i alone.
+        """
+        length = self.document_tokens - 1
+        uniform = np.stack([self._uniform(first + row) for row in range(count)])
+        tokens = np.zeros((count, length), np.int64)
+        history = np.zeros((count, length), np.int64)  # the words so far
+        seen, answering = np.zeros(count, np.int64), np.zeros(count, bool)
+        cumulative = np.cumsum(self.starts)
+        words = np.cumsum(_power_law(self.words, self.zipf))
+        rows = np.arange(count)
+        for position in range(length):
+            u = uniform[:, position]
+            last = position == length - 1  # a unit of two tokens would not fit: a word
+            drawn = np.searchsorted(words if last else cumulative, u[:, 0], side="right")
+            drawn = np.minimum(drawn, (self.words if last else len(cumulative)) - 1)
+            if position:
+                answers = self._second(tokens[:, position - 1], history, seen, u)
+                drawn = np.where(answering, answers, drawn)
+            tokens[:, position] = drawn
+            is_word = drawn < self.words
+            history[rows[is_word & ~answering], seen[is_word & ~answering]] = drawn[is_word & ~answering]
+            seen += is_word & ~answering
+            answering = ~answering & ~is_word
+        return tokens
+
+    def probabilities(self, document: np.ndarray) -> np.ndarray:
+        """P(next token) before each token of a document and before its end, float64 [tokens + 1, vocabulary + 1].
+
+        The last column is the end of the document.
+        """
+        size, length = len(self.vocabulary), self.document_tokens - 1
+        table = np.zeros((len(document) + 1, size + 1))
+        words: list[int] = []
+        mark = None
+        for position in range(len(document) + 1):
+            if position == length:
+                table[position, size] = 1
+            elif mark is not None:
+                history = np.array([words or [0]])
+                sure = self._answer(np.array([mark]), history, np.array([len(words)]))[0]
+                if mark < self.words + self.levels:
+                    table[position, size - self.answers : size] = self.noise / self.answers
+                    table[position, sure] += 1 - self.noise
+                else:
+                    table[position, sure] = 1
+            elif position == length - 1:
+                table[position, : self.words] = _power_law(self.words, self.zipf)
+            else:
+                table[position, : len(self.starts)] = self.starts
+            if position < len(document):
+                token = int(document[position])
+                if mark is not None:
+                    mark = None
+                elif token < self.words:
+                    words.append(token)
+                else:
+                    mark = token
+        return table
+
+    def as_dict(self) -> dict[str, Any]:
+        """The settings."""
+        return asdict(self)
+
+    def _uniform(self, number: int) -> np.ndarray:
+        """The random numbers of a document, float64 [document_tokens - 1, 2]."""
+        bits = np.random.Philox(key=[self.seed, number])
+        return np.random.Generator(bits).random((self.document_tokens - 1, 2))
+
+    def _second(self, marks: np.ndarray, history: np.ndarray, seen: np.ndarray, u: np.ndarray) -> np.ndarray:
+        """Second tokens of units: the answer or its noise, or the copied word."""
+        sure = self._answer(marks, history, seen)
+        noisy = (
+            len(self.vocabulary)
+            - self.answers
+            + np.minimum((u[:, 1] * self.answers).astype(np.int64), self.answers - 1)
+        )
+        is_question = marks < self.words + self.levels
+        return np.where(is_question & (u[:, 0] < self.noise), noisy, sure)
+
+    def _answer(self, marks: np.ndarray, history: np.ndarray, seen: np.ndarray) -> np.ndarray:
+        """Second tokens without noise. history: [n, words so far]; seen: [n], its valid length."""
+        rows = np.arange(len(marks))
+
+        def word(distance: int | np.ndarray) -> np.ndarray:
+            """The distance-th last word, -1 where there is none."""
+            found = history[rows, np.clip(seen - distance, 0, history.shape[1] - 1)]
+            return np.where(distance <= seen, found, -1)
+
+        level = marks - self.words + 1
+        key = _mix(np.uint64(self.seed) ^ _mix(np.maximum(level, 0).astype(np.uint64)))
+        for distance in range(1, self.levels + 1):
+            asked = (distance <= level) & (distance <= seen)
+            key = np.where(asked, _mix(key ^ word(distance).astype(np.uint64)), key)
+        answer = len(self.vocabulary) - self.answers + (key % np.uint64(self.answers)).astype(np.int64)
+        copied = np.maximum(word(np.maximum(level - self.levels, 1)), 0)
+        return np.where(level <= self.levels, answer, copied)
+
+
+def _power_law(n: int, exponent: float) -> np.ndarray:
+    weights = np.arange(1, n + 1, dtype=np.float64) ** -exponent
+    return weights / weights.sum()
+
+
+def _entropy(probabilities: np.ndarray) -> float:
+    positive = probabilities[probabilities > 0]
+    return -math.fsum((positive * np.log(positive)).tolist())
+
+
+def _mix(value: np.ndarray | np.uint64) -> np.ndarray:
+    """A hash of 64 bits (the finalizer of SplitMix64)."""
+    with np.errstate(over="ignore"):
+        mixed = np.asarray(value, np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+        mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return mixed ^ (mixed >> np.uint64(31))

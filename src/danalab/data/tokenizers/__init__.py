@@ -12,10 +12,8 @@ from pathlib import Path
 
 from danalab.data.tokenizers.base import CHAT_SPECIALS, EOS, Tokenizer
 from danalab.data.tokenizers.bpe import BpeTokenizer, eos_of_size, requested_size, train_bpe
-from danalab.data.tokenizers.byte_level import ByteTokenizer
-from danalab.data.tokenizers.characters import CharacterTokenizer
 from danalab.data.tokenizers.gpt2 import Gpt2Tokenizer
-from danalab.data.tokenizers.words import WordTokenizer
+from danalab.data.tokenizers.plain import ByteTokenizer, CharacterTokenizer, WordTokenizer
 from danalab.errors import UserError, nearest
 from danalab.files import read_json, validated
 

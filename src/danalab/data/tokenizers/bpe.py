@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from danalab.data.tokenizers.alphabet import from_printable
-from danalab.data.tokenizers.base import CHAT_SPECIALS, EOS, Tokenizer, reject_surrogates
+from danalab.data.tokenizers.base import CHAT_SPECIALS, EOS, Tokenizer, from_printable, reject_surrogates
 from danalab.errors import UserError, first_line
 from danalab.files import read_json
 

@@ -15,9 +15,8 @@ from pathlib import Path
 import numpy as np
 
 from danalab.data.environment import cache_folder
-from danalab.data.tokenizers.alphabet import from_printable
-from danalab.data.tokenizers.base import CHAT_SPECIALS, EOS, Tokenizer, reject_surrogates
-from danalab.data.tokenizers.byte_level import byte_level_json
+from danalab.data.tokenizers.base import CHAT_SPECIALS, EOS, Tokenizer, from_printable, reject_surrogates
+from danalab.data.tokenizers.plain import byte_level_json
 from danalab.errors import UserError
 from danalab.files import read_json, write_atomically
 

@@ -75,7 +75,7 @@ def table_bias(trained: Trained, frequencies: np.ndarray, *, steps: int, rows: i
 
 
 class Corpus(Protocol):
-    """What is needed of a language; `danalab.data.sources.language.Language` is one."""
+    """What is needed of a language; `danalab.data.sources.synthetic.Language` is one."""
 
     @property
     def words(self) -> int:

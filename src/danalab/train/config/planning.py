@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from danalab.data.vocabulary import Vocabulary
+from danalab.data.dataset import Vocabulary
 from danalab.errors import UserError
 from danalab.scaling import Plan, plan
 from danalab.scaling.learning_rate import OPTIMIZERS, decay_lr

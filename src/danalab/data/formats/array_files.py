@@ -1,25 +1,32 @@
-"""One file of token ids, [sequences, length]: .npy (mapped), .npz or .pt (read whole). No code in it is executed.
+"""Files of token ids, [sequences, length]: .npy (mapped), .npz or .pt (read whole); and what one pass over them finds.
 
-Every fault of a file becomes a `BadArrayError`; the formats' own readers fail in many ways.
+No code in a file is executed, and every fault becomes a `BadArrayError`: the formats' own readers fail in many ways.
 """
 
 from __future__ import annotations
 
+import hashlib
+import logging
 import math
 import os
 import warnings
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 import numpy as np
 
+from danalab.data.environment import available_cores
+from danalab.data.formats import scan_cache
 from danalab.errors import UserError, first_line
 from danalab.files import refuse_shared_tuples, require_uncompressed
 from danalab.scaling.hardware import host_memory
 
 _BLOCK_BYTES = 1 << 23  # small enough to stay in cache between the passes over it
+_log = logging.getLogger(__name__)
 
 
 class BadArrayError(UserError):
@@ -43,6 +50,61 @@ def find_files(folder: Path) -> list[Path]:
         folders[:] = [name for name in folders if not name.startswith(".")]
         found += [Path(root, name) for name in names if Path(name).suffix in READERS and not name.startswith(".")]
     return sorted(found, key=lambda path: path.relative_to(folder).as_posix())
+
+
+@dataclass(frozen=True)
+class ArrayScan:
+    """Facts of one file."""
+
+    sequences: int
+    length: int
+    """Tokens per sequence."""
+    item_bytes: int
+    """Bytes per token."""
+    max_id: int
+    sha256: str
+    """Of the ids, their type and shape: the same for .npy and .pt."""
+
+
+def scan_all(paths: Sequence[Path]) -> list[ArrayScan]:
+    """Scan each file, or take its scan from the cache if it has not changed.
+
+    Raises:
+        UserError: names the first file that is not an array of ids or has a negative one.
+    """
+    keys = [_key(path) for path in paths]
+    results = [scan_cache.load_facts(ArrayScan, key) for key in keys]
+    missing = [number for number, result in enumerate(results) if result is None]
+    if missing:
+        _log.info("%d array file(s): scanning them once for the range of their ids", len(missing))
+        with ThreadPoolExecutor(min(available_cores(), 8)) as pool:
+            for number, result in zip(missing, pool.map(_scan, [paths[i] for i in missing]), strict=True):
+                results[number] = result
+                scan_cache.save_facts(keys[number], result)
+    return [result for result in results if result is not None]
+
+
+def _scan(path: Path) -> ArrayScan:
+    array = open_array(path)
+    verify_archive(path)
+    digest = hashlib.sha256(f"{array.dtype.str}|{array.shape}|".encode())
+    largest = 0
+    for start, rows in blocks(path, array):
+        digest.update(rows.data)
+        largest = max(largest, int(rows.max()))
+        if rows.dtype.kind == "i" and int(rows.min()) < 0:
+            row, column = divmod(int((rows < 0).argmax()), rows.shape[1])
+            raise BadArrayError(path, f"token id {rows[row, column]} at [{start + row}, {column}] is negative")
+    return ArrayScan(len(array), array.shape[1], array.dtype.itemsize, largest, digest.hexdigest())
+
+
+def _key(path: Path) -> str:
+    if path.is_symlink() and not path.exists():
+        open_array(path)  # raises, naming the link's target
+    try:
+        return scan_cache.file_key(path, "array")
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror or error}") from error
 
 
 def open_array(path: Path) -> np.ndarray:
@@ -145,15 +207,14 @@ def _read_pt(path: Path) -> np.ndarray:
 
     import torch
 
-    with open(path, "rb") as file:
-        if zipfile.is_zipfile(path):
-            require_uncompressed(file, path.stat().st_size)
-        else:  # torch's older format: magic number, version, system, tensor, names of storages
-            for _ in range(5):
-                refuse_shared_tuples(file)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), open(path, "rb") as file:
             warnings.simplefilter("ignore")
+            if zipfile.is_zipfile(path):
+                require_uncompressed(file, path.stat().st_size)
+            else:  # torch's older format: magic number, version, system, tensor, names of storages
+                for _ in range(5):
+                    refuse_shared_tuples(file)
             tensor = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise BadArrayError(

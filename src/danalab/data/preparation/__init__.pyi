@@ -1,2 +1,0 @@
-from .download import plan_download as plan_download
-from .pipeline import prepare as prepare

@@ -1,0 +1,157 @@
+"""Tokenizers without merges: bytes, the characters of plain English text, and a fixed list of words."""
+
+import json
+import string
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from danalab.data.tokenizers.base import BYTE_LEVEL_RULE, CHAT_SPECIALS, EOS, Tokenizer, reject_surrogates, to_printable
+from danalab.errors import UserError
+from danalab.files import read_json
+
+ALPHABET = "".join(sorted(string.ascii_letters + string.digits + string.punctuation + " \n"))
+_ABSENT = 255  # as an id: none; as a byte: any non-ASCII character
+
+
+class ByteTokenizer(Tokenizer):
+    """256 bytes, `<|endoftext|>` (id 256) and the chat marks."""
+
+    name = "bytes"
+
+    def __init__(self) -> None:
+        self.specials = {spelling: 256 + n for n, spelling in enumerate((EOS, *CHAT_SPECIALS))}
+        self.n_tokens = 256 + len(self.specials)
+
+    def _token_table(self) -> list[bytes]:
+        return [bytes([value]) for value in range(256)]
+
+    def encode_array(self, texts: Sequence[str]) -> list[np.ndarray]:
+        for text in texts:
+            reject_surrogates(text)
+        return [np.frombuffer(text.encode(), dtype=np.uint8) for text in texts]
+
+    def to_json(self) -> str:
+        return json.dumps(byte_level_json(self._token_table(), [], self.specials))
+
+
+class CharacterTokenizer(Tokenizer):
+    """The 96 characters in code order, then `<|endoftext|>` (id 96) and the chat marks."""
+
+    name = "characters"
+
+    def __init__(self) -> None:
+        self.specials = {spelling: len(ALPHABET) + n for n, spelling in enumerate((EOS, *CHAT_SPECIALS))}
+        self.n_tokens = len(ALPHABET) + len(self.specials)
+        self._ids = np.full(256, _ABSENT, np.uint8)
+        self._ids[np.frombuffer(ALPHABET.encode(), np.uint8)] = np.arange(len(ALPHABET))
+
+    def _token_table(self) -> list[bytes]:
+        return [character.encode() for character in ALPHABET]
+
+    def encode_array(self, texts: Sequence[str]) -> list[np.ndarray]:
+        return [self._encoded(text) for text in texts]
+
+    def _encoded(self, text: str) -> np.ndarray:
+        raw = text.encode() if text.isascii() else bytes(min(ord(c), _ABSENT) for c in text)
+        ids = self._ids[np.frombuffer(raw, np.uint8)]
+        if len(unknown := np.flatnonzero(ids == _ABSENT)):
+            place = int(unknown[0])
+            raise UserError(
+                f"character {text[place]!r} (U+{ord(text[place]):04X}) at character {place} is not one of the "
+                f"{len(ALPHABET)} of the tokenizer 'characters'; use bytes, gpt2 or a trained tokenizer"
+            )
+        return ids
+
+    def to_json(self) -> str:
+        return json.dumps(byte_level_json(self._token_table(), [], self.specials))
+
+
+class WordTokenizer(Tokenizer):
+    """The words in their order, then `<|endoftext|>` and the chat marks. Other words are an error."""
+
+    name = "words"
+
+    def __init__(self, words: Sequence[str]):
+        """Raises UserError for no words, words that repeat, or that hold white space."""
+        self._ids = {word: id_ for id_, word in enumerate(words)}
+        if not words or len(self._ids) < len(words) or any(len(word.split()) != 1 for word in words):
+            raise UserError("the tokenizer 'words' needs distinct words without white space")
+        self._words = list(words)
+        self.specials = {spelling: len(words) + n for n, spelling in enumerate((EOS, *CHAT_SPECIALS))}
+        self.n_tokens = len(words) + len(self.specials)
+
+    @classmethod
+    def from_file(cls, file: str | Path) -> "WordTokenizer":
+        """Read a `tokenizer.json` that `save` wrote.
+
+        Raises:
+            UserError: a file of other content.
+        """
+        try:
+            vocabulary = read_json(file)["model"]["vocab"]
+            words = sorted(vocabulary, key=vocabulary.__getitem__)
+            if [vocabulary[word] for word in words] != list(range(len(words))):
+                raise ValueError
+        except (KeyError, TypeError, ValueError, AttributeError):
+            raise UserError(f"{file}: not the list of words of a tokenizer 'words'") from None
+        return cls([word for word in words if word not in (EOS, *CHAT_SPECIALS)])
+
+    def _token_table(self) -> list[bytes]:
+        return [f"{word} ".encode() for word in self._words]
+
+    def _rules(self) -> dict[str, Any]:
+        return {"pre_tokenizer": {"type": "WhitespaceSplit"}}
+
+    def encode_array(self, texts: Sequence[str]) -> list[np.ndarray]:
+        try:
+            return [np.array([self._ids[word] for word in text.split()], dtype=np.uint32) for text in texts]
+        except KeyError as error:
+            raise UserError(
+                f"'{error.args[0]:.40}' is not one of the {len(self._words)} words of the tokenizer"
+            ) from None
+
+    def to_json(self) -> str:
+        plain = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+        return json.dumps(
+            {
+                "version": "1.0",
+                "truncation": None,
+                "padding": None,
+                "added_tokens": [{"id": i, "content": s, **plain, "special": True} for s, i in self.specials.items()],
+                "normalizer": None,
+                "pre_tokenizer": self._rules()["pre_tokenizer"],
+                "post_processor": None,
+                "decoder": None,
+                "model": {"type": "WordLevel", "vocab": {**self._ids, **self.specials}, "unk_token": EOS},
+            }
+        )
+
+
+def byte_level_json(table: list[bytes], merges: list[tuple[bytes, bytes]], specials: dict[str, int]) -> dict:
+    """The content of a `tokenizer.json` for a byte-level BPE."""
+    plain = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [{"id": i, "content": s, **plain, "special": True} for s, i in specials.items()],
+        "normalizer": None,
+        "pre_tokenizer": BYTE_LEVEL_RULE,
+        "post_processor": None,
+        "decoder": BYTE_LEVEL_RULE,
+        "model": {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": None,
+            "continuing_subword_prefix": None,
+            "end_of_word_suffix": None,
+            "fuse_unk": False,
+            "byte_fallback": False,
+            "ignore_merges": False,
+            "vocab": {to_printable(token): id_ for id_, token in enumerate(table) if token},
+            "merges": [[to_printable(left), to_printable(right)] for left, right in merges],
+        },
+    }
