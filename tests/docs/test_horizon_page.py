@@ -50,4 +50,5 @@ if __name__ == "__main__":
         figure = draw(data)
         if not hasattr(figure, "how"):
             save_figure(figure, ROOT / "docs" / "figures" / name)  # pyright: ignore[reportArgumentType]
-            (ROOT / "docs" / "figures" / f"{name}.svg").unlink()
+            for suffix in ("svg", "pdf"):
+                (ROOT / "docs" / "figures" / f"{name}.{suffix}").unlink()

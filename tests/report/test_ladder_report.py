@@ -5,16 +5,19 @@ import json
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
 
 from danalab.cli.app import main
+from danalab.ladder.fit.statistics import Interval
+from danalab.ladder.saved.at_size import Saved
 from danalab.report.contents import FIGURES
 from danalab.report.figures.ladder import law_figure
 from danalab.report.ladder_report import read_report_data, write_report
 from danalab.report.tables.formats import as_latex, as_markdown
-from danalab.report.tables.headline import headlines, verdict
+from danalab.report.tables.headline import headlines, interval_words, saved_words, tuning_words, verdict
 from danalab.report.tables.ladder import saved_table
 from ladder.planted import plant
 
@@ -62,15 +65,36 @@ class Tags(HTMLParser):
             self.addresses.append(found["href"])
 
 
-def test_every_figure_is_on_the_page_and_comes_in_three_formats(report):
+def test_every_figure_is_on_the_page_and_comes_in_four_formats(report):
     _, page = report
     pictures = [each for each in page.parent.glob("*.png") if each.stem != "headline"]
     assert page.read_text().count("<svg") == len(pictures) == 8
     for picture in pictures:
         assert picture.with_suffix(".svg").is_file()
+        assert picture.with_suffix(".pdf").read_bytes().startswith(b"%PDF")
         lines = list(csv.reader(picture.with_suffix(".csv").open()))
         assert lines[0] == ["panel", "label", "x", "y"]
         assert len(lines) > 2
+
+
+def test_a_share_without_meaning_is_not_determined_and_one_of_few_seeds_is_a_whole_percent_in_brackets():
+    saved = Saved(0.1234, Interval(0.1, 0.2, 0.95), False, 2.5, 3, 3, 0)
+    assert saved_words(saved) == "+12.3%"
+    assert saved_words(replace(saved, interval=None)) == "(+12%)"
+    assert saved_words(replace(saved, saved=-7e27)) == "not determined"
+    assert interval_words(Interval(-7e27, 1.0, 0.95)) == "not determined"
+    assert interval_words(Interval(-2.5, 0.5, 0.95)) == "-250.0% to +50.0%"
+
+
+def test_the_tables_of_compute_saved_say_how_they_were_made_and_tuned(report):
+    data, page = report
+    for file in ("table-saved.md", "table-headline.md"):
+        assert "Compute saved is 1 - C/C0 at equal validation loss" in (page.parent / file).read_text()
+    assert "\\caption{Compute saved is" in (page.parent / "table-saved.tex").read_text()
+    mine, base = (next(iter(data.analysis.at(opt))) for opt in ("adana", "adamw"))
+    assert tuning_words(mine, base) == "5"
+    edge = replace(base, trials=3, rates=(base.lr, 2 * base.lr))
+    assert tuning_words(mine, edge) == "5, adamw 3; edge: adamw"
 
 
 def test_figures_without_data_are_named_with_the_way_to_get_them(report):
@@ -153,7 +177,7 @@ def test_a_contender_that_never_reaches_the_loss_has_a_negative_saving_and_is_sa
     data, page, _ = sad
     saved = [line[2] for line in saved_table(data.analysis)[1] if "laws" not in line[1]]
     assert len(saved) == 4
-    assert all(-40 < float(cell.strip("%")) < -20 for cell in saved)
+    assert all(-40 < float(cell.strip("(%)")) < -20 for cell in saved)
     assert "ends where the baseline is at 7" in headlines(data)[0].known
     drawn = [line for line in csv.reader((page.parent / "compute-saved.csv").open()) if line[1] == "adana"]
     assert [float(y) < 0 for *_, y in drawn] == [True] * 4
@@ -193,6 +217,7 @@ def test_a_packed_report_stands_alone_is_small_and_says_nothing_of_the_machine(t
         "report.html",
         "headline.png",
         "headline.svg",
+        "headline.pdf",
         "table-headline.md",
         "ladder.jsonl",
         "analysis.json",

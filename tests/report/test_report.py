@@ -103,7 +103,8 @@ def test_compare_prints_json_and_draws(runs, tmp_path, capsys):
     assert printed["baseline"] == "base"
     assert [row["opt"] for row in printed["runs"]] == ["adamw", "adana", "dana-mk4"]
     assert {p.name for p in out.iterdir()} == {
-        "compare.html", "loss-tokens.png", "loss-tokens.svg", "loss-flops.png", "loss-flops.svg", "table.md",
+        "compare.html", "loss-tokens.png", "loss-tokens.svg", "loss-tokens.pdf",
+        "loss-flops.png", "loss-flops.svg", "loss-flops.pdf", "table.md",
     }  # fmt: skip
 
 

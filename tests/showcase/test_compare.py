@@ -123,7 +123,7 @@ def compared(tmp_path_factory):
 
 def test_everything_is_drawn_and_written(compared):
     assert {file.name for file in compared.files} == {
-        *(f"{stem}.{kind}" for stem in ("problems", "lr", "newton-schulz") for kind in ("png", "svg")),
+        *(f"{stem}.{kind}" for stem in ("problems", "lr", "newton-schulz") for kind in ("png", "svg", "pdf")),
         *("table.md", "index.html", "compare.json"),
     }
     assert all(file.stat().st_size > 0 for file in compared.files)

@@ -15,7 +15,7 @@ class Flags:
     baseline: str | None = None
     """Name of the run that the others are compared with; default the first adamw run, else the first."""
     out: Path | None = None
-    """Folder for compare.html, loss-tokens.png, loss-flops.png (and .svg), table.md; default no files."""
+    """Folder for compare.html, loss-tokens.png, loss-flops.png (and .svg, .pdf), table.md; default no files."""
     json: bool = False
     """Print one JSON object on standard output."""
 

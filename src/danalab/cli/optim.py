@@ -56,7 +56,7 @@ class SchedulesFlags(ScheduleSettings):
     warmup_steps: int | None = None
     """Warm-up [steps]; default steps / 50."""
     out: Path = Path("schedules")
-    """Folder for schedules.png, .svg and .csv (one row per step)."""
+    """Folder for schedules.png, .svg, .pdf and .csv (one row per step)."""
     json: bool = False
     """Print one JSON object on standard output."""
 

@@ -3,10 +3,11 @@
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from danalab.cli._shared.options import Positional
 from danalab.errors import UserError
+from danalab.ladder.fit import Convention, LawKind
 
 if TYPE_CHECKING:
     from danalab.ladder.analysis import Analysis
@@ -22,12 +23,12 @@ class Flags:
     """Print the tables and write no page."""
     baseline: str | None = None
     """Optimizer that the others are compared with; default adamw, or the first one that finished."""
-    law: Literal["saturated", "broken", "chinchilla"] | None = None
+    law: LawKind | None = None
     """Loss law: saturated, E + A C^-alpha; broken, with a second term; chinchilla, E + A N^-alpha + B D^-beta. Default
     saturated, or chinchilla where several sizes have several horizons."""
     joint: bool = True
     """One E for all optimizers; otherwise each law has its own."""
-    convention: Literal["exact", "6nd", "6nd-total", "kaplan", "deepseek"] = "exact"
+    convention: Convention = "exact"
     """Convention of counting compute."""
     predict: tuple[float, ...] = ()
     """Sizes for which to predict learning rates [parameters without embeddings]; default 2, 4, 10 x the largest."""

@@ -161,9 +161,9 @@ def markdown_table(rows: Sequence[Row]) -> str:
 def write_comparison(
     curves: Sequence[RunCurve], rows: Sequence[Row], baseline: RunCurve, folders: Mapping[str, Path], out: Path
 ) -> Path:
-    """Write compare.html, the loss curves as PNG and SVG, and table.md into `out`; returns the page."""
+    """Write compare.html, the loss curves as PNG, SVG and PDF, and table.md into `out`; returns the page."""
     from danalab.colors import optimizer_color
-    from danalab.report.figures.training import loss_figure, save_figure
+    from danalab.report.figures.training import CURVES_CAPTION, loss_figure, save_figure
     from danalab.report.page.page import Page
     from danalab.report.tables.formats import Linked
 
@@ -185,9 +185,7 @@ def write_comparison(
     for axis, words in (("tokens", "tokens"), ("flops", "compute")):
         figure = loss_figure(curves, axis, baseline)
         files = save_figure(figure, out / f"loss-{axis}")
-        caption = (
-            f"Validation loss against {words}. Seeds are one line, their mean, with a band from lowest to highest."
-        )
+        caption = f"Validation loss against {words}. {CURVES_CAPTION}"
         page.figure(figure, caption, [(file.suffix[1:].upper(), file.name) for file in files])
     write_atomically(out / "table.md", markdown_table(rows))
     write_atomically(out / "compare.html", page.render())

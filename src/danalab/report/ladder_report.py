@@ -1,4 +1,4 @@
-"""The report of a ladder: one page that opens offline, its figures as PNG, SVG and CSV, its tables in three formats.
+"""The report of a ladder: one page that opens offline, figures as PNG, SVG, PDF and CSV, tables in three formats.
 
 Figures whose data the runs did not record are listed with the way to get the data.
 """
@@ -24,7 +24,7 @@ from danalab.report.figures.ladder import headline_figure
 from danalab.report.figures.ticks import short
 from danalab.report.page.page import Page
 from danalab.report.tables.formats import Table, as_csv, as_latex, as_markdown
-from danalab.report.tables.headline import caveat, headlines, verdict
+from danalab.report.tables.headline import caveat, headlines, method, verdict
 from danalab.report.tables.horizon import named_tables
 from danalab.report.tables.ladder import (
     Address,
@@ -92,11 +92,11 @@ def write_report(data: ReportData, out: Path, *, packed: bool = False) -> Path:
             svg = svg_text(figure)
             page.figure(figure, FIGURES[stem].caption, _files(figure, svg, out / stem, packed), svg)
         for name in names:
-            _table(page, out, name, tables[name])
+            _table(page, out, name, tables[name], method(data.analysis) if name == "saved" else "")
     _not_known(page, out, data, absent, address)
     _runs(page, data, address)
     save_figure(headline_figure(data), out / "headline")
-    write_atomically(out / "table-headline.md", as_markdown(headline_table(data)))
+    write_atomically(out / "table-headline.md", as_markdown(headline_table(data), method(data.analysis)))
     write_json(out / "analysis.json", data.analysis.as_dict())
     write_atomically(out / PAGE, page.render())
     return out / PAGE
@@ -149,15 +149,19 @@ def _files(figure: Figure, svg: str, stem: Path, packed: bool) -> list[tuple[str
     return [(file.suffix[1:].upper(), file.name) for file in (*files, stem.with_suffix(".csv"))]
 
 
-def _table(page: Page, out: Path, name: str, table: Table) -> None:
+def _table(page: Page, out: Path, name: str, table: Table, caption: str = "") -> None:
     if not table[1]:
         return
     if TITLES[name]:
         page.subheading(TITLES[name])
     with page.fold(f"{len(table[1])} lines") if name in FOLDED else nullcontext():
         page.table(*table, mark=optimizer_color)
-    for suffix, render in ((".md", as_markdown), (".tex", as_latex), (".csv", as_csv)):
-        write_atomically(out / f"table-{name}{suffix}", render(table))
+    if caption:
+        page.paragraph(caption)
+    for suffix, text in (
+        (".md", as_markdown(table, caption)), (".tex", as_latex(table, caption)), (".csv", as_csv(table)),
+    ):  # fmt: skip
+        write_atomically(out / f"table-{name}{suffix}", text)
 
 
 def _not_known(page: Page, out: Path, data: ReportData, absent: Sequence[tuple[str, str]], address: Address) -> None:

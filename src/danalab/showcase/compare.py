@@ -1,7 +1,7 @@
 """All optimizers on all problems, side by side: searches in parallel, pictures, a table and one page.
 
 out/index.html                                 everything on one page
-out/problems.png, lr.png, newton-schulz.png    the pictures (and .svg)
+out/problems.png, lr.png, newton-schulz.png    the pictures (and .svg, .pdf)
 out/table.md, compare.json                     the numbers
 """
 

@@ -1,7 +1,7 @@
 """A demonstration in minutes on a laptop CPU: corpus, tokenizer, AdamW and ADana tuned alike, figures, table, samples.
 
     out/index.html                 everything on one page
-    out/loss-tokens.png, ...       the figures, as PNG and SVG
+    out/loss-tokens.png, ...       the figures, as PNG, SVG and PDF
     out/table.md, demo.json        the numbers
     out/runs/NAME/                 ordinary run folders: `danalab compare`, `generate`, `eval` work on them
 
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from danalab.files import write_atomically, write_json
 from danalab.report.comparison import COLUMNS, Row, compare, markdown_table, table_cells
 from danalab.report.curves import RunCurve, read_curve
-from danalab.report.figures.training import loss_figure, lr_figure, save_figure
+from danalab.report.figures.training import CURVES_CAPTION, loss_figure, lr_figure, save_figure
 from danalab.report.page.page import Page
 from danalab.showcase.settings import DemoConfig
 
@@ -105,8 +105,14 @@ def _job(config: DemoConfig, data: Path, opt: str, lr: float, seed: int) -> "Job
 def _write(config: DemoConfig, demo: Demo, finals: Sequence[RunCurve], curves: Sequence[RunCurve]) -> None:
     base = finals[0]
     figures = {
-        "loss-tokens": (loss_figure(finals, "tokens", base), "Validation loss against training tokens."),
-        "loss-flops": (loss_figure(finals, "flops", base), "Validation loss against training compute."),
+        "loss-tokens": (
+            loss_figure(finals, "tokens", base),
+            "Validation loss against training tokens. " + CURVES_CAPTION,
+        ),
+        "loss-flops": (
+            loss_figure(finals, "flops", base),
+            "Validation loss against training compute. " + CURVES_CAPTION,
+        ),
         "lr": (lr_figure(curves), "Final validation loss of every learning-rate trial."),
     }
     page = Page("AdamW and ADana, side by side", _setting(config, demo))

@@ -53,7 +53,9 @@ def test_the_command_writes_pictures_and_a_row_a_step(tmp_path, capsys):
     assert main([*arguments, "--out", str(tmp_path / "s"), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["rows"][-1]["step"] == 50
-    assert {path.name for path in (tmp_path / "s").iterdir()} == {"schedules.png", "schedules.svg", "schedules.csv"}
+    assert {path.name for path in (tmp_path / "s").iterdir()} == {
+        f"schedules.{kind}" for kind in ("png", "svg", "pdf", "csv")
+    }
     rows = list(csv.DictReader((tmp_path / "s" / "schedules.csv").open()))
     assert [int(row["step"]) for row in rows] == list(range(1, 51))
     assert float(rows[0]["lambda"]) == pytest.approx(min(4 / (5 + 1), 2 * 1e-3))

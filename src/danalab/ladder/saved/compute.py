@@ -10,11 +10,14 @@ the vocabulary, d the width, L the layers with attention:
     exact       every matrix product as it is computed
 """
 
+from typing import get_args
+
 from danalab.errors import UserError, nearest
+from danalab.ladder.fit import Convention
 from danalab.scaling.dimensions import attention_layers, flops_per_token, matrix_params
 from danalab.scaling.shape import Shape
 
-CONVENTIONS = ("6nd", "6nd-total", "kaplan", "deepseek", "exact")
+CONVENTIONS = get_args(Convention)
 
 
 def training_flops(shape: Shape, tokens: float, seq_len: int, convention: str = "exact") -> float:

@@ -68,8 +68,8 @@ styled = matplotlib.rc_context(STYLE)  # pyright: ignore[reportArgumentType]
 """Decorator of functions that draw."""
 
 
-def canvas(xlabel: str, ylabel: str, width: float = 7.2, height: float = 4.2) -> tuple[Figure, Axes]:
-    """A figure of one panel [inches]."""
+def canvas(xlabel: str, ylabel: str, width: float = 5.4, height: float = 3.6) -> tuple[Figure, Axes]:
+    """A figure of one panel [inches]: as wide as a phone shows it readably."""
     figure = Figure(figsize=(width, height))
     axes = figure.add_subplot()
     axes.set(xlabel=xlabel, ylabel=ylabel)
@@ -187,16 +187,20 @@ def at_the_edge(axes: Axes, x: Sequence[float], color: Any) -> None:
 
 
 def save_figure(figure: Figure, stem: Path, svg: str | None = None) -> list[Path]:
-    """Write `stem`.png and `stem`.svg; returns both paths.
+    """Write `stem`.png, .svg and .pdf; returns their paths.
 
     Args:
         svg: its `svg_text`, where the caller has it already.
     """
-    files = [stem.with_suffix(".png"), stem.with_suffix(".svg")]
+    files = [stem.with_suffix(suffix) for suffix in (".png", ".svg", ".pdf")]
     picture = io.BytesIO()
     figure.savefig(picture, dpi=160)
     write_atomically(files[0], picture.getvalue())
     write_atomically(files[1], PROLOGUE + (svg or svg_text(figure)))
+    picture = io.BytesIO()
+    with matplotlib.rc_context({"pdf.fonttype": 42}):  # text stays text
+        figure.savefig(picture, format="pdf", metadata={"CreationDate": None})
+    write_atomically(files[2], picture.getvalue())
     return files
 
 

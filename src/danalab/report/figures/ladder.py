@@ -83,7 +83,7 @@ def curves_figure(data: ReportData) -> Figure:
             axes.axhline(
                 float(np.mean([_validation(row["curve"])[-1][1] for row in base[-1].runs])),
                 color=optimizer_color(found.baseline), linewidth=1, linestyle=":",
-                label=f"{found.baseline}'s final loss",
+                label=f"{found.baseline}'s last evaluation",
             )  # fmt: skip
         axes.set_xscale("log")
         axes.set_xlim(0.93 * min(x[y <= top][0] for x, y in drawn), 1.05 * max(x[-1] for x, _ in drawn))

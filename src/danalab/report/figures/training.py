@@ -25,6 +25,13 @@ STYLES = ("-", (0, (5, 2)), (0, (2, 1.2)), "-.", (0, (1, 1)))
 MOST_WORDS = 3
 """Maximum number of differences in a line's name."""
 
+CURVES_CAPTION = (
+    "Seeds are one line, their mean, with a band from lowest to highest. The evaluations of a curve, and so the dotted "
+    "line at the baseline's last one, are over a fixed set of windows; the losses of the table are over all of the "
+    "validation split."
+)
+"""Of `loss_figure`."""
+
 AXES: dict[str, tuple[str, Callable[[Point], float]]] = {
     "tokens": ("training tokens", lambda point: point.tokens),
     "flops": ("training compute [FLOPs]", lambda point: point.flops),
@@ -38,7 +45,7 @@ def loss_figure(curves: Sequence[RunCurve], axis: str = "tokens", baseline: RunC
     """Validation loss against tokens, compute or steps.
 
     Runs that differ in nothing but the seed are drawn as one: mean line, band from lowest to highest. The baseline's
-    final loss is a dotted line, so that crossings are visible.
+    last evaluation is a dotted line, so that crossings are visible.
     """
     label, position = AXES[axis]
     figure, axes = canvas(label, LOSS)
@@ -49,7 +56,7 @@ def loss_figure(curves: Sequence[RunCurve], axis: str = "tokens", baseline: RunC
     if baseline is not None:
         axes.axhline(
             baseline.final.val_loss, color=optimizer_color(baseline.opt), linestyle=":", linewidth=1,
-            label=f"{baseline.opt}'s final loss",
+            label=f"{baseline.opt}'s last evaluation",
         )  # fmt: skip
     axes.set_xscale("log")
     _zoom(axes, curves, position)

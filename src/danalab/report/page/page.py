@@ -23,8 +23,10 @@ if TYPE_CHECKING:
 
 REM_PER_INCH = 6.6
 """Width of figures on the page."""
-MIN_REM_PER_INCH = 4.7
+MIN_REM_PER_INCH = 4.0
 """Width of figures on phones: narrower, their text cannot be read, so they scroll."""
+PHONE_INCHES = 5.5
+"""Width of a figure that a phone of 390 pixels shows whole."""
 
 _METADATA = re.compile(r"<metadata>.*?</metadata>", re.DOTALL)
 _GROUP = re.compile(r'<g id="[^"]*"')
@@ -80,7 +82,7 @@ class Page:
         head = f'<svg role="img" aria-label="{html.escape(caption, quote=True)}" style="{style}" '
         markup = self._without_repeats(svg or svg_text(figure)).replace("<svg ", head, 1)
         markup = _COLOR.sub(lambda match: self._color(match.group()), markup)
-        self._add("figure", svg=Markup(markup), caption=caption, files=files)
+        self._add("figure", svg=Markup(markup), caption=caption, files=files, is_wide=width > PHONE_INCHES)
 
     def table(
         self, headings: Sequence[str], rows: Sequence[Sequence[str]], mark: Callable[[str], str] | None = None

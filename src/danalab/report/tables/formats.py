@@ -26,11 +26,12 @@ class Linked(str):
         return made
 
 
-def as_markdown(table: Table) -> str:
+def as_markdown(table: Table, caption: str = "") -> str:
     """For a README, links to folders included; text that looks like HTML stays text."""
     headings, rows = table
     lines = ["| " + " | ".join(headings) + " |", "|" + " --- |" * len(headings)]
-    return "\n".join(lines + ["| " + " | ".join(map(_markdown_cell, row)) + " |" for row in rows]) + "\n"
+    lines += ["| " + " | ".join(map(_markdown_cell, row)) + " |" for row in rows]
+    return "\n".join(lines) + "\n" + (f"\n{_as_text(caption)}\n" if caption else "")
 
 
 def _markdown_cell(cell: str) -> str:
@@ -45,12 +46,16 @@ def _as_text(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;").replace("|", "\\|")
 
 
-def as_latex(table: Table) -> str:
+def as_latex(table: Table, caption: str = "") -> str:
+    """A tabular; with a caption in a table of its own."""
     headings, rows = table
-    return "\n".join([
+    tabular = "\n".join([
         rf"\begin{{tabular}}{{l{'r' * (len(headings) - 1)}}}", r"\toprule", _latex_row(headings), r"\midrule",
         *map(_latex_row, rows), r"\bottomrule", r"\end{tabular}", "",
     ])  # fmt: skip
+    if not caption:
+        return tabular
+    return f"\\begin{{table}}\n\\centering\n\\caption{{{_escaped(caption)}}}\n{tabular}\\end{{table}}\n"
 
 
 def _latex_row(cells: Sequence[str]) -> str:

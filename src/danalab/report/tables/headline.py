@@ -12,6 +12,9 @@ from danalab.report.tables.horizon import budget_sentence
 from danalab.report.tables.registered import entropy_sentence, epochs_sentence
 
 NOT_KNOWN = "noise not known"
+NOT_DETERMINED = "not determined"
+LEAST_SHARE = -3.0
+"""Below it, at four times the baseline's compute, a share is a division by almost nothing and no measurement."""
 
 
 @dataclass(frozen=True)
@@ -20,7 +23,7 @@ class Headline:
 
     opt: str
     answer: str
-    """A share with its sign."""
+    """A share with its sign; in brackets where the noise is not known."""
     params: int
     """Size of the model."""
     known: str
@@ -28,7 +31,7 @@ class Headline:
     seeds: str
     """Of each side."""
     trials: str
-    """Number of learning rates tried on each side."""
+    """Number of learning rates tried on each side, and whose best one is the outermost."""
 
     @property
     def lines(self) -> tuple[str, ...]:
@@ -47,7 +50,7 @@ def headlines(data: ReportData) -> list[Headline]:
             continue
         same_size = [each for each in found.at(found.baseline) if each.params == mine.params]
         base = next((each for each in same_size if each.tokens == mine.tokens), same_size[-1])
-        answer = Headline(opt, share(saved), mine.params, known(saved), _seeds(saved), _trials(mine, base))
+        answer = Headline(opt, saved_words(saved), mine.params, known(saved), _seeds(saved), _trials(mine, base))
         ranked.append((saved.saved, answer))
     return [answer for _, answer in sorted(ranked, key=lambda each: -each[0])]
 
@@ -62,16 +65,17 @@ def verdict(found: Analysis) -> list[str]:
         sizes = {each.params for each in found.at(opt)} & {each.params for each in found.at(found.baseline)}
         reached = sum(each.is_reached for each in compared)
         values = [each.saved for each in compared]
-        bounds = dict.fromkeys((f"{min(values):+.0%}", f"{max(values):+.0%}"))
+        bounds = dict.fromkeys((share(min(values), 0), share(max(values), 0)))
+        digits = 0 if any(each.interval is None for each in compared) else 1
         words = f"{opt} reached {found.baseline}'s final loss at {reached} of {len(sizes)} sizes; compute saved: "
-        words += f"{' to '.join(bounds)}, mean {sum(values) / len(values):+.1%}"
+        words += f"{' to '.join(bounds)}, mean {share(sum(values) / len(values), digits)}"
         if len(compared) < len(sizes):
             words += f", at the {len(compared)} sizes with curves"
         gain = found.gains.get(opt)
         if gain is not None and gain.mean is not None:
-            words += f"; by the laws {gain.mean:+.1%} at equal loss"
+            words += f"; by the laws {share(gain.mean, 0 if gain.interval is None else 1)} at equal loss"
             if gain.interval is not None:
-                words += f" ({gain.interval.low:+.1%} to {gain.interval.high:+.1%})"
+                words += f" ({interval_words(gain.interval)})"
         sentences.append(words + ".")
     fewest = min((len(each.runs) for each in found.tuned), default=0)
     if fewest < LEAST_SEEDS:
@@ -104,15 +108,42 @@ def caveat(data: ReportData) -> str | None:
     )
 
 
-def share(saved: Saved) -> str:
-    """The compute saved, as text; with a bound where the crossing lies before the first evaluation."""
+def share(value: float, digits: int = 1) -> str:
+    """A share of compute with its sign."""
+    return f"{value:+.{digits}%}" if value >= LEAST_SHARE else NOT_DETERMINED
+
+
+def saved_words(saved: Saved) -> str:
+    """The compute saved: whole percents in brackets where the noise is not known; with a bound where the crossing lies
+    before the first evaluation."""
     bound = (">= " if saved.is_reached else "<= ") if saved.is_bound else ""
-    return f"{bound}{saved.saved:+.1%}"
+    return f"{bound}{share(saved.saved)}" if saved.interval is not None else f"({bound}{share(saved.saved, 0)})"
 
 
 def interval_words(interval: Interval | None) -> str:
-    """An interval of shares, as text."""
-    return NOT_KNOWN if interval is None else f"{interval.low:+.1%} to {interval.high:+.1%}"
+    """An interval of shares."""
+    if interval is None:
+        return NOT_KNOWN
+    return f"{share(interval.low)} to {share(interval.high)}" if interval.low >= LEAST_SHARE else NOT_DETERMINED
+
+
+def tuning_words(mine: Tuned, base: Tuned) -> str:
+    """Number of settings that each side tried, and the sides whose best learning rate is the outermost one tried."""
+    trials = str(mine.trials) if mine.trials == base.trials else f"{mine.trials}, {base.opt} {base.trials}"
+    edges = [each.opt for each in (mine, base) if each.at_edge]
+    return trials + (f"; edge: {', '.join(edges)}" if edges else "")
+
+
+def method(found: Analysis) -> str:
+    """How the tables of compute saved were made, for their captions."""
+    return (
+        f"Compute saved is 1 - C/C0 at equal validation loss: {found.baseline} spent C0 for its final loss, and the "
+        "other optimizer needed C to reach it (where it did not, both are compared at its own final loss). Curves are "
+        "means over seeds at the best learning rate that was tried at the size; intervals are 95%, over seeds and the "
+        f"choice of the learning rate, Student's t on log(C/C0). In brackets: fewer than {LEAST_SEEDS} seeds of a "
+        "side, so that the noise is not known. Trials: settings tried by each side (one number: by both); edge: whose "
+        f"best learning rate is the outermost one tried. Compute by the convention {found.convention}."
+    )
 
 
 def known(saved: Saved) -> str:
@@ -133,7 +164,9 @@ def _seeds(saved: Saved) -> str:
 def _trials(mine: Tuned, base: Tuned) -> str:
     what = "learning rate" if _is_about_rates(mine) and _is_about_rates(base) else "setting"
     tried = f"{mine.trials} {what}{'s' * (mine.trials != 1)} tried"
-    return f"{tried} by each" if mine.trials == base.trials else f"{tried}, by the baseline {base.trials}"
+    words = f"{tried} by each" if mine.trials == base.trials else f"{tried}, by the baseline {base.trials}"
+    edges = [each.opt for each in (mine, base) if each.at_edge]
+    return words + (f"; best at the edge: {', '.join(edges)}" if edges else "")
 
 
 def _is_about_rates(tuned: Tuned) -> bool:

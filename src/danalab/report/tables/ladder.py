@@ -6,7 +6,7 @@ from danalab.ladder.results import Analysis
 from danalab.report.cost import hours_of, relative_time, spent
 from danalab.report.data import ReportData, Row, is_finished
 from danalab.report.tables.formats import Linked, Table
-from danalab.report.tables.headline import headlines, interval_words, share
+from danalab.report.tables.headline import headlines, interval_words, saved_words, share, tuning_words
 
 Address = Callable[[Row], str]
 """Where a run's folder is, from where the table is read."""
@@ -52,23 +52,24 @@ def tuned_table(found: Analysis, address: Address | None = None) -> Table:
 def saved_table(found: Analysis, address: Address | None = None) -> Table:
     """A line for each contender and size, and one for each contender over all sizes by the laws."""
     lines: list[list[str]] = []
-    runs = {(each.opt, each.params): each.runs for each in found.tuned}
+    at = {(each.opt, each.params): each for each in found.tuned}
     for opt in found.opts[1:]:
         for params, saved in sorted(found.saved.get(opt, {}).items()):
             behind = "" if saved.behind is None else f"{saved.behind:.0%}"
             lines.append([
                 opt,
                 f"{params:,}",
-                _linked(share(saved), runs[opt, params][:1], address),
+                _linked(saved_words(saved), at[opt, params].runs[:1], address),
                 interval_words(saved.interval),
                 behind,
-                _seeds(runs[opt, params], address),
-                _seeds(runs[found.baseline, params], address),
+                _seeds(at[opt, params].runs, address),
+                _seeds(at[found.baseline, params].runs, address),
+                tuning_words(at[opt, params], at[found.baseline, params]),
             ])  # fmt: skip
         if opt in found.gains:
             gain = found.gains[opt]
-            words = "no loss in common" if gain.mean is None else f"{gain.mean:+.1%}"
-            lines.append([opt, "all, by the laws", words, interval_words(gain.interval), "", "", ""])
+            words = "no loss in common" if gain.mean is None else share(gain.mean, 0 if gain.interval is None else 1)
+            lines.append([opt, "all, by the laws", words, interval_words(gain.interval), "", "", "", ""])
     base = found.baseline
     return [
         "optimizer",
@@ -78,6 +79,7 @@ def saved_table(found: Analysis, address: Address | None = None) -> Table:
         f"where {base} was there",
         "seeds",
         f"{base}'s seeds",
+        "trials",
     ], lines
 
 
