@@ -9,8 +9,7 @@ import pytest
 
 from danalab.chat.tasks import make_task
 from danalab.errors import UserError
-from danalab.post.rl_settings import RlFlags
-from danalab.post.settings import MidFlags, SftFlags
+from danalab.post.settings import MidFlags, RlFlags, SftFlags
 from danalab.post.speedrun.pipeline import STAGES, InterruptedRunError, Speedrun
 from danalab.post.speedrun.presets import PRESETS, Preset
 from danalab.post.speedrun.settings import SpeedrunConfig

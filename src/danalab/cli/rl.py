@@ -3,7 +3,7 @@
 from typing import Any
 
 from danalab.cli._shared.training_job import resolved_stage, run_job
-from danalab.post.rl_settings import RlFlags as Flags
+from danalab.post.settings import RlFlags as Flags
 from danalab.train.config.train_config import TrainConfig
 
 

@@ -1,4 +1,4 @@
-"""Whole conversations in rows of one length: best fit, the rest of a row is padding.
+"""Whole conversations, or a policy's answers with their prompts, in rows: best fit, the rest of a row is padding.
 
     row    bos user_start ... assistant_end-1 | bos user_start ... | bos bos bos
     target user_start ...     assistant_end   | user_start ...     | none
@@ -8,17 +8,66 @@ document mask restarts attention and positions, so a conversation in a row is co
 longer than a row is cut after the last whole turn that fits; one without such a turn is left out. Both are counted.
 """
 
+import hashlib
 from bisect import bisect_left, insort
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
+from danalab.chat.answers import SampledAnswer
 from danalab.chat.conversations import ChatFormat
 from danalab.data.order.permutation import Permutation
 from danalab.data.order.windows import TokenBatch
-from danalab.post.tokenized import SAID, TokenizedConversations
-from danalab.train.step.batch import IGNORED
+from danalab.errors import UserError
+from danalab.train.step.batch import IGNORED, Batch
+
+LOSS_BIT = np.uint32(1 << 31)
+"""The highest bit of an id: whether the assistant says it, so that it is a target of the loss."""
+
+
+@dataclass(frozen=True)
+class TokenizedConversations:
+    """A list of conversations."""
+
+    coded: np.ndarray
+    """Ids with the bit `LOSS_BIT`, one conversation after the other, uint32."""
+    ends: np.ndarray
+    """The end of each conversation in `coded`, int64."""
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    @property
+    def starts(self) -> np.ndarray:
+        """The start of each conversation in `coded`, int64."""
+        return np.concatenate([np.zeros(1, np.int64), self.ends[:-1]])
+
+    @cached_property
+    def sha256(self) -> str:
+        """Hash [hex] of the content."""
+        return hashlib.sha256(self.coded.tobytes() + self.ends.tobytes()).hexdigest()
+
+    def pick(self, numbers: np.ndarray) -> "TokenizedConversations":
+        """Some of the conversations, in the order of their numbers."""
+        starts = self.starts
+        pieces = [self.coded[starts[number] : self.ends[number]] for number in numbers]
+        return TokenizedConversations(np.concatenate(pieces), np.cumsum([len(piece) for piece in pieces]))
+
+    def split(self, share: float, key: bytes) -> tuple["TokenizedConversations", "TokenizedConversations"]:
+        """(the others, a random `share` of at least one), by a keyed permutation.
+
+        Raises:
+            UserError: fewer than two conversations.
+        """
+        if len(self) < 2:
+            raise UserError("one conversation cannot be split for validation: give more, or --val-data")
+        order = Permutation(len(self), key)(np.arange(len(self)))
+        count = min(max(1, round(share * len(self))), len(self) - 1)
+        return self.pick(np.sort(order[count:])), self.pick(np.sort(order[:count]))
 
 
 @dataclass(frozen=True)
@@ -77,9 +126,9 @@ class ConversationRows:
             for number in range(self._first[row], self._first[row + 1]):
                 start, length = int(self._starts[number]), int(self._lengths[number])
                 coded = self._coded[start : start + length + 1]
-                ids = (coded & ~SAID).astype(np.int64)
+                ids = (coded & ~LOSS_BIT).astype(np.int64)
                 inputs[place, at : at + length] = ids[:-1]
-                is_target = (coded[1:] & SAID) != 0 if self._masked else True
+                is_target = (coded[1:] & LOSS_BIT) != 0 if self._masked else True
                 targets[place, at : at + length] = np.where(is_target, ids[1:], IGNORED)
                 at += length
         return torch.from_numpy(inputs), torch.from_numpy(targets)
@@ -87,11 +136,61 @@ class ConversationRows:
 
 def kept_lengths(conversations: TokenizedConversations, assistant_end: int, limit: int) -> np.ndarray:
     """Ids of each conversation up to its last whole turn within `limit` ids, int64; 0 where the first does not fit."""
-    turn_ends = np.flatnonzero((conversations.coded & ~SAID) == assistant_end) + 1
+    turn_ends = np.flatnonzero((conversations.coded & ~LOSS_BIT) == assistant_end) + 1
     starts = conversations.starts
     last = np.searchsorted(turn_ends, np.minimum(conversations.ends, starts + limit), side="right") - 1
     end = np.where(last >= 0, turn_ends[np.maximum(last, 0)] if len(turn_ends) else 0, 0)
     return np.maximum(end - starts, 0)
+
+
+class TrainedAnswer(NamedTuple):
+    """An answer with its advantage."""
+
+    prompt: list[int]
+    answer: SampledAnswer
+    advantage: float
+
+
+def pack_answers(
+    answers: Sequence[TrainedAnswer], bos: int, length: int | None = None, *, sampled: int | None = None
+) -> Batch:
+    """A batch for the policy loss: answers with their prompts, of which the drawn tokens are targets.
+
+        row      bos question assistant_start a b | bos question assistant_start c | bos bos
+        target   -   -        a               b e | -   -        c               e | -   -    e: the end of the answer
+
+    Each target has old_log_probs, advantages, and sequence, the index of its answer in the row; each row has answers,
+    their number. Without answers there is one row without targets, so that every rank has something to compute.
+
+    Args:
+        bos: fills the rest of a row.
+        length: of a row; default the longest answer with its prompt.
+        sampled: answers that were sampled, of which some teach nothing and are left out; the first row counts them.
+    """
+    lengths = np.array([len(each.prompt) + len(each.answer.tokens) - 1 for each in answers], np.int64)
+    width = max(length or 0, int(lengths.max(initial=1)))
+    owner = best_fit(lengths, width)
+    shape = (int(owner.max(initial=0)) + 1, width)
+    inputs, targets = torch.full(shape, bos), torch.full(shape, IGNORED)
+    old, advantages = torch.zeros(shape), torch.zeros(shape)
+    sequence = torch.zeros(shape, dtype=torch.int64)
+    ends, count = [0] * shape[0], [0] * shape[0]
+    for each, row, size in zip(answers, owner.tolist(), lengths.tolist(), strict=True):
+        place = slice(ends[row], ends[row] + size)
+        said = slice(place.stop - len(each.answer.tokens), place.stop)
+        tokens = torch.tensor(each.prompt + each.answer.tokens)
+        inputs[row, place] = tokens[:-1]
+        drawn = torch.tensor(each.answer.drawn)
+        targets[row, said] = torch.tensor(each.answer.tokens).where(drawn, IGNORED)
+        old[row, said] = torch.tensor(each.answer.log_probs)
+        advantages[row, place] = each.advantage
+        sequence[row, place] = count[row]
+        ends[row] += size
+        count[row] += 1
+    counts = torch.tensor(count, dtype=torch.float32)
+    counts[0] += (len(answers) if sampled is None else sampled) - len(answers)
+    extra = {"old_log_probs": old, "advantages": advantages, "sequence": sequence, "answers": counts}
+    return Batch(inputs, targets, extra=extra)
 
 
 def best_fit(lengths: np.ndarray, capacity: int) -> np.ndarray:

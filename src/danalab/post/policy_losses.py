@@ -10,21 +10,24 @@
     reinforce  -A log p                                 1          active tokens                    -
 
 with s = exp(mean over the sequence's active tokens of log p - log p_old), |o| their number, and clip(x) = x limited to
-[1 - low, 1 + high]. `total` counts the global batch, over all micro-batches and ranks, under the same mask as the
-numerator. The option of a KL penalty adds beta (exp(d) - d - 1), d = log p_reference - log p, to f.
+[1 - low, 1 + high]. `total` counts the global batch, over all micro-batches and ranks: active tokens are those of the
+numerator, sequences are all that were sampled, those of groups without signal included, which add nothing to the sum.
+The option of a KL penalty adds beta (exp(d) - d - 1), d = log p_reference - log p, to f.
 
 Sources: DAPO, arXiv 2503.14476, eq. 8; Dr. GRPO, arXiv 2503.20783; GSPO, arXiv 2507.18071, eq. 5; CISPO, MiniMax-M1,
 arXiv 2506.13585, eq. 4 to 5; the penalty: Schulman 2020, "Approximating KL divergence", k3.
 """
 
+from __future__ import annotations  # needs no torch: the command line reads the names
+
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Literal
 
 from danalab.registry import Registry
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Normaliser = Literal["tokens", "sequences", "budget"]
 
@@ -62,7 +65,7 @@ class Tokens:
     @property
     def log_ratio(self) -> Tensor:
         """log p - log p_old; 0 where masked, so that nothing overflows there."""
-        return torch.where(self.mask, self.log_probs - self.old_log_probs, 0.0)
+        return (self.log_probs - self.old_log_probs).where(self.mask, 0.0)
 
     def sequence_mean(self, values: Tensor) -> Tensor:
         """The mean of `values` over the active tokens of each token's sequence, [B, L]."""
@@ -73,19 +76,13 @@ class Tokens:
         """Active tokens of each token's sequence, at least 1, [B, L]."""
         return self._sum(self.mask.to(self.log_probs.dtype)).clamp(min=1)
 
-    @property
-    def sequences(self) -> int:
-        """Number of sequences with an active token."""
-        rows = torch.arange(len(self.mask), device=self.mask.device)[:, None].expand_as(self.mask)
-        return len(torch.stack([rows[self.mask], self.sequence[self.mask]]).unique(dim=1).T)
-
     def _sum(self, values: Tensor) -> Tensor:
         length = values.shape[1]  # a row has no more sequences than tokens
         sums = values.new_zeros(len(values), length).scatter_add(1, self.sequence, values)
         return sums.gather(1, self.sequence)
 
 
-TokenLoss = Callable[[Tokens, Clip], tuple[Tensor, Tensor]]
+TokenLoss = Callable[[Tokens, Clip], "tuple[Tensor, Tensor]"]
 """(tokens, clip) -> (f [B, L], whether the clip removes the token's gradient, or limits its weight, bool [B, L])."""
 
 
@@ -111,26 +108,28 @@ class PolicyObjective:
         """sum of mask w values / total."""
         if self.normaliser == "sequences":
             values = values / tokens.sequence_length
-        return torch.where(tokens.mask, values, 0.0).sum() / max(total, 1.0)
+        return values.where(tokens.mask, 0.0).sum() / max(total, 1.0)
 
     def total(self, active_tokens: float, sequences: float, max_tokens: int) -> float:
         """The divisor, from counts of the global batch.
 
-        Args: max_tokens: limit on the tokens of an answer.
+        Args:
+            sequences: all that were sampled.
+            max_tokens: limit on the tokens of an answer.
         """
         return {"tokens": active_tokens, "sequences": sequences, "budget": sequences * max_tokens}[self.normaliser]
 
 
 def _clipped_ratio(tokens: Tokens, clip: Clip) -> tuple[Tensor, Tensor]:
-    ratio = tokens.log_ratio.exp()
-    worse = torch.minimum(ratio * tokens.advantages, clip.limit(ratio) * tokens.advantages)
-    return -worse, clip.acts(ratio, tokens.advantages)
+    return _pessimistic(tokens.log_ratio.exp(), tokens.advantages, clip)
 
 
 def _clipped_sequence_ratio(tokens: Tokens, clip: Clip) -> tuple[Tensor, Tensor]:
-    ratio = tokens.sequence_mean(tokens.log_ratio).exp()
-    worse = torch.minimum(ratio * tokens.advantages, clip.limit(ratio) * tokens.advantages)
-    return -worse, clip.acts(ratio, tokens.advantages)
+    return _pessimistic(tokens.sequence_mean(tokens.log_ratio).exp(), tokens.advantages, clip)
+
+
+def _pessimistic(ratio: Tensor, advantages: Tensor, clip: Clip) -> tuple[Tensor, Tensor]:
+    return -(ratio * advantages).minimum(clip.limit(ratio) * advantages), clip.acts(ratio, advantages)
 
 
 def _clipped_weight(tokens: Tokens, clip: Clip) -> tuple[Tensor, Tensor]:
@@ -140,7 +139,7 @@ def _clipped_weight(tokens: Tokens, clip: Clip) -> tuple[Tensor, Tensor]:
 
 
 def _log_likelihood(tokens: Tokens, clip: Clip) -> tuple[Tensor, Tensor]:
-    return -tokens.advantages * tokens.log_probs, torch.zeros_like(tokens.mask)
+    return -tokens.advantages * tokens.log_probs, tokens.mask.new_zeros(tokens.mask.shape)
 
 
 OBJECTIVES: Registry[PolicyObjective] = Registry("policy loss")
@@ -156,5 +155,17 @@ for _objective in (
 
 def kl_penalty(log_probs: Tensor, reference_log_probs: Tensor, mask: Tensor) -> Tensor:
     """exp(d) - d - 1 with d = log p_reference - log p, 0 where masked: an estimate of KL(p || reference) [nats]."""
-    difference = torch.where(mask, reference_log_probs - log_probs, 0.0)
+    difference = (reference_log_probs - log_probs).where(mask, 0.0)
     return difference.exp() - difference - 1
+
+
+def target_log_probs(logits: Tensor, targets: Tensor) -> Tensor:
+    """log softmax(logits [B, L, V]) of the targets [B, L]; of id 0 where these are negative."""
+    chosen = logits.gather(-1, targets.clamp(min=0)[..., None])[..., 0]
+    return chosen - logits.logsumexp(-1)
+
+
+def entropy(logits: Tensor) -> Tensor:
+    """The entropy of softmax(logits [B, L, V]), [B, L] [nats]."""
+    log_probs = logits.log_softmax(-1)
+    return -(log_probs.exp() * log_probs).sum(-1)

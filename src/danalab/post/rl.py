@@ -1,29 +1,35 @@
-"""`danalab rl`: from flags to a stage of the trainer."""
+"""`danalab rl`: a run answers tasks, and answers that earn more than their group become more likely.
 
+tasks -> problems -> groups of answers by the engine -> rewards -> advantages -> rows -> policy loss -> one update
+TaskDataset, `chat.tasks`     `rollouts`, `chat.answers`, `chat.rewards`       `packing`   PolicyLoss, `policy_losses`
+"""
+
+from __future__ import annotations
+
+import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
+import numpy as np
 import torch
 from torch import nn
 
 from danalab.chat.conversations import ChatFormat
 from danalab.chat.rewards import Scorer
-from danalab.chat.tasks import TEST, make_task
+from danalab.chat.tasks import TEST, Task, TaskMixture, make_task
 from danalab.data import Dataset
 from danalab.data.tokenizers import load_tokenizer
 from danalab.errors import UserError
 from danalab.evals.answered import AnswerSettings, TaskEvaluator
 from danalab.models import ModelConfig, build_model
-from danalab.post.policy_loss import PolicyLoss
-from danalab.post.policy_losses import OBJECTIVES, Clip
-from danalab.post.rl_settings import PolicyFlags, RlConfig, RlFlags, RolloutFlags
-from danalab.post.rollouts import Rollouts, RolloutSettings
-from danalab.post.sft import optimizer_of
-from danalab.post.start import extend_tokenizer, with_vocabulary
-from danalab.post.task_data import TaskDataset
+from danalab.post.dataset import ChatDataset
+from danalab.post.policy_losses import OBJECTIVES, Clip, PolicyObjective, Tokens, entropy, kl_penalty, target_log_probs
+from danalab.post.rollouts import Rollouts
+from danalab.post.settings import PolicyFlags, RlConfig, RlFlags, RolloutFlags
+from danalab.post.start import extend_tokenizer, optimizer_of, with_vocabulary
 from danalab.scaling.shape import ROUTER_SETTINGS
 from danalab.train.checkpoint import tensors
 from danalab.train.config.run_spec import RunSpec
@@ -34,11 +40,15 @@ from danalab.train.run.open import open_run
 from danalab.train.run.resume import read_meta
 from danalab.train.run.tokenizer import keep_tokenizer
 from danalab.train.stage import Consumption, Stage, StageKind
+from danalab.train.step.batch import IGNORED, Batch
+from danalab.train.step.loss import Loss, LossTerms
 from danalab.train.step.router_balance import RouterBalance
 
 WITHOUT_WHOLE_MODEL = ("fsdp", "diloco")
 WITH_SAMPLING = 4 / 3
 """FLOPs of sampling and training over those of training: one more forward pass."""
+HASHED = 10_000
+"""Problems of a task that its fingerprint covers, evenly spaced."""
 
 
 def configure(flags: RlFlags) -> RlConfig:
@@ -102,16 +112,9 @@ def _stage(
         dataset.mixture,
         chat,
         scorer,
-        RolloutSettings(
-            problems=settings.problems,
-            samples=settings.samples,
-            max_tokens=settings.max_answer,
-            temperature=settings.temperature,
-            divide_by_std=policy.advantage_std,
-            mask_truncated=policy.mask_truncated,
-            seed=spec.data.data_seed,
-            batch_size=settings.rollout_batch,
-        ),
+        settings,
+        policy,
+        seed=spec.data.data_seed,
         seq_len=spec.model.seq_len,
         world=world,
         autocast=autocast,
@@ -160,6 +163,130 @@ def _reference(start: Path | None, chat: ChatFormat, device: torch.device) -> nn
     tensors.read(checkpoint, model)
     model.document_token = chat.bos
     return model.eval().requires_grad_(False)
+
+
+class PolicyLoss(Loss):
+    """The policy gradient as a loss of the trainer; its metrics are means over the active tokens of the global batch.
+
+    The mask is that of the targets: an answer's tokens, with the one that ends it, and without the output of tools.
+    Batches are those of `pack_answers`, with reference_log_probs where a KL penalty is set.
+
+    entropy     of the policy [nats]
+    clip_share  share of the tokens where the clip acts
+    mismatch    mean of |log p - log p of the engine that sampled| [nats]
+    kl          estimate of KL(policy || reference) [nats], with a KL penalty
+    """
+
+    def __init__(
+        self,
+        objective: PolicyObjective,
+        *,
+        clip: Clip | None = None,
+        kl: float = 0.0,
+        n_ids: int,
+        max_tokens: int,
+        temperature: float = 1.0,
+        scalars: Callable[[], dict[str, float]] = dict,
+        balance: RouterBalance | None = None,
+    ):
+        """Args:
+        clip: in place of the objective's.
+        kl: weight of the penalty.
+        n_ids: ids from here on (padding of the vocabulary) are never sampled and have no probability.
+        max_tokens: limit on an answer.
+        temperature: of the sampling; the policy is softmax(logits / temperature).
+        scalars: further entries of a row.
+        balance: the router's losses, for a model with experts.
+        """
+        self._objective, self._clip, self._kl = objective, clip or objective.clip, kl
+        self._n_ids, self._max_tokens, self._temperature = n_ids, max_tokens, temperature
+        self._scalars, self.balance = scalars, balance
+        self.metrics = ("entropy", "clip_share", "mismatch", *(("kl",) if kl else ()))
+
+    def denominators(self, batch: Batch) -> list[float]:
+        """(active tokens, answers that were sampled, positions)."""
+        mask = batch.targets != IGNORED
+        return [float(mask.sum()), float(batch.extra["answers"].sum()), float(mask.numel())]
+
+    def __call__(self, model: Any, part: Batch, totals: Sequence[float]) -> LossTerms:
+        """See `Loss.__call__`."""
+        active = totals[0] or 1.0
+        logits = model(part.inputs)[..., : self._n_ids]
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32)) / self._temperature
+        log_probs = target_log_probs(logits, part.targets)
+        mask = part.targets != IGNORED
+        old = part.extra["old_log_probs"]
+        tokens = Tokens(log_probs, old, part.extra["advantages"], mask, part.extra["sequence"])
+        total = self._objective.total(totals[0], totals[1], self._max_tokens)
+        loss, clipped = self._objective(tokens, total, self._clip)
+        metrics = {
+            "entropy": entropy(logits.detach()).where(mask, 0.0).sum() / active,
+            "clip_share": clipped.sum() / active,
+            "mismatch": tokens.log_ratio.detach().abs().sum() / active,
+        }
+        if self._kl:
+            penalty = kl_penalty(log_probs, part.extra["reference_log_probs"], mask)
+            loss = loss + self._kl * self._objective.reduce(penalty, tokens, total)
+            metrics["kl"] = penalty.detach().sum() / active
+        reported = loss.detach()
+        if self.balance is not None and totals[0]:  # without answers the experts' use in the step before counts on
+            loss = loss + self.balance.loss(model.take_routing(), totals[2])
+        return LossTerms(loss, reported, metrics)
+
+    def scalars(self) -> dict[str, float]:
+        """Rewards and lengths of the rollouts, and moe/*."""
+        return {**self._scalars(), **super().scalars()}
+
+
+class TaskDataset(ChatDataset):
+    """Problems of tasks; `n_tokens` counts the positions of one pass over all problems, as if every row were full."""
+
+    def __init__(self, specifications: tuple[str, ...], chat: ChatFormat, *, seed: int, row_tokens: int, reward: str):
+        """Args:
+            specifications: NAME[:KEY=VALUE,...] of each task.
+            seed: of the order of the problems.
+            row_tokens: positions of the answers to one problem.
+            reward: of all problems, or empty; a file counts by its content.
+
+        Raises:
+            UserError: no task, an unknown one, or malformed data.
+        """
+        made = [make_task(text) for text in specifications]
+        if not made:
+            raise UserError("no task: give --task arithmetic, a FILE.jsonl, or another; docs/rl.md lists them")
+        self.tasks = [task for task, _ in made]
+        self.mixture = TaskMixture(self.tasks, [weight for _, weight in made], seed=seed)
+        self.specifications = specifications
+        identity = f"tasks 1\n{chat.tokenizer.fingerprint}\n{_of_reward(reward)}"
+        for (task, weight), text in zip(made, specifications, strict=True):
+            identity += f"{text.partition(':')[0]}\n{weight}\n{_hash_of(task)}\n"
+        super().__init__(specifications, "train", chat, identity.encode(), self._no_split)
+        self.n_tokens = sum(map(len, self.tasks)) * row_tokens
+
+    @property
+    def size(self) -> str:
+        """See `Dataset.size`."""
+        return f"{sum(map(len, self.tasks)):,} problems"
+
+    def _no_split(self, split: str) -> NoReturn:
+        raise UserError(f"{self.path}: tasks have no split '{split}'; give split=... to a task")
+
+
+def _hash_of(task: Task) -> str:
+    digest = hashlib.sha256(f"{task.name} {len(task)}".encode())
+    positions = np.unique(np.linspace(0, len(task) - 1, min(len(task), HASHED)).astype(np.int64))
+    if len(task) > HASHED:
+        positions = positions[:: len(positions) // 100]  # generated: a sample tells the settings
+    for position in positions.tolist():
+        digest.update(repr(task.problem(position)).encode(errors="backslashreplace"))
+    return digest.hexdigest()
+
+
+def _of_reward(reward: str) -> str:
+    file = Path(reward.rpartition(":")[0] if ".py:" in reward else reward)
+    if reward and file.is_file():
+        return hashlib.sha256(file.read_bytes()).hexdigest() + reward.rpartition(":")[2]
+    return reward
 
 
 RL = StageKind("rl", _open, _stage)

@@ -8,9 +8,9 @@ problems does not depend on the number of ranks.
 """
 
 import logging
-from collections.abc import Callable, Mapping
+import statistics
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,37 +22,19 @@ from danalab.chat.rewards import Scorer
 from danalab.chat.tasks import TaskMixture
 from danalab.errors import UserError
 from danalab.inference import Request, SamplingParameters
-from danalab.post.advantages import group_advantages
-from danalab.post.rows import TrainedAnswer, pack_answers
+from danalab.post.packing import TrainedAnswer, pack_answers
+from danalab.post.policy_losses import target_log_probs
+from danalab.post.settings import PolicyFlags, RolloutFlags
 from danalab.train.parallel.world import World
 from danalab.train.stage import BatchSource
 from danalab.train.step.batch import Batch
 
 log = logging.getLogger(__name__)
 
-COUNTS = ("answers", "reward", "squares", "tokens", "truncated", "calls", "groups", "silent", "long", "trained")
-"""Sums over the answers of a step; silent: groups whose rewards are all equal; long: problems without space; trained:
-tokens with a loss."""
-
-
-@dataclass(frozen=True)
-class RolloutSettings:
-    """How problems are answered and answers are valued."""
-
-    problems: int
-    """Problems of a step, on all ranks."""
-    samples: int
-    """Answers to each problem."""
-    max_tokens: int
-    """Limit on an answer."""
-    temperature: float = 1.0
-    divide_by_std: bool = False
-    """Advantages are divided by the deviation of the group's rewards."""
-    mask_truncated: bool = False
-    """Answers that were cut off are not trained on; they count in the mean of their group."""
-    seed: int = 0
-    batch_size: int = 64
-    """Answers that a rank computes at the same time."""
+COUNTS = ("answers", "reward", "squares", "tokens", "truncated", "calls", "groups", "no_signal", "too_long")
+"""Sums over the answers of a step; no_signal: groups whose rewards are all equal; too_long: problems whose prompt
+leaves no space for an answer."""
+EPSILON = 1e-6
 
 
 class Rollouts(BatchSource):
@@ -63,14 +45,17 @@ class Rollouts(BatchSource):
         mixture: TaskMixture,
         chat: ChatFormat,
         scorer: Scorer,
-        settings: RolloutSettings,
+        settings: RolloutFlags,
+        policy: PolicyFlags,
         *,
+        seed: int,
         seq_len: int,
         world: World,
         autocast: Callable[[], AbstractContextManager[Any]],
         reference: nn.Module | None = None,
     ):
         """Args:
+            seed: of the sampling.
             seq_len: the model's context.
             autocast: makes the context of forward computations.
             reference: the model of the KL penalty.
@@ -80,7 +65,8 @@ class Rollouts(BatchSource):
         """
         if settings.problems % world.dp_size:
             raise UserError(f"--problems {settings.problems}: not divisible by the {world.dp_size} ranks")
-        self._mixture, self._chat, self._scorer, self._settings = mixture, chat, scorer, settings
+        self._mixture, self._chat, self._scorer = mixture, chat, scorer
+        self._settings, self._policy, self._seed = settings, policy, seed
         self._seq_len, self._world, self._autocast, self._reference = seq_len, world, autocast, reference
         self._engine: ModelEngine | None = None
         self._totals: dict[str, float] = dict.fromkeys(("steps", "tokens", "empty"), 0.0)
@@ -88,10 +74,12 @@ class Rollouts(BatchSource):
 
     def attach(self, model: nn.Module) -> None:
         """See `BatchSource.attach`."""
-        self._engine = ModelEngine(model, self._chat, max_batch_size=self._settings.batch_size)
+        self._engine = ModelEngine(model, self._chat, max_batch_size=self._settings.rollout_batch)
 
     def batch(self, step: int) -> Batch:
-        """The answers of this rank to its part of the problems of a step; groups without signal are left out.
+        """The answers of this rank to its part of the problems of a step.
+
+        Groups without signal are left out, unless a KL penalty acts on them; the loss counts them.
 
         Collective.
 
@@ -102,7 +90,7 @@ class Rollouts(BatchSource):
         answers = self._answers(step, counts)
         summed = self._world.sums([counts[name] for name in COUNTS])
         self._note(dict(zip(COUNTS, summed, strict=True)))
-        batch = pack_answers(answers, self._chat.bos)
+        batch = pack_answers(answers, self._chat.bos, sampled=int(counts["answers"]))
         if self._reference is not None:
             self._add_reference(batch)
         return batch
@@ -115,7 +103,7 @@ class Rollouts(BatchSource):
             problem = self._mixture[step * settings.problems + group].problem
             prompt = self._chat.render_prompt(Conversation.of(problem.prompt()))
             space = self._seq_len - len(prompt)
-            counts["long"] += space < 1
+            counts["too_long"] += space < 1
             if space < 1:
                 continue
             problems.append((problem, prompt))
@@ -123,9 +111,9 @@ class Rollouts(BatchSource):
                 Request(
                     prompt,
                     SamplingParameters(
-                        max_tokens=min(settings.max_tokens, space),
+                        max_tokens=min(settings.max_answer, space),
                         temperature=settings.temperature,
-                        seed=sampling_seed(settings.seed, step, group, sample),
+                        seed=sampling_seed(self._seed, step, group, sample),
                     ),
                 )
                 for sample in range(settings.samples)
@@ -153,21 +141,18 @@ class Rollouts(BatchSource):
         counts["tokens"] += sum(len(answer.tokens) for answer in answers)
         counts["truncated"] += sum(not answer.finished for answer in answers)
         counts["calls"] += sum(answer.calls for answer in answers)
-        advantages = group_advantages(rewards, divide_by_std=self._settings.divide_by_std)
+        advantages = group_advantages(rewards, divide_by_std=self._policy.advantage_std)
         kept = [
             TrainedAnswer(prompt, answer, advantage)
             for answer, advantage in zip(answers, advantages, strict=True)
-            if answer.finished or not self._settings.mask_truncated
+            if answer.finished or not self._policy.mask_truncated
         ]
-        if not any(each.advantage for each in kept):
-            counts["silent"] += 1
-            return []
-        counts["trained"] += sum(sum(each.answer.drawn) for each in kept)
-        return kept
+        if any(each.advantage for each in kept):
+            return kept
+        counts["no_signal"] += 1
+        return [] if self._reference is None else kept
 
     def _add_reference(self, batch: Batch) -> None:
-        from danalab.post.policy_loss import target_log_probs
-
         assert self._reference is not None
         device = next(self._reference.parameters()).device
         rows = []
@@ -188,20 +173,21 @@ class Rollouts(BatchSource):
         mean = counts["reward"] / n
         self._totals["steps"] += 1
         self._totals["tokens"] += counts["tokens"]
-        if counts["trained"] == 0 and not self._totals["empty"] and self._world.is_main:
+        is_empty = counts["no_signal"] == counts["groups"]
+        if is_empty and not self._totals["empty"] and self._world.is_main:
             log.warning(
-                "no update: the answers of each group earned the same, %.3g on average; where that stays, take easier "
+                "no signal: the answers of each group earned the same, %.3g on average; where that stays, take easier "
                 "tasks, more --samples, or a reward with degrees", mean,
             )  # fmt: skip
-        self._totals["empty"] += counts["trained"] == 0
+        self._totals["empty"] += is_empty
         self._last = {
             "rl/reward": mean,
             "rl/reward_std": max(0.0, counts["squares"] / n - mean**2) ** 0.5,
             "rl/answer_length": counts["tokens"] / n,
             "rl/truncated": counts["truncated"] / n,
             "rl/tool_calls": counts["calls"] / n,
-            "rl/groups_without_signal": counts["silent"] / counts["groups"],
-            "rl/problems_too_long": counts["long"],
+            "rl/groups_without_signal": counts["no_signal"] / counts["groups"],
+            "rl/problems_too_long": counts["too_long"],
             "rl/steps_without_signal": self._totals["empty"],
         }
 
@@ -216,7 +202,7 @@ class Rollouts(BatchSource):
     def describe(self, step: int) -> dict[str, Any]:
         """The positions of the step's problems in the mixture."""
         first = step * self._settings.problems
-        return {"problems": list(range(first, first + self._settings.problems)), "seed": self._settings.seed}
+        return {"problems": list(range(first, first + self._settings.problems)), "seed": self._seed}
 
     def state_dict(self) -> dict[str, Any]:
         """The totals; problems and seeds are functions of the step."""
@@ -225,3 +211,15 @@ class Rollouts(BatchSource):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore `state_dict`."""
         self._totals = {name: float(state[name]) for name in self._totals}
+
+
+def group_advantages(rewards: Sequence[float], *, divide_by_std: bool = False) -> list[float]:
+    """r - mean(r), or (r - mean(r)) / (std(r) + 1e-6) with the sample deviation.
+
+    Equal rewards give exactly 0, whatever rounding says: such a group teaches nothing.
+    """
+    if max(rewards) == min(rewards):
+        return [0.0] * len(rewards)
+    mean = statistics.fmean(rewards)
+    scale = statistics.stdev(rewards) + EPSILON if divide_by_std else 1.0
+    return [(reward - mean) / scale for reward in rewards]

@@ -18,14 +18,11 @@ from danalab.chat.conversations import ChatFormat
 from danalab.data import Dataset, open_data
 from danalab.data.tokenizers import load_tokenizer
 from danalab.errors import UserError
-from danalab.optim import optimizer_spec
-from danalab.post.conversation_dataset import ConversationDataset, ReplayedDataset
+from danalab.post.dataset import ConversationDataset, ReplayedDataset, tokenize
 from danalab.post.settings import FinetuneSettings, MidConfig, SftConfig
-from danalab.post.start import extend_tokenizer, with_vocabulary
-from danalab.post.tokenized import tokenize
+from danalab.post.start import extend_tokenizer, optimizer_of, with_vocabulary
 from danalab.scaling.shape import ROUTER_SETTINGS
 from danalab.train.config.run_spec import RunSpec
-from danalab.train.config.sections.optimizer import OptimizerSettings
 from danalab.train.parallel.layout import data_parallel_ranks
 from danalab.train.parallel.world import World
 from danalab.train.pretraining import pretraining
@@ -78,31 +75,6 @@ def stage_name(kind: type[C]) -> str:
     return "mid" if issubclass(kind, MidConfig) else "sft"
 
 
-def optimizer_of(flags: Any, base: Run) -> dict[str, Any]:
-    """The optimizer with its settings and the learning rate: those of the base run where it is the same one."""
-    theirs = base.config["config"]
-    known = theirs.get("opt") if base.config.get("plan") else None
-    opt = flags.opt or known or OptimizerSettings.opt
-    settings: dict[str, Any] = {"opt": opt}
-    same = known is not None and optimizer_spec(opt).name == optimizer_spec(known).name
-    for field in fields(OptimizerSettings):
-        if same and field.name not in _NOT_TAKEN and getattr(flags, field.name) == _default_of(field.name):
-            settings[field.name] = theirs[field.name]
-    if flags.lr is None and same:
-        settings["lr"] = flags.lr_fraction * theirs["lr"]
-    elif flags.lr is None:
-        settings["lr_multiplier"] = flags.lr_fraction * flags.lr_multiplier
-    return settings
-
-
-_NOT_TAKEN = ("opt", "lr", "lr_multiplier", "weight_decay", "wd_ts", "wd_ts_divisor", "rules")
-"""Settings of the optimizer that follow from this run's length, not from the base run."""
-
-
-def _default_of(name: str) -> Any:
-    return getattr(OptimizerSettings(), name)
-
-
 def _batch(config: Any, base: Run) -> dict[str, int]:
     """The base run's global batch, halved until the rows of an epoch fill it, and a micro-batch that divides it."""
     theirs, ranks = base.config["config"], data_parallel_ranks(config, os.environ)
@@ -140,8 +112,7 @@ def _conversations(
         val = tokenize(val_data, chat)
     else:
         train, val = train.split(val_share, b"validation")
-    name = ", ".join(data)
-    return ConversationDataset({"train": train, "val": val}, "train", chat, seq_len=seq_len, masked=masked, name=name)
+    return ConversationDataset(data, {"train": train, "val": val}, "train", chat, seq_len=seq_len, masked=masked)
 
 
 def _require_tokenizer(replay: Dataset, conversations: ConversationDataset, name: str) -> None:

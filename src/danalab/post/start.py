@@ -6,14 +6,16 @@ import logging
 import os
 import shutil
 import tempfile
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from danalab.chat.conversations import ChatFormat, missing_specials
 from danalab.data.tokenizers.base import Tokenizer, padded
 from danalab.errors import UserError
 from danalab.models.config import ModelConfig
+from danalab.optim import optimizer_spec
+from danalab.train.config.sections.optimizer import OptimizerSettings
 from danalab.train.run.exchange import write_weights
 from danalab.train.run.open import Run
 
@@ -48,6 +50,31 @@ def with_vocabulary(base: Run, run_dir: Path) -> tuple[Path, ModelConfig, Path]:
         except OSError:  # another process was first
             shutil.rmtree(temporary)
     return target, replace(model, vocab_size=padded(n_ids)), base.folder.tokenizer_folder
+
+
+def optimizer_of(flags: Any, base: Run) -> dict[str, Any]:
+    """The optimizer with its settings and the learning rate: those of the base run where it is the same one."""
+    theirs = base.config["config"]
+    known = theirs.get("opt") if base.config.get("plan") else None
+    opt = flags.opt or known or OptimizerSettings.opt
+    settings: dict[str, Any] = {"opt": opt}
+    same = known is not None and optimizer_spec(opt).name == optimizer_spec(known).name
+    for field in fields(OptimizerSettings):
+        if same and field.name not in _NOT_TAKEN and getattr(flags, field.name) == _default_of(field.name):
+            settings[field.name] = theirs[field.name]
+    if flags.lr is None and same:
+        settings["lr"] = flags.lr_fraction * theirs["lr"]
+    elif flags.lr is None:
+        settings["lr_multiplier"] = flags.lr_fraction * flags.lr_multiplier
+    return settings
+
+
+_NOT_TAKEN = ("opt", "lr", "lr_multiplier", "weight_decay", "wd_ts", "wd_ts_divisor", "rules")
+"""Settings of the optimizer that follow from this run's length, not from the base run."""
+
+
+def _default_of(name: str) -> Any:
+    return getattr(OptimizerSettings(), name)
 
 
 def extend_tokenizer(tokenizer: Tokenizer) -> Tokenizer:

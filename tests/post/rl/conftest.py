@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from danalab.post.rl import configure
-from danalab.post.rl_settings import RlConfig, RlFlags
+from danalab.post.settings import RlConfig, RlFlags
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.job import train
 from text_data import prepare_lines

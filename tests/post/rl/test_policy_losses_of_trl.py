@@ -40,26 +40,28 @@ def loss_of_trl(log_probs, inputs, clip, beta, **settings):
 @pytest.mark.slow
 @pytest.mark.parametrize("beta", [0.0, 0.3])
 @pytest.mark.parametrize("name", SAME)
-def test_losses_are_those_of_trl(name, beta):
+def test_losses_are_those_of_trl_with_groups_without_signal(name, beta):
+    """Answers 4 and 5 are a group of equal rewards. Without a penalty they are left out of our sum, not of TRL's."""
     generator = torch.Generator().manual_seed(0)
     draw = lambda *shape: torch.randn(*shape, generator=generator, dtype=torch.float64)  # noqa: E731
     log_probs = (-draw(6, 9).abs()).requires_grad_()
     old, reference = (log_probs.detach() + 0.4 * draw(6, 9) for _ in range(2))
-    advantages = draw(6)
+    advantages = draw(6) * torch.tensor([1, 1, 1, 1, 0, 0])
     lengths = torch.tensor([9, 1, 4, 7, 9, 2])
     mask = torch.arange(9) < lengths[:, None]
     objective = OBJECTIVES.get(name)
     clip = Clip(0.1, 0.2) if name == "gspo" else objective.clip
-    tokens = Tokens(log_probs, old, advantages[:, None].expand(6, 9), mask, torch.zeros(6, 9, dtype=torch.int64))
-    total = objective.total(float(mask.sum()), 6.0, MAX_TOKENS)
+    kept = mask & (advantages != 0)[:, None] if beta == 0 else mask
+    tokens = Tokens(log_probs, old, advantages[:, None].expand(6, 9), kept, torch.zeros(6, 9, dtype=torch.int64))
+    total = objective.total(float(kept.sum()), 6.0, MAX_TOKENS)
     ours = objective(tokens, total, clip)[0]
-    ours = ours + beta * objective.reduce(kl_penalty(log_probs, reference, mask), tokens, total)
+    ours = ours + beta * objective.reduce(kl_penalty(log_probs, reference, kept), tokens, total)
     (gradient,) = torch.autograd.grad(ours, log_probs)
     inputs = {
         "prompt_ids": torch.zeros(6, 1, dtype=torch.int64), "prompt_mask": torch.ones(6, 1),
         "completion_ids": torch.zeros(6, 9, dtype=torch.int64), "completion_mask": mask.double(),
         "advantages": advantages, "old_per_token_logps": old, "ref_per_token_logps": reference,
-        "num_items_in_batch": mask.sum(),
+        "num_items_in_batch": kept.sum(),
     }  # fmt: skip
     theirs = loss_of_trl(log_probs, inputs, clip, beta, **SAME[name])
     torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)

@@ -13,8 +13,8 @@ from danalab.chat.conversations import ChatFormat, Conversation
 from danalab.data.tokenizers import ByteTokenizer
 from danalab.errors import UserError
 from danalab.models import ModelConfig, build_model
-from danalab.post.packing import ConversationRows, best_fit
-from danalab.post.tokenized import TokenizedConversations, tokenize
+from danalab.post.dataset import tokenize
+from danalab.post.packing import ConversationRows, TokenizedConversations, best_fit
 from danalab.train.step.batch import IGNORED
 
 CHAT = ChatFormat(ByteTokenizer())

@@ -19,8 +19,7 @@ from danalab.evals.answered import AnswerSettings
 from danalab.evals.evaluate_run import evaluate_chat
 from danalab.files import read_json, write_json
 from danalab.post.rl import configure as configure_rl
-from danalab.post.rl_settings import RlFlags
-from danalab.post.settings import MidConfig, MidFlags, SftConfig, SftFlags
+from danalab.post.settings import MidConfig, MidFlags, RlFlags, SftConfig, SftFlags
 from danalab.post.sft import configure
 from danalab.post.speedrun.presets import PRESETS, Preset
 from danalab.post.speedrun.settings import SpeedrunConfig

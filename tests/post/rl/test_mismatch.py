@@ -7,7 +7,7 @@ import torch
 
 from danalab.inference import Engine, Request, SamplingParameters
 from danalab.models import ModelConfig, build_model
-from danalab.post.policy_loss import target_log_probs
+from danalab.post.policy_losses import target_log_probs
 
 ROUNDING = 2.0**-23
 """A unit in the last place of 1 in float32."""

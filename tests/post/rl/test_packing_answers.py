@@ -8,9 +8,9 @@ import torch
 
 from danalab.chat.answers import SampledAnswer
 from danalab.models import ModelConfig, build_model
-from danalab.post.policy_loss import PolicyLoss
+from danalab.post.packing import TrainedAnswer, pack_answers
 from danalab.post.policy_losses import OBJECTIVES
-from danalab.post.rows import TrainedAnswer, pack_answers
+from danalab.post.rl import PolicyLoss
 from danalab.train.step.batch import IGNORED, Batch
 from danalab.train.step.gradients import GradientStep
 from danalab.train.step.router_balance import RouterBalance
@@ -83,9 +83,23 @@ def test_a_fully_masked_micro_batch_contributes_nothing(model, name):
     batch = one_a_row(answers)
     more = one_a_row(draw_answers(2, seed=9))
     more.targets.fill_(IGNORED)
+    more.extra["answers"].zero_()
     extra = {key: torch.cat([value, more.extra[key]]) for key, value in batch.extra.items()}
     longer = Batch(torch.cat([batch.inputs, more.inputs]), torch.cat([batch.targets, more.targets]), extra=extra)
     assert_same(gradients(model, longer, name, 1), gradients(model, one_a_row(answers), name, 1))
+
+
+@pytest.mark.parametrize("name", ["dr_grpo", "gspo"])
+def test_answers_of_groups_without_signal_are_divided_by_and_need_no_rows(model, name):
+    """3 of 48 answers carry signal: the gradient is that of a batch with all 48, as published."""
+    answers = draw_answers(3)
+    silent = [each._replace(advantage=0.0) for each in draw_answers(45, seed=5)]
+    left_out = gradients(model, pack_answers(answers, BOS, length=40, sampled=48), name, 2)
+    together = gradients(model, pack_answers([*answers, *silent], BOS, length=40), name, 3)
+    assert left_out[0] == pytest.approx(together[0], abs=1e-6)
+    torch.testing.assert_close(left_out[2], together[2], rtol=1e-9, atol=1e-12)
+    alone = gradients(model, pack_answers(answers, BOS, length=40), name, 2)
+    torch.testing.assert_close(left_out[2] * 16, alone[2], rtol=1e-9, atol=1e-12)
 
 
 def test_without_answers_there_is_one_row_without_targets(model):
