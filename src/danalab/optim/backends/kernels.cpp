@@ -11,6 +11,8 @@
 #include <optional>
 #include <type_traits>
 
+#include "threads.h"
+
 #if defined(__AVX512F__) && defined(__AVX512DQ__)
 #define HAS_AVX512
 #include <immintrin.h>
@@ -330,10 +332,9 @@ void run_all(const Tensors& x, int64_t count, int threads) {
   const int64_t smallest = 1 << 14;
   const int64_t useful = total / smallest + 1;
   if (threads > useful) threads = int(useful);
-#pragma omp parallel for num_threads(threads) schedule(static, 1)
-  for (int part = 0; part < threads; ++part) {
-    int64_t from = total / threads * part / line * line;
-    const int64_t until = part + 1 == threads ? total : total / threads * (part + 1) / line * line;
+  in_parallel(threads, [&](int me, int all) {
+    const int64_t from = total / all * me / line * line;
+    const int64_t until = me + 1 == all ? total : total / all * (me + 1) / line * line;
     int64_t start = 0;
     for (int64_t k = 0; k < count && start < until; start += x.numel[k], ++k) {
       if (start + x.numel[k] <= from) continue;
@@ -346,7 +347,7 @@ void run_all(const Tensors& x, int64_t count, int threads) {
         run_item<RULE, false>(x, k, begin, end);
       }
     }
-  }
+  });
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
-"""C++ libraries: compiled once per machine, kept in a cache folder, loaded through ctypes.
+"""C++ libraries: compiled once per machine and target, kept in a cache folder, loaded through ctypes.
 
-They are not compiled for a model, a shape or a setting: these are arguments. A library's name contains the hash of
-source, compiler, CPU and torch version.
+They are not compiled for a model, a shape or a setting: these are arguments. A library's name contains its target, and
+the hash of source, compiler, CPU and torch version.
 """
 
 from __future__ import annotations
@@ -22,11 +22,46 @@ from pathlib import Path
 
 import torch
 
-from danalab.errors import UserError
+from danalab.errors import UserError, nearest
 
 log = logging.getLogger(__name__)
 
-FLAGS = ("-std=c++17", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fopenmp", "-fPIC", "-shared")
+FLAGS = ("-std=c++17", "-O3", "-fno-math-errno", "-fno-trapping-math", "-fPIC", "-shared")
+OWN_THREADS = ("-fopenmp-simd", "-pthread")
+"""Flags in place of -fopenmp where the compiler has no OpenMP."""
+
+TARGETS = {
+    "x86-64-v2": "ssse3 sse4_1 sse4_2 popcnt cx16",
+    "x86-64-v3": "avx avx2 bmi1 bmi2 f16c fma movbe",
+    "x86-64-v4": "avx512f avx512bw avx512cd avx512dq avx512vl",
+}
+"""Instruction sets that $DANALAB_TARGET can name -> the CPU's flags that each needs beside those before it."""
+
+
+def instruction_sets() -> list[str]:
+    """Those of `TARGETS` that this CPU has, by Linux's /proc/cpuinfo; elsewhere none is known."""
+    cpuinfo, found = Path("/proc/cpuinfo"), []
+    flags = set(cpuinfo.read_text().split()) if cpuinfo.exists() else set()
+    for name, needed in TARGETS.items():
+        if not flags.issuperset(needed.split()):
+            break
+        found.append(name)
+    return found
+
+
+def target() -> str:
+    """What libraries are compiled for: $DANALAB_TARGET, else "native", all instructions of this CPU.
+
+    Raises:
+        UserError: the name is unknown, or this CPU does not have the instructions.
+    """
+    name, known = os.environ.get("DANALAB_TARGET") or "native", ("native", *TARGETS)
+    if name not in known:
+        raise UserError(f"unknown DANALAB_TARGET '{name}'{nearest(name, known)}; known: {', '.join(known)}")
+    usable = ["native", *instruction_sets()]
+    if name not in usable:
+        raise UserError(f"DANALAB_TARGET={name}: this CPU does not have its instructions; use {' or '.join(usable)}")
+    return name
 
 
 def compiler() -> str | None:
@@ -76,15 +111,15 @@ class NativeLibrary:
         """Where the compiled library is kept.
 
         Raises:
-            UserError: the folder cannot be created or written to, or somebody else owns it or can write to it.
+            UserError: the target is unusable; the folder cannot be created or written to, or somebody else owns it or
+                can write to it.
         """
-        return cache_folder(self.instead) / f"{self.name}-{self._key()}.so"
+        return cache_folder(self.instead) / f"{self.name}-{target()}-{self._key()}.so"
 
     def _key(self) -> str:
         """Hash of everything that the compiled library depends on."""
-        processor = platform.processor()
-        cpuinfo = Path("/proc/cpuinfo")
-        if cpuinfo.exists():  # -march=native: a home folder may be shared by machines with different CPUs
+        processor, cpuinfo = platform.processor(), Path("/proc/cpuinfo")
+        if target() == "native" and cpuinfo.exists():  # machines with different CPUs may share a home folder
             lines = cpuinfo.read_text().splitlines()
             processor = "".join(
                 sorted({line for line in lines if line.startswith(("model name", "flags", "Features"))})
@@ -112,9 +147,13 @@ class NativeLibrary:
         handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".so")
         os.close(handle)
         try:
-            command = [found, *FLAGS, *self.flags, str(self.sources[0]), "-o", temporary, *_openmp()]
-            result = subprocess.run(command, capture_output=True, text=True, check=False)
-            if result.returncode:
+            command = [found, *FLAGS, _architecture(), f"-I{Path(__file__).parent}", *self.flags]
+            command += [str(self.sources[0]), "-o", temporary]
+            for threads in (("-fopenmp", *_openmp()), OWN_THREADS):
+                result = subprocess.run([*command, *threads], capture_output=True, text=True, check=False)
+                if result.returncode == 0:
+                    break
+            else:
                 lines = [line for line in result.stderr.splitlines() if "error" in line] or result.stderr.splitlines()
                 raise UserError(
                     f"compiling {self.purpose} with {found} failed: {(lines or ['no message'])[0].strip()};"
@@ -154,6 +193,12 @@ def cache_folder(instead: str) -> Path:
             f" or use {instead}"
         ) from error
     return folder
+
+
+def _architecture() -> str:
+    """The compiler's flag for the target; compilers for Arm know the CPU at hand by -mcpu."""
+    is_arm = platform.machine() in ("aarch64", "arm64")
+    return "-mcpu=native" if is_arm else f"-march={target()}"
 
 
 def _openmp() -> list[str]:

@@ -4,16 +4,18 @@ import ctypes
 import functools
 from pathlib import Path
 
+from danalab.optim.backends import native_library
 from danalab.optim.backends.native_library import NativeLibrary
 
 _FOLDER = Path(__file__).parent
+_THREADS = Path(native_library.__file__).with_name("threads.h")
 
 LIBRARY = NativeLibrary(
     name="decode",
     purpose="the decoding kernels",
     setting="the native back end",
     instead='backend="eager"',
-    sources=(_FOLDER / "step.cpp", *sorted(_FOLDER.glob("*.h"))),
+    sources=(_FOLDER / "step.cpp", *sorted(_FOLDER.glob("*.h")), _THREADS),
 )
 
 

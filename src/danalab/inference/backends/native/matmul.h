@@ -1,4 +1,4 @@
-// y = W x + b for a few rows x, with W packed into panels of 32 outputs: [N / 32][K][32].
+// y = W x + b for a few rows x, with W packed into panels of two vectors of outputs: [N / PANEL][K][PANEL].
 //
 // Each output is one chain of multiply-adds over k = 0 ... K - 1, whatever the number of rows, so a row's result is
 // bitwise the same alone and in any batch. A row alone reads the weights once, at the speed of memory; several rows
@@ -8,8 +8,8 @@
 
 #include "vectors.h"
 
-constexpr int PANEL = 32;
-constexpr int VECTORS = PANEL / LANES;
+constexpr int VECTORS = 2;
+constexpr int PANEL = VECTORS * LANES;
 
 enum class Weight : int32_t { float32, bfloat16, int8 };
 
@@ -24,7 +24,7 @@ struct Matrix {
   int64_t width() const { return panels() * PANEL; }  // of a row of results
 };
 
-// The weights of one input and the 32 outputs of a panel.
+// The weights of one input and the outputs of a panel.
 struct PanelRow {
   Vector low, high;
 };
@@ -33,7 +33,7 @@ inline PanelRow load_row(const float* from) { return {load(from), load(from + LA
 
 inline PanelRow load_row(const int8_t* from) { return {load(from), load(from + LANES)}; }
 
-// bfloat16 is the upper half of a float32: outputs i and i + 16 share a word, so that no lane has to move.
+// bfloat16 is the upper half of a float32: outputs i and i + LANES share a word, so that no lane has to move.
 inline PanelRow load_row(const uint16_t* from) {
   Integers words;
   std::memcpy(&words, from, sizeof words);

@@ -4,12 +4,11 @@
 // own sequence's cache only, always in the same order: neither the batch nor the number of threads changes a bit.
 // Built once per machine and loaded through ctypes: plain C interface, no Python or torch headers.
 
-#include <omp.h>
-
 #include "attention.h"
 #include "mlp.h"
 #include "recurrent.h"
 #include "sampling.h"
+#include "threads.h"
 
 namespace {
 
@@ -98,16 +97,17 @@ void compute(const Model& model, const Batch& batch, const Buffers& b, Thread th
 
 extern "C" void step(const Model* model, const Batch* batch, const Buffers* buffers, int threads) {
   Barrier barrier;
-#pragma omp parallel num_threads(threads)
-  compute(*model, *batch, *buffers, Thread{omp_get_thread_num(), omp_get_num_threads(), &barrier});
+  in_parallel(threads, [&](int me, int all) { compute(*model, *batch, *buffers, Thread{me, all, &barrier}); });
 }
 
 // A token of each of `rows` rows of n logits; temperature 0: the most likely one.
 extern "C" void draw(const float* logits, int64_t stride, int64_t n, int64_t rows, const float* temperatures,
                      const double* points, int32_t* tokens, float* logprobs, int threads) {
-#pragma omp parallel for num_threads(threads) if (rows > 1 && rows * n > 100000)
-  for (int64_t row = 0; row < rows; row++)
-    draw_one(logits + row * stride, n, temperatures[row], points[row], tokens + row, logprobs + row);
+  in_parallel(rows * n > 100000 ? std::min<int64_t>(threads, rows) : 1, [&](int me, int all) {
+    const Share share(rows, me, all);
+    for (int64_t row = share.from; row < share.to; row++)
+      draw_one(logits + row * stride, n, temperatures[row], points[row], tokens + row, logprobs + row);
+  });
 }
 
 // Sizes, so that layout.py can check that it describes the same structures.

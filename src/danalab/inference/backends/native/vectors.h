@@ -1,4 +1,5 @@
-// Vectors of 16 floats, in the portable form of GCC and Clang, and elementary functions of them.
+// Vectors of floats, as wide as a register of the target, in the portable form of GCC and Clang, and elementary functions
+// of them.
 //
 // Every function has one fixed order of operations for each element, so that a result does not depend on what else is
 // computed beside it.
@@ -9,15 +10,25 @@
 #include <cstdint>
 #include <cstring>
 
-#if defined(__AVX512F__)
+#if defined(__SSE4_1__)
 #include <immintrin.h>
+#elif defined(__ARM_NEON)
+#include <arm_neon.h>
 #endif
 
+#if defined(DANALAB_LANES)  // tests: the code of wider vectors on any CPU
+constexpr int LANES = DANALAB_LANES;
+#elif defined(__AVX512F__)
 constexpr int LANES = 16;
+#elif defined(__AVX2__)
+constexpr int LANES = 8;
+#else
+constexpr int LANES = 4;
+#endif
 
-typedef float Vector __attribute__((vector_size(64)));
-typedef int32_t Integers __attribute__((vector_size(64)));
-typedef int8_t Bytes __attribute__((vector_size(16)));
+typedef float Vector __attribute__((vector_size(4 * LANES)));
+typedef int32_t Integers __attribute__((vector_size(4 * LANES)));
+typedef int8_t Bytes __attribute__((vector_size(LANES)));
 
 inline int64_t padded(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 
@@ -27,15 +38,22 @@ inline Vector load(const float* from) {
   return v;
 }
 
-// Sixteen signed bytes as floats.
+// Signed bytes as floats, by the target's instructions: GCC 12 would convert them one by one.
 inline Vector load(const int8_t* from) {
-#if defined(__AVX512F__)  // GCC 12 converts them one by one
-  return (Vector)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
-#else
   Bytes b;
   std::memcpy(&b, from, sizeof b);
-  return __builtin_convertvector(__builtin_convertvector(b, Integers), Vector);
+#if defined(DANALAB_LANES)
+#elif defined(__AVX512F__)
+  return (Vector)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32((__m128i)b));
+#elif defined(__AVX2__)
+  return (Vector)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_cvtsi64_si128((int64_t)b)));
+#elif defined(__SSE4_1__)
+  return (Vector)_mm_cvtepi32_ps(_mm_cvtepi8_epi32(_mm_cvtsi32_si128((int32_t)b)));
+#elif defined(__ARM_NEON)
+  const int16x8_t wide = vmovl_s8(vreinterpret_s8_s32(vdup_n_s32((int32_t)b)));
+  return (Vector)vcvtq_f32_s32(vmovl_s16(vget_low_s16(wide)));
 #endif
+  return __builtin_convertvector(__builtin_convertvector(b, Integers), Vector);
 }
 
 // Reinterpreted, not converted.
@@ -43,8 +61,12 @@ inline Vector as_floats(Integers bits) { return (Vector)bits; }
 
 // The compiler would rather load a value again for each of its uses.
 inline void keep_in_register(Vector& v) {
-#if defined(__AVX512F__)
+#if defined(DANALAB_LANES)
+  (void)v;
+#elif defined(__SSE4_1__)
   asm("" : "+v"(v));
+#elif defined(__ARM_NEON)
+  asm("" : "+w"(v));
 #else
   (void)v;
 #endif
