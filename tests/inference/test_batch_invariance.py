@@ -12,6 +12,7 @@ from danalab.errors import UserError
 from danalab.inference import Completion, Engine, Request, SamplingParameters
 from danalab.models import MODELS, Decoder, build_model
 from models.architectures import VOCAB, tiny
+from targets import TARGETS, compiled_for
 
 CONFIGS = {arch: tiny(arch, seq_len=160) for arch in MODELS.names()}
 CONFIGS["linear-attention"] = tiny("qwen3next", n_layers=4, full_attention_interval=4, seq_len=160)
@@ -61,6 +62,13 @@ def test_a_request_is_bitwise_the_same_alone_and_in_any_batch(arch: str, backend
         assert again.generate([request])[0] == want  # prefixes of the requests before are reused
     if not (model.config.linear_attention or model.config.architecture.oscillators):
         assert again.statistics.reused_tokens > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_request_is_bitwise_the_same_on_every_target(target: str):
+    with compiled_for(target):
+        test_a_request_is_bitwise_the_same_alone_and_in_any_batch("qwen3next", "native")
 
 
 def test_the_number_of_threads_does_not_change_a_bit(monkeypatch: pytest.MonkeyPatch):

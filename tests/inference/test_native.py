@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-from dataclasses import replace
 
 import pytest
 import torch
@@ -14,13 +13,13 @@ from danalab.errors import UserError
 from danalab.inference import Engine, Request, SamplingParameters
 from danalab.inference.backends import choice
 from danalab.inference.backends.native import backend as native
-from danalab.inference.backends.native import library
 from danalab.inference.backends.native.layout import quantise
 from danalab.inference.backends.native.sampler import NativeSampler
 from danalab.inference.sampling import draw
 from danalab.inference.sequence import Sequence
 from danalab.models import Decoder, ModelConfig, build_model
 from models.architectures import VARIANTS, VOCAB, tiny
+from targets import TARGETS, compiled_for
 
 
 def logits_of(model: Decoder, prompts: list[list[int]], weight_dtype: str | None = None) -> Tensor:
@@ -163,14 +162,12 @@ def test_the_vocabulary_may_have_any_size():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("arch", ["enoki", "qwen3next", "resonance"])
-def test_vectors_of_other_processors_give_the_same_function(arch: str, monkeypatch: pytest.MonkeyPatch):
-    portable = replace(library.LIBRARY, name="decode-portable", flags=("-march=x86-64-v3",))
-    monkeypatch.setattr(library, "LIBRARY", portable)
-    library.library.cache_clear()
-    try:
+@pytest.mark.parametrize("target", TARGETS)
+def test_vectors_of_other_processors_give_the_same_function(target: str, arch: str):
+    model = build_model(tiny(arch), seed=4)
+    with compiled_for(target):
         for dtype, error in (("float32", 5e-5), ("bfloat16", 0.1), ("int8", 0.1)):
-            model = build_model(tiny(arch), seed=4)
-            found = logits_of(model, PROMPTS, dtype).double()
-            torch.testing.assert_close(found, exact(model, PROMPTS), rtol=0, atol=error)
-    finally:
-        library.library.cache_clear()
+            found = logits_of(model, PROMPTS, dtype)
+            torch.testing.assert_close(found.double(), exact(model, PROMPTS), rtol=0, atol=error)
+            alone = torch.cat([logits_of(model, [prompt], dtype) for prompt in PROMPTS])
+            assert torch.equal(alone, found)

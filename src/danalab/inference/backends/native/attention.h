@@ -1,15 +1,18 @@
 // Causal attention of new tokens over blocks of cached keys and values.
 //
 // A sequence's position t is in block tables[t / 16], place t % 16: in a block, keys are stored feature by feature, so
-// that a vector holds one feature of 16 positions; values position by position.
+// that a vector holds one feature of several positions; values position by position.
 
 #pragma once
 
+#include <algorithm>
 #include <vector>
 
 #include "model.h"
 
-constexpr int BLOCK = LANES;
+constexpr int BLOCK = 16;                 // positions
+constexpr int PARTS = BLOCK / LANES;      // of a block, one vector of positions each
+constexpr int CHAINS = PARTS > 2 ? 2 : 4;  // independent sums of a score
 
 inline void rotate(float* head, const float* table, int64_t pairs) {
   for (int64_t j = 0; j < pairs; j++) {
@@ -47,29 +50,35 @@ inline void prepare_heads(const Model& model, const Layer& layer, const Batch& b
 inline float attention_weights(const float* q, const float* keys, const int32_t* table, int64_t n, int64_t H,
                                int64_t block_stride, float scale, float* weights) {
   const int64_t blocks = padded(n, BLOCK) / BLOCK;
-  Vector highest = Vector{} - INFINITY;
+  Vector highest = all(-INFINITY);
   for (int64_t i = 0; i < blocks; i++) {
     const float* k = keys + table[i] * block_stride;
-    Vector part[4] = {};
+    Vector chain[CHAINS][PARTS] = {};
+    const auto add = [&](int64_t h, int c) {
+      const Vector b = all(q[h]);
+      for (int p = 0; p < PARTS; p++) chain[c][p] += load(k + h * BLOCK + p * LANES) * b;
+    };
     int64_t h = 0;
-    for (; h + 4 <= H; h += 4)
-      for (int j = 0; j < 4; j++) part[j] += load(k + (h + j) * BLOCK) * q[h + j];
-    for (; h < H; h++) part[0] += load(k + h * BLOCK) * q[h];
-    Vector score = ((part[0] + part[1]) + (part[2] + part[3])) * scale;
-    if (i == blocks - 1)  // what others left there may be anything
-      for (int64_t lane = n - i * BLOCK; lane < BLOCK; lane++) score[lane] = -INFINITY;
-    highest = score > highest ? score : highest;
-    store(weights + i * BLOCK, score);
+    for (; h + CHAINS <= H; h += CHAINS)
+      for (int c = 0; c < CHAINS; c++) add(h + c, c);
+    for (; h < H; h++) add(h, 0);
+    for (int p = 0; p < PARTS; p++) {
+      Vector score = chain[0][p] + chain[1][p];
+      if (CHAINS == 4) score += chain[CHAINS - 2][p] + chain[CHAINS - 1][p];
+      score *= scale;
+      for (int64_t lane = std::max<int64_t>(n - i * BLOCK - p * LANES, 0); lane < LANES; lane++)
+        score[lane] = -INFINITY;  // what others left there may be anything
+      highest = score > highest ? score : highest;
+      store(weights + i * BLOCK + p * LANES, score);
+    }
   }
-  float maximum = highest[0];
-  for (int lane = 1; lane < LANES; lane++) maximum = highest[lane] > maximum ? highest[lane] : maximum;
+  const float maximum = largest(highest);
   Vector total = {};
-  for (int64_t i = 0; i < blocks; i++) {
-    Vector e = exponential(load(weights + i * BLOCK) - maximum);
-    if (i == blocks - 1)
-      for (int64_t lane = n - i * BLOCK; lane < BLOCK; lane++) e[lane] = 0;
+  for (int64_t at = 0; at < blocks * BLOCK; at += LANES) {
+    Vector e = exponential(load(weights + at) - maximum);
+    for (int64_t lane = std::max<int64_t>(n - at, 0); lane < LANES; lane++) e[lane] = 0;
     total += e;
-    store(weights + i * BLOCK, e);
+    store(weights + at, e);
   }
   return sum(total);
 }
@@ -81,7 +90,8 @@ inline void weighted_values(const float* weights, float total, const float* valu
   Vector mean[C] = {};
   for (int64_t t = 0; t < n; t++) {
     const float* v = values + table[t / BLOCK] * block_stride + t % BLOCK * H_padded;
-    for (int c = 0; c < C; c++) mean[c] += load(v + c * LANES) * weights[t];
+    const Vector weight = all(weights[t]);
+    for (int c = 0; c < C; c++) mean[c] += load(v + c * LANES) * weight;
   }
   for (int c = 0; c < C; c++) store(y + c * LANES, mean[c] / total);
 }
@@ -112,6 +122,7 @@ inline void attend(const Model& model, const Layer& layer, const Batch& batch, c
       weighted_values<1>(memory.data(), total, values + at, table, n, H_padded, stride, y.data() + at);
     float* to = b.mixed + row * b.mixed_stride + head * H;
     const float* gate = wide + (N + 2 * K + head) * H;
-    for (int64_t h = 0; h < H; h++) to[h] = layer.gated ? y[h] / (1.0f + std::exp(-gate[h])) : y[h];
+    for (int64_t h = 0; h < H; h += LANES)
+      store(to + h, layer.gated ? load(&y[h]) * sigmoid(load(gate + h, H - h)) : load(&y[h]), H - h);
   }
 }

@@ -42,7 +42,7 @@ class NativeBackend:
             raise UserError(f"the native back end needs {obstacle}")
         self.align: int | None = None
         self._library = library()
-        _check_structures(self._library)
+        self._panel, self._lanes = _panel_and_lanes(self._library)
         self.sampler = NativeSampler(slots)
         self._model, self._pool, self._slots, self._rows = model, pool, slots, rows
         self._dtype = weight_dtype or str(model.head_weight.dtype).removeprefix("torch.")
@@ -67,7 +67,7 @@ class NativeBackend:
 
     def _laid_out(self) -> Layout:
         with torch.no_grad():
-            return Layout(self._model, self._pool, self._dtype, self._slots, self._rows)
+            return Layout(self._panel, self._lanes, self._model, self._pool, self._dtype, self._slots, self._rows)
 
     def run(self, chunks: Sized[Chunk]) -> tuple[Tensor, list[Sequence]]:
         """Compute the chunks; returns logits [N, V] and the sequences whose next token they give."""
@@ -125,10 +125,12 @@ def why_not(model: Decoder) -> str | None:
     return None
 
 
-def _check_structures(loaded: Any) -> None:
-    found = (ctypes.c_int64 * len(c.ALL))()
-    loaded.sizes(found)
-    assert list(found) == [ctypes.sizeof(each) for each in c.ALL], "structures.py and model.h differ"
+def _panel_and_lanes(loaded: Any) -> list[int]:
+    """Outputs of a panel and floats of a vector, once the structures are known to be the same."""
+    sizes = (ctypes.c_int64 * (len(c.ALL) + 2))()
+    loaded.sizes(sizes)
+    assert sizes[:-2] == [ctypes.sizeof(each) for each in c.ALL], "structures.py and model.h differ"
+    return sizes[-2:]
 
 
 WEIGHT_DTYPES = tuple(KINDS)

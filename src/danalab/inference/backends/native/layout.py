@@ -1,7 +1,8 @@
 """A model's weights as the native back end reads them: joined maps, packed matrices, gains in float32.
 
-A matrix [N, K] is packed into panels of 32 outputs, [N / 32, K, 32], in float32, bfloat16, or int8 with one scale for
-each output. Maps of the same input are joined; of a gated MLP the panels of gate and up alternate.
+A matrix [N, K] is packed into panels of P outputs, two vectors of the compiled target, [N / P, K, P], in float32,
+bfloat16, or int8 with one scale for each output. Maps of the same input are joined; of a gated MLP the panels of gate
+and up alternate.
 """
 
 import ctypes
@@ -23,7 +24,6 @@ from danalab.models.layers.norm import LayerNorm, RMSNorm1p
 from danalab.models.moe.mixture import MixtureOfExperts
 from danalab.models.resonance.mixer import Resonator
 
-PANEL, LANES = 32, 16
 KINDS = {"float32": 0, "bfloat16": 1, "int8": 2}
 ACTIVATIONS = {"gelu": 0, "gelu-tanh": 1, "swiglu": 2}
 ATTENTION, DELTA_RULE, OSCILLATORS = range(3)
@@ -33,11 +33,15 @@ class Layout:
     """The structures of a model, with the tensors that they point to.
 
     Args:
+        panel, lanes: outputs of a panel; floats of a vector.
         weight_dtype: of the matrices of layers and head.
         slots: sequences that run at the same time. rows: tokens of a step, at most.
     """
 
-    def __init__(self, model: Decoder, pool: BlockPool | None, weight_dtype: str, slots: int, rows: int):
+    def __init__(
+        self, panel: int, lanes: int, model: Decoder, pool: BlockPool | None, weight_dtype: str, slots: int, rows: int
+    ):
+        self._panel, self._lanes = panel, lanes
         self._kept: list[Any] = []
         self.products = 0
         """Multiply-adds of matrices for one token; of experts, all of them."""
@@ -45,7 +49,7 @@ class Layout:
         config = model.config
         sparsity = config.sparsity
         layers = (c.Layer * config.n_layers)(*[self._layer(block, config) for block in model.blocks])
-        self.vocab_width = _padded(config.vocab_size, PANEL)
+        self.vocab_width = _padded(config.vocab_size, panel)
         self.model = c.Model(
             layers=self._address(layers),
             embedding=self._floats(model.token_embedding.weight),
@@ -62,11 +66,11 @@ class Layout:
             activation=ACTIVATIONS[config.architecture.activation],
             residual_scale=config.residual_scale,
         )
-        d, chosen = _padded(config.d_model, PANEL), 1 if sparsity is None else sparsity.top_k
+        d, chosen = _padded(config.d_model, panel), 1 if sparsity is None else sparsity.top_k
         wide = max([layer.in_.outputs for layer in layers] + [0 if sparsity is None else sparsity.n_experts])
         mixed = max(layer.out.inputs for layer in layers)
         hidden = max([config.mlp_dim] + ([] if sparsity is None else [sparsity.expert_dim, sparsity.shared_dim]))
-        wide, mixed, hidden = (_padded(width, PANEL) for width in (wide, mixed, hidden))
+        wide, mixed, hidden = (_padded(width, panel) for width in (wide, mixed, hidden))
         copies = 0 if sparsity is None else rows * chosen
         self.buffers = c.Buffers(
             x=self._empty(rows * d),
@@ -114,7 +118,7 @@ class Layout:
         assert self._pool is not None
         positions = self._pool.n_blocks * self._pool.block_size * config.kv_heads
         layer.keys = self._empty(positions * config.head_dim)
-        layer.values = self._empty(positions * _padded(config.head_dim, LANES))
+        layer.values = self._empty(positions * _padded(config.head_dim, self._lanes))
 
     def _delta_rule(self, layer: c.Layer, mixer: GatedDeltaNet) -> None:
         names = ("query", "key", "value", "z", "write", "forget")
@@ -138,16 +142,16 @@ class Layout:
         layer.in_ = self._matrix([mixer.v.weight, mixer.g.weight])
         layer.out = self._matrix([mixer.out.weight])
         layer.mixer, layer.modes = OSCILLATORS, 0 if bank is None else bank.modes
-        state = 2 * layer.modes * _padded(d, LANES)
+        state = 2 * layer.modes * _padded(d, self._lanes)
         if mixer.conv is not None:
             layer.taps, layer.taps_size = self._floats(mixer.conv.weight.T), mixer.conv.size
             state += (mixer.conv.size - 1) * d
         if bank is not None:
             gamma, omega = bank.damping_and_frequency(torch.float32)
             poles = torch.polar((-gamma).exp(), omega).repeat_interleave(d // bank.groups, 0)
-            layer.first = self._floats(_by_mode(poles))
-            layer.second = self._floats(_by_mode(bank.amplitudes(gamma).flatten(0, 1)))
-            layer.through = self._floats(F.pad(bank.d, (0, _padded(d, LANES) - d)))
+            layer.first = self._floats(self._by_mode(poles))
+            layer.second = self._floats(self._by_mode(bank.amplitudes(gamma).flatten(0, 1)))
+            layer.through = self._floats(F.pad(bank.d, (0, _padded(d, self._lanes) - d)))
         self._states(layer, max(state, 1))
 
     def _states(self, layer: c.Layer, size: int) -> None:
@@ -158,7 +162,7 @@ class Layout:
     def _mlp(self, mlp: Any) -> c.Mlp:
         down = self._matrix([mlp.down.weight], [mlp.down.bias])
         if isinstance(mlp, SwiGLU):
-            return c.Mlp(up=self._matrix([_alternating(mlp.gate.weight, mlp.up.weight)]), down=down)
+            return c.Mlp(up=self._matrix([self._alternating(mlp.gate.weight, mlp.up.weight)]), down=down)
         return c.Mlp(up=self._matrix([mlp.up.weight], [mlp.up.bias]), down=down)
 
     def _experts(self, layer: MixtureOfExperts, config: Any) -> int:
@@ -166,7 +170,7 @@ class Layout:
         mlps = []
         for e in range(sparsity.n_experts):
             up = stacks.up.weight[e]
-            up = up if stacks.gate is None else _alternating(stacks.gate.weight[e], up)
+            up = up if stacks.gate is None else self._alternating(stacks.gate.weight[e], up)
             mlps.append(c.Mlp(up=self._matrix([up]), down=self._matrix([stacks.down.weight[e]])))
         found = c.Experts(
             experts=self._address((c.Mlp * len(mlps))(*mlps)),
@@ -199,7 +203,7 @@ class Layout:
         dtype = dtype or self._dtype
         weight = weights[0] if len(weights) == 1 else torch.cat(list(weights))
         outputs, inputs = weight.shape
-        beyond = _padded(outputs, PANEL) - outputs
+        beyond = _padded(outputs, self._panel) - outputs
         scale = None
         if dtype == "int8":
             weight, scales = quantise(weight)
@@ -209,13 +213,24 @@ class Layout:
             parts = [torch.zeros(len(w)) if b is None else b for w, b in zip(weights, biases, strict=True)]
             bias = self._floats(F.pad(torch.cat(parts), (0, beyond)))
         weight = F.pad(weight.to(getattr(torch, dtype)), (0, 0, 0, beyond))
-        packed = weight.view(-1, PANEL, inputs).transpose(1, 2)
-        if dtype == "bfloat16":  # outputs i and i + 16 side by side
-            packed = packed.unflatten(-1, (2, LANES)).transpose(-2, -1)
+        packed = weight.view(-1, self._panel, inputs).transpose(1, 2)
+        if dtype == "bfloat16":  # outputs i and i + lanes side by side
+            packed = packed.unflatten(-1, (2, self._lanes)).transpose(-2, -1)
         packed = packed.contiguous()
         self._kept.append(packed)
         self.products += outputs * inputs
         return c.Matrix(packed.data_ptr(), scale, bias, outputs, inputs, KINDS[dtype], 0)
+
+    def _alternating(self, gate: Tensor, up: Tensor) -> Tensor:
+        """[2 F, K], panels of gate and of up in turn, F rounded up."""
+        beyond = _padded(len(gate), self._panel) - len(gate)
+        both = [F.pad(each, (0, 0, 0, beyond)).unflatten(0, (-1, self._panel)) for each in (gate, up)]
+        return torch.stack(both, dim=1).flatten(0, 2)
+
+    def _by_mode(self, table_DR: Tensor) -> Tensor:
+        """Real and imaginary parts, [2, R, D rounded up]."""
+        beyond = _padded(len(table_DR), self._lanes) - len(table_DR)
+        return F.pad(torch.view_as_real(table_DR).permute(2, 1, 0), (0, beyond))
 
     def _floats(self, x: Tensor) -> int:
         kept = x.detach().to(torch.float32, copy=True).contiguous()
@@ -237,18 +252,6 @@ def quantise(weight: Tensor) -> tuple[Tensor, Tensor]:
     wide = weight.float()
     scale = wide.abs().amax(1).clamp(min=torch.finfo(torch.float32).tiny) / 127
     return (wide / scale.unsqueeze(1)).round().to(torch.int8), scale
-
-
-def _alternating(gate: Tensor, up: Tensor) -> Tensor:
-    """[2 F, K], panels of 32 rows of gate and of up in turn, F rounded up."""
-    beyond = _padded(len(gate), PANEL) - len(gate)
-    both = [F.pad(each, (0, 0, 0, beyond)).unflatten(0, (-1, PANEL)) for each in (gate, up)]
-    return torch.stack(both, dim=1).flatten(0, 2)
-
-
-def _by_mode(table_DR: Tensor) -> Tensor:
-    """Real and imaginary parts, [2, R, D rounded up]."""
-    return F.pad(torch.view_as_real(table_DR).permute(2, 1, 0), (0, _padded(len(table_DR), LANES) - len(table_DR)))
 
 
 def _padded(n: int, multiple: int) -> int:

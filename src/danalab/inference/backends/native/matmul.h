@@ -47,19 +47,29 @@ inline void tile(const Matrix& matrix, int64_t first, const float* x, int64_t x_
   const W* weights = static_cast<const W*>(matrix.data) + first * inputs * PANEL;
   Vector total[M][P * VECTORS] = {};
   for (int64_t k = 0; k < inputs; k++) {
-    Vector w[P * VECTORS];
+    const W* at = weights + k * PANEL;
+    if constexpr (M <= 2) {  // inputs stay in registers, weights pass through them; else the other way round
+      Vector b[M];
+      for (int m = 0; m < M; m++) b[m] = all(x[m * x_stride + k]);
 #pragma GCC unroll 8
-    for (int p = 0; p < P; p++) {
-      const PanelRow row = load_row(weights + (p * inputs + k) * PANEL);
-      w[2 * p] = row.low;
-      w[2 * p + 1] = row.high;
-      if (M > 1) keep_in_register(w[2 * p]), keep_in_register(w[2 * p + 1]);
-    }
+      for (int p = 0; p < P; p++) {
+        const PanelRow row = load_row(at + p * inputs * PANEL);
+        for (int m = 0; m < M; m++) total[m][2 * p] += row.low * b[m];
+        for (int m = 0; m < M; m++) total[m][2 * p + 1] += row.high * b[m];
+      }
+    } else {
+      Vector w[P * VECTORS];
 #pragma GCC unroll 8
-    for (int m = 0; m < M; m++) {
-      const Vector b = Vector{} + x[m * x_stride + k];
+      for (int p = 0; p < P; p++) {
+        const PanelRow row = load_row(at + p * inputs * PANEL);
+        keep_in_register(w[2 * p] = row.low), keep_in_register(w[2 * p + 1] = row.high);
+      }
+#pragma GCC unroll 8
+      for (int m = 0; m < M; m++) {
+        const Vector b = all(x[m * x_stride + k]);
 #pragma GCC unroll 16
-      for (int i = 0; i < P * VECTORS; i++) total[m][i] += w[i] * b;
+        for (int i = 0; i < P * VECTORS; i++) total[m][i] += w[i] * b;
+      }
     }
   }
 #pragma GCC unroll 16
@@ -75,22 +85,22 @@ inline void tile(const Matrix& matrix, int64_t first, const float* x, int64_t x_
   }
 }
 
-// Most rows of a tile: with two panels, as many sums as there are registers for them.
-#if defined(__AVX512F__)
-constexpr int ROWS = 6;
-#else
-constexpr int ROWS = 3;
+// Most rows of a tile, by its panels: sums, weights and an input of one row have to fit the registers, and few sums would
+// wait for each other.
+#if defined(__AVX512F__) || defined(__aarch64__)  // 32 registers
+constexpr int rows_of_tile(int panels) { return panels == 4 ? 2 : 6; }
+#else  // 16
+constexpr int rows_of_tile(int panels) { return panels == 4 ? 1 : panels == 2 ? 2 : 6; }
 #endif
-// At most this number of rows are computed with four panels.
-constexpr int FEW_ROWS = ROWS / 3;
+constexpr int ROWS = rows_of_tile(1);
 
-// All rows times P panels: the panels stay in the cache.
+// All rows times P panels, in tiles of about as many rows each: the panels stay in the cache.
 template <class W, int P>
 inline void block(const Matrix& matrix, int64_t panel, const float* x, int64_t x_stride, int64_t rows, float* y,
                   int64_t y_stride) {
-  constexpr int MOST = P > 2 ? FEW_ROWS : ROWS;
-  while (rows) {
-    const int64_t part = rows < MOST ? rows : MOST;
+  constexpr int MOST = rows_of_tile(P);
+  for (int64_t tiles = (rows + MOST - 1) / MOST; tiles; tiles--) {
+    const int64_t part = (rows + tiles - 1) / tiles;
     switch (part) {
       case 1: tile<W, 1, P>(matrix, panel, x, x_stride, y, y_stride); break;
       case 2: tile<W, MOST < 2 ? 1 : 2, P>(matrix, panel, x, x_stride, y, y_stride); break;
@@ -109,27 +119,20 @@ template <class W>
 inline void multiply_as(const Matrix& matrix, Share panels, const float* x, int64_t x_stride, int64_t rows, float* y,
                         int64_t y_stride) {
   int64_t panel = panels.from;
-  if (rows <= FEW_ROWS)  // enough independent sums also for few rows
-    for (; panel + 4 <= panels.to; panel += 4) block<W, 4>(matrix, panel, x, x_stride, rows, y + panel * PANEL, y_stride);
-  for (; panel + 2 <= panels.to; panel += 2) block<W, 2>(matrix, panel, x, x_stride, rows, y + panel * PANEL, y_stride);
-  for (; panel < panels.to; panel++) block<W, 1>(matrix, panel, x, x_stride, rows, y + panel * PANEL, y_stride);
+  const auto to = [&] { return y + (panel - panels.from) * PANEL; };
+  if (rows <= rows_of_tile(4))  // enough independent sums also for few rows
+    for (; panel + 4 <= panels.to; panel += 4) block<W, 4>(matrix, panel, x, x_stride, rows, to(), y_stride);
+  if (rows <= rows_of_tile(2) || rows_of_tile(2) == ROWS)
+    for (; panel + 2 <= panels.to; panel += 2) block<W, 2>(matrix, panel, x, x_stride, rows, to(), y_stride);
+  for (; panel < panels.to; panel++) block<W, 1>(matrix, panel, x, x_stride, rows, to(), y_stride);
 }
 
-// y[:, panels] of `rows` rows.
+// The outputs of some panels for `rows` rows; those of the first panel go to y.
 inline void multiply(const Matrix& matrix, Share panels, const float* x, int64_t x_stride, int64_t rows, float* y,
                      int64_t y_stride) {
   switch (matrix.kind) {
     case Weight::float32: multiply_as<float>(matrix, panels, x, x_stride, rows, y, y_stride); break;
     case Weight::bfloat16: multiply_as<uint16_t>(matrix, panels, x, x_stride, rows, y, y_stride); break;
     case Weight::int8: multiply_as<int8_t>(matrix, panels, x, x_stride, rows, y, y_stride); break;
-  }
-}
-
-// Panels 2 * pair and 2 * pair + 1 of `rows` rows, to y [rows][2 * PANEL].
-inline void multiply_pair(const Matrix& matrix, int64_t pair, const float* x, int64_t x_stride, int64_t rows, float* y) {
-  switch (matrix.kind) {
-    case Weight::float32: block<float, 2>(matrix, 2 * pair, x, x_stride, rows, y, 2 * PANEL); break;
-    case Weight::bfloat16: block<uint16_t, 2>(matrix, 2 * pair, x, x_stride, rows, y, 2 * PANEL); break;
-    case Weight::int8: block<int8_t, 2>(matrix, 2 * pair, x, x_stride, rows, y, 2 * PANEL); break;
   }
 }

@@ -11,23 +11,24 @@
 inline void hidden_of(const Mlp& mlp, Activation activation, const float* x, int64_t x_stride, int64_t rows,
                       float* hidden, int64_t stride, Thread thread) {
   if (activation == Activation::swiglu) {
-    constexpr int64_t PART = 8 * ROWS;
-    alignas(64) float both[PART * 2 * PANEL];  // gate and up, side by side
+    constexpr int64_t PART = 8 * ROWS, MOST = 4;
+    alignas(64) float both[PART * MOST * PANEL];  // panels of gate and up in turn
     const Share pairs = thread.share(mlp.up.panels() / 2);
-    for (int64_t pair = pairs.from; pair < pairs.to; pair++)
+    for (int64_t panel = 2 * pairs.from; panel < 2 * pairs.to; panel += MOST)
       for (int64_t from = 0; from < rows; from += PART) {
-        const int64_t part = std::min(PART, rows - from);
-        multiply_pair(mlp.up, pair, x + from * x_stride, x_stride, part, both);
+        const int64_t part = std::min(PART, rows - from), end = std::min(panel + MOST, 2 * pairs.to);
+        multiply(mlp.up, Share(panel, end), x + from * x_stride, x_stride, part, both, MOST * PANEL);
         for (int64_t row = 0; row < part; row++)
-          for (int64_t at = 0; at < PANEL; at += LANES) {
-            const float* gate = both + row * 2 * PANEL + at;
-            store(hidden + (from + row) * stride + pair * PANEL + at, silu(load(gate)) * load(gate + PANEL));
-          }
+          for (int64_t pair = 0; pair < (end - panel) / 2; pair++)
+            for (int64_t at = 0; at < PANEL; at += LANES) {
+              const float* gate = both + (row * MOST + 2 * pair) * PANEL + at;
+              store(hidden + (from + row) * stride + (panel / 2 + pair) * PANEL + at, silu(load(gate)) * load(gate + PANEL));
+            }
       }
     return;
   }
   const Share panels = thread.share(mlp.up.panels());
-  multiply(mlp.up, panels, x, x_stride, rows, hidden, stride);
+  multiply(mlp.up, panels, x, x_stride, rows, hidden + panels.from * PANEL, stride);
   for (int64_t row = 0; row < rows; row++)
     for (int64_t at = panels.from * PANEL; at < panels.to * PANEL; at += LANES) {
       float* h = hidden + row * stride + at;

@@ -122,5 +122,6 @@ struct Thread {
 // y = W x by all threads, no barrier after it.
 inline void multiply(const Matrix& matrix, const float* x, int64_t x_stride, int64_t rows, float* y, int64_t y_stride,
                      Thread thread) {
-  multiply(matrix, thread.share(matrix.panels()), x, x_stride, rows, y, y_stride);
+  const Share panels = thread.share(matrix.panels());
+  multiply(matrix, panels, x, x_stride, rows, y + panels.from * PANEL, y_stride);
 }

@@ -9,21 +9,21 @@
 
 #include "model.h"
 
-// A short causal convolution of channels [from, from + n) of one sequence, in place; the state has the last inputs.
+// A short causal convolution of at most LANES channels from `from` on of one sequence, in place; the state has the last inputs.
 inline void convolve(const Layer& layer, const Batch& batch, const Buffers& b, int64_t sequence, int64_t from, int64_t n,
                      int64_t channels, bool activate) {
   const int64_t size = layer.taps_size;
   float* last = layer.state + int64_t(batch.slots[sequence]) * layer.state_size;  // [size - 1][channels], oldest first
   for (int64_t row = batch.first[sequence]; row < batch.first[sequence + 1]; row++) {
-    float* x = b.wide + row * b.wide_stride;
-    for (int64_t c = from; c < from + n; c++) {
-      float y = x[c] * layer.taps[(size - 1) * channels + c];
-      for (int64_t lag = 1; lag < size; lag++)
-        y += last[(size - 1 - lag) * channels + c] * layer.taps[(size - 1 - lag) * channels + c];
-      for (int64_t place = 0; place + 2 < size; place++) last[place * channels + c] = last[(place + 1) * channels + c];
-      if (size > 1) last[(size - 2) * channels + c] = x[c];
-      x[c] = activate ? y / (1.0f + std::exp(-y)) : y;
-    }
+    float* x = b.wide + row * b.wide_stride + from;
+    const auto tap = [&](int64_t place) { return load(layer.taps + place * channels + from, n); };
+    const auto state = [&](int64_t place) { return last + place * channels + from; };
+    const Vector now = load(x, n);
+    Vector y = now * tap(size - 1);
+    for (int64_t place = size - 2; place >= 0; place--) y += load(state(place), n) * tap(place);
+    for (int64_t place = 0; place + 2 < size; place++) store(state(place), load(state(place + 1), n), n);
+    if (size > 1) store(state(size - 2), now, n);
+    store(x, activate ? silu(y) : y, n);
   }
 }
 
@@ -45,9 +45,8 @@ inline void oscillate(const Model& model, const Layer& layer, const Batch& batch
     float* real = layer.state + int64_t(batch.slots[sequence]) * layer.state_size + taps + from;
     float* imaginary = real + R * D_padded;
     for (int64_t row = batch.first[sequence]; row < batch.first[sequence + 1]; row++) {
-      float* u_row = b.wide + row * b.wide_stride;
-      Vector u = {}, g = {};
-      for (int64_t i = 0; i < n; i++) u[i] = u_row[from + i], g[i] = u_row[D + from + i];
+      const float* u_row = b.wide + row * b.wide_stride;
+      const Vector u = load(u_row + from, n), g = load(u_row + D + from, n);
       Vector y = u;
       if (R) {
         Vector total = {};
@@ -63,8 +62,7 @@ inline void oscillate(const Model& model, const Layer& layer, const Batch& batch
         y = total + load(layer.through + from) * u;
       }
       y *= silu(g);
-      float* to = b.mixed + row * b.mixed_stride + from;
-      for (int64_t i = 0; i < n; i++) to[i] = y[i];
+      store(b.mixed + row * b.mixed_stride + from, y, n);
     }
   }
 }
@@ -120,7 +118,7 @@ inline void apply_delta_rule(const Layer& layer, const Batch& batch, const Buffe
       }
       layer.head_norm_q.apply(o.data(), o.data(), V);
       float* to = b.mixed + row * b.mixed_stride + head * V;
-      for (int64_t j = 0; j < V; j++) to[j] = o[j] * z[j] / (1.0f + std::exp(-z[j]));
+      for (int64_t j = 0; j < V; j += LANES) store(to + j, load(&o[j], V - j) * silu(load(z + j, V - j)), V - j);
     }
   }
 }

@@ -9,17 +9,16 @@
 // (token, its log-probability); token -1 where the logits are not finite. `point` in [0, 1) chooses the token.
 inline void draw_one(const float* logits, int64_t n, float temperature, double point, int32_t* token, float* logprob) {
   const int64_t whole = n / LANES * LANES;
-  Vector highest_of = Vector{} - INFINITY;
+  Vector highest_of = all(-INFINITY);
   for (int64_t i = 0; i < whole; i += LANES) {
     const Vector x = load(logits + i);
     highest_of = x > highest_of ? x : highest_of;
   }
-  float highest = -INFINITY;
-  for (int lane = 0; lane < LANES; lane++) highest = highest_of[lane] > highest ? highest_of[lane] : highest;
+  float highest = largest(highest_of);
   for (int64_t i = whole; i < n; i++) highest = logits[i] > highest ? logits[i] : highest;
   const float scale = temperature == 0.0f ? 1.0f : temperature;
   const auto weights = [&](int64_t from) {
-    Vector x = Vector{} - INFINITY;
+    Vector x = all(-INFINITY);
     for (int64_t i = from; from == whole && i < n; i++) x[i - from] = logits[i];
     if (from < whole) x = load(logits + from);
     return exponential((x - highest) / scale);

@@ -33,7 +33,7 @@ void normalise(const Model& model, const Norm& norm, const Batch& batch, const B
 void add_product(const Model& model, const Matrix& matrix, const float* y, int64_t y_stride, const Batch& batch,
                  const Buffers& b, Thread thread) {
   const Share panels = thread.share(matrix.panels());
-  multiply(matrix, panels, y, y_stride, batch.rows, b.added, b.d_stride);
+  multiply(matrix, panels, y, y_stride, batch.rows, b.added + panels.from * PANEL, b.d_stride);
   for (int64_t row = 0; row < batch.rows; row++)
     for (int64_t at = row * b.d_stride + panels.from * PANEL; at < row * b.d_stride + panels.to * PANEL; at += LANES)
       store(b.x + at, load(b.x + at) + model.residual_scale * load(b.added + at));
@@ -110,9 +110,9 @@ extern "C" void draw(const float* logits, int64_t stride, int64_t n, int64_t row
   });
 }
 
-// Sizes, so that layout.py can check that it describes the same structures.
+// Sizes, so that layout.py can check that it describes the same structures, and arrange weights for this target.
 extern "C" void sizes(int64_t* to) {
-  const int64_t found[] = {sizeof(Matrix), sizeof(Norm), sizeof(Mlp), sizeof(Experts), sizeof(Layer),
-                           sizeof(Model), sizeof(Batch), sizeof(Buffers)};
+  const int64_t found[] = {sizeof(Matrix), sizeof(Norm),  sizeof(Mlp),   sizeof(Experts), sizeof(Layer),
+                           sizeof(Model),  sizeof(Batch), sizeof(Buffers), PANEL,         LANES};
   std::copy(std::begin(found), std::end(found), to);
 }

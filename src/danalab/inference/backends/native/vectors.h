@@ -40,19 +40,20 @@ inline Vector load(const float* from) {
 
 // Signed bytes as floats, by the target's instructions: GCC 12 would convert them one by one.
 inline Vector load(const int8_t* from) {
-  Bytes b;
-  std::memcpy(&b, from, sizeof b);
 #if defined(DANALAB_LANES)
 #elif defined(__AVX512F__)
-  return (Vector)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32((__m128i)b));
+  return (Vector)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
 #elif defined(__AVX2__)
-  return (Vector)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_cvtsi64_si128((int64_t)b)));
+  return (Vector)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
 #elif defined(__SSE4_1__)
-  return (Vector)_mm_cvtepi32_ps(_mm_cvtepi8_epi32(_mm_cvtsi32_si128((int32_t)b)));
+  return (Vector)_mm_cvtepi32_ps(_mm_cvtepi8_epi32(_mm_loadu_si32(from)));
 #elif defined(__ARM_NEON)
-  const int16x8_t wide = vmovl_s8(vreinterpret_s8_s32(vdup_n_s32((int32_t)b)));
-  return (Vector)vcvtq_f32_s32(vmovl_s16(vget_low_s16(wide)));
+  int32_t four;
+  std::memcpy(&four, from, sizeof four);
+  return (Vector)vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(vreinterpret_s8_s32(vdup_n_s32(four))))));
 #endif
+  Bytes b;
+  std::memcpy(&b, from, sizeof b);
   return __builtin_convertvector(__builtin_convertvector(b, Integers), Vector);
 }
 
@@ -74,10 +75,31 @@ inline void keep_in_register(Vector& v) {
 
 inline void store(float* to, Vector v) { std::memcpy(to, &v, sizeof v); }
 
+// The first n lanes; the others are 0.
+inline Vector load(const float* from, int64_t n) {
+  if (n >= LANES) return load(from);
+  Vector v = {};
+  std::memcpy(&v, from, size_t(n) * sizeof(float));
+  return v;
+}
+
+inline void store(float* to, Vector v, int64_t n) { std::memcpy(to, &v, size_t(n < LANES ? n : LANES) * sizeof(float)); }
+
+// x in every lane. Vector{} + x would be an addition, for -0 + 0 is 0.
+inline Vector all(float x) { return x - Vector{}; }
+
 inline float sum(Vector v) {
+  float part[LANES];
+  store(part, v);
   for (int step = LANES / 2; step; step /= 2)
-    for (int i = 0; i < step; i++) v[i] += v[i + step];
-  return v[0];
+    for (int i = 0; i < step; i++) part[i] += part[i + step];
+  return part[0];
+}
+
+inline float largest(Vector v) {
+  float most = v[0];
+  for (int lane = 1; lane < LANES; lane++) most = v[lane] > most ? v[lane] : most;
+  return most;
 }
 
 inline float sum(const float* x, int64_t n) {
@@ -104,7 +126,7 @@ inline float sum_of_squares(const float* x, int64_t n, float shift) {
 
 // e^x for x <= 88, with a relative error of 2e-7; below -87 about 1e-38.
 inline Vector exponential(Vector x) {
-  const Vector least = Vector{} - 87.0f, most = Vector{} + 88.0f;
+  const Vector least = all(-87.0f), most = all(88.0f);
   x = x < least ? least : x;
   x = x > most ? most : x;
   const Vector shifted = x * 1.44269504f + 12582912.0f;  // 1.5 * 2^23: the sum's last bits are the rounded exponent
@@ -148,5 +170,6 @@ inline Vector gelu_tanh(Vector x) {
 // Equal shares of n items for threads: thread `me` of `all` has [from, to).
 struct Share {
   int64_t from, to;
+  Share(int64_t from, int64_t to) : from(from), to(to) {}
   Share(int64_t n, int me, int all) : from(n * me / all), to(n * (me + 1) / all) {}
 };
