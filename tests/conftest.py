@@ -26,6 +26,21 @@ def pytest_configure(config: pytest.Config) -> None:
         settings.load_profile("fixed" if fast else "random")
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of the cases of a test with the mark `sample(n)`, n stay in the fast suite, evenly spaced."""
+    cases: dict[tuple[str, int], list[pytest.Item]] = {}
+    for item in items:
+        mark = item.get_closest_marker("sample")
+        if mark is not None and item.get_closest_marker("slow") is None:
+            cases.setdefault((item.nodeid.partition("[")[0], mark.args[0]), []).append(item)
+    for (_, count), each in cases.items():
+        kept = {(2 * i + 1) * len(each) // (2 * count) for i in range(count)}
+        for number, item in enumerate(each):
+            if number not in kept:
+                item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(scope="session")
 def golden() -> Path:
     """Folder of arrays measured on independent implementations."""

@@ -18,6 +18,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return prepare_texts(tmp_path_factory.mktemp("data"), sentence * 200, "a lazy fox. " * 60)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("arch", "more"),
     [
@@ -53,6 +54,7 @@ def test_plan_takes_grouped_queries(capsys):
     assert "--n-kv-heads 3 does not divide the 4 heads" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_run_with_experts_tells_of_their_use_and_goes_on_where_it_was(tmp_path, data):
     sizes = ["--d-model", "32", "--n-layers", "2", "--n-heads", "4", "--mlp-dim", "24", "--mlp-only-layers", "0"]
     steps = ["--iterations", "6", "--log-interval", "1", "--eval-batches", "1", "--no-tune-malloc", "--data", str(data)]

@@ -44,6 +44,7 @@ def runs(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_transformers_loads_an_export_and_danalab_takes_it_back(capsys, monkeypatch, tmp_path, runs, data, arch):
     monkeypatch.setattr(transformers.dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))

@@ -198,6 +198,7 @@ def test_a_full_disk_is_one_line(monkeypatch, capsys):
     assert capsys.readouterr().err == line
 
 
+@pytest.mark.slow
 def test_a_file_beyond_a_limit_is_named(tmp_path):
     """The system names no file that is open."""
     (tmp_path / "text.txt").write_text("some words in a line\n" * 4000)

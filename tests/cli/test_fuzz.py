@@ -140,6 +140,7 @@ def encoded(text: str) -> bytes:
 BOMB = "a0: &a0 [x,x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 12))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tries", TRIES)
 def test_any_configuration_file_is_taken_or_refused(tries, tmp_path):
     names = [field.name for field in dataclasses.fields(FLAG_TYPES["train"])]
@@ -156,6 +157,7 @@ def test_any_configuration_file_is_taken_or_refused(tries, tmp_path):
     attempt()
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize(
     "text",
     ["a: &a [*a]", "a: &a {b: *a}", BOMB, "[" * 100_000, "{a: " * 5_000, "lr: " + "1" * 5000, "lr: 2026-13-45",
@@ -184,6 +186,7 @@ DAMAGES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tries", TRIES)
 def test_a_run_folder_with_one_damaged_file_is_read_or_refused(tries):
     files = sorted(str(path.relative_to(RUN)) for path in RUN.rglob("*") if path.is_file())

@@ -39,6 +39,7 @@ def damage(data: st.DataObject, file: Path, entries: list[dict[str, Any]]) -> No
         file.unlink() if damaged is None else file.write_bytes(damaged)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tries", TRIES)
 def test_a_ladder_with_a_damaged_file_is_read_or_refused(tries, tmp_path):
     sound = plant(tmp_path / "sound", seeds=1)

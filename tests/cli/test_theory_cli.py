@@ -39,6 +39,7 @@ LONG = ("phases", "hummingbird", "moe", "limit", "tau", "cooldown", "rare-tokens
 """Verbs whose compilation takes seconds."""
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "verb", [pytest.param(verb, marks=pytest.mark.slow) if verb in LONG else verb for verb in SMALL]
 )

@@ -12,6 +12,7 @@ import pytest
 SHOW = "import sys; from danalab.cli.app import main; main(sys.argv[1:]); import torch; print('loaded')"
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("verb", "chosen", "spins"),
     [

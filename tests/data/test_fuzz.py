@@ -219,6 +219,7 @@ def _first_batches(folder: Path) -> None:
         assert batches[0][0].shape == (2, 4)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("layout", "count"), [("shards", 250), ("recorded", 150), ("bare", 100)])
 def test_no_corruption_passes_in_silence_or_ends_in_a_traceback(valid, layout, count, tmp_path, monkeypatch):
     monkeypatch.setattr("os.fsync", lambda _: None)  # nothing here must outlive the test

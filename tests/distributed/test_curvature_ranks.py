@@ -86,6 +86,7 @@ def alone(labels: list[list[torch.Tensor]]) -> list[torch.Tensor]:
     return [p.detach().clone() for p in model.parameters()]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_the_step_is_that_of_one_process_with_the_same_labels(name):
     found = run_ranks(shared, 2, LAYOUTS[name], seconds=120.0)

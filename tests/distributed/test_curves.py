@@ -35,11 +35,13 @@ def check(ranks: int, cases: list[Case]) -> None:
         assert error[:, 2].max() < 2e-4, f"update norm: {case}"
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("layout", [DDP, ZERO, FSDP, TENSOR], ids=["ddp", "zero", "fsdp", "tensor-parallel"])
 def test_two_ranks_make_the_curve_of_one(layout):
     check(2, [Case(arch, opt, layout) for arch, opt in PAIRS])
 
 
+@pytest.mark.slow
 def test_a_tied_head_biases_and_learned_positions_are_shared_in_every_mode():
     layouts = (DDP, ZERO, FSDP, TENSOR)
     check(2, [*(Case("gpt", "adana", layout) for layout in layouts), Case("gpt", "d-muon", FSDP, 2, "selective")])
@@ -74,6 +76,7 @@ def test_compiled_blocks_make_the_curve_of_one(layout):
     check(2, [Case("enoki", "adana", layout, compiled=True)])
 
 
+@pytest.mark.slow
 def test_bfloat16_products_stay_near_float32_in_every_mode():
     cases = [Case("enoki", "adamw", layout) for layout in (FSDP, TENSOR)]
     for found in run_ranks(curves, 2, cases, torch.bfloat16)[0]:

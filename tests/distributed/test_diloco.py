@@ -142,6 +142,7 @@ def distance(ours: Weights, expected: Weights) -> float:
     return float((one - other).norm() / other.norm())
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("workers", "opt"), [(2, "adana"), (3, "adamw")])
 def test_workers_follow_the_oracle(words, tmp_path, workers, opt):
     config = settings(words, tmp_path / "run", opt=opt)
@@ -170,12 +171,14 @@ def test_one_inner_step_of_sgd_with_an_outer_rate_of_one_is_data_parallel_sgd(wo
         torch.testing.assert_close(weights, theirs[name], rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_one_worker_with_an_outer_rate_of_one_trains_as_if_alone(words, tmp_path):
     run_training(settings(words, tmp_path / "one", diloco_lr=1.0, diloco_momentum=0.0))
     run_training(settings(words, tmp_path / "plain", distributed_backend="single"))
     assert all(torch.equal(final(tmp_path / "one")[name], p) for name, p in final(tmp_path / "plain").items())
 
 
+@pytest.mark.slow
 def test_each_worker_reads_a_part_of_each_batch_that_no_other_reads(words, tmp_path, monkeypatch):
     seen: dict[int, list[int]] = {}
     hooked(monkeypatch, lambda trainer: seen.update({trainer.step: trainer.batches.describe(trainer.step)["windows"]}))
@@ -246,6 +249,7 @@ def test_a_run_that_stops_amid_a_period_is_bitwise_the_run_in_one(words, tmp_pat
     assert [[row.get(key) for key in untimed] for row in one] == [[row.get(key) for key in untimed] for row in two]
 
 
+@pytest.mark.slow
 def test_workers_that_were_cut_off_at_different_steps_come_to_the_same(words, tmp_path):
     config = settings(words, tmp_path / "run", keep_last=9)
     run_ranks(train, 2, config)
@@ -258,6 +262,7 @@ def test_workers_that_were_cut_off_at_different_steps_come_to_the_same(words, tm
     assert same(everything(tmp_path / "run", 2), whole)
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_stopped_while_it_waits_ends_the_round_when_it_goes_on(words, tmp_path, monkeypatch):
     run_ranks(train, 2, settings(words, tmp_path / "whole"))
     wait_for_others = Exchange.wait_for_others
@@ -285,6 +290,7 @@ def test_a_checkpoint_amid_a_period_has_the_outer_weights_as_its_model(words, tm
         assert torch.equal(weights, outcome(f"model.{name}"))
 
 
+@pytest.mark.slow
 def test_validation_is_of_the_outer_weights(words, tmp_path):
     run_ranks(train, 2, settings(words, tmp_path / "run", iterations_to_run=8, keep_steps=("6",)))
     from danalab.train.evaluation.evaluate_run import evaluate_run
@@ -298,6 +304,7 @@ def test_validation_is_of_the_outer_weights(words, tmp_path):
     assert rows[-1]["train/loss"] == row["train/loss"]
 
 
+@pytest.mark.slow
 def test_another_run_begins_with_the_outer_weights_and_another_backend_takes_them(words, tmp_path):
     run_ranks(train, 2, settings(words, tmp_path / "run", iterations_to_run=8))
     outer = final(tmp_path / "run")
@@ -318,6 +325,7 @@ def present(folder: Path) -> dict[int, list[int]]:
     return Exchange(folder / "diloco", 0, 1, 1.0).decided()
 
 
+@pytest.mark.slow
 def test_the_others_go_on_without_a_worker_that_dies(words, tmp_path, monkeypatch):
     def die(trainer: Any) -> None:
         if trainer.world.worker == 2 and trainer.step == 7:
@@ -340,6 +348,7 @@ def test_the_others_go_on_without_a_worker_that_dies(words, tmp_path, monkeypatc
     assert all(torch.equal(final(tmp_path / "run" / "workers" / "2")[n], p) for n, p in final(tmp_path / "run").items())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("who", [1, 0])
 def test_a_worker_that_comes_back_is_counted_again(words, tmp_path, monkeypatch, who):
     folder = tmp_path / "run" / "diloco"
@@ -368,6 +377,7 @@ def test_a_worker_that_comes_back_is_counted_again(words, tmp_path, monkeypatch,
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["step"] == 25
 
 
+@pytest.mark.slow
 def test_more_workers_go_on_with_what_fewer_began(words, tmp_path):
     run_ranks(train, 2, settings(words, tmp_path / "run", iterations_to_run=7))
     assert run_ranks(train, 3, settings(words, tmp_path / "run")) == ["finished"] * 3

@@ -62,6 +62,7 @@ def test_outputs_and_gradients_are_those_of_one_process_and_every_expert_learns(
             assert (results[0][1][name].flatten(1).norm(dim=1) > 0).all(), name
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("layout", [PARALLEL, REPLICATED], ids=["fsdp", "ddp"])
 @pytest.mark.parametrize(
     ("ranks", "opts"), [(2, ("adamw", "muon")), pytest.param(4, ("adana",), marks=pytest.mark.slow)]
@@ -77,6 +78,7 @@ def test_ranks_with_experts_of_their_own_make_the_curve_of_one(ranks, opts, layo
         assert error[:, 2].max() < 2e-4, f"update norm: {case}"
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("layout", [Layout("ddp"), Layout("zero"), Layout("fsdp")], ids=["ddp", "zero", "fsdp"])
 def test_a_model_with_experts_makes_the_curve_of_one_in_every_mode(layout):
     cases = [Case("moe", "adana", layout), Case("moe", "d-muon", layout, 2, "selective")]

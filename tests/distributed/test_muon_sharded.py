@@ -67,6 +67,7 @@ def fsdp(rank: int, ranks: int, name: str) -> Any:
     return [full(p).detach() for p in parameters.values()], buffers
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("ranks", [2, 3])
 @pytest.mark.parametrize("name", NAMES)
 def test_fsdp2_equals_one_process(name, ranks):
@@ -91,6 +92,7 @@ def one_step(rank: int, ranks: int, shape: tuple[int, ...], layout: tuple[Any, .
     return full(p.detach())
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("shape", [(5, 9), (9, 5), (6, 4, 3)])
 @pytest.mark.parametrize(
     ("ranks", "layout"),

@@ -34,6 +34,7 @@ def trained(name: str, replaced: bool) -> list[torch.Tensor]:
     return [p.full_tensor().detach() for p in model.parameters()]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", ["adana", "adamw", "muon", "soap", "snoo"])
 def test_an_optimizer_built_before_sharding_trains_the_shards(name):
     def both(rank: int, world_size: int) -> tuple[list[torch.Tensor], list[torch.Tensor]]:

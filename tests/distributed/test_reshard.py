@@ -145,6 +145,7 @@ def compare(rank: int, size: int, modes: list[str], first: str, folder: str, opt
     return wrong
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("optimizer", "modes"),
     [
@@ -213,6 +214,7 @@ def read_own(rank: int, size: int, first: str, optimizer: str) -> tuple[bool, in
     return same(whole(model, opt), torch.load(Path(first) / "whole.pt")), sum(read)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("optimizer", ["adana", "d-muon", "soap", "adamw"])
 def test_ranks_of_zero_read_the_state_that_they_own_and_no_more(tmp_path: Path, optimizer: str):
     model = Wide()

@@ -33,6 +33,7 @@ def losses(hidden, weight, targets) -> list[torch.Tensor]:
     return [ce.detach(), lse2.detach(), hidden.grad, grad, again, token_cross_entropy(hidden, weight, targets)]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 def test_a_loss_over_a_cut_vocabulary_is_the_whole_ones(monkeypatch, ranks):
     monkeypatch.setattr(logit_chunks, "_CPU_ENTRIES", 7 * VOCAB)  # several chunks of rows
@@ -49,6 +50,7 @@ def test_a_loss_over_a_cut_vocabulary_is_the_whole_ones(monkeypatch, ranks):
             torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("arch", "head_dim"),
     [("enoki", 8), ("qwen3", 8), ("gpt", 8), ("llama", 8), ("qwen3", 12), ("gpt", 6), ("resonance", 8)],

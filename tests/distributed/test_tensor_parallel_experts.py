@@ -55,6 +55,7 @@ def learned(model: Decoder) -> tuple[Tensor, dict[str, Tensor]]:
         return model(TOKENS), grads
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", MODELS)
 def test_logits_and_every_gradient_are_those_of_one_process(name):
     def shared(rank: int, size: int):
@@ -74,6 +75,7 @@ def test_logits_and_every_gradient_are_those_of_one_process(name):
             assert error < 1e-5, parameter
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("ranks", "case"),
     [
@@ -99,6 +101,7 @@ def test_compiled_blocks_make_the_curve_of_one(arch):
     assert (((found - expected) / expected).abs()[:, 0] < 1e-5).all()
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("dim", [0, 1, 2])
 @pytest.mark.parametrize("name", ["muon", "manau"])
 def test_stacks_are_orthogonalised_matrix_by_matrix_however_they_are_cut(name, dim):

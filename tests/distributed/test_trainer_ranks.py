@@ -72,6 +72,7 @@ def hooked(monkeypatch, hook):
 # ---- the same run ----
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("backend", ["ddp", "zero", "fsdp"])
 def test_a_run_on_two_ranks_writes_what_a_run_on_one_writes(words, tmp_path, backend):
     run_training(settings(words, tmp_path / "one"))
@@ -92,6 +93,7 @@ def test_a_run_on_two_ranks_writes_what_a_run_on_one_writes(words, tmp_path, bac
     assert record["parallel"]["backend"] == backend
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "parallel",
     [
@@ -109,6 +111,7 @@ def test_oscillators_on_two_ranks_learn_what_they_learn_on_one(words, tmp_path, 
         assert two[key] == pytest.approx(one[key], rel=1e-5), key
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "parallel",
     [
@@ -182,6 +185,7 @@ def test_a_signal_to_one_rank_stops_all_at_the_same_step(words, tmp_path, monkey
     assert [path.name for path in (tmp_path / "run" / "checkpoints").glob("step-*")] == ["step-00000005"]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("backend", ["ddp", "zero", "fsdp"])
 @pytest.mark.parametrize(("mode", "outcome"), [("skip", ("finished", 0)), ("stop", ("nonfinite", 3))])
 def test_a_loss_that_is_not_finite_on_one_rank_is_everyones(words, tmp_path, monkeypatch, backend, mode, outcome):
@@ -231,6 +235,7 @@ def test_what_rank_0_refuses_is_refused_once(words, tmp_path):
 # ---- a rank that is gone ----
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("end", ["killed", "failed"])
 def test_the_others_name_a_rank_that_is_gone(words, tmp_path, monkeypatch, end):
     monkeypatch.setattr(failures, "ROLL_CALL_SECONDS", 0.5)
@@ -293,6 +298,7 @@ def test_a_rank_that_hangs_is_named_after_the_timeout(words, tmp_path, monkeypat
 # ---- what is watched ----
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("opt", "parallel"),
     [

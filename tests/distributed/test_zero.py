@@ -108,6 +108,7 @@ def assert_same_state(found: dict[str, Any], want: dict[str, Any]) -> None:
             assert torch.equal(found["state"][key][name], value), (key, name)
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 @pytest.mark.parametrize("name", NAMES)
 def test_any_number_of_ranks_gives_the_bits_of_the_optimizer_alone(name, ranks):
@@ -126,6 +127,7 @@ def fused_steps(rank: int, ranks: int, name: str) -> list[Tensor]:
     return weights(model)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", ["adana", "dana-star-mk4", "muon"])
 def test_compiled_kernels_give_the_same_bits_on_slices(name):
     [want] = run_ranks(fused_steps, 1, name)
@@ -133,6 +135,7 @@ def test_compiled_kernels_give_the_same_bits_on_slices(name):
         assert same(found, want)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 1), (1, 4)])
 @pytest.mark.parametrize("name", ["muon", "dana-star-mk4", "adamw"])
 def test_checkpoints_do_not_know_the_number_of_ranks(name, before, after):
@@ -158,6 +161,7 @@ def tau_after_two_steps(rank: int, ranks: int, name: str) -> list[tuple[int, Ten
     return [(place[id(p)], tau) for p, tau in optimizer.whole_states("tau")]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", ["dana-star-mk4", "manau", "adana"])
 def test_one_kind_of_state_is_brought_together_parameter_by_parameter(name):
     _, alone_state = alone(name, range(2))
@@ -190,6 +194,7 @@ def train(rank: int, ranks: int, overlap: bool, micro: int, no_sync: bool) -> tu
     return weights(model), norms
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("overlap", "micro", "no_sync"), [(False, 1, False), (True, 1, False), (True, 2, False), (True, 2, True)]
 )

@@ -79,6 +79,7 @@ def is_equal(found: dict[str, Tensor], want: dict[str, Tensor]) -> bool:
     return all(torch.equal(found[name], p) for name, p in want.items())
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", others_slow(NAMES))
 def test_a_resumed_run_is_the_run_in_one(results, name):
     ends = results(FAST if name in FAST else OTHERS)
@@ -116,6 +117,7 @@ def soap(rank: int, ranks: int, folder: Path, first: int) -> Tensor:
     return torch.cat([p.detach().flatten() for p in model.parameters()])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_soap_resumes_bitwise_although_its_bases_are_column_major(tmp_path, ranks):
     pytest.importorskip("pytorch_optimizer")

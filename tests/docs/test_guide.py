@@ -51,6 +51,7 @@ def registries():
     TASKS._items.update(tasks)
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("page", [page for page in PAGES if "```python" in page.read_text()], ids=named)
 @pytest.mark.usefixtures("registries")
 def test_the_code_of_a_page_runs_and_prints_what_the_page_shows(page):

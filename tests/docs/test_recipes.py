@@ -71,6 +71,7 @@ def test_there_are_six_recipes_of_at_most_two_pieces():
     assert [len(pieces) for pieces in recipes().values()] == [2, 1, 2, 2, 2, 2]
 
 
+@pytest.mark.slow
 def test_a_new_elementwise_optimizer_trains(danalab, tmp_path):
     run = danalab("A new elementwise optimizer")
     assert "RMSprop with a logarithmic-time average" in run("optim list --opt log-rms")
@@ -78,6 +79,7 @@ def test_a_new_elementwise_optimizer_trains(danalab, tmp_path):
     assert len([row for row in rows(tmp_path / "run") if "train/loss" in row]) == 4
 
 
+@pytest.mark.slow
 def test_a_new_architecture_is_planned_and_trains(danalab, tmp_path):
     run = danalab("A new architecture")
     assert json.loads(run("plan --arch narrow --heads 2 --json"))["n_layers"] == 4
@@ -85,6 +87,7 @@ def test_a_new_architecture_is_planned_and_trains(danalab, tmp_path):
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["status"] == "finished"
 
 
+@pytest.mark.slow
 def test_a_new_metric_is_in_every_row(danalab, tmp_path):
     danalab("A new metric or callback")(f"train {TINY} --run-dir run")
     norms = [row["weight_norm"] for row in rows(tmp_path / "run") if "train/loss" in row]

@@ -60,6 +60,7 @@ def disturb(data: Path, run_dir: Path, seconds: float, draw: random.Random, faul
     return kills, damaged
 
 
+@pytest.mark.slow
 def test_a_run_comes_through_kills_and_damage_as_if_nothing_had_been(data, tmp_path, undisturbed):
     seconds = undisturbed.read_summary()["time"]
     draw = random.Random(os.environ.get("DANALAB_TEST_SEED", "3"))

@@ -106,6 +106,7 @@ def test_what_no_sample_can_be_made_of_is_refused(made, capsys, flag, value):
     assert f"{flag} {value}" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_run_that_fails_is_named_with_its_last_words(tmp_path):
     job = Job(tmp_path / "bad", {"opt": "adanna", "heads": 2, "iterations": 3})
     with pytest.raises(UserError, match=r"bad ended with exit code 2: .*did you mean 'adana'"):

@@ -44,6 +44,7 @@ def test_resume_is_bitwise_after_kills_during_saves(data, tmp_path, undisturbed)
     assert_same(RunFolder(tmp_path / "run"), undisturbed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "opt", ["muon", pytest.param("soap", marks=pytest.mark.slow), pytest.param("sf-adamw", marks=pytest.mark.slow)]
 )
@@ -67,6 +68,7 @@ def test_resume_is_bitwise_after_a_kill_at_each_of_the_first_disk_waits(data, tm
         assert_same(RunFolder(tmp_path / f"run{call}"), undisturbed)
 
 
+@pytest.mark.slow
 def test_a_full_disk_during_a_run_costs_a_checkpoint_and_no_bit(data, tmp_path, undisturbed):
     def fill() -> None:
         from danalab.train.checkpoint import tensors

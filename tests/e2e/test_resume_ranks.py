@@ -44,6 +44,7 @@ def assert_same_tensors(found: Path, expected: Path) -> None:
     assert [name for name in ours if not ours[name].equal(theirs[name])] == []
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_from_one_arrangement_to_the_next_with_the_same_losses(data, tmp_path):
     run_training(short(data, tmp_path / "whole"))
     arrangements: list[tuple[int, dict[str, object]]] = [
@@ -66,6 +67,7 @@ def test_a_run_goes_on_from_one_arrangement_to_the_next_with_the_same_losses(dat
     assert found[-1]["val/loss"] == pytest.approx(expected[-1]["val/loss"], rel=1e-4)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("size", "given"),
     [
@@ -109,6 +111,7 @@ def train_and_die(rank: int, size: int, settings: TrainConfig) -> list[int]:
     return train(rank, size, settings)
 
 
+@pytest.mark.slow
 def test_a_rank_that_is_killed_costs_the_steps_since_the_checkpoint_and_no_bit(data, tmp_path):
     # Not beside training: under load a save of step 12 might still be under way when the rank dies at step 15.
     settings = short(data, tmp_path / "run", distributed_backend="ddp", async_checkpoint=False)

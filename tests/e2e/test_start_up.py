@@ -29,6 +29,7 @@ sys.exit(main({arguments!r}))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", [pytest.param("torch", marks=pytest.mark.slow), "danalab.train.trainer"])
 def test_sigterm_during_the_imports_is_exit_code_85_and_the_run_starts_again(data, tmp_path, module):
     flags = {**config(data, tmp_path / "run").as_dict(), "iterations": 2}
@@ -48,6 +49,7 @@ def test_sigterm_during_the_imports_is_exit_code_85_and_the_run_starts_again(dat
     assert json.loads(again.stdout)["status"] == "finished"
 
 
+@pytest.mark.slow
 def test_sigterm_while_ranks_start_is_exit_code_85_and_no_rank_dies_of_it(data, tmp_path):
     flags = {**config(data, tmp_path / "run").as_dict(), "nproc": 2}
     (tmp_path / "flags.json").write_text(json.dumps({k: v for k, v in flags.items() if v not in (None, {}, [])}))

@@ -86,6 +86,7 @@ def read_all(place: Path) -> None:
     assert everything_beside(place) == before
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("file", [name for name in FILES if Path(name).name not in ("COMMIT", "manifest.json")])
 def test_a_call_in_a_file_is_never_made(place, file):
     payload = pickle.dumps(Call(f"touch {place / 'outside' / 'called'}"))
@@ -115,6 +116,7 @@ def test_calls_in_files_that_are_added_are_never_made(place):
     assert not (place / "outside" / "called").exists()
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     "file", ["metrics.jsonl", "summary.json", "config.json", "tokenizer", ".lock", "tau", "diloco"]
 )

@@ -131,6 +131,7 @@ def snippet() -> dict[str, Tensor]:
     return trained(lambda model: plain(lambda net: ADana(net, **SETTINGS), model))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("train", "tolerance"),
     [

@@ -44,6 +44,7 @@ class Watch(transformers.TrainerCallback):
         self.used.append({**inner.coefficients(), "peak": inner.param_groups[0]["peak_lr"]})
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("own_schedule", [True, False], ids=["our schedule", "the Trainer's"])
 def test_weight_decay_follows_the_schedule_under_the_trainer(hf, tmp_path, own_schedule):
     trainer = hf.trainer(str(tmp_path), steps=6, scheduler=own_schedule)
@@ -71,6 +72,7 @@ def test_a_warm_up_from_zero_still_counts_the_step(hf, tmp_path):
     assert watch.used[0]["lr"] == 0
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "opt",
     [

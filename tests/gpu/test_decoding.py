@@ -19,6 +19,7 @@ SETTINGS = {
 }
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("arch", ["enoki", "qwen3", "resonance", "qwen3next"])
 def test_the_engine_decodes_what_the_cpu_decodes(device, arch):
     texts = {}

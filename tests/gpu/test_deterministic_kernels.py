@@ -60,6 +60,7 @@ def test_the_watch_sees_a_sum_that_would_raise():
     assert watch.found == {"cumsum.default", "histc.default"}
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 def test_a_training_step_of_every_architecture(config):
     model = build_model(config, seed=4)

@@ -152,6 +152,7 @@ def test_activation_checkpointing_changes_no_gradient(device, arch, mode):
         near(a, b.cpu(), 1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["aot_eager", *slow("inductor")])
 @pytest.mark.parametrize("mode", ["none", *slow("full")])
 @pytest.mark.parametrize("arch", ["enoki", *slow("qwen3", "qwen3next", "moe")])

@@ -111,6 +111,7 @@ STOPPED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("opt", ["adana", *slow(*(name for name in STOPPED if name != "adana"))])
 def test_a_run_that_was_stopped_ends_in_the_same_bits(device, config, tmp_path, opt):
     common = config(device=device.type, deterministic=True, opt=opt, **STOPPED[opt])

@@ -40,6 +40,7 @@ def in_order(found: list[Completion], order: list[int]) -> list[Completion]:
     return [completion for _, completion in sorted(zip(order, found, strict=True), key=lambda pair: pair[0])]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("arch", "backend"),
     [

@@ -58,6 +58,7 @@ def run(engine: Engine) -> dict[int, list[TokenEvent]]:
     return found
 
 
+@pytest.mark.sample(6)
 @every_variant
 def test_every_architecture_decodes_as_by_whole_forwards(config: ModelConfig):
     model = build_model(config, seed=4)
@@ -76,6 +77,7 @@ def test_prompt_and_text_may_fill_the_context_exactly(model: Decoder, backend: s
     )
 
 
+@pytest.mark.sample(1)
 def test_requests_join_and_leave_between_steps(model: Decoder, backend: str):
     engine, draw = Engine(model, backend=backend, max_batch_size=3), random.Random(0)
     prompts = [[draw.randrange(VOCAB) for _ in range(draw.randrange(1, 15))] for _ in range(12)]
@@ -103,6 +105,7 @@ def test_a_full_cache_preempts_the_youngest_request_and_loses_nothing(model: Dec
     assert engine.statistics.running == engine.statistics.waiting == 0
 
 
+@pytest.mark.sample(1)
 def test_a_sliding_window_continues_beyond_the_context_from_its_second_half(model: Decoder, backend: str):
     completion = Engine(model, backend=backend).generate(requests([[1, 2, 3]], max_tokens=40, sliding_window=True))[0]
     text = [1, 2, 3, *completion.tokens]

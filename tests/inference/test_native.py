@@ -43,6 +43,7 @@ def exact(model: Decoder, prompts: list[list[int]]) -> Tensor:
 PROMPTS = [[3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3, 8], [7], [2, 7, 1, 8, 2, 8]]
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("config", VARIANTS.values(), ids=VARIANTS)
 def test_logits_are_those_of_the_model_in_float64(config: ModelConfig):
     model = build_model(config, seed=4)

@@ -114,6 +114,7 @@ def test_padding_ids_are_never_drawn():
         assert max(completion.tokens) < BYTES.n_tokens
 
 
+@pytest.mark.slow
 def test_decoding_imports_neither_sharded_tensors_nor_the_compiler():
     code = (
         "import sys; from danalab.inference import Engine, Request, SamplingParameters\n"

@@ -62,6 +62,7 @@ def test_a_ladder_that_cannot_be_read_ends_in_one_line(tmp_path):
         analyse([{**rows[0], "final_loss": None}])
 
 
+@pytest.mark.slow
 def test_a_rate_that_diverged_was_tried_and_bounds_the_best_one(tmp_path):
     rows = read_ladder(plant(tmp_path))
     best = {(row["opt"], row["params"]) for row in rows}
@@ -93,6 +94,7 @@ def test_what_differs_in_more_than_its_seed_is_another_trial_not_another_seed(tm
     assert all(each.runs[0]["settings"] == {"kappa": 0.7} for each in found.tuned)
 
 
+@pytest.mark.slow
 def test_rates_are_predicted_beyond_the_sizes_and_said_to_be_extrapolated(tmp_path):
     found = analyse(read_ladder(plant(tmp_path)), n_bootstrap=20, predict=(1e5, 1e7))
     inside, beyond = found.predicted_rates["adamw"]
@@ -104,12 +106,14 @@ def test_rates_are_predicted_beyond_the_sizes_and_said_to_be_extrapolated(tmp_pa
     assert within.high_is_open
 
 
+@pytest.mark.slow
 def test_rates_that_were_not_tuned_give_no_law(tmp_path):
     found = analyse(read_ladder(plant(tmp_path, multipliers=(1.0,))), n_bootstrap=0)
     assert not found.lr_laws
     assert any("one learning rate was tried at each size" in note for note in found.notes)
 
 
+@pytest.mark.slow
 def test_three_sizes_give_a_law_of_rates_without_an_interval(tmp_path):
     rows = [row for row in read_ladder(plant(tmp_path)) if row["params"] <= 160_000]
     found = analyse(rows, n_bootstrap=5)
@@ -117,6 +121,7 @@ def test_three_sizes_give_a_law_of_rates_without_an_interval(tmp_path):
     assert any("3 sizes give its three coefficients and no interval; 4 are needed" in note for note in found.notes)
 
 
+@pytest.mark.slow
 def test_one_optimizer_of_too_few_runs_leaves_the_others_their_laws(tmp_path):
     rows = read_ladder(plant(tmp_path))
     found = analyse([row for row in rows if row["opt"] == "adamw" or row["params"] < 1e5], n_bootstrap=0)
@@ -125,6 +130,7 @@ def test_one_optimizer_of_too_few_runs_leaves_the_others_their_laws(tmp_path):
     assert not found.gains
 
 
+@pytest.mark.slow
 def test_each_law_may_have_an_irreducible_loss_of_its_own(tmp_path):
     rows = read_ladder(plant(tmp_path))
     together, apart = (analyse(rows, n_bootstrap=0, joint=joint).loss_laws for joint in (True, False))
@@ -132,12 +138,14 @@ def test_each_law_may_have_an_irreducible_loss_of_its_own(tmp_path):
     assert apart["adamw"].E != apart["adana"].E
 
 
+@pytest.mark.slow
 def test_a_ladder_at_one_ratio_of_tokens_is_told_what_a_chinchilla_law_needs(tmp_path):
     found = analyse(read_ladder(plant(tmp_path)), law="chinchilla", n_bootstrap=0)
     assert not found.loss_laws
     assert any("--tokens-per-param" in note or "needs runs at 6" in note for note in found.notes)
 
 
+@pytest.mark.slow
 def test_a_ladder_can_be_moved_and_packed_without_its_runs(tmp_path):
     rows = read_ladder(plant(tmp_path / "here"))
     pack(rows, tmp_path / "small")

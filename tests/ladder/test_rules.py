@@ -25,6 +25,7 @@ def test_fit_writes_the_laws_that_plan_and_train_read(tmp_path):
     assert read_rules(tmp_path / "rules.yaml") == rules
 
 
+@pytest.mark.slow
 def test_rows_without_an_architecture_give_no_rules(tmp_path, capsys):
     assert (
         main(
@@ -46,6 +47,7 @@ def test_rows_without_an_architecture_give_no_rules(tmp_path, capsys):
         fitted_rules(analyse(flat, n_bootstrap=0))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("layers", "ruled"), [(lambda heads: 3 * heads // 4, True), (lambda heads: heads**2, False)])
 def test_the_sizes_of_a_ladder_become_a_rule_where_they_follow_one(tmp_path, layers, ruled):
     rows = read_ladder(plant(tmp_path))

@@ -32,6 +32,7 @@ def tokens() -> Tensor:
     return torch.randint(0, 61, (3, 24), generator=torch.Generator().manual_seed(0))
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("split", [[24], [1] * 24, [10] + [1] * 14, [7, 9, 8]], ids=str)
 def test_cached_pieces_give_the_hidden_states_of_the_whole(model: Decoder, tokens: Tensor, split: list[int]):
     model.double()
@@ -42,6 +43,7 @@ def test_cached_pieces_give_the_hidden_states_of_the_whole(model: Decoder, token
     torch.testing.assert_close(torch.cat(pieces, dim=1), model.hidden(tokens), rtol=0, atol=1e-12)
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("mode", ["full", "every-n:1", "every-n:2", "selective"])
 def test_activation_checkpointing_changes_no_gradient(model: Decoder, tokens: Tensor, mode: str):
     plain = _gradients(model, tokens)
@@ -72,6 +74,7 @@ def test_unknown_checkpointing_is_refused(model: Decoder, mode: str):
         model.set_activation_checkpointing(mode)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("mode", ["none", "full"])
 def test_blocks_compile_whole_and_once_for_all_layers(tiny: ModelConfig, tokens: Tensor, mode: str):
     torch.compiler.reset()

@@ -37,6 +37,7 @@ def test_parameters_by_formula_are_those_of_the_model(config: ModelConfig):
     assert bare == parameter_count(config, embeddings=False)
 
 
+@pytest.mark.sample(9)
 @every_variant
 def test_compute_by_formula_is_what_torch_counts(config: ModelConfig, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(rule, "CHUNK_ON_CPU", CHUNK)
@@ -50,6 +51,7 @@ def test_compute_by_formula_is_what_torch_counts(config: ModelConfig, monkeypatc
     assert counter.get_total_flops() == pytest.approx(2 * 64 * flops_per_token(shape, 64), rel=0.01)
 
 
+@pytest.mark.sample(9)
 @every_variant
 def test_a_token_changes_nothing_before_it(config: ModelConfig, tokens: Tensor):
     exact = is_dense_attention(config)
@@ -65,6 +67,7 @@ def test_a_token_changes_nothing_before_it(config: ModelConfig, tokens: Tensor):
             assert float(difference[:, position].max()) > 1e-3
 
 
+@pytest.mark.sample(9)
 @every_variant
 def test_generation_with_its_cache_takes_what_the_whole_model_finds_likeliest(config: ModelConfig):
     model = build_model(config, seed=4, dtype=torch.float64)
@@ -85,6 +88,7 @@ def test_training_begins_near_the_loss_of_a_guess(arch: str):
     assert abs(float(loss) - math.log(2048)) < 0.9
 
 
+@pytest.mark.sample(9)
 @every_variant
 def test_every_weight_has_a_kind_and_learns(config: ModelConfig, tokens: Tensor):
     model = build_model(config)

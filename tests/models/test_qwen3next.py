@@ -73,6 +73,7 @@ def test_the_number_of_weights_by_formula_is_the_models(more):
     assert build_model(config(**more), device="meta").num_parameters() == parameter_count(config(**more))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("more", [EVERYWHERE, {}, {"linear_key_heads": 2, "linear_value_heads": 2}])
 def test_compute_by_formula_is_what_torch_counts(more):
     # Products are seen, those of the scan too; the triangular inverse, convolutions and elementwise work are not.
@@ -138,6 +139,7 @@ def test_maps_are_drawn_as_every_models_and_gains_begin_at_one(init):
 # ---- what it computes ----
 
 
+@pytest.mark.sample(3)
 @torch.no_grad()
 @pytest.mark.parametrize("more", [EVERYWHERE, {}])
 @pytest.mark.parametrize("length", [1, 2, 31, 65, 257])
@@ -212,6 +214,7 @@ def test_documents_in_one_row_are_what_they_are_alone(more):
     torch.testing.assert_close(logits, alone, rtol=0, atol=1e-11)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("mode", ["full", "every-n:2", "selective"])
 def test_checkpointing_changes_no_gradient(mode):
     gradients = []

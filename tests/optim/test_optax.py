@@ -68,6 +68,7 @@ def family(request, golden):
     return request.param, Golden(golden, request.param)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("double", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_all_golden_cases_are_reproduced(family, double):
     """All ordinary cases of an optimizer at once: their settings are traced, a constant decay is wd_ts = inf."""
@@ -108,6 +109,7 @@ def test_all_golden_cases_are_reproduced(family, double):
             np.testing.assert_allclose(v, data.want["state_v_exact"][case["row"]], rtol=1e-8, atol=1e-14)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("ending", SPECIAL)
 def test_missing_gradients_and_undecayed_parameters_are_as_in_torch(golden, ending):
     data = Golden(golden, "dana-star-mk4")
@@ -134,6 +136,7 @@ def test_missing_gradients_and_undecayed_parameters_are_as_in_torch(golden, endi
     assert {k: int(v) for k, v in state.steps.items()} == dict(zip(data.names, present.sum(0).tolist(), strict=True))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     "settings",
     [
@@ -270,6 +273,7 @@ def test_without_optax_one_line_says_what_to_install():
     assert "needs optax: pip install 'danalab[theory]'" in done.stderr
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("option", ["cautious_decay", "scaled_decay"])
 def test_options_of_weight_decay_are_those_of_the_classes(option):
     with enable_x64():

@@ -144,6 +144,7 @@ def test_what_figures_have_in_common_is_on_the_page_once(report):
     assert len(names) == len(set(names))
 
 
+@pytest.mark.slow
 def test_distances_from_the_baseline_are_those_at_the_same_horizon(tmp_path):
     rows = [json.loads(line) for line in (plant(tmp_path) / "ladder.jsonl").read_text().splitlines()]
     half = [{**row, "name": f"{row['name']}-half", "tokens": row["tokens"] / 2, "flops": row["flops"] / 2,
@@ -173,6 +174,7 @@ def test_fewer_than_three_seeds_are_said_to_leave_the_noise_unknown(tmp_path):
     assert {line[3] for line in saved_table(data.analysis)[1] if "laws" not in line[1]} == {"noise not known"}
 
 
+@pytest.mark.slow
 def test_a_contender_that_never_reaches_the_loss_has_a_negative_saving_and_is_said_not_to(sad):
     data, page, _ = sad
     saved = [line[2] for line in saved_table(data.analysis)[1] if "laws" not in line[1]]

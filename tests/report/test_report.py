@@ -138,6 +138,7 @@ def test_an_optimizer_has_one_colour_everywhere(runs):
     assert optimizer_color("somebody-new") == optimizer_color("somebody-new")
 
 
+@pytest.mark.slow
 def test_pictures_are_the_same_twice(runs, tmp_path):
     curves = [read_curve(run) for run in runs]
     first = save_figure(loss_figure(curves), tmp_path / "a")

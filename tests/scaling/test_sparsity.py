@@ -21,6 +21,7 @@ WAYS: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("ways", WAYS, ids=str)
 @pytest.mark.parametrize("arch", ["moe", "enoki", "qwen3", "llama", "gpt"])
 def test_counts_by_formula_are_those_of_the_model_and_of_torch(arch, ways):

@@ -35,6 +35,7 @@ def trained_twice(config, tmp_path, ranks=1):
     return found
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "given",
     [
@@ -51,6 +52,7 @@ def test_a_run_repeats_itself(tiny, tmp_path, given):
     assert torch.equal(one, two)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "backend", ["ddp", "fsdp", *(pytest.param(name, marks=pytest.mark.slow) for name in ("zero", "diloco"))]
 )

@@ -66,6 +66,7 @@ def same(left, right):
     return left == right
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("opt", others_slow(EVERY))
 def test_it_learns_and_a_run_in_two_parts_is_bitwise_the_run_in_one(tiny, tmp_path, opt):
     whole = open_run(train(config(tiny, opt, run_dir=tmp_path / "whole")))
@@ -82,6 +83,7 @@ def test_it_learns_and_a_run_in_two_parts_is_bitwise_the_run_in_one(tiny, tmp_pa
     assert all(torch.equal(p, q) for p, q in pairs)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("opt", others_slow(EVERY))
 def test_a_skipped_step_changes_nothing(tiny, opt):
     settings = config(tiny, opt)
@@ -103,6 +105,7 @@ def test_a_skipped_step_changes_nothing(tiny, opt):
     assert any(not same(value, before[name]) for name, value in state_of(trainer).items())
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("opt", "clock"), [("sf-adamw", "weight_sum"), ("prodigy", "d"), ("lion", "step"), ("adana", "t")]
 )

@@ -14,6 +14,7 @@ def weights(folder):
     return torch.cat([p.detach().flatten() for p in open_run(folder).load_model().model.parameters()])
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("opt", "settings"),
     [

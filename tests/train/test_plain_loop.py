@@ -17,6 +17,7 @@ from danalab.train.run.open import open_run
 STEPS, WARMUP, LR, DECAY, CLIP, Z_LOSS = 12, 4, 3e-3, 0.1, 0.1, 1e-2
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("batch_size", "acc_steps"), [(6, 1), (2, 3), (1, 6)])
 def test_a_run_is_the_plain_loop_whatever_its_micro_batches(tiny, data, batch_size, acc_steps):
     config = tiny(

@@ -26,6 +26,7 @@ def weights(folder):
     return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
 
 
+@pytest.mark.slow
 def test_a_run_in_parts_is_bitwise_the_run_in_one(tiny, tmp_path):
     whole = train(tiny(**RESONANCE, run_dir=tmp_path / "whole", iterations=8))
     parts = tiny(**RESONANCE, run_dir=tmp_path / "parts", iterations=8, iterations_to_run=3)

@@ -72,6 +72,7 @@ def test_a_run_is_a_folder_with_everything(tiny):
     assert run.folder.store.steps() == [15, 20]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "opt",
     [*(pytest.param(opt, marks=pytest.mark.slow) for opt in ("adamw", "adamw-decaying-wd", "adana")), "dana-star-mk4"],
@@ -132,6 +133,7 @@ def test_extending_goes_on_with_weights_clocks_and_rows(tiny):
     assert run_training(tiny()).summary["step"] == 30
 
 
+@pytest.mark.slow
 def test_an_extended_run_is_the_longer_run_with_a_constant_tail(tiny, tmp_path):
     settings = {"weight_decay": 0.01, "wd_ts": 5.0, "warmup_steps": 2, "scheduler": "cos_inf"}
     train(tiny(run_dir=tmp_path / "parts", iterations=10, **settings))
@@ -263,6 +265,7 @@ def test_a_local_disk_on_the_way_changes_nothing(tiny, tmp_path):
     assert [path.name for path in (tmp_path / "disk").rglob("*") if path.is_file()] == []
 
 
+@pytest.mark.slow
 def test_an_evaluation_that_is_interrupted_is_made_up_for(tiny, tmp_path, monkeypatch):
     whole = train(tiny(run_dir=tmp_path / "whole"))
     original = job_module.build_trainer
@@ -333,6 +336,7 @@ def test_resume_from_an_earlier_step_goes_back_there(tiny, tmp_path):
     assert (folder / "checkpoints" / "superseded-step-00000015").is_dir()
 
 
+@pytest.mark.slow
 def test_the_command_that_went_back_goes_on_when_it_is_started_again(tiny, tmp_path):
     folder = train(tiny(keep_every=5))
     final = weights(folder)
@@ -343,6 +347,7 @@ def test_the_command_that_went_back_goes_on_when_it_is_started_again(tiny, tmp_p
     assert run_training(back).summary["step"] == 14  # it was finished: what is wanted is the step itself
 
 
+@pytest.mark.slow
 def test_a_run_that_began_from_another_needs_it_no_more(tiny, tmp_path):
     first = train(tiny(run_dir=tmp_path / "first", iterations_to_run=5))
     fork = tiny(run_dir=tmp_path / "fork", lr=1e-3, resume_from=first, iterations_to_run=8)
@@ -351,6 +356,7 @@ def test_a_run_that_began_from_another_needs_it_no_more(tiny, tmp_path):
     assert run_training(fork).summary["step"] == 20
 
 
+@pytest.mark.slow
 def test_resume_from_another_run_forks_it(tiny, tmp_path):
     first = train(tiny(keep_every=5, run_dir=tmp_path / "first"))
     fork = train(tiny(lr=1e-3, run_dir=tmp_path / "fork", resume_from=first / "checkpoints" / "step-00000010"))
@@ -359,6 +365,7 @@ def test_resume_from_another_run_forks_it(tiny, tmp_path):
     assert not torch.equal(weights(fork), weights(first))
 
 
+@pytest.mark.slow
 def test_a_file_of_a_checkpoint_stands_for_the_checkpoint(tiny, tmp_path):
     folder = train(tiny(keep_every=5))
     final = weights(folder)
@@ -395,6 +402,7 @@ def test_a_place_where_no_checkpoint_can_be_written_is_refused_before_anything_i
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
 
 
+@pytest.mark.slow
 def test_a_disk_that_is_full_for_a_while_costs_neither_the_run_nor_a_row(tiny, tmp_path, monkeypatch, caplog):
     whole = train(tiny(run_dir=tmp_path / "whole"))
     original = job_module.build_trainer

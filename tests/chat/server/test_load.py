@@ -129,6 +129,7 @@ def test_a_client_that_goes_away_frees_its_slot_within_a_step(stream):
         assert engine.steps == 6
 
 
+@pytest.mark.slow
 def test_two_hundred_connections_of_which_half_read_slowly_or_never(server):
     silent = [raw(server, question(stream=True, max_tokens=8)) for _ in range(100)]
 
@@ -218,6 +219,7 @@ def send_random(server: RunningServer, count: int) -> None:
     wait_until(lambda: is_idle(server))
 
 
+@pytest.mark.slow
 def test_random_requests_leave_nothing_in_the_engine(server):
     send_random(server, 100)
     assert not server.worker._running

@@ -23,6 +23,7 @@ def test_a_problem_depends_on_seed_and_position_alone(name):
         task[len(task)]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", GENERATED)
 def test_test_problems_are_no_training_problems(name):
     train, test = (make_task(name, split=split)[0] for split in ("train", "test"))

@@ -145,6 +145,7 @@ def good(tmp_path_factory) -> Path:
     return folder
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("kind", CORRUPTIONS)
 def test_every_corruption_is_found(good, tmp_path, kind):
     per_kind = -(-500 // len(CORRUPTIONS))

@@ -222,6 +222,7 @@ prepare(Deadly.build(sys.argv[2:3], ()), "bytes", sys.argv[3], workers=int(sys.a
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "workers"),
     [("fineweb-10bt", 2), *(pytest.param(name, 1, marks=pytest.mark.slow) for name in ("fineweb-10bt", "c4", "arxiv"))],

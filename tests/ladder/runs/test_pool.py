@@ -63,6 +63,7 @@ class Scripted(Job):
         return [sys.executable, "-c", self.settings["script"]]
 
 
+@pytest.mark.slow
 def test_a_run_that_crashes_ends_alone_and_the_others_of_its_worker_go_on(tmp_path: Path) -> None:
     scripts = ["import os; os.kill(os.getpid(), 9)", "print('fine')", "raise SystemExit(4)"]
     jobs = [Scripted(tmp_path / str(i), {"script": script}) for i, script in enumerate(scripts)]
@@ -101,6 +102,7 @@ run_jobs([Waiting(pathlib.Path(sys.argv[1]), {})], title="waiting")
 """
 
 
+@pytest.mark.slow
 def test_a_pool_that_is_killed_leaves_no_run_behind(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     killed = subprocess.Popen([sys.executable, "-c", POOL, str(folder), NOTES_ITS_END], stderr=subprocess.DEVNULL)

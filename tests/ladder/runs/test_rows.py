@@ -90,6 +90,7 @@ def test_sizes_to_predict_are_finite(tmp_path, capsys):
     assert "--predict inf: sizes must be finite and positive" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_settings_of_odd_types_are_never_a_traceback(tmp_path, capsys):
     odd = {"d_model": True, "n_layers": 1.5, "n_heads": 2, "head_dim": 2, "mlp_dim": 3, "vocab_size": 5, "seq_len": 4}
     odd |= {"arch": 3, "data": [1], "scheduler": 2, "opt": {}}

@@ -42,6 +42,7 @@ def test_a_sweep_makes_a_row_a_run_and_a_second_call_makes_none_anew(fixed, tmp_
     assert read_rows(rows[0]["curve"])[0]["step"] == 1
 
 
+@pytest.mark.slow
 def test_rows_of_runs_that_a_later_call_does_not_ask_for_stay(fixed, tmp_path):
     run_sweep(tmp_path, expand({"opt": ["adamw"], "seed": [0, 1]}, fixed), executor="inline")
     found = run_sweep(tmp_path, expand({"opt": ["adamw"], "seed": [1, 2]}, fixed), executor="inline")
@@ -108,6 +109,7 @@ def test_an_optimizer_that_every_run_would_refuse_is_refused_by_the_plan(fixed, 
         estimate(cells, tmp_path)
 
 
+@pytest.mark.slow
 def test_runs_of_other_settings_are_not_taken_for_those_asked_for(fixed, tmp_path):
     cells = expand({"opt": ["adamw"], "seed": [0, 1]}, fixed)
     run_sweep(tmp_path, cells, executor="inline")
@@ -152,6 +154,7 @@ def test_a_damaged_run_is_resumed_or_listed_and_does_not_stop_the_rest(fixed, tm
     assert [failure.job.folder.name for failure in again.failures] == ["s1"]
 
 
+@pytest.mark.slow
 def test_an_optimizers_own_setting_may_be_in_the_grid(fixed, tmp_path):
     found = run_sweep(tmp_path, expand({"opt": ["muon"], "momentum": [0.8, 0.9]}, fixed), executor="inline")
     assert not found.failures
@@ -220,6 +223,7 @@ def test_a_run_is_known_by_its_settings_however_they_were_said(tmp_path):
     assert not Job(folder, {**said, "momentum": 0.8}).is_finished()
 
 
+@pytest.mark.slow
 def test_a_run_that_another_process_is_making_is_waited_for(tmp_path):
     folder, ended = tmp_path / "run", []
     job = Job(folder, {"opt": "adana"})

@@ -32,6 +32,7 @@ def test_a_planted_saving_of_40_percent_is_found():
     assert found.interval is None, "one seed says nothing of the noise"
 
 
+@pytest.mark.slow
 def test_its_interval_covers_the_truth_in_nine_simulated_ladders_of_ten():
     covered, estimates = 0, []
     for trial in range(200):
@@ -44,6 +45,7 @@ def test_its_interval_covers_the_truth_in_nine_simulated_ladders_of_ten():
     assert covered >= 180
 
 
+@pytest.mark.slow
 def test_at_equal_optimizers_the_mean_over_sizes_is_zero_and_one_in_twenty_intervals_excludes_it():
     found = []
     for trial in range(200):

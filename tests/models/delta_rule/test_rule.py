@@ -144,6 +144,7 @@ def test_a_prefix_has_the_outputs_that_it_has_in_the_whole(length):
     torch.testing.assert_close(gated_delta_rule(*(x[:, :length] for x in inputs))[0], whole, rtol=0, atol=1e-13)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("length", "chunk"), [(1, 4), (7, 3), (6, 3)])
 def test_gradients_are_those_of_finite_differences(length, chunk):
     leaves = [x.requires_grad_() for x in (*problem(1, length, 1, 2, 3, 2), first_state(1, 2, 3, 2))]

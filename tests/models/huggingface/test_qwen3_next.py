@@ -52,6 +52,7 @@ def theirs(described: dict[str, Any]):
     return transformers.Qwen3NextForCausalLM(transformers.Qwen3NextConfig(**described)).eval()
 
 
+@pytest.mark.sample(3)
 @torch.no_grad()
 @pytest.mark.parametrize("config", CASES.values(), ids=CASES)
 def test_logits_are_those_of_transformers_from_its_own_files(config: ModelConfig, tmp_path):

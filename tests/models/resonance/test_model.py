@@ -89,6 +89,7 @@ def loss_on_noise(non_causal, vocab=8, length=16):
         return model(test[:, :-1], test[:, 1:])[0].item()
 
 
+@pytest.mark.slow
 def test_nothing_is_learned_from_noise_and_a_mixer_that_sees_the_future_is_caught():
     assert loss_on_noise(non_causal=False) >= math.log(8) - 0.02
     assert loss_on_noise(non_causal=True) < math.log(8) - 0.1
@@ -153,6 +154,7 @@ def test_training_begins_near_the_loss_of_a_guess():
     assert model(row[:, :-1], row[:, 1:])[0] < math.log(2048) + 0.5
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("size", SIZES)
 def test_the_sizes_have_as_many_parameters_as_the_formula_says(size):
     dims = resonance_dimensions(size)

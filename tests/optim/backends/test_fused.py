@@ -98,6 +98,7 @@ def test_power_of_the_effective_time_is_accurate_over_a_whole_run():
             torch.testing.assert_close(*found, rtol=3e-6, atol=0)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("capturable", [False, True], ids=["kernel", "graph"])
 def test_no_change_of_step_or_setting_compiles_again(capturable):
     made = params([(8, 5), (7,)])

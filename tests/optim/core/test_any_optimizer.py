@@ -112,6 +112,7 @@ def test_no_parameters_are_refused(name):
     refusal(lambda: build(name, [p, p]), "twice")
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize("name", NAMES)
 def test_numbers_that_mean_nothing_are_refused_by_name(name):
     spec = optimizer_spec(name)
@@ -136,6 +137,7 @@ def test_numbers_of_a_group_are_checked_too(name):
 WRONG = {"number": "x", "integer": 1.5, "switch": "yes", "word": 3, "numbers": 0.9}
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize("name", NAMES)
 def test_values_of_another_type_are_refused_by_name(name):
     for setting, what in optimizer_spec(name).settings.items():
@@ -163,6 +165,7 @@ def test_weight_decay_is_given_in_one_form(name):
     refusal(lambda: build(name, tiny(), omega=4.0, weight_decay=0.1, horizon=100), "omega")
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize("name", NAMES)
 def test_state_of_another_optimizer_is_refused_and_nothing_changes(name):
     for other in ("adamw", "adana", "lion"):
@@ -218,6 +221,7 @@ def assert_same_state(found: Any, want: Any) -> None:
         assert found == want
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize("name", NAMES)
 def test_asking_for_the_state_changes_no_parameter_and_no_later_step(name):
     asked, alone = tiny(), tiny()
@@ -239,6 +243,7 @@ def test_asking_for_the_state_changes_no_parameter_and_no_later_step(name):
     assert same(weights(asked), weights(alone))
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_checkpoint_before_the_first_step_is_as_good_as_none(name):
     model, alone = tiny(), tiny()
@@ -249,6 +254,7 @@ def test_a_checkpoint_before_the_first_step_is_as_good_as_none(name):
     assert same(weights(model), weights(alone))
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_scaled_loss_gives_the_same_steps_and_an_overflow_gives_none(name):
     scaled, plain = tiny(), tiny()
@@ -318,6 +324,7 @@ def test_groups_can_be_added_later(name):
     assert not any(torch.equal(p, old) for (_, p), old in zip(new, before, strict=True))
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("way", ["copied", "pickled"])
 @pytest.mark.parametrize("name", NAMES)
 def test_it_can_be_copied_and_pickled_with_its_model_and_goes_on_alike(name, way):
@@ -355,6 +362,7 @@ def test_an_estimate_of_the_curvature_that_no_step_has_taken_yet_is_copied_too()
     assert same(weights(model), weights(twin))
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("dtypes", [(torch.float32, torch.bfloat16), (torch.bfloat16, torch.float32)], ids=str)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_model_may_go_on_in_another_dtype(name, dtypes):

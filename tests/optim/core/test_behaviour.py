@@ -362,6 +362,7 @@ def test_optimizers_copy_and_pickle():
     assert torch.equal(p, q)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("flags", [*FLAGS, {}], ids=[*WAYS, "chosen"])
 def test_a_training_step_compiled_as_a_whole_is_the_same_step(flags):
     trained = []

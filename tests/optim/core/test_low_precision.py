@@ -121,6 +121,7 @@ def test_stochastic_rounding_repeats_exactly(flags):
     assert torch.equal(first, second)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("dtype", NARROW)
 @pytest.mark.parametrize("cls", [ADana, DanaMK4, DanaStar, DanaStarMK4, AdamWDecayingWD, AdEMAMix])
 def test_a_run_in_16_bits_tracks_the_run_in_32(cls, dtype):

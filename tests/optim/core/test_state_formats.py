@@ -63,6 +63,7 @@ def test_a_code_is_one_of_the_two_neighbours_of_its_value(name):
     assert ((down <= x.abs() * 1.00001) & (x.abs() <= up * 1.00001))[inside].all()
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("state_dtype", LOW)
 @pytest.mark.parametrize("name", MOMENTS)
 def test_rounding_is_exact_in_the_mean(name, state_dtype):
@@ -240,6 +241,7 @@ def stepped(name, state_dtype, steps, *, as_stored=True, threads=1):
     return [tensor for p in params for tensor in (p.detach(), *optimizer.state[p].values())]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("steps", [12, pytest.param(400, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", NAMES)
 def test_a_pass_over_24_bits_is_bitwise_the_step_on_decoded_moments(name, steps):

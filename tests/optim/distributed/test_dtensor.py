@@ -33,6 +33,7 @@ def full(tensor: torch.Tensor) -> torch.Tensor:
     return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).detach()
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("flags", FLAGS.values(), ids=FLAGS)
 @pytest.mark.parametrize("name", ["adana", "dana-star-mk4", "adamw-decaying-wd"])
 def test_fsdp2_step_stats_and_checkpoint_state_equal_one_process(name, flags):
@@ -63,6 +64,7 @@ def test_fsdp2_step_stats_and_checkpoint_state_equal_one_process(name, flags):
             torch.testing.assert_close(stats, want, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("cls", [ADana, DanaStarMK4, AdamWDecayingWD])
 def test_two_dimensional_meshes_and_partial_gradients_take_the_whole_step(cls):
     generator = torch.Generator().manual_seed(0)

@@ -139,6 +139,7 @@ def test_pure_signal_brings_kappa_down_to_its_smallest():
     assert kappas(1.0, 0.0, steps=3000, size=10) == pytest.approx(0.75, abs=1e-2)
 
 
+@pytest.mark.slow
 def test_kappa_falls_with_the_signal_to_noise_ratio_and_with_the_time_to_see_it():
     by_drift = [kappas(drift, 1.0) for drift in (0.0, 0.2, 0.5, 1.0, 3.0)]
     assert by_drift == sorted(by_drift, reverse=True)

@@ -34,6 +34,7 @@ def settings_of(case: dict[str, Any]) -> dict[str, Any]:
     return settings
 
 
+@pytest.mark.sample(30)
 @pytest.mark.parametrize("way", ["eager", "foreach", "fused"])
 @pytest.mark.parametrize("case", CASES, ids=[case["id"] for case in CASES])
 def test_trajectories_equal_the_reference(case, way):

@@ -47,6 +47,7 @@ def flat(params: list[torch.Tensor]) -> torch.Tensor:
     return torch.cat([p.detach().flatten() for p in params])
 
 
+@pytest.mark.sample(3)
 @each_backend
 @each
 def test_back_ends_agree_to_1e6_over_100_steps_in_float32(cls, flags):
@@ -138,6 +139,7 @@ def test_found_nonfinite_leaves_everything_as_it_is(cls, capturable):
 
 
 # Compiling takes seconds each: the one with most scalars stands for all.
+@pytest.mark.slow
 @pytest.mark.parametrize("cls", [AdEMAMix, *(pytest.param(cls, marks=pytest.mark.slow) for cls in ALL[1:])])
 def test_no_change_of_step_or_setting_compiles_again(cls):
     params = made((8, 5), (7,))

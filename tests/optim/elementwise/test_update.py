@@ -91,6 +91,7 @@ def test_any_member_equals_the_oracle(name, backend, dtype, chosen, clipsnr, see
     np.testing.assert_allclose(p.detach().double().numpy(), want, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", [*FAMILY, "adamw-decaying-wd"])
 def test_back_ends_agree_to_1e6_over_100_steps_in_float32(name, backend):

@@ -40,6 +40,7 @@ def state_vector(optimizer: torch.optim.Optimizer, named: list[tuple[str, torch.
     return np.concatenate(parts)
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
 @pytest.mark.parametrize("case", CASES, ids=[case["id"] for case in CASES])
 def test_trajectories_equal_the_reference(case, dtype):

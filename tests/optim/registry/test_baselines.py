@@ -76,6 +76,7 @@ def test_every_library_entry_is_compared_here():
     assert {name for name in EVERY if optimizer_spec(name).extra == "baselines"} == set(LIBRARY)
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("name", LIBRARY)
 def test_a_library_optimizer_steps_as_the_librarys_class_used_directly(name):
     spec, ours, theirs = optimizer_spec(name), Net(), Net()
@@ -115,6 +116,7 @@ def test_defaults_are_the_librarys_but_for_those_that_are_meant_otherwise(name):
             assert takes[setting].default == what.default, setting
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("name", EVERY)
 def test_numbers_that_mean_nothing_are_refused_by_name(name):
     spec = optimizer_spec(name)
@@ -137,6 +139,7 @@ def test_an_empty_list_of_parameters_is_refused(name):
         build_optimizer(name, [])
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("name", EVERY)
 def test_a_state_of_another_optimizer_or_model_is_refused_and_its_own_is_taken(name):
     model = Net()
@@ -200,6 +203,7 @@ def test_sophia_divides_by_the_curvature_that_it_was_shown_and_steps_by_sign_wit
     assert optimizer.hessian_is_due()
 
 
+@pytest.mark.slow
 def test_without_the_library_everything_else_works_and_its_own_say_what_to_install():
     code = """
 import sys
@@ -231,6 +235,7 @@ print("pytorch_optimizer" in sys.modules)
     assert done.stdout == "False\n"
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("name", EVERY)
 def test_the_memory_that_a_plan_reckons_with_is_what_the_optimizer_keeps(name):
     model = build_model(ModelConfig("enoki", 64, 2, 2, 32, 256, 256, 8), seed=0)

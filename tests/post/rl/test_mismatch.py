@@ -13,6 +13,7 @@ ROUNDING = 2.0**-23
 """A unit in the last place of 1 in float32."""
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("arch", ["enoki", pytest.param("qwen3", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("settings", [{}, {"backend": "eager"}, {"backend": "eager", "batch_invariant": True}])
 def test_the_engine_and_the_trainer_differ_from_float64_by_rounding_alone(arch, settings):

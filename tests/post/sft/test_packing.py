@@ -88,6 +88,7 @@ ARCHITECTURES = {
 }  # fmt: skip
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_packed_loss_and_gradient_are_those_of_each_conversation_alone(arch, tmp_path):
     given_tokens = tokenized([conversation(shape) for shape in ([3], [2, 5], [7], [1, 1, 4])], tmp_path)

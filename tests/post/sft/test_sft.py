@@ -52,6 +52,7 @@ def test_model_optimizer_and_rate_are_those_of_the_base_run(tuned, base):
     assert planned["lr"] == pytest.approx(0.5 * law)
 
 
+@pytest.mark.slow
 def test_mid_training_learns_every_token_and_mixes_text_in(mid, text):
     alone, mixed = mid(epochs=2.0), mid(replay=str(text), run_dir=mid().run_dir.with_name("mixed"))
     assert run_training(alone).summary["val/tokens"] > 2 * 150 * 0.05 * 6  # questions, too
@@ -64,6 +65,7 @@ def test_mid_training_learns_every_token_and_mixes_text_in(mid, text):
     assert ratio == pytest.approx(1 / 0.7, rel=0.35)  # a pass over the conversations, with the text beside them
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "seq_len", [16, 64, pytest.param(512, marks=pytest.mark.slow), pytest.param(2048, marks=pytest.mark.slow)]
 )
@@ -129,6 +131,7 @@ def test_the_optimizer_s_clock_is_new_or_carried_over(tuned, tmp_path):
     assert open_run(train(carried)).metrics()[-1]["optim/t"] == 8
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("size", "grows"), [(280, False), (324, True)])
 def test_a_base_run_without_special_tokens_is_extended(size, grows, tmp_path, chats, caplog):
     text = " ".join(f"number {i} has the square {i * i}." for i in range(400))

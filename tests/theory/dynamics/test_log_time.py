@@ -9,6 +9,7 @@ from danalab.theory import binned_spectrum, dana_average, dana_decaying, ode, po
 from danalab.theory.problem.sums import power_sum
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("short", ["sgd", "const", "decay", "ademamix"])
 def test_a_million_steps_equal_the_golden_curves(golden, golden_name, short):
     want = np.load(golden / "theory_ode_main.npz")

@@ -90,6 +90,7 @@ def test_frequencies_fall_by_one_factor_and_add_up_to_1():
         geometric_frequencies(0.2, 16)
 
 
+@pytest.mark.slow
 def test_a_table_under_sgd_stays_at_its_frequencies_and_under_adamw_rare_tokens_sink():
     f = geometric_frequencies(0.02, 6)
     found = {}

@@ -36,6 +36,7 @@ def sparse():
     return moe(steps=8000, kappas=[0.75], seeds=2)
 
 
+@pytest.mark.slow
 def test_rare_gradients_ruin_adana_and_not_dana_star(sparse):
     adana, star, adam = (sparse.total(name)[-1, 0] for name in ("adana", "dana-star-mk4", "adam"))
     assert star < 0.1 * adana
@@ -46,6 +47,7 @@ def test_tau_tells_how_often_an_expert_is_seen(sparse):
     assert 0.75 < sparse.tau_slope(0) < 0.95
 
 
+@pytest.mark.slow
 def test_sgd_in_the_race_has_the_expected_risk():
     """The original basis with the square root of K, one expert: the same law as the exact recursion."""
     problem = draw(PLRF(1.0, 0.5, 60, 20), seed=3)

@@ -12,6 +12,7 @@ def small():
     return draw(PLRF(1.0, 0.5, 60, 20), seed=3)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", ["sgd", "dana-decaying"])
 def test_the_mean_of_many_runs_is_the_exact_recursion(small, name):
     algorithm = standard(name, alpha=1.0, beta=0.5, d=20, trace=small.model.trace, batch=4)

@@ -37,6 +37,7 @@ def test_a_run_writes_all_that_was_asked_for(tiny):
     assert len(list((run / "profile").glob("trace-*.json.gz"))) == 1
 
 
+@pytest.mark.slow
 def test_looking_on_changes_nothing_and_a_resumed_run_writes_the_same(tiny, tmp_path):
     plain = train(tiny(run_dir=tmp_path / "plain"))
     watched = {"log_dynamics": True, "run_dir": tmp_path / "watched"}

@@ -18,6 +18,7 @@ def rows(file):
     return [json.loads(line) for line in file.read_text().splitlines()]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("opt", MEASURED)
 def test_means_over_parameters_are_the_optimizers_own_means(tiny, opt):
     run = train(tiny(opt=opt, log_dynamics=True))

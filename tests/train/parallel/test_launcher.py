@@ -67,6 +67,7 @@ def test_bad_input_of_another_rank_is_told(launch):
         launch("rank and print('danalab: error: no room on its disk', file=sys.stderr); sys.exit(2 if rank else 4)")
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 85), (signal.SIGINT, 130), (signal.SIGUSR1, 85)])
 def test_signals_reach_all_ranks_which_have_all_the_time_they_need(launch, tmp_path, number, code):
     script = f"""
@@ -86,6 +87,7 @@ time.sleep(60)"""
     thread.join()
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
 def test_a_signal_waits_until_ranks_have_handlers(launch, tmp_path, number):
     script = f"""

@@ -50,6 +50,7 @@ def hollow(file):
     file.write_text("".join(lines[:2] + lines[4:]))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("damage", "gap"),
     [
@@ -75,12 +76,14 @@ def test_a_hole_in_the_metrics_is_noticed_said_and_recorded_at_resume(tiny, half
     assert [row["step"] for row in read_rows(folder / "metrics.jsonl")][-5:] == [12, 14, 16, 18, 20]
 
 
+@pytest.mark.slow
 def test_an_undamaged_run_records_no_gap(tiny, half, caplog):
     train(tiny())
     assert "missing" not in caplog.text
     assert "metrics_gaps" not in (open_run(half[0]).summary or {})
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "content",
     [
@@ -104,6 +107,7 @@ def test_a_damaged_summary_is_one_line_to_those_who_read_it(half):
         _ = open_run(folder).summary
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json"])
 def test_a_damaged_tokenizer_is_noticed_and_written_again(tiny, half, caplog, name):
     folder, _ = half
@@ -115,6 +119,7 @@ def test_a_damaged_tokenizer_is_noticed_and_written_again(tiny, half, caplog, na
     assert file.read_bytes() == sound
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "content",
     [

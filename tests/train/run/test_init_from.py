@@ -25,6 +25,7 @@ def start(tiny, tmp_path, source, **given):
     return run_training(tiny(**{**settings, "init_from": source, "iterations": 2, **given}))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", ["run", "checkpoint", "export"])
 def test_a_run_starts_at_step_0_with_the_weights_of_another(tiny, tmp_path, origin, kind):
     source = {"run": origin, "checkpoint": origin / "checkpoints" / "step-00000010", "export": tmp_path / "export"}[
@@ -39,6 +40,7 @@ def test_a_run_starts_at_step_0_with_the_weights_of_another(tiny, tmp_path, orig
     assert rows[0]["val/loss"] == pytest.approx(open_run(origin).metrics()[-1]["val/loss"], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_a_repeated_command_resumes_its_own_run(tiny, tmp_path, origin):
     start(tiny, tmp_path, origin, iterations_to_run=1)
     assert start(tiny, tmp_path, origin, iterations_to_run=1).summary["step"] == 2
