@@ -14,7 +14,7 @@ import torch
 from danalab import __version__
 from danalab.data import open_dataset, prepare
 from danalab.data.check import validate
-from danalab.data.formats.prepared import Manifest, TokenizerEntry
+from danalab.data.formats.manifest import Manifest, TokenizerEntry
 from danalab.data.formats.shards import HEADER, MAGIC, ShardEntry
 from danalab.data.open import describe
 from danalab.data.tokenizers import train_bpe

@@ -15,7 +15,7 @@ from danalab.models import MODELS, ModelConfig, build_model
 from danalab.models.delta_rule import rule
 from danalab.optim.core.groups import KINDS
 from danalab.scaling import flops_per_token, parameter_count
-from danalab.scaling.linear_attention import CHUNK
+from danalab.scaling.shape import CHUNK
 from decoding import greedy
 from models.architectures import LENGTH, VARIANTS, VOCAB, is_dense_attention, tiny
 

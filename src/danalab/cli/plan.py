@@ -40,7 +40,7 @@ class Flags(OptimizerSettings, BatchSettings, SequenceSettings, ModelSettings):
 
 def run(flags: Flags) -> None:
     """What a run would be: dimensions, parameters, tokens, steps, LR, weight decay, FLOPs; trains nothing."""
-    from danalab.data.dataset import VocabularyInfo
+    from danalab.data.vocabulary import VocabularyInfo
     from danalab.scaling.estimates import accelerator_hours, memory_gib
     from danalab.scaling.hardware import named
     from danalab.train.config.resolve import resolve

@@ -1,4 +1,4 @@
-"""A data set on disk: opened for training, `open_dataset(path).batches(...)[step]`; its vocabulary; its layout.
+"""A data set on disk: opened for training, `open_dataset(path).batches(...)[step]`; and its layout.
 
 `danalab.data.open` makes one from a folder. Each module of `danalab.data.formats` has a `LAYOUT`: one kind of folder.
 """
@@ -6,17 +6,18 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from danalab.data.formats.shards import TokenStore
-from danalab.data.order.batches import Batches, Ramp, Sequential
+from danalab.data.order.batches import Batches, Sequential
 from danalab.data.order.packing import PackedDocuments
+from danalab.data.order.ramps import Ramp
 from danalab.data.order.windows import Rows, Sequences, Shuffled, Windows
 from danalab.data.tokenizers import Tokenizer, load_tokenizer
 from danalab.errors import UserError
@@ -203,54 +204,6 @@ class Dataset:
 def fingerprint_of(tokenizer: str, shards: list[str]) -> str:
     """SHA-256 [hex] of a split: its tokenizer's fingerprint and its shards' hashes."""
     return hashlib.sha256("\n".join([tokenizer, *shards]).encode()).hexdigest()
-
-
-class Vocabulary(Protocol):
-    """What a run must know of its data before reading any: enough to plan it, without preparing anything."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def tokenizer_name(self) -> str: ...
-    @property
-    def vocab_size(self) -> int: ...
-    @property
-    def least_vocab_size(self) -> int: ...
-    @property
-    def sequence_length(self) -> int | None: ...
-    @property
-    def eos_id(self) -> int | None: ...
-
-
-@dataclass(frozen=True)
-class VocabularyInfo:
-    """A `Vocabulary` in plain values."""
-
-    name: str
-    tokenizer_name: str
-    vocab_size: int
-    least_vocab_size: int
-    eos_id: int | None
-    sequence_length: int | None = None
-
-
-def merge_vocabularies(parts: Sequence[Vocabulary]) -> VocabularyInfo:
-    """The vocabulary of several data sets together."""
-    first = parts[0]
-    for part in parts[1:]:
-        if (part.tokenizer_name, part.eos_id) != (first.tokenizer_name, first.eos_id):
-            raise UserError(
-                f"{part.name}: written with {part.tokenizer_name}, but {first.name} with {first.tokenizer_name}; "
-                "a mixture needs one tokenizer"
-            )
-    return VocabularyInfo(
-        name="+".join(part.name for part in parts),
-        tokenizer_name=first.tokenizer_name,
-        vocab_size=max(part.vocab_size for part in parts),
-        least_vocab_size=max(part.least_vocab_size for part in parts),
-        eos_id=first.eos_id,
-        sequence_length=min((part.sequence_length for part in parts if part.sequence_length is not None), default=None),
-    )
 
 
 @dataclass(frozen=True)

@@ -18,11 +18,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from danalab.data.dataset import Dataset, merge_vocabularies
+from danalab.data.dataset import Dataset
 from danalab.data.formats.shards import TokenStore
 from danalab.data.order.permutation import Permutation
 from danalab.data.order.windows import Rows, Sequences, Span, TokenBatch
 from danalab.data.tokenizers import Tokenizer
+from danalab.data.vocabulary import merge_vocabularies
 from danalab.errors import UserError
 from danalab.files import read_yaml, validated
 

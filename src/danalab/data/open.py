@@ -12,12 +12,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from danalab.data.dataset import Vocabulary, VocabularyInfo, merge_vocabularies
 from danalab.data.environment import datasets_folder
-from danalab.data.formats.prepared import MANIFEST, Manifest
+from danalab.data.formats.manifest import MANIFEST, Manifest
 from danalab.data.sources import SOURCES, command_for_texts
 from danalab.data.tokenizers import EOS, Gpt2Tokenizer, eos_of_size, load_tokenizer, requested_size
 from danalab.data.tokenizers.base import padded
+from danalab.data.vocabulary import Vocabulary, VocabularyInfo, merge_vocabularies
 from danalab.errors import UserError, nearest
 
 if TYPE_CHECKING:

@@ -86,7 +86,7 @@ def make_mixer(config: ModelConfig, layer: int) -> nn.Module:
     linear = config.linear_attention
     if linear is not None and layer in linear.layers:
         return GatedDeltaNet(config)
-    module, _, name = config.architecture.mixer.partition(":")
+    module, _, name = config.architecture.mixer_class.partition(":")
     return getattr(import_module(module), name)(config)
 
 

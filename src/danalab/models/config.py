@@ -7,10 +7,8 @@ from typing import Any
 from danalab.errors import UserError, nearest
 from danalab.files import validated
 from danalab.models.registry import MODELS
-from danalab.scaling.linear_attention import LinearAttention, linear_attention
 from danalab.scaling.resonance import check_resonance
-from danalab.scaling.shape import Shape
-from danalab.scaling.sparsity import Sparsity, sparsity
+from danalab.scaling.shape import LinearAttention, Shape, Sparsity, linear_attention, sparsity
 
 NORMS = ("layernorm", "rmsnorm", "rmsnorm-1p")
 MIXERS = ("oscillators", "none")

@@ -1,6 +1,6 @@
 """The table of architectures: what each is made of, and how its sizes follow from a number of heads.
 
-A new architecture is one row here; if it mixes tokens by a new layer, the row names the layer's class (`mixer`).
+A new architecture is one row here; if it mixes tokens by a new layer, the row names the layer's class (`mixer_class`).
 Parameter and FLOP counts, models, checkpoints and flags all read this table.
 
 The rows enoki and qwen3 are the paper's ladders. gpt of 12 heads is GPT-2 (124M); llama of 32 heads has the dimensions
@@ -34,7 +34,7 @@ class Architecture:
     """Of the MLP; swiglu has a third matrix, the gate."""
     norm: str
     """"layernorm", "rmsnorm" or "rmsnorm-1p"."""
-    mixer: str = "danalab.models.layers.attention:Attention"
+    mixer_class: str = "danalab.models.layers.attention:Attention"
     """`module:Class` of the layer that mixes tokens; constructed with a `ModelConfig`."""
     init: str = "scaled-gpt"
     """Initialisation."""
@@ -191,7 +191,7 @@ _add(
         mlp_dim=lambda d: 64 * round(8 * d / 192) or 64,
         activation="swiglu",
         norm="rmsnorm",
-        mixer="danalab.models.resonance.mixer:Resonator",
+        mixer_class="danalab.models.resonance.mixer:Resonator",
         # Scaled by 1/sqrt(d), a tied head would start by predicting the token it has just read, at sqrt(d) logits.
         init="karpathy-gpt2",
         qk_norm=False,

@@ -5,13 +5,11 @@ fitted against) and the *exact* count of the model as built (for compute). They 
 gated qwen3 has 14 d_model^2 per layer.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from danalab.errors import UserError
 from danalab.scaling.architectures import ARCHITECTURES
-from danalab.scaling.linear_attention import linear_attention
-from danalab.scaling.shape import GPT2_VOCAB, Shape
-from danalab.scaling.sparsity import mlp_biases, mlp_params, sparsity
+from danalab.scaling.shape import GPT2_VOCAB, Shape, linear_attention, mlp_biases, mlp_params, sparsity
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +40,43 @@ class Dimensions(Shape):
     def total_params(self) -> int:
         """The size law with token embedding and head (once where they are one), which determines the horizon."""
         return self.non_emb_params + (1 if self.tied else 2) * self.d_model * self.vocab_size
+
+    @property
+    def exact_params(self) -> int:
+        """Parameters of the model as built."""
+        return parameter_count(self)
+
+    @property
+    def active_params(self) -> int:
+        """Of these, the ones that a token passes through: all except the experts that it is not sent to."""
+        return parameter_count(self, active=True)
+
+    @property
+    def sparse_layers(self) -> int | None:
+        """Layers that have experts; None where there are none."""
+        sparse = sparsity(self)
+        return None if sparse is None else len(sparse.layers)
+
+    @property
+    def delta_layers(self) -> int:
+        """Layers that have the gated delta rule in place of attention."""
+        return self.n_layers - attention_layers(self)
+
+    def resolved(self) -> "Dimensions":
+        """The same shape, each None replaced by what the architecture has; None is left where there is no such part."""
+        structure, sparse = self.architecture, sparsity(self)
+        modes = self.modes * self.n_heads if structure.oscillators else 0
+        return replace(
+            self,
+            attention_gate=self.gated,
+            tied_head=self.tied,
+            n_kv_heads=self.kv_heads,
+            num_frequencies=modes or None,
+            n_experts=sparse and sparse.n_experts,
+            top_k=sparse and sparse.top_k,
+            expert_dim=sparse and sparse.expert_dim,
+            n_shared_experts=sparse and sparse.shared_dim // sparse.expert_dim,
+        )
 
 
 def dimensions(arch: str, heads: int, vocab_size: int = GPT2_VOCAB, n_kv_heads: int | None = None) -> Dimensions:

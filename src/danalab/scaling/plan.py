@@ -8,67 +8,39 @@ weight decay    = omega / wd_ts, wd_ts = steps / 10     independent: times the s
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from danalab.errors import UserError
 from danalab.optim.run_length import warmup_steps as usual_warmup
-from danalab.scaling.dimensions import (
-    Dimensions,
-    attention_layers,
-    dimensions,
-    flops_per_token,
-    parameter_count,
-)
+from danalab.scaling.dimensions import Dimensions, dimensions, flops_per_token
 from danalab.scaling.learning_rate import COUPLED_AND_DECAYING, OPTIMIZERS, decay_lr, largest_decay
 from danalab.scaling.resonance import check_resonance
 from danalab.scaling.shape import GPT2_VOCAB
 from danalab.scaling.small_runs import PeakRate, small_run_rate
-from danalab.scaling.sparsity import sparsity
 
 OMEGA = 4.0
 """The paper's weight-decay strength."""
 
 
+_SHAPE = (
+    "arch", "n_heads", "n_layers", "d_model", "head_dim", "mlp_dim", "vocab_size", "attention_gate", "n_kv_heads",
+    "num_frequencies", "tied_head", "non_emb_params", "total_params", "exact_params", "active_params", "n_experts",
+    "top_k", "expert_dim", "n_shared_experts", "sparse_layers", "delta_layers",
+)  # fmt: skip
+"""Attributes of `Dimensions` that `Plan.as_dict` shows."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """A planned run with every number resolved."""
+    """A planned run with every number resolved. It has the attributes of its `dims` and `peak`, too: `plan.n_layers`,
+    `plan.lr_source`."""
 
-    arch: str
+    dims: Dimensions
+    """The model; `seq_len` is the length of its context."""
     opt: str
-    n_heads: int
-    n_layers: int
-    d_model: int
-    head_dim: int
-    mlp_dim: int
-    vocab_size: int
-    attention_gate: bool
-    n_kv_heads: int
-    num_frequencies: int | None
-    """Oscillators of all groups (resonance); None for the others."""
-    tied_head: bool
-    """One matrix for embedding and head."""
     seq_len: int
-    non_emb_params: int
-    """Size law without embeddings, for the learning-rate law."""
-    total_params: int
-    """Size law with embeddings, for the horizon."""
-    exact_params: int
-    """Parameters of the model as built."""
-    active_params: int
-    """Of these, the ones that a token passes through: all except the experts that it is not sent to."""
-    n_experts: int | None
-    """Experts of a sparse layer; None without experts, as are the next four."""
-    top_k: int | None
-    """Experts that a token is sent to."""
-    expert_dim: int | None
-    """Hidden width of an expert."""
-    n_shared_experts: int | None
-    """Experts that every token passes."""
-    sparse_layers: int | None
-    """Layers that have experts."""
-    delta_layers: int
-    """Layers that have the gated delta rule in place of attention."""
+    """Tokens of a training sequence."""
     global_batch: int
     """Sequences per step, over all ranks and micro-batches."""
     tokens_per_step: int
@@ -77,14 +49,7 @@ class Plan:
     """Tokens of the run: steps x tokens_per_step."""
     warmup: int
     """Steps."""
-    lr: float
-    """Peak learning rate."""
-    lr_source: str
-    """A sentence on where the rate comes from."""
-    lr_law_batch: int | None
-    """The batch that its law was fitted at [sequences]; None for a rate that is given or was not fitted."""
-    lr_batch_factor: float
-    """The factor for a small batch that `lr` contains."""
+    peak: PeakRate
     kappa: float
     delta: float
     omega: float
@@ -97,13 +62,27 @@ class Plan:
     flops: int
     """Training FLOPs of the whole run, exact convention."""
 
+    def __getattr__(self, name: str) -> Any:
+        if name == "dims" or name.startswith("__"):  # of a copy that has no fields yet
+            raise AttributeError(name)
+        return getattr(self.peak, name[3:]) if name.startswith("lr_") else getattr(self.dims, name)
+
+    @property
+    def lr(self) -> float:
+        """Peak learning rate."""
+        return self.peak.lr
+
     @property
     def lr_is_extrapolated(self) -> bool:
         """Whether the learning rate's law was fitted at another batch, and no factor adapts it."""
-        return self.lr_law_batch not in (None, self.global_batch) and self.lr_batch_factor == 1
+        return self.peak.law_batch not in (None, self.global_batch) and self.peak.batch_factor == 1
 
     def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        """Plain values, in one level."""
+        own = {field.name: getattr(self, field.name) for field in fields(self)}
+        del own["dims"]
+        rate = {f"lr_{name}": value for name, value in vars(own.pop("peak")).items() if name != "lr"}
+        return {name: getattr(self.dims, name) for name in _SHAPE} | own | {"lr": self.lr, **rate}
 
 
 def plan(
@@ -160,13 +139,13 @@ def plan(
     shape = dims if dims is not None else dimensions(arch, heads or 0, vocab_size, n_kv_heads)
     shape = replace(
         shape,
-        attention_gate=shape.gated if attention_gate is None else attention_gate,
-        tied_head=shape.tied if tied_head is None else tied_head,
+        attention_gate=shape.attention_gate if attention_gate is None else attention_gate,
+        tied_head=shape.tied_head if tied_head is None else tied_head,
         seq_len=context_len or seq_len,
         **(settings or {}),
     )
     check_resonance(shape)
-    sparse = sparsity(shape)
+    shape = shape.resolved()
     global_batch = global_batch or batch_size * acc_steps * world_size
     tokens_per_step = global_batch * seq_len
     if tokens_per_step < 1:
@@ -182,7 +161,7 @@ def plan(
 
     if lr is None:
         peak = small_run_rate(shape.arch, opt, shape.non_emb_params, kappa, global_batch, tokens_per_step)
-        if sparse is not None:
+        if shape.n_experts is not None:
             peak = replace(peak, source=f"{peak.source}; at the parameters that are active")
     else:
         peak = lr if isinstance(lr, PeakRate) else PeakRate(lr, "given")
@@ -195,38 +174,15 @@ def plan(
     per_token = flops_per_token(shape, seq_len)
     tokens = iterations * tokens_per_step
     return Plan(
-        arch=shape.arch,
+        dims=shape,
         opt=opt,
-        n_heads=shape.n_heads,
-        n_layers=shape.n_layers,
-        d_model=shape.d_model,
-        head_dim=shape.head_dim,
-        mlp_dim=shape.mlp_dim,
-        vocab_size=shape.vocab_size,
-        attention_gate=shape.gated,
-        n_kv_heads=shape.kv_heads,
-        num_frequencies=(shape.modes * shape.n_heads or None) if shape.architecture.oscillators else None,
-        tied_head=shape.tied,
         seq_len=seq_len,
-        non_emb_params=shape.non_emb_params,
-        total_params=shape.total_params,
-        exact_params=parameter_count(shape),
-        active_params=parameter_count(shape, active=True),
-        n_experts=sparse and sparse.n_experts,
-        top_k=sparse and sparse.top_k,
-        expert_dim=sparse and sparse.expert_dim,
-        n_shared_experts=sparse and sparse.shared_dim // sparse.expert_dim,
-        sparse_layers=sparse and len(sparse.layers),
-        delta_layers=shape.n_layers - attention_layers(shape),
         global_batch=global_batch,
         tokens_per_step=tokens_per_step,
         steps=iterations,
         tokens=tokens,
         warmup=warmup,
-        lr=peak.lr,
-        lr_source=peak.source,
-        lr_law_batch=peak.law_batch,
-        lr_batch_factor=peak.batch_factor,
+        peak=peak,
         kappa=kappa,
         delta=delta,
         omega=omega,

@@ -1,19 +1,26 @@
 """The shape of a model: sizes, and the settings of attention, experts, delta rule and oscillators.
 
 `Dimensions` (for planning) and `danalab.models.ModelConfig` (for building) are both a `Shape`; None means: as the
-architecture does.
+architecture does. `sparsity(shape)` and `linear_attention(shape)` are its experts and its delta-rule layers:
+
+    experts       in layers whose index + 1 `decoder_sparse_step` divides, except `mlp_only_layers`
+    delta rule    in layers whose index + 1 `full_attention_interval` does not divide; default sizes are Qwen3-Next's:
+                  as many key heads as attention has heads, twice as many value heads, both half as wide
 """
 
 from dataclasses import KW_ONLY, dataclass
 
+from danalab.errors import UserError
 from danalab.scaling.architectures import ARCHITECTURES, Architecture
 
 GPT2_VOCAB = 50304
 """GPT-2's 50,257 token ids, padded to a multiple of 64: the vocabulary of the paper's ladder."""
-
 DEFAULT_MODES = 8
 """Oscillators per channel of the resonance model by default."""
-
+MAX_LAYERS = 100_000
+"""Limit on lists of layers."""
+CHUNK = 64
+"""Tokens of a chunk in the count of FLOPs."""
 EXPERT_SETTINGS = (
     "n_experts", "top_k", "expert_dim", "n_shared_experts", "shared_expert_gate", "decoder_sparse_step",
     "mlp_only_layers",
@@ -23,6 +30,7 @@ ROUTER_SETTINGS = ("renormalise", "load_balance_loss", "router_z_loss", "router_
 """Fields of the router and its losses."""
 RESONANCE_SETTINGS = ("learned_positions", "conv_width")
 """Fields that are off by default and that only resonance can turn on."""
+_DELTA_RULE_SIZES = ("linear_key_heads", "linear_value_heads", "linear_key_dim", "linear_value_dim", "conv_size")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,3 +168,185 @@ class Shape(ExpertSettings, DeltaRuleSettings, ResonanceSettings):
         if self.mixer == "none":
             return 0
         return DEFAULT_MODES if self.num_frequencies is None else self.num_frequencies // self.n_heads
+
+
+@dataclass(frozen=True)
+class Sparsity:
+    """The experts of a model, every default filled in."""
+
+    n_experts: int
+    """Routed experts of a layer that has them."""
+    top_k: int
+    """Experts that a token is sent to."""
+    expert_dim: int
+    """Hidden width of an expert."""
+    shared_dim: int
+    """Hidden width of all shared experts together; 0: none."""
+    shared_gate: bool
+    """The output of the shared experts is multiplied by sigmoid(w . x)."""
+    layers: tuple[int, ...]
+    """Indices of the layers that have experts, ascending."""
+
+
+def sparsity(shape: Shape) -> Sparsity | None:
+    """The experts of `shape`, or None where it has none."""
+    structure = shape.architecture
+    if shape.n_layers > MAX_LAYERS:
+        raise UserError(f"--n-layers {shape.n_layers}: at most {MAX_LAYERS:,} are possible")
+    n_experts = structure.n_experts if shape.n_experts is None else shape.n_experts
+    if n_experts < 0 or (shape.n_experts is not None and n_experts < 1):
+        raise UserError(f"--n-experts {n_experts}: at least 1 is needed; leave it out for a model without experts")
+    if n_experts == 0:
+        _refuse_without_experts(shape)
+        return None
+    if structure.oscillators:
+        raise UserError(f"--n-experts {n_experts}: {shape.arch} has no experts; leave it out")
+    top_k = min(structure.top_k, n_experts) if shape.top_k is None else shape.top_k
+    if not 1 <= top_k <= n_experts:
+        raise UserError(f"--top-k {top_k}: a token can be sent to 1..{n_experts} of the {n_experts} experts")
+    expert_dim = structure.expert_dim(shape.mlp_dim) if shape.expert_dim is None else shape.expert_dim
+    if expert_dim < 1:
+        raise UserError(f"--expert-dim {expert_dim}: at least 1 is needed")
+    n_shared = structure.n_shared_experts if shape.n_shared_experts is None else shape.n_shared_experts
+    if n_shared < 0:
+        raise UserError(f"--n-shared-experts {n_shared}: 0 or more are possible")
+    gate = structure.shared_expert_gate if shape.shared_expert_gate is None else shape.shared_expert_gate
+    if shape.shared_expert_gate and n_shared == 0:
+        raise UserError("--shared-expert-gate: there are no shared experts; give --n-shared-experts 1")
+    return Sparsity(n_experts, top_k, expert_dim, n_shared * expert_dim, gate and n_shared > 0, _layers(shape))
+
+
+def _layers(shape: Shape) -> tuple[int, ...]:
+    step = shape.decoder_sparse_step
+    if step < 1:
+        raise UserError(f"--decoder-sparse-step {step}: at least 1 is needed (1: every layer has experts)")
+    for layer in shape.mlp_only_layers:
+        if not 0 <= layer < shape.n_layers:
+            raise UserError(f"--mlp-only-layers {layer}: the model has the layers 0..{shape.n_layers - 1}")
+    layers = tuple(i for i in range(shape.n_layers) if (i + 1) % step == 0 and i not in shape.mlp_only_layers)
+    if not layers:
+        raise UserError(
+            f"--decoder-sparse-step {step} and --mlp-only-layers leave none of the {shape.n_layers} layers with experts"
+        )
+    return layers
+
+
+def _refuse_without_experts(shape: Shape) -> None:
+    for name in EXPERT_SETTINGS:
+        if getattr(shape, name) not in (None, False, (), 1 if name == "decoder_sparse_step" else None):
+            raise UserError(f"--{name.replace('_', '-')}: {shape.arch} has no experts here; give --n-experts, too")
+
+
+def mlp_params(shape: Shape, *, active: bool = False) -> int:
+    """Matrix weights of all layers' MLPs, experts, routers and gates.
+
+    Args:
+        active: count only the experts that a token passes through.
+    """
+    matrices = shape.architecture.mlp_matrices
+    sparse = sparsity(shape)
+    if sparse is None:
+        return shape.n_layers * matrices * shape.d_model * shape.mlp_dim
+    experts = sparse.top_k if active else sparse.n_experts
+    hidden = experts * sparse.expert_dim + sparse.shared_dim
+    each = shape.d_model * (matrices * hidden + sparse.n_experts + sparse.shared_gate)
+    dense = (shape.n_layers - len(sparse.layers)) * matrices * shape.d_model * shape.mlp_dim
+    return len(sparse.layers) * each + dense
+
+
+def mlp_biases(shape: Shape) -> int:
+    """Biases of all layers' MLPs in an architecture with biases; routed experts have none, shared ones do."""
+    inner = shape.architecture.mlp_matrices - 1
+    sparse = sparsity(shape)
+    if sparse is None:
+        return shape.n_layers * (inner * shape.mlp_dim + shape.d_model)
+    dense = (shape.n_layers - len(sparse.layers)) * (inner * shape.mlp_dim + shape.d_model)
+    return dense + (len(sparse.layers) * (inner * sparse.shared_dim + shape.d_model) if sparse.shared_dim else 0)
+
+
+@dataclass(frozen=True)
+class LinearAttention:
+    """The delta-rule layers of a model, every default filled in."""
+
+    key_heads: int
+    value_heads: int
+    """A multiple of `key_heads`."""
+    key_dim: int
+    value_dim: int
+    conv_size: int
+    """Taps of the short convolutions [tokens]."""
+    layers: tuple[int, ...]
+    """Indices of the layers that have it, ascending."""
+
+    @property
+    def key_width(self) -> int:
+        """Features of all queries, and of all keys."""
+        return self.key_heads * self.key_dim
+
+    @property
+    def value_width(self) -> int:
+        """Features of all values."""
+        return self.value_heads * self.value_dim
+
+    def matrix_params(self, d_model: int) -> int:
+        """Weights of one layer that take part in matrix products: six maps in, one out."""
+        return d_model * (2 * self.key_width + 3 * self.value_width + 2 * self.value_heads)
+
+    @property
+    def vector_params(self) -> int:
+        """Other weights of one layer: taps, two decay parameters per head, and the gains of a head."""
+        taps = (2 * self.key_width + self.value_width) * self.conv_size
+        return taps + 2 * self.value_heads + self.value_dim
+
+    def flops_per_token(self) -> int:
+        """FLOPs of one layer's rule to train on one token, its maps apart: the products of forward and backward.
+
+        Each product of forward counts three times, and the triangular inverse, which counters do not see, by its one
+        product in backward. Elementwise work, convolutions included, does not count.
+        """
+        key, value = self.key_dim, self.value_dim
+        shared = self.key_heads * 4 * CHUNK * key  # k k^T and q k^T, once for all value heads of a key head
+        own = self.value_heads * (2 * CHUNK * key + 4 * CHUNK * value + 6 * key * value)
+        return 3 * (shared + own) + self.value_heads * 2 * CHUNK * CHUNK
+
+
+def linear_attention(shape: Shape) -> LinearAttention | None:
+    """The delta-rule layers of `shape`, or None where it has none."""
+    interval = shape.full_attention_interval
+    if interval is not None:
+        if isinstance(interval, bool) or not isinstance(interval, int) or interval < 1:
+            raise UserError(
+                f"--full-attention-interval {interval}: 1 (attention in every layer) or more (4: in every fourth)"
+            )
+        if interval > 1 and not shape.architecture.linear_attention:
+            raise UserError(
+                f"--full-attention-interval {interval}: {shape.arch} has attention in every layer; qwen3next can have "
+                "the delta rule in others"
+            )
+    if (interval or 1) == 1:
+        for name in _DELTA_RULE_SIZES:
+            if getattr(shape, name) is not None:
+                raise UserError(f"{name}: no layer has the delta rule here; give full_attention_interval, too")
+        return None
+    layers = tuple(layer for layer in range(shape.n_layers) if (layer + 1) % (interval or 1))
+    half = max(1, shape.head_dim // 2)
+    key_heads = _size("linear_key_heads", shape.linear_key_heads, shape.n_heads)
+    value_heads = _size("linear_value_heads", shape.linear_value_heads, 2 * key_heads)
+    if value_heads % key_heads:
+        raise UserError(f"linear_key_heads must divide linear_value_heads: {key_heads} does not divide {value_heads}")
+    return LinearAttention(
+        key_heads,
+        value_heads,
+        _size("linear_key_dim", shape.linear_key_dim, half),
+        _size("linear_value_dim", shape.linear_value_dim, half),
+        _size("conv_size", shape.conv_size, 4),
+        layers,
+    )
+
+
+def _size(name: str, given: int | None, default: int) -> int:
+    if given is None:
+        return default
+    if isinstance(given, bool) or not isinstance(given, int) or given < 1:
+        raise UserError(f"{name} must be a positive integer: got {given!r}")
+    return given

@@ -5,20 +5,20 @@ is an interpolation.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 from danalab.scaling.learning_rate import fitted_row, lr_law
 
 FITTED_TOKENS = 32 * 2048
 """Tokens of a step in the runs that the laws were fitted on."""
-
 _FALLING_WITH_THE_BATCH = {
     "enoki": {"adamw", "adamw-decaying-wd", "ademamix", "ademamix-decaying-wd", "adana"},
 }
 """Laws that are too high at small batches: at 1,024 tokens a step and 12 k to 197 k parameters the best rate is 0.25 of
 AdamW's and 0.25 to 0.5 of ADana's on enoki, but 0.5 to 2 times Dana-Star-MK4's, and ADana's on qwen3 is right."""
-
 _LEAST_PARAMS = {("qwen3", "adamw"): 25_165_824}
-"""Parameters below which a law is constant. This one falls with P^-0.87: 0.14 at 0.8 M, where 0.004 to 0.02 is best."""
+"""Size below which the law is held constant: qwen3's AdamW law gives lr 0.14 at 0.8 M parameters; 0.004 to 0.02 works
+best."""
 
 
 @dataclass(frozen=True)
@@ -57,3 +57,18 @@ def small_run_rate(
         factor = (tokens_per_step / FITTED_TOKENS) ** (1 / 3)
         source += f", times {factor:.2f} for {tokens_per_step:,} tokens a step"
     return PeakRate(law(max(non_emb_params, least)) * factor, source, law.batch, factor)
+
+
+def slow_momentum(steps: int, delta: float = 8.0, kappa: float = 0.85) -> dict[str, Any]:
+    """AdEMAMix's slow momentum by the ladder's rule, the window and weight of ADana's at the end of the run: settings
+    `betas`, `alpha`, `alpha_warmup` and `beta3_warmup` of a run of `steps` steps.
+
+    Its window is steps / delta, its weight steps^(1 - kappa); both grow over the whole run. With fewer steps than
+    `delta` it has no effect.
+    """
+    return {
+        "betas": (0.9, 0.999, max(0.0, 1 - delta / steps)),
+        "alpha": steps ** (1 - kappa),
+        "alpha_warmup": steps,
+        "beta3_warmup": steps,
+    }

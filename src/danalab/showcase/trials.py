@@ -18,7 +18,7 @@ from danalab.optim import build_optimizer, get_schedule, lr_scheduler, optimizer
 from danalab.optim.registry.spec import OptimizerSpec
 from danalab.optim.schedules import Schedule
 from danalab.scaling import learning_rate
-from danalab.scaling.slow_momentum import slow_momentum
+from danalab.scaling.small_runs import slow_momentum
 from danalab.showcase.problems import Problem, Task
 
 SPACING = 4.0

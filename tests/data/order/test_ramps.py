@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from danalab.data.order.batches import Ramp
+from danalab.data.order.ramps import Ramp
 from danalab.errors import UserError
 
 stages = st.lists(st.tuples(st.integers(1, 9), st.integers(1, 20)), max_size=4).map(

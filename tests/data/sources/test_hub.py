@@ -13,7 +13,7 @@ import pytest
 from danalab.cli.app import main
 from danalab.data import open_dataset, prepare, resolve_dataset
 from danalab.data.check import validate
-from danalab.data.formats.prepared import Manifest
+from danalab.data.formats.manifest import Manifest
 from danalab.data.open import describe
 from danalab.data.preparation import pipeline as preparation_module
 from danalab.data.preparation.download import download, plan_download

@@ -21,7 +21,7 @@ from dataclasses import astuple
 from pathlib import Path
 
 from danalab.data.environment import available_cores
-from danalab.data.formats.prepared import MANIFEST, Manifest
+from danalab.data.formats.manifest import MANIFEST, Manifest
 from danalab.data.preparation.holdout import SplitDocument, SplitRule, draw, split_documents
 from danalab.data.preparation.progress import Estimate, Progress
 from danalab.data.preparation.shard_writer import JOURNAL, DatasetWriter, Journal

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import ConfigDict
 
 from danalab import __version__
-from danalab.data.formats.prepared import Manifest, TokenizerEntry, checksum_of
+from danalab.data.formats.manifest import Manifest, TokenizerEntry, checksum_of
 from danalab.data.formats.shards import Count, ShardEntry, ShardWriter, token_dtype
 from danalab.data.preparation.workers import Encoded, Result
 from danalab.data.sources import TRAIN, VAL, Source, SourcePosition

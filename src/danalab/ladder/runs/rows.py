@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any
 
-from danalab.data.formats.prepared import Manifest
+from danalab.data.formats.manifest import Manifest
 from danalab.errors import UserError
 from danalab.files import read_text, write_atomically
 from danalab.ladder.runs.grid import PATH_SETTINGS

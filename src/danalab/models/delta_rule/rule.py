@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from danalab.models.delta_rule.scan import delta_scan
-from danalab.scaling.linear_attention import CHUNK
+from danalab.scaling.shape import CHUNK
 
 CHUNK_ON_CPU = 32
 """Tokens of a chunk; on accelerators `CHUNK`. Longer chunks need more arithmetic in larger products."""

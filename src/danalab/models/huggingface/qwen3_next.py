@@ -18,8 +18,7 @@ from torch import Tensor
 from danalab.errors import UserError
 from danalab.models.config import ModelConfig
 from danalab.models.huggingface.common import TensorReader, Weights, require, rotary_settings, to_halves, to_pairs
-from danalab.scaling.linear_attention import LinearAttention
-from danalab.scaling.sparsity import Sparsity
+from danalab.scaling.shape import LinearAttention, Sparsity
 
 _OUTSIDE = {"token_embedding": "model.embed_tokens", "final_norm": "model.norm", "output_head": "lm_head"}
 _NORMS = {"attention_norm": "input_layernorm", "mlp_norm": "post_attention_layernorm"}

@@ -9,7 +9,7 @@ cheaper, which FLOPs show. Needs no torch.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from danalab.data.order.batches import Ramp
+from danalab.data.order.ramps import Ramp
 from danalab.errors import UserError
 
 

@@ -9,7 +9,7 @@ from dataclasses import fields
 from typing import Any
 
 from danalab.errors import UserError
-from danalab.scaling.slow_momentum import slow_momentum
+from danalab.scaling.small_runs import slow_momentum
 from danalab.train.config.fields import flag
 from danalab.train.config.train_config import TrainConfig
 

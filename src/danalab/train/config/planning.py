@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from danalab.data.dataset import Vocabulary
+from danalab.data.vocabulary import Vocabulary
 from danalab.errors import UserError
 from danalab.scaling import Plan, plan
 from danalab.scaling.learning_rate import OPTIMIZERS, decay_lr
@@ -104,7 +104,7 @@ def plan_run(
     planned = make(config.lr)
     if config.lr is not None:
         return planned
-    peak = PeakRate(planned.lr, planned.lr_source, planned.lr_law_batch, planned.lr_batch_factor)
+    peak = planned.peak
     if (found := rules.law(planned.arch, planned.opt, global_batch)) is not None:
         law, source = found
         peak = PeakRate(law(planned.non_emb_params), source, law.batch)

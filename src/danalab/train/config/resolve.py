@@ -7,7 +7,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from danalab.data.dataset import Vocabulary
+from danalab.data.vocabulary import Vocabulary
 from danalab.errors import UserError
 from danalab.models.config import ModelConfig
 from danalab.scaling import flops_per_token
