@@ -99,6 +99,7 @@ def measure(
             raise UserError(f"--sizes {size}: known are {', '.join(SIZES)} (million parameters) and {MANY}")
     chosen = {size: [contender(name, device) for name in names or default_contenders(device, size)] for size in sizes}
     return {
+        "benchmark": "optim",
         "question": "time of one optimizer step against torch.optim.AdamW(fused=True), same parameters, interleaved",
         "machine": machine(device),
         "device": device,

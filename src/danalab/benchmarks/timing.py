@@ -113,9 +113,14 @@ def machine(device: str) -> dict[str, Any]:
     """Facts about the machine, and how the process uses it."""
     import torch
 
+    from danalab.optim.backends.native_library import instruction_sets, target
+
     policies = {os.SCHED_OTHER: "shared", os.SCHED_FIFO: "real-time: other processes wait"}
     found: dict[str, Any] = {
         "cpu": _cpu_name(),
+        "isa": (instruction_sets() or [platform.machine()])[-1],
+        "target": target(),
+        "torch_capability": torch.backends.cpu.get_cpu_capability(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "pinned": os.environ.get("OMP_PROC_BIND"),
@@ -126,6 +131,13 @@ def machine(device: str) -> dict[str, Any]:
     if device == "cuda":
         found |= {"gpu": torch.cuda.get_device_name(), "cuda": torch.version.cuda}
     return found
+
+
+def multiplies_bfloat16() -> bool:
+    """Whether the CPU has instructions that multiply bfloat16; without them products take tens of times as long."""
+    cpuinfo = Path("/proc/cpuinfo")
+    words = set(cpuinfo.read_text().partition("\n\n")[0].split()) if cpuinfo.exists() else set()
+    return not words.isdisjoint(("avx512_bf16", "amx_bf16", "bf16"))
 
 
 def memory_bytes(device: str) -> int:

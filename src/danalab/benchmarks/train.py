@@ -63,7 +63,13 @@ def measure(cases: Sequence[Case], rounds: int, say: Callable[[str], None]) -> d
         rounds: turns of each side that count.
         say: called with each line of text.
     """
-    found: dict[str, Any] = {"machine": machine("cuda"), "rounds": rounds, "block": BLOCK, "cases": []}
+    found: dict[str, Any] = {
+        "benchmark": "train",
+        "machine": machine("cuda"),
+        "rounds": rounds,
+        "block": BLOCK,
+        "cases": [],
+    }
     for case in cases:
         with tempfile.TemporaryDirectory() as scratch:
             data = random_tokens(Path(scratch) / "data", case.vocab_size, case.seq_len)

@@ -4,6 +4,8 @@ Trainer and loop are processes of their own, as a person starts them: settings o
 that the trainer makes for its process do not reach the loop. They take turns of a few steps, so that a slow moment of
 the machine affects all; a ratio is the median over rounds of the ratio within a round. The complete trainer is
 measured: loader, guard, logging, schedule. Its overhead is the share of a step outside forward, backward and optimizer.
+The matrix rate is that of the fastest product that a side makes beside each of its turns. bfloat16 is left out on CPUs
+that do not multiply it.
 """
 
 import contextlib
@@ -18,7 +20,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from danalab.benchmarks.timing import WARM_UP, machine, ratios, spread
+from danalab.benchmarks.timing import WARM_UP, machine, multiplies_bfloat16, ratios, spread
 from danalab.benchmarks.train import Case, random_tokens
 from danalab.errors import UserError
 from danalab.scaling import dimensions, flops_per_token
@@ -51,16 +53,26 @@ def cells(heads: Sequence[int], threads: Sequence[int]) -> list[Cell]:
 
 
 def measure(
-    chosen: Sequence[Cell], rounds: int, say: Callable[[str], None], sides: Sequence[str] = SIDES
+    chosen: Sequence[Cell], rounds: int, say: Callable[[str], None], sides: Sequence[str] = ()
 ) -> dict[str, Any]:
     """Measure each cell; see `danalab bench train`.
 
     Args:
         rounds: turns of each side that count.
         say: called with each line of text.
-        sides: of `SIDES`.
+        sides: of `SIDES`; none: all that the CPU has instructions for.
     """
-    found: dict[str, Any] = {"machine": machine("cpu"), "rounds": rounds, "block": BLOCK, "cells": []}
+    if not sides:
+        sides = SIDES if multiplies_bfloat16() else SIDES[:2]
+        if sides != SIDES:
+            say("bfloat16 is left out: this CPU does not multiply it")
+    found: dict[str, Any] = {
+        "benchmark": "train",
+        "machine": machine("cpu"),
+        "rounds": rounds,
+        "block": BLOCK,
+        "cells": [],
+    }
     for cell in chosen:
         row = _measure_cell(cell, rounds, sides)
         found["cells"].append(row)
@@ -82,24 +94,25 @@ def _measure_cell(cell: Cell, rounds: int, sides: Sequence[str]) -> dict[str, An
                 turn = started[side].turn()
                 if number >= WARM_UP:
                     turns[side].append(turn)
-        rates = {side: process.answer()["matrix_rate"] for side, process in started.items()}
     seconds = {side: [turn["seconds"] for turn in taken] for side, taken in turns.items()}
     tokens = BLOCK * case.batch_size * case.seq_len
     sizes = dimensions(case.arch, case.heads, case.vocab_size)
     flops = flops_per_token(sizes, case.seq_len)
+    matrix_rate = {
+        dtype: max(turn["matrix_rate"] for side in sides if side.endswith(dtype) for turn in turns[side])
+        for dtype in dict.fromkeys(side.split()[1] for side in sides)
+    }
     row: dict[str, Any] = {**asdict(case), "d_model": sizes.d_model, "threads": cell.threads, "sides": {}}
     for side in sides:
         rate = tokens / median(seconds[side])
         dtype = side.split()[1]
-        best = max(rate for other, rate in rates.items() if other.endswith(dtype))
-        row["sides"][side] = {"tokens_per_second": rate, "share_of_matrix_rate": rate * flops / best}
+        row["sides"][side] = {"tokens_per_second": rate, "share_of_matrix_rate": rate * flops / matrix_rate[dtype]}
         if side.startswith("trainer"):
             working = [1 - turn["working"] / turn["seconds"] for turn in turns[side]]
             row["sides"][side]["overhead"] = spread(working)
             for other in {f"loop {dtype}", "loop float32", "trainer float32"} & set(sides) - {side}:
                 row["sides"][side][f"over {other}"] = ratios(seconds[other], seconds[side])
-    row["matrix_rate"] = {dtype: max(r for side, r in rates.items() if side.endswith(dtype))
-                          for dtype in dict.fromkeys(side.split()[1] for side in sides)}  # fmt: skip
+    row["matrix_rate"] = matrix_rate
     return row
 
 

@@ -1,7 +1,7 @@
 """`python -m danalab.benchmarks.train_side TASK`: the trainer or the hand-written loop, one block of steps at a time.
 
-For each line on standard input it makes a block and writes a JSON object with its seconds; at the end the rate of the
-best matrix product [FLOP/s].
+For each line on standard input it makes a block and writes a JSON object with its seconds, and the rate of the best
+matrix product right after it [FLOP/s].
 """
 
 import contextlib
@@ -35,16 +35,17 @@ def main() -> None:
             wait()
             start = time.perf_counter()
             plain.run(block)
-            tell(seconds=time.perf_counter() - start)
+            seconds = time.perf_counter() - start
+            with onednn_products():
+                tell(seconds=seconds, matrix_rate=matrix_rate(getattr(torch, task["dtype"])))
     else:
         tune_malloc()
         trainer = make_trainer(case, data, Path(task["scratch"]), rounds * block + 1, "cpu", task["dtype"])
         work = _Stopwatch()
-        trainer.batches = TurnTaking(trainer.batches, rounds, block, lambda: work.seconds)
+        dtype = getattr(torch, task["dtype"])
+        trainer.batches = TurnTaking(trainer.batches, rounds, block, lambda: work.seconds, dtype)
         with work.around(trainer), onednn_products():
             trainer.fit()
-    with onednn_products():
-        tell(matrix_rate=matrix_rate(getattr(torch, task["dtype"])))
 
 
 def wait() -> None:
@@ -58,23 +59,27 @@ def tell(**values: float) -> None:
     print(json.dumps(values), flush=True)
 
 
-def matrix_rate(dtype: torch.dtype, size: int = 1024, repeats: int = 5) -> float:
-    """FLOP/s of the fastest of some products of square matrices."""
-    a, b = torch.ones(size, size, dtype=dtype), torch.ones(size, size, dtype=dtype)
-    best = float("inf")
-    for _ in range(repeats + 1):
-        start = time.perf_counter()
-        torch.mm(a, b)
-        best = min(best, time.perf_counter() - start)
-    return 2 * size**3 / best
+def matrix_rate(dtype: torch.dtype, repeats: int = 3) -> float:
+    """FLOP/s of the fastest of some products: of square matrices, and of the shape of a small model's layers."""
+    best = 0.0
+    for rows, inner, columns in ((1024, 1024, 1024), (1024, 256, 1024)):
+        a, b = torch.ones(rows, inner, dtype=dtype), torch.ones(columns, inner, dtype=dtype).T
+        for _ in range(repeats + 1):
+            start = time.perf_counter()
+            torch.mm(a, b)
+            best = max(best, 2 * rows * inner * columns / (time.perf_counter() - start))
+    return best
 
 
 class TurnTaking(BatchSource):
-    """A batch source that waits for its turn before each block of steps, and tells its times."""
+    """A batch source that waits for its turn before each block of steps, and tells its times.
 
-    def __init__(self, source: BatchSource, rounds: int, block: int, at_work: Callable[[], float]):
-        """Args: at_work: seconds that the trainer has spent in forward, backward and optimizer so far."""
-        self._source, self._rounds, self._block, self._at_work = source, rounds, block, at_work
+    `at_work()` is the time that the trainer has spent in forward, backward and optimizer so far [s].
+    """
+
+    def __init__(self, source: BatchSource, rounds: int, block: int, at_work: Callable[[], float], dtype: torch.dtype):
+        self._source, self._rounds, self._block = source, rounds, block
+        self._at_work, self._dtype = at_work, dtype
 
     def iterate(self, start_step: int = 0) -> Iterator[Batch]:
         """See `BatchSource.iterate`. A block of steps has ended when the batch after it is asked for."""
@@ -84,7 +89,8 @@ class TurnTaking(BatchSource):
             start, worked = time.perf_counter(), self._at_work()
             for _ in range(self._block):
                 yield next(source)
-            tell(seconds=time.perf_counter() - start, working=self._at_work() - worked)
+            seconds, working = time.perf_counter() - start, self._at_work() - worked
+            tell(seconds=seconds, working=working, matrix_rate=matrix_rate(self._dtype))
         yield from source
 
 

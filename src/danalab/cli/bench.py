@@ -14,7 +14,7 @@ from danalab.train.config.fields import Count, Positive
 @dataclass(frozen=True, kw_only=True)
 class ResultFlags:
     output: Path | None = None
-    """JSON file to write."""
+    """JSON file to write, or a folder in which it is named for the verb, the device and the instruction set."""
     json: bool = False
     """Print one JSON object on standard output."""
 
@@ -22,19 +22,30 @@ class ResultFlags:
         """Print a line of progress; with --json to standard error."""
         print(line, file=sys.stderr if self.json else sys.stdout, flush=True)
 
+    def file(self, found: dict[str, Any]) -> Path:
+        """The file for a result: in a folder named for verb and device, and for instructions other than AVX-512."""
+        assert self.output is not None
+        if not self.output.is_dir():
+            return self.output
+        machine = found["machine"] or {}
+        level = machine.get("isa", "") if machine.get("target", "native") == "native" else machine["target"]
+        suffix = "" if "gpu" in machine or level == "x86-64-v4" else f"_{level.removeprefix('x86-64-')}"
+        return self.output / f"{found['benchmark']}_{'cuda' if 'gpu' in machine else 'cpu'}{suffix}.json"
+
     def keep(self, found: dict[str, Any]) -> None:
         """Write the result to `output`."""
         from danalab.files import write_json
 
         if self.output is not None:
-            self.output.parent.mkdir(parents=True, exist_ok=True)
-            write_json(self.output, found)
+            file = self.file(found)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_json(file, found)
 
     def finish(self, found: dict[str, Any]) -> None:
         """Write the result to `output`, and print it with --json."""
         self.keep(found)
         if self.output is not None:
-            self.say(f"written to {self.output}")
+            self.say(f"written to {self.file(found)}")
         if self.json:
             print(dumps(found))
 
@@ -157,7 +168,7 @@ class ResonanceFlags(BenchFlags):
     threads: Count = 1
     """CPU threads, each pinned to a core."""
     output: Path | None = None
-    """JSON file to write; the figure is written beside it, as .svg and .png."""
+    """JSON file to write, or a folder, as for the other verbs; the figure is written beside it, as .svg and .png."""
 
 
 def resonance(flags: ResonanceFlags) -> None:
@@ -186,8 +197,9 @@ def resonance(flags: ResonanceFlags) -> None:
     )
     found = measure(settings, say)
     if flags.output is not None:
-        flags.output.parent.mkdir(parents=True, exist_ok=True)
-        save_figure(resonance_figure(found), flags.output.with_suffix(""))
+        file = flags.file(found)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        save_figure(resonance_figure(found), file.with_suffix(""))
     flags.finish(found)
 
 
