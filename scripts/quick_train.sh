@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # From a folder of pre-tokenised arrays to a trained resonance model: validate, split, train.
 #
-#   bash scripts/quick_train.sh PATH {small,medium,large,xlarge} [--dry-run] [flags of danalab train ...]
+#   bash scripts/quick_train.sh PATH {small,medium,large,xlarge,small-32k,large-32k,xlarge-32k} [--dry-run] [flags of danalab train ...]
 #
 # The arrays must hold GPT-2's token ids, which is checked; the model has GPT-2's vocabulary.
 # --dry-run validates and splits, prints the configuration of the training, and trains nothing.
@@ -12,7 +12,7 @@ set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 fail() { echo "quick_train.sh: error: $*" >&2; exit 2; }
 
-(($# >= 2)) || fail "usage: quick_train.sh PATH {small,medium,large,xlarge} [flags of danalab train ...]"
+(($# >= 2)) || fail "usage: quick_train.sh PATH SIZE [flags of danalab train ...]"
 data=${1%/} size=$2
 shift 2
 dry=()
@@ -22,10 +22,10 @@ if [[ ${1-} == --dry-run ]]; then
 fi
 # sequences per micro-batch, micro-batches per step
 case $size in
-    small | medium) batch=4 accumulation=8 ;;
-    large) batch=2 accumulation=16 ;;
-    xlarge) batch=1 accumulation=32 ;;
-    *) fail "unknown size '$size': known are small, medium, large, xlarge" ;;
+    small | medium | small-32k) batch=4 accumulation=8 ;;
+    large | large-32k) batch=2 accumulation=16 ;;
+    xlarge | xlarge-32k) batch=1 accumulation=32 ;;
+    *) fail "unknown size '$size': known are small, medium, large, xlarge, small-32k, large-32k, xlarge-32k" ;;
 esac
 [[ -d $data ]] || fail "$data: no such folder"
 

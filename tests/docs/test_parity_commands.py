@@ -15,7 +15,7 @@ from danalab.cli.app import main
 
 ROOT = Path(__file__).parents[2]
 SMALLER = shlex.split("--dataset small --seq_len 32 --batch_size 2 --acc_steps 1 --iterations 2 --eval_batches 1")
-NEED_A_NETWORK = ("data download", "tokenizer fetch-gpt2", "make demo")
+NEED_A_NETWORK = ("data download", "data fetch-gpt2", "make demo")
 
 
 def commands() -> list[str]:

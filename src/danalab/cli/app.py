@@ -79,19 +79,11 @@ the cores of a busy machine from the thread that they wait for (docs/lab-noteboo
 
 CITATION = """\
 @misc{ferbach2026logarithmic,
-  title  = {Logarithmic-time Schedules for Scaling Language Models with Momentum},
-  author = {Damien Ferbach and Courtney Paquette and Gauthier Gidel and Katie Everett and Elliot Paquette},
-  year   = {2026},
-  eprint = {2602.05298},
-  archivePrefix = {arXiv}
-}
+  title = {Logarithmic-time Schedules for Scaling Language Models with Momentum}, year = {2026}, eprint = {2602.05298},
+  author = {Damien Ferbach and Courtney Paquette and Gauthier Gidel and Katie Everett and Elliot Paquette}}
 @misc{ferbach2025dimension,
-  title  = {Dimension-adapted Momentum Outscales SGD},
-  author = {Damien Ferbach and Katie Everett and Gauthier Gidel and Elliot Paquette and Courtney Paquette},
-  year   = {2025},
-  eprint = {2505.16098},
-  archivePrefix = {arXiv}
-}"""
+  title = {Dimension-adapted Momentum Outscales SGD}, year = {2025}, eprint = {2505.16098},
+  author = {Damien Ferbach and Katie Everett and Gauthier Gidel and Elliot Paquette and Courtney Paquette}}"""
 """The papers of the optimizers, as `danalab --cite` prints them."""
 
 

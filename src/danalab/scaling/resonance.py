@@ -5,7 +5,11 @@
     medium      1024        12              128          191M
     large       1536        16              128          493M
     xlarge      2048        20              128         1.02B
+    small-32k    768         6               64         77.6M
+    large-32k   2048        16              256          841M
+    xlarge-32k  4096        24              512         4.65B
 
+The sizes "-32k" are those of the FineWeb-Edu 32k script, which counts them as 50M, 500M and 1B; its medium is ours.
 The channels are divided into groups (8, unless n_heads says otherwise) that share the poles of R = num_frequencies /
 groups damped oscillators; the MLP has 64 round(8 d_model / 192) hidden units.
 """
@@ -36,6 +40,9 @@ SIZES = {
     "medium": Size(1024, 12, 128),
     "large": Size(1536, 16, 128),
     "xlarge": Size(2048, 20, 128),
+    "small-32k": Size(768, 6, 64),
+    "large-32k": Size(2048, 16, 256),
+    "xlarge-32k": Size(4096, 24, 512),
 }
 
 
