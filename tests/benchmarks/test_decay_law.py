@@ -3,11 +3,10 @@
 import math
 
 import pytest
+from bench import decay_law
+from bench.decay_law import Cell, Results, task
 
-import decay_law
 from danalab.optim import build_optimizer
-from decay_law import Cell, Results
-from small_problems import task
 
 
 def decay_of(opt: str, law: str) -> dict:

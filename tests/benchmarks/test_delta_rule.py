@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
+from bench import delta_rule
 
-import delta_rule
 from danalab.errors import UserError
 
 pytest.importorskip("transformers")

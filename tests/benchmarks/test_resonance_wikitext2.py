@@ -8,11 +8,11 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from bench import resonance_wikitext2
+from bench.resonance_wikitext2 import Settings, measure
 
-import resonance_wikitext2
 from danalab.ladder.runs.grid import Cell
 from danalab.train.config.resolve import resolve
-from resonance_wikitext2 import Settings, measure
 
 BEST = {"resonance": 4e-3, "no-mixer": 2e-3, "attention": 8e-3}
 

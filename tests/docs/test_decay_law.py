@@ -7,9 +7,7 @@ import statistics
 from pathlib import Path
 
 import pytest
-
-from decay_law import THREE, Results, fill, rows_of, tables
-from small_problems import BATCH
+from bench.decay_law import BATCH, THREE, Results, fill, rows_of, tables
 
 ROOT = Path(__file__).parents[2]
 
