@@ -194,6 +194,18 @@ def test_a_line_of_progress_has_the_runs_under_way_and_the_remaining_time_by_the
         assert progress.line([1]) == "1 of 2 runs done; b (step 5, val loss 3.2000); about 15 min left"
 
 
+def test_the_time_of_all_runs_is_said_once_after_the_first_fifty_steps(tmp_path, capsys) -> None:
+    now = 0.0
+    jobs = [Job(tmp_path / name, {"iterations": 600}) for name in "ab"]
+    for job in jobs:
+        job.folder.mkdir()
+    with Progress("two", jobs, [0, 1], clock=lambda: now) as progress:
+        for now, step in ((5.0, 10), (6.0, 20), (10.0, 60), (11.0, 70)):  # 10 steps per second, after a start of 4 s  # noqa: B007 - the clock
+            (tmp_path / "a" / "metrics.jsonl").write_text(json.dumps({"step": step}) + "\n")
+            progress.update([0])
+    assert capsys.readouterr().err.splitlines()[1:] == ["about 2 min for all runs on this machine"]
+
+
 def test_forced_colours_without_a_terminal_bring_lines_not_bars(tmp_path, capsys, monkeypatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")  # as in the kernel of a notebook
     jobs = [Job(tmp_path / "a", {"iterations": 10})]

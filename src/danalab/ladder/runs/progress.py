@@ -1,4 +1,7 @@
-"""Progress of a pool of runs: a bar per run on a terminal, elsewhere a line a minute with the remaining time."""
+"""Progress of a pool of runs: a bar per run on a terminal, elsewhere a line per minute with the remaining time.
+
+After the first `FIRST_STEPS` steps of a run the time of all runs is said, by the speed since the first row of metrics.
+"""
 
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -7,6 +10,7 @@ from danalab.ladder.runs.jobs import Job
 
 LINE_SECONDS = 60.0
 FIRST_LINE_SECONDS = 15.0
+FIRST_STEPS = 50
 
 
 class Progress:
@@ -34,6 +38,9 @@ class Progress:
         self._open = dict.fromkeys(waiting, 0.0)
         """Index of a run that has not ended -> share of it that was done when the pool started."""
         self._count = len(self._open)
+        self._first: tuple[float, float] | None = None
+        """When the first steps were seen [s], and the work that they were."""
+        self._estimated = False
         self._done = 0.0
         """Work that has ended since the start, in units of `_work`."""
         for i in self._open:
@@ -56,13 +63,27 @@ class Progress:
         self._bars.stop()
 
     def update(self, running: Iterable[int]) -> None:
-        """Redraw the bars, or print a line where one is due."""
+        """Redraw the bars, or print a line where one is due; once, say how long all runs will take."""
+        self._estimate(running)
         if not self._bars.disable:
             for index in running:
                 self._redraw(index)
         elif self._clock() >= self._next_line:
             self._next_line = self._clock() + LINE_SECONDS
             self._console.print(self.line(running), soft_wrap=True)
+
+    def _estimate(self, running: Iterable[int]) -> None:
+        if self._estimated:
+            return
+        new = {i: self._jobs[i].progress()[0] - self._open[i] * (self._jobs[i].steps() or 0) for i in running}
+        work = sum(self._work(i) * max(self._share(i) - self._open[i], 0.0) for i in new) + self._done
+        if self._first is None and work > 0:
+            self._first = (self._clock(), work)  # until here it was mostly the start of processes
+        elif self._first is not None and work > self._first[1] and max(new.values(), default=0) >= FIRST_STEPS:
+            left = sum(self._work(i) * (1 - self._open[i]) for i in self._open) + self._done - work
+            seconds = left * (self._clock() - self._first[0]) / (work - self._first[1])
+            self._estimated = True
+            self.say(f"about {_duration(seconds)} for {'this run' if self._count == 1 else 'all runs'} on this machine")
 
     def line(self, running: Iterable[int]) -> str:
         """Runs done, runs under way with their steps, and the remaining time."""
