@@ -16,8 +16,8 @@ from statistics import mean, stdev
 from typing import Any
 
 from danalab.files import write_atomically
-from danalab.post.speedrun.pipeline import STAGES, Speedrun
-from danalab.post.speedrun.settings import SpeedrunConfig
+from danalab.post.presets import SpeedrunConfig
+from danalab.post.speedrun import STAGES, Speedrun
 from danalab.report.speedrun import as_json, write_report
 from danalab.report.tables.formats import as_markdown
 from danalab.train.callbacks.console import log_to_stderr

@@ -2,17 +2,19 @@
 
 import json
 import os
+import shutil
 import signal
+import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from danalab.chat.tasks import make_task
 from danalab.errors import UserError
+from danalab.post.presets import PRESETS, Preset, SpeedrunConfig
 from danalab.post.settings import MidFlags, RlFlags, SftFlags
-from danalab.post.speedrun.pipeline import STAGES, InterruptedRunError, Speedrun
-from danalab.post.speedrun.presets import PRESETS, Preset
-from danalab.post.speedrun.settings import SpeedrunConfig
+from danalab.post.speedrun import STAGES, InterruptedRunError, Speedrun
 from danalab.report.speedrun import as_json, scores_table, write_report
 from danalab.train import job
 from danalab.train.config.train_config import TrainConfig
@@ -99,6 +101,52 @@ def test_a_stop_signal_ends_with_its_code_and_the_next_command_continues(finishe
         speedrun.run(stop)
     assert caught.value.code == 85
     assert not speedrun.folder("base").exists()
+
+
+def test_a_copied_folder_continues_and_its_original_may_be_gone(finished, text, tmp_path, monkeypatch):
+    shutil.copytree(finished.out, tmp_path / "copy")
+    for left in ("scores/sft.json", "rl", "scores/rl.json"):
+        path = tmp_path / "copy" / left
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    monkeypatch.chdir(tmp_path)
+    copy = make(Path("copy"), text)
+    copy.run()
+    for stage in STAGES:
+        assert rows(RunFolder(copy.folder(stage))) == rows(RunFolder(finished.folder(stage)))
+        assert copy.scores(stage) == finished.scores(stage)
+
+
+def test_a_signal_during_scores_ends_at_once(finished, text, tmp_path, monkeypatch):
+    """The score of a stage reads no flag; it is made again by the next command."""
+    shutil.copytree(finished.out, tmp_path / "speed")
+    (tmp_path / "speed" / "scores" / "rl.json").unlink()
+
+    def scoring(*args, **kwargs):
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(60)
+
+    monkeypatch.setattr("danalab.post.speedrun.evaluate_chat", scoring)
+    start = time.monotonic()
+    with pytest.raises(InterruptedRunError) as caught:
+        make(tmp_path / "speed", text).run()
+    assert caught.value.code == 85
+    assert time.monotonic() - start < 10
+    assert not (tmp_path / "speed" / "scores" / "rl.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [("speedrun.json", "[]"), ("speedrun.json", "3"), ("scores/sft.json", "{}"), ("scores/sft.json", "null"),
+     ("scores/sft.json", '{"step": 4, "tasks": [{"task": "a"}]}'), ("scores/sft.json", '{"step": 4, "tasks": []}')],
+)  # fmt: skip
+def test_a_damaged_file_of_the_folder_is_named(finished, text, tmp_path, file, content):
+    for each in ("speedrun.json", "scores/base.json", "scores/sft.json"):
+        (tmp_path / each).parent.mkdir(exist_ok=True)
+        shutil.copyfile(finished.out / each, tmp_path / each)
+    (tmp_path / file).write_text(content)
+    speedrun = make(tmp_path, text)
+    with pytest.raises(UserError, match=file):
+        speedrun.open() if file == "speedrun.json" else speedrun.scores("sft")
 
 
 @pytest.mark.slow

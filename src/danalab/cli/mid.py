@@ -14,4 +14,4 @@ def run(flags: Flags) -> int:
 
 def resolved_config(flags: Flags) -> dict[str, Any]:
     """The resolved configuration, for --print-config."""
-    return resolved_stage(finetuning(flags, MidConfig))
+    return resolved_stage(lambda: finetuning(flags, MidConfig))

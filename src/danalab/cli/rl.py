@@ -14,7 +14,7 @@ def run(flags: Flags) -> int:
 
 def resolved_config(flags: Flags) -> dict[str, Any]:
     """The resolved configuration, for --print-config."""
-    return resolved_stage(_configuration(flags))
+    return resolved_stage(lambda: _configuration(flags))
 
 
 def _configuration(flags: Flags) -> TrainConfig:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from danalab.post.speedrun.settings import SpeedrunConfig
+from danalab.post.presets import SpeedrunConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,7 +19,7 @@ def run(flags: Flags) -> int:
     from danalab.train.system.signals import StopRequest
 
     with StopRequest() as stop:  # before the imports below, which take seconds
-        from danalab.post.speedrun.pipeline import InterruptedRunError, Speedrun
+        from danalab.post.speedrun import InterruptedRunError, Speedrun
         from danalab.report.speedrun import as_json, scores_table, talk_commands, write_report
         from danalab.report.tables.console import print_table
         from danalab.train.callbacks.console import log_to_stderr

@@ -29,7 +29,7 @@ from danalab.post.dataset import ChatDataset
 from danalab.post.policy_losses import OBJECTIVES, Clip, PolicyObjective, Tokens, entropy, kl_penalty, target_log_probs
 from danalab.post.rollouts import Rollouts
 from danalab.post.settings import PolicyFlags, RlConfig, RlFlags, RolloutFlags
-from danalab.post.start import extend_tokenizer, optimizer_of, with_vocabulary
+from danalab.post.start import COPY, extend_tokenizer, optimizer_of, prepare_start, recorded_start, with_vocabulary
 from danalab.scaling.shape import ROUTER_SETTINGS
 from danalab.train.checkpoint import tensors
 from danalab.train.config.run_spec import RunSpec
@@ -118,7 +118,9 @@ def _stage(
         seq_len=spec.model.seq_len,
         world=world,
         autocast=autocast,
-        reference=_reference(spec.start.init_from, chat, device) if policy.kl else None,
+        reference=_reference(spec.start.init_from, folder, chat, device)
+        if policy.kl and spec.start.init_from
+        else None,
     )
     objective = OBJECTIVES.get(policy.policy_loss)
     clip = Clip(
@@ -153,12 +155,17 @@ def _evaluators(settings: RolloutFlags, dataset: TaskDataset, world: World, scor
     return [TaskEvaluator(dataset.chat, tasks, answers, world, scorer)]
 
 
-def _reference(start: Path | None, chat: ChatFormat, device: torch.device) -> nn.Module:
-    """The model that the run starts from, for the KL penalty."""
+def _reference(spec: RunSpec, folder: RunFolder, chat: ChatFormat, device: torch.device) -> nn.Module:
+    """The model that the run started from, for the KL penalty; its base run may have gone on."""
+    start = spec.start.init_from
     assert start is not None
-    checkpoint = next(RunFolder(start).store.usable(lambda bad: None), None)
-    if checkpoint is None:
-        raise UserError(f"--kl: {start}, the run that this one starts from, has no checkpoint any more")
+    recorded, is_copy = recorded_start(folder), start == folder.path / COPY
+    if recorded is None or is_copy:
+        checkpoint = next(RunFolder(start).store.usable(lambda bad: None), None)
+        if checkpoint is None:
+            raise UserError(f"--kl: {start}, the run that this one starts from, has no checkpoint")
+    else:
+        checkpoint = recorded.locate(folder)
     model = build_model(ModelConfig.from_dict(read_meta(checkpoint)["model"]), device=device)
     tensors.read(checkpoint, model)
     model.document_token = chat.bos
@@ -289,5 +296,5 @@ def _of_reward(reward: str) -> str:
     return reward
 
 
-RL = StageKind("rl", _open, _stage)
+RL = StageKind("rl", _open, _stage, prepare_start)
 """`danalab rl`."""

@@ -20,7 +20,7 @@ from danalab.data.tokenizers import load_tokenizer
 from danalab.errors import UserError
 from danalab.post.dataset import ConversationDataset, ReplayedDataset, tokenize
 from danalab.post.settings import FinetuneSettings, MidConfig, SftConfig
-from danalab.post.start import extend_tokenizer, optimizer_of, with_vocabulary
+from danalab.post.start import extend_tokenizer, optimizer_of, prepare_start, with_vocabulary
 from danalab.scaling.shape import ROUTER_SETTINGS
 from danalab.train.config.run_spec import RunSpec
 from danalab.train.parallel.layout import data_parallel_ranks
@@ -135,7 +135,7 @@ def _stage(
     return pretraining(spec, dataset, folder, world, device, autocast)
 
 
-SFT = StageKind("sft", _open, _stage)
+SFT = StageKind("sft", _open, _stage, prepare_start)
 """`danalab sft`."""
-MID = StageKind("mid", _open, _stage)
+MID = StageKind("mid", _open, _stage, prepare_start)
 """`danalab mid`."""

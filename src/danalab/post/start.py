@@ -1,4 +1,4 @@
-"""The start of a stage: a run whose tokenizer and vocabulary have the special tokens of conversations."""
+"""The start of a stage: the optimizer of its base run, and its weights with rows for conversations' special tokens."""
 
 from __future__ import annotations
 
@@ -6,30 +6,37 @@ import logging
 import os
 import shutil
 import tempfile
-from dataclasses import fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from danalab.chat.conversations import ChatFormat, missing_specials
 from danalab.data.tokenizers.base import Tokenizer, padded
 from danalab.errors import UserError
+from danalab.files import read_json, sha256, validated, write_json
 from danalab.models.config import ModelConfig
 from danalab.optim import optimizer_spec
+from danalab.train.checkpoint.store import MANIFEST
 from danalab.train.config.sections.optimizer import OptimizerSettings
 from danalab.train.run.exchange import write_weights
-from danalab.train.run.open import Run
+from danalab.train.run.folder import RunFolder
+from danalab.train.run.open import Run, open_run
 
 if TYPE_CHECKING:
     from danalab.models.decoder import Decoder
+    from danalab.train.config.train_config import TrainConfig
 
 log = logging.getLogger(__name__)
+
+COPY, START = "base", "start.json"
+"""In the run folder of a stage: weights of its base run with more rows; the checkpoint that it starts from."""
 
 
 def with_vocabulary(base: Run, run_dir: Path) -> tuple[Path, ModelConfig, Path]:
     """(weights to start from, their model, folder of the tokenizer to extend).
 
-    They are the base run's own where its model has rows for the special tokens. Otherwise a model with more rows is
-    written to `run_dir`/base, once; any number of processes may do so at the same time.
+    They are the base run's own where its model has rows for the special tokens; otherwise a copy with more rows in
+    `run_dir`/base, which `prepare_start` writes.
 
     Raises:
         UserError: the base run has no tokenizer.
@@ -40,16 +47,76 @@ def with_vocabulary(base: Run, run_dir: Path) -> tuple[Path, ModelConfig, Path]:
     model = base.model_config
     if model.vocab_size >= n_ids:
         return base.path, model, base.folder.tokenizer_folder
-    target = run_dir / "base"
-    if not target.is_dir():
-        run_dir.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(dir=run_dir, prefix=".base-"))
-        write_weights(extend_vocabulary(base.load_model().model, n_ids), temporary)
+    return run_dir / COPY, replace(model, vocab_size=padded(n_ids)), base.folder.tokenizer_folder
+
+
+def prepare_start(config: TrainConfig) -> None:
+    """Record the checkpoint that a stage starts from, and copy it with more rows where `with_vocabulary` says so.
+
+    Until the stage has a checkpoint of its own it starts from the newest one of its base run: a copy of an older one
+    is replaced. The caller holds the lock of the run folder.
+
+    Raises:
+        UserError: the base run has no usable checkpoint.
+    """
+    assert config.run_dir is not None
+    assert config.tokenizer is not None
+    folder, base = RunFolder(config.run_dir), open_run(Path(config.tokenizer).parent)
+    if folder.store.steps():
+        return
+    checkpoint = base.newest_checkpoint()
+    start = Start(os.path.relpath(base.path, folder.path), checkpoint.name, _digest(checkpoint))
+    target = folder.path / COPY
+    if config.init_from == target and not (target.is_dir() and recorded_start(folder) == start):
+        model = base.load_model(int(checkpoint.name.removeprefix("step-"))).model
+        temporary = Path(tempfile.mkdtemp(dir=folder.path, prefix=".base-"))
+        write_weights(extend_vocabulary(model, ChatFormat(extend_tokenizer(base.tokenizer)).n_ids), temporary)
+        shutil.rmtree(target, ignore_errors=True)
         try:
             os.rename(temporary, target)
-        except OSError:  # another process was first
+        except OSError:  # a worker of DiLoCo was first
             shutil.rmtree(temporary)
-    return target, replace(model, vocab_size=padded(n_ids)), base.folder.tokenizer_folder
+    write_json(folder.path / START, asdict(start))
+
+
+@dataclass(frozen=True)
+class Start:
+    """The checkpoint that a stage started from: content of start.json in its run folder."""
+
+    run: str
+    """The base run, relative to the stage's run folder."""
+    checkpoint: str
+    """Name of the checkpoint's folder."""
+    digest: str
+    """SHA-256 of its manifest, which has those of all its files."""
+
+    def locate(self, folder: RunFolder) -> Path:
+        """The checkpoint.
+
+        Raises:
+            UserError: it is gone, or another one has its name.
+        """
+        path = RunFolder(folder.path / self.run).store.folder / self.checkpoint
+        if not path.is_dir() or _digest(path) != self.digest:
+            raise UserError(
+                f"{path}: the checkpoint that {folder.path} started from is gone or another one has its name; --kl "
+                "needs it (train with --keep-last, or a link in the folder of checkpoints, keeps it)"
+            )
+        return path
+
+
+def recorded_start(folder: RunFolder) -> Start | None:
+    """The checkpoint that a stage started from; None where its run folder does not say.
+
+    Raises:
+        UserError: the record is malformed.
+    """
+    file = folder.path / START
+    return validated(Start, read_json(file), file) if file.is_file() else None
+
+
+def _digest(checkpoint: Path) -> str:
+    return sha256(checkpoint / MANIFEST)
 
 
 def optimizer_of(flags: Any, base: Run) -> dict[str, Any]:

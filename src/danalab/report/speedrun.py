@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from danalab.colors import optimizer_color
 from danalab.files import write_atomically
-from danalab.post.speedrun.pipeline import STAGES, Speedrun, stage_facts
+from danalab.post.speedrun import STAGES, Speedrun, stage_facts
 from danalab.report.figures.drawing import LOSS, panels, styled
 from danalab.report.page.page import Page
 from danalab.report.tables.formats import Table, as_markdown

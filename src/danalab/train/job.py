@@ -124,6 +124,7 @@ def _settle(config: TrainConfig, world: World, keep: contextlib.ExitStack) -> Ru
     dataset.check_vocab(spec.model.vocab_size)
     check_parallel(spec, world.layout, world.size)
     keep.enter_context(folder_of(spec, world).locked())
+    stage_kind(config).prepare(config)
     return as_worker(spec, world) if world.layout.backend == "diloco" else spec
 
 

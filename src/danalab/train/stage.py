@@ -97,6 +97,8 @@ class StageKind:
     open_data: Callable[[Any], Dataset]
     """Opens the data of a configuration, on each rank."""
     make: MakeStage
+    prepare: Callable[[Any], None] = lambda config: None
+    """Called on rank 0 of a job that holds the run folder, before it looks for a checkpoint to start from."""
 
 
 def stage_kind(config: TrainConfig) -> StageKind:

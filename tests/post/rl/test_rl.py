@@ -2,8 +2,9 @@
 
 import json
 import math
+import shutil
 import signal
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 import torch
@@ -13,7 +14,8 @@ from danalab.cli.app import main
 from danalab.data.tokenizers import ByteTokenizer
 from danalab.errors import UserError
 from danalab.post.policy_losses import OBJECTIVES
-from danalab.train.job import run_training
+from danalab.train.config.train_config import TrainConfig
+from danalab.train.job import run_training, train
 from danalab.train.run.folder import RunFolder
 from danalab.train.run.open import open_run
 from distributed.ranks import run_ranks
@@ -49,6 +51,29 @@ def test_a_killed_run_continues_bitwise(rl, tmp_path):
     assert rows(found) == rows(expected)
     ours, theirs = everything(found, 6), everything(expected, 6)
     assert [name for name in theirs if not ours[name].equal(theirs[name])] == []
+
+
+def test_the_reference_of_the_penalty_is_the_checkpoint_that_the_run_started_from(rl, tmp_path, base):
+    """The base run goes on while the stage waits; then its checkpoint is gone."""
+    shutil.copytree(base, tmp_path / "base")
+    given = {"run": tmp_path / "base", "kl": 0.1}
+    whole = run_training(rl(**given))
+    run_training(rl(**given, run_dir=tmp_path / "parts", iterations_to_run=3))
+    _go_on(tmp_path / "base")
+    assert run_training(rl(**given, run_dir=tmp_path / "parts")).status == "finished"
+    assert rows(RunFolder(tmp_path / "parts")) == rows(RunFolder(whole.folder))
+    run_training(rl(**given, run_dir=tmp_path / "late", iterations_to_run=3))
+    shutil.rmtree(tmp_path / "base/checkpoints/step-00000004")
+    with pytest.raises(UserError, match="is gone or another one has its name"):
+        run_training(rl(**given, run_dir=tmp_path / "late"))
+
+
+def _go_on(folder):
+    config = TrainConfig(**{
+        name: value for name, value in open_run(folder).config["config"].items()
+        if name in {field.name for field in fields(TrainConfig)}
+    })  # fmt: skip
+    train(replace(config, run_dir=folder, extend_to=4))
 
 
 def _train(rank, size, config):

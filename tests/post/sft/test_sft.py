@@ -3,6 +3,7 @@
 import json
 import math
 import signal
+from dataclasses import replace
 
 import pytest
 from tokenizers import Tokenizer as Engine
@@ -11,16 +12,20 @@ from danalab.chat.assistant import open_chat_model
 from danalab.chat.conversations import ChatFormat, Conversation
 from danalab.cli.app import main
 from danalab.data import prepare
-from danalab.data.tokenizers import BpeTokenizer, train_bpe
+from danalab.data.tokenizers import BpeTokenizer, ByteTokenizer, train_bpe
 from danalab.errors import UserError
+from danalab.post.dataset import tokenize
+from danalab.post.packing import LOSS_BIT
 from danalab.post.settings import SftConfig, SftFlags
 from danalab.post.sft import configure
+from danalab.post.start import prepare_start, recorded_start
 from danalab.scaling.small_runs import small_run_rate
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.job import run_training, train
 from danalab.train.run.exchange import export_run
 from danalab.train.run.folder import RunFolder
 from danalab.train.run.open import open_run
+from danalab.train.run.resume import read_meta
 from e2e.disturbed import everything, rows, train_in_child
 from e2e.test_resume_ranks import hit
 from text_data import prepare_texts
@@ -154,6 +159,75 @@ def test_a_base_run_without_special_tokens_is_extended(size, grows, tmp_path, ch
     assert run.model_config.vocab_size == (384 if grows else 320)
     assert "<|user_start|>" in run.tokenizer.specials
     assert run_training(configure(flags, SftConfig)).status == "finished"  # the same command again
+
+
+@pytest.fixture
+def bare_base(tmp_path):
+    """A base run of 2 steps whose model has no rows for the special tokens, and its configuration."""
+    text = " ".join(f"number {i} has the square {i * i}." for i in range(400))
+    content = json.loads(train_bpe([text], 324).to_json())
+    content["added_tokens"] = content["added_tokens"][:1]
+    bare = BpeTokenizer(Engine.from_str(json.dumps(content)), "bare").save(tmp_path / "tokenizer")
+    prepare_texts(tmp_path, text, text[:2000])
+    inputs = {"inputs": [tmp_path / "train.txt"], "val_inputs": [tmp_path / "val.txt"]}
+    data = prepare("text", str(bare), tmp_path / "bare", **inputs, workers=1, progress=False)
+    shape = {"d_model": 32, "n_layers": 1, "n_heads": 1, "seq_len": 64, "batch_size": 4, "iterations": 2}
+    config = TrainConfig(data=str(data), **shape, run_dir=tmp_path / "base", tune_malloc=False)
+    train(config)
+    return config
+
+
+def test_a_stage_starts_from_the_newest_weights_until_it_has_its_own(bare_base, chats, tmp_path, monkeypatch):
+    """Printing the configuration writes nothing, and a copy of older weights is replaced before the first step."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    flags = SftFlags(run=bare_base.run_dir, data=(str(chats),), iterations=4, ckpt_interval=2, tune_malloc=False)
+    words = ["sft", "--run", str(bare_base.run_dir), "--data", str(chats), "--print-config"]
+    before = sorted(tmp_path.rglob("*"))
+    assert main(words) == 0
+    assert sorted(tmp_path.rglob("*")) == before
+    stage = RunFolder(tmp_path / "base-sft")
+    config = configure(flags, SftConfig)
+    with stage.locked():
+        prepare_start(config)
+        first = recorded_start(stage)
+        train(replace(bare_base, extend_to=4))
+        prepare_start(config)
+        second = recorded_start(stage)
+        assert (first.checkpoint, second.checkpoint) == ("step-00000002", "step-00000004")
+    base, copy = (
+        open_run(bare_base.run_dir).load_model(4).model,
+        read_meta(stage.path / "base/checkpoints/step-00000000"),
+    )
+    assert copy["model"]["vocab_size"] == 384
+    found = everything(RunFolder(stage.path / "base"), 0)
+    assert found["model.embedding.weight"][:320].equal(base.state_dict()["embedding.weight"])
+    train(replace(config, iterations_to_run=2))
+    train(replace(bare_base, extend_to=6))
+    train(config)
+    assert recorded_start(stage) == second  # it goes on from its own checkpoint
+
+
+TASK_WORDS = {
+    "settings after the file": "jsonl:path=FILE,reward=exact",
+    "settings before the file": "jsonl:reward=exact,path=FILE",
+    "the file alone": "FILE",
+    "the file with settings": "FILE:reward=exact",
+}
+
+
+@pytest.mark.parametrize("word", TASK_WORDS.values(), ids=TASK_WORDS)
+def test_files_of_problems_are_tasks_in_any_spelling(word, tmp_path):
+    file = tmp_path / "problems.jsonl"
+    file.write_text('{"question": "6 * 7?", "answer": "42", "reward": "number", "solution": "6 * 7 = 42"}\n')
+    chat = ChatFormat(ByteTokenizer())
+    found = tokenize([word.replace("FILE", str(file))], chat)
+    assert (found.coded & ~LOSS_BIT).tolist() == chat.render(Conversation.ask("6 * 7?", "6 * 7 = 42")).ids
+
+
+def test_the_path_of_a_task_s_data_is_no_file_of_conversations(tmp_path):
+    file = tmp_path / "train.jsonl"
+    file.write_text(json.dumps({"question": "1 + 1?", "answer": "It is <<1+1=2>>2\n#### 2"}) + "\n")
+    assert len(tokenize([f"gsm8k:path={file}"], ChatFormat(ByteTokenizer()))) == 1
 
 
 BAD = {

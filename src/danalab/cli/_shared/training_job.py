@@ -37,14 +37,17 @@ def finetuning(flags: FinetuneSettings, kind: type[SftConfig | MidConfig]) -> Tr
     return configure(flags, kind)
 
 
-def resolved_stage(config: TrainConfig) -> dict[str, Any]:
-    """The resolved configuration of a stage that continues a run, for --print-config."""
+def resolved_stage(configure: Callable[[], TrainConfig]) -> dict[str, Any]:
+    """The resolved configuration of a stage that continues a run, for --print-config; nothing is written."""
+    from danalab.data.formats import scan_cache
     from danalab.train.config.resolve import resolve
     from danalab.train.parallel.layout import data_parallel_ranks
     from danalab.train.stage import stage_kind
 
-    dataset = stage_kind(config).open_data(config)
-    return resolve(config, dataset, world_size=data_parallel_ranks(config, os.environ)).config.as_dict()
+    with scan_cache.read_only():
+        config = configure()
+        dataset = stage_kind(config).open_data(config)
+        return resolve(config, dataset, world_size=data_parallel_ranks(config, os.environ)).config.as_dict()
 
 
 def _print_summary(summary: dict[str, Any], folder: str, file: Any) -> None:

@@ -4,10 +4,12 @@ Every entry ends with the SHA-256 of what comes before it. An entry that is dama
 treated as absent: the caller scans again and replaces it.
 """
 
+import contextlib
 import hashlib
 import io
 import json
 import logging
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,6 +22,17 @@ from danalab.files import write_atomically
 _DIGEST_BYTES = 65  # "\n" and the hexadecimal SHA-256
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
+_read_only: list[bool] = []
+
+
+@contextlib.contextmanager
+def read_only() -> Iterator[None]:
+    """Results are read and not kept: for commands that write nothing."""
+    _read_only.append(True)
+    try:
+        yield
+    finally:
+        _read_only.pop()
 
 
 def file_key(path: Path, *format_: object) -> str:
@@ -77,6 +90,8 @@ def _digest(content: Any) -> bytes:
 
 
 def _save(key: str, content: bytes) -> None:
+    if _read_only:
+        return
     path = _path(key)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

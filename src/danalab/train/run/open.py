@@ -92,11 +92,19 @@ class Run:
                 raise UserError(f"{self.path}: no checkpoint of step {step}; there are: {have}")
             verify(store.path(step))
             return store.path(step)
+        return self.newest_checkpoint()
+
+    def newest_checkpoint(self) -> Path:
+        """The folder of the newest checkpoint that verifies (others are logged).
+
+        Raises:
+            UserError: there is none.
+        """
 
         def report(bad: PassedOver) -> None:
             log.warning("passed over %s", bad)
 
-        newest = next(store.usable(report), None)
+        newest = next(self.folder.store.usable(report), None)
         if newest is None:
             raise UserError(f"{self.path}: no checkpoint that can be used yet")
         return newest

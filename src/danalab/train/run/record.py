@@ -1,6 +1,7 @@
 """What config.json records about a run, and whether a folder is the folder of this run."""
 
 import logging
+import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -69,7 +70,9 @@ def require_same_run(spec: RunSpec, dataset: "Dataset", folder: RunFolder) -> Ru
     differing = [
         f"{flag(name)} {_show(value)} here, {_show(theirs.get(name))} there"
         for name, value in ours.items()
-        if name in names_of(type(spec.config), "run") and theirs.get(name) != value
+        if name in names_of(type(spec.config), "run")
+        and theirs.get(name) != value
+        and not (name == "init_from" and _is_moved(ours, theirs))
     ]
     if saved["dataset"]["fingerprint"] != dataset.fingerprint:
         differing.append(f"data {dataset.path} here, {saved['dataset']['path']} there (contents differ)")
@@ -91,6 +94,17 @@ def require_same_run(spec: RunSpec, dataset: "Dataset", folder: RunFolder) -> Ru
     if wanted < earlier:
         raise UserError(f"--extend-to {wanted}: the run was extended to {earlier} steps already")
     return spec
+
+
+def _is_moved(ours: dict[str, Any], theirs: dict[str, Any]) -> bool:
+    """Whether both start from the same place beside their run folder: the folders were copied or renamed together."""
+    here, there = (
+        os.path.relpath(config["init_from"], config["run_dir"])
+        if config.get("init_from") and config.get("run_dir")
+        else None
+        for config in (ours, theirs)
+    )
+    return here is not None and here == there
 
 
 def _with_defaults_of(saved: dict[str, Any], spec: RunSpec) -> RunSpec:

@@ -36,9 +36,19 @@ class StopRequest:
         self.signal: signal.Signals | None = None
         self._old: dict[int, Any] = {}
         self._depth = 0
+        self._raises = False
 
     def __bool__(self) -> bool:
         return self.signal is not None
+
+    @contextlib.contextmanager
+    def interrupting(self) -> Iterator[None]:
+        """For work that does not read the flag: the first signal raises KeyboardInterrupt."""
+        self._raises = True
+        try:
+            yield
+        finally:
+            self._raises = False
 
     def agreed(self, agree: Callable[[int], int]) -> bool:
         """Whether any rank received a signal; it becomes the signal of all. `agree`: the maximum over ranks."""
@@ -67,6 +77,8 @@ class StopRequest:
         return 130 if self.signal == signal.SIGINT else 85
 
     def _receive(self, number: int, frame: types.FrameType | None) -> None:
-        if self.signal == signal.SIGINT and number == signal.SIGINT:
-            raise KeyboardInterrupt
+        again = self.signal == signal.SIGINT and number == signal.SIGINT
         self.signal = signal.Signals(number)
+        if again or self._raises:
+            self._raises = False  # what cleans up is not interrupted
+            raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""The steps of a speedrun, in order; each is repeated without effect where it has been done.
+"""`danalab speedrun`: from text to a chat; steps in order, each repeated without effect where it has been done.
 
 out/speedrun.json      settings, compared when it continues
 out/datasets/          corpus and tokenizer
@@ -13,16 +13,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from typing_extensions import TypedDict
+
 from danalab.data import prepare
 from danalab.errors import UserError
 from danalab.evals.answered import AnswerSettings
 from danalab.evals.evaluate_run import evaluate_chat
-from danalab.files import read_json, write_json
+from danalab.files import read_json, validated, write_json
+from danalab.post.presets import PRESETS, Preset, SpeedrunConfig
 from danalab.post.rl import configure as configure_rl
 from danalab.post.settings import MidConfig, MidFlags, RlFlags, SftConfig, SftFlags
 from danalab.post.sft import configure
-from danalab.post.speedrun.presets import PRESETS, Preset
-from danalab.post.speedrun.settings import SpeedrunConfig
 from danalab.train.config.fields import flag, names_of
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.job import NONFINITE_EXIT_CODE, run_training
@@ -50,15 +51,40 @@ class Step:
     minutes: float
     """Expected, to share the time among the steps."""
     run: Callable[[], None]
+    stops: bool = False
+    """Whether it reads the stop request itself."""
+
+
+class Example(TypedDict):
+    """A test problem with an answer."""
+
+    question: str
+    reference: str
+    answer: str
+
+
+class MeanScore(TypedDict):
+    """A mean over problems."""
+
+    mean: float
+    error: float | None
+    count: int
+
+
+class TaskScores(TypedDict):
+    """The part of a `TaskResult` that is read again."""
+
+    task: str
+    score: MeanScore
+    examples: list[Example]
 
 
 @dataclass(frozen=True)
 class StageScores:
-    """The answers of a run to the test problems."""
+    """The answers of a run to the test problems: content of scores/STAGE.json."""
 
     step: int
-    tasks: list[dict[str, Any]]
-    """`TaskResult` of each task, as plain values."""
+    tasks: list[TaskScores]
 
 
 class Speedrun:
@@ -86,10 +112,21 @@ class Speedrun:
                 left = sum(each.minutes for each in steps[number - 1 :]) * (spent / expected if expected else 1.0)
                 log.info("[%d/%d] %s; about %.1f min left", number, len(steps), step.name, left)
                 start = time.perf_counter()
-                step.run()
+                self._make(step, stop)
                 minutes = (time.perf_counter() - start) / 60
                 if minutes > 0.1 * step.minutes:  # otherwise it was done before
                     spent, expected = spent + minutes, expected + step.minutes
+
+    def _make(self, step: Step, stop: StopRequest) -> None:
+        """Make a step; training stops at a checkpoint, anything else at once: it is repeated or continues."""
+        if step.stops:
+            step.run()
+            return
+        try:
+            with stop.interrupting():
+                step.run()
+        except KeyboardInterrupt:
+            raise InterruptedRunError(stop.exit_code) from None
 
     def open(self) -> None:
         """Make the folder, or check that it is this speedrun's.
@@ -106,7 +143,7 @@ class Speedrun:
             self.out.mkdir(parents=True, exist_ok=True)
             write_json(file, ours)
             return
-        theirs = read_json(file)
+        theirs = validated(dict[str, Any], read_json(file), file)
         for name, value in ours.items():
             if theirs.get(name) != value:
                 raise UserError(
@@ -118,7 +155,7 @@ class Speedrun:
         """All steps in order."""
         made, minutes = [Step("data and tokenizer", self.preset.minutes["data"], self._prepare)], self.preset.minutes
         for stage in STAGES:
-            made.append(Step(f"{stage}: training", minutes[stage], lambda stage=stage: self._train(stage, stop)))
+            made.append(Step(f"{stage}: training", minutes[stage], lambda stage=stage: self._train(stage, stop), True))
             made.append(Step(f"{stage}: scores", minutes["scores"], lambda stage=stage: self._score(stage)))
         return made
 
@@ -134,8 +171,13 @@ class Speedrun:
         Raises:
             UserError: it has not been scored.
         """
-        content = read_json(self._scores_file(stage))
-        return StageScores(content["step"], content["tasks"])
+        file = self._scores_file(stage)
+        found = validated(StageScores, read_json(file), file)
+        if stage != STAGES[0] and [task["task"] for task in found.tasks] != [
+            task["task"] for task in self.scores(STAGES[0]).tasks
+        ]:
+            raise UserError(f"{file}: scores of other tasks than {self._scores_file(STAGES[0])}")
+        return found
 
     def _scores_file(self, stage: str) -> Path:
         return self.out / "scores" / f"{stage}.json"
