@@ -43,6 +43,9 @@ class Flags:
     """tasks: limit on an answer."""
     reward: str | None = None
     """tasks: reward of all answers: exact, number, choice, code, or FILE.py:NAME; default that of each problem."""
+    trust_model_code: bool = False
+    """tasks: run the programs of the reward code where this system cannot isolate them, with the rights of your
+    account."""
     seed: int = 0
     """tasks: seed of the sampling."""
     show: int = 0
@@ -68,6 +71,7 @@ _MODES = {
     "temperature": ("tasks",),
     "max_tokens": ("tasks",),
     "reward": ("tasks",),
+    "trust_model_code": ("tasks",),
     "seed": ("tasks",),
     "show": ("tasks",),
     "num_fewshot": ("lm_eval",),
@@ -149,6 +153,7 @@ def _on_tasks(flags: Flags, run: Path) -> None:
             seed=flags.seed,
         ),
         reward=flags.reward,
+        trusts_model_code=flags.trust_model_code,
         step=flags.step,
         device=flags.device,
         batch_size=flags.batch_size or 64,

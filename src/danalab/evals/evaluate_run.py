@@ -47,6 +47,7 @@ def evaluate_chat(
     settings: AnswerSettings,
     *,
     reward: str | None = None,
+    trusts_model_code: bool = False,
     step: int | None = None,
     device: str | None = None,
     batch_size: int = 64,
@@ -57,6 +58,7 @@ def evaluate_chat(
         tasks: specifications, NAME[:KEY=VALUE,...]; those with a split have their test problems.
         settings: its limit also bounds generated tasks, which have no end of their own.
         reward: of all answers: a name or FILE.py:NAME; default that of each problem.
+        trusts_model_code: whether programs of the model run where this system cannot isolate them.
         batch_size: answers that are computed at the same time.
     Raises:
         UserError: no such run, checkpoint or task; the run has neither a chat template nor a tokenizer with marks of
@@ -64,7 +66,8 @@ def evaluate_chat(
     """
     if not tasks:
         raise UserError("--tasks: name at least one task")
-    scorer, made = Scorer(reward), [make_task(text, split=TEST)[0] for text in tasks]
+    scorer = Scorer(reward, trusts_model_code=trusts_model_code)
+    made = [make_task(text, split=TEST)[0] for text in tasks]
     opened = _open(folder, step, device)
     own = format_of(Path(folder), opened.tokenizer)
     chat = ChatFormat(opened.tokenizer) if isinstance(own, PlainFormat) else own  # marks even where they mean nothing

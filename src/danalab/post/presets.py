@@ -37,6 +37,8 @@ class SpeedrunConfig(Section):
     """Further conversations for mid-training and fine-tuning: FILE.jsonl, or tasks."""
     nproc: Count | None = setting(None, kind="job")
     """Processes on this machine, one for each GPU."""
+    trust_model_code: bool = setting(False, kind="job")
+    """Run the programs of the reward code where this system cannot isolate them, with the rights of your account."""
     device: str | None = setting(None, kind="job")
     """cpu, cuda or cuda:N; default cuda where there is one."""
     dollars_per_hour: NonNegative | None = setting(None, kind="job")

@@ -107,7 +107,12 @@ def _stage(
     settings, policy = spec.section(RolloutFlags), spec.section(PolicyFlags)
     keep_tokenizer(dataset, folder, world)
     chat = dataset.chat
-    scorer = Scorer(settings.reward, seconds=settings.reward_seconds, ranks=world.size)
+    scorer = Scorer(
+        settings.reward,
+        seconds=settings.reward_seconds,
+        ranks=world.size,
+        trusts_model_code=settings.trust_model_code,
+    )
     rollouts = Rollouts(
         dataset.mixture,
         chat,
@@ -118,9 +123,7 @@ def _stage(
         seq_len=spec.model.seq_len,
         world=world,
         autocast=autocast,
-        reference=_reference(spec.start.init_from, folder, chat, device)
-        if policy.kl and spec.start.init_from
-        else None,
+        reference=_reference(spec, folder, chat, device) if policy.kl else None,
     )
     objective = OBJECTIVES.get(policy.policy_loss)
     clip = Clip(

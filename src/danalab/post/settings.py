@@ -138,6 +138,8 @@ class RolloutFlags(Section):
     """Temperature of the sampling; the policy that is trained is softmax(logits / temperature)."""
     reward_seconds: Positive = setting(30.0, kind="execution")
     """Time after which a call of a reward from a file counts as hanging [s]."""
+    trust_model_code: bool = setting(False, kind="execution")
+    """Run the programs of the reward code where this system cannot isolate them, with the rights of your account."""
     rollout_batch: Count = setting(64, kind="execution")
     """Answers that a rank computes at the same time."""
     eval_problems: Natural = setting(64, kind="execution")

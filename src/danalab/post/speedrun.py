@@ -218,7 +218,14 @@ class Speedrun:
         if stage == "sft":
             given = self._with_chats(self.preset.sft)
             return configure(SftFlags(**given, **everywhere, opt=config.sft_opt or config.opt), SftConfig)
-        return configure_rl(RlFlags(**self.preset.rl, **everywhere, opt=config.rl_opt or config.opt))
+        return configure_rl(
+            RlFlags(
+                **self.preset.rl,
+                **everywhere,
+                opt=config.rl_opt or config.opt,
+                trust_model_code=config.trust_model_code,
+            )
+        )
 
     def _with_chats(self, given: Mapping[str, Any]) -> dict[str, Any]:
         return {**given, "data": (*given["data"], *self.config.chats)}
@@ -228,7 +235,13 @@ class Speedrun:
         if file.is_file():
             return
         settings = AnswerSettings(limit=self.preset.problems, max_tokens=self.preset.max_answer, seed=self.config.seed)
-        found = evaluate_chat(self.folder(stage), self.preset.tasks, settings, device=self.config.device)
+        found = evaluate_chat(
+            self.folder(stage),
+            self.preset.tasks,
+            settings,
+            device=self.config.device,
+            trusts_model_code=self.config.trust_model_code,
+        )
         file.parent.mkdir(exist_ok=True)
         write_json(file, {"step": found.step, "tasks": [asdict(task) for task in found.tasks]})
         log.info("%s: %s", stage, ", ".join(f"{task.task} {task.score}" for task in found.tasks))

@@ -5,8 +5,7 @@ import threading
 
 import pytest
 
-from danalab.chat.rewards import REWARDS, Scorer
-from danalab.chat.rewards import score as score_module
+from danalab.chat.rewards import REWARDS, Scorer, named
 from danalab.chat.tasks import Problem
 from danalab.errors import UserError
 
@@ -96,7 +95,7 @@ def test_a_registered_reward_that_raises_or_gives_nan_ends_in_one_line():
 
 def test_answers_are_scored_side_by_side_and_in_order(monkeypatch):
     """Each call waits for another one: one after the other they would never end."""
-    monkeypatch.setattr(score_module, "available_cores", lambda: 2)
+    monkeypatch.setattr(named, "available_cores", lambda: 2)
     meeting = threading.Barrier(2, timeout=20)
     REWARDS.add("test-meets", lambda problem, answer: meeting.wait() * 0 + float(answer))
     assert Scorer("test-meets").score_all((PROBLEM, str(i)) for i in range(6)) == [0, 1, 2, 3, 4, 5]

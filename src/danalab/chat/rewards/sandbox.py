@@ -1,120 +1,130 @@
-"""Runs a program of a model: another process, with bounds on time, memory, files and processes, and without a network.
+"""Runs a program of a model against tests: two processes without rights, one for the program, one for the tests.
 
-    unshare (Linux, where the system allows it): no network interface, own process ids, all processes end with the first
-    resource limits: CPU seconds, address space, size and number of files; they cannot be raised again
-    audit hook: no sockets, no processes, no foreign functions, no files outside of the working folder
+    tests  -- arguments -->  program          the values that come back are compared where the program cannot reach,
+           <--- values ----                   and the verdict is taken from the process of the tests
 
-Isolated Python (-I), empty environment, empty temporary working folder. This stops programs that a model writes by
-mistake; an attacker needs a virtual machine.
+Limits on time, memory and files; isolated by the kernel (`sandbox_child`). Where the system cannot, nothing is run
+unless the user trusts the model's code.
 
 Source for the checks that programs evade: Chen et al. 2021, arXiv 2107.03374, section 2.3.
 """
 
 import contextlib
-import logging
+import json
 import os
-import secrets
-import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 import threading
-import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import IO, Any
 
-log = logging.getLogger(__name__)
+from danalab.errors import UserError
 
 SECONDS = 5.0
 MEMORY_MIB = 512
 FILE_MIB = 16
-
-_NAMESPACES = (
-    ("--user", "--net", "--pid", "--fork", "--kill-child"),
-    ("--net", "--pid", "--fork", "--kill-child"),
-    ("--user", "--net"),
-)
+_CHILD = Path(__file__).with_name("sandbox_child.py")
+_PROBE = threading.Lock()
 
 
 @dataclass(frozen=True)
 class ProgramResult:
-    """How a program ended."""
+    """How a program fared."""
 
     passed: bool
-    """It ran to its last line without an exception."""
+    """The tests ran to their end."""
     reason: str
-    """"passed", "timeout", or the exception that ended it."""
-    seconds: float
+    """"passed", "timeout", or the exception that ended the tests."""
 
 
-def run_program(
-    program: str, *, seconds: float = SECONDS, memory_mib: int = MEMORY_MIB, file_mib: int = FILE_MIB
+def run_tests(
+    program: str,
+    function: str,
+    tests: str,
+    *,
+    prompt: str = "",
+    seconds: float = SECONDS,
+    memory_mib: int = MEMORY_MIB,
+    file_mib: int = FILE_MIB,
+    trusted: bool = False,
 ) -> ProgramResult:
-    """Run a Python program; it passes where it reaches its end.
-
-    A program that ends itself, e.g. by `sys.exit(0)` before its tests, does not pass.
+    """Run tests of a function that a program defines; arguments and values are plain Python values.
 
     Args:
+        tests: statements that call `function`.
+        prompt: statements that define what else the tests use.
         seconds: of wall time and, rounded up, of CPU time.
-        memory_mib: address space [MiB].
-        file_mib: size of a file that it writes [MiB].
+        memory_mib: address space of each process [MiB].
+        file_mib: size of a file that they write [MiB].
+        trusted: run them without isolation where the system has none.
+    Raises:
+        UserError: the system cannot isolate them, and they are not trusted.
     """
-    nonce, start = secrets.token_hex(16), time.monotonic()
-    child = Path(__file__).with_name("sandbox_child.py")
-    limits = [str(int(seconds) + 1), str(memory_mib << 20), str(file_mib << 20)]
-    with tempfile.TemporaryDirectory() as folder:
+    obstacle = why_not_isolated()
+    if obstacle and not trusted:
+        raise UserError(f"the reward code runs programs of the model, which cannot be isolated here: {obstacle}; "
+                        "--trust-model-code runs them all the same")  # fmt: skip
+    limits = [int(seconds) + 1, memory_mib << 20, file_mib << 20]
+    common = {"function": function, "limits": limits, "isolated": not obstacle}
+    with contextlib.ExitStack() as ends:
+        reads_questions, questions, reads_answers, answers = (
+            ends.enter_context(os.fdopen(end, "rb" if place % 2 == 0 else "wb"))
+            for place, end in enumerate((*os.pipe(), *os.pipe()))
+        )
+        program_task = {**common, "source": program}
+        test_task = {**common, "source": prompt, "tests": tests}
+        with (
+            _process(program_task, reads_questions, answers),
+            _process(test_task, reads_answers, questions) as tester,
+        ):
+            ends.close()  # each process sees the end of the other
+            try:
+                _, verdict = tester.communicate(timeout=seconds)
+            except subprocess.TimeoutExpired:
+                return ProgramResult(False, "timeout")
+    said = verdict.decode(errors="replace").strip()
+    if tester.returncode == 0 and said == "passed":
+        return ProgramResult(True, said)
+    return ProgramResult(False, said[-200:] or f"the tests ended with status {tester.returncode}")
+
+
+@contextlib.contextmanager
+def _process(task: dict[str, Any], reads: IO[bytes], writes: IO[bytes]) -> Iterator[subprocess.Popen[bytes]]:
+    """A process in an empty folder; it is killed at the end."""
+    with tempfile.TemporaryDirectory() as folder, tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+        json.dump(task, file)
+        file.flush()
         process = subprocess.Popen(
-            [*isolation(), sys.executable, "-I", str(child), *limits],
+            [sys.executable, "-I", str(_CHILD), file.name],
             cwd=folder,
             env={},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
+            stdin=reads,
+            stdout=writes,
             stderr=subprocess.PIPE,
             start_new_session=True,
         )
-        try:  # the child sends a few bytes only, whatever the program prints
-            out, err = process.communicate(f"{nonce}\n{program}".encode(errors="replace"), timeout=seconds)
-        except subprocess.TimeoutExpired:
-            return ProgramResult(False, "timeout", time.monotonic() - start)
+        try:
+            yield process
         finally:
-            _kill(process)
-    took = time.monotonic() - start
-    if out == nonce.encode() and process.returncode == 0:
-        return ProgramResult(True, "passed", took)
-    lines = err.decode(errors="replace").strip().splitlines()
-    return ProgramResult(False, lines[-1][:200] if lines else f"ended itself (status {process.returncode})", took)
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, 9)
+            process.communicate()
 
 
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.kill()
-    process.wait()
-    for stream in (process.stdin, process.stdout, process.stderr):
-        if stream is not None:
-            with contextlib.suppress(OSError):
-                stream.close()
-
-
-_PROBE = threading.Lock()
-
-
-def isolation() -> tuple[str, ...]:
-    """The command in front of the program that takes its network away; empty where the system allows none."""
+def why_not_isolated() -> str:
+    """What this system lacks to isolate programs; empty where it can."""
     with _PROBE:  # programs that start together try it once
-        return _find_isolation()
+        return _obstacle()
 
 
 @cache
-def _find_isolation() -> tuple[str, ...]:
-    unshare = shutil.which("unshare")
-    for namespaces in _NAMESPACES if unshare else ():
-        command = (str(unshare), *namespaces)
-        with contextlib.suppress(OSError, subprocess.SubprocessError):
-            done = subprocess.run([*command, sys.executable, "-I", "-c", ""], capture_output=True, timeout=20)
-            if done.returncode == 0:
-                return command
-    log.warning("this system allows no namespaces: programs of the model lose the network by Python's audit hook alone")
-    return ()
+def _obstacle() -> str:
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run([sys.executable, "-I", str(_CHILD), "probe"], cwd=folder, env={}, capture_output=True)
+    if done.returncode == 0:
+        return done.stdout.decode(errors="replace").strip()
+    return f"the probe ended with status {done.returncode}: {done.stderr.decode(errors='replace').strip()[-200:]}"

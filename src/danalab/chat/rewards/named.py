@@ -1,0 +1,147 @@
+"""Rewards by name, and the scores of answers: 1 for a right answer and 0 for a wrong one.
+
+exact    the words are the reference's, ignoring case and whitespace
+number   the last number, or the one after "####", equals the reference
+choice   the last letter that stands alone is the reference: "B", "(B)", "The answer is B."
+code     the program of the answer passes the problem's tests, in a sandbox
+"""
+
+import math
+import re
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal
+
+from danalab.chat.rewards.sandbox import run_tests
+from danalab.chat.rewards.user_reward import UserReward
+from danalab.chat.tasks.base import Problem
+from danalab.data.environment import available_cores
+from danalab.errors import UserError, first_line
+from danalab.registry import Registry
+
+Reward = Callable[[Problem, str], float]
+"""(problem, answer of the assistant as text) -> score."""
+
+REWARDS: Registry[Reward] = Registry("reward")
+_NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?|-?\.\d+")
+_MAX_DIGITS = 100
+_BLOCK = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL)
+
+
+class Scorer:
+    """(problem, answer) -> score."""
+
+    def __init__(
+        self,
+        reward: str | None = None,
+        *,
+        seconds: float = 30.0,
+        ranks: int = 1,
+        trusts_model_code: bool = False,
+    ):
+        """Args:
+            reward: for all problems: a name, FILE.py or FILE.py:NAME; default that of each problem.
+            seconds: after which a call of a function from a file counts as hanging.
+            ranks: processes that score at the same time and share the cores.
+            trusts_model_code: whether `code` runs programs where this system cannot isolate them.
+
+        Raises:
+            UserError: unknown name, or no such file.
+        """
+        self._name, self._trusts_model_code = reward, trusts_model_code
+        self._function: Reward | None = None
+        if reward is not None:
+            self._function = UserReward(reward, seconds=seconds) if ".py" in reward else REWARDS.get(reward)
+        # Threads wait for the programs of `code`. A function from a file has one process, which takes one call a time.
+        self._threads = 1 if isinstance(self._function, UserReward) else max(1, available_cores() // ranks)
+
+    def __call__(self, problem: Problem, answer: str) -> float:
+        """The score.
+
+        Raises:
+            UserError: the reward is unknown, raised, hung, or gave no finite number.
+        """
+        name = self._name or problem.reward
+        function = self._function or REWARDS.get(name)
+        try:
+            if function is code:
+                return code(problem, answer, trusted=self._trusts_model_code)
+            value = float(function(problem, answer))
+        except UserError:
+            raise
+        except Exception as error:
+            raise UserError(
+                f"reward {name}: {type(error).__name__}: {first_line(error)} at the answer {answer[:60]!r}"
+            ) from error
+        if not math.isfinite(value):
+            raise UserError(f"reward {name}: returned {value} for the answer {answer[:60]!r}; it must be finite")
+        return value
+
+    def score_all(self, pairs: Iterable[tuple[Problem, str]]) -> list[float]:
+        """The scores of (problem, answer) pairs, in their order; programs run on all cores.
+
+        Raises:
+            UserError: as for a single one.
+        """
+        if self._threads == 1:
+            return [self(*pair) for pair in pairs]
+        pool = ThreadPoolExecutor(self._threads)
+        try:
+            return list(pool.map(lambda pair: self(*pair), pairs))
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def exact(problem: Problem, answer: str) -> float:
+    """1 where answer and reference are the same words, ignoring case and whitespace."""
+    return float(answer.casefold().split() == problem.answer.casefold().split())
+
+
+def number(problem: Problem, answer: str) -> float:
+    """1 where the numbers are equal; 72, 72.0 and 72.00 are, and so are 1000 and 1,000."""
+    marked = answer.rpartition("####")[2]
+    given, reference = _NUMBER.findall(marked), _NUMBER.findall(problem.answer)
+    if not given or not reference:
+        return 0.0
+    value = _value(given[0] if marked != answer else given[-1])
+    return float(value is not None and value == _value(reference[-1]))
+
+
+def _value(text: str) -> Decimal | None:
+    return Decimal(text.replace(",", "")) if len(text) <= _MAX_DIGITS else None
+
+
+def choice(problem: Problem, answer: str) -> float:
+    """1 where the last letter of an option that stands alone is the reference."""
+    letters = re.findall(r"(?<![A-Za-z])[A-Z](?![A-Za-z'])", answer)
+    named = [letter for letter in letters if letter in problem.choices]
+    return float(bool(named) and named[-1] == problem.answer)
+
+
+def code(problem: Problem, answer: str, *, trusted: bool = False) -> float:
+    """1 where the tests pass.
+
+    Raises:
+        UserError: this system cannot isolate programs, and they are not trusted.
+    """
+    data = problem.data
+    result = run_tests(
+        program_of(problem, answer), data["entry_point"], data["tests"], prompt=data["prompt"] + "\n    pass\n",
+        trusted=trusted,
+    )  # fmt: skip
+    return float(result.passed)
+
+
+def program_of(problem: Problem, answer: str) -> str:
+    """The last block of code of the answer, or the whole answer; after the prompt if it continues it."""
+    blocks = _BLOCK.findall(answer)
+    found = blocks[-1] if blocks else answer
+    prompt, name = problem.data["prompt"], problem.data["entry_point"]
+    if not re.search(rf"^def {re.escape(name)}\b", found, re.MULTILINE):
+        return prompt + found
+    imports = [line for line in prompt.splitlines() if line.startswith(("import ", "from "))]
+    return "\n".join([*imports, found])
+
+
+for _reward in (exact, number, choice, code):
+    REWARDS.add(_reward.__name__, _reward)
