@@ -9,14 +9,13 @@ import torch
 from danalab.chat.answers import ModelEngine
 from danalab.chat.conversations import ChatFormat, Conversation
 from danalab.chat.rewards import Scorer
-from danalab.chat.tasks import Arithmetic, Problem
-from danalab.chat.tasks.base import LoadedTask
+from danalab.chat.tasks import Arithmetic, LoadedTask, Problem
 from danalab.cli.app import main
 from danalab.data.tokenizers import ByteTokenizer
 from danalab.errors import UserError
-from danalab.evals.answered import AnswerSettings, TaskResult, evaluate_task
 from danalab.evals.evaluate_run import evaluate_chat
 from danalab.evals.harness import HarnessChat
+from danalab.evals.task_scores import AnswerSettings, TaskResult, evaluate_task
 from danalab.models import ModelConfig, build_model
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.job import train

@@ -139,8 +139,8 @@ def _on_split(flags: Flags, run: Path) -> None:
 
 
 def _on_tasks(flags: Flags, run: Path) -> None:
-    from danalab.evals.answered import AnswerSettings
     from danalab.evals.evaluate_run import evaluate_chat
+    from danalab.evals.task_scores import AnswerSettings
 
     result = evaluate_chat(
         run,

@@ -12,9 +12,8 @@ from danalab.chat.rewards import Scorer
 from danalab.chat.tasks import TEST, make_task
 from danalab.data.tokenizers import Tokenizer
 from danalab.errors import UserError
-from danalab.evals.answered import AnswerSettings, TaskResult, evaluate_task
 from danalab.evals.in_context import InContextResult, evaluate_in_context, read_suite
-from danalab.evals.statistics import Score, mean_score
+from danalab.evals.task_scores import AnswerSettings, Score, TaskResult, evaluate_task, mean_score
 from danalab.models.decoder import Decoder
 from danalab.train.config.run_spec import recorded_dtype
 from danalab.train.run.open import open_run

@@ -25,7 +25,7 @@ from pydantic import BaseModel, Field
 from danalab.chat.tasks.rows import read_rows, text_field
 from danalab.data.tokenizers import Tokenizer
 from danalab.errors import UserError
-from danalab.evals.statistics import Score
+from danalab.evals.task_scores import Score
 from danalab.files import read_yaml, validated
 from danalab.models.decoder import Decoder
 from danalab.train.step.batch import IGNORED

@@ -23,7 +23,7 @@ from danalab.chat.tasks import TEST, Task, TaskMixture, make_task
 from danalab.data import Dataset
 from danalab.data.tokenizers import load_tokenizer
 from danalab.errors import UserError
-from danalab.evals.answered import AnswerSettings, TaskEvaluator
+from danalab.evals.task_scores import AnswerSettings, TaskEvaluator
 from danalab.models import ModelConfig, build_model
 from danalab.post.dataset import ChatDataset
 from danalab.post.policy_losses import OBJECTIVES, Clip, PolicyObjective, Tokens, entropy, kl_penalty, target_log_probs

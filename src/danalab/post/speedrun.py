@@ -17,8 +17,8 @@ from typing_extensions import TypedDict
 
 from danalab.data import prepare
 from danalab.errors import UserError
-from danalab.evals.answered import AnswerSettings
 from danalab.evals.evaluate_run import evaluate_chat
+from danalab.evals.task_scores import AnswerSettings
 from danalab.files import read_json, validated, write_json
 from danalab.post.presets import PRESETS, Preset, SpeedrunConfig
 from danalab.post.rl import configure as configure_rl

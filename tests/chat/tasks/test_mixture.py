@@ -5,8 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from danalab.chat.tasks import Arithmetic, Problem, Spelling, TaskMixture
-from danalab.chat.tasks.base import LoadedTask
+from danalab.chat.tasks import Arithmetic, LoadedTask, Problem, Spelling, TaskMixture
 from danalab.errors import UserError
 
 

@@ -1,16 +1,28 @@
 """What a task is: a sequence of problems, each with a question, a reference answer and the name of its reward.
 
-A task is a pure function of its settings and the position: problem i is the same on every machine and rank.
+    NAME[:KEY=VALUE,...]    e.g. arithmetic:max=9,operations=+-*   gsm8k:split=test   my_tasks.jsonl
+
+A task is a pure function of its settings and the position, a mixture of tasks one of its seed and the position: problem
+i is the same on every machine and rank.
 """
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from functools import lru_cache
+from typing import Any, ClassVar, NamedTuple
 
-from danalab.errors import UserError
+import numpy as np
+
+from danalab.data.mixture import BLOCK, block_counts
+from danalab.data.order.permutation import Permutation
+from danalab.errors import UserError, nearest
+from danalab.registry import Registry
 
 TRAIN, TEST = "train", "test"
+WEIGHT = "weight"
+"""Setting of every task: its share in a mixture."""
 
 Content = str | Sequence[Mapping[str, str]]
 """Content of a message: text, or parts {"type": "text" | "python" | "python_output", "text": ...}."""
@@ -69,24 +81,114 @@ class Task(ABC, Sequence[Problem]):
         return self.problem(range(len(self))[position])
 
 
-class LoadedTask(Task):
-    """A task whose problems are in memory."""
-
-    def __init__(self, problems: Sequence[Problem], name: str = ""):
-        """Raises: UserError: no problems."""
-        if not problems:
-            raise UserError(f"task {name or self.name}: no problems")
-        self._problems = problems
-
-    def __len__(self) -> int:
-        return len(self._problems)
-
-    def problem(self, position: int) -> Problem:
-        """See `Task.problem`."""
-        return self._problems[position]
+TASKS: Registry[type[Task]] = Registry("task")
 
 
-def choice_question(question: str, options: Sequence[str], letters: Sequence[str]) -> str:
-    """A multiple choice as a user's message: the question, and a line for each option."""
-    lines = "\n".join(f"{letter}. {option}" for letter, option in zip(letters, options, strict=True))
-    return f"{question.strip()}\n{lines}\nAnswer with the letter of the right option."
+def make_task(text: str, **defaults: Any) -> tuple[Task, float]:
+    """(the task of a specification, its weight in a mixture).
+
+    Args: defaults: settings that are used where the task has them and the specification does not give them.
+
+    Raises:
+        UserError: unknown task or setting, a value of the wrong type, or data that cannot be read.
+    """
+    from pydantic import ConfigDict, ValidationError, validate_call
+
+    name, given = parse_specification(text)
+    kind = TASKS.get("jsonl") if name.endswith((".jsonl", ".jsonl.gz")) else TASKS.get(name)
+    known = {key: value.default for key, value in inspect.signature(kind).parameters.items()}
+    if kind is TASKS.get("jsonl") and name != "jsonl":
+        given["path"] = name
+    weight = _weight(text, given.pop(WEIGHT, "1"))
+    for key in given:
+        if key not in known:
+            raise UserError(f"task {text}: unknown setting '{key}'{nearest(key, known)}; known: {', '.join(known)}")
+    settings = {key: value for key, value in defaults.items() if key in known} | given
+    init: Any = kind.__init__
+    build = validate_call(config=ConfigDict(arbitrary_types_allowed=True))(init)
+    task = kind.__new__(kind)
+    try:
+        build(task, **settings)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise UserError(f"task {text}: {first['loc'][-1]}: {first['msg'].lower()}") from error
+    return task, weight
+
+
+def parse_specification(text: str) -> tuple[str, dict[str, str]]:
+    """(name or path, settings as text) of NAME[:KEY=VALUE,...].
+
+    Raises:
+        UserError: a setting without a value, or given twice.
+    """
+    name, _, rest = text.strip().partition(":")
+    if not name:
+        raise UserError(f"task '{text}': a name or a path is missing")
+    settings: dict[str, str] = {}
+    for part in rest.split(",") if rest else []:
+        key, equals, value = part.partition("=")
+        if not equals or not key.strip() or key.strip() in settings:
+            raise UserError(f"task {text}: '{part}': settings are KEY=VALUE,KEY=VALUE, each once")
+        settings[key.strip().replace("-", "_")] = value.strip()
+    return name, settings
+
+
+def _weight(text: str, value: str) -> float:
+    try:
+        weight = float(value)
+    except ValueError:
+        weight = -1.0
+    if not 0 < weight < float("inf"):
+        raise UserError(f"task {text}: weight {value}: must be a positive number")
+    return weight
+
+
+class Drawn(NamedTuple):
+    """A problem of a mixture."""
+
+    problem: Problem
+    task: int
+    """Index of its task in the mixture."""
+    position: int
+    """Its position in the task."""
+
+
+class TaskMixture:
+    """An endless list of problems."""
+
+    def __init__(self, tasks: Sequence[Task], weights: Sequence[float] | None = None, *, seed: int = 0):
+        """Args: weights: share of each task; default equal.
+
+        Raises:
+            UserError: no task, an empty one, or bad weights.
+        """
+        if not tasks:
+            raise UserError("the mixture of tasks is empty: name at least one task")
+        for task in tasks:
+            if not len(task):
+                raise UserError(f"task {task.name}: no problems")
+        self.tasks, self._seed = list(tasks), seed
+        self._counts = np.array(block_counts(weights or [1.0] * len(tasks)))
+        self._block = lru_cache(maxsize=4)(self._compute_block)
+        self._order = lru_cache(maxsize=4 * len(tasks))(self._compute_order)
+
+    def __getitem__(self, position: int) -> Drawn:
+        """The problem at a position >= 0."""
+        number, offset = divmod(position, BLOCK)
+        owners, ranks = self._block(number)
+        task = int(owners[offset])
+        place = int(ranks[offset]) + number * int(self._counts[task])
+        epoch, within = divmod(place, len(self.tasks[task]))
+        index = int(self._order(task, epoch)(np.array([within]))[0])
+        return Drawn(self.tasks[task].problem(index), task, index)
+
+    def _compute_block(self, number: int) -> tuple[np.ndarray, np.ndarray]:
+        """(task, rank among its problems of the block) of each position of a block."""
+        owner = np.repeat(np.arange(len(self._counts)), self._counts)
+        rank = np.concatenate([np.arange(count) for count in self._counts])
+        shuffled = Permutation(BLOCK, f"tasks|{self._seed}|{number}".encode())(np.arange(BLOCK))
+        return owner[shuffled], rank[shuffled]
+
+    def _compute_order(self, task: int, epoch: int) -> Permutation:
+        key = f"{task}|{self.tasks[task].name}|{self._seed}|{epoch}"
+        return Permutation(len(self.tasks[task]), key.encode())

@@ -1,8 +1,11 @@
-"""Evaluation by answers: the model answers the problems of a task as a chat, and the reward scores each answer.
+"""Scores on tasks: the model answers the problems of a task as a chat, and the reward scores each answer.
 
 score     mean reward of an answer                pass@k    of n sampled answers, k = 1, 2, 4, ..., n
 """
 
+from __future__ import annotations
+
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +18,6 @@ from danalab.chat.formats import TemplateFormat
 from danalab.chat.rewards import Scorer
 from danalab.chat.tasks import Task
 from danalab.errors import UserError
-from danalab.evals.statistics import Score, pass_at_k
 from danalab.inference import Engine, Request, SamplingParameters
 from danalab.train.parallel.world import World
 
@@ -85,7 +87,7 @@ class TaskResult:
     examples: list[AnsweredProblem]
 
     @classmethod
-    def of(cls, task: Task, answered: Sequence[AnsweredProblem | None], *, examples: int = 3) -> "TaskResult":
+    def of(cls, task: Task, answered: Sequence[AnsweredProblem | None], *, examples: int = 3) -> TaskResult:
         """Raises UserError if no problem was answered."""
         found = [each for each in answered if each is not None]
         if not found:
@@ -226,3 +228,53 @@ def _positions(task: Task, settings: AnswerSettings) -> range:
 
 def _ks(samples: int) -> list[int]:
     return sorted({1 << power for power in range(samples.bit_length())} | {samples})
+
+
+@dataclass(frozen=True)
+class Score:
+    """A mean over problems."""
+
+    mean: float
+    error: float | None
+    """Standard error of the mean, the problems taken as a sample; None for a single one."""
+    count: int
+    """Number of problems."""
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Score:
+        """The mean of at least one value."""
+        count, mean = len(values), math.fsum(values) / len(values)
+        if count == 1:
+            return cls(mean, None, 1)
+        variance = math.fsum((value - mean) ** 2 for value in values) / (count - 1)
+        return cls(mean, math.sqrt(variance / count), count)
+
+    def centred(self, baseline: float) -> Score:
+        """(mean - baseline) / (1 - baseline): 0 for random answers, 1 for right ones."""
+        scale = 1 / (1 - baseline)
+        error = None if self.error is None else self.error * scale
+        return Score((self.mean - baseline) * scale, error, self.count)
+
+    def __str__(self) -> str:
+        return f"{self.mean:.4f}" + ("" if self.error is None else f" +- {self.error:.4f}")
+
+
+def mean_score(scores: Sequence[Score]) -> Score:
+    """The mean over tasks, with the error of their problems; which tasks there are is not taken as chance."""
+    n = len(scores)
+    errors = [score.error for score in scores if score.error is not None]
+    error = math.sqrt(math.fsum(each**2 for each in errors)) / n if len(errors) == n else None
+    return Score(math.fsum(score.mean for score in scores) / n, error, n)
+
+
+def pass_at_k(samples: int, right: int, k: int) -> float:
+    """Probability that one of k samples is right, without bias: 1 - C(n - c, k) / C(n, k).
+
+    Args: samples: n >= k. right: c.
+    Raises:
+        ValueError: k > n, or c > n.
+    Source: Chen et al. 2021, arXiv 2107.03374, eq. 1.
+    """
+    if not 1 <= k <= samples or not 0 <= right <= samples:
+        raise ValueError(f"pass@{k} of {right} right ones among {samples}")
+    return 1 - math.comb(samples - right, k) / math.comb(samples, k)

@@ -1,0 +1,231 @@
+"""Tasks from data sets, of the Hugging Face hub or local files, and from JSONL of one's own.
+
+gsm8k       word problems with a calculator      Cobbe et al. 2021, arXiv 2110.14168, openai/gsm8k
+humaneval   functions from docstrings, tested    Chen et al. 2021, arXiv 2107.03374, openai/openai_humaneval
+mmlu        multiple choice of 57 subjects       Hendrycks et al. 2021, arXiv 2009.03300, cais/mmlu
+arc         science questions of schools         Clark et al. 2018, arXiv 1803.05457, allenai/ai2_arc
+FILE.jsonl  {"question": "6 * 7?", "answer": "42", "reward": "number", "solution": "6 * 7 = 42", "system": "Be brief."}
+            {"question": "2 + 2?", "choices": ["3", "4"], "answer": "B"}                reward to system may be left out
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from danalab.chat.tasks.base import TASKS, TEST, TRAIN, Problem, Task
+from danalab.chat.tasks.rows import Row, load_hub_rows, read_rows, text_field
+from danalab.errors import UserError
+
+LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+MAX_CHOICES = 5
+"""Of a question of MMLU or ARC."""
+FIELDS = ("question", "answer", "reward", "solution", "system", "choices")
+_CALL = re.compile(r"<<([^<>=]*)=([^<>]*)>>")
+"""GSM8K's mark of a calculation, e.g. <<48/2=24>>."""
+
+
+class LoadedTask(Task):
+    """A task whose problems are in memory; the baseline of multiple choice is the share of lucky guesses."""
+
+    def __init__(self, problems: Sequence[Problem], name: str = ""):
+        """Raises UserError if there are no problems."""
+        if not problems:
+            raise UserError(f"task {name or self.name}: no problems")
+        self._problems = problems
+        if problems[0].choices:
+            self.baseline = sum(1 / max(1, len(each.choices)) for each in problems) / len(problems)
+
+    def __len__(self) -> int:
+        return len(self._problems)
+
+    def problem(self, position: int) -> Problem:
+        """See `Task.problem`."""
+        return self._problems[position]
+
+
+class Gsm8k(LoadedTask):
+    """Word problems of primary-school arithmetic, solved in steps with a calculator."""
+
+    name = "gsm8k"
+    summary = "word problems of primary-school arithmetic (Cobbe et al. 2021)"
+
+    def __init__(self, *, split: str = TRAIN, path: Path | None = None):
+        """Args: path: a file or folder in place of the hub."""
+        rows = load_hub_rows("openai/gsm8k", "main", split) if path is None else read_rows(path, split)
+        super().__init__([_of_gsm8k(place, row) for place, row in rows])
+
+
+def _of_gsm8k(place: str, row: Row) -> Problem:
+    question, solution = text_field(row, "question", place), text_field(row, "answer", place)
+    steps, mark, answer = solution.rpartition("####")
+    if not mark or not answer.strip():
+        raise UserError(f'{place}: no answer: a solution ends with "#### NUMBER"')
+    return Problem(question, answer.strip().replace(",", ""), "number", _parts(f"{steps}#### {answer.strip()}"))
+
+
+def _parts(solution: str) -> tuple[dict[str, str], ...]:
+    """The solution with its marked calculations as calls of the calculator."""
+    parts, end = [], 0
+    for match in _CALL.finditer(solution):
+        parts += [
+            {"type": "text", "text": solution[end : match.start()]},
+            {"type": "python", "text": match[1]},
+            {"type": "python_output", "text": match[2]},
+        ]
+        end = match.end()
+    return tuple(part for part in (*parts, {"type": "text", "text": solution[end:]}) if part["text"])
+
+
+class HumanEval(LoadedTask):
+    """Functions from their docstrings, checked by tests that run in a sandbox."""
+
+    name = "humaneval"
+    summary = "Python functions from docstrings, checked by tests (Chen et al. 2021)"
+
+    def __init__(self, *, split: str = TEST, path: Path | None = None):
+        """Args: path: a file (HumanEval.jsonl.gz) or folder in place of the hub."""
+        rows = load_hub_rows("openai/openai_humaneval", None, split) if path is None else read_rows(path)
+        super().__init__([_of_humaneval(place, row) for place, row in rows])
+
+
+def _of_humaneval(place: str, row: Row) -> Problem:
+    text_field(row, "prompt", place)
+    prompt = str(row["prompt"])  # with its line ends
+    name = text_field(row, "entry_point", place)
+    tests = f"{text_field(row, 'test', place)}\n\ncheck({name})\n"
+    solution = f"{prompt}{row.get('canonical_solution') or '    pass'}"
+    return Problem(
+        f"Complete this Python function.\n```python\n{prompt}```",
+        name,
+        "code",
+        f"```python\n{solution}```",
+        data={"prompt": prompt, "entry_point": name, "tests": tests},
+    )
+
+
+class Mmlu(LoadedTask):
+    """Questions of 57 subjects."""
+
+    name = "mmlu"
+    summary = "multiple choice of 57 subjects (Hendrycks et al. 2021)"
+
+    def __init__(self, *, split: str = TEST, subject: str = "all", path: Path | None = None):
+        """Args:
+        split: test, validation, dev, or train (the auxiliary training set).
+        path: a file or folder in place of the hub: columns question, choices, answer; or the original CSV files.
+        """
+        asked = "auxiliary_train" if split == TRAIN else split
+        rows = load_hub_rows("cais/mmlu", subject, asked) if path is None else read_rows(path, asked)
+        super().__init__([_of_mmlu(place, row) for place, row in rows])
+
+
+class Arc(LoadedTask):
+    """Science questions."""
+
+    name = "arc"
+    summary = "science questions of schools, easy or challenge (Clark et al. 2018)"
+
+    def __init__(self, *, split: str = TEST, level: str = "easy", path: Path | None = None):
+        """Args:
+            level: easy or challenge.
+            path: a file or folder in place of the hub.
+
+        Raises:
+            UserError: another level, or malformed data.
+        """
+        if level not in ("easy", "challenge"):
+            raise UserError(f"task arc: level {level}: must be easy or challenge")
+        config = f"ARC-{level.capitalize()}"
+        rows = load_hub_rows("allenai/ai2_arc", config, split) if path is None else read_rows(path, split)
+        super().__init__([_of_arc(place, row) for place, row in rows])
+
+
+def _of_mmlu(place: str, row: Row) -> Problem:
+    if "0" in row:  # a CSV file without a head: question, four options, letter
+        options = [text_field(row, str(column), place) for column in range(1, 5)]
+        return choice_problem(text_field(row, "0", place), options, _index(text_field(row, "5", place), "ABCD", place))
+    row = row["train"] if isinstance(row.get("train"), Mapping) else row  # so the auxiliary training set has them
+    options = [str(option) for option in _texts(row.get("choices"), place, "choices")]
+    answer = row.get("answer")
+    if isinstance(answer, bool) or not isinstance(answer, int) or not 0 <= answer < len(options):
+        raise UserError(f'{place}: the field "answer" must be the index of one of the {len(options)} choices')
+    return choice_problem(text_field(row, "question", place), options, answer)
+
+
+def _of_arc(place: str, row: Row) -> Problem:
+    """A row of the hub, or a line of the original files, where question and choices are nested."""
+    question, choices = row.get("question"), row.get("choices")
+    if isinstance(question, Mapping):
+        question, choices = question.get("stem"), question.get("choices")
+    if isinstance(choices, Mapping):
+        texts, labels = choices.get("text"), choices.get("label")
+    else:
+        listed = _texts(choices, place, "choices")
+        texts, labels = [each.get("text") for each in listed], [each.get("label") for each in listed]
+    texts, labels = _texts(texts, place, "choices"), _texts(labels, place, "choices")
+    asked = text_field({"question": question}, "question", place)
+    return choice_problem(asked, texts, _index(text_field(row, "answerKey", place), labels, place))
+
+
+def _texts(value: object, place: str, name: str) -> list:
+    if not isinstance(value, list) or not 2 <= len(value) <= MAX_CHOICES:
+        raise UserError(f'{place}: the field "{name}" must be a list of 2 to {MAX_CHOICES}')
+    return value
+
+
+def _index(answer: str, labels: Sequence[str], place: str) -> int:
+    if answer not in labels:
+        raise UserError(f'{place}: the answer "{answer}" is not one of {", ".join(map(str, labels))}')
+    return list(labels).index(answer)
+
+
+class JsonlTask(LoadedTask):
+    """Problems of a file of one's own."""
+
+    name = "jsonl"
+    summary = "problems of your own: FILE.jsonl, or jsonl:path=FOLDER"
+
+    def __init__(self, *, path: Path, reward: str = "exact"):
+        """Args: reward: of problems without one of their own.
+
+        Raises:
+            UserError: malformed, empty, or a problem without question or answer; names the line.
+        """
+        self.name = path.name
+        super().__init__([_of_line(place, row, reward) for place, row in read_rows(path)], str(path))
+
+
+def _of_line(place: str, row: Row, reward: str) -> Problem:
+    for name in row:
+        if name not in FIELDS:
+            raise UserError(f'{place}: unknown field "{name}"; known: {", ".join(FIELDS)}')
+    question, answer = text_field(row, "question", place), text_field(row, "answer", place)
+    more: dict[str, Any] = {
+        name: text_field(row, name, place) for name in ("solution", "system") if row.get(name) is not None
+    }
+    reward = text_field(row, "reward", place) if row.get("reward") is not None else reward
+    options = row.get("choices")
+    if options is None:
+        return Problem(question, answer, reward, **more)
+    if not isinstance(options, list) or not 2 <= len(options) <= len(LETTERS):
+        raise UserError(f'{place}: "choices" must be a list of 2 to {len(LETTERS)} texts')
+    letters = LETTERS[: len(options)]
+    if answer not in list(letters):
+        raise UserError(f'{place}: the answer "{answer}" is not one of the letters {", ".join(letters)}')
+    return choice_problem(question, [str(option) for option in options], letters.index(answer), **more)
+
+
+def choice_problem(question: str, options: Sequence[str], answer: int, **more: Any) -> Problem:
+    """A multiple choice, whose answer is a letter: the question, and a line for each option.
+
+    Args: more: further fields of the problem.
+    """
+    letters = tuple(LETTERS[: len(options)])
+    lines = "\n".join(f"{letter}. {option}" for letter, option in zip(letters, options, strict=True))
+    asked = f"{question.strip()}\n{lines}\nAnswer with the letter of the right option."
+    return Problem(asked, letters[answer], "choice", choices=letters, **more)
+
+
+for _task in (Gsm8k, HumanEval, Mmlu, Arc, JsonlTask):
+    TASKS.add(_task.name, _task)
