@@ -105,14 +105,14 @@ class Arithmetic(GeneratedTask):
         return Problem(f"What is {expression}?", answer, "number", solution)
 
 
-_CONSONANTS, _VOWELS, _ENDS = "bcdfghjklmnprstvwz", "aeiou", ("", "", "n", "r", "s", "t")
+_CONSONANTS, _VOWELS, _CODAS = "bcdfghjklmnprstvwz", "aeiou", ("", "", "n", "r", "s", "t")
 
 
 def make_word(generator: random.Random, syllables: int) -> str:
     """A word of up to `syllables` syllables that can be pronounced."""
     count = generator.randint(1, syllables)
     return "".join(
-        generator.choice(_CONSONANTS) + generator.choice(_VOWELS) + generator.choice(_ENDS) for _ in range(count)
+        generator.choice(_CONSONANTS) + generator.choice(_VOWELS) + generator.choice(_CODAS) for _ in range(count)
     )
 
 
