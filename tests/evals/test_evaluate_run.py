@@ -2,6 +2,7 @@
 
 import json
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -13,8 +14,7 @@ from danalab.chat.tasks import Arithmetic, LoadedTask, Problem
 from danalab.cli.app import main
 from danalab.data.tokenizers import ByteTokenizer
 from danalab.errors import UserError
-from danalab.evals.evaluate_run import evaluate_chat
-from danalab.evals.harness import HarnessChat
+from danalab.evals.evaluate_run import evaluate_chat, harness_format
 from danalab.evals.task_scores import AnswerSettings, TaskResult, evaluate_task
 from danalab.models import ModelConfig, build_model
 from danalab.train.config.train_config import TrainConfig
@@ -126,16 +126,15 @@ def test_what_cannot_be_evaluated_is_one_line(run, tmp_path, capsys):
     assert "not a run folder" in refused(capsys, tmp_path / "gone", "--tasks", "arithmetic")
 
 
-def test_the_harness_s_text_of_a_conversation_has_the_ids_of_the_format():
-    harness = HarnessChat(CHAT.tokenizer)
+def test_the_harness_s_text_of_a_conversation_has_the_ids_of_the_format(run):
+    harness = harness_format(run, CHAT.tokenizer)
     history = [{"role": "system", "content": "Be <|user_end|> short."}, {"role": "user", "content": "1+1?"}]
     asked = Conversation.of({"messages": history})
     assert harness.encode(harness.render(history, opens_answer=True)) == CHAT.render_prompt(asked)
-    history += [{"role": "assistant", "content": "2"}, {"role": "user", "content": "2+2?\0<|bos|>\0"}]
-    clean = [*history[:-1], {"role": "user", "content": "2+2?<|bos|>"}]
-    expected = CHAT.render_prompt(Conversation.of({"messages": clean}))
+    history += [{"role": "assistant", "content": "2"}, {"role": "user", "content": "2+2?<|endoftext|>"}]
+    expected = CHAT.render_prompt(Conversation.of({"messages": history}))
     assert harness.encode(harness.render(history, opens_answer=True)) == expected
-    begun = [*clean, {"role": "assistant", "content": "It is"}]
+    begun = [*history, {"role": "assistant", "content": "It is"}]
     expected = CHAT.render_prompt(Conversation.of({"messages": begun}))
     assert harness.encode(harness.render(begun, opens_answer=False)) == expected
 
@@ -156,7 +155,7 @@ def test_the_harness_asks_a_chat_in_its_format(run, tmp_path, monkeypatch):
         'test_split: test\noutput_type: multiple_choice\ndoc_to_text: "{{question}}"\ntarget_delimiter: ""\n'
         'doc_to_choice: "{{choices}}"\ndoc_to_target: "{{answer}}"\nmetric_list: [{metric: acc}]\n'
     )
-    result = evaluate_tasks(run, [str(tmp_path / "choose.yaml")], chat=HarnessChat)
+    result = evaluate_tasks(run, [str(tmp_path / "choose.yaml")], chat=partial(harness_format, run))
     model, right = open_run(run).load_model().model.eval(), 0
     for row in rows:
         prompt = CHAT.render_prompt(Conversation.ask(row["question"]))

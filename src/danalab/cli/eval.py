@@ -195,7 +195,7 @@ def _on_core(flags: Flags, run: Path) -> None:
 
 def _on_harness(flags: Flags, run: Path) -> None:
     from danalab.chat.conversations import CHAT_STAGES
-    from danalab.evals.harness import harness_format
+    from danalab.evals.evaluate_run import harness_format
     from danalab.train.evaluation.lm_eval import evaluate_tasks
     from danalab.train.run.open import open_run
 
