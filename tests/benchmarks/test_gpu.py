@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from danalab.benchmarks.gpu import check
+from danalab.benchmarks import gpu_check
 from danalab.cli.app import main
 from danalab.cli.bench import GPU_SECONDS
 from danalab.files import write_json
@@ -38,7 +38,7 @@ def test_every_section_runs_on_a_cpu_at_tiny_sizes(tmp_path, capsys):
 
 
 def test_every_section_has_a_time_limit_and_all_fit_into_six_minutes():
-    from danalab.benchmarks.gpu.sections import SECTIONS
+    from danalab.benchmarks.gpu_sections import SECTIONS
 
     assert list(SECTIONS) == list(GPU_SECONDS)
     assert sum(GPU_SECONDS.values()) <= 360
@@ -50,27 +50,27 @@ def test_a_section_that_is_lost_leaves_its_rows_and_the_other_sections(monkeypat
         write_json(file, {"machine": {"gpu": "some"}, "rows": [{"task": "a", "ms": 1.0}, {"task": "b", "error": "no"}]})
         return "done" if name == "decode" else f"cut off after {seconds:.0f} s"
 
-    monkeypatch.setattr(check, "_run", run)
+    monkeypatch.setattr(gpu_check, "_run", run)
     kept = []
-    found = check.measure(
+    found = gpu_check.measure(
         [("optim", 3.0), ("decode", 4.0)], "cuda", False, lambda line: None, lambda f: kept.append(len(f["sections"]))
     )
     assert kept == [1, 2]
     assert [len(part["rows"]) for part in found["sections"].values()] == [2, 2]
     assert found["machine"] == {"gpu": "some"}
-    assert check.failures(found) == ["optim: cut off after 3 s", "optim, b: no", "decode, b: no"]
+    assert gpu_check.failures(found) == ["optim: cut off after 3 s", "optim, b: no", "decode, b: no"]
 
 
 def test_a_process_that_hangs_is_ended_and_one_that_dies_is_named(monkeypatch):
     lines = []
-    monkeypatch.setattr(check, "PROCESS", ("-c", "print('a row', flush=True); import time; time.sleep(60)"))
-    assert check._run([], 0.5, lines.append) == "cut off after 0 s"
-    monkeypatch.setattr(check, "PROCESS", ("-c", "import os; os.abort()"))
-    assert check._run([], 30.0, lines.append) == "failed with exit code -6"
+    monkeypatch.setattr(gpu_check, "PROCESS", ("-c", "print('a row', flush=True); import time; time.sleep(60)"))
+    assert gpu_check._run([], 0.5, lines.append) == "cut off after 0 s"
+    monkeypatch.setattr(gpu_check, "PROCESS", ("-c", "import os; os.abort()"))
+    assert gpu_check._run([], 30.0, lines.append) == "failed with exit code -6"
 
 
 def test_a_task_that_fails_is_a_row_and_the_next_one_follows(monkeypatch, tmp_path):
-    from danalab.benchmarks.gpu import process
+    from danalab.benchmarks import gpu_sections
 
     def tasks(device, quick):
         yield "first", lambda: 1 / 0
@@ -79,9 +79,9 @@ def test_a_task_that_fails_is_a_row_and_the_next_one_follows(monkeypatch, tmp_pa
             lambda: {"batch": 1, "tokens_per_second": 2.0, "milliseconds_per_step": 3.0, "weights_gb_per_s": 4},
         )
 
-    monkeypatch.setitem(process.SECTIONS, "decode", tasks)
+    monkeypatch.setitem(gpu_sections.SECTIONS, "decode", tasks)
     monkeypatch.setattr(sys, "argv", ["process", "decode", str(tmp_path / "rows.json"), "cpu", "quick"])
-    process.main()
+    gpu_sections.main()
     first, second = json.loads((tmp_path / "rows.json").read_text())["rows"]
     assert first["error"] == "ZeroDivisionError: division by zero"
     assert second["tokens_per_second"] == 2.0

@@ -296,7 +296,7 @@ class GpuFlags(ResultFlags):
 
 def gpu(flags: GpuFlags) -> int:
     """What a GPU must show, in six minutes: optimizer steps, training, long contexts, decoding, checkpoints."""
-    from danalab.benchmarks.gpu.check import failures, measure
+    from danalab.benchmarks.gpu_check import failures, measure
 
     for name in flags.sections:
         if name not in GPU_SECONDS:

@@ -4,13 +4,19 @@
     train        tokens per second and MFU of the trainer, in bfloat16 with compiled blocks
     resonance    a step of oscillators and of attention, by context
     decode       tokens per second of the engine, by batch
-    checkpoint   time that a checkpoint holds training up
+    checkpoint   time that a checkpoint blocks training
 
 With `quick` sizes are tiny: all tasks run within a minute on a CPU, and the numbers mean nothing.
+
+`python -m danalab.benchmarks.gpu_sections SECTION FILE DEVICE quick|full` runs one section. A task that fails is a row
+with its error, and the next one follows; FILE is written after each.
 """
 
+import sys
 import tempfile
-from collections.abc import Callable, Iterator
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -20,8 +26,10 @@ from typing import Any
 import torch
 
 from danalab.benchmarks import checkpoint, optim, resonance
-from danalab.benchmarks.timing import interleaved, waiting_clock
+from danalab.benchmarks.timing import interleaved, machine, waiting_clock
 from danalab.benchmarks.train import BLOCK, Case, random_tokens, trainer_alone
+from danalab.errors import UserError
+from danalab.files import write_json
 from danalab.inference import Engine, Request, SamplingParameters
 from danalab.models import Decoder, ModelConfig, build_model
 from danalab.scaling import dimensions
@@ -132,3 +140,80 @@ SECTIONS: dict[str, Callable[[str, bool], Iterator[Task]]] = {
     "checkpoint": _checkpoint,
 }
 """Name -> (device, quick) -> its tasks."""
+
+
+def line(section: str, row: Mapping[str, Any]) -> str:
+    """A row for people."""
+    words = f"failed: {row['error']}" if "error" in row else WORDS[section](row)
+    return f"  {row['task']:<32} {words}"
+
+
+def _optim_words(row: Mapping[str, Any]) -> str:
+    words = [f"{row['ms']['median']:.3f} ms", f"{row['ratio']['median']:.2f} x torch's fused AdamW"]
+    if row.get("target"):
+        words.append(f"aim {row['target']:.2f}")
+    if "gb_per_s" in row:
+        words.append(f"{row['gb_per_s']:,.0f} GB/s, {row['share_of_copy']:.0%} of a copy")
+    if "peer" in row:
+        words.append(f"{row['ratio_to_peer']['median']:.2f} x {row['peer']}")
+    return ", ".join(words)
+
+
+def _train_words(row: Mapping[str, Any]) -> str:
+    mfu = "no MFU: the peak is not known" if row["mfu"] is None else f"MFU {row['mfu']:.1%}"
+    return (
+        f"{row['tokens_per_second']:,.0f} tokens/s, {mfu}, {row['memory_gib']:.1f} GiB, {row['params'] / 1e6:.0f}M"
+        " parameters"
+    )
+
+
+def _resonance_words(row: Mapping[str, Any]) -> str:
+    ours, theirs = row["resonance"]["step_seconds"], row["attention"]["step_seconds"]
+    return f"resonance {1e3 * ours:.1f} ms, attention {1e3 * theirs:.1f} ms: {theirs / ours:.2f} x as fast"
+
+
+def _decode_words(row: Mapping[str, Any]) -> str:
+    return (
+        f"{row['tokens_per_second']:,.0f} tokens/s, {row['milliseconds_per_step']:.2f} ms a step,"
+        f" weights read at {row['weights_gb_per_s']:,.0f} GB/s"
+    )
+
+
+def _checkpoint_words(row: Mapping[str, Any]) -> str:
+    seconds, against = row["seconds"], row["ratios"]
+    return (
+        f"{row['gib']:.2f} GiB: training held up {seconds['held up']['median']:.3f} s,"
+        f" {against['held up / torch.save']['median']:.2f} of torch.save; committed after"
+        f" {seconds['committed']['median']:.2f} s"
+    )
+
+
+WORDS: dict[str, Callable[[Mapping[str, Any]], str]] = {
+    "optim": _optim_words,
+    "train": _train_words,
+    "resonance": _resonance_words,
+    "decode": _decode_words,
+    "checkpoint": _checkpoint_words,
+}
+
+
+def main() -> None:
+    """Run the section of the command line."""
+    name, file, device, quick = sys.argv[1:5]
+    rows: list[dict[str, Any]] = []
+    for label, work in SECTIONS[name](device, quick == "quick"):
+        start = time.perf_counter()
+        try:
+            row = work()
+        except Exception as error:
+            if not isinstance(error, UserError):
+                traceback.print_exc()
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            row = {"error": reason if isinstance(error, UserError) else f"{type(error).__name__}: {reason}"}
+        rows.append({"task": label, **row, "seconds_taken": round(time.perf_counter() - start, 2)})
+        write_json(file, {"machine": machine(device), "rows": rows})
+        print(line(name, rows[-1]), flush=True)
+
+
+if __name__ == "__main__":
+    main()

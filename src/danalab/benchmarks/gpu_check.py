@@ -1,4 +1,4 @@
-"""Runs the sections one after the other, each in a process that is ended at its time limit.
+"""`danalab bench gpu`: runs the sections one after the other, each in a process that is ended at its time limit.
 
 A section that fails, hangs or loses the device costs the others nothing. No torch in this process.
 """
@@ -15,7 +15,7 @@ from typing import Any
 
 from danalab.files import read_json
 
-PROCESS = ("-m", "danalab.benchmarks.gpu.process")
+PROCESS = ("-m", "danalab.benchmarks.gpu_sections")
 """Arguments of Python for a section's process, before its own."""
 GRACE_SECONDS = 5.0
 """Time that a process has to end after it was asked to."""

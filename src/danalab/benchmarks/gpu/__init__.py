@@ -1,1 +1,0 @@
-"""`danalab bench gpu`: what a GPU must show, in sections that are processes with a time limit each."""
