@@ -14,7 +14,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src"
 LAYERS = [
-    "optim", "scaling", "models", "data", "inference", "train", "chat", "evals", "post", "ladder", "report",
+    "optim", "scaling", "models", "data", "inference", "train", "chat", "evals", "post", "serve", "ladder", "report",
     "benchmarks", "cli",
 ]  # fmt: skip
 """Lowest first: a room may use those before it. `chat` is what evaluation, post-training and server share."""

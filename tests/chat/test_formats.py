@@ -6,9 +6,6 @@ import shutil
 import pytest
 from safetensors.torch import save_file
 
-from danalab.chat.assistant import ChatQuestion, ChatSession, Planner, open_chat_model
-from danalab.chat.assistant.errors import RequestError
-from danalab.chat.assistant.tools import Tool
 from danalab.chat.conversations import Conversation, Message, Part
 from danalab.chat.formats import TemplateFormat
 from danalab.cli.app import main
@@ -19,6 +16,9 @@ from danalab.evals.evaluate_run import harness_format
 from danalab.inference import Engine, SamplingParameters
 from danalab.models import ModelConfig, build_model
 from danalab.models.huggingface import to_huggingface
+from danalab.serve import ChatQuestion, ChatSession, Planner, open_chat_model
+from danalab.serve.errors import RequestError
+from danalab.serve.messages import Tool
 
 CHATML = """\
 {%- if messages[0].role != 'system' %}{{ '<|im_start|>system\\nBe helpful.<|im_end|>\\n' }}{% endif %}

@@ -9,7 +9,7 @@ from danalab.errors import UserError, printable
 from danalab.train.config.fields import Count
 
 if TYPE_CHECKING:
-    from danalab.chat.assistant import ChatSession
+    from danalab.serve import ChatSession
 
 HELP = """\
 /reset          forget the conversation
@@ -45,8 +45,8 @@ def run(flags: Flags) -> None:
     names = ("max_tokens", "temperature", "top_k", "top_p", "seed")
     sampling = SamplingParameters(**{name: getattr(flags, name) for name in names})
     model = flags.open()
-    from danalab.chat.assistant import ChatSession
     from danalab.inference import Engine
+    from danalab.serve import ChatSession
 
     session = ChatSession(model, Engine(model.model, model.tokenizer, max_batch_size=1), sampling, flags.system)
     if not model.is_chat:

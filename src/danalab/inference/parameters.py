@@ -55,6 +55,8 @@ class SamplingParameters:
     """The engine's end tokens do not end the text."""
     logprobs: int | None = None
     """Report this number of alternatives with each token; None: only the log-probability of the token itself."""
+    model_logprobs: bool = False
+    """Where `logprobs` is given, log-probabilities are the model's own: before all changes of the logits."""
     sliding_window: bool = False
     """Continue beyond the context: when it is full, the model rereads its second half. Otherwise an error."""
 
@@ -87,6 +89,11 @@ class SamplingParameters:
     def penalised(self) -> bool:
         """Whether logits depend on the tokens so far."""
         return bool(self.repetition_penalty != 1 or self.presence_penalty or self.frequency_penalty)
+
+    @property
+    def reports_model(self) -> bool:
+        """Whether the reported log-probabilities are the model's own."""
+        return self.model_logprobs and self.logprobs is not None
 
     def token_limit(self, prompt_length: int, seq_len: int) -> int:
         """Tokens to add at most after `prompt_length` tokens with a context of `seq_len`.

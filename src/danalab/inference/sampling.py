@@ -72,6 +72,8 @@ def _draw(logits_NV: Tensor, sequences: Sized[Sequence]) -> Drawn:
     on_host = adjusted or torch.are_deterministic_algorithms_enabled()
     device = torch.device("cpu") if on_host else logits_NV.device
     logits = logits_NV.to(device, torch.promote_types(logits_NV.dtype, torch.float32))
+    own = [row for row, sequence in enumerate(sequences) if sequence.parameters.reports_model]
+    own_log_p = logits[own].log_softmax(-1)
     for row, sequence in adjusted:
         adjust(logits[row], sequence)
     highest, greedy = logits.max(dim=-1, keepdim=True)
@@ -85,6 +87,7 @@ def _draw(logits_NV: Tensor, sequences: Sized[Sequence]) -> Drawn:
         chosen[sampled] = _invert(part, torch.tensor(points, dtype=torch.float64, device=device))
         shifted[sampled] = part
     log_p = shifted - shifted.logsumexp(-1, keepdim=True)
+    log_p[own] = own_log_p
     logprobs = log_p.gather(-1, chosen.unsqueeze(-1)).squeeze(-1).tolist()
     tops = [_top(log_p[row], sequence.parameters.logprobs or 0) for row, sequence in enumerate(sequences)]
     tokens = [token if fine else -1 for token, fine in zip(chosen.tolist(), sound, strict=True)]

@@ -37,8 +37,9 @@ class Sequence:
         """How often each token was drawn."""
         self.seen: set[int] | None = set(request.prompt) if parameters.penalised else None
         self.seed = secrets.randbits(63) if parameters.seed is None else parameters.seed
-        changed = parameters.penalised or parameters.logit_bias or parameters.logprobs or request.constraint
-        self.plain = not (changed or parameters.top_k or parameters.top_p < 1 or parameters.min_p)
+        changed = parameters.penalised or parameters.logit_bias or request.constraint
+        reported = parameters.logprobs or parameters.reports_model
+        self.plain = not (changed or reported or parameters.top_k or parameters.top_p < 1 or parameters.min_p)
         """Nothing but the temperature changes the logits, and no alternatives are reported."""
         self.stream: TextStream | None = None
         """Looks for stop strings."""

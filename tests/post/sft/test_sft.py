@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 from tokenizers import Tokenizer as Engine
 
-from danalab.chat.assistant import open_chat_model
 from danalab.chat.conversations import ChatFormat, Conversation
 from danalab.cli.app import main
 from danalab.data import prepare
@@ -20,6 +19,7 @@ from danalab.post.settings import SftConfig, SftFlags
 from danalab.post.sft import configure
 from danalab.post.start import prepare_start, recorded_start
 from danalab.scaling.small_runs import small_run_rate
+from danalab.serve import open_chat_model
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.job import run_training, train
 from danalab.train.run.exchange import export_run

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from danalab.cli._shared.options import Positional
 
 if TYPE_CHECKING:
-    from danalab.chat.assistant import ChatModel
+    from danalab.serve import ChatModel
 from danalab.errors import UserError
 
 BASE_MODEL = "a base model: conversations are plain text (User: ... Assistant: ...); danalab sft teaches it to chat"
@@ -33,7 +33,7 @@ class ModelFlags:
         Raises:
             UserError: no model is given, two are, or it cannot be read.
         """
-        from danalab.chat.assistant import open_chat_model
+        from danalab.serve import open_chat_model
 
         run = chosen_run(self.folder, self.run)
         return open_chat_model(run, self.from_, step=self.step, tokenizer=self.tokenizer, name=name)

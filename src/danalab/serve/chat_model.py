@@ -1,0 +1,85 @@
+"""A model to talk to: weights and tokenizer in memory, and the format of its conversations.
+
+Everything is read at once: later changes of the folder, or its removal, do not matter.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from danalab.chat.conversations import ChatFormat
+from danalab.chat.formats import PlainFormat, TemplateFormat, format_of
+from danalab.errors import UserError
+
+if TYPE_CHECKING:
+    from danalab.data.tokenizers import Tokenizer
+    from danalab.models.decoder import Decoder
+
+
+@dataclass(frozen=True)
+class ChatModel:
+    """A model that is ready to answer."""
+
+    name: str
+    model: "Decoder"
+    tokenizer: "Tokenizer"
+    format: ChatFormat | TemplateFormat | PlainFormat
+    step: int | None = None
+    """The checkpoint's step; None for a folder in Hugging Face format."""
+    created: int = field(default_factory=lambda: int(time.time()))
+    """Time of loading [s since 1970]."""
+
+    @property
+    def context(self) -> int:
+        """Tokens of a prompt and its continuation together, at most."""
+        return self.model.config.seq_len
+
+    @property
+    def n_ids(self) -> int:
+        """Token ids are below this."""
+        return min(self.tokenizer.n_tokens, self.model.config.vocab_size)
+
+    @property
+    def is_chat(self) -> bool:
+        """Whether the model has learned a format of conversations."""
+        return not isinstance(self.format, PlainFormat)
+
+    @property
+    def calls_tools(self) -> bool:
+        """Whether the model has learned calculations and calls of functions."""
+        return isinstance(self.format, ChatFormat)
+
+    @property
+    def stop_texts(self) -> Sequence[str]:
+        """Texts that end an answer in a conversation."""
+        return self.format.stop_texts if isinstance(self.format, PlainFormat) else ()
+
+
+def open_chat_model(
+    run: Path | None = None,
+    huggingface: Path | None = None,
+    *,
+    step: int | None = None,
+    tokenizer: str | None = None,
+    name: str | None = None,
+) -> ChatModel:
+    """The model of a run folder, or of a folder in Hugging Face format.
+
+    Raises:
+        UserError: both or neither are given, or the folder cannot be read.
+    """
+    from danalab.train.run.sampling import open_generator, open_huggingface_generator
+
+    if huggingface is None and run is not None:
+        generator, folder = open_generator(run, step, tokenizer), run
+    elif huggingface is None or run is not None:
+        raise UserError("give either --run (a run folder) or --from (a folder in Hugging Face format)")
+    elif step is not None:
+        raise UserError(f"--step {step}: --from has one model and no checkpoints; leave it out")
+    else:
+        generator, folder = open_huggingface_generator(huggingface, tokenizer), huggingface
+    name = name or folder.resolve().name
+    chosen = format_of(folder, generator.tokenizer)
+    return ChatModel(name, generator.model, generator.tokenizer, chosen, generator.step)

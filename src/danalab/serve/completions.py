@@ -1,0 +1,117 @@
+"""POST /v1/completions: texts that continue prompts. POST /tokenize and /detokenize: text to token ids and back."""
+
+import time
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from typing import Annotated, Any
+
+from annotated_types import Ge, Le, Len
+
+from danalab.serve.chat_model import ChatModel
+from danalab.serve.errors import RequestError
+from danalab.serve.fields import Body, Choices, Count, JsonObject, Unsupported, finite, only, usage
+from danalab.serve.planner import Plan, Planner
+from danalab.serve.readers import Answer, TokenText
+from danalab.serve.worker import Generations
+
+DEFAULT_TOKENS = 16
+"""OpenAI's default of `max_tokens`."""
+
+Ids = Annotated[list[int], Len(1)]
+
+
+class CompletionRequest(Choices):
+    """Prompts to continue, as texts or token ids."""
+
+    prompt: str | Ids | Annotated[list[str], Len(1)] | Annotated[list[Ids], Len(1)]
+    max_tokens: Count | None = None
+    logprobs: Annotated[int, Ge(0), Le(5)] | None = None
+    echo: Annotated[bool | None, only(False)] = None
+    best_of: Annotated[int | None, only(1)] = None
+    suffix: Unsupported = None
+
+    def plan(self, planner: Planner, scope: str) -> Plan:
+        """The work of the engine."""
+        single = isinstance(self.prompt, str) or isinstance(self.prompt[0], int)
+        prompts: list[Any] = [self.prompt] if single else list(self.prompt)
+        sampling = self.sampling(self.max_tokens or DEFAULT_TOKENS, self.logprobs)
+        return planner.completions(prompts, sampling, self.n or 1, scope)
+
+
+class CompletionWriter:
+    """The answer and the chunks of one request, as JSON objects."""
+
+    def __init__(self, request: CompletionRequest, model: str, prompt_tokens: int):
+        self._request, self._prompt_tokens = request, prompt_tokens
+        self._head = {
+            "id": f"cmpl-{uuid.uuid4().hex}",
+            "object": "text_completion",
+            "created": int(time.time()),
+            "model": model,
+        }
+        self._lengths: dict[int, int] = {}
+        """Characters sent so far of each choice."""
+
+    def whole(self, answers: Sequence[Answer], generated: int) -> JsonObject:
+        """The answer without streaming."""
+        choices = [
+            self._choice(index, each.text, each.tokens, each.finish_reason) for index, each in enumerate(answers)
+        ]
+        return {**self._head, "choices": choices, "usage": usage(self._prompt_tokens, generated)}
+
+    async def chunks(self, generations: Generations) -> AsyncIterator[JsonObject]:
+        """The chunks of a stream."""
+        no_usage = {"usage": None} if self._request.includes_usage else {}
+        async for index, delta in generations:
+            if delta.text or delta.tokens or delta.finish_reason:
+                choice = self._choice(index, delta.text, delta.tokens, delta.finish_reason)
+                yield {**self._head, "choices": [choice], **no_usage}
+        if no_usage:
+            yield {**self._head, "choices": [], "usage": usage(self._prompt_tokens, generations.tokens)}
+
+    def _choice(self, index: int, text: str, tokens: Sequence[TokenText], reason: str | None) -> JsonObject:
+        logprobs = None if self._request.logprobs is None else self._logprobs(index, tokens)
+        self._lengths[index] = self._lengths.get(index, 0) + len(text)
+        return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason}
+
+    def _logprobs(self, index: int, tokens: Sequence[TokenText]) -> JsonObject:
+        texts = [each.content.decode(errors="replace") for each in tokens]
+        offset = self._lengths.get(index, 0)
+        return {
+            "tokens": texts,
+            "token_logprobs": [finite(each.logprob) for each in tokens],
+            "top_logprobs": [
+                {content.decode(errors="replace"): finite(logprob) for _, content, logprob in each.top}
+                for each in tokens
+            ],
+            "text_offset": [offset + sum(map(len, texts[:place])) for place in range(len(texts))],
+        }
+
+
+class TokenizeRequest(Body):
+    text: str
+    model: str | None = None
+
+
+class DetokenizeRequest(Body):
+    tokens: list[int]
+    model: str | None = None
+
+
+def tokenize(chat_model: ChatModel, request: TokenizeRequest) -> JsonObject:
+    """The ids of a text, which never become special tokens."""
+    ids = chat_model.tokenizer.encode(request.text)
+    return {"tokens": ids, "count": len(ids), "max_model_len": chat_model.context}
+
+
+def detokenize(chat_model: ChatModel, request: DetokenizeRequest) -> JsonObject:
+    """The text of ids; bytes that are not UTF-8 become U+FFFD.
+
+    Raises:
+        RequestError: an unknown id.
+    """
+    for position, token in enumerate(request.tokens):
+        if not 0 <= token < chat_model.n_ids:
+            reason = f"'tokens.{position}': {token} is not one of the tokenizer's {chat_model.n_ids} ids"
+            raise RequestError(400, reason, param=f"tokens.{position}")
+    return {"text": chat_model.tokenizer.decode(request.tokens)}

@@ -1,0 +1,178 @@
+"""From a question to the engine: prompt, sampling parameters, constraint, and a reader of the answer.
+
+Nothing here touches the engine; it runs in a pool of threads, because tokenizing and compiling a grammar take time.
+"""
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from danalab.chat.conversations import ChatFormat, Conversation
+from danalab.errors import MissingExtra, UserError
+from danalab.inference import JsonConstraint, Request, SamplingParameters, TokenConstraint
+from danalab.serve.chat_model import ChatModel
+from danalab.serve.errors import RequestError
+from danalab.serve.messages import NamedTool, Tool, ToolChoice, call_schema, check_tools, without_oldest_turn
+from danalab.serve.readers import ChatReader, Reader, TextReader
+
+
+@dataclass(frozen=True)
+class ChatQuestion:
+    """What the chat endpoints ask of the model."""
+
+    conversation: Conversation
+    sampling: SamplingParameters
+    """`max_tokens` None: as many as fit in the context."""
+    n: int = 1
+    tools: Sequence[Tool] = ()
+    tool_choice: ToolChoice = "auto"
+    schema: dict[str, Any] | None = None
+    """JSON schema that the answer follows; None: free text."""
+    drops_old_turns: bool = False
+    """Whether the oldest turns are left out if the conversation exceeds the context."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The work of one HTTP request."""
+
+    pairs: list[tuple[Request, Reader]]
+    prompt_tokens: int
+
+
+class Planner:
+    """Plans for one model; the methods raise RequestError for what the model cannot do."""
+
+    def __init__(self, chat_model: ChatModel, max_choices: int):
+        self.chat_model, self.max_choices = chat_model, max_choices
+
+    def chat(self, question: ChatQuestion, scope: str) -> Plan:
+        """Answers to a conversation."""
+        self._check_count(question.n, "n")
+        self._check_bias(question.sampling)
+        check_tools(question.tools, question.tool_choice)
+        chat_format = self.chat_model.format
+        if question.tools and not self.chat_model.calls_tools:
+            reason = f"'tools' need a model that danalab sft has trained; {self.chat_model.name} is not one"
+            raise RequestError(400, reason, param="tools")
+        forced = _forced_tools(question)
+        mark = [chat_format.python_start] if forced and isinstance(chat_format, ChatFormat) else []
+        prompt, max_tokens = self._chat_prompt(question, mark)
+        stop = () if forced else (*question.sampling.stop, *self.chat_model.stop_texts)
+        sampling = replace(
+            question.sampling, max_tokens=max_tokens, stop_tokens=tuple(chat_format.stop_tokens), stop=stop
+        )
+        schema = call_schema(forced) if forced else question.schema
+        chosen = question.tools if question.tool_choice == "auto" else ()
+        pairs: list[tuple[Request, Reader]] = []
+        for i in range(question.n):
+            constraint = None if schema is None else self._constraint(schema, "tools" if forced else "response_format")
+            call = self._constraint(call_schema(chosen), "tools") if chosen and schema is None else None
+            request = Request(prompt, _seeded(sampling, i), constraint, scope)
+            pairs.append((request, ChatReader(self.chat_model, request, call, is_call=bool(forced))))
+        return Plan(pairs, len(prompt))
+
+    def completions(
+        self, prompts: Sequence[str | Sequence[int]], sampling: SamplingParameters, n: int, scope: str
+    ) -> Plan:
+        """`n` continuations of each prompt, in order."""
+        self._check_count(n * len(prompts), "n" if len(prompts) == 1 else "prompt")
+        self._check_bias(sampling)
+        sampling = replace(sampling, stop_tokens=(self.chat_model.tokenizer.eos_id,))
+        pairs: list[tuple[Request, Reader]] = []
+        total = 0
+        for prompt in prompts:
+            ids = self.ids(prompt, "prompt") or [self.chat_model.tokenizer.eos_id]
+            limit = self._limit(len(ids), sampling.max_tokens, "prompt")
+            total += len(ids)
+            for i in range(n):
+                request = Request(ids, _seeded(replace(sampling, max_tokens=limit), i), None, scope)
+                pairs.append((request, TextReader(self.chat_model, request)))
+        return Plan(pairs, total)
+
+    def ids(self, prompt: str | Sequence[int], param: str) -> list[int]:
+        """The ids of a text, or the ids themselves, checked."""
+        if isinstance(prompt, str):
+            return self.chat_model.tokenizer.encode(prompt)
+        for position, token in enumerate(prompt):
+            if not 0 <= token < self.chat_model.n_ids:
+                reason = f"'{param}': token id {token} at position {position} is not one of {self.chat_model.n_ids} ids"
+                raise RequestError(400, reason, param=param)
+        return list(prompt)
+
+    def _chat_prompt(self, question: ChatQuestion, mark: list[int]) -> tuple[list[int], int]:
+        """(ids that end with `mark`, tokens to generate at most)."""
+        conversation, context = question.conversation, self.chat_model.context
+        wanted = question.sampling.max_tokens
+        needed = wanted if wanted is not None and wanted < context else 1
+        while True:
+            prompt = [*self.chat_model.format.render_prompt(conversation), *mark]
+            shorter = without_oldest_turn(conversation) if question.drops_old_turns else None
+            if len(prompt) + needed <= context or shorter is None:
+                return prompt, self._limit(len(prompt), wanted, "messages")
+            conversation = shorter
+
+    def _limit(self, prompt: int, wanted: int | None, param: str) -> int:
+        """Tokens to generate at most: `wanted`, or what the context has space for."""
+        space = self.chat_model.context - prompt
+        if space < 1:
+            reason = f"the prompt has {prompt} tokens: the model's context is {self.chat_model.context} tokens"
+            raise RequestError(400, reason, param=param, code="context_length_exceeded")
+        return space if wanted is None else min(wanted, space)
+
+    def _check_count(self, count: int, param: str) -> None:
+        if count > self.max_choices:
+            reason = f"'{param}': {count} answers are asked for, and this server gives at most {self.max_choices}"
+            raise RequestError(400, reason, param=param)
+
+    def _check_bias(self, sampling: SamplingParameters) -> None:
+        for token in sampling.logit_bias:
+            if token >= self.chat_model.n_ids:
+                reason = f"'logit_bias.{token}': the model has {self.chat_model.n_ids} ids"
+                raise RequestError(400, reason, param="logit_bias")
+
+    def _constraint(self, schema: dict[str, Any], param: str) -> TokenConstraint:
+        try:
+            constraint = JsonConstraint(self.chat_model.tokenizer, schema)
+        except MissingExtra:
+            raise
+        except UserError as error:
+            raise RequestError(400, f"'{param}': {error}", param=param) from None
+        if not _Guarded(constraint).mask().any():  # e.g. a schema that only refers to itself
+            raise RequestError(400, f"'{param}': the JSON schema allows no text", param=param)
+        return _Guarded(constraint)
+
+
+class _Guarded:
+    """A constraint that allows nothing when it fails, e.g. a grammar that grows too large: only its request ends."""
+
+    def __init__(self, constraint: JsonConstraint):
+        self._constraint = constraint
+
+    def mask(self) -> np.ndarray:
+        try:
+            return self._constraint.mask()
+        except UserError:
+            return np.zeros(1, dtype=bool)
+
+    def advance(self, token: int) -> None:
+        with contextlib.suppress(UserError):
+            self._constraint.advance(token)
+
+
+def _forced_tools(question: ChatQuestion) -> Sequence[Tool]:
+    """The tools one of which the model must call."""
+    match question.tool_choice:
+        case "required":
+            return question.tools
+        case NamedTool(name):
+            return [tool for tool in question.tools if tool.name == name]
+    return ()
+
+
+def _seeded(sampling: SamplingParameters, index: int) -> SamplingParameters:
+    """The parameters of choice `index`: each has another seed."""
+    return sampling if sampling.seed is None else replace(sampling, seed=(sampling.seed + index) % 2**63)

@@ -1,0 +1,298 @@
+"""The thread that owns the engine, and its metrics for Prometheus.
+
+    route (event loop)  --submit, cancel-->  inbox  -->  engine thread: step, read tokens  --deltas-->  event loop
+
+The engine computes in its own thread, so the event loop never waits for it. A cancellation takes effect before the
+next step. Deltas of one step reach the event loop in one call.
+"""
+
+import asyncio
+import logging
+import queue
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from danalab.errors import UserError
+from danalab.inference import Engine, Request, Statistics, TokenEvent
+from danalab.serve.errors import RequestError
+from danalab.serve.readers import Answer, Delta, Reader
+
+log = logging.getLogger(__name__)
+
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+_TO_FIRST = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+_PER_TOKEN = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
+
+Indexed = tuple[int, "Delta | Exception"]
+"""Index of an answer, and what is new about it."""
+
+
+class Generation:
+    """One request in the engine and its answer's deltas."""
+
+    def __init__(self, request: Request, reader: Reader, index: int, deltas: asyncio.Queue[Indexed]):
+        self.request, self.reader, self.index = request, reader, index
+        self.submitted = time.perf_counter()
+        self.first_token = self.last_token = 0.0
+        self.tokens = 0
+        self.ended = False
+        self._deltas = deltas
+
+    def put(self, delta: Delta | Exception) -> None:
+        """Pass a delta on; called in the event loop."""
+        self._deltas.put_nowait((self.index, delta))
+
+
+class Generations:
+    """The answers to one HTTP request: an asynchronous iterator of (index of the answer, delta)."""
+
+    def __init__(self, worker: "EngineWorker", pairs: Sequence[tuple[Request, Reader]]):
+        self._worker = worker
+        self._deltas: asyncio.Queue[Indexed] = asyncio.Queue()
+        self.all = [Generation(request, reader, i, self._deltas) for i, (request, reader) in enumerate(pairs)]
+        self.answers = [Answer() for _ in pairs]
+        """The answers as far as they have been iterated over."""
+
+    async def __aiter__(self) -> AsyncIterator[tuple[int, Delta]]:
+        unfinished = len(self.all)
+        while unfinished:
+            index, delta = await self._deltas.get()
+            if isinstance(delta, Exception):
+                raise delta
+            unfinished -= delta.finish_reason is not None
+            self.answers[index].add(delta)
+            yield index, delta
+
+    async def finish(self) -> None:
+        """Wait for the whole answers."""
+        async for _ in self:
+            pass
+
+    @property
+    def tokens(self) -> int:
+        """Generated so far, of all answers."""
+        return sum(generation.tokens for generation in self.all)
+
+    def cancel(self) -> None:
+        """Free the slots of unfinished answers before the engine's next step."""
+        for generation in self.all:
+            self._worker.cancel(generation)
+
+
+class EngineWorker:
+    """Runs an engine in a thread for callers in an event loop."""
+
+    def __init__(self, engine: Engine, *, max_requests: int):
+        """Args: max_requests: running and waiting together; more are refused."""
+        self.engine, self.max_requests, self.metrics = engine, max_requests, Metrics()
+        self.open = 0
+        """Running and waiting requests."""
+        self.statistics = engine.statistics
+        """After the last step."""
+        self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._running: dict[int, Generation] = {}
+        self._ids: dict[Generation, int] = {}
+        self._outbox: list[tuple[Generation, Delta | Exception]] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread; deltas go to the running event loop."""
+        self._loop = asyncio.get_running_loop()
+        self._thread.start()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the thread runs."""
+        return self._thread.is_alive()
+
+    def stop(self) -> None:
+        """End the thread after its current step."""
+        self._inbox.put(None)
+        self._thread.join()
+
+    # ---- in the event loop ----
+
+    def submit(self, pairs: Sequence[tuple[Request, Reader]]) -> Generations:
+        """Queue all requests, or none of them.
+
+        Raises:
+            RequestError: 429, the queue is full.
+        """
+        if self.open + len(pairs) > self.max_requests:
+            self.metrics.refused.inc()
+            raise RequestError(
+                429,
+                f"{self.open} requests are running or waiting, and {self.max_requests} is the limit: try again later",
+                code="queue_full",
+                headers={"retry-after": "1"},
+            )
+        self.open += len(pairs)
+        generations = Generations(self, pairs)
+        for generation in generations.all:
+            self._inbox.put(lambda generation=generation: self._submit(generation))
+        return generations
+
+    def cancel(self, generation: Generation) -> None:
+        """Free a slot before the engine's next step; without effect when the generation has ended."""
+        if not generation.ended:
+            self._inbox.put(lambda: self._cancel(generation))
+
+    def _deliver(self, outbox: list[tuple[Generation, Delta | Exception]]) -> None:
+        for generation, delta in outbox:
+            if isinstance(delta, Exception) or delta.finish_reason is not None:
+                self._end(generation, "error" if isinstance(delta, Exception) else str(delta.finish_reason))
+            generation.put(delta)
+
+    def _end(self, generation: Generation, reason: str) -> None:
+        if generation.ended:
+            return
+        generation.ended = True
+        self.open -= 1
+        self.metrics.finished(generation, reason)
+
+    # ---- in the engine's thread ----
+
+    def _run(self) -> None:
+        while self._take_commands():
+            try:
+                events = self.engine.step()
+            except Exception as error:  # the model diverged, or a fault of ours: nobody may wait for ever
+                self._fail_all(error)
+                continue
+            for event in events:
+                self._read(event)
+            self.statistics = self.engine.statistics
+            self._flush()
+
+    def _take_commands(self) -> bool:
+        """Carry out what is in the inbox, waiting for something if there is nothing to compute."""
+        while True:
+            try:
+                command = self._inbox.get(block=not self._running)
+            except queue.Empty:
+                return True
+            if command is None:
+                return False
+            command()
+            self._flush()
+
+    def _submit(self, generation: Generation) -> None:
+        if generation.ended:
+            return
+        try:
+            number = self.engine.submit(generation.request)
+        except Exception as error:
+            status = 400 if isinstance(error, UserError) else 500
+            self._outbox.append((generation, _request_error(error, status)))
+            return
+        self._running[number] = generation
+        self._ids[generation] = number
+
+    def _cancel(self, generation: Generation) -> None:
+        number = self._ids.pop(generation, None)
+        if number is not None:
+            del self._running[number]
+            self.engine.cancel(number)
+        self._outbox.append((generation, Delta(finish_reason="cancelled")))
+
+    def _read(self, event: TokenEvent) -> None:
+        generation = self._running.get(event.request_id)
+        if generation is None:
+            return
+        generation.tokens += 1
+        generation.last_token = time.perf_counter()
+        generation.first_token = generation.first_token or generation.last_token
+        try:
+            delta = generation.reader.read(event)
+        except Exception as error:
+            self._fail(event.request_id, generation, error)
+            return
+        if delta.calculation is not None:
+            try:
+                self.engine.force(event.request_id, delta.calculation.forced)
+            except UserError:  # no space in the context
+                delta = replace(delta, finish_reason="length")
+        if delta.finish_reason is not None or delta.continued is not None:
+            del self._running[event.request_id], self._ids[generation]
+            if event.finish_reason is None:  # e.g. a stop string: the engine does not know of it
+                self.engine.cancel(event.request_id)
+        if delta.continued is not None:
+            generation.request = delta.continued
+            self._submit(generation)
+        self._outbox.append((generation, delta))
+
+    def _fail(self, number: int, generation: Generation, error: Exception) -> None:
+        """End one generation with an error."""
+        self.engine.cancel(number)
+        del self._running[number], self._ids[generation]
+        self._outbox.append((generation, _request_error(error, 500)))
+
+    def _fail_all(self, error: Exception) -> None:
+        for number, generation in list(self._running.items()):
+            self._fail(number, generation, error)
+        self._flush()
+
+    def _flush(self) -> None:
+        if self._outbox and self._loop is not None:
+            outbox, self._outbox = self._outbox, []
+            self._loop.call_soon_threadsafe(self._deliver, outbox)
+
+
+class Metrics:
+    """Counts and times of one server."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+
+        def add(kind: Any, name: str, text: str, **more: Any) -> Any:
+            return kind(f"danalab_{name}", text, registry=self._registry, **more)
+
+        self.running = add(Gauge, "requests_running", "Requests that the engine decodes")
+        self.waiting = add(Gauge, "requests_waiting", "Requests that wait for a slot")
+        self.cache_use = add(Gauge, "cache_use_ratio", "Share of the engine's cache that running requests hold")
+        self.prefix_tokens = add(Gauge, "prefix_hit_tokens", "Prompt tokens found in the cache of earlier requests")
+        self.refused = add(Counter, "requests_refused", "Requests refused because the queue was full")
+        self.requests = add(Counter, "requests", "Finished generations", labelnames=["finish_reason"])
+        self.prompt_tokens = add(Counter, "prompt_tokens", "Prompt tokens of finished generations")
+        self.generated_tokens = add(Counter, "generated_tokens", "Tokens of finished generations")
+        self.to_first = add(
+            Histogram, "time_to_first_token_seconds", "From submission to the first token [s]", buckets=_TO_FIRST
+        )
+        self.per_token = add(
+            Histogram, "time_per_output_token_seconds", "Between tokens, after the first [s]", buckets=_PER_TOKEN
+        )
+
+    def finished(self, generation: Any, reason: str) -> None:
+        """Count a `Generation` that has ended."""
+        self.requests.labels(reason).inc()
+        self.prompt_tokens.inc(len(generation.request.prompt))
+        self.generated_tokens.inc(generation.tokens)
+        if generation.tokens:
+            self.to_first.observe(generation.first_token - generation.submitted)
+        if generation.tokens > 1:
+            self.per_token.observe((generation.last_token - generation.first_token) / (generation.tokens - 1))
+
+    def text(self, load: Statistics) -> bytes:
+        """The page of /metrics."""
+        self.running.set(load.running)
+        self.waiting.set(load.waiting)
+        self.cache_use.set(load.cache_blocks_used / max(load.cache_blocks, 1))
+        self.prefix_tokens.set(load.reused_tokens)
+        return generate_latest(self._registry)
+
+
+def _request_error(error: Exception, status: int) -> RequestError:
+    """An error of the engine as one that a client may see; other details are for the log."""
+    if isinstance(error, RequestError):
+        return error
+    if isinstance(error, UserError):
+        return RequestError(status, str(error), code=None if status == 400 else "engine_error")
+    log.error("the engine failed", exc_info=error)
+    return RequestError(500, "the engine failed; the server's log has the reason", code="engine_error")

@@ -1,0 +1,166 @@
+"""danalab serve and danalab chat as a person starts them."""
+
+import json
+import os
+import re
+import resource
+import signal
+import subprocess
+import sys
+
+import httpx
+import pytest
+
+from danalab.chat.tools import Calculation
+from danalab.cli import chat
+from danalab.cli.app import main
+from danalab.errors import UserError
+from danalab.inference import SamplingParameters
+from danalab.serve.readers import Delta
+
+PATIENCE = 250
+"""Time for a process [s], on a machine that does much else; a test has 300 s."""
+
+
+def start(*words: str, **more) -> subprocess.Popen:
+    command = [sys.executable, "-m", "danalab", *map(str, words)]
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(command, env=environment, **pipes, **more)
+
+
+def address(line: str) -> str:
+    return re.search(r"http://[^ ,]+", line)[0]
+
+
+def test_serve_says_where_it_listens_and_ends_when_it_is_told_to(base_run):
+    process = start("serve", base_run, "--port", "0", "--api-key", "secret")
+    try:
+        line = process.stdout.readline()
+        assert re.fullmatch(r"tiny-run at step 3, context 128 tokens: page (http://127.0.0.1:\d+), API \1/v1\n", line)
+        assert process.stdout.readline().startswith("a base model: conversations are plain text")
+        url = address(line)
+        headers = {"authorization": "Bearer secret"}
+        body = {"prompt": "a", "max_tokens": 3}
+        answer = httpx.post(f"{url}/v1/completions", json=body, headers=headers, timeout=PATIENCE)
+        assert answer.json()["usage"]["completion_tokens"] <= 3
+        assert httpx.get(f"{url}/v1/models", timeout=PATIENCE).status_code == 401
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE) == 0
+        assert process.stderr.read() == ""
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "give either --run (a run folder) or --from"),
+        (["nowhere"], "nowhere"),
+        (["RUN", "--from", "RUN"], "give either --run"),
+        (["RUN", "--port", "99999"], "--port 99999: must be at most 65535"),
+        (["RUN", "--host", "203.0.113.7", "--port", "0"], "--host 203.0.113.7 --port 0: "),
+        (["RUN", "--api-key", " "], "--api-key: a key must be printable"),
+        (["RUN", "--step", "77", "--port", "0"], "77"),
+        (["RUN", "--log-conversations", "/nowhere/log", "--port", "0"], "/nowhere/log: No such file"),
+        (["RUN", "--max-batch-size", "0"], "must be at least 1"),
+    ],
+)
+def test_serve_refuses_in_one_line(base_run, capsys, words, message):
+    assert main(["serve", *[str(base_run) if word == "RUN" else word for word in words]]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
+def test_a_missing_library_is_named_with_its_extra(base_run, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    assert main(["serve", str(base_run)]) == 2
+    assert "danalab serve needs uvicorn: pip install 'danalab[serve]'" in capsys.readouterr().err
+
+
+def test_a_server_with_few_open_files_says_so_in_one_line(base_run, capsys):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard))
+    try:
+        assert main(["serve", str(base_run), "--port", "0"]) == 2
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert re.search(
+        r"needs more than \d+ open files, and this process may have 64: ulimit -n\n$", capsys.readouterr().err
+    )
+
+
+def test_a_long_error_is_cut_and_has_no_control_characters(capsys):
+    assert main(["serve", "\x1b[2J" + "x" * 5000]) == 2
+    error = capsys.readouterr().err
+    assert 1500 < len(error) < 1600
+    assert error.endswith(" characters)\n")
+    assert "\x1b" not in error
+
+
+class Calculating:
+    """A session whose model wrote terminal escapes into a calculation."""
+
+    def __init__(self):
+        self.sampling = SamplingParameters()
+
+    def ask(self, question):
+        yield Delta(calculation=Calculation("\x1b[2J1+1", "\x9b2", ()))
+        yield Delta("\x1b]0;owned\x07fine", finish_reason="stop")
+
+
+def test_no_part_of_an_answer_controls_the_terminal(capsys):
+    chat._answer(Calculating(), "x")
+    assert capsys.readouterr().out == "[\ufffd[2J1+1 = \ufffd2]\ufffd]0;owned\ufffdfine\n"
+
+
+@pytest.mark.parametrize("text", ["--5", "\u00b2", "\u0661", "9" * 5000, "9" * 30, "1.5", "-"])
+def test_a_seed_that_is_no_number_is_one_line(text):
+    with pytest.raises(UserError, match="must be a") as caught:
+        chat._command(Calculating(), f"/seed {text}")
+    assert len(str(caught.value)) < 200
+
+
+@pytest.mark.slow
+def test_chat_answers_questions_and_obeys_commands(chat_run):
+    lines = "hello\n/seed 3\nhello\n/reset\n/system Be brief.\nhello\n/nothing\n/seed x\n\udcff\n/help\n/exit\n"
+    process = start(
+        "chat", chat_run, "--max-tokens", "5", "--seed", "3", stdin=subprocess.PIPE, errors="surrogateescape"
+    )
+    out, error = process.communicate(lines, timeout=PATIENCE)  # with a byte that is no UTF-8
+    assert process.returncode == 0
+    assert out.count("> ") >= 11
+    assert "/reset          forget the conversation" in out
+    assert "no command /nothing; /help lists them" in error
+    assert "/seed x: must be a whole number" in error
+    assert "chat-run, context 128 tokens" in error
+    assert "Traceback" not in error
+
+
+def test_chat_answers_one_question_with_the_same_seed_alike(chat_run, capsys):
+    answers = []
+    for seed in (1, 1, 2):
+        assert main(["chat", str(chat_run), "--prompt", "hello", "--seed", str(seed), "--max-tokens", "9"]) == 0
+        answers.append(capsys.readouterr().out)
+    assert answers[0] == answers[1] != answers[2]
+
+
+def test_chat_refuses_a_question_that_exceeds_the_context(chat_run, capsys):
+    assert main(["chat", str(chat_run), "--prompt", "x" * 200]) == 2
+    assert "the model's context is 128 tokens" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_log_of_conversations_is_written_where_it_is_asked_for(chat_run, tmp_path):
+    log = tmp_path / "log.jsonl"
+    process = start("serve", chat_run, "--port", "0", "--log-conversations", log)
+    try:
+        url = address(process.stdout.readline())
+        body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 3}
+        httpx.post(f"{url}/v1/chat/completions", json=body, timeout=PATIENCE)
+        assert json.loads(log.read_text())["request"]["messages"][0]["content"] == "hi"
+    finally:
+        process.terminate()
+        process.communicate(timeout=PATIENCE)
