@@ -13,8 +13,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from danalab.inference import Request, SamplingParameters
+from danalab.inference.request import RequestState
 from danalab.inference.sampling import draw
-from danalab.inference.sequence import Sequence
 from danalab.models import MODELS, build_model
 from danalab.optim import build_optimizer
 from danalab.train.callbacks.dynamics import update_statistics
@@ -99,7 +99,7 @@ def test_tokens_are_drawn_on_the_host_where_a_gpu_could_not(deterministic_only, 
         return real(self, *args, **kwargs)
 
     monkeypatch.setattr(torch.Tensor, "to", spy)
-    row = Sequence(0, Request([0], SamplingParameters(seed=1)), 1, frozenset(), 1000)
+    row = RequestState(0, Request([0], SamplingParameters(seed=1)), 1, frozenset(), 1000)
     with torch.device("meta"):
         logits = torch.ones(1, 5)
     if deterministic_only:

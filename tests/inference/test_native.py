@@ -15,8 +15,8 @@ from danalab.inference.backends import choice
 from danalab.inference.backends.native import backend as native
 from danalab.inference.backends.native.layout import quantise
 from danalab.inference.backends.native.sampler import NativeSampler
+from danalab.inference.request import RequestState
 from danalab.inference.sampling import draw
-from danalab.inference.sequence import Sequence
 from danalab.models import Decoder, ModelConfig, build_model
 from models.architectures import VARIANTS, VOCAB, tiny
 from targets import TARGETS, compiled_for
@@ -127,7 +127,7 @@ def test_without_a_compiler_the_models_own_layers_decode(monkeypatch: pytest.Mon
 def test_its_sampler_draws_what_torch_draws(size: int, temperature: float):
     logits = 3 * torch.randn(50, size, generator=torch.Generator().manual_seed(size))
     settings = [SamplingParameters(temperature=temperature, seed=seed) for seed in range(50)]
-    sequences = [Sequence(0, Request([0], each), 1, frozenset(), 9) for each in settings]
+    sequences = [RequestState(0, Request([0], each), 1, frozenset(), 9) for each in settings]
     found, want = draw(logits.clone(), sequences, NativeSampler(50)), draw(logits.clone(), sequences)
     assert found.tokens == want.tokens
     torch.testing.assert_close(torch.tensor(found.logprobs), torch.tensor(want.logprobs), rtol=1e-5, atol=2e-6)
@@ -137,7 +137,7 @@ def test_its_sampler_draws_what_torch_draws(size: int, temperature: float):
 def test_its_sampler_fails_rows_that_are_not_finite(wrong: float):
     logits = torch.zeros(4, 20)
     logits[1, 3] = logits[2, 18] = wrong
-    sequences = [Sequence(0, Request([0]), 1, frozenset(), 9)] * 4
+    sequences = [RequestState(0, Request([0]), 1, frozenset(), 9)] * 4
     tokens, logprobs = NativeSampler(4)(logits, sequences)
     assert [token == -1 for token in tokens] == [False, True, True, False]
     assert [math.isnan(value) for value in logprobs] == [False, True, True, False]
@@ -147,7 +147,7 @@ def test_rows_of_both_kinds_keep_their_order():
     logits = torch.randn(6, 30, generator=torch.Generator().manual_seed(0))
     settings = [{}, {"top_k": 3}, {"temperature": 0.0}, {"logprobs": 2}, {}, {"logit_bias": {3: 50.0}}]
     sequences = [
-        Sequence(0, Request([0], SamplingParameters(**{"seed": 1, **each})), 1, frozenset(), 9) for each in settings
+        RequestState(0, Request([0], SamplingParameters(**{"seed": 1, **each})), 1, frozenset(), 9) for each in settings
     ]
     found, want = draw(logits.clone(), sequences, NativeSampler(6)), draw(logits.clone(), sequences)
     assert found.tokens == want.tokens

@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 
 from danalab.errors import UserError
 from danalab.inference import Request, SamplingParameters
+from danalab.inference.request import RequestState
 from danalab.inference.sampling import Drawn, draw, uniform
-from danalab.inference.sequence import Sequence
 
 LOGITS = torch.tensor([0.5, 0.3, 0.15, 0.05]).log()
 
 
-def sequence(prompt: list[int] | None = None, constraint: Any = None, **parameters: Any) -> Sequence:
+def sequence(prompt: list[int] | None = None, constraint: Any = None, **parameters: Any) -> RequestState:
     request = Request(prompt or [0], SamplingParameters(**{"temperature": 1.0, "seed": 0, **parameters}), constraint)
-    return Sequence(0, request, 1, frozenset(), 1000)
+    return RequestState(0, request, 1, frozenset(), 1000)
 
 
 def drawn(logits: torch.Tensor, count: int = 400, **parameters: Any) -> set[int]:
@@ -28,7 +28,7 @@ def drawn(logits: torch.Tensor, count: int = 400, **parameters: Any) -> set[int]
     return set(draw(logits.repeat(count, 1), rows).tokens)
 
 
-def one(logits: torch.Tensor, row: Sequence) -> Drawn:
+def one(logits: torch.Tensor, row: RequestState) -> Drawn:
     return draw(logits.clone().unsqueeze(0), [row])
 
 

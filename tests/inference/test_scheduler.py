@@ -6,14 +6,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from danalab.inference import Request, SamplingParameters
-from danalab.inference.blocks import BlockPool
-from danalab.inference.scheduler import Scheduler
-from danalab.inference.sequence import Sequence
+from danalab.inference.request import RequestState
+from danalab.inference.scheduler import BlockPool, Scheduler
 
 
-def sequence(number: int, length: int, scope: str = "", limit: int = 8) -> Sequence:
+def sequence(number: int, length: int, scope: str = "", limit: int = 8) -> RequestState:
     request = Request([1 + number] * length, SamplingParameters(), prefix_scope=scope)
-    return Sequence(number, request, limit, frozenset(), 1000)
+    return RequestState(number, request, limit, frozenset(), 1000)
 
 
 def scheduler(blocks: int = 100, **changes: int) -> Scheduler:

@@ -61,7 +61,7 @@ def run(flags: Flags) -> None:
     """Sample text from a run or an exported model: the prompt and its continuation, streamed to standard output."""
     import json
 
-    from danalab.inference.parameters import SamplingParameters
+    from danalab.inference.request import SamplingParameters
 
     if flags.samples < 1:
         raise UserError(f"--samples {flags.samples}: must be at least 1")

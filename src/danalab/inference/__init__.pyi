@@ -3,10 +3,10 @@ from .engine import Engine as Engine
 from .engine import Statistics as Statistics
 from .generator import Continuation as Continuation
 from .generator import TextGenerator as TextGenerator
-from .parameters import SamplingParameters as SamplingParameters
 from .request import Completion as Completion
 from .request import FinishReason as FinishReason
 from .request import Request as Request
+from .request import SamplingParameters as SamplingParameters
 from .request import TokenConstraint as TokenConstraint
 from .request import TokenEvent as TokenEvent
 from .text import TextStream as TextStream

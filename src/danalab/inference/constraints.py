@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -65,30 +64,21 @@ class JsonConstraint:
 
 def _tokenizer(tokenizer: Tokenizer) -> Any:
     """The tokenizer in llguidance's form; made once, because it builds a tree of all tokens."""
-    found = _tokenizers.get(tokenizer)
-    if found is None:
+    if tokenizer not in _tokenizers:
         import llguidance
 
-        specials = set(tokenizer.specials.values())
-        wrapped = _Callable(tokenizer)
-        wrapped.tokens = [tokenizer.decode_bytes([id_]) for id_ in range(tokenizer.n_tokens)]
-        wrapped.special_token_ids = sorted(specials)
-        wrapped.eos_token_id, wrapped.bos_token_id = tokenizer.eos_id, None
-        found = _tokenizers[tokenizer] = llguidance.LLTokenizer(llguidance.TokenizerWrapper(wrapped))
-    return found
+        _tokenizers[tokenizer] = llguidance.LLTokenizer(llguidance.TokenizerWrapper(_Callable(tokenizer)))
+    return _tokenizers[tokenizer]
 
 
-class _Callable(SimpleNamespace):
+class _Callable:
     """What llguidance asks of a tokenizer."""
 
-    tokens: list[bytes]
-    special_token_ids: list[int]
-    eos_token_id: int
-    bos_token_id: int | None
-
     def __init__(self, tokenizer: Tokenizer):
-        super().__init__()
         self._encode = tokenizer.encode
+        self.tokens = [tokenizer.decode_bytes([id_]) for id_ in range(tokenizer.n_tokens)]
+        self.special_token_ids = sorted(set(tokenizer.specials.values()))
+        self.eos_token_id, self.bos_token_id = tokenizer.eos_id, None
 
     def __call__(self, text: bytes | str) -> list[int]:
         return self._encode(text.decode("utf-8", errors="replace") if isinstance(text, bytes) else text)

@@ -14,19 +14,23 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable
-from collections.abc import Sequence as Sized
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from danalab.errors import UserError
 from danalab.inference.backends.choice import make_backend
-from danalab.inference.blocks import BlockPool
-from danalab.inference.parameters import SamplingParameters
-from danalab.inference.request import FAILED, Completion, FinishReason, Request, TokenEvent
+from danalab.inference.request import (
+    FAILED,
+    Completion,
+    FinishReason,
+    Request,
+    RequestState,
+    SamplingParameters,
+    TokenEvent,
+)
 from danalab.inference.sampling import Drawn, draw
-from danalab.inference.scheduler import Scheduler
-from danalab.inference.sequence import Sequence
+from danalab.inference.scheduler import BlockPool, Scheduler
 from danalab.inference.text import TextStream
 from danalab.models.decoder import Decoder
 
@@ -49,7 +53,7 @@ class Statistics:
     prompt_tokens: int = 0
     """Tokens of prompts that were submitted."""
     reused_tokens: int = 0
-    """Tokens that were found in the cache in place of being computed."""
+    """Tokens whose keys and values were in the cache."""
     generated_tokens: int = 0
     preemptions: int = 0
     finished: Counter[str] = field(default_factory=Counter)
@@ -62,7 +66,7 @@ class Statistics:
 
 
 class Engine:
-    """See the module.
+    """Continuous batching of requests on one model.
 
     Args:
         model: in evaluation mode; its weights are copied where the back end lays them out anew: see `reload`.
@@ -118,7 +122,7 @@ class Engine:
             align=align,
             reserve=None if align is None else config.seq_len,
         )
-        self._sequences: dict[int, Sequence] = {}
+        self._sequences: dict[int, RequestState] = {}
         self._next, self._empty = 0, list[TokenEvent]()
         self._steps, self._prompt_tokens, self._generated = 0, 0, 0
         self._finished: Counter[str] = Counter()
@@ -132,7 +136,7 @@ class Engine:
             UserError: as of `check`.
         """
         limit, parameters = self.check(request), request.parameters
-        sequence = Sequence(self._next, request, limit, self.end_tokens(parameters), self.model.config.seq_len)
+        sequence = RequestState(self._next, request, limit, self.end_tokens(parameters), self.model.config.seq_len)
         if parameters.stop:
             sequence.stream = self.text_stream(parameters)
         self._next += 1
@@ -182,7 +186,7 @@ class Engine:
         self._end(sequence, "cancelled")
         return True
 
-    def force(self, number: int, tokens: Sized[int]) -> None:
+    def force(self, number: int, tokens: Sequence[int]) -> None:
         """Add tokens to the text of a running request, for example the output of a tool; no events follow for them.
 
         They do not count as drawn; the next token is drawn after them.
@@ -253,10 +257,10 @@ class Engine:
         try:
             for request in requests:
                 numbers.append(self.submit(request))
-            found = {number: Completion() for number in numbers}
+            completions = {number: Completion() for number in numbers}
             while self.busy:
                 for event in self.step():
-                    completion = found[event.request_id]
+                    completion = completions[event.request_id]
                     completion.finish_reason = event.finish_reason
                     if event.token >= 0:
                         completion.tokens.append(event.token)
@@ -267,7 +271,7 @@ class Engine:
         finally:
             for number in numbers:
                 self.cancel(number)
-        return [found[number] for number in numbers]
+        return [completions[number] for number in numbers]
 
     def reload(self) -> None:
         """Use the model's present weights, after training has changed them; cached prefixes are forgotten.
@@ -300,7 +304,7 @@ class Engine:
 
     # ---- one token ----
 
-    def _take(self, sequence: Sequence, row: int, drawn: Drawn) -> TokenEvent:
+    def _take(self, sequence: RequestState, row: int, drawn: Drawn) -> TokenEvent:
         token, reason = drawn.tokens[row], None
         if token < 0:
             reason = "error"
@@ -311,7 +315,7 @@ class Engine:
             self._end(sequence, reason)
         return TokenEvent(sequence.id, token, drawn.logprobs[row], drawn.tops[row], reason)
 
-    def _accept(self, sequence: Sequence, token: int) -> FinishReason | None:
+    def _accept(self, sequence: RequestState, token: int) -> FinishReason | None:
         """Add a drawn token to its sequence; returns the reason if the sequence ends."""
         sequence.drawn += 1
         if sequence.counts is not None and sequence.seen is not None:
@@ -332,11 +336,11 @@ class Engine:
         self._extend(sequence, (token,))
         return None
 
-    def _extend(self, sequence: Sequence, tokens: Sized[int]) -> None:
+    def _extend(self, sequence: RequestState, tokens: Sequence[int]) -> None:
         if sequence.extend(tokens, self.model.config.seq_len):
             self._scheduler.release(sequence)
 
-    def _end(self, sequence: Sequence, reason: FinishReason) -> None:
+    def _end(self, sequence: RequestState, reason: FinishReason) -> None:
         self._finished[reason] += 1
         del self._sequences[sequence.id]
         if sequence.limit:

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from danalab.errors import UserError
 from danalab.inference.engine import Engine
-from danalab.inference.parameters import SamplingParameters
-from danalab.inference.request import FAILED, Request, TokenEvent
+from danalab.inference.request import FAILED, Request, SamplingParameters, TokenEvent
 
 if TYPE_CHECKING:
     from danalab.data.tokenizers import Tokenizer
@@ -37,13 +36,13 @@ class TextGenerator:
     """A model that continues text, one prompt at a time or many; `settings` are fields of `SamplingParameters`.
 
     Streams may be read in turn: a step for one of them advances all that are open.
+
+    Args:
+        step: the checkpoint's step; None: the model does not come from a run.
+        engine: settings of `Engine`.
     """
 
     def __init__(self, model: Decoder, tokenizer: Tokenizer, step: int | None = None, **engine: Any):
-        """Args:
-        step: the checkpoint's step; None: the model does not come from a run.
-        engine: settings of `Engine`.
-        """
         self.model, self.tokenizer, self.step = model, tokenizer, step
         self._settings = engine
         self._engine: Engine | None = None

@@ -1,12 +1,27 @@
-"""What goes into the engine and what comes out: requests, events of tokens, completions. Needs no torch."""
+"""What goes into the engine and what comes out: sampling parameters, requests, events of tokens, completions.
+
+`RequestState` is a request inside the engine. Nothing here needs torch.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+import secrets
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
-from danalab.inference.parameters import SamplingParameters
+from danalab.errors import UserError
+
+if TYPE_CHECKING:
+    from danalab.inference.text import TextStream
+
+DEFAULT_TOKENS = 128
+"""Tokens that are added by default, if the model's context has the space."""
+
+MAX_LOGPROBS = 100
+"""Limit on the alternatives that are reported with each token."""
 
 FinishReason = Literal["stop", "length", "cancelled", "error"]
 """stop: an end token, stop token or stop string; length: max_tokens or the context; error: the logits were not finite,
@@ -14,6 +29,105 @@ or the constraint allowed no token."""
 
 FAILED = "the model's logits are not finite (it has diverged, or its weights are damaged), or no token is allowed"
 """What the finish reason "error" means, for people."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingParameters:
+    """Parameters of one request.
+
+    The logits are changed in this order: penalties, `logit_bias`, the constraint of the request, temperature, top_k,
+    top_p, min_p. The reported log-probabilities are those of the distribution that the token was drawn from; with
+    temperature 0, those before the division by the temperature.
+
+    Raises:
+        UserError: a value out of range.
+    """
+
+    max_tokens: int | None = None
+    """Tokens to add at most; None: `DEFAULT_TOKENS`, or as many as fit in the context."""
+    temperature: float = 0.8
+    """The logits are divided by it; 0 takes the most likely token."""
+    top_k: int = 0
+    """Sample among the k most likely tokens; 0: all."""
+    top_p: float = 1.0
+    """Sample among the most likely tokens that together have at least this probability."""
+    min_p: float = 0.0
+    """Sample among the tokens that have at least this share of the largest probability."""
+    repetition_penalty: float = 1.0
+    """Positive logits of tokens that occur in the prompt or the text are divided by it, negative ones multiplied."""
+    presence_penalty: float = 0.0
+    """Is subtracted from the logits of tokens that occur in the text."""
+    frequency_penalty: float = 0.0
+    """Is subtracted from the logits of tokens once for each time that they occur in the text."""
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    """Token id -> what is added to its logit."""
+    seed: int | None = None
+    """The same seed gives the same text, whatever else the engine computes at the same time; None: a random one."""
+    stop: Sequence[str] = ()
+    """The text ends before the first of these strings."""
+    stop_tokens: Collection[int] = ()
+    """Token ids that end the text, in addition to the engine's end tokens."""
+    ignore_end: bool = False
+    """The engine's end tokens do not end the text."""
+    logprobs: int | None = None
+    """Report this number of alternatives with each token; None: only the log-probability of the token itself."""
+    model_logprobs: bool = False
+    """Where `logprobs` is given, log-probabilities are the model's own: before all changes of the logits."""
+    sliding_window: bool = False
+    """Continue beyond the context: when it is full, the model rereads its second half. Otherwise an error."""
+
+    def __post_init__(self) -> None:
+        if self.max_tokens is not None and self.max_tokens < 0:
+            raise UserError(f"max_tokens must not be negative: got {self.max_tokens}")
+        if not 0 <= self.temperature < math.inf or self.top_k < 0 or not 0 < self.top_p <= 1:
+            raise UserError(
+                "sampling needs a finite temperature >= 0, top_k >= 0 and 0 < top_p <= 1: "
+                f"got {self.temperature}, {self.top_k} and {self.top_p}"
+            )
+        if not 0 <= self.min_p <= 1:
+            raise UserError(f"min_p must be between 0 and 1: got {self.min_p}")
+        if not 0 < self.repetition_penalty < math.inf:
+            raise UserError(f"repetition_penalty must be positive and finite: got {self.repetition_penalty}")
+        for name in ("presence_penalty", "frequency_penalty"):
+            if not math.isfinite(getattr(self, name)):
+                raise UserError(f"{name} must be finite: got {getattr(self, name)}")
+        for token, bias in self.logit_bias.items():
+            if not math.isfinite(bias):
+                raise UserError(f"logit_bias of token {token} must be finite: got {bias}")
+        if self.seed is not None and not -(2**63) <= self.seed < 2**63:
+            raise UserError(f"seed {self.seed}: must be a 64-bit integer")
+        if isinstance(self.stop, str) or not all(self.stop):
+            raise UserError(f"stop must be a list of strings that are not empty: got {self.stop!r}")
+        if self.logprobs is not None and not 0 <= self.logprobs <= MAX_LOGPROBS:
+            raise UserError(f"logprobs must be between 0 and {MAX_LOGPROBS}: got {self.logprobs}")
+
+    @property
+    def penalised(self) -> bool:
+        """Whether logits depend on the tokens so far."""
+        return bool(self.repetition_penalty != 1 or self.presence_penalty or self.frequency_penalty)
+
+    @property
+    def reports_model(self) -> bool:
+        """Whether the reported log-probabilities are the model's own."""
+        return self.model_logprobs and self.logprobs is not None
+
+    def token_limit(self, prompt_length: int, seq_len: int) -> int:
+        """Tokens to add at most after `prompt_length` tokens with a context of `seq_len`.
+
+        Raises:
+            UserError: prompt and `max_tokens` exceed the context, without a sliding window.
+        """
+        if self.max_tokens is None:
+            space = DEFAULT_TOKENS if self.sliding_window else seq_len - prompt_length
+            wanted = max(1, min(DEFAULT_TOKENS, space))
+        else:
+            wanted = self.max_tokens
+        if prompt_length + wanted > seq_len and not self.sliding_window:
+            raise UserError(
+                f"a prompt of {prompt_length} tokens and max_tokens {wanted} are {prompt_length + wanted} together, "
+                f"more than the model's seq_len {seq_len}; a sliding window goes beyond it"
+            )
+        return wanted
 
 
 class TokenConstraint(Protocol):
@@ -65,3 +179,52 @@ class Completion:
     finish_reason: FinishReason | None = None
     top_logprobs: list[Sequence[tuple[int, float]]] = field(default_factory=list)
     """The most likely (token, log-probability) at each token; empty where `logprobs` is None."""
+
+
+class RequestState:
+    """The state of one request. `tokens` is the window of the text that the model sees."""
+
+    __slots__ = (
+        *("id", "request", "parameters", "limit", "ends", "tokens", "computed", "blocks", "node", "published"),
+        *("drawn", "counts", "seen", "seed", "plain", "stream", "states", "slot"),
+    )
+
+    def __init__(self, number: int, request: Request, limit: int, ends: frozenset[int], seq_len: int):
+        """Args: limit: tokens to draw at most. ends: token ids that end the text. seq_len: the model's context."""
+        parameters = request.parameters
+        self.id, self.request, self.parameters, self.limit, self.ends = number, request, parameters, limit, ends
+        self.tokens = [int(token) for token in request.prompt][-seq_len:]
+        self.computed = 0
+        """Tokens of the window whose keys and values, or whose effect on the states, are in the cache."""
+        self.blocks: list[int] = []
+        self.node: int | str = request.prefix_scope
+        self.published = 0
+        """Blocks that are published, or were taken from the cache."""
+        self.drawn = 0
+        self.counts: Counter[int] | None = Counter() if parameters.penalised else None
+        """How often each token was drawn."""
+        self.seen: set[int] | None = set(request.prompt) if parameters.penalised else None
+        self.seed = secrets.randbits(63) if parameters.seed is None else parameters.seed
+        changed = parameters.penalised or parameters.logit_bias or request.constraint
+        reported = parameters.logprobs or parameters.reports_model
+        self.plain = not (changed or reported or parameters.top_k or parameters.top_p < 1 or parameters.min_p)
+        """Nothing but the temperature changes the logits, and no alternatives are reported."""
+        self.stream: TextStream | None = None
+        """Looks for stop strings."""
+        self.states: Any = None
+        """Recurrent states, for the back end."""
+        self.slot = -1
+        """Row of the back end's tables while the sequence runs."""
+
+    @property
+    def pending(self) -> int:
+        """Tokens to compute before the next one can be drawn."""
+        return len(self.tokens) - self.computed
+
+    def extend(self, tokens: Sequence[int], seq_len: int) -> bool:
+        """Add tokens; returns whether the window moved, and everything must be computed again."""
+        self.tokens.extend(tokens)
+        if len(self.tokens) <= seq_len:
+            return False
+        self.tokens = self.tokens[-max(1, seq_len // 2) :]
+        return True

@@ -7,13 +7,13 @@ and the number of tokens drawn before: neither the batch nor the device matters.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence as Sized
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from danalab.inference.sequence import Sequence
+from danalab.inference.request import RequestState
 
 _MASK = (1 << 64) - 1
 
@@ -24,7 +24,7 @@ class Drawn(NamedTuple):
     tokens: list[int]
     """-1 where no token could be drawn: the logits are not finite, or no token is allowed."""
     logprobs: list[float]
-    tops: list[Sized[tuple[int, float]]]
+    tops: list[Sequence[tuple[int, float]]]
 
 
 def uniform(seed: int, number: int) -> float:
@@ -35,15 +35,12 @@ def uniform(seed: int, number: int) -> float:
     return ((x ^ (x >> 31)) >> 11) * 2.0**-53
 
 
-class PlainSampler(Protocol):
-    """Draws from the rows of sequences that only have a temperature."""
-
-    def __call__(self, logits_NV: Tensor, sequences: Sized[Sequence], /) -> tuple[list[int], list[float]]:
-        """(tokens, log-probabilities); -1 and NaN where the logits are not finite."""
-        ...
+PlainSampler = Callable[[Tensor, Sequence[RequestState]], tuple[list[int], list[float]]]
+"""(logits of sequences that only have a temperature, those sequences) -> (tokens, log-probabilities); -1 and NaN where
+the logits are not finite."""
 
 
-def draw(logits_NV: Tensor, sequences: Sized[Sequence], plain: PlainSampler | None = None) -> Drawn:
+def draw(logits_NV: Tensor, sequences: Sequence[RequestState], plain: PlainSampler | None = None) -> Drawn:
     """The next token of each of `sequences`, given its row of logits, which may be modified.
 
     Args: plain: for the sequences that only have a temperature; None: torch draws for all.
@@ -56,8 +53,8 @@ def draw(logits_NV: Tensor, sequences: Sized[Sequence], plain: PlainSampler | No
     other = [row for row, sequence in enumerate(sequences) if not sequence.plain]
     parts = [(other, _draw(logits_NV[other], [sequences[row] for row in other]))]
     if simple:
-        found = plain(logits_NV[simple], [sequences[row] for row in simple])
-        parts.append((simple, Drawn(*found, [()] * len(simple))))
+        chosen = plain(logits_NV[simple], [sequences[row] for row in simple])
+        parts.append((simple, Drawn(*chosen, [()] * len(simple))))
     drawn = Drawn([-1] * len(sequences), [math.nan] * len(sequences), [()] * len(sequences))
     for rows, part in parts:
         for row, token, logprob, top in zip(rows, *part, strict=True):
@@ -65,7 +62,7 @@ def draw(logits_NV: Tensor, sequences: Sized[Sequence], plain: PlainSampler | No
     return drawn
 
 
-def _draw(logits_NV: Tensor, sequences: Sized[Sequence]) -> Drawn:
+def _draw(logits_NV: Tensor, sequences: Sequence[RequestState]) -> Drawn:
     # Penalties, biases and constraints are applied on the host. The rest is computed where the logits are, unless only
     # deterministic kernels are allowed: GPUs have none for cumulative sums.
     adjusted = [(row, sequence) for row, sequence in enumerate(sequences) if _is_adjusted(sequence)]
@@ -94,19 +91,19 @@ def _draw(logits_NV: Tensor, sequences: Sized[Sequence]) -> Drawn:
     return Drawn(tokens, [value if fine else math.nan for value, fine in zip(logprobs, sound, strict=True)], tops)
 
 
-def _is_adjusted(sequence: Sequence) -> bool:
+def _is_adjusted(sequence: RequestState) -> bool:
     return bool(sequence.seen is not None or sequence.parameters.logit_bias or sequence.request.constraint is not None)
 
 
-def adjust(logits_V: Tensor, sequence: Sequence) -> None:
+def adjust(logits_V: Tensor, sequence: RequestState) -> None:
     """Penalties, bias and constraint of one sequence, in place."""
     parameters = sequence.parameters
     if sequence.seen is not None and sequence.counts is not None:
         if parameters.repetition_penalty != 1 and sequence.seen:
             seen = torch.tensor(sorted(token for token in sequence.seen if token < len(logits_V)))
-            found = logits_V[seen]
+            old = logits_V[seen]
             factor = parameters.repetition_penalty
-            logits_V[seen] = torch.where(found > 0, found / factor, found * factor)
+            logits_V[seen] = torch.where(old > 0, old / factor, old * factor)
         if sequence.counts and (parameters.presence_penalty or parameters.frequency_penalty):
             tokens, counts = (torch.tensor(list(part)) for part in (sequence.counts.keys(), sequence.counts.values()))
             logits_V[tokens] -= parameters.presence_penalty + parameters.frequency_penalty * counts.to(logits_V.dtype)
@@ -148,12 +145,12 @@ def _invert(scaled_NV: Tensor, points_N: Tensor) -> Tensor:
     mass = scaled_NV.double().exp()
     total = mass.cumsum(-1)
     targets = (points_N.unsqueeze(-1) * total[:, -1:]).clamp(max=total[:, -1:])
-    found = torch.searchsorted(total, targets, right=True).squeeze(-1)
+    first = torch.searchsorted(total, targets, right=True).squeeze(-1)
     last = (mass > 0).to(torch.uint8).flip(-1).argmax(-1)  # rounding never reaches beyond the last possible token
-    return torch.minimum(found, mass.shape[-1] - 1 - last)
+    return torch.minimum(first, mass.shape[-1] - 1 - last)
 
 
-def _top(log_p_V: Tensor, count: int) -> Sized[tuple[int, float]]:
+def _top(log_p_V: Tensor, count: int) -> Sequence[tuple[int, float]]:
     if not count:
         return ()
     values, tokens = log_p_V.topk(min(count, len(log_p_V)))

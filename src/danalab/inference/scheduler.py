@@ -1,4 +1,4 @@
-"""The scheduler: which tokens of which requests are computed in a step.
+"""The scheduler: which tokens of which requests are computed in a step, and which blocks of the cache they have.
 
 Running requests come first, in the order of their admission; a prompt is computed in pieces, so that it does not delay
 the others by more than `step_tokens`. Waiting requests are admitted first come, first served, the scopes in turn, when
@@ -9,21 +9,30 @@ the queue: its tokens are computed again later.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from danalab.inference.blocks import BlockPool
-from danalab.inference.sequence import Sequence
+from danalab.inference.request import RequestState
 
 
 class Chunk(NamedTuple):
     """The next `length` tokens of a sequence, from `sequence.computed` on."""
 
-    sequence: Sequence
+    sequence: RequestState
     length: int
 
 
 class Scheduler:
-    """See the module."""
+    """The queue of requests, and the steps of those that run.
+
+    Args:
+        pool: blocks for keys and values; None: the model has no attention.
+        max_batch_size: sequences that run at the same time.
+        step_tokens: tokens of a step, at most (one for each running sequence is always computed).
+        align: pieces of a prompt end at multiples of this, and only whole pieces are reused; None: anywhere.
+        reserve: the model's context, where a sequence takes all blocks that it may need at its admission; None: it
+            takes them when it needs them.
+    """
 
     def __init__(
         self,
@@ -35,31 +44,23 @@ class Scheduler:
         align: int | None = None,
         reserve: int | None = None,
     ):
-        """Args:
-        pool: blocks for keys and values; None: the model has no attention.
-        max_batch_size: sequences that run at the same time.
-        step_tokens: tokens of a step, at most (one for each running sequence is always computed).
-        align: pieces of a prompt end at multiples of this, and only whole pieces are reused; None: anywhere.
-        reserve: the model's context, where a sequence takes all blocks that it may need at its admission; None: it
-            takes them when it needs them.
-        """
         self.pool, self.max_batch_size, self.step_tokens = pool, max_batch_size, step_tokens
         self.prefix_reuse = prefix_reuse and pool is not None
         self.align, self.reserve = align, reserve
-        self.running: list[Sequence] = []
+        self.running: list[RequestState] = []
         self.preemptions = 0
         self.reused = 0
         """Tokens whose computation was saved."""
-        self._waiting: OrderedDict[str, deque[Sequence]] = OrderedDict()
+        self._waiting: OrderedDict[str, deque[RequestState]] = OrderedDict()
         self._slots = list(range(max_batch_size - 1, -1, -1))
 
     # ---- the queue ----
 
-    def add(self, sequence: Sequence) -> None:
+    def add(self, sequence: RequestState) -> None:
         """Queue a new sequence."""
         self._waiting.setdefault(sequence.request.prefix_scope, deque()).append(sequence)
 
-    def remove(self, sequence: Sequence) -> None:
+    def remove(self, sequence: RequestState) -> None:
         """Forget a sequence, running or waiting."""
         if sequence in self.running:
             self.running.remove(sequence)
@@ -118,21 +119,21 @@ class Scheduler:
             sequence.node = self.pool.publish(sequence.blocks[at], sequence.node, tokens)
             sequence.published += 1
 
-    def release(self, sequence: Sequence) -> None:
+    def release(self, sequence: RequestState) -> None:
         """Give up the cache of a sequence; all its tokens are to be computed again."""
         if self.pool is not None:
             self.pool.release(sequence.blocks)
         sequence.blocks, sequence.node, sequence.published = [], sequence.request.prefix_scope, 0
         sequence.computed, sequence.states = 0, None
 
-    def _piece(self, sequence: Sequence, budget: int) -> int:
+    def _piece(self, sequence: RequestState, budget: int) -> int:
         """Tokens of the next piece of a prompt."""
         if self.align is None:
             return min(sequence.pending, budget)
         count = min(sequence.pending, self.align - sequence.computed % self.align)
         return count if budget > 0 else 0
 
-    def _grow(self, sequence: Sequence, tokens: int) -> bool:
+    def _grow(self, sequence: RequestState, tokens: int) -> bool:
         """Give a running sequence blocks for `tokens` positions; False: it was pre-empted itself."""
         pool = self.pool
         if pool is None:
@@ -147,7 +148,7 @@ class Scheduler:
             sequence.blocks.append(pool.take())
         return True
 
-    def _preempt(self, sequence: Sequence) -> None:
+    def _preempt(self, sequence: RequestState) -> None:
         self.release(sequence)
         self._slots.append(sequence.slot)
         scope = sequence.request.prefix_scope
@@ -155,7 +156,7 @@ class Scheduler:
         self._waiting.move_to_end(scope, last=False)
         self.preemptions += 1
 
-    def _admit(self) -> Sequence | None:
+    def _admit(self) -> RequestState | None:
         """Start the next waiting sequence, if the cache has space for all its tokens."""
         if not self._waiting:
             return None
@@ -172,7 +173,7 @@ class Scheduler:
         self.running.append(sequence)
         return sequence
 
-    def _place(self, pool: BlockPool, sequence: Sequence) -> bool:
+    def _place(self, pool: BlockPool, sequence: RequestState) -> bool:
         length, size = len(sequence.tokens), pool.block_size
         if self.prefix_reuse:
             # At least one token is computed: the next one is drawn from its logits.
@@ -189,3 +190,92 @@ class Scheduler:
         self.reused += sequence.computed
         sequence.blocks += [pool.take() for _ in range(missing)]
         return True
+
+
+Key = tuple[int | str, tuple[int, ...]]
+"""(node before the block, or the scope at the beginning; the tokens of the block)."""
+
+
+class BlockPool:
+    """Blocks of cache memory: allocation, reference counts, and reuse of common prefixes.
+
+    The cache is divided into blocks of `block_size` positions; a sequence has a list of blocks, which may lie anywhere,
+    so nothing is copied when sequences come and go. A full block may be published under (node of the previous block,
+    its tokens), where a node stands for all tokens up to the block's end. Equality of prefixes is exact: no hash stands
+    for tokens. Unreferenced published blocks stay until their memory is needed, the least recently used first.
+    """
+
+    def __init__(self, n_blocks: int, block_size: int):
+        self.n_blocks, self.block_size = n_blocks, block_size
+        self._free = list(range(n_blocks - 1, -1, -1))
+        self._references = [0] * n_blocks
+        self._published: dict[Key, tuple[int, int]] = {}  # -> block, node
+        self._key_of: dict[int, Key] = {}
+        self._idle: OrderedDict[int, None] = OrderedDict()  # published and unreferenced, least recently used first
+        self._next_node = 0
+
+    @property
+    def available(self) -> int:
+        """Blocks that can be taken."""
+        return len(self._free) + len(self._idle)
+
+    def blocks_for(self, tokens: int) -> int:
+        """Blocks that hold `tokens` positions."""
+        return -(-tokens // self.block_size)
+
+    def take(self) -> int:
+        """A block with one reference; `available` must not be 0."""
+        if self._free:
+            block = self._free.pop()
+        else:
+            block, _ = self._idle.popitem(last=False)
+            del self._published[self._key_of.pop(block)]
+        self._references[block] = 1
+        return block
+
+    def release(self, blocks: Sequence[int]) -> None:
+        """Give up one reference of each; the last blocks of a sequence are forgotten before its first ones."""
+        for block in reversed(blocks):
+            self._references[block] -= 1
+            if self._references[block] == 0:
+                if block in self._key_of:
+                    self._idle[block] = None
+                else:
+                    self._free.append(block)
+
+    def publish(self, block: int, before: int | str, tokens: tuple[int, ...]) -> int:
+        """Make a full block findable; returns its node. If an equal block is known, this one stays private."""
+        key = (before, tokens)
+        if key not in self._published:
+            self._published[key] = (block, self._next_node)
+            self._key_of[block] = key
+            self._next_node += 1
+        return self._published[key][1]
+
+    def match(self, scope: str, tokens: Sequence[int], limit: int, multiple: int = 1) -> tuple[list[int], int | str]:
+        """Blocks of the longest known prefix of `tokens`, with one more reference each, and its node.
+
+        Args: limit: blocks at most. multiple: their number is divisible by it.
+        """
+        prefix: list[tuple[int, int]] = []
+        node: int | str = scope
+        size = self.block_size
+        for start in range(0, min(limit, len(tokens) // size) * size, size):
+            entry = self._published.get((node, tuple(tokens[start : start + size])))
+            if entry is None:
+                break
+            prefix.append(entry)
+            node = entry[1]
+        prefix = prefix[: len(prefix) // multiple * multiple]
+        blocks = [block for block, _ in prefix]
+        for block in blocks:
+            self._references[block] += 1
+            self._idle.pop(block, None)
+        return blocks, prefix[-1][1] if prefix else scope
+
+    def forget(self) -> None:
+        """Unpublish everything: the model's weights have changed."""
+        self._published.clear()
+        self._key_of.clear()
+        self._free.extend(self._idle)
+        self._idle.clear()

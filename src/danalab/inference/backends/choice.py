@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence as Sized
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch
@@ -12,10 +12,9 @@ from torch import Tensor
 from danalab.errors import UserError, nearest
 from danalab.inference.backends.eager import EagerBackend
 from danalab.inference.backends.native.backend import WEIGHT_DTYPES, NativeBackend
-from danalab.inference.blocks import BlockPool
+from danalab.inference.request import RequestState
 from danalab.inference.sampling import PlainSampler
-from danalab.inference.scheduler import Chunk
-from danalab.inference.sequence import Sequence
+from danalab.inference.scheduler import BlockPool, Chunk
 from danalab.models.decoder import Decoder
 
 log = logging.getLogger(__name__)
@@ -36,7 +35,7 @@ class Backend(Protocol):
         """Draws tokens of plain sequences; None: torch does."""
         ...
 
-    def run(self, chunks: Sized[Chunk]) -> tuple[Tensor, list[Sequence]]:
+    def run(self, chunks: Sequence[Chunk]) -> tuple[Tensor, list[RequestState]]:
         """Compute the chunks; returns logits [N, V] and the sequences whose next token they give."""
         ...
 

@@ -6,15 +6,14 @@ its sequences. Recurrent states belong to the sequences, and are joined for a ba
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Sized
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from danalab.inference.blocks import BlockPool
-from danalab.inference.scheduler import Chunk
-from danalab.inference.sequence import Sequence
+from danalab.inference.request import RequestState
+from danalab.inference.scheduler import BlockPool, Chunk
 from danalab.models.cache import Cache, ConvState, KeyValues, State, continuation_mask
 from danalab.models.decoder import Decoder
 
@@ -23,7 +22,7 @@ PIECE = 64
 
 
 class EagerBackend:
-    """See the module.
+    """Computes logits with the model's own layers.
 
     Args:
         pool: the blocks; None: the model has no attention.
@@ -38,7 +37,7 @@ class EagerBackend:
         self._memory = [KeyValueBlocks(pool) if pool is not None else None for _ in range(model.config.n_layers)]
 
     @torch.no_grad()
-    def run(self, chunks: Sized[Chunk]) -> tuple[Tensor, list[Sequence]]:
+    def run(self, chunks: Sequence[Chunk]) -> tuple[Tensor, list[RequestState]]:
         """Compute the chunks; returns logits [N, V] and the sequences whose next token they give."""
         single = [chunk for chunk in chunks if chunk.length == 1 and not self._alone and chunk.sequence.computed]
         groups = [[chunk] for chunk in chunks if self._alone or chunk.length > 1 or not chunk.sequence.computed]
@@ -55,7 +54,7 @@ class EagerBackend:
             ), sequences
         return F.linear(torch.cat(hidden), weight), sequences
 
-    def _hidden(self, chunks: Sized[Chunk]) -> Tensor:
+    def _hidden(self, chunks: Sequence[Chunk]) -> Tensor:
         """Input of the head after the last token of each chunk, [N, D]; all chunks have the same length."""
         sequences, length = [chunk.sequence for chunk in chunks], chunks[0].length
         rows = [each.tokens[each.computed : each.computed + length] for each in sequences]
@@ -92,18 +91,18 @@ class BlockCache(Cache):
     def __init__(
         self,
         model: Decoder,
-        sequences: Sized[Sequence],
-        memory: Sized[KeyValueBlocks | None],
+        sequences: Sequence[RequestState],
+        memory: Sequence[KeyValueBlocks | None],
         device: torch.device,
     ):
         starts = [each.computed for each in sequences]
         states: list[State] = model.new_cache(len(sequences)).states
-        places: Places | None = None
+        places: BlockPositions | None = None
         for layer, state in enumerate(states):
             blocks = memory[layer]
             if isinstance(state, KeyValues):
                 assert blocks is not None
-                places = places or Places(sequences, starts, blocks.block_size, device)
+                places = places or BlockPositions(sequences, starts, blocks.block_size, device)
                 states[layer] = BlockView(blocks, places)
             else:
                 _join(state, [each.states[layer] if each.states else None for each in sequences])
@@ -115,7 +114,7 @@ class BlockCache(Cache):
         """[B, L]; None where all sequences have the same length."""
         return None if self._starts is None else self._starts + torch.arange(length, device=device)
 
-    def store(self, sequences: Sized[Sequence]) -> None:
+    def store(self, sequences: Sequence[RequestState]) -> None:
         """Give each sequence its part of the recurrent states."""
         recurrent = [None if isinstance(state, KeyValues) else state.tensors() for state in self.states]
         if any(recurrent):
@@ -123,34 +122,36 @@ class BlockCache(Cache):
                 sequence.states = [part and tuple(x[row : row + 1] for x in part) for part in recurrent]
 
 
-class Places:
+class BlockPositions:
     """Where the positions of some sequences are in the memory of all blocks; the same for all layers."""
 
-    def __init__(self, sequences: Sized[Sequence], starts: Sized[int], block_size: int, device: torch.device):
+    def __init__(self, sequences: Sequence[RequestState], starts: Sequence[int], block_size: int, device: torch.device):
         width = max(len(each.blocks) for each in sequences)
         table = [each.blocks + [0] * (width - len(each.blocks)) for each in sequences]
         inside = torch.arange(block_size, device=device)
         self.table = (torch.tensor(table, device=device).unsqueeze(-1) * block_size + inside).flatten(1)
         """[B, positions]."""
-        self.longest, self.alike = max(starts), min(starts) == max(starts)
-        """Tokens of the longest sequence before the new ones, and whether all have as many."""
+        self.max_start = max(starts)
+        """Tokens of the longest sequence before the new ones."""
+        self.same_start = min(starts) == self.max_start
+        """Whether all sequences have as many."""
         self.starts = torch.tensor(starts, device=device).unsqueeze(1)
 
 
 class BlockView(KeyValues):
     """The keys and values of some sequences in one layer."""
 
-    def __init__(self, memory: KeyValueBlocks, places: Places):
+    def __init__(self, memory: KeyValueBlocks, places: BlockPositions):
         super().__init__(*places.table.shape)
         self._memory, self._places = memory, places
 
     def append(self, k_BNLH: Tensor, v_BNLH: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-        """See `KeyValues.append`; sequences shorter than the longest have a mask."""
+        """Keys and values of all positions up to the new ones, and the mask that shorter sequences need."""
         length, device, places = k_BNLH.shape[2], k_BNLH.device, self._places
-        end = places.longest + length
-        if places.alike:
-            new, visible = places.table[:, places.longest : end], places.table[:, :end]
-            mask = continuation_mask(places.longest, length, device)
+        end = places.max_start + length
+        if places.same_start:
+            new, visible = places.table[:, places.max_start : end], places.table[:, :end]
+            mask = continuation_mask(places.max_start, length, device)
         else:
             own, every = places.starts + torch.arange(length, device=device), torch.arange(end, device=device)
             new = places.table.gather(1, own)
@@ -161,8 +162,8 @@ class BlockView(KeyValues):
         return keys[visible].transpose(1, 2), values[visible].transpose(1, 2), mask
 
 
-def _join(state: ConvState, parts: Sized[tuple[Tensor, ...] | None]) -> None:
+def _join(state: ConvState, parts: Sequence[tuple[Tensor, ...] | None]) -> None:
     """Continue from the states of several sequences, all before their first token or all after it."""
-    found = [part for part in parts if part]
-    if found:
-        state.load(tuple(torch.cat(same) for same in zip(*found, strict=True)))
+    begun = [part for part in parts if part]
+    if begun:
+        state.load(tuple(torch.cat(same) for same in zip(*begun, strict=True)))

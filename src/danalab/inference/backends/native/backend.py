@@ -4,7 +4,7 @@ A row's result depends on its own sequence only, bit by bit (step.cpp): this bac
 """
 
 import ctypes
-from collections.abc import Sequence as Sized
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,9 +16,8 @@ from danalab.inference.backends.native import structures as c
 from danalab.inference.backends.native.layout import KINDS, Layout
 from danalab.inference.backends.native.library import library
 from danalab.inference.backends.native.sampler import NativeSampler
-from danalab.inference.blocks import BlockPool
-from danalab.inference.scheduler import Chunk
-from danalab.inference.sequence import Sequence
+from danalab.inference.request import RequestState
+from danalab.inference.scheduler import BlockPool, Chunk
 from danalab.models.decoder import Decoder
 
 PRODUCTS_PER_THREAD = 500_000
@@ -69,7 +68,7 @@ class NativeBackend:
         with torch.no_grad():
             return Layout(self._panel, self._lanes, self._model, self._pool, self._dtype, self._slots, self._rows)
 
-    def run(self, chunks: Sized[Chunk]) -> tuple[Tensor, list[Sequence]]:
+    def run(self, chunks: Sequence[Chunk]) -> tuple[Tensor, list[RequestState]]:
         """Compute the chunks; returns logits [N, V] and the sequences whose next token they give."""
         tokens: list[int] = []
         positions: list[int] = []
@@ -103,7 +102,7 @@ class NativeBackend:
         )  # fmt: skip
         return self._logits[: len(outputs), : self._model.config.vocab_size], ready
 
-    def _update_table(self, sequence: Sequence) -> None:
+    def _update_table(self, sequence: RequestState) -> None:
         blocks, slot = sequence.blocks, sequence.slot
         known, count = self._known[slot]
         if known is not blocks:

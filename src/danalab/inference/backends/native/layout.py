@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from danalab.inference.backends.native import structures as c
-from danalab.inference.blocks import BlockPool
+from danalab.inference.scheduler import BlockPool
 from danalab.models.block import Block
 from danalab.models.decoder import Decoder
 from danalab.models.delta_rule.mixer import GatedDeltaNet

@@ -1,18 +1,18 @@
 """Sampling without truncation, in C++."""
 
-from collections.abc import Sequence as Sized
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from danalab.inference.backends.native.library import library
+from danalab.inference.request import RequestState
 from danalab.inference.sampling import uniform
-from danalab.inference.sequence import Sequence
 
 
 class NativeSampler:
-    """Draws the next tokens of `plain` sequences (`danalab.inference.sequence`); a row's token depends on it alone."""
+    """Draws the next tokens of `plain` sequences (`danalab.inference.request`); a row's token depends on it alone."""
 
     def __init__(self, slots: int):
         self._library = library()
@@ -21,7 +21,7 @@ class NativeSampler:
         arrays = self._temperatures, self._points, self._tokens, self._logprobs
         self._addresses = [array.ctypes.data for array in arrays]
 
-    def __call__(self, logits_NV: Tensor, sequences: Sized[Sequence]) -> tuple[list[int], list[float]]:
+    def __call__(self, logits_NV: Tensor, sequences: Sequence[RequestState]) -> tuple[list[int], list[float]]:
         """(tokens, log-probabilities) for rows of float32 logits; -1 and NaN where the logits are not finite."""
         count = len(sequences)
         tiny = torch.finfo(torch.float32).tiny
