@@ -45,6 +45,22 @@ def test_top_k_top_p_and_min_p_keep_the_most_likely():
     assert drawn(LOGITS, min_p=1.0) == {0}
 
 
+def test_a_huge_top_k_keeps_all_tokens_beside_a_small_one():
+    rows = [sequence(top_k=top_k, seed=seed) for seed in range(50) for top_k in (1, 10**30)]
+    tokens = draw(LOGITS.repeat(100, 1), rows).tokens
+    assert set(tokens[::2]) == {0}
+    assert set(tokens[1::2]) == {0, 1, 2, 3}
+
+
+def test_reported_log_probabilities_may_be_the_models_own():
+    changes = {"temperature": 0.3, "top_k": 2, "logit_bias": {3: 9.0}, "logprobs": 2}
+    rows = [sequence(**changes), sequence(**changes, model_logprobs=True)]
+    after, own = draw(LOGITS.repeat(2, 1), rows).tops
+    assert after[0][0] == 3
+    assert [token for token, _ in own] == [0, 1]
+    assert [math.exp(value) for _, value in own] == pytest.approx([0.5, 0.3])
+
+
 def test_a_tiny_temperature_is_greedy_and_does_not_overflow():
     assert drawn(torch.tensor([1.0, 3.0, 2.0]), temperature=1e-30) == {1}
     assert drawn(torch.tensor([1.0, 3.0, 2.0]), temperature=1e-320) == {1}

@@ -63,6 +63,15 @@ def test_streams_say_where_a_calculation_stands(api, scripted):
     assert LEARNED in scripted[1].prompts[-1]
 
 
+def test_three_turns_of_responses(api, scripted):
+    items = []
+    for question in ("12*7?", "2+2?", "bye"):
+        items.append({"role": "user", "content": question})
+        items += api.responses.create(model="tiny", input=items).output
+    assert items[-1].content[0].text == "bye"
+    assert LEARNED in scripted[1].prompts[-1]
+
+
 @pytest.mark.filterwarnings("ignore:Pydantic serializer")
 def test_a_parsed_answer_and_a_tool_go_back(server):
     class Answer(pydantic.BaseModel):

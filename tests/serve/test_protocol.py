@@ -2,6 +2,7 @@
 
 import json
 import os
+from pathlib import Path
 
 import httpx
 import pytest
@@ -255,6 +256,26 @@ def test_a_full_queue_is_429_and_says_when_to_come_back():
             assert refusal.headers["retry-after"] == "1"
         wait_until(lambda: server.worker.open == 0)
         assert client.post(CHAT, json=question(max_tokens=1)).status_code == 200
+
+
+def test_settings_beyond_every_model_harm_no_other_request(client):
+    """In one batch with a request that has a small `top_k`."""
+    answers = [
+        client.post("/v1/completions", json={"prompt": "a", "max_tokens": 40, "top_k": top_k, "n": 2, "seed": 1})
+        for top_k in (5, 10**30)
+    ]
+    assert [answer.status_code for answer in answers] == [200, 200]
+    many = {str(id_ % 265): 1 for id_ in range(2000)}
+    assert client.post(CHAT, json=question(logit_bias=many)).status_code == 200
+    assert refused(client, question(stop="x" * 2000))[1] == "stop"
+    assert refused(client, {"tokens": [10**4000]}, "/detokenize")[2].endswith("is not one of the tokenizer's 265 ids")
+
+
+def test_a_log_on_a_full_disk_ends_no_answer(caplog):
+    with running_server(tiny_model(), ServerSettings(log_conversations=Path("/dev/full"))) as server:
+        with server.client() as client:
+            assert client.post(CHAT, json=question()).status_code == 200
+    assert "a conversation could not be logged: No space left on device" in caplog.text
 
 
 def test_other_host_names_are_refused(guarded):

@@ -25,7 +25,7 @@ class JsonConstraint:
         whitespace: allow whitespace between the parts, as the model likes; otherwise the text is compact.
     Raises:
         MissingExtra: llguidance is not installed.
-        UserError: the schema is wrong, or uses something that is not supported.
+        UserError: the schema is wrong, uses something that is not supported, or allows no text.
     """
 
     def __init__(self, tokenizer: Tokenizer, schema: Mapping[str, Any] | None = None, *, whitespace: bool = False):
@@ -44,22 +44,21 @@ class JsonConstraint:
         self._matcher = llguidance.LLMatcher(_tokenizer(tokenizer), grammar, log_level=0)
         self._bits = np.zeros(-(-tokenizer.n_tokens // 32), dtype=np.uint32)
         self._n_tokens = tokenizer.n_tokens
-        self._check()
+        if self._matcher.is_error():
+            raise UserError(f"the JSON schema cannot be used: {self._matcher.get_error().splitlines()[0]}")
+        if not self.mask().any():  # e.g. a schema that only refers to itself
+            raise UserError("the JSON schema allows no text")
 
     def mask(self) -> np.ndarray:
-        """Allowed tokens, bool [n_tokens]."""
+        """Allowed tokens, bool [n_tokens]; none where the grammar has failed, e.g. by growing too large."""
         self._matcher.unsafe_compute_mask_ptr(self._bits.ctypes.data, self._bits.nbytes)
-        self._check()
+        if self._matcher.is_error():
+            self._bits[:] = 0
         return np.unpackbits(self._bits.view(np.uint8), bitorder="little")[: self._n_tokens].astype(bool)
 
     def advance(self, token: int) -> None:
         """Take note of the token that was drawn; it must be allowed."""
         self._matcher.consume_token(token)
-        self._check()
-
-    def _check(self) -> None:
-        if self._matcher.is_error():
-            raise UserError(f"the JSON schema cannot be used: {self._matcher.get_error().splitlines()[0]}")
 
 
 def _tokenizer(tokenizer: Tokenizer) -> Any:

@@ -107,8 +107,9 @@ def adjust(logits_V: Tensor, sequence: RequestState) -> None:
         if sequence.counts and (parameters.presence_penalty or parameters.frequency_penalty):
             tokens, counts = (torch.tensor(list(part)) for part in (sequence.counts.keys(), sequence.counts.values()))
             logits_V[tokens] -= parameters.presence_penalty + parameters.frequency_penalty * counts.to(logits_V.dtype)
-    for token, bias in parameters.logit_bias.items():
-        logits_V[token] += bias
+    if parameters.logit_bias:
+        tokens, biases = (list(part) for part in (parameters.logit_bias.keys(), parameters.logit_bias.values()))
+        logits_V[torch.tensor(tokens)] += torch.tensor(biases, dtype=logits_V.dtype)
     if sequence.request.constraint is not None:
         mask = torch.as_tensor(sequence.request.constraint.mask(), dtype=torch.bool)[: len(logits_V)]
         logits_V[: len(mask)].masked_fill_(~mask, -torch.inf)
@@ -125,7 +126,8 @@ def _truncated(shifted_NV: Tensor, settings: list[Any]) -> Tensor:
     scaled = shifted_NV / column("temperature").to(shifted_NV.dtype).clamp(min=torch.finfo(shifted_NV.dtype).tiny)
     size = scaled.shape[-1]
     if any(0 < each.top_k < size for each in settings):
-        rank = torch.where(column("top_k") > 0, column("top_k"), size).clamp(max=size) - 1
+        kept = [min(each.top_k, size) or size for each in settings]
+        rank = torch.tensor(kept, device=shifted_NV.device).unsqueeze(-1) - 1
         least = scaled.sort(dim=-1, descending=True).values.gather(-1, rank)
         scaled = scaled.masked_fill(scaled < least, -torch.inf)
     if any(each.top_p < 1 for each in settings):

@@ -14,7 +14,6 @@ from annotated_types import Ge, Le, Len
 from pydantic import Field
 
 from danalab.chat.conversations import Conversation
-from danalab.chat.tools import Calculation
 from danalab.serve.fields import (
     Body,
     Choices,
@@ -24,26 +23,24 @@ from danalab.serve.fields import (
     JsonObject,
     JsonObjectFormat,
     PastBody,
+    PastCalculation,
     TextFormat,
     Unsupported,
+    calculations_json,
     finite,
     only,
+    past_parts,
     usage,
 )
 from danalab.serve.messages import ConversationBuilder, NamedTool, Tool
 from danalab.serve.planner import ChatQuestion, Plan, Planner
-from danalab.serve.readers import Answer, FunctionCall, TokenText, answer_parts
+from danalab.serve.readers import Answer, FunctionCall, TokenText
 from danalab.serve.worker import Generations
 
 # ---- the request ----
 
 
-class TextPart(Body):
-    type: Literal["text"]
-    text: str
-
-
-class PastPart(PastBody):
+class TextPart(PastBody):
     type: Literal["text"]
     text: str
 
@@ -71,16 +68,9 @@ class ToolCall(PastBody):
     function: CalledFunction
 
 
-class PastCalculation(PastBody):
-    expression: str
-    result: str
-    position: Annotated[int, Ge(0)] = 0
-    """Characters of the content before it."""
-
-
 class AssistantMessage(PastBody):
     role: Literal["assistant"]
-    content: str | list[PastPart] | None = None
+    content: str | list[TextPart] | None = None
     tool_calls: list[ToolCall] | None = None
     calculations: list[PastCalculation] | None = None
 
@@ -180,12 +170,9 @@ class ChatCompletionRequest(Choices):
                 case SystemMessage() | UserMessage():
                     builder.add_text(message.role, text)
                 case AssistantMessage():
-                    past = [
-                        (each.position, Calculation(each.expression, each.result, ()))
-                        for each in (message.calculations if calculates else None) or ()
-                    ]
-                    if text or past:
-                        builder.add_parts("assistant", answer_parts(text, past))
+                    calculations = message.calculations if calculates else None
+                    if text or calculations:
+                        builder.add_parts("assistant", past_parts(text, calculations))
                     for call in message.tool_calls or ():
                         builder.add_call(call.id, call.function.name, call.function.arguments, f"{where}.tool_calls")
                 case ToolMessage():
@@ -201,7 +188,7 @@ class ChatCompletionRequest(Choices):
         return None
 
 
-def plain_text(content: str | Sequence[TextPart | PastPart] | None) -> str:
+def plain_text(content: str | Sequence[TextPart] | None) -> str:
     """A message's content as one text."""
     return content if isinstance(content, str) else "".join(part.text for part in content or ())
 
@@ -242,7 +229,7 @@ class ChatCompletionWriter:
             if delta.text or delta.tokens:
                 yield self._chunk(index, {"content": delta.text}, self._logprobs(delta.tokens))
             if delta.calculation is not None:
-                yield self._chunk(index, {"calculation": _calculation(*generations.answers[index].calculations[-1])})
+                yield self._chunk(index, {"calculation": calculations_json(generations.answers[index])[-1]})
             if delta.call is not None:
                 yield self._chunk(index, {"tool_calls": [{"index": 0, **_call(delta.call)}]})
             if delta.finish_reason is not None:
@@ -263,7 +250,7 @@ class ChatCompletionWriter:
         else:
             message["tool_calls"] = [_call(answer.call)]
         if answer.calculations:
-            message["calculations"] = [_calculation(*each) for each in answer.calculations]
+            message["calculations"] = calculations_json(answer)
         return message
 
     def _logprobs(self, tokens: Sequence[TokenText]) -> JsonObject | None:
@@ -281,10 +268,6 @@ class ChatCompletionWriter:
             for each in tokens
         ]
         return {"content": content, "refusal": None}
-
-
-def _calculation(position: int, calculation: Calculation) -> JsonObject:
-    return {"expression": calculation.expression, "result": calculation.result, "position": position}
 
 
 def _call(call: FunctionCall) -> JsonObject:

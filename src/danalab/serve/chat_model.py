@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from danalab.chat.conversations import ChatFormat
 from danalab.chat.formats import PlainFormat, TemplateFormat, format_of
 from danalab.errors import UserError
+from danalab.serve.errors import RequestError
 
 if TYPE_CHECKING:
     from danalab.data.tokenizers import Tokenizer
@@ -40,6 +41,21 @@ class ChatModel:
     def n_ids(self) -> int:
         """Token ids are below this."""
         return min(self.tokenizer.n_tokens, self.model.config.vocab_size)
+
+    def ids(self, prompt: str | Sequence[int], field: str) -> list[int]:
+        """The ids of a text, which never become special tokens; or the given ids, checked.
+
+        Raises:
+            RequestError: an unknown id; names the field.
+        """
+        if isinstance(prompt, str):
+            return self.tokenizer.encode(prompt)
+        for position, token in enumerate(prompt):
+            if not 0 <= token < self.n_ids:
+                where = f"{field}.{position}"
+                reason = f"'{where}': {token!s:.40} is not one of the tokenizer's {self.n_ids} ids"
+                raise RequestError(400, reason, param=where)
+        return list(prompt)
 
     @property
     def is_chat(self) -> bool:

@@ -8,7 +8,6 @@ from typing import Annotated, Any
 from annotated_types import Ge, Le, Len
 
 from danalab.serve.chat_model import ChatModel
-from danalab.serve.errors import RequestError
 from danalab.serve.fields import Body, Choices, Count, JsonObject, Unsupported, finite, only, usage
 from danalab.serve.planner import Plan, Planner
 from danalab.serve.readers import Answer, TokenText
@@ -99,19 +98,11 @@ class DetokenizeRequest(Body):
 
 
 def tokenize(chat_model: ChatModel, request: TokenizeRequest) -> JsonObject:
-    """The ids of a text, which never become special tokens."""
-    ids = chat_model.tokenizer.encode(request.text)
+    """The ids of a text."""
+    ids = chat_model.ids(request.text, "text")
     return {"tokens": ids, "count": len(ids), "max_model_len": chat_model.context}
 
 
 def detokenize(chat_model: ChatModel, request: DetokenizeRequest) -> JsonObject:
-    """The text of ids; bytes that are not UTF-8 become U+FFFD.
-
-    Raises:
-        RequestError: an unknown id.
-    """
-    for position, token in enumerate(request.tokens):
-        if not 0 <= token < chat_model.n_ids:
-            reason = f"'tokens.{position}': {token} is not one of the tokenizer's {chat_model.n_ids} ids"
-            raise RequestError(400, reason, param=f"tokens.{position}")
-    return {"text": chat_model.tokenizer.decode(request.tokens)}
+    """The text of ids; bytes that are not UTF-8 become U+FFFD."""
+    return {"text": chat_model.tokenizer.decode(chat_model.ids(request.tokens, "tokens"))}

@@ -6,15 +6,19 @@ fields do.
 """
 
 import json
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le, Len
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
+from danalab.chat.conversations import Part
+from danalab.chat.tools import Calculation
 from danalab.inference import SamplingParameters
 from danalab.serve.errors import RequestError
 from danalab.serve.messages import NO_ARGUMENTS, Tool
+from danalab.serve.readers import Answer, answer_parts
 
 JsonObject = dict[str, Any]
 
@@ -47,6 +51,28 @@ class PastBody(Body):
     """A piece of what an assistant has said, as clients send it back: fields that they added are of no interest."""
 
     model_config = ConfigDict(extra="ignore")
+
+
+class PastCalculation(PastBody):
+    expression: str
+    result: str
+    position: Annotated[int, Ge(0)] = 0
+    """Characters of the text before it."""
+
+
+def past_parts(text: str, calculations: Sequence[PastCalculation] | None) -> list[Part]:
+    """An assistant's message as the model is trained on it."""
+    return answer_parts(
+        text, [(each.position, Calculation(each.expression, each.result, ())) for each in calculations or ()]
+    )
+
+
+def calculations_json(answer: Answer) -> list[JsonObject]:
+    """The calculations of an answer."""
+    return [
+        {"expression": each.expression, "result": each.result, "position": position}
+        for position, each in answer.calculations
+    ]
 
 
 def ignored_fields(body: Body) -> list[str]:
@@ -93,9 +119,9 @@ class Choices(Sampling):
     """Fields of the two endpoints with choices."""
 
     n: Count | None = None
-    stop: str | Annotated[list[Annotated[str, Len(1)]], Len(1, 16)] | None = None
+    stop: Annotated[str, Len(0, 1000)] | Annotated[list[Annotated[str, Len(1, 1000)]], Len(0, 16)] | None = None
     """Texts that end the answer; they are not part of it."""
-    logit_bias: dict[str, Annotated[float, Ge(-100), Le(100)]] | None = None
+    logit_bias: Annotated[dict[str, Annotated[float, Ge(-100), Le(100)]], Len(0, 1024)] | None = None
     """Token id -> number added to its logit."""
     stream_options: StreamOptions | None = None
     frequency_penalty: Annotated[float, Ge(-2), Le(2)] | None = None

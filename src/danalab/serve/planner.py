@@ -3,15 +3,12 @@
 Nothing here touches the engine; it runs in a pool of threads, because tokenizing and compiling a grammar take time.
 """
 
-import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
 from danalab.chat.conversations import ChatFormat, Conversation
-from danalab.errors import MissingExtra, UserError
+from danalab.errors import UserError
 from danalab.inference import JsonConstraint, Request, SamplingParameters, TokenConstraint
 from danalab.serve.chat_model import ChatModel
 from danalab.serve.errors import RequestError
@@ -85,23 +82,13 @@ class Planner:
         pairs: list[tuple[Request, Reader]] = []
         total = 0
         for prompt in prompts:
-            ids = self.ids(prompt, "prompt") or [self.chat_model.tokenizer.eos_id]
+            ids = self.chat_model.ids(prompt, "prompt") or [self.chat_model.tokenizer.eos_id]
             limit = self._limit(len(ids), sampling.max_tokens, "prompt")
             total += len(ids)
             for i in range(n):
                 request = Request(ids, _seeded(replace(sampling, max_tokens=limit), i), None, scope)
                 pairs.append((request, TextReader(self.chat_model, request)))
         return Plan(pairs, total)
-
-    def ids(self, prompt: str | Sequence[int], param: str) -> list[int]:
-        """The ids of a text, or the ids themselves, checked."""
-        if isinstance(prompt, str):
-            return self.chat_model.tokenizer.encode(prompt)
-        for position, token in enumerate(prompt):
-            if not 0 <= token < self.chat_model.n_ids:
-                reason = f"'{param}': token id {token} at position {position} is not one of {self.chat_model.n_ids} ids"
-                raise RequestError(400, reason, param=param)
-        return list(prompt)
 
     def _chat_prompt(self, question: ChatQuestion, mark: list[int]) -> tuple[list[int], int]:
         """(ids that end with `mark`, tokens to generate at most)."""
@@ -136,31 +123,9 @@ class Planner:
 
     def _constraint(self, schema: dict[str, Any], param: str) -> TokenConstraint:
         try:
-            constraint = JsonConstraint(self.chat_model.tokenizer, schema)
-        except MissingExtra:
-            raise
+            return JsonConstraint(self.chat_model.tokenizer, schema)
         except UserError as error:
             raise RequestError(400, f"'{param}': {error}", param=param) from None
-        if not _Guarded(constraint).mask().any():  # e.g. a schema that only refers to itself
-            raise RequestError(400, f"'{param}': the JSON schema allows no text", param=param)
-        return _Guarded(constraint)
-
-
-class _Guarded:
-    """A constraint that allows nothing when it fails, e.g. a grammar that grows too large: only its request ends."""
-
-    def __init__(self, constraint: JsonConstraint):
-        self._constraint = constraint
-
-    def mask(self) -> np.ndarray:
-        try:
-            return self._constraint.mask()
-        except UserError:
-            return np.zeros(1, dtype=bool)
-
-    def advance(self, token: int) -> None:
-        with contextlib.suppress(UserError):
-            self._constraint.advance(token)
 
 
 def _forced_tools(question: ChatQuestion) -> Sequence[Tool]:

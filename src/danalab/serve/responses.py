@@ -18,10 +18,13 @@ from danalab.serve.fields import (
     JsonObject,
     JsonObjectFormat,
     PastBody,
+    PastCalculation,
     Sampling,
     TextFormat,
     Unsupported,
+    calculations_json,
     only,
+    past_parts,
 )
 from danalab.serve.messages import ConversationBuilder, NamedTool, Tool
 from danalab.serve.planner import ChatQuestion, Plan, Planner
@@ -40,6 +43,7 @@ class InputMessage(PastBody):
     type: Literal["message"] = "message"
     role: Literal["user", "assistant", "system", "developer"]
     content: str | Annotated[list[InputText], Len(1)]
+    calculations: list[PastCalculation] | None = None
 
     @property
     def text(self) -> str:
@@ -120,7 +124,7 @@ class ResponseRequest(Sampling):
         named = isinstance(self.tool_choice, NamedFunctionTool)
         choice = NamedTool(self.tool_choice.name) if named else self.tool_choice
         question = ChatQuestion(
-            conversation=self._conversation([] if choice == "none" else tools),
+            conversation=self._conversation([] if choice == "none" else tools, planner.chat_model.calls_tools),
             sampling=self.sampling(max_tokens=self.max_output_tokens),
             tools=tools,
             tool_choice=choice or "auto",
@@ -137,7 +141,7 @@ class ResponseRequest(Sampling):
                 return schema
         return None
 
-    def _conversation(self, tools: Sequence[Tool]) -> Conversation:
+    def _conversation(self, tools: Sequence[Tool], calculates: bool) -> Conversation:
         builder = ConversationBuilder()
         if self.instructions is not None:
             builder.add_text("system", self.instructions)
@@ -145,6 +149,8 @@ class ResponseRequest(Sampling):
         for number, entry in enumerate(entries):
             where = f"input.{number}"
             match entry:
+                case InputMessage(role="assistant"):
+                    builder.add_parts("assistant", past_parts(entry.text, entry.calculations if calculates else None))
                 case InputMessage():
                     builder.add_text(entry.role, entry.text)
                 case InputCall():
@@ -177,7 +183,10 @@ class _Item:
     def message(self) -> JsonObject:
         """The message; while it is in progress it has no content."""
         content = [] if self.answer.finish_reason is None else [self.part]
-        return {"id": self.id, "type": "message", "status": self.status, "role": "assistant", "content": content}
+        more = {"calculations": calculations_json(self.answer)} if self.answer.calculations else {}
+        return {
+            "id": self.id, "type": "message", "status": self.status, "role": "assistant", "content": content, **more,
+        }  # fmt: skip
 
 
 def _function_call(call: FunctionCall, *, complete: bool = True) -> JsonObject:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -13,6 +14,7 @@ from starlette.responses import JSONResponse, StreamingResponse
 
 from danalab.serve.errors import RequestError, error_json, json_bytes
 
+log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
@@ -96,14 +98,16 @@ class ConversationLog:
 
     def __init__(self, path: Path):
         """Raises: OSError: the file cannot be written."""
-        self._file = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a", encoding="ascii")
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
     def write(self, endpoint: str, request: dict[str, Any], answers: list[str]) -> None:
-        """Append one request and the texts of its answers."""
+        """Append one request and the texts of its answers; a full disk is a warning, not the end of an answer."""
         row = {"time": round(time.time(), 3), "endpoint": endpoint, "request": request, "answers": answers}
-        self._file.write(json.dumps(row) + "\n")
-        self._file.flush()
+        try:
+            os.write(self._file, json.dumps(row).encode() + b"\n")
+        except OSError as error:
+            log.warning("a conversation could not be logged: %s", error.strerror)
 
     def close(self) -> None:
         """Close the file."""
-        self._file.close()
+        os.close(self._file)
