@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from dataclasses import dataclass
 
 import pytest
@@ -79,3 +80,21 @@ def test_content_that_does_not_fit_is_named_with_its_place():
     assert validated(Facts, {"tokens": 3, "shares": [1, 0.5]}, "facts.json") == Facts(3, [1.0, 0.5])
     with pytest.raises(UserError, match=r"^facts\.json: malformed: shares\.1: Input should be a valid number"):
         validated(Facts, {"tokens": 3, "shares": [1, "x"]}, "facts.json")
+
+
+@pytest.mark.parametrize("value", ["!!bool foo", "!!timestamp foo", '!!int ""', '!!float ""', "!!binary é"])
+def test_a_value_that_does_not_fit_its_tag_is_refused_in_one_line(tmp_path, value):
+    file = tmp_path / "config.yaml"
+    file.write_text(f"a: {value}")
+    with pytest.raises(UserError, match="not valid YAML") as caught:
+        read_yaml(file)
+    assert "\n" not in str(caught.value)
+
+
+def test_many_keys_are_read_in_time_that_is_linear_in_their_number(tmp_path):
+    file = tmp_path / "config.yaml"
+    file.write_text("".join(f"k{n}: 1\n" for n in range(8_000)) + "k5: 2\n")
+    begun = time.process_time()
+    with pytest.raises(UserError, match="k5 is given 2 times"):
+        read_yaml(file)
+    assert time.process_time() - begun < 8  # 8,000^2 comparisons more take longer than the parsing

@@ -7,7 +7,8 @@ import os
 import stat
 import tempfile
 import zipfile
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -141,6 +142,8 @@ def read_yaml(path: str | os.PathLike[str]) -> Any:
         raise UserError(f"{path}: not valid YAML: nested too deeply") from error
     except (yaml.YAMLError, ValueError) as error:
         raise UserError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
+    except (KeyError, IndexError, AttributeError, TypeError) as error:  # of a tag such as !!bool before another value
+        raise UserError(f"{path}: not valid YAML: a value does not fit its tag ({error})") from error
 
 
 def _expanded_nodes(node: Any, known: dict[int, int]) -> int:
@@ -152,9 +155,8 @@ def _expanded_nodes(node: Any, known: dict[int, int]) -> int:
     if id(node) not in known:
         known[id(node)] = 0
         children = node.value if isinstance(node.value, list) else []
-        keys = [child[0].value for child in children if isinstance(child, tuple) and isinstance(child[0].value, str)]
-        if twice := [key for key in keys if keys.count(key) > 1]:
-            raise ValueError(f"{twice[0]} is given {len(twice)} times; leave one")
+        keys = (child[0].value for child in children if isinstance(child, tuple))
+        require_unique(key for key in keys if isinstance(key, str))
         parts = [part for child in children for part in (child if isinstance(child, tuple) else (child,))]
         known[id(node)] = 1 + sum(_expanded_nodes(part, known) for part in parts)
     if known[id(node)] == 0:
@@ -162,6 +164,17 @@ def _expanded_nodes(node: Any, known: dict[int, int]) -> int:
     if known[id(node)] > _MAX_YAML_NODES:
         raise ValueError(f"more than {_MAX_YAML_NODES:,} values when aliases are written out")
     return known[id(node)]
+
+
+def require_unique(names: Iterable[str]) -> None:
+    """Check that each key of a mapping is given once.
+
+    Raises:
+        ValueError: names the first that is not.
+    """
+    for name, count in Counter(names).items():
+        if count > 1:
+            raise ValueError(f"{name} is given {count} times; leave one")
 
 
 def require_uncompressed(file: IO[bytes], size: int) -> None:
@@ -227,6 +240,15 @@ def validated(kind: type[T], content: Any, place: object, *, strict: bool = Fals
         raise UserError(
             f"{place}: malformed: {f'{where}: ' if where else ''}{first['msg'].removeprefix('Value error, ')}"
         ) from error
+
+
+def read_state(kind: type[T], path: str | os.PathLike[str]) -> T:
+    """A JSON file that a program wrote, as a `kind`; see `validated`.
+
+    Raises:
+        UserError: as of `read_json`, or the content does not fit; names the file and the first thing that is wrong.
+    """
+    return validated(kind, read_json(path), path)
 
 
 def write_json(path: str | os.PathLike[str], value: Any) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from danalab.cli.app import main
+from danalab.errors import UserError
 from danalab.train.system.slurm import Job, Resources
 from slurm_stand_ins import Cluster
 
@@ -240,3 +242,19 @@ def test_the_environment_wins_over_config_local_and_a_cluster_can_be_named(tmp_p
     assert "DANALAB_CLUSTER=narval" in settings(SLURM_CLUSTER_NAME="narval")
     assert "DANALAB_CLUSTER=local" in settings(SLURM_CLUSTER_NAME="narval", DSTAR_CLUSTER="local")
     assert "known: mine narval" in settings(DANALAB_CLUSTER="nowhere")
+
+
+def test_no_value_of_a_script_ends_its_line(tmp_path, monkeypatch):
+    with pytest.raises(UserError, match="cannot hold line breaks"):
+        Job("name", [["--opt", "adana"]], Resources(), tmp_path / "x\ntouch PWNED #").text()
+    with pytest.raises(UserError, match="cannot hold line breaks"):
+        Job("name", [["--name", "a\nb"]], Resources(), tmp_path).text()
+    strange = tmp_path / "a b $(touch PWNED) 'c' 50%"
+    strange.mkdir()
+    monkeypatch.chdir(strange)
+    job = Job("name", [["--name", "it's"]], Resources(), strange)
+    options = [line.removeprefix("#SBATCH ") for line in job.text().splitlines() if line.startswith("#SBATCH")]
+    output = next(shlex.split(option)[0] for option in options if option.startswith("--output"))
+    assert output == f"--output={strange}/name.log".replace("%", "%%")
+    subprocess.run(["bash", "-n", str(job.write())], check=True)
+    assert not list(tmp_path.rglob("PWNED"))

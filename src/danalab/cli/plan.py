@@ -52,7 +52,7 @@ def run(flags: Flags) -> None:
     words = VocabularyInfo(name="data", tokenizer_name="", vocab_size=size, least_vocab_size=1, eos_id=None)
     spec = resolve(config, words, world_size=flags.nproc)
     planned, micro_batch = spec.plan, spec.micro_batch
-    memory = memory_gib(planned, micro_batch)
+    memory = memory_gib(planned, micro_batch, state_dtype=spec.state_dtype)
     hours = accelerator_hours(planned.flops, flags.mfu)
     price = flags.dollars_per_hour
     if flags.gpu is not None:

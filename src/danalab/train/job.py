@@ -106,7 +106,7 @@ def _launch(config: TrainConfig, stop: StopRequest) -> Outcome:
     assert config.nproc is not None
     layout = layout_of(config, {})
     shape = layout.shape(config.nproc)
-    spec = resolve(config, stage_kind(config).open_data(config), data_parallel_size(shape), device_type(config.device))
+    spec, _ = _resolve(config, data_parallel_size(shape))
     check_parallel(spec, layout, config.nproc)
     folder = RunFolder(spec.run_dir)
     end = launch(config, config.nproc, device_type(config.device), stop)
@@ -119,13 +119,21 @@ def _launch(config: TrainConfig, stop: StopRequest) -> Outcome:
 
 def _settle(config: TrainConfig, world: World, keep: contextlib.ExitStack) -> RunSpec:
     """The resolved run; its folder is locked while `keep` is open. On rank 0 for all."""
-    dataset = stage_kind(config).open_data(config)
-    spec = resolve(config, dataset, world.dp_size, device_type(config.device))
+    spec, dataset = _resolve(config, world.dp_size)
     dataset.check_vocab(spec.model.vocab_size)
     check_parallel(spec, world.layout, world.size)
     keep.enter_context(folder_of(spec, world).locked())
     stage_kind(config).prepare(config)
     return as_worker(spec, world) if world.layout.backend == "diloco" else spec
+
+
+def _resolve(config: TrainConfig, ranks: int) -> tuple[RunSpec, Dataset]:
+    """The run and its data. What is wrong with the settings shows before data are prepared, which can take hours."""
+    kind, device = stage_kind(config), device_type(config.device)
+    if config.epochs is None and (vocabulary := kind.expected_vocabulary(config)) is not None:
+        resolve(config, vocabulary, ranks, device)
+    dataset = kind.open_data(config)
+    return resolve(config, dataset, ranks, device), dataset
 
 
 def folder_of(spec: RunSpec, world: World) -> RunFolder:

@@ -3,11 +3,14 @@
 import logging
 from collections.abc import Callable, Generator
 from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from danalab.data import Dataset, open_data
+from danalab.data.dataset import Vocabulary, VocabularyInfo
+from danalab.data.open import is_there, vocabulary_of
 from danalab.data.order.batches import Batches
 from danalab.train.config.evaluation_sets import FIXED_BATCH
 from danalab.train.config.run_spec import RunSpec
@@ -95,5 +98,13 @@ def _open(config: TrainConfig) -> Dataset:
     return dataset
 
 
-PRETRAINING = StageKind("pretraining", _open, pretraining)
+def _expected_vocabulary(config: TrainConfig) -> Vocabulary | None:
+    if is_there(config.data):
+        return None
+    expected = vocabulary_of(config.data, config.tokenizer)
+    # The padding counts for the default size only.
+    return replace(expected, least_vocab_size=1) if isinstance(expected, VocabularyInfo) else expected
+
+
+PRETRAINING = StageKind("pretraining", _open, pretraining, expected_vocabulary=_expected_vocabulary)
 """`danalab train`."""

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from danalab.data import Dataset
+from danalab.data.dataset import Vocabulary
 from danalab.train.config.run_spec import RunSpec
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.parallel.world import World
@@ -99,6 +100,8 @@ class StageKind:
     make: MakeStage
     prepare: Callable[[Any], None] = lambda config: None
     """Called on rank 0 of a job that holds the run folder, before it looks for a checkpoint to start from."""
+    expected_vocabulary: Callable[[Any], Vocabulary | None] = lambda config: None
+    """The vocabulary that data will have which `open_data` would have to prepare; None for data that are there."""
 
 
 def stage_kind(config: TrainConfig) -> StageKind:

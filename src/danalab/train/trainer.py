@@ -71,6 +71,7 @@ class Trainer:
         self.batches.attach(self.model)
         self._first_step = self.step
         self._update_norm = UpdateNorm(self.driver.parameters)
+        self._last: StepResult | None = None
 
     # ---- the loop ----
 
@@ -117,6 +118,7 @@ class Trainer:
                     log.error("%s", error)
                 self.driver.zero_grad()
                 self.saver.drain()
+                self._add_loss()
                 self.logbook.write_summary(self.step, "nonfinite", self.guard.skipped)
                 raise
             finally:
@@ -164,6 +166,7 @@ class Trainer:
                 known = self.guard.check(number, result, wait=logged)
             self._report_updates(known, logged_step=number if logged else None)
         self.driver.zero_grad()
+        self._last = result
         self.step += 1
         self.time.interval.steps += 1
         return result, lr
@@ -250,11 +253,17 @@ class Trainer:
         """
         self._report_updates(self.guard.settle())
         self.time.tick()
+        self._add_loss()
         with self.driver.evaluating():
             self.guard.check_weights(self.step)
             values, optimizer = tensors.collect(self.model, self.driver.optimizer)
             meta = {**self._meta(), "optimizer": optimizer}
             return self.saver.save(self.step, self.strategy.stored(values), meta, before=self._sync_rows, wait=wait)
+
+    def _add_loss(self) -> None:
+        """Note the loss of the last step, which may have no row, for the summary."""
+        if self._last is not None:
+            self.logbook.add_loss(float(self._last.loss))
 
     def _sync_rows(self) -> None:
         """Rows up to a checkpoint are durable before it is committed: a resumed run writes only later ones."""

@@ -31,3 +31,18 @@ def test_a_job_that_is_too_short_says_so(tmp_path, caplog):
     run(tmp_path, 2)
     assert "there is no trace" in caplog.text
     assert not list(tmp_path.iterdir())
+
+
+def test_a_trace_replaces_a_link_and_does_not_write_through_it(tmp_path):
+    target = tmp_path / "precious"
+    target.write_text("kept")
+    trace = ProfilerTrace(tmp_path / "profile")
+    trace.on_start(0)
+    (tmp_path / "profile" / "trace-00000007-rank0.json.gz").symlink_to(target)
+    for step in range(1, 9):
+        torch.ones(2).sum()
+        trace.after_update(step, logged=False)
+    trace.close()
+    assert target.read_text() == "kept"
+    with gzip.open(tmp_path / "profile" / "trace-00000007-rank0.json.gz") as file:
+        assert file.read(1) == b"{"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import pickle
+import re
 import shutil
 import zipfile
 from pathlib import Path
@@ -269,3 +270,54 @@ def test_no_verb_runs_what_a_downloaded_run_holds(tmp_path, capfd, verb):
     assert said.startswith("danalab: error: ")
     assert ".system, which no checkpoint holds" in said
     assert not planted.exists()
+
+
+@pytest.mark.parametrize("levels", [40, 100_000])
+def test_a_key_of_nested_tuples_does_not_hold_up_a_reader(tmp_path, levels):
+    model = save(tmp_path)
+    pickled = b"\x80\x04})" + b"2\x86" * levels + b"Ns."  # {}, (), then pairs of the last with itself, as a key
+    (tmp_path / ".metadata").write_bytes(pickled)
+    for read in (
+        lambda: tensors.read(tmp_path, model),
+        lambda: tensors.read_named(tmp_path, {"model.bias": model.bias}),
+    ):
+        with pytest.raises(DamagedCheckpointError, match="nested"):
+            read()
+
+
+def test_a_record_without_a_name_is_no_key(tmp_path):
+    model = save(tmp_path)
+    index = MetadataIndex("model.bias")
+    object.__setattr__(index, "fqn", (index.fqn,) * 3)
+    replace_metadata(tmp_path, {index: None})
+    with pytest.raises(DamagedCheckpointError, match="without a name"):
+        tensors.read(tmp_path, model)
+
+
+@pytest.mark.parametrize(
+    "manifest",
+    [
+        "{}", "[]", "null", "3", '"x"', "{", "\0", '{"files": []}', '{"files": null}', '{"files": 1}', '{"files": {}}',
+        '{"files": {"meta.json": {}}}', '{"files": {"meta.json": []}}',
+        '{"files": {"meta.json": {"bytes": "2", "sha256": 5}}}',
+    ],
+)  # fmt: skip
+def test_a_forged_manifest_is_damage_that_is_named(tmp_path, manifest):
+    save(tmp_path)
+    (tmp_path / MANIFEST).write_text(manifest)
+    (tmp_path / COMMIT).write_text(sha256(tmp_path / MANIFEST))
+    with pytest.raises(DamagedCheckpointError, match=MANIFEST):
+        verify(tmp_path)
+    assert why_unusable(tmp_path)
+
+
+@pytest.mark.parametrize("meta", ["[]", "null", '"x"', '{"step": -5}', "{}", '{"step": "1"}', '{"step": true}'])
+def test_forged_facts_of_a_checkpoint_are_refused_in_one_line_wherever_they_are_read(tmp_path, meta, capsys):
+    run = Path(shutil.copytree(FIXTURES / "single", tmp_path / "run"))
+    step = next((run / "checkpoints").glob("step-*"))
+    (step / "meta.json").write_text(meta)
+    (step / COMMIT).unlink()
+    (step / MANIFEST).unlink()
+    commit(step)
+    assert main(["eval", str(run), "--data", str(FIXTURES / "data")]) == 2
+    assert re.fullmatch(r"danalab: error: .*meta\.json: malformed: .*\n", capsys.readouterr().err)

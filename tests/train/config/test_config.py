@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 
+from danalab.cli.app import main
 from danalab.errors import UserError
 from danalab.optim import build_optimizer
 from danalab.scaling import plan
@@ -241,3 +242,12 @@ def test_short_runs_have_a_warm_up_too(steps, warmup):
 def test_evaluation_takes_a_share_of_the_time_of_training(steps, batch, given, sets):
     config = resolve(TrainConfig(heads=2, iterations=steps, global_batch=batch, **given), Words()).config
     assert (config.eval_batches, config.final_eval_batches) == sets
+
+
+def test_what_is_wrong_with_the_settings_shows_before_data_are_prepared(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("DATASETS_DIR", str(tmp_path / "datasets"))
+    monkeypatch.setattr("danalab.data.open.resolve_dataset", lambda *_: pytest.fail("data were prepared"))
+    for more in ([], ["--nproc", "2"]):
+        assert main(["train", "--heads", "1", "--run-dir", str(tmp_path / "run"), *more]) == 2
+        assert "--heads 1" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())

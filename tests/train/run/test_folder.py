@@ -84,3 +84,22 @@ def test_a_link_in_a_run_folder_is_refused_before_anything_is_written(tmp_path: 
     run.symlink_to(tmp_path / "real")
     with RunFolder(run).locked():  # the folder as a whole may be a link
         pass
+
+
+@pytest.mark.parametrize("place", ["profile/trace-00000007-rank0.json.gz", "checkpoints/step-00000001", "wandb"])
+def test_links_to_places_outside_of_the_folder_are_refused_at_any_depth(tmp_path: Path, place: str):
+    target = tmp_path / "precious"
+    target.write_text("kept")
+    link = tmp_path / "run" / place
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.symlink_to(target)
+    with pytest.raises(UserError, match="a symbolic link"), RunFolder(tmp_path / "run").locked():
+        pass
+    assert target.read_text() == "kept"
+
+
+def test_names_of_checkpoints_are_links_within_the_folder(tmp_path: Path):
+    (tmp_path / "checkpoints" / "step-00000001").mkdir(parents=True)
+    RunFolder(tmp_path).store.name(1, "before-decay")
+    with RunFolder(tmp_path).locked():
+        pass

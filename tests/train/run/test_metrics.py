@@ -10,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from danalab.errors import UserError
+from danalab.train.job import train
 from danalab.train.run.metrics import MetricsFile, read_rows
+from danalab.train.run.open import open_run
 
 
 def test_rows_are_there_before_the_file_is_closed(tmp_path: Path):
@@ -85,3 +87,11 @@ def test_a_broken_row_in_the_middle_is_named(tmp_path: Path):
     (tmp_path / "m.jsonl").write_text('{"step": 1}\n{"st\n{"step": 3}\n')
     with pytest.raises(UserError, match=r"m.jsonl:2"):
         read_rows(tmp_path / "m.jsonl")
+
+
+def test_the_summary_has_the_loss_of_the_last_step_also_where_it_has_no_row(tiny):
+    folder = train(tiny(log_interval=10, ckpt_interval=0, iterations_to_run=7))
+    assert [row["step"] for row in open_run(folder).metrics()] == [1]
+    stopped = (open_run(folder).summary or {})["train/loss"]
+    every = train(tiny(log_interval=1, ckpt_interval=0, iterations_to_run=7, run_dir=folder.parent / "every"))
+    assert stopped == open_run(every).metrics()[-1]["train/loss"]

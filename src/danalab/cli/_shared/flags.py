@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 from danalab.cli._shared import optimizer_flags
 from danalab.cli._shared.options import Option, docstrings, help_text, options_of
 from danalab.errors import UserError, nearest
-from danalab.files import read_yaml
+from danalab.files import read_yaml, require_unique
 from danalab.train.config.fields import field_types, flag, plain, validated
 
 _TRUE = {"true", "1", "yes", "on"}
@@ -155,9 +155,10 @@ def _read_file(file: str) -> dict[str, Any]:
     if not isinstance(loaded, dict):
         raise UserError(f"--config {file}: a mapping of names to values is expected, not {type(loaded).__name__}")
     names = [str(key).replace("-", "_") for key in loaded]
-    for name in names:
-        if names.count(name) > 1:
-            raise UserError(f"--config {file}: {name} is given {names.count(name)} times; leave one")
+    try:
+        require_unique(names)
+    except ValueError as error:
+        raise UserError(f"--config {file}: {error}") from error
     return dict(zip(names, loaded.values(), strict=True))
 
 

@@ -1,6 +1,7 @@
 """A trace of a few steps by torch's profiler, for chrome://tracing or Perfetto."""
 
 import logging
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,10 @@ class ProfilerTrace(Callback):
 
     def _write(self, profiler: Any) -> None:
         path = self._folder / f"trace-{self._step:08d}-rank{self._rank}.json.gz"
-        profiler.export_chrome_trace(str(path))
+        with tempfile.TemporaryDirectory(prefix=".trace-", dir=self._folder) as beside:  # torch writes through links
+            written = Path(beside) / path.name
+            profiler.export_chrome_trace(str(written))
+            written.replace(path)
         device = "device" if torch.cuda.is_available() else "cpu"
         table = profiler.key_averages().table(sort_by=f"self_{device}_time_total", max_name_column_width=60)
         write_atomically(self._folder / f"operators-{self._step:08d}-rank{self._rank}.txt", table)

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from danalab.errors import MissingExtra, UserError
-from danalab.files import read_json, write_json
+from danalab.files import read_state, write_json
 from danalab.train.callbacks.base import Callback, CallbackContext
 from danalab.train.run.metrics import scalars
+from danalab.train.run.schemas import WandbId
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +74,7 @@ class WandbMirror(Callback):
         file = self._folder / "wandb.json"
         if not file.is_file():
             write_json(file, {"id": secrets.token_hex(6)})
-        return str(read_json(file)["id"])
+        return read_state(WandbId, file)["id"]
 
     def on_row(self, row: dict[str, Any]) -> None:
         self._run.log({**scalars(row), "step": row["step"]})

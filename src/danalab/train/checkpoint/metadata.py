@@ -9,7 +9,7 @@ import io
 import math
 import pickle
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -37,6 +37,11 @@ _LOADED = {
 """Module -> names that are loaded as they are, besides torch's dtypes."""
 
 
+_REFUSED = {opcode[0] for opcode in (pickle.BYTEARRAY8, pickle.EMPTY_SET, pickle.ADDITEMS, pickle.FROZENSET)}
+_TUPLES = {opcode[0] for opcode in (pickle.TUPLE, pickle.TUPLE1, pickle.TUPLE2, pickle.TUPLE3)}
+_MAX_TUPLE_SIZE, _MAX_TUPLE_DEPTH = 10_000, 16
+
+
 class Record:
     """Stands for one of torch's records, whose modules take a second to import."""
 
@@ -50,7 +55,10 @@ class Record:
             self.values = state
 
     def _key(self) -> Any:
-        return vars(self).get("fqn"), vars(self).get("offset")
+        name = vars(self).get("fqn")
+        if not isinstance(name, str):
+            raise pickle.UnpicklingError("it has a record without a name as a key")
+        return name, vars(self).get("offset")
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Record) and type(self) is type(other) and self._key() == other._key()
@@ -59,14 +67,37 @@ class Record:
         return hash(self._key())
 
 
+def _checked(load: Callable[[Any], None]) -> Callable[[Any], None]:
+    def load_and_check(unpickler: "_Unpickler") -> None:
+        load(unpickler)
+        unpickler.check_tuple()
+
+    return load_and_check
+
+
 class _Unpickler(pickle._Unpickler):  # the one in C allocates a memo as large as a pickle says
-    # As large as a pickle says, too; no metadata holds one.
-    dispatch = {code: load for code, load in pickle._Unpickler.dispatch.items() if code != pickle.BYTEARRAY8[0]}  # noqa: RUF012
+    # No metadata holds a bytearray, as large as a pickle says, or a set, whose members are hashed at once.
+    dispatch = {  # noqa: RUF012
+        code: _checked(load) if code in _TUPLES else load
+        for code, load in pickle._Unpickler.dispatch.items()
+        if code not in _REFUSED
+    }
 
     def __init__(self, file: Any, real_classes: bool):
         super().__init__(file)
         self._real_classes = real_classes
         self._records: dict[str, type] = {}
+        self._tuples: dict[int, tuple[Any, int, int]] = {}
+        """By id: a tuple, which is kept alive, its size with all parts written out, and its depth."""
+
+    def check_tuple(self) -> None:
+        """Refuse a tuple of tuples that share parts and hash for ever, as keys of a mapping."""
+        made = self.stack[-1]  # pyright: ignore[reportAttributeAccessIssue]
+        parts = [self._tuples.get(id(item), (item, 1, 0)) for item in made]
+        size, depth = 1 + sum(part[1] for part in parts), 1 + max((part[2] for part in parts), default=0)
+        if size > _MAX_TUPLE_SIZE or depth > _MAX_TUPLE_DEPTH:
+            raise pickle.UnpicklingError("its tuples are nested beyond those of any checkpoint")
+        self._tuples[id(made)] = made, size, depth
 
     def find_class(self, module: str, name: str) -> Any:
         """Load an allowed name."""
@@ -86,7 +117,10 @@ def read_metadata(folder: Path, *, real_classes: bool = False) -> Any:
         DamagedCheckpointError: the file is not the metadata of a checkpoint of ours; names the reason.
     """
     try:
-        metadata = _Unpickler(io.BytesIO((folder / METADATA).read_bytes()), real_classes).load()
+        content = (folder / METADATA).read_bytes()
+        metadata = _Unpickler(io.BytesIO(content), real_classes=False).load()
+        if real_classes:  # whose keys are compared and hashed by torch, whatever they hold
+            metadata = _Unpickler(io.BytesIO(content), real_classes=True).load()
         _check(metadata)
         _check_sizes(metadata, folder)
     except Exception as error:  # a damaged pickle can fail with anything

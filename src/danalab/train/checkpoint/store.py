@@ -27,9 +27,10 @@ from pathlib import Path
 from typing import Any
 
 from danalab.errors import UserError
-from danalab.files import fsync_path, read_json, sha256, write_atomically, write_json
+from danalab.files import fsync_path, read_state, sha256, write_atomically, write_json
 from danalab.train.checkpoint.all_ranks import run_on_all_ranks
 from danalab.train.parallel.world import World
+from danalab.train.run.schemas import Manifest, Meta
 
 log = logging.getLogger(__name__)
 
@@ -277,7 +278,9 @@ def verify(folder: Path) -> None:
             raise DamagedCheckpointError(f"{folder}: no COMMIT file, so its writing was never completed")
         if (folder / COMMIT).read_text(encoding="utf-8").strip() != sha256(folder / MANIFEST):
             raise DamagedCheckpointError(f"{folder}: {MANIFEST} is not the one that was committed")
-        files = read_json(folder / MANIFEST)["files"]
+        files = read_state(Manifest, folder / MANIFEST)["files"]
+        if META not in files:
+            raise DamagedCheckpointError(f"{folder}: {MANIFEST} does not name {META}")
         for name, entry in files.items():
             status = (folder / name).lstat()
             if Path(name).name != name or not stat.S_ISREG(status.st_mode):
@@ -287,9 +290,16 @@ def verify(folder: Path) -> None:
                 raise DamagedCheckpointError(f"{folder}: {name} has {size} bytes, {entry['bytes']} were written")
             if sha256(folder / name) != entry["sha256"]:
                 raise DamagedCheckpointError(f"{folder}: {name} is damaged: its SHA-256 differs from the manifest")
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
+        if isinstance(error, UserError):
+            raise error if isinstance(error, DamagedCheckpointError) else DamagedCheckpointError(error) from error
         missing = getattr(error, "filename", None)
         raise DamagedCheckpointError(f"{folder}: {missing or 'a file'}: {error}") from error
+
+
+def read_meta(folder: Path) -> dict[str, Any]:
+    """meta.json of a checkpoint."""
+    return read_state(Meta, folder / META)
 
 
 def _files(folder: Path) -> list[Path]:

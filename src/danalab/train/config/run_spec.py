@@ -121,6 +121,11 @@ class RunSpec:
         settings = optimizer_settings(self.config, self.plan.steps)
         return OptimizerChoice(self.plan.opt, self.peak_lr, settings, self.config.phase_lr_factor)
 
+    @property
+    def state_dtype(self) -> str:
+        """Number format of the optimizer's moments."""
+        return self.config.optimizer_settings.get("state_dtype", "float32")
+
     def flops(self, steps: int) -> int:
         """Training FLOPs of the first `steps` steps."""
         return self.batches.flops(steps, lambda length: flops_per_token(self.model, length))

@@ -103,12 +103,7 @@ class RunFolder:
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            for entry in sorted(self.path.iterdir()):
-                if entry.is_symlink():
-                    raise UserError(
-                        f"{entry}: a symbolic link; a run writes into its own folder only. Move the files there, or "
-                        "make the whole run folder a link"
-                    )
+            self._refuse_links()
             descriptor = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT | _NO_LINK, 0o666)
         except OSError as error:
             raise UserError(f"{self.path}: the run folder cannot be written: {error.strerror}") from error
@@ -121,6 +116,18 @@ class RunFolder:
             yield
         finally:
             os.close(descriptor)
+
+    def _refuse_links(self) -> None:
+        """Refuse links to places outside the folder, at any depth; names of checkpoints are links within it."""
+        inside = self.path.resolve()
+        for folder, folders, files in os.walk(self.path, onerror=_raise):
+            for name in sorted([*folders, *files]):
+                entry = Path(folder, name)
+                if entry.is_symlink() and (folder == str(self.path) or not entry.resolve().is_relative_to(inside)):
+                    raise UserError(
+                        f"{entry}: a symbolic link; a run writes into its own folder only. Move the files there, or "
+                        "make the whole run folder a link"
+                    )
 
     def is_locked(self) -> bool:
         """Whether a process holds the lock now."""
@@ -138,6 +145,10 @@ class RunFolder:
         finally:
             os.close(descriptor)
         return False
+
+
+def _raise(error: OSError) -> None:
+    raise error
 
 
 def _take(descriptor: int, path: Path) -> None:

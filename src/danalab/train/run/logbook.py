@@ -122,11 +122,14 @@ class Logbook:
         if self.pending is not None:
             self.pending |= metrics
 
+    def add_loss(self, loss: float) -> None:
+        """The training loss of the last step, for the summary; one that is not finite does not replace it."""
+        if math.isfinite(loss):
+            self.latest["train/loss"] = loss
+
     def write_pending(self) -> None:
         row, self.pending = self.pending, None
         assert row is not None
-        if math.isfinite(row["train/loss"]):
-            self.latest["train/loss"] = row["train/loss"]
         if self._metrics is None:
             return
         self._metrics.write(row)

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from danalab.errors import UserError
-from danalab.files import read_json
 from danalab.models.config import ModelConfig
-from danalab.train.checkpoint.store import META, PassedOver, verify
+from danalab.train.checkpoint.store import PassedOver, read_meta, verify
 from danalab.train.run.folder import RunFolder
 from danalab.train.run.metrics import read_rows
 
@@ -82,7 +81,7 @@ class Run:
         require_size_of(checkpoint, self.model_config)
         model = build_model(self.model_config, device=device)
         read_weights(checkpoint, model)
-        return LoadedModel(model, read_json(checkpoint / META)["step"])
+        return LoadedModel(model, read_meta(checkpoint)["step"])
 
     def _checkpoint(self, step: int | None) -> Path:
         store = self.folder.store

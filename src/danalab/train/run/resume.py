@@ -12,16 +12,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from danalab.errors import UserError
-from danalab.files import read_json, validated, write_atomically
+from danalab.files import read_json, write_atomically
 from danalab.models.config import ModelConfig
 from danalab.train.checkpoint import tensors
-from danalab.train.checkpoint.store import COMMIT, META, CheckpointStore, DamagedCheckpointError, PassedOver, verify
+from danalab.train.checkpoint.store import (
+    COMMIT,
+    META,
+    CheckpointStore,
+    DamagedCheckpointError,
+    PassedOver,
+    read_meta,
+    verify,
+)
 from danalab.train.config.run_spec import RunSpec
 from danalab.train.parallel.world import World
 from danalab.train.run.folder import RunFolder
 from danalab.train.run.metrics import read_sound_rows
 from danalab.train.run.record import require_same_run
-from danalab.train.run.schemas import Meta
 from danalab.train.system.rng import random_state
 
 if TYPE_CHECKING:
@@ -94,11 +101,6 @@ class ResumePoint:
                     copy_rows(self.history, trainer.logbook.metrics_file, trainer.step)
             return
         raise UserError("; ".join(reasons))
-
-
-def read_meta(path: Path) -> dict[str, Any]:
-    """meta.json of a checkpoint."""
-    return validated(Meta, read_json(path / META), path / META)
 
 
 def _restore(trainer: Trainer, meta: dict[str, Any], path: Path, world: World) -> None:

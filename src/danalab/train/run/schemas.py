@@ -41,3 +41,15 @@ Meta = _schema(
     latest=dict[str, Any],
 )
 """meta.json of a checkpoint."""
+
+Manifest = _schema(
+    "Manifest", files=Required[dict[str, _schema("_File", bytes=Required[_Count], sha256=Required[str])]]
+)
+"""manifest.json of a checkpoint."""
+
+Step: Any = Annotated[int, Field(ge=0, strict=True)]
+"""A file of one number, of DiLoCo's exchange."""
+Workers: Any = list[Step]
+
+WandbId = _schema("WandbId", id=Required[Annotated[str, Field(pattern=r"^[\w-]+$")]])
+"""wandb.json."""

@@ -68,7 +68,7 @@ def fit_memory(spec: RunSpec, gpu: str | None = None) -> MemoryFit:
             torch.cuda.empty_cache()
         return True
 
-    found = largest(fits, max(1, _by_estimate(partial(memory_gib, spec.plan), limit)))
+    found = largest(fits, max(1, _by_estimate(partial(memory_gib, spec.plan, state_dtype=spec.state_dtype), limit)))
     if found == 0:
         raise UserError(f"not even a micro-batch of 1 x {spec.seq_len} tokens fits on the {name}")
     return MemoryFit(found, peaks[found], limit, name, tried=True)
@@ -94,7 +94,7 @@ def largest(fits: Callable[[int], bool], guess: int, resolution: int = 16) -> in
 
 def _estimated(spec: RunSpec, limit_gib: float, device: str, activation_bytes: int) -> MemoryFit:
     def needed(micro_batch: int) -> float:
-        return memory_gib(spec.plan, micro_batch, activation_bytes)
+        return memory_gib(spec.plan, micro_batch, activation_bytes, state_dtype=spec.state_dtype)
 
     found = _by_estimate(needed, limit_gib)
     if found == 0:

@@ -9,8 +9,8 @@ import logging
 import torch
 from torch.distributed.tensor import DTensor
 
-from danalab.models.memory import model_bytes, require_memory
-from danalab.scaling.estimates import STATE_WORDS
+from danalab.models.memory import require_memory
+from danalab.scaling.estimates import memory_gib, state_bytes
 from danalab.train.config.run_spec import RunSpec
 from danalab.train.parallel.world import World
 from danalab.train.step.batch import Batch
@@ -22,17 +22,20 @@ from danalab.train.system.rng import random_state, restore_random_state
 log = logging.getLogger(__name__)
 
 COPIES = 1
-"""Memory of an update beside the state, in copies of the weights: the weights before it."""
+"""Copies of the weights that an update needs besides the state (1: the weights before the step)."""
 
 
 def check_training_memory(spec: RunSpec, world: World, device: torch.device) -> None:
     """Check, before anything is built, that weights, gradients, optimizer state and one micro-batch fit in memory."""
-    weights = 8 / (world.size if spec.backend == "fsdp" else 1)  # with gradients [bytes per parameter]
-    state = 4 * STATE_WORDS.get(spec.plan.opt, 2.0) / (world.size if spec.backend in ("fsdp", "zero") else 1)
-    size = model_bytes(spec.model, int(weights + state))
-    tokens = spec.seq_len * spec.micro_batch
-    activations = tokens * (3 * 4 * spec.model.d_model + 2 * 8)  # embedding, hidden state, gradient; labels
-    require_memory(size + activations, device, "training with this model, micro-batch and context")
+    needed = memory_gib(
+        spec.plan,
+        spec.micro_batch,
+        state_dtype=spec.state_dtype,
+        weight_shards=world.size if spec.backend == "fsdp" else 1,
+        state_shards=world.size if spec.backend in ("fsdp", "zero") else 1,
+        recompute=True,
+    )
+    require_memory(int(needed * 2**30), device, "training with this model, micro-batch and context")
 
 
 def check_memory(
@@ -56,8 +59,10 @@ def check_memory(
     with explain_errors(micro_batch, seq_len):
         weights = [p.to_local() if isinstance(p, DTensor) else p for p in driver.parameters]
         numbers = sum(p.numel() for p in weights)
-        words = 0.0 if any(driver.optimizer.state.values()) else STATE_WORDS.get(driver.name, 2.0) * state_share
-        state = torch.empty(int(words * numbers), dtype=torch.float32, device=device)
+        made = any(driver.optimizer.state.values())
+        state_dtype = driver.optimizer.defaults.get("state_dtype", "float32")
+        size = 0 if made else int(state_bytes(driver.name, state_dtype) * state_share * numbers)
+        state = torch.empty(size, dtype=torch.uint8, device=device)
         tokens = torch.zeros(micro_batch, seq_len, dtype=torch.int64)
         gradients.of_labels(Batch(tokens, tokens))
         update = torch.empty(COPIES * numbers, dtype=torch.float32, device=device)

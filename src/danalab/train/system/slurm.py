@@ -22,7 +22,8 @@ from danalab.train.config.fields import Count, Natural, Section, setting
 _TIME = re.compile(r"(\d+-\d{1,2}(:\d{2}){0,2}|\d+(:\d{2}){0,2})")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._,:/+@-]*")
-_OPTION = re.compile(r"--[A-Za-z][A-Za-z0-9-]*([= ][^\x00-\x1f\x7f\u2028\u2029\x85]*)?")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+_OPTION = re.compile(r"--[A-Za-z][A-Za-z0-9-]*([= ][^\x00-\x1f\x7f-\x9f\u2028\u2029]*)?")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,12 +109,13 @@ class Job:
     def text(self) -> str:
         resources, several = self.resources, len(self.runs) > 1
         folder = self.log_folder.resolve()
+        log_file = f"{folder}/{self.name}".replace("%", "%%") + f"{'-%a' if several else ''}.log"
         options = [
             f"--job-name={self.name}",
             "--requeue",
             f"--signal=TERM@{resources.grace_seconds}",
             "--open-mode=append",
-            f"--output={folder}/{self.name}{'-%a' if several else ''}.log",
+            f"--output={_quoted(log_file)}",
             f"--time={resources.time}",
             f"--nodes={resources.nodes}",
             f"--ntasks-per-node={max(1, resources.gpus)}",
@@ -130,21 +132,21 @@ class Job:
                 options.append(f"--{name}={getattr(resources, name)}")
         options += resources.options
         lines = ["#!/usr/bin/env bash", *(f"#SBATCH {option}" for option in options), "set -euo pipefail", ""]
-        lines += [f"cd {shlex.quote(str(Path.cwd()))}", *self.setup, ""]
+        lines += [f"cd {_quoted(Path.cwd())}", *self.setup, ""]
         lines += ["# ---- requeue ----", "", _library(), ""]
         lines += [
-            f"export DANALAB_PROGRESS_FOLDER={shlex.quote(str(folder))}",
-            f"DANALAB_SCRIPT={shlex.quote(str(self.script.resolve()))}",
+            f"export DANALAB_PROGRESS_FOLDER={_quoted(folder)}",
+            f"DANALAB_SCRIPT={_quoted(self.script.resolve())}",
             "DANALAB_ARGUMENTS=()",
             "",
         ]
         if several:
             lines.append("case $SLURM_ARRAY_TASK_ID in")
-            lines += [f"    {n}) run=({shlex.join(run)}) ;;" for n, run in enumerate(self.runs)]
+            lines += [f"    {n}) run=({_quoted(*run)}) ;;" for n, run in enumerate(self.runs)]
             lines.append("esac")
         else:
-            lines.append(f"run=({shlex.join(self.runs[0])})")
-        lines.append(f'danalab_job {shlex.join(self.command)} train "${{run[@]}}"')
+            lines.append(f"run=({_quoted(*self.runs[0])})")
+        lines.append(f'danalab_job {" ".join(map(_quoted, self.command))} train "${{run[@]}}"')
         return "\n".join(lines) + "\n"
 
     def write(self) -> Path:
@@ -182,6 +184,18 @@ def read_runs(file: Path) -> list[list[str]]:
     if not found:
         raise UserError(f"--runs {file}: no line with flags")
     return found
+
+
+def _quoted(*values: object) -> str:
+    """Values as words of a script: for the shell, and for a line of options, which sbatch splits alike.
+
+    Raises:
+        UserError: it has a control character; a line break would end an option and begin a command.
+    """
+    words = [str(value) for value in values]
+    for word in filter(_CONTROL.search, words):
+        raise UserError(f"{word!r}: a job script cannot hold line breaks and control characters; rename it")
+    return shlex.join(words)
 
 
 def _library() -> str:

@@ -22,7 +22,8 @@ from typing import Any
 from torch import Tensor
 
 from danalab.errors import UserError
-from danalab.files import read_json, write_json
+from danalab.files import read_state, write_json
+from danalab.train.run.schemas import Step, Workers
 
 _ROUND = re.compile(r"round-(\d{8,})")
 _PRESENT, _OUTCOME = "present.json", "outcome.safetensors"
@@ -105,7 +106,7 @@ class Exchange:
 
     def _coming(self, worker: int) -> int | None:
         with contextlib.suppress(UserError):
-            return read_json(self.folder / "coming" / f"worker-{worker}.json")
+            return read_state(Step, self.folder / "coming" / f"worker-{worker}.json")
         return None
 
     def _decide(self, end: int, present: list[int]) -> None:
@@ -120,10 +121,7 @@ class Exchange:
         file = self._round(end) / _PRESENT
         if not file.is_file():
             return None
-        present = read_json(file)
-        if not isinstance(present, list) or not all(type(worker) is int and worker >= 0 for worker in present):
-            raise UserError(f"{file}: not a list of workers")
-        return present
+        return read_state(Workers, file)
 
     def weights_of(self, end: int, worker: int) -> tuple[Callable[[str], Tensor], dict[str, float]]:
         """(name -> weights, facts) that a worker wrote.
