@@ -45,4 +45,4 @@ def test_a_trace_replaces_a_link_and_does_not_write_through_it(tmp_path):
     trace.close()
     assert target.read_text() == "kept"
     with gzip.open(tmp_path / "profile" / "trace-00000007-rank0.json.gz") as file:
-        assert file.read(1) == b"{"
+        assert file.read().lstrip().startswith(b"{")
