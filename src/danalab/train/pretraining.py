@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from danalab.data import Dataset, open_data
-from danalab.data.dataset import Vocabulary, VocabularyInfo
 from danalab.data.open import is_there, vocabulary_of
 from danalab.data.order.batches import Batches
+from danalab.data.vocabulary import Vocabulary, VocabularyInfo
 from danalab.train.config.evaluation_sets import FIXED_BATCH
 from danalab.train.config.run_spec import RunSpec
 from danalab.train.config.train_config import TrainConfig

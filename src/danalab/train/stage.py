@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from danalab.data import Dataset
-from danalab.data.dataset import Vocabulary
+from danalab.data.vocabulary import Vocabulary
 from danalab.train.config.run_spec import RunSpec
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.parallel.world import World

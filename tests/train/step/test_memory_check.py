@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from danalab.data.dataset import VocabularyInfo
+from danalab.data.vocabulary import VocabularyInfo
 from danalab.errors import UserError
 from danalab.models import ModelConfig, build_model
 from danalab.optim import build_optimizer
