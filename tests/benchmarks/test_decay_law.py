@@ -36,6 +36,7 @@ def test_the_default_of_the_tables_is_what_omega_and_horizon_do():
         assert group[key] == pytest.approx(theirs.param_groups[0][key])
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("problem", ["transformer", "mlp", "teacher", "recurrent"])
 def test_a_few_steps_lower_the_loss_of_every_problem_reproducibly(problem):
     begin = task(problem, 16, 0).measure()

@@ -110,6 +110,7 @@ def test_steps_are_captured_as_cuda_graphs():
     assert len(found["sizes"]["1M"]["results"]) == 3
 
 
+@pytest.mark.slow
 def test_small_sizes_are_measured_with_default_settings():
     found = measure("cpu", ["0.2", "500x2k"], 1, ["adana"])["sizes"]
     assert [found[size]["tensors"] for size in ("0.2M", "500x2k")] == [26, 500]

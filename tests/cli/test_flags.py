@@ -209,6 +209,7 @@ def test_a_file_beyond_a_limit_is_named(tmp_path):
     assert (found.returncode, found.stderr) == (2, f"danalab: error: {tmp_path / 'schedules.png'}: File too large\n")
 
 
+@pytest.mark.slow
 def test_a_reader_that_stops_early_is_no_error():
     command = f"{sys.executable} -m danalab optim list --json | true; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)

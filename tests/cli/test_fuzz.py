@@ -86,6 +86,7 @@ def command_lines(draw: st.DrawFn) -> list[str]:
     return words
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tries", TRIES)
 def test_any_flags_of_any_verb_are_taken_or_refused(tries, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

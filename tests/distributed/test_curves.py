@@ -47,6 +47,7 @@ def test_a_tied_head_biases_and_learned_positions_are_shared_in_every_mode():
     check(2, [*(Case("gpt", "adana", layout) for layout in layouts), Case("gpt", "d-muon", FSDP, 2, "selective")])
 
 
+@pytest.mark.slow
 def test_accumulation_and_activation_checkpointing_change_nothing_on_two_ranks():
     first = Case("enoki", "adana")
     cases = [replace(first, layout=layout, micro_batch=2) for layout in (DDP, ZERO, FSDP)]

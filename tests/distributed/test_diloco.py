@@ -386,6 +386,7 @@ def test_more_workers_go_on_with_what_fewer_began(words, tmp_path):
     assert all(torch.equal(ends[0][name], end[name]) for end in ends[1:] for name in end)
 
 
+@pytest.mark.slow
 def test_weights_that_are_not_finite_never_reach_the_others(words, tmp_path, monkeypatch):
     def spoil(trainer: Any) -> None:
         if trainer.world.worker == 1 and trainer.step == 7:

@@ -47,7 +47,7 @@ BY_LAYER = ["fsdp", "fsdp+tp"]
 """Modes that cut a model layer by layer, each architecture in its own way; the others take any module as it is."""
 
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("case", "modes"),
     [

@@ -62,7 +62,7 @@ def test_outputs_and_gradients_are_those_of_one_process_and_every_expert_learns(
             assert (results[0][1][name].flatten(1).norm(dim=1) > 0).all(), name
 
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", [PARALLEL, REPLICATED], ids=["fsdp", "ddp"])
 @pytest.mark.parametrize(
     ("ranks", "opts"), [(2, ("adamw", "muon")), pytest.param(4, ("adana",), marks=pytest.mark.slow)]
@@ -89,6 +89,7 @@ def test_a_model_with_experts_makes_the_curve_of_one_in_every_mode(layout):
         assert error[:, 1].max() < 5e-5, f"gradient norm: {case}"
 
 
+@pytest.mark.slow
 def test_what_ranks_with_experts_save_one_process_reads_and_back(tmp_path: Path):
     def saved(rank: int, size: int, folder: Path):
         model, optimizer = trained(init_device_mesh("cpu", (size,)), rank, size)

@@ -51,6 +51,7 @@ def check(mode: str, names: list[str]) -> None:
         assert cell["reload"] <= EPSILON, f"{name} with {mode}: after a checkpoint by {cell['reload']:g}"
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "mode", [pytest.param(mode, marks=pytest.mark.slow) if mode == "fsdp" else mode for mode in MODES]
 )
@@ -106,6 +107,7 @@ def save_in(rank: int, ranks: int, mode: str, names: list[str], folder: Path) ->
         dcp.save(saved, checkpoint_id=folder / name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "after"),
     [
@@ -146,6 +148,7 @@ def few_steps(rank: int, ranks: int, name: str) -> tuple[list[Tensor], Any]:
     return [p.detach().clone() for p in model.parameters()], saved["param_groups"]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", ["lion", "soap", "sf-adamw", "sophia"])
 def test_ranks_that_own_nothing_take_part(name):
     pytest.importorskip("pytorch_optimizer")

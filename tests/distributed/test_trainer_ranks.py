@@ -131,6 +131,7 @@ def test_the_hoyer_penalty_is_the_same_on_two_ranks(words, tmp_path, parallel):
         assert two[-1][key] == pytest.approx(one[-1][key], rel=1e-5), key
 
 
+@pytest.mark.slow
 def test_validation_is_the_same_for_any_batch_and_number_of_ranks(words):
     windows = open_dataset(words, "val").sequential(16)
     lengths = torch.ones(256, dtype=torch.int64).numpy()

@@ -79,7 +79,7 @@ def is_equal(found: dict[str, Tensor], want: dict[str, Tensor]) -> bool:
     return all(torch.equal(found[name], p) for name, p in want.items())
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", others_slow(NAMES))
 def test_a_resumed_run_is_the_run_in_one(results, name):
     ends = results(FAST if name in FAST else OTHERS)

@@ -95,6 +95,7 @@ def test_a_new_metric_is_in_every_row(danalab, tmp_path):
     assert all(norm > 0 for norm in norms)
 
 
+@pytest.mark.slow
 def test_a_new_data_source_is_prepared_and_trained_on(danalab, tmp_path):
     run = danalab("A new data source")
     run("data prepare numbers --tokenizer bytes --out numbers")

@@ -13,8 +13,9 @@ from danalab.data.sources.text import StdlibSource
 from danalab.errors import UserError
 from danalab.ladder.runs.jobs import Job
 from danalab.ladder.runs.pool import run_jobs
+from danalab.showcase import DemoConfig
 from danalab.showcase import demo as demo_module
-from danalab.showcase.demo import DemoConfig, run_demo, verdict
+from danalab.showcase.demo import run_demo, verdict
 
 
 @pytest.fixture(scope="module")

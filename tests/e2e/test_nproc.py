@@ -52,6 +52,7 @@ def test_nproc_starts_ranks_and_a_signal_checkpoints_and_stops_them_all(data, tm
     assert [row["step"] for row in read_rows(tmp_path / "run" / "metrics.jsonl")][:2] == [1, 2]
 
 
+@pytest.mark.slow
 def test_bad_input_with_nproc_is_one_line(data, tmp_path):
     run = flags(data, tmp_path / "run", "--iterations", "4", "--nproc", "3")
     result = subprocess.run([sys.executable, "-m", "danalab", *run], capture_output=True, text=True)

@@ -88,6 +88,7 @@ def test_a_full_disk_during_a_run_costs_a_checkpoint_and_no_bit(data, tmp_path, 
     assert_same(RunFolder(tmp_path / "run"), undisturbed)
 
 
+@pytest.mark.slow
 def test_the_command_line_resumes_after_sigterm_with_exit_code_85(data, tmp_path, undisturbed):
     settings = config(data, tmp_path / "run").as_dict()
     flags = [

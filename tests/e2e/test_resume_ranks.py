@@ -67,7 +67,7 @@ def test_a_run_goes_on_from_one_arrangement_to_the_next_with_the_same_losses(dat
     assert found[-1]["val/loss"] == pytest.approx(expected[-1]["val/loss"], rel=1e-4)
 
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("size", "given"),
     [

@@ -14,6 +14,7 @@ BENCH = Path(__file__).parents[2] / "bench"
 SWEEPS = sorted(BENCH.glob("*_sweep.yaml"))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("file", SWEEPS, ids=lambda file: file.stem)
 def test_a_sweep_file_is_one_that_runs(file, fixed, tmp_path):
     settings, grid, runs = read_grid(file)
@@ -35,6 +36,7 @@ def test_a_sweep_file_is_one_that_runs(file, fixed, tmp_path):
 LADDERS = [*sorted(BENCH.glob("ladder_*.yaml")), *sorted(BENCH.glob("horizon_*.yaml"))]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("file", LADDERS, ids=lambda file: file.stem)
 def test_a_ladder_file_is_one_that_runs(file, tmp_path):
     plan = read_plan(file)
@@ -44,6 +46,7 @@ def test_a_ladder_file_is_one_that_runs(file, tmp_path):
                 cell.config(tmp_path)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("name", "largest"), [("ladder_gpu", 2.6e9), ("ladder_gpu_qwen3", 2.1e9)])
 def test_the_ladders_for_gpus_are_estimated_before_their_data_exist(name, largest, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("DATASETS_DIR", str(tmp_path))

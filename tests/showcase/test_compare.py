@@ -14,22 +14,22 @@ from danalab.colors import optimizer_color
 from danalab.errors import UserError
 from danalab.optim import optimizer_spec
 from danalab.scaling import learning_rate
-from danalab.showcase.compare import CompareConfig, compare_optimizers
-from danalab.showcase.figures import curves_figure, orthogonalisation_figure
-from danalab.showcase.problems import PROBLEMS, Problem, Task, problem
+from danalab.showcase import CompareConfig, compare
+from danalab.showcase.compare import compare_optimizers, curves_figure, orthogonalisation_figure
+from danalab.showcase.problems import PROBLEMS, Problem, Task, get_problem
 from danalab.showcase.trials import SPACING, Result, Run, next_exponent, search, settings_for, train, usual_lr
 
 
 @pytest.mark.parametrize("name", list(PROBLEMS))
 def test_a_problem_is_the_same_for_every_optimizer(name):
-    first, second = (problem(name).make(3) for _ in range(2))
+    first, second = (get_problem(name).make(3) for _ in range(2))
     assert first.measure() == second.measure()
     assert [first.loss().item() for _ in range(2)] == [second.loss().item() for _ in range(2)]
-    assert problem(name).make(4).measure() != first.measure() or name == "quadratic"
+    assert get_problem(name).make(4).measure() != first.measure() or name == "quadratic"
 
 
 def test_the_quadratics_measure_is_zero_at_its_optimum_and_the_loss_its_expectation():
-    task = problem("quadratic").make(0)
+    task = get_problem("quadratic").make(0)
     start = task.measure()
     mean = sum(task.loss().item() for _ in range(400)) / 400
     assert mean == pytest.approx(start, rel=0.2)
@@ -37,7 +37,7 @@ def test_the_quadratics_measure_is_zero_at_its_optimum_and_the_loss_its_expectat
 
 
 def test_the_matrixs_measure_is_the_expectation_of_its_loss():
-    task = problem("matrix").make(0)
+    task = get_problem("matrix").make(0)
     assert sum(task.loss().item() for _ in range(200)) / 200 == pytest.approx(task.measure(), rel=0.1)
 
 
@@ -94,21 +94,21 @@ def test_weight_decay_is_by_the_ladders_rule():
 def test_the_search_starts_at_the_optimizers_rate_for_a_model_of_that_size(opt):
     size = {"quadratic": 150, "matrix": 96 * 96}
     for name, params in size.items():
-        first = search(replace(problem(name), steps=1), opt, trials=1).trials[0]
+        first = search(replace(get_problem(name), steps=1), opt, trials=1).trials[0]
         assert first.lr == learning_rate("enoki", opt, params)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("opt", ["adamw", "adana", "muon", "normuon", "kl-soap"])
 def test_the_best_of_six_rates_lies_between_others(opt):
-    tried = search(problem("matrix"), opt, trials=6)
+    tried = search(get_problem("matrix"), opt, trials=6)
     rates = sorted(run.lr for run in tried.trials)
     assert 1 <= rates.index(tried.best[0].lr) <= 4
     assert rates[rates.index(tried.best[0].lr) + 1] / tried.best[0].lr < SPACING  # and was refined
 
 
 def test_a_run_measures_along_its_way_and_at_its_end():
-    run = train(problem("matrix", quick=True), optimizer_spec("adana"), 1e-2, 0, {})
+    run = train(get_problem("matrix", quick=True), optimizer_spec("adana"), 1e-2, 0, {})
     assert run.steps[0] == 0
     assert run.steps[-1] == 30
     assert run.loss == run.losses[-1] < run.losses[0]
@@ -116,12 +116,16 @@ def test_a_run_measures_along_its_way_and_at_its_end():
 
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory):
-    out = tmp_path_factory.mktemp("compare")
-    config = CompareConfig(out=out, opts=("adamw", "adana", "muon"), problems=("matrix",), trials=2, quick=True, jobs=1)
-    return compare_optimizers(config)
+    """A comparison, and the lines that it said; the matrix starts at zero, which Hyperball keeps."""
+    out, said = tmp_path_factory.mktemp("compare"), []
+    config = CompareConfig(
+        out=out, opts=("adamw", "ADANA", "muon", "muon-h"), problems=("matrix",), trials=1, quick=True, jobs=1
+    )
+    return compare_optimizers(config, said.append), said
 
 
 def test_everything_is_drawn_and_written(compared):
+    compared, _ = compared
     assert {file.name for file in compared.files} == {
         *(f"{stem}.{kind}" for stem in ("problems", "lr", "newton-schulz") for kind in ("png", "svg", "pdf")),
         *("table.md", "index.html", "compare.json"),
@@ -129,9 +133,12 @@ def test_everything_is_drawn_and_written(compared):
     assert all(file.stat().st_size > 0 for file in compared.files)
     page = next(file for file in compared.files if file.name == "index.html").read_text()
     assert "too short to judge by" in page
+    file = next(file for file in compared.files if file.name == "compare.json")
+    assert json.loads(file.read_text()) == json.loads(json.dumps(compared.as_dict()))
 
 
 def test_an_optimizer_has_its_colour_and_its_learning_rate_in_the_legend(compared):
+    compared, _ = compared
     axes = curves_figure(compared.problems, compared.results).axes[0]
     lines = {line.get_label().split(",")[0]: line for line in axes.lines}
     assert {name: line.get_color() for name, line in lines.items()} == {
@@ -146,7 +153,7 @@ def test_no_final_loss_is_outside_of_the_panel():
         for opt, losses in (("adamw", (6.0, 2.0, 1.0)), ("sgd", (6.0, 5.8, 5.5)))
     }
     results = [Result("language", opt, (run,), (run,)) for opt, run in runs.items()]
-    low, high = curves_figure([problem("language")], results).axes[0].get_ylim()
+    low, high = curves_figure([get_problem("language")], results).axes[0].get_ylim()
     assert low < 1.0 < 5.5 < high
 
 
@@ -156,24 +163,19 @@ def test_orthogonalisation_brings_singular_values_to_one():
         assert all(0.6 < value < 1.25 for value in list(last.get_ydata())[:50])
 
 
-def test_the_command_prints_one_json_object(tmp_path, capsys):
-    arguments = [
-        "--problems",
-        "matrix",
-        "--opts",
-        "adamw",
-        "ADANA",
-        "--quick",
-        "--jobs",
-        "1",
-        "--trials",
-        "1",
-        "--json",
-    ]
-    assert main(["optim", "compare", *arguments, "--out", str(tmp_path / "c")]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert [row["optimizer"] for row in found["results"]] == ["adamw", "adana"]
-    assert found == json.loads((tmp_path / "c" / "compare.json").read_text())
+@pytest.mark.parametrize("flags", [["--json"], []])
+def test_the_command_prints_one_json_object_or_a_table(tmp_path, capsys, monkeypatch, flags):
+    monkeypatch.setattr(compare, "save_figure", lambda figure, path: [])
+    arguments = ["--problems", "matrix", "--opts", "adamw", "ADANA", "--quick", "--jobs", "1", "--trials", "1"]
+    assert main(["optim", "compare", *arguments, *flags, "--out", str(tmp_path / "c")]) == 0
+    printed = capsys.readouterr().out
+    if flags:
+        found = json.loads(printed)
+        assert [row["optimizer"] for row in found["results"]] == ["adamw", "adana"]
+        assert found == json.loads((tmp_path / "c" / "compare.json").read_text())
+    else:
+        assert "best lr" in printed.splitlines()[1]
+        assert printed.splitlines()[-1] == f"page: {tmp_path / 'c' / 'index.html'}"
 
 
 @pytest.mark.parametrize(
@@ -192,14 +194,12 @@ def test_bad_input_is_one_line(arguments, complaint, tmp_path, capsys):
     assert complaint in capsys.readouterr().err
 
 
-def test_an_optimizer_that_cannot_take_part_is_left_out_and_named(tmp_path):
-    """The matrix starts at zero, which Hyperball keeps."""
-    said: list[str] = []
-    arguments = {"out": tmp_path, "problems": ("matrix",), "trials": 1, "quick": True, "jobs": 1}
-    compared = compare_optimizers(CompareConfig(opts=("muon-h", "adana"), **arguments), said.append)
-    assert [result.opt for result in compared.results] == ["adana"]
+def test_an_optimizer_that_cannot_take_part_is_left_out_and_named(compared):
+    compared, said = compared
+    assert [result.opt for result in compared.results] == ["adamw", "adana", "muon"]
     assert "is zero" in compared.refused["muon-h on matrix"]
-    assert "Left out: muon-h on matrix" in (tmp_path / "index.html").read_text()
+    page = next(file for file in compared.files if file.name == "index.html")
+    assert "Left out: muon-h on matrix" in page.read_text()
     assert any("muon-h" in line and "left out" in line for line in said)
 
 
@@ -211,7 +211,7 @@ def test_searches_run_in_processes_beside_each_other(tmp_path):
 
 @pytest.mark.parametrize("opt", ["sgd", "sf-adamw", "prodigy", "soap", "snoo-dana", "dana"])
 def test_optimizers_of_every_kind_take_part(opt):
-    quick, spec = problem("matrix", quick=True), optimizer_spec(opt)
+    quick, spec = get_problem("matrix", quick=True), optimizer_spec(opt)
     run = train(quick, spec, usual_lr(spec, quick), 0, {})
     assert math.isfinite(run.loss)
 

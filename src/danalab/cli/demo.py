@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from danalab.showcase.settings import DemoConfig
+from danalab.showcase import DemoConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -13,13 +13,15 @@ class Flags(DemoConfig):
 
 def run(flags: Flags) -> None:
     """A demonstration on a laptop CPU: corpus, tokenizer, tuned AdamW and ADana, figures, table, samples, one page."""
+    import json
+
     from danalab.report.comparison import COLUMNS, table_cells
     from danalab.report.tables.console import print_table
-    from danalab.showcase.demo import as_json, run_demo, verdict
+    from danalab.showcase.demo import run_demo, verdict
 
     demo = run_demo(flags)
     if flags.json:
-        print(as_json(demo))
+        print(json.dumps(demo.as_dict()))
         return
     print_table(list(COLUMNS), [table_cells(row) for row in demo.rows], left=2)
     print()

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from danalab.cli.optim_list import ListFlags, list_optimizers
-from danalab.showcase.settings import CompareConfig
+from danalab.showcase import CompareConfig
 from danalab.train.config.sections.schedule import ScheduleSettings
 
 
@@ -19,17 +19,15 @@ def compare(flags: CompareFlags) -> None:
     import json
     import sys
 
+    from danalab.report.tables.console import print_table
     from danalab.showcase.compare import HEADINGS, compare_optimizers, table_rows
 
     found = compare_optimizers(flags, lambda line: print(line, file=sys.stderr, flush=True))
     if flags.json:
         print(json.dumps(found.as_dict()))
         return
-    rows = [HEADINGS, *table_rows(found)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     print()
-    for row in rows:
-        print("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
+    print_table(HEADINGS, table_rows(found.results), left=2)
     print(f"\npage: {flags.out / 'index.html'}")
 
 

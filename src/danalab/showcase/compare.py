@@ -1,25 +1,36 @@
-"""All optimizers on all problems, side by side: searches in parallel, pictures, a table and one page.
+"""All optimizers on all problems, side by side: pictures, a table and one page.
 
 out/index.html                                 everything on one page
 out/problems.png, lr.png, newton-schulz.png    the pictures (and .svg, .pdf)
 out/table.md, compare.json                     the numbers
 """
 
-import multiprocessing
+import math
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from danalab.data.environment import available_cores
+import numpy as np
+import torch
+from matplotlib import colormaps
+from matplotlib.figure import Figure
+
+from danalab.colors import optimizer_color
 from danalab.errors import UserError
 from danalab.files import write_atomically, write_json
 from danalab.optim import optimizer_spec
-from danalab.showcase.problems import Problem, problem
-from danalab.showcase.settings import CompareConfig
-from danalab.showcase.trials import Result, search
+from danalab.optim.matrix.newton_schulz import METHODS, coefficients, iterate
+from danalab.report.figures.training import save_figure
+from danalab.report.page.page import Page
+from danalab.report.tables.formats import as_markdown
+from danalab.showcase import CompareConfig
+from danalab.showcase.problems import Problem, get_problem
+from danalab.showcase.trials import Result, Search, search_all
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 @dataclass(frozen=True)
@@ -52,70 +63,32 @@ def compare_optimizers(config: CompareConfig, report: Callable[[str], None] = la
     if not config.opts or not config.problems:
         raise UserError("optim compare: name at least one optimizer and one problem")
     opts = list(dict.fromkeys(optimizer_spec(opt).name for opt in config.opts))
-    problems = tuple(problem(name, config.quick) for name in dict.fromkeys(config.problems))
+    problems = tuple(get_problem(name, config.quick) for name in dict.fromkeys(config.problems))
     trials, seeds = (min(config.trials, 3), 1) if config.quick else (config.trials, config.seeds)
     config.out.mkdir(parents=True, exist_ok=True)  # before minutes of work
     # The slowest first, so that the cores finish together.
-    work = [(each.name, opt, trials, seeds, config.quick) for each in reversed(problems) for opt in opts]
+    searches = [Search(each.name, opt, trials, seeds, config.quick) for each in reversed(problems) for opt in opts]
     found: dict[tuple[str, str], Result] = {}
     refused: dict[str, str] = {}
-    for name, opt, outcome in _run_all(work, config.jobs, report):
+    for done, outcome in search_all(searches, config.jobs):
         if isinstance(outcome, Result):
-            found[name, opt] = outcome
+            found[done.problem, done.opt] = outcome
+            words = f"{fmean(outcome.losses):10.4g}   lr {outcome.best[0].lr:.2g}"
         else:
-            refused[f"{opt} on {name}"] = outcome
+            refused[f"{done.opt} on {done.problem}"] = outcome
+            words = f"left out: {outcome}"
+        report(f"{done.problem:<10} {done.opt:<18} {words}")
     if not found:
         raise UserError(f"optim compare: {'; '.join(f'{key}: {why}' for key, why in refused.items())}")
     results = tuple(found[each.name, opt] for each in problems for opt in opts if (each.name, opt) in found)
     return _write(config, problems, results, refused)
 
 
-Outcome = tuple[str, str, Result | str]
-"""Problem, optimizer, and the result or why there is none."""
-
-
-def _run_all(work: Sequence[tuple], jobs: int | None, report: Callable[[str], None]) -> list[Outcome]:
-    jobs = min(jobs or available_cores(), len(work))
-    if jobs == 1:
-        return [_reported(_search(*each), report) for each in work]
-    # Fresh processes: threads of torch do not survive a fork.
-    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), initializer=_one_thread) as pool:
-        pending = [pool.submit(_search, *each) for each in work]
-        try:
-            return [_reported(done.result(), report) for done in as_completed(pending)]
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-
-
-def _search(name: str, opt: str, trials: int, seeds: int, quick: bool) -> Outcome:
-    try:
-        return name, opt, search(problem(name, quick), opt, trials=trials, seeds=seeds)
-    except UserError as error:  # the others go on
-        return name, opt, str(error)
-
-
-def _reported(outcome: Outcome, report: Callable[[str], None]) -> Outcome:
-    name, opt, result = outcome
-    if isinstance(result, Result):
-        report(f"{name:<10} {opt:<18} {fmean(result.losses):10.4g}   lr {result.best[0].lr:.2g}")
-    else:
-        report(f"{name:<10} {opt:<18} left out: {result}")
-    return outcome
-
-
-def _one_thread() -> None:
-    import torch
-
-    torch.set_num_threads(1)
-
-
 HEADINGS = ("problem", "optimizer", "at the end", "lowest and highest", "best lr", "ms a step")
 
 
-def table_rows(comparison: Comparison | Sequence[Result]) -> list[tuple[str, ...]]:
+def table_rows(results: Sequence[Result]) -> list[tuple[str, ...]]:
     """Table rows as text, the best of each problem first."""
-    results = comparison.results if isinstance(comparison, Comparison) else comparison
     rows: list[tuple[str, ...]] = []
     for name in dict.fromkeys(result.problem for result in results):
         shown = [result for result in results if result.problem == name]
@@ -131,11 +104,6 @@ def table_rows(comparison: Comparison | Sequence[Result]) -> list[tuple[str, ...
 def _write(
     config: CompareConfig, problems: tuple[Problem, ...], results: tuple[Result, ...], refused: dict[str, str]
 ) -> Comparison:
-    from danalab.report.figures.training import save_figure
-    from danalab.report.page.page import Page
-    from danalab.report.tables.formats import as_markdown
-    from danalab.showcase.figures import curves_figure, lr_figure, orthogonalisation_figure
-
     figures = {
         "problems": (curves_figure(problems, results), "Each optimizer at its best learning rate; bands: seeds."),
         "lr": (lr_figure(problems, results), "Every trial of the search; circles: the best."),
@@ -167,7 +135,98 @@ def _lead(config: CompareConfig, results: Sequence[Result]) -> str:
     trials, seeds = len(results[0].trials), len(results[0].best)
     quick = " A quick look: the runs are far too short to judge by." if config.quick else ""
     return (
-        f"The same number of learning-rate trials for each optimizer ({trials}), found by one rule from its usual one"
-        f" on; then {seeds} runs at the best. One learning-rate schedule for all. Small problems show what an optimizer"
+        f"The same number of learning-rate trials for each optimizer ({trials}), by one rule from its usual rate on;"
+        f" then {seeds} runs at the best. One learning-rate schedule for all. Small problems show what an optimizer"
         f" does, not which is best for a large model.{quick}"
     )
+
+
+def curves_figure(problems: Sequence[Problem], results: Sequence[Result]) -> Figure:
+    """One panel per problem: the measure against steps, each optimizer at its best learning rate.
+
+    Lines are means over seeds (of the logarithm where the axis is logarithmic), bands reach from lowest to highest.
+    """
+    figure, panels = _panels(len(problems), 4.4)
+    for problem, axes in zip(problems, panels, strict=True):
+        shown = [result for result in results if result.problem == problem.name]
+        for result in sorted(shown, key=lambda result: _typical(result.losses, problem.log)):
+            color = optimizer_color(result.opt)
+            losses = np.array([run.losses for run in result.best if math.isfinite(run.loss)])
+            steps = result.best[0].steps
+            middle = np.exp(np.log(losses).mean(axis=0)) if problem.log else losses.mean(axis=0)
+            axes.plot(steps, middle, color=color, linewidth=1.8, label=f"{result.opt}, lr {result.best[0].lr:.2g}")
+            if len(losses) > 1:
+                axes.fill_between(steps, losses.min(axis=0), losses.max(axis=0), color=color, alpha=0.18, linewidth=0)
+        _dress(axes, problem.title, "optimizer steps", problem.unit)
+        if problem.log:
+            axes.set(xscale="log", yscale="log")
+            axes.set_xlim(left=1)
+            axes.legend(frameon=False, fontsize=8, loc="lower left")
+        else:
+            _zoom(axes, shown)
+            axes.legend(frameon=False, fontsize=8, loc="upper right")
+    return figure
+
+
+def lr_figure(problems: Sequence[Problem], results: Sequence[Result]) -> Figure:
+    """One panel per problem: the last measurement of every trial against its learning rate."""
+    figure, panels = _panels(len(problems), 3.8)
+    for problem, axes in zip(problems, panels, strict=True):
+        shown = [result for result in results if result.problem == problem.name]
+        for result in shown:
+            finite = [run for run in result.trials if math.isfinite(run.loss)]
+            rates, losses = [run.lr for run in finite], [run.loss for run in finite]
+            color = optimizer_color(result.opt)
+            axes.plot(rates, losses, marker="o", markersize=3.5, color=color, linewidth=1.4, label=result.opt)
+            axes.plot([result.best[0].lr], [result.best[0].loss], marker="o", markersize=8, color=color, mfc="none")
+        _dress(axes, problem.title, "peak learning rate", f"at the end: {problem.unit}")
+        axes.set(xscale="log")
+        if problem.log:
+            axes.set(yscale="log")
+        axes.legend(frameon=False, fontsize=8)
+    return figure
+
+
+def orthogonalisation_figure(size: int = 96, steps: int = 5) -> Figure:
+    """Singular values of a matrix with a spectrum from 1 to 1e-4 after each step of both orthogonalisations."""
+    draw = torch.Generator().manual_seed(0)
+    left, right = (torch.linalg.qr(torch.randn(size, size, generator=draw).double()).Q for _ in range(2))
+    x = left @ torch.diag(torch.logspace(0, -4, size, dtype=torch.float64)) @ right.T
+    figure = Figure(figsize=(10.5, 4.2), layout="constrained")
+    for axes, method in zip(figure.subplots(1, 2, sharey=True), METHODS, strict=True):
+        chain = coefficients(method, steps)
+        for step in range(steps + 1):
+            iterated = iterate((x / x.norm())[None].clone(), chain[:step])[0] if step else x / x.norm()
+            values = torch.linalg.svdvals(iterated)
+            color = colormaps["viridis"](0.9 * step / steps)
+            label = "input, norm 1" if step == 0 else f"after step {step}"
+            axes.plot(range(1, size + 1), values, color=color, linewidth=1.8, label=label)
+        axes.axhline(1, color="0.4", linestyle=":", linewidth=1)
+        title = "Newton-Schulz" if method == "newton-schulz" else "Polar Express"
+        _dress(axes, title, "rank among the singular values", "singular value")
+        axes.set(yscale="log")
+    figure.axes[0].legend(frameon=False, fontsize=8, loc="lower left")
+    return figure
+
+
+def _panels(count: int, height: float) -> "tuple[Figure, Sequence[Axes]]":
+    figure = Figure(figsize=(5.2 * count, height), layout="constrained")
+    return figure, list(figure.subplots(1, count, squeeze=False)[0])
+
+
+def _typical(losses: Sequence[float], log: bool) -> float:
+    return math.exp(sum(map(math.log, losses)) / len(losses)) if log else sum(losses) / len(losses)
+
+
+def _dress(axes: "Axes", title: str, x: str, y: str) -> None:
+    axes.set_title(title, fontsize=10)
+    axes.set(xlabel=x, ylabel=y)
+    axes.grid(True, which="major", alpha=0.3, linewidth=0.6)
+
+
+def _zoom(axes: "Axes", results: Sequence[Result]) -> None:
+    """Leave out the first fall from the logarithm of the vocabulary, but no optimizer's final loss."""
+    finals = [loss for result in results for loss in result.losses if math.isfinite(loss)]
+    lowest, first = min(finals), max(result.best[0].losses[0] for result in results)
+    span = first - lowest
+    axes.set_ylim(lowest - 0.02 * span, max(lowest + 0.5 * span, max(finals) + 0.05 * span))

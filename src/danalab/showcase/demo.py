@@ -8,7 +8,6 @@
 Start it again to continue after an interruption.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,7 +19,7 @@ from danalab.report.comparison import COLUMNS, Row, compare, markdown_table, tab
 from danalab.report.curves import RunCurve, read_curve
 from danalab.report.figures.training import CURVES_CAPTION, loss_figure, lr_figure, save_figure
 from danalab.report.page.page import Page
-from danalab.showcase.settings import DemoConfig
+from danalab.showcase import DemoConfig
 
 if TYPE_CHECKING:
     from danalab.ladder.runs.jobs import Job
@@ -152,7 +151,7 @@ def verdict(rows: Sequence[Row]) -> list[str]:
     adamw, adana = mean(losses["adamw"]), mean(losses["adana"])
     winner, loser = ("ADana", "AdamW") if adana < adamw else ("AdamW", "ADana")
     first = (
-        f"{winner} ends {abs(adamw - adana):.4f} nats a token below {loser} "
+        f"{winner} ends {abs(adamw - adana):.4f} nats/token below {loser} "
         f"({min(adamw, adana):.4f} against {max(adamw, adana):.4f})."
     )
     seeds = len(losses["adana"])
@@ -176,7 +175,3 @@ def _samples(folder: Path) -> list[str]:
 
     generator = open_generator(folder)
     return [prompt + generator.complete(prompt, seed=0, temperature=0.7, top_k=40).text for prompt in PROMPTS]
-
-
-def as_json(demo: Demo) -> str:
-    return json.dumps(demo.as_dict())

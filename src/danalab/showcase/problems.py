@@ -101,16 +101,7 @@ def language(seed: int, width: int = 64, layers: int = 2, length: int = 48, batc
     """A small Enoki on bytes; measured on text from other files than it was trained on."""
     from danalab.models import ModelConfig, build_model
 
-    config = ModelConfig(
-        arch="enoki",
-        d_model=width,
-        n_layers=layers,
-        n_heads=width // 32,
-        head_dim=32,
-        mlp_dim=4 * width,
-        vocab_size=256,
-        seq_len=length,
-    )
+    config = ModelConfig("enoki", width, layers, width // 32, 32, 4 * width, vocab_size=256, seq_len=length)
     model = build_model(config, seed=seed)
     training, held_out = _text()
     draw = torch.Generator().manual_seed(seed)
@@ -149,36 +140,23 @@ def _bytes(text: bytearray) -> Tensor:
     return torch.frombuffer(text, dtype=torch.uint8).long()
 
 
-PROBLEMS: dict[str, Problem] = {
-    problem.name: problem
-    for problem in (
-        Problem(
-            "quadratic",
-            "Least squares on power-law random features",
-            "risk above the smallest possible",
-            2000,
-            0.0,
-            True,
-            quadratic,
-        ),
-        Problem("matrix", "A matrix from ill-conditioned inputs", "risk", 300, 0.0, True, matrix),
-        Problem(
-            "language",
-            "A small transformer on Python's standard library",
-            "loss on other files [nats a byte]",
-            300,
-            4.0,
-            False,
-            language,
-        ),
+PROBLEMS = {
+    each.name: each
+    for each in (
+        Problem("quadratic", "Least squares on power-law random features", "risk above the smallest possible",
+                steps=2000, omega=0.0, log=True, make=quadratic),
+        Problem("matrix", "A matrix from ill-conditioned inputs", "risk",
+                steps=300, omega=0.0, log=True, make=matrix),
+        Problem("language", "A small transformer on Python's standard library", "loss on other files [nats/byte]",
+                steps=300, omega=4.0, log=False, make=language),
     )
-}
+}  # fmt: skip
 
 QUICK_SHARE = 10
 """--quick makes runs this many times shorter."""
 
 
-def problem(name: str, quick: bool = False) -> Problem:
+def get_problem(name: str, quick: bool = False) -> Problem:
     """The problem of that name; `quick` shortens its runs.
 
     Raises:

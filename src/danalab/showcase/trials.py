@@ -7,19 +7,22 @@ next to it, or of the gap on the side of lower loss.
 
 import math
 import time
-from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from multiprocessing import get_context
+from typing import Any, NamedTuple
 
 import torch
 
+from danalab.data.environment import available_cores
 from danalab.errors import UserError
 from danalab.optim import build_optimizer, get_schedule, lr_scheduler, optimizer_spec
 from danalab.optim.registry.spec import OptimizerSpec
 from danalab.optim.schedules import Schedule
 from danalab.scaling import learning_rate
 from danalab.scaling.small_runs import slow_momentum
-from danalab.showcase.problems import Problem, Task
+from danalab.showcase.problems import Problem, Task, get_problem
 
 SPACING = 4.0
 """Factor between the first learning rates."""
@@ -59,7 +62,7 @@ class Result:
 
     @property
     def losses(self) -> list[float]:
-        """Last measurements of the best, one a seed."""
+        """Last measurements of the best, one per seed."""
         return [run.loss for run in self.best]
 
     def as_dict(self) -> dict[str, Any]:
@@ -71,10 +74,7 @@ class Result:
             "losses": [_finite(loss) for loss in self.losses],
             "ms_per_step": self.best[0].ms_per_step,
             "trials": [{"lr": run.lr, "loss": _finite(run.loss)} for run in self.trials],
-            "curves": [
-                {key: value for key, value in asdict(run).items() if key in ("seed", "steps", "losses")}
-                for run in self.best
-            ],
+            "curves": [{"seed": run.seed, "steps": run.steps, "losses": run.losses} for run in self.best],
         }
 
 
@@ -95,6 +95,39 @@ def search(
         raise UserError(f"{spec.name} diverges on '{problem.name}' at every learning rate from {start:g} down")
     more = [train(problem, spec, best.lr, seed, settings or {}) for seed in range(1, seeds)]
     return Result(problem.name, spec.name, tuple(tried[key] for key in sorted(tried)), (best, *more))
+
+
+class Search(NamedTuple):
+    """A search to make."""
+
+    problem: str
+    opt: str
+    trials: int
+    seeds: int
+    quick: bool
+
+    def outcome(self) -> Result | str:
+        """The result, or why there is none."""
+        try:
+            return search(get_problem(self.problem, self.quick), self.opt, trials=self.trials, seeds=self.seeds)
+        except UserError as error:  # the others go on
+            return str(error)
+
+
+def search_all(searches: Sequence[Search], jobs: int | None) -> Iterator[tuple[Search, Result | str]]:
+    """Make searches, `jobs` at a time in processes of one thread each (default one per core), as they end."""
+    jobs = min(jobs or available_cores(), len(searches))
+    if jobs == 1:
+        yield from ((each, each.outcome()) for each in searches)
+        return
+    # Fresh processes: threads of torch do not survive a fork.
+    with ProcessPoolExecutor(jobs, get_context("spawn"), initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        pending = {pool.submit(each.outcome): each for each in searches}
+        try:
+            yield from ((pending[done], done.result()) for done in as_completed(pending))
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
 
 
 def next_exponent(tried: Mapping[float, float]) -> float:
@@ -177,12 +210,8 @@ def usual_lr(spec: OptimizerSpec, problem: Problem) -> float:
 
 def settings_for(spec: OptimizerSpec, steps: int, omega: float) -> dict[str, Any]:
     """Settings that depend on the length of the run, by the ladder's rules: decay and AdEMAMix's slow momentum."""
-    found: dict[str, Any] = {}
-    if "beta3_warmup" in spec.settings:
-        found |= slow_momentum(steps)
-    if omega:
-        found |= {"omega": omega, "horizon": steps}
-    return found
+    slow = slow_momentum(steps) if "beta3_warmup" in spec.settings else {}
+    return {**slow, **({"omega": omega, "horizon": steps} if omega else {})}
 
 
 def _marks(steps: int) -> list[int]:

@@ -59,6 +59,7 @@ DAMAGE = {
 }
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
 @pytest.mark.parametrize(
     ("make", "packing"), [(_raw, "windows"), (_raw, "documents"), (_arrays, "windows")], ids=["raw", "ends", "arrays"]

@@ -109,6 +109,7 @@ prepare(Deadly([sys.argv[1]]), "bytes", sys.argv[2], val_fraction=0.2, workers=i
 """
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("journal_bytes", "workers", "kills"),
     [

@@ -267,6 +267,7 @@ def test_going_on_does_not_fetch_the_files_that_are_done(hub, fineweb, tmp_path,
     assert sum(entry.documents for entries in Manifest.read(folder).splits.values() for entry in entries) == 120
 
 
+@pytest.mark.slow
 def test_training_ends_with_the_document_that_reaches_the_tokens(fineweb, tmp_path, monkeypatch):
     settings = {"tokenizer": "bytes", "val_fraction": 0.2, "progress": False, "inputs": [fineweb]}
     whole = open_dataset(prepare("fineweb-10bt", out=tmp_path / "whole", **settings))

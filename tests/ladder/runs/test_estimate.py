@@ -83,6 +83,7 @@ def test_an_estimate_by_rungs_follows_from_tokens_a_second(fixed, tmp_path, caps
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_speed_is_measured_by_a_few_steps_of_each_optimizer(fixed):
     cells = expand({"opt": ["adamw", "muon"]}, {**fixed, "iterations": 40})
     rate = trained_rate(cells)

@@ -76,6 +76,7 @@ def test_a_run_that_crashes_ends_alone_and_the_others_of_its_worker_go_on(tmp_pa
     assert (jobs[1].folder / "log.txt").read_text() == "fine\n"
 
 
+@pytest.mark.slow
 def test_the_progress_of_a_pool_says_why_a_run_failed(tmp_path: Path, capsys) -> None:
     run_jobs([Scripted(tmp_path / "a", {"script": "raise SystemExit('no room [3]')"})], title="one", keep_going=True)
     assert "a: ended with exit code 1: no room [3]" in capsys.readouterr().err

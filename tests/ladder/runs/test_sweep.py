@@ -144,6 +144,7 @@ def test_a_run_that_crashes_is_listed_and_does_not_stop_the_rest(fixed, tmp_path
     assert [row["name"] for row in found.rows] == ["s1"]
 
 
+@pytest.mark.slow
 def test_a_damaged_run_is_resumed_or_listed_and_does_not_stop_the_rest(fixed, tmp_path):
     cells = expand({"seed": [0, 1, 2]}, fixed)
     first = run_sweep(tmp_path, cells, executor="inline")

@@ -111,6 +111,7 @@ def test_a_row_does_not_depend_on_how_many_others_its_expert_has():
         assert torch.equal(grouped_linear(x[:rows], weight, torch.tensor([rows])), whole[:rows])
 
 
+@pytest.mark.slow
 def test_the_operations_pass_torchs_own_checks():
     x = torch.randn(7, 5, dtype=torch.float64, requires_grad=True)
     weight = torch.randn(3, 4, 5, dtype=torch.float64, requires_grad=True)

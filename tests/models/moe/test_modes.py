@@ -32,6 +32,7 @@ def test_checkpointing_changes_no_loss_and_no_gradient(mode):
     assert all(torch.equal(one, other) for one, other in zip(plain[1], again[1], strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", [pytest.param("none", marks=pytest.mark.slow), "full"])
 def test_compiled_blocks_have_no_graph_break_and_the_losses_and_gradients_of_eager_ones(mode):
     torch.compiler.reset()

@@ -113,6 +113,7 @@ def recall_accuracy(lag, mixing=True, width=32, modes=4, steps=150, lr=1e-2, len
     return right[targets >= 0].float().mean().item()
 
 
+@pytest.mark.slow
 def test_the_token_before_is_recalled_and_only_by_way_of_the_oscillators():
     assert recall_accuracy(1) >= 0.99
     assert recall_accuracy(1, mixing=False) < 0.5

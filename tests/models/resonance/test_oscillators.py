@@ -108,6 +108,7 @@ def test_extreme_parameters_have_finite_gradients():
         assert all(p.grad is not None and p.grad.isfinite().all() for p in bank.parameters())
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_a_hundred_thousand_steps_stay_finite_in_a_state_of_one_size():
     bank = make(4, 1, 2, train_len=32768, dtype=torch.float32)

@@ -129,6 +129,7 @@ def test_numbers_that_mean_nothing_are_refused_by_name(name):
             refusal(lambda setting=setting, whole=whole: build(name, tiny(), **{setting: whole}), setting)
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize("name", NAMES)
 def test_numbers_of_a_group_are_checked_too(name):
     refusal(lambda: build(name, [{"params": list(tiny().up.parameters()), "lr": -1.0}]), "lr")
@@ -178,6 +179,7 @@ def test_state_of_another_optimizer_is_refused_and_nothing_changes(name):
         assert optimizer.param_groups[0]["lr"] == 0.01
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize("name", NAMES)
 def test_state_of_another_model_is_refused(name):
     other, model = tiny(width=6), tiny()
@@ -190,6 +192,7 @@ def test_state_of_another_model_is_refused(name):
         refusal(lambda nonsense=nonsense: optimizer.load_state_dict(nonsense), "state_dict")
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_step_that_found_nonfinite_gradients_leaves_everything(name):
     model = tiny()
@@ -279,6 +282,7 @@ def test_a_scaled_loss_gives_the_same_steps_and_an_overflow_gives_none(name):
     assert same(weights(scaled), weights(plain))
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_parameter_that_gets_its_first_gradient_late_starts_then(name):
     model, alone = tiny(), nn.Linear(4, 5)
@@ -307,6 +311,7 @@ def test_evaluating_before_the_first_step_changes_nothing(name):
     assert same(weights(model), before)
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize("name", NAMES)
 def test_groups_can_be_added_later(name):
     model = tiny()

@@ -134,6 +134,7 @@ def test_pure_noise_leaves_kappa_at_its_largest():
     assert kappas(0.0, 1e-6) > 0.99  # whatever its size
 
 
+@pytest.mark.slow
 def test_pure_signal_brings_kappa_down_to_its_smallest():
     assert kappas(1.0, 0.0) < 0.77
     assert kappas(1.0, 0.0, steps=3000, size=10) == pytest.approx(0.75, abs=1e-2)

@@ -224,6 +224,7 @@ except MissingExtra as error:
     assert done.stdout == "optimizer lion needs pytorch-optimizer: pip install 'danalab[baselines]'\n"
 
 
+@pytest.mark.slow
 def test_listing_does_not_import_the_library():
     code = """
 import sys

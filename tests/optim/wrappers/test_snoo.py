@@ -74,6 +74,7 @@ def test_an_outer_step_of_1_without_momentum_leaves_the_inner_optimizer_as_it_is
         torch.testing.assert_close(p, want, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("done", [0, 1, 2, 3, 4])
 @pytest.mark.parametrize("inner", INNER.values(), ids=INNER)
@@ -93,6 +94,7 @@ def test_going_on_anywhere_in_the_period_is_bitwise(inner, done, dtype):
         assert entry["outer"].dtype == torch.float32
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("flat", [False, True], ids=["nested", "flat"])
 @pytest.mark.parametrize("inner", INNER.values(), ids=INNER)
 def test_round_trip_through_distributed_checkpoint_amid_a_period(inner, flat, tmp_path):
@@ -294,6 +296,7 @@ def test_all_parts_of_a_group_that_the_inner_optimizer_splits_take_outer_steps()
     assert all(optimizer.state[p]["outer_momentum"].abs().sum() > 0 for p in (first, matrix, vector))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", ["snoo", "snoo-dana"])
 def test_fsdp2_equals_one_process_across_the_outer_step(name):
     def net():
