@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from danalab.errors import UserError
+from danalab.optim.core.checks import check_gradients, check_parameters
 from danalab.optim.core.optimizer import constructor_settings
 
 
@@ -58,6 +59,7 @@ class SophiaG(torch.optim.Optimizer):
         if not isinstance(hessian_interval, int) or hessian_interval < 1:
             raise UserError(f"sophia: hessian_interval is {hessian_interval}, must be at least 1 step")
         super().__init__(params, settings)
+        check_parameters("sophia", [{"params": [("", p) for p in group["params"]]} for group in self.param_groups])
         self._estimates: dict[Tensor, Tensor] = {}
 
     def __getstate__(self) -> dict[str, Any]:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -91,6 +93,7 @@ class SophiaG(torch.optim.Optimizer):
                 loss = closure()
         estimates, self._estimates = self._estimates, {}
         for group in self.param_groups:
+            check_gradients("sophia", group["params"])
             for p in group["params"]:
                 if p.grad is not None:
                     self._update(p, p.grad, estimates.get(p), group)

@@ -69,6 +69,42 @@ def test_groups_and_dtypes_go_in_one_call(monkeypatch):
             torch.testing.assert_close(p, q)
 
 
+@pytest.mark.parametrize("cls", ALL)
+def test_gradients_without_memory_or_negated_lazily_are_read_as_their_values(cls):
+    made, want = params([(8, 8), (5,)]), params([(8, 8), (5,)])
+    fused, eager = cls(made, lr=0.1, fused=True), cls(want, lr=0.1, fused=False)
+    for step in range(4):
+        for p, q in zip(made, want, strict=True):
+            q.grad = torch.randn(q.shape, generator=torch.Generator().manual_seed(step))
+            p.grad = torch._neg_view(-q.grad) if step % 2 else q.grad.clone()
+            if step == 2:
+                q.grad, p.grad = torch.zeros(q.shape), torch._efficientzerotensor(*p.shape)
+        fused.step()
+        eager.step()
+    for p, q in zip(made, want, strict=True):
+        torch.testing.assert_close(p, q)
+
+
+def test_a_parameter_whose_data_was_replaced_is_not_read_by_its_old_shape():
+    (p,) = params([(8, 8)])
+    optimizer = ADana([p], lr=0.1, fused=True)
+    for _ in range(3):
+        optimizer.step()
+    p.data = p.data[:4]
+    p.grad = torch.ones(4, 8)
+    with pytest.raises(UserError, match=r"shape \(4, 8\) now"):
+        optimizer.step()
+    turned, want = params([(8, 8)]), params([(8, 8)])
+    optimizers = [ADana(turned, lr=0.1, fused=True), ADana(want, lr=0.1, fused=False)]
+    for step in range(6):
+        for (q,), one in zip((turned, want), optimizers, strict=True):
+            if step == 3:
+                q.data = q.data.t()
+            q.grad = torch.randn(8, 8, generator=torch.Generator().manual_seed(step))
+            one.step()
+    torch.testing.assert_close(turned[0], want[0])
+
+
 def test_nonfinite_gradients_stay_where_they_are():
     """The trainer keeps them away; but if one comes, only its own coordinate is lost, and it shows."""
     for cls in ALL:
@@ -82,7 +118,7 @@ def test_nonfinite_gradients_stay_where_they_are():
 
 def test_power_of_the_effective_time_is_accurate_over_a_whole_run():
     """dana-star's T^(1-kappa) is a polynomial in the kernel."""
-    for kappa in (0.0, 0.5, 0.85, 1.0, 1.5):
+    for kappa in (0.0, 0.5, 0.85, 1.0):
         for t in (1, 100, 10_000, 3_000_000):
             taus = torch.linspace(0, 1, 997)
             found = []

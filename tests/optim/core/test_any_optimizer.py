@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import io
 import math
@@ -147,6 +148,63 @@ def test_values_of_another_type_are_refused_by_name(name):
             wrong.append(None)
         for value in wrong:
             refusal(lambda setting=setting, value=value: build(name, tiny(), **{setting: value}), setting)
+
+
+WEIRD_STEPS = (-1, "x", None, float("nan"), torch.tensor(-3), [1], True, 2**70, 1.5)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_state_dict_of_another_form_is_refused_in_one_line(name):
+    model = tiny()
+    optimizer = build(name, model)
+    train(model, optimizer, range(2))
+    saved = optimizer.state_dict()
+    groups = saved["param_groups"]
+    for nonsense in (
+        {"state": 3, "param_groups": 3},
+        {"state": [], "param_groups": [{}]},
+        {"state": {}, "param_groups": [{"params": 3}]},
+        {"state": saved["state"], "param_groups": [3] * len(groups)},
+        {"state": {0: 3}, "param_groups": groups},
+    ):
+        refusal(lambda nonsense=nonsense: optimizer.load_state_dict(nonsense), "state_dict")
+    counted = {key: entry for key, entry in saved["state"].items() if "step" in entry}
+    for step in WEIRD_STEPS if counted else ():
+        entries = saved["state"] | {key: {**entry, "step": step} for key, entry in counted.items()}
+        refusal(lambda entries=entries: optimizer.load_state_dict({**saved, "state": entries}), "step count")
+    key, entry = next(((key, entry) for key, entry in saved["state"].items() if entry), (0, {}))
+    moment = next((k for k, value in entry.items() if isinstance(value, Tensor) and value.ndim), None)
+    for value in (None, "x", [1.0]) if moment else ():
+        entries = saved["state"] | {key: {**entry, moment: value}}
+        refusal(lambda entries=entries: optimizer.load_state_dict({**saved, "state": entries}), moment)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_empty_parameters_and_numbers_that_are_not_finite_end_nothing(name):
+    model = tiny()
+    model.nothing = nn.Parameter(torch.zeros(0, 4))
+    optimizer = build(name, [{"params": [p], "use_muon": p.ndim > 1} for p in model.parameters()])
+    with contextlib.suppress(UserError):  # a decomposition that fails
+        for step in range(3):
+            gradients(model, step)
+            if step == 1:
+                model.up.weight.grad[0, 0] = math.nan
+            optimizer.step()
+    optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_omega_is_not_silently_replaced_by_the_decay_of_a_group(name):
+    spec = optimizer_spec(name)
+    groups = [{"params": [torch.ones(4, 4, requires_grad=True)], "weight_decay": 0.1, "use_muon": True}]
+    if "weight_decay" not in spec.settings:
+        refusal(lambda: build(name, tiny(), omega=4.0, horizon=600), "no weight decay")
+        refusal(lambda: build(name, tiny(), decay_bound=0.5), "no weight decay")
+        return
+    refusal(lambda: build(name, groups, omega=4.0, horizon=600), "weight_decay 0.1", "omega")
+    build(name, [{**groups[0], "weight_decay": 0.0}], omega=4.0, horizon=600)
+    if "decay_bound" not in spec.settings:
+        refusal(lambda: build(name, tiny(), decay_bound=0.5), "decay_bound")
 
 
 def test_a_setting_that_a_library_has_once_for_all_groups_is_refused_in_one():

@@ -109,6 +109,26 @@ def test_omega_and_horizon_give_omega_over_time():
     assert (group["weight_decay"], group["wd_ts"]) == (0.2, 10.0)
 
 
+def test_a_group_with_weight_decay_beside_omega_is_refused_and_0_is_not():
+    groups = [{"params": [param(2, 2)], "weight_decay": 0.1}, {"params": [param(2)], "weight_decay": 0.0}]
+    with pytest.raises(UserError, match=r"weight_decay 0.1, and the optimizer omega 4; .*leave weight_decay out"):
+        ADana(groups, lr=2e-3, omega=4.0, horizon=600)
+    del groups[0]["weight_decay"]
+    bounded, still = ADana(groups, lr=2e-3, omega=4.0, horizon=600).param_groups
+    assert bounded["weight_decay"] == 4.0 / 60
+    assert still["weight_decay"] == 0
+
+
+def test_steps_beyond_the_horizon_are_said_once(caplog):
+    optimizer = ADana([with_gradient(param(2))], omega=4.0, horizon=3)
+    for _ in range(6):
+        optimizer.step()
+    assert [r.getMessage() for r in caplog.records if "beyond" in r.getMessage()] == [
+        "ADana: step 4 is beyond the horizon of 3 steps; weight decay goes on falling as omega / (wd_ts + t):"
+        " build the optimizer with the length of the whole run"
+    ]
+
+
 @pytest.mark.parametrize(
     ("settings", "word"),
     [

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from danalab.errors import UserError
 from danalab.optim import build_optimizer, list_optimizers, optimizer_spec
-from danalab.optim.core.state import LATER
+from danalab.optim.core.state_dict import LATER
 
 NAMES = [name for name in list_optimizers() if "cautious_decay" in optimizer_spec(name).settings]
 ELEMENTWISE = [name for name in NAMES if optimizer_spec(name).elementwise and not name.startswith("snoo")]

@@ -41,7 +41,7 @@ def oracle(cls, p, grads, lrs, s):
     way=st.sampled_from(list(WAYS)),
     dtype=st.sampled_from([torch.float64, torch.float32]),
     delta=st.floats(0.5, 32.0),
-    kappas=st.tuples(st.floats(0.0, 0.8), st.floats(0.8, 1.5)),
+    kappas=st.tuples(st.floats(0.0, 0.8), st.floats(0.8, 1.0)),
     offset=st.sampled_from([0.0, 1.0]),
     significance=st.floats(0.1, 3.0),
     gamma3=st.floats(0.0, 2.0),

@@ -50,7 +50,7 @@ number = st.floats(allow_nan=False, allow_infinity=False, width=32)
 family_settings = st.fixed_dictionaries(
     {
         "delta": st.floats(0.5, 32.0),
-        "kappa": st.floats(0.0, 1.5),
+        "kappa": st.floats(0.0, 1.0),
         "eps": st.sampled_from([1e-8, 1e-4]),
         "gamma3": st.floats(0.0, 2.0),
         "alpha_offset": st.sampled_from([0.0, 0.5, 1.0]),

@@ -160,3 +160,7 @@ def test_documented_modules_of_version_0_1_keep_their_names():
     sharding, spec = import_module("danalab.optim.sharding"), import_module("danalab.optim.spec")
     assert sharding.require_supported is distributed.require_supported
     assert spec.OptimizerSpec is OptimizerSpec
+
+
+def test_the_name_in_the_readme_is_an_alias():
+    assert optimizer_spec("Hyperball").name == "muon-h"

@@ -22,7 +22,7 @@ from danalab.optim.core.rule import Rule
 FLAGS = ("fused", "foreach", "capturable", "stochastic_rounding", "cautious_decay", "state_dtype")
 """Settings that decide the kernel; not every optimizer has the last ones."""
 
-_gradient, _layout, _dtype = attrgetter("grad"), attrgetter("layout"), attrgetter("dtype")
+_gradient, _layout, _dtype, _shape = map(attrgetter, ("grad", "layout", "dtype", "shape"))
 
 
 class Call(Protocol):
@@ -60,6 +60,7 @@ class StepPlan:
         self._tensors = [(entry, key) for entry in own for key, value in entry.items() if isinstance(value, Tensor)]
         self._call = call(rule, batches, self._params, [each for batch in batches for each in batch.moments])
         self._dtypes = [p.dtype for p in self._params]
+        self._shapes = [p.shape for p in self._params]
         self._places = self._where()
         for batch in batches:
             batch.grads = []  # they are new in every step: don't keep their memory
@@ -101,13 +102,19 @@ class StepPlan:
         grads: list[Any] = list(map(_gradient, self._params))
         if set(map(type, grads)) != {Tensor} or set(map(_layout, grads)) != {torch.strided}:
             return False
-        if list(map(_dtype, grads)) != self._dtypes or not all(map(Tensor.is_contiguous, grads)):
+        for tensors in (grads, self._params):
+            if list(map(_shape, tensors)) != self._shapes or not all(map(Tensor.is_contiguous, tensors)):
+                return False
+        if list(map(_dtype, grads)) != self._dtypes or any(map(Tensor.is_neg, grads)):
+            return False
+        of_grads = addresses(grads)
+        if 0 in of_grads and any(map(Tensor._is_zerotensor, grads)):  # an empty tensor has no address either
             return False
         if self._where() != self._places:
             return False
         if not (self._advance_on_device(skip) if self._on_device else self._advance_on_host()):
             return False
-        self._call.run(addresses(grads))
+        self._call.run(of_grads)
         return True
 
     def _advance_on_host(self) -> bool:

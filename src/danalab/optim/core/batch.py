@@ -15,8 +15,8 @@ from danalab.optim.core.state import (
     local,
     local_gradient,
     moment_dtype,
-    parameter_name,
 )
+from danalab.optim.core.state_dict import parameter_name
 from danalab.optim.core.state_formats import format_of
 
 
@@ -79,6 +79,11 @@ class Batch:
             yield g.neg() if self.group["maximize"] else g
 
 
+def _in_memory(g: Tensor) -> Tensor:
+    """The gradient with its values in memory, which kernels read: not negated lazily, and not a zero without memory."""
+    return g.clone() if g.is_neg() or g._is_zerotensor() else g
+
+
 def _copied(numbers: list[Any], dtype: torch.dtype, device: torch.device) -> Tensor:
     """Numbers on the device, [numbers], by one copy; in the capture of a CUDA graph by a fill each, as `on_device`."""
     if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
@@ -127,6 +132,12 @@ def gather(
                 )
             state = optimizer.state[p]
             follow_parameter(state, p, rule_of(group).moments, bool(group["capturable"]), format_of(group, p))
+            g = _in_memory(local_gradient(g, p))
+            if g.shape != local(p).shape:
+                raise UserError(
+                    f"{type(optimizer).__name__}: the gradient of {parameter_name(group, index)} has shape"
+                    f" {tuple(g.shape)}; it must have the parameter's (call zero_grad() after changing p.data)"
+                )
             found.append((group, start + index, p, g, state))
         start += len(group["params"])
     advance([state["step"] for *_, state in found], skip)
@@ -143,7 +154,7 @@ def gather(
         if batch is None:
             batch = batches[key] = Batch(group, t, skip, state_dtype=state_dtype)
         batch.params.append(local(p))
-        batch.grads.append(local_gradient(g, p))
+        batch.grads.append(g)
         if state_dtype == "float32":
             batch.moments.append([local(state[name]) for name in rule.moments])
         else:

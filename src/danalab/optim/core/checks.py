@@ -3,7 +3,7 @@
 import difflib
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -24,7 +24,8 @@ NOT_NEGATIVE = (
 LARGEST_CONSTANT_DECAY = 0.01
 """A constant decay above it halves weights in fewer than 70 steps: it was probably meant for AdamW."""
 
-KAPPA_LIMIT = 1.5
+KAPPA_LIMIT = 1.0
+"""With a larger kappa the momentum would be damped the more, the longer the run."""
 
 TORCH_KEYS = ("lr", "eps", "params", "param_names", "initial_lr", "max_lr", "min_lr", "base_lr", "swa_lr")
 """Keys of groups that torch and its schedulers write."""
@@ -237,9 +238,9 @@ def check_parameters(owner: str, groups: Iterable[Mapping[str, Any]]) -> None:
             seen.add(id(p))
 
 
-def check_gradients(owner: str, names: Iterable[str], params: Iterable[Tensor]) -> None:
+def check_gradients(owner: str, params: Sequence[Tensor], names: Sequence[str] = ()) -> None:
     """Refuse sparse gradients."""
-    for name, p in zip(names, params, strict=True):
+    for name, p in zip(names or [""] * len(params), params, strict=True):
         if p.grad is not None and p.grad.layout != torch.strided:
             raise UserError(
                 f"{owner}: {called(name, p)} has a {p.grad.layout} gradient; only dense ones are supported"

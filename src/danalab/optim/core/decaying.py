@@ -4,6 +4,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from danalab.errors import UserError
 from danalab.optim.core.checks import resolve_decay, warn_of_large_decay
 from danalab.optim.core.optimizer import ElementwiseOptimizer
 from danalab.optim.core.stats import collect, update_rms
@@ -18,8 +19,11 @@ class DecayingOptimizer(ElementwiseOptimizer):
 
     decay_bound: ClassVar[float] = DECAY_BOUND
     """Bound of a decay that is given by omega, times the peak learning rate."""
+    _omega: float | None = None
+    _horizon: float | None = None
 
     def __init__(self, params: Any, settings: dict[str, Any]):
+        self._omega, self._horizon = settings["omega"], settings["horizon"]
         super().__init__(params, self._with_decay({"decay_bound": None, **settings}, None))
         unbounded = [group for group in self.param_groups if group["decay_bound"] is None]
         for decay in {(group["weight_decay"], group["wd_ts"]) for group in unbounded}:
@@ -36,8 +40,32 @@ class DecayingOptimizer(ElementwiseOptimizer):
         if not isinstance(group, dict):
             return [group]
         if group.get("weight_decay"):
+            if self._omega is not None and group.get("omega") is None:
+                raise UserError(
+                    f"{self.name}: a group has weight_decay {group['weight_decay']}, and the optimizer omega"
+                    f" {self._omega:g}; give one of them: leave weight_decay out of groups that decay (0 is no decay)"
+                )
             group = {"decay_bound": None, **group}
         return [self._with_decay(group, self.defaults["wd_ts"])]
+
+    def _apply(self, skip: Any) -> None:
+        if self._horizon is not None:
+            self._warn_beyond(self._horizon)
+        super()._apply(skip)
+
+    def _warn_beyond(self, horizon: float) -> None:
+        """Warn once, in the first step beyond the horizon."""
+        host = (group["params"] for group in self.param_groups if not group["capturable"])
+        p = next((p for params in host for p in params if p.grad is not None), None)
+        if p is not None and (step := int(self.state[p].get("step", 0)) + 1) > horizon:
+            self._horizon = None
+            log.warning(
+                "%s: step %d is beyond the horizon of %g steps; weight decay goes on falling as omega / (wd_ts + t):"
+                " build the optimizer with the length of the whole run",
+                self.name,
+                step,
+                horizon,
+            )
 
     def _with_decay(self, settings: Mapping[str, Any], wd_ts: float | None) -> dict[str, Any]:
         """Settings with `weight_decay`, `wd_ts` and `decay_bound` for omega; `wd_ts` is that of one without horizon."""

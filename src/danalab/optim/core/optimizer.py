@@ -20,13 +20,10 @@ from danalab.optim.core.checks import check_group_keys, check_settings
 from danalab.optim.core.groups import groups_by_decay, parameter_groups, split_by_rate
 from danalab.optim.core.rule import Rule
 from danalab.optim.core.state import (
-    IMPLEMENTATION,
-    check_state_dict,
     fill_state,
     is_dummy_step,
-    parameter_name,
-    split_like,
 )
+from danalab.optim.core.state_dict import IMPLEMENTATION, check_rule_state, parameter_name, split_like
 from danalab.optim.core.state_formats import check_format, format_of, require_format, stored_tensors
 from danalab.optim.elementwise.scalars import decay_rate, schedule_factor
 
@@ -221,11 +218,11 @@ class RuleOptimizer(torch.optim.Optimizer):
 
         def check(_: torch.optim.Optimizer, saved: dict[str, Any]) -> dict[str, Any]:
             saved = split_like(self.param_groups, saved)
-            check_state_dict(self, lambda group: self.rule_of(group).moments, saved)
+            check_rule_state(self, lambda group: self.rule_of(group).moments, saved)
             seen.append(saved)
             return saved
 
-        flags = [{key: group[key] for key in IMPLEMENTATION} for group in self.param_groups]
+        flags = [{key: group[key] for key in IMPLEMENTATION if key in group} for group in self.param_groups]
         handle = self.register_load_state_dict_pre_hook(check)  # the last hook: sees what is really loaded
         try:
             super().load_state_dict(state_dict)

@@ -3,7 +3,7 @@
 Also the dummy step of checkpoint helpers, which creates state and must not change it.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -13,24 +13,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from danalab.errors import UserError
-from danalab.optim.core.state_formats import REST, format_of, has_rest, stored_shapes, stored_tensors
-
-IMPLEMENTATION = ("foreach", "fused", "capturable")
-"""Group keys that choose a back end: a checkpoint does not change them."""
-
-LATER = ("decay_bound", "beta2", "momentum_cooldown", "cautious_decay", "scaled_decay", "state_dtype")
-"""Settings that version 0.1 did not have: its state_dicts lack them."""
-
-# Hyper-parameters of other optimizers: they distinguish a foreign state_dict from one with a user's own key.
-FOREIGN = ("betas", "momentum", "nesterov", "amsgrad", "clipsnr", "delta", "kappa", "alpha", "rho", "dampening")
-
-
-def parameter_name(group: Mapping[str, Any], index: int) -> str:
-    """Name of parameter `index` of a group for messages."""
-    names = group.get("param_names")
-    if names:
-        return f"parameter '{names[index]}'"
-    return f"parameter {index} of its group (shape {tuple(group['params'][index].shape)})"
+from danalab.optim.core.state_formats import REST, has_rest, stored_shapes, stored_tensors
 
 
 def fill_state(
@@ -62,9 +45,14 @@ def follow_parameter(
         state.pop(REST, None)  # the parameter was bfloat16 before
     elif REST not in state:
         state.update(stored_tensors((), p, state_dtype))
-    for key in stored_shapes(moments, p, state_dtype):
+    for key, shape in stored_shapes(moments, p, state_dtype).items():
         if key not in state:
             raise UserError(f"state_dtype is {state_dtype} now, but the state has another; build the optimizer with it")
+        if tuple(state[key].shape) != shape:
+            raise UserError(
+                f"a parameter has shape {tuple(p.shape)} now, and its state {key} shape {tuple(state[key].shape)}:"
+                " p.data was replaced by a tensor of another shape; build the optimizer anew"
+            )
         dtype = moment_dtype(p) if key in moments else state[key].dtype
         if state[key].device != p.device or state[key].dtype != dtype:
             state[key] = state[key].to(device=p.device, dtype=dtype)
@@ -111,83 +99,6 @@ def local_gradient(g: Tensor, p: Tensor) -> Tensor:
     if placements is not None and getattr(g, "placements", placements) != placements:
         g = g.redistribute(placements=placements)  # pyright: ignore[reportAttributeAccessIssue]
     return local(g)
-
-
-def split_like(groups: list[dict[str, Any]], saved: Any) -> Any:
-    """A state_dict whose only group holds the named parameters of all `groups`, split into them; others as they are.
-
-    Version 0.1 kept named parameters in one group. The parts keep its settings, the decay of all parameters included.
-    """
-    if not isinstance(saved, Mapping) or len(groups) < 2 or len(saved.get("param_groups", ())) != 1:
-        return saved
-    (whole,) = saved["param_groups"]
-    key_of = dict(zip(whole.get("param_names", ()), whole["params"], strict=False))
-    names = [group.get("param_names", ()) for group in groups]
-    if not key_of or sorted(key_of) != sorted(name for each in names for name in each):
-        return saved
-    parts = [{**whole, "params": [key_of[name] for name in each], "param_names": list(each)} for each in names]
-    return {**saved, "param_groups": parts}
-
-
-def check_state_dict(
-    optimizer: torch.optim.Optimizer, moments_of: Callable[[Mapping[str, Any]], tuple[str, ...]], saved: Any
-) -> None:
-    """Refuse a state_dict of another optimizer or another model, before anything is changed."""
-    owner = type(optimizer).__name__
-    if not isinstance(saved, Mapping) or not {"state", "param_groups"} <= set(saved):
-        raise UserError(f"{owner}: not an optimizer state_dict (it has no 'state' and 'param_groups')")
-    groups, saved_groups = optimizer.param_groups, saved["param_groups"]
-    if len(groups) != len(saved_groups):
-        raise UserError(
-            f"{owner}: the state_dict has {len(saved_groups)} parameter groups, this optimizer {len(groups)};"
-            " build it with the groups of the saved run"
-        )
-    optional = {*IMPLEMENTATION, *LATER}
-    needed = {key for key in groups[0] if key in optimizer.defaults and key not in optional} | {"peak_lr"}
-    for number, (group, saved_group) in enumerate(zip(groups, saved_groups, strict=True)):
-        missing = sorted(needed - set(saved_group))
-        foreign = sorted(key for key in FOREIGN if key in saved_group and key not in group)
-        if missing or foreign:
-            lacks = f"lacks {', '.join(missing)}" if missing else ""
-            has = f"has {', '.join(foreign)}" if foreign else ""
-            raise UserError(
-                f"{owner}: the state_dict belongs to another optimizer (group {number}"
-                f" {' and '.join(filter(None, (lacks, has)))}); load it into the class that saved it"
-            )
-        if len(group["params"]) != len(saved_group["params"]):
-            raise UserError(
-                f"{owner}: group {number} of the state_dict has {len(saved_group['params'])} parameters,"
-                f" this optimizer's {len(group['params'])}"
-            )
-        own, other = (each.get("state_dtype", "float32") for each in (group, saved_group))
-        if own != other:
-            raise UserError(
-                f"{owner}: the state_dict has state_dtype {other}, this optimizer {own}; build it with {other}"
-            )
-        for index, (p, key) in enumerate(zip(group["params"], saved_group["params"], strict=True)):
-            shapes = stored_shapes(moments_of(group), p, format_of(group, p))
-            _check_entry(owner, parameter_name(group, index), p, shapes, saved["state"].get(key))
-
-
-def _check_entry(
-    owner: str, name: str, p: Tensor, shapes: Mapping[str, tuple[int, ...]], entry: Mapping[str, Any] | None
-) -> None:
-    if entry is None:
-        raise UserError(f"{owner}: the state_dict has no state for {name}; it was saved before that parameter existed")
-    wanted = {"step", *shapes}
-    if set(entry) != wanted:
-        lacks, extra = sorted(wanted - set(entry)), sorted(set(entry) - wanted)
-        parts = [f"lacks {', '.join(lacks)}"] * bool(lacks) + [f"has {', '.join(extra)}"] * bool(extra)
-        raise UserError(
-            f"{owner}: the state of {name} {' and '.join(parts)}: it belongs to another optimizer;"
-            " load it into the class that saved it"
-        )
-    for key, shape in shapes.items():
-        if tuple(entry[key].shape) != shape:
-            raise UserError(
-                f"{owner}: {key} of {name} has shape {tuple(entry[key].shape)} in the state_dict,"
-                f" the parameter {tuple(p.shape)}: it was saved from another model"
-            )
 
 
 _dummy_step: ContextVar[bool | None] = ContextVar("dummy_step", default=None)

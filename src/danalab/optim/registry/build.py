@@ -61,6 +61,7 @@ def build_optimizer(
         MissingExtra: the optimizer is a library's that is not installed.
     """
     spec = optimizer_spec(name)
+    by_omega = "omega" not in spec.settings and settings.get("omega") is not None
     settings = translate_decay(spec, lr, current_names(settings))
     for setting in settings:
         if setting not in spec.settings:
@@ -72,6 +73,12 @@ def build_optimizer(
 
     groups = named_groups(spec.name, groups)
     require_some(spec.name, groups)
+    for group in groups if by_omega else ():
+        if group.get("weight_decay"):
+            raise UserError(
+                f"optimizer '{spec.name}': a group has weight_decay {group['weight_decay']}, and the optimizer omega;"
+                " give one of them: leave weight_decay out of groups that decay (0 is no decay)"
+            )
     return build_adapted(spec, groups, lr, settings)
 
 
@@ -83,13 +90,16 @@ def translate_decay(spec: OptimizerSpec, lr: Any, settings: dict[str, Any]) -> d
     """
     own = {key: settings.get(key) for key in ("omega", "horizon", "decay_bound") if key not in spec.settings}
     rest = {key: value for key, value in settings.items() if key not in own}
-    given = {key for key in ("omega", "horizon") if own.get(key) is not None}
+    given = {key for key in own if own[key] is not None}
     if not given:
         return rest
-    if given != {"omega", "horizon"}:
-        raise UserError(f"optimizer '{spec.name}': omega and horizon belong together; give both, or weight_decay")
     if "weight_decay" not in spec.settings:
-        return rest
+        names = " and ".join(key for key in own if key in given)
+        raise UserError(f"optimizer '{spec.name}' has no weight decay, so {names} would do nothing; leave it out")
+    if given == {"decay_bound"}:
+        raise UserError(f"optimizer '{spec.name}': decay_bound has no effect without omega and horizon; give them, too")
+    if not {"omega", "horizon"} <= given:
+        raise UserError(f"optimizer '{spec.name}': omega and horizon belong together; give both, or weight_decay")
     decay, _ = resolve_decay(
         spec.name,
         weight_decay=rest.get("weight_decay", 0.0),

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from danalab.optim.core.groups import split_by_rate
+from danalab.optim.core.checks import check_gradients, check_parameters
+from danalab.optim.core.groups import named_groups, split_by_rate
 from danalab.optim.core.state import moment_dtype
 from danalab.optim.elementwise.scalars import coupled_decay_factor
 from danalab.optim.matrix.hybrid import AUXILIARY, check_settings, dtype_name, model_groups, split_group, with_auxiliary
@@ -46,6 +47,7 @@ class MatrixOptimizer(torch.optim.Optimizer):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters; a group that says neither `use_muon` nor `kind` becomes two, matrices and the rest."""
         for part in with_auxiliary(type(self).__name__, param_group, self._auxiliary, self.defaults["lr"]):
+            check_parameters(type(self).__name__, named_groups(type(self).__name__, [part]))
             super().add_param_group(part)
             group = self.param_groups[-1]
             group.setdefault("peak_lr", float(group["lr"]))
@@ -80,8 +82,9 @@ class MatrixOptimizer(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         for group in self.param_groups:
+            check_gradients(type(self).__name__, group["params"])
             for p in group["params"]:
-                if p.grad is not None:
+                if p.grad is not None and p.numel():
                     self._update(p, -p.grad if group["maximize"] else p.grad, group)
         return loss
 

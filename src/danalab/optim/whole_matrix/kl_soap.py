@@ -68,7 +68,10 @@ class KLSOAP(MatrixOptimizer):
         rho, t = group["shampoo_beta"], int(state["step"])
         m, v = moment(state, "exp_avg", g), moment(state, "exp_avg_sq", g)
         if "basis_a" not in state:
-            _set_up(g, state, 1 - rho)
+            try:
+                _set_up(g, state, 1 - rho)
+            except torch.linalg.LinAlgError as error:
+                raise UserError("KLSOAP: the first gradient of a matrix is not finite; skip such steps") from error
             return x
         qa, qb = state["basis_a"], state["basis_b"]
         projected = qa.mT @ g @ qb

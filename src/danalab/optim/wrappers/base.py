@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from danalab.errors import UserError
-from danalab.optim.core.state import is_dummy_step, local, moment_dtype, parameter_name
+from danalab.optim.core.state import is_dummy_step, local, moment_dtype
+from danalab.optim.core.state_dict import check_entry, check_groups, parameter_name
 
 REPORTS = ("coefficients", "collect_stats", "update_rms", "train", "eval")
 """Methods that an inner optimizer may have, and that are passed on."""
@@ -198,13 +199,9 @@ class Wrapper(torch.optim.Optimizer):
         Raises:
             UserError: saved without the wrapper, or from another model; nothing has changed then.
         """
-        if not isinstance(state_dict, Mapping) or not {"state", "param_groups"} <= set(state_dict):
-            raise UserError(f"{self.name}: not an optimizer state_dict (it has no 'state' and 'param_groups')")
-        groups, saved_groups = self.param_groups, state_dict["param_groups"]
-        if [len(g["params"]) for g in groups] != [len(g["params"]) for g in saved_groups]:
-            raise UserError(
-                f"{self.name}: the state_dict has other parameter groups; build it with those of the saved run"
-            )
+        groups = self.param_groups
+        check_groups(self.name, groups, state_dict)
+        saved_groups = state_dict["param_groups"]
         keys = [key for group in saved_groups for key in group["params"]]
         names = [parameter_name(group, i) for group in groups for i in range(len(group["params"]))]
         parameters = [p for group in groups for p in group["params"]]
@@ -214,7 +211,9 @@ class Wrapper(torch.optim.Optimizer):
             )
         saved, own = state_dict["state"], (*self.moments, self.count)
         for p, key, name in zip(parameters, keys, names, strict=True):
-            self._check_entry(name, p, saved.get(key, {}))
+            if saved.get(key):
+                entry = {k: v for k, v in saved[key].items() if k in own}
+                check_entry(self.name, name, p, entry, dict.fromkeys(self.moments, p) | {self.count: None})
         rest = {key: {k: v for k, v in entry.items() if k not in own} for key, entry in saved.items()}
         self.inner.load_state_dict({**state_dict, "state": {key: entry for key, entry in rest.items() if entry}})
         self._has_state = True
@@ -222,19 +221,6 @@ class Wrapper(torch.optim.Optimizer):
             state = self._outer[p] = self._fresh(p)
             for name in own if saved.get(key) else ():
                 local(state[name]).copy_(local(torch.as_tensor(saved[key][name])))
-
-    def _check_entry(self, name: str, p: Tensor, entry: Mapping[str, Any]) -> None:
-        missing = [key for key in (*self.moments, self.count) if entry and key not in entry]
-        if missing:
-            raise UserError(
-                f"{self.name}: the state of {name} lacks {', '.join(missing)}: it was saved without {self.name}"
-            )
-        for key in self.moments if entry else ():
-            if entry[key].shape != p.shape:
-                raise UserError(
-                    f"{self.name}: {key} of {name} has shape {tuple(entry[key].shape)} in the state_dict, the parameter"
-                    f" {tuple(p.shape)}: it was saved from another model"
-                )
 
     def __getattr__(self, name: str) -> Any:
         if name in REPORTS:

@@ -196,7 +196,7 @@ class DTensorAdapter(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        check_gradients(self.spec.name, self._names, [place.p for place in self._places])
+        check_gradients(self.spec.name, [place.p for place in self._places], self._names)
         if is_dummy_step(self.param_groups):
             self._awake = True
             self._complete()
@@ -207,7 +207,12 @@ class DTensorAdapter(torch.optim.Optimizer):
         self._stepped.update(moving)
         self._awake = True
         with self._gathered(moving):
-            self.inner.step()
+            try:
+                self.inner.step()
+            except torch.linalg.LinAlgError as error:
+                raise UserError(
+                    f"{self.spec.name}: a matrix decomposition failed, probably because a gradient is not finite"
+                ) from error
         if not self.spec.elementwise:
             states.make_contiguous(self.inner, [self._places[i] for i in moving])
         return loss

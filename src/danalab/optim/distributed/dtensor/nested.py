@@ -1,6 +1,6 @@
 """Nested optimizer state: tensors, plain values, and lists or dicts of these."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -49,16 +49,6 @@ def as_kept(value: Any, example: Any) -> Any:
         return value.item() if isinstance(example, float) else value
     is_moment = isinstance(example, Tensor) and value.is_floating_point() and example.is_floating_point()
     return value.to(example.dtype) if is_moment else value
-
-
-def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """(path, leaf) of all leaves."""
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, (list, tuple)) else None
-    if items is None:
-        yield path, value
-        return
-    for key, item in items:
-        yield from leaves(item, f"{path}.{key}" if path else str(key))
 
 
 def outline_of(value: Any) -> Any:

@@ -51,6 +51,13 @@ class Plain:
         return self.p.shape
 
 
+class Empty(Plain):
+    """A parameter without elements, which no rule need divide by: it has no proxy."""
+
+    def __init__(self, p: Any):
+        self.p, self.proxy = p, None
+
+
 class LocalShard(Plain):
     """The local shard of a DTensor, for element-wise rules."""
 
@@ -214,7 +221,7 @@ def place_parameters(spec: OptimizerSpec, params: Sequence[Any]) -> list[Plain]:
     owned: dict[Any, list[int]] = {}
     for i, p in enumerate(params):
         if getattr(p, "device_mesh", None) is None:
-            found[i] = Plain(p)
+            found[i] = Plain(p) if p.numel() else Empty(p)
             continue
         from danalab.optim.distributed.dtensor.layout import is_whole
 

@@ -9,14 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from danalab.errors import UserError
 from danalab.optim.core.groups import called, hyper
-from danalab.optim.core.state import FOREIGN
-from danalab.optim.distributed.dtensor.nested import as_kept, as_tensors, leaves, map_leaves, outline_of
+from danalab.optim.core.state_dict import IMPLEMENTATION, check_entry, check_groups, leaves
+from danalab.optim.distributed.dtensor.nested import as_kept, as_tensors, map_leaves, outline_of
 from danalab.optim.distributed.dtensor.placement import OwnedFull, Plain
-
-HOW = ("foreach", "fused", "capturable", "differentiable")
-"""Group keys that choose the implementation; loading a checkpoint does not change them."""
 
 NOTES = ("unstepped", "made_by")
 """Group keys of a state_dict that are not settings."""
@@ -152,7 +148,7 @@ def load(optimizer: Any, state_dict: Any) -> set[int]:
     start = 0
     for group, saved_group in zip(optimizer.param_groups, saved["param_groups"], strict=True):
         stepped |= {start + k for k in range(len(group["params"])) if not _waits(saved, saved_group, k)}
-        own = {key: group[key] for key in HOW if key in group}
+        own = {key: group[key] for key in IMPLEMENTATION if key in group}
         group.update({key: value for key, value in hyper(saved_group).items() if key not in NOTES})
         group.update(own)
         start += len(group["params"])
@@ -170,30 +166,10 @@ def load(optimizer: Any, state_dict: Any) -> set[int]:
 
 def check_loadable(optimizer: Any, saved: Any) -> Mapping[str, Any]:
     """Check that a state_dict belongs to this optimizer and model; see `DTensorAdapter.load_state_dict`."""
-    owner = optimizer.spec.name
-    if not isinstance(saved, Mapping) or not {"state", "param_groups"} <= set(saved):
-        raise UserError(f"{owner}: not an optimizer state_dict (it has no 'state' and 'param_groups')")
-    groups, saved_groups = optimizer.param_groups, saved["param_groups"]
-    have, found = [len(group["params"]) for group in groups], [len(group["params"]) for group in saved_groups]
-    if have != found:
-        raise UserError(
-            f"{owner}: the state_dict has groups of {found} parameters, this optimizer of {have};"
-            " build it with the groups of the saved run"
-        )
-    needed = {key for key in optimizer.inner.defaults if key in groups[0] and key not in HOW}
-    for number, group in enumerate(saved_groups):
-        maker = group.get("made_by", owner)
-        if maker != owner:
-            raise UserError(f"{owner}: the state_dict belongs to optimizer '{maker}'; load it into one of its kind")
-        missing = sorted(needed - set(group))
-        foreign = sorted(key for key in FOREIGN if key in group and key not in groups[number])
-        if missing or foreign:
-            lacks = f"lacks {', '.join(missing)}" if missing else ""
-            has = f"has {', '.join(foreign)}" if foreign else ""
-            raise UserError(
-                f"{owner}: the state_dict belongs to another optimizer (group {number}"
-                f" {' and '.join(filter(None, (lacks, has)))}); load it into the one that saved it"
-            )
+    owner, groups = optimizer.spec.name, optimizer.param_groups
+    needed = {key for key in optimizer.inner.defaults if key in groups[0] and key not in IMPLEMENTATION}
+    check_groups(owner, groups, saved, needed, maker=owner)
+    saved_groups = saved["param_groups"]
     optimizer._complete()
     expected = forms(optimizer.inner, optimizer._places)
     may_be = getattr(optimizer.inner, "optional_state", ())
@@ -202,7 +178,7 @@ def check_loadable(optimizer: Any, saved: Any) -> Mapping[str, Any]:
         if not _waits(saved, group, k):
             p = optimizer._places[i].p
             entry = saved["state"].get(group["params"][k], {})
-            _check_entry(owner, called(optimizer._names[i], p), p, entry, expected[i], may_be)
+            check_entry(owner, called(optimizer._names[i], p), p, entry, expected[i], may_be)
     return saved
 
 
@@ -211,24 +187,3 @@ def _waits(saved: Mapping[str, Any], group: Mapping[str, Any], k: int) -> bool:
     if "unstepped" in group:
         return k in group["unstepped"]
     return not saved["state"].get(group["params"][k])
-
-
-def _check_entry(
-    owner: str, name: str, p: Tensor, entry: Mapping[str, Any], form: Mapping[str, Any], may_be: Sequence[str]
-) -> None:
-    lacks = sorted(set(form) - set(entry) - set(may_be))
-    extra = sorted(set(entry) - set(form) - set(may_be))
-    if lacks or extra:
-        parts = [f"lacks {', '.join(lacks)}"] * bool(lacks) + [f"has {', '.join(extra)}"] * bool(extra)
-        raise UserError(
-            f"{owner}: the state of {name} {' and '.join(parts)}: it belongs to another optimizer or to other"
-            " settings; load it into the one that saved it"
-        )
-    shapes = {path: tuple(leaf.shape) for path, leaf in leaves(dict(form)) if hasattr(leaf, "shape")}
-    for path, leaf in leaves(dict(entry)):
-        want = shapes.get(path)
-        if isinstance(leaf, Tensor) and want is not None and tuple(leaf.shape) != want:
-            raise UserError(
-                f"{owner}: {path} of {name} has shape {tuple(leaf.shape)} in the state_dict, needs {want} for a"
-                f" parameter of shape {tuple(p.shape)}: it was saved from another model"
-            )

@@ -20,12 +20,12 @@ from torch import Tensor
 from danalab.errors import UserError
 from danalab.optim.core.groups import as_given, called, hyper
 from danalab.optim.core.optimizer import RuleOptimizer
-from danalab.optim.core.state import check_state_dict, has_zero_rate, set_dummy_step
+from danalab.optim.core.state import has_zero_rate, set_dummy_step
+from danalab.optim.core.state_dict import check_entry, check_groups, check_rule_state, parameter_name
 from danalab.optim.distributed.shards import SavedTensor
 from danalab.optim.distributed.zero.buckets import BucketTraffic, SharedGradients
 from danalab.optim.distributed.zero.layout import plan
 from danalab.optim.distributed.zero.setup import (
-    check_outline,
     check_settings,
     content,
     groups_for,
@@ -295,12 +295,22 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
             UserError: saved by another optimizer or from another model; nothing was changed.
         """
         if isinstance(inner := self._inner, RuleOptimizer):
-            check_state_dict(self, lambda group: inner.rule_of(group).moments, state_dict)
+            check_rule_state(self, lambda group: inner.rule_of(group).moments, state_dict)
         else:
-            check_outline(self, state_dict, self.spec.elementwise)
+            check_groups("DistributedMuonAdamW", self.param_groups, state_dict)
+            if self.spec.elementwise:
+                self._check_shapes(state_dict)
         self._owned_state.load_state_dict(state_dict)
         for group, own in zip(self.param_groups, inner.param_groups, strict=True):
             group.update(hyper(own))
+
+    def _check_shapes(self, saved: dict[str, Any]) -> None:
+        """Element-wise state has the shapes of the parameters; each rank's optimizer sees only its pieces of it."""
+        for group, saved_group in zip(self.param_groups, saved["param_groups"], strict=True):
+            for index, (p, key) in enumerate(zip(group["params"], saved_group["params"], strict=True)):
+                entry = saved["state"].get(key, {})
+                form = {name: p if getattr(value, "shape", ()) else None for name, value in entry.items()}
+                check_entry("DistributedMuonAdamW", parameter_name(group, index), p, entry, form)
 
     def _check_addresses(self) -> None:
         for p, address in zip(self._params, self._addresses, strict=True):

@@ -3,16 +3,13 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from danalab.errors import UserError, nearest
 from danalab.optim.core.groups import called, require_some
-from danalab.optim.core.state import parameter_name
 from danalab.optim.distributed import require_supported
 from danalab.optim.distributed.dtensor.adapter import DTensorAdapter
 from danalab.optim.distributed.dtensor.build import build_adapted, parameter_groups
-from danalab.optim.distributed.shards import TensorShard
 from danalab.optim.distributed.zero.layout import Bucket, Content, Piece
 from danalab.optim.matrix.newton_schulz import flops, matrix_shape
 from danalab.optim.registry import groups_of
@@ -53,33 +50,6 @@ def check_settings(spec: OptimizerSpec, settings: Mapping[str, Any]) -> None:
             raise UserError(
                 f"optimizer '{spec.name}' has no setting '{setting}'{hint}; it has: {', '.join(spec.settings)}"
             )
-
-
-def check_outline(optimizer: torch.optim.Optimizer, saved: Any, elementwise: bool) -> None:
-    """Refuse a state_dict with other groups than the optimizer's, or state of other shapes than the parameters'.
-
-    Args:
-        elementwise: whether state is shaped like parameters; otherwise the optimizer checks shapes itself.
-    """
-    if not isinstance(saved, Mapping) or not {"state", "param_groups"} <= set(saved):
-        raise UserError(f"{OWNER}: not an optimizer state_dict (it has no 'state' and 'param_groups')")
-    have = [len(group["params"]) for group in optimizer.param_groups]
-    found = [len(group["params"]) for group in saved["param_groups"]]
-    if have != found:
-        raise UserError(
-            f"{OWNER}: the state_dict has groups of {found} parameters, this optimizer of {have};"
-            " build it with the groups of the saved run"
-        )
-    if not elementwise:
-        return
-    for group, saved_group in zip(optimizer.param_groups, saved["param_groups"], strict=True):
-        for index, (p, key) in enumerate(zip(group["params"], saved_group["params"], strict=True)):
-            for name, value in saved["state"].get(key, {}).items():
-                if isinstance(value, (Tensor, TensorShard)) and value.shape and tuple(value.shape) != tuple(p.shape):
-                    raise UserError(
-                        f"{OWNER}: {name} of {parameter_name(group, index)} has shape {tuple(value.shape)} in the"
-                        f" state_dict, the parameter {tuple(p.shape)}: it was saved from another model"
-                    )
 
 
 def own_pieces(buckets: Sequence[Bucket], params: Sequence[Tensor], rank: int) -> dict[Piece, Tensor]:

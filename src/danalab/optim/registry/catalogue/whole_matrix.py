@@ -22,6 +22,7 @@ def _entry(
         elementwise=False,
         groups=model_groups,
         advice=advice,
+        aliases=("hyperball",) if name == "muon-h" else (),
     )
 
 
