@@ -14,6 +14,7 @@ def small(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(generate, "CONFIG", ModelConfig("qwen3", 32, 1, 2, 16, 48, 61, 512, attention_gate=False))
 
 
+@pytest.mark.slow
 def test_every_contender_is_measured_on_batches_and_on_the_trace():
     lines: list[str] = []
     found = generate.measure([1, 2], 3, 4, 2, lines.append)

@@ -16,25 +16,25 @@ from danalab.errors import UserError
 
 @pytest.fixture(scope="module")
 def found():
-    return measure("cpu", [1], 2, ["adamw:fused", "adana:fused", "dana-star", "muon"])
+    return measure("cpu", ["0.2"], 2, ["adamw:fused", "adana:fused", "dana-star", "muon"])
 
 
 def test_bandwidth_counts_seven_words_for_adam_and_nine_with_tau(found):
-    rows = found["sizes"]["1M"]["results"]
-    numel = found["sizes"]["1M"]["parameters"]
+    rows = found["sizes"]["0.2M"]["results"]
+    numel = found["sizes"]["0.2M"]["parameters"]
     for name, words in (("adamw:fused", 7), ("adana:fused", 7), ("dana-star", 9)):
         moved = rows[name]["gb_per_s"] * rows[name]["ms"]["median"] * 1e6
         assert moved == pytest.approx(4 * words * numel, rel=1e-3)
 
 
 def test_every_contender_has_a_ratio_to_fused_adamw_with_quartiles(found):
-    for name, row in found["sizes"]["1M"]["results"].items():
+    for name, row in found["sizes"]["0.2M"]["results"].items():
         assert row["ratio"]["q1"] <= row["ratio"]["median"] <= row["ratio"]["q3"]
         assert name in line(name, row)
 
 
 def test_muon_is_measured_against_torchs_muon(found):
-    row = found["sizes"]["1M"]["results"]["muon"]
+    row = found["sizes"]["0.2M"]["results"]["muon"]
     assert row["peer"] == "torch.Muon"
     assert row["ratio_to_peer"]["median"] > 0
 
@@ -52,7 +52,7 @@ def test_the_command_prints_one_json_object_and_writes_it(tmp_path, capsys):
     out = json.loads(capsys.readouterr().out)
     assert out == json.loads(file.read_text())
     assert out["machine"]["threads"] == 1
-    assert list(out["sizes"]["1M"]["results"]) == ["adamw:fused"]
+    assert list(out["sizes"]["0.2M"]["results"]) == ["adamw:fused"]
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_a_ratio_is_taken_round_by_round():
 @pytest.mark.gpu
 def test_steps_are_captured_as_cuda_graphs():
     found = measure("cuda", [1], 2, ["adamw:graph", "adana:graph", "dana-star-mk4:graph"])
-    assert len(found["sizes"]["1M"]["results"]) == 3
+    assert len(found["sizes"]["0.2M"]["results"]) == 3
 
 
 @pytest.mark.slow

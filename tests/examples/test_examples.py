@@ -30,6 +30,7 @@ def losses(printed: str) -> list[float]:
     return [float(number) for number in re.findall(r"\bloss'?:? +'?([0-9.e+-]+)", printed)]
 
 
+@pytest.mark.slow
 def test_the_plain_loop_trains_and_resumes_bit_for_bit():
     printed = run(sys.executable, str(EXAMPLES / "plain_pytorch.py"))
     found = losses(printed)

@@ -225,6 +225,7 @@ def test_what_does_not_fit_is_refused(change: dict[str, Tensor], message: str):
         chunked_cross_entropy(inputs["hidden"], inputs["weight"], inputs["targets"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", [pytest.param(512, marks=pytest.mark.slow), 1024])
 def test_peak_memory_is_at_most_a_quarter_of_the_plain_loss(monkeypatch: pytest.MonkeyPatch, rows: int):
     monkeypatch.undo()  # the real chunks

@@ -45,6 +45,7 @@ print("torch" in sys.modules)
     assert python(code).strip() == "False"
 
 
+@pytest.mark.slow
 def test_importing_loads_little_beyond_torch():
     code = """
 import sys, torch

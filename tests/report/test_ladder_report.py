@@ -200,6 +200,7 @@ def test_text_of_rows_is_text_in_every_format(tmp_path):
     assert as_markdown(table).splitlines()[2] == "| &lt;script>alert(1)&lt;/script> \\| x |"
 
 
+@pytest.mark.slow
 def test_runs_whose_loss_was_not_finite_are_counted_and_listed(sad):
     _, page, lost = sad
     text = page.read_text()
@@ -208,6 +209,7 @@ def test_runs_whose_loss_was_not_finite_are_counted_and_listed(sad):
     assert all(name in section for name in lost)
 
 
+@pytest.mark.slow
 def test_a_packed_report_stands_alone_is_small_and_says_nothing_of_the_machine(tmp_path):
     folder = plant(tmp_path / "ladder")
     out = tmp_path / "published"

@@ -260,6 +260,7 @@ MARKED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", MARKED, indirect=True)
 def test_axe_finds_no_violation(page):
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()

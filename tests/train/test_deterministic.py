@@ -52,7 +52,7 @@ def test_a_run_repeats_itself(tiny, tmp_path, given):
     assert torch.equal(one, two)
 
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "backend", ["ddp", "fsdp", *(pytest.param(name, marks=pytest.mark.slow) for name in ("zero", "diloco"))]
 )

@@ -134,7 +134,7 @@ def test_power_of_the_effective_time_is_accurate_over_a_whole_run():
             torch.testing.assert_close(*found, rtol=3e-6, atol=0)
 
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("capturable", [False, True], ids=["kernel", "graph"])
 def test_no_change_of_step_or_setting_compiles_again(capturable):
     made = params([(8, 5), (7,)])
@@ -162,6 +162,7 @@ def test_graph_equals_the_eager_step_and_another_list_has_a_graph_of_its_own():
         torch.testing.assert_close(*finished, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_graph_skips_a_step_on_the_device():
     (p,) = params([(8, 5)])
     optimizer = DanaMK4([p], lr=0.1, fused=True, capturable=True)

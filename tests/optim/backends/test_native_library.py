@@ -48,6 +48,7 @@ def steps(threads):
     return torch.cat([p.detach().flatten() for p in made])
 
 
+@pytest.mark.slow
 def test_a_compiler_without_openmp_makes_kernels_with_threads_of_their_own(monkeypatch, tmp_path):
     want = steps(threads=1)
     limited = tmp_path / "c++"

@@ -48,6 +48,7 @@ def test_a_constant_or_absent_weight_decay_is_drawn_too(weight_decay):
     schedule_figure(run, table)
 
 
+@pytest.mark.slow
 def test_the_command_writes_pictures_and_a_row_a_step(tmp_path, capsys):
     arguments = ["optim", "schedules", "--steps", "50", "--scheduler", "wsd", "--fract-decay", "0.5"]
     assert main([*arguments, "--out", str(tmp_path / "s"), "--json"]) == 0

@@ -31,6 +31,7 @@ def test_each_evaluation_continues_each_prompt_and_changes_no_bit_of_the_run(tin
     assert torch.equal(weights(sampled), weights(plain))
 
 
+@pytest.mark.slow
 def test_a_resumed_run_repeats_no_sample(tiny, tmp_path):
     whole = train(tiny(sample_prompts=("the",), run_dir=tmp_path / "whole"))
     for steps in (12, 20):

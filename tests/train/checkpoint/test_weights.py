@@ -84,6 +84,7 @@ def test_blocks_that_are_missing_or_elsewhere_are_refused(tmp_path, damage, mess
         read_weights(damaged(tmp_path, damage), model)
 
 
+@pytest.mark.slow
 def test_generate_loads_neither_distributed_tensors_nor_the_compiler():
     program = (
         "import sys; from danalab.cli.app import main\n"

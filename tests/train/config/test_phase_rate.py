@@ -63,7 +63,7 @@ def test_without_a_factor_the_groups_are_those_of_any_model():
     assert [p is model.blocks[0].attention.bank.weight.phi for p in phases["params"]] == [True]
 
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("opt", ["adamw", "dana-star-mk4"])
 def test_a_run_with_a_factor_resumes_bitwise_and_is_another_run(tiny, tmp_path, opt):
     def weights(folder):

@@ -152,6 +152,7 @@ def test_generation_stops_at_the_tasks_words_and_is_greedy(run, tmp_path, monkey
     assert result.tasks["write"]["exact_match"] == pytest.approx(0.5)
 
 
+@pytest.mark.slow
 def test_the_command_prints_one_object_and_a_table(run, tasks, capsys):
     words = ["eval", "--run", str(run), "--lm-eval", f"{tasks['choose']},{tasks['read']}", "--limit", "2"]
     assert main([*words, "--num-fewshot", "0", "--json"]) == 0

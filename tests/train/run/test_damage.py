@@ -100,6 +100,7 @@ def test_a_damaged_summary_does_not_stop_a_run(tiny, half, caplog, content):
     assert torch.equal(weights(folder), expected)
 
 
+@pytest.mark.slow
 def test_a_damaged_summary_is_one_line_to_those_who_read_it(half):
     folder, _ = half
     (folder / "summary.json").write_text('{"status": "finished", "step": 10, "val/loss": "low"}')
@@ -107,7 +108,7 @@ def test_a_damaged_summary_is_one_line_to_those_who_read_it(half):
         _ = open_run(folder).summary
 
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json"])
 def test_a_damaged_tokenizer_is_noticed_and_written_again(tiny, half, caplog, name):
     folder, _ = half
