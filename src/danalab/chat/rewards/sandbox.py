@@ -3,7 +3,7 @@
     tests  -- arguments -->  program          the values that come back are compared where the program cannot reach,
            <--- values ----                   and the verdict is taken from the process of the tests
 
-Limits on time, memory and files; isolated by the kernel (`sandbox_child`). Where the system cannot, nothing is run
+Limits on time, memory and files; isolated by the kernel (`function_process`). Where the system cannot, nothing is run
 unless the user trusts the model's code.
 
 Source for the checks that programs evade: Chen et al. 2021, arXiv 2107.03374, section 2.3.
@@ -27,7 +27,7 @@ from danalab.errors import UserError
 SECONDS = 5.0
 MEMORY_MIB = 512
 FILE_MIB = 16
-_CHILD = Path(__file__).with_name("sandbox_child.py")
+PROCESS = Path(__file__).with_name("function_process.py")
 _PROBE = threading.Lock()
 
 
@@ -99,7 +99,7 @@ def _process(task: dict[str, Any], reads: IO[bytes], writes: IO[bytes]) -> Itera
         json.dump(task, file)
         file.flush()
         process = subprocess.Popen(
-            [sys.executable, "-I", str(_CHILD), file.name],
+            [sys.executable, "-I", str(PROCESS), file.name],
             cwd=folder,
             env={},
             stdin=reads,
@@ -124,7 +124,7 @@ def why_not_isolated() -> str:
 @cache
 def _obstacle() -> str:
     with tempfile.TemporaryDirectory() as folder:
-        done = subprocess.run([sys.executable, "-I", str(_CHILD), "probe"], cwd=folder, env={}, capture_output=True)
+        done = subprocess.run([sys.executable, "-I", str(PROCESS), "probe"], cwd=folder, env={}, capture_output=True)
     if done.returncode == 0:
         return done.stdout.decode(errors="replace").strip()
     return f"the probe ended with status {done.returncode}: {done.stderr.decode(errors='replace').strip()[-200:]}"

@@ -13,6 +13,7 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
+from danalab.chat.rewards.sandbox import PROCESS
 from danalab.chat.tasks.base import Problem
 from danalab.errors import UserError
 
@@ -46,18 +47,21 @@ class UserReward:
             UserError: the function is missing, raised, hung, ended its process, or gave no finite number.
         """
         if self._process is None:
-            child = Path(__file__).with_name("user_reward_child.py")
-            words = [sys.executable, str(child), str(self._path), self._function]
+            task = json.dumps({"path": str(self._path), "function": self._function})
+            words = [sys.executable, str(PROCESS), task]
             self._process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
             self._receive(START_SECONDS, "the import")
         assert self._process.stdin is not None
-        question = {key: value for key, value in asdict(problem).items() if key != "solution"}
+        question = {**asdict(problem), "choices": list(problem.choices), "data": dict(problem.data)}
+        del question["solution"]
         try:
-            self._process.stdin.write(json.dumps([question, answer]).encode() + b"\n")
+            self._process.stdin.write(f"{(question, answer)!a}, {{}}\n".encode())
             self._process.stdin.flush()
         except BrokenPipeError:
             pass  # `_receive` says that it has ended
-        return float(self._receive(self._seconds, f"the answer {answer[:60]!r}"))
+        value = self._receive(self._seconds, f"the answer {answer[:60]!r}")
+        assert value is not None
+        return value
 
     def close(self) -> None:
         """End the process."""
@@ -69,8 +73,8 @@ class UserReward:
     def __del__(self) -> None:
         self.close()
 
-    def _receive(self, seconds: float, about: str) -> float:
-        """The process's next line: {"value": ...} or {"error": ...}."""
+    def _receive(self, seconds: float, about: str) -> float | None:
+        """The value of the process's next line; that of a definition is None."""
         process = self._process
         assert process is not None
         assert process.stdout is not None
@@ -86,8 +90,8 @@ class UserReward:
                 self.close()
                 raise UserError(f"reward {self.name}: its process ended with status {code} at {about}")
             line += part
-        found = json.loads(line)
-        if "error" in found:
+        said = line.decode().strip()
+        if said.startswith("!"):
             self.close()
-            raise UserError(f"reward {self.name}: {found['error']} at {about}")
-        return found["value"]
+            raise UserError(f"reward {self.name}: {said[1:]} at {about}")
+        return None if said == "=None" else float(said[1:])

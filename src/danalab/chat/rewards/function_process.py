@@ -1,10 +1,11 @@
-"""A process of the sandbox: it gives up its rights, then serves a program's function or runs tests that call one.
+"""A process that serves a function which is not ours, or that runs tests which call one in another such process.
 
-    program   defines the function; lines of arguments on standard input, lines "=VALUE" or "!ERROR" on standard output
+    function  of a program or a user's file; lines of arguments on standard input, "=VALUE" or "!ERROR" on standard
+              output, at first one for its definition
     tests     the other end; passes where the tests reach their end, and says so on standard error
 
-Argument: a JSON file with the task; "probe" only says whether this system can isolate. It imports nothing of danalab:
-it runs isolated (-I). After `isolate` the kernel allows
+Argument: the task in JSON, or its file; "probe" only says whether this system can isolate. It imports nothing of danalab.
+After `isolate` the kernel allows
 
     files        reading Python's installation, writing the working folder (Landlock)
     system calls those of computation, of open files, threads and clocks (seccomp); no sockets, processes, signals,
@@ -19,8 +20,10 @@ import ctypes
 import json
 import os
 import platform
+import runpy
 import struct
 import sys
+from collections.abc import Callable
 from typing import Any
 
 MAX_LINE = 1 << 20
@@ -67,9 +70,15 @@ def main() -> None:
     """Read the task, give up rights, carry it out."""
     if sys.argv[1] == "probe":
         return _probe()
-    with open(sys.argv[1], encoding="utf-8") as file:
-        task: dict[str, Any] = json.load(file)
+    text = sys.argv[1]
+    if not text.startswith("{"):
+        with open(text, encoding="utf-8") as file:
+            text = file.read()
+    task: dict[str, Any] = json.loads(text)
     ours, theirs, report = (os.fdopen(os.dup(n), mode) for n, mode in ((1, "w"), (0, "r"), (2, "w")))
+    if "path" in task:
+        os.dup2(2, 1)  # what a user's function prints is for the user
+        return _serve(lambda: _of_file(task["path"], task["function"]), theirs, ours)
     null = os.open(os.devnull, os.O_RDWR)
     for stream in range(3):
         os.dup2(null, stream)  # what the program prints is of no use, and may be endless
@@ -77,7 +86,7 @@ def main() -> None:
     if task["isolated"]:
         isolate(os.getcwd())
     if "tests" not in task:
-        return _serve(task["source"], task["function"], theirs, ours)
+        return _serve(lambda: _run(task["source"], "program")[task["function"]], theirs, ours)
     try:
         _test(task["source"], task["function"], task["tests"], theirs, ours)
     except BaseException as error:
@@ -89,23 +98,41 @@ def main() -> None:
     os._exit(0)
 
 
-def _serve(source: str, name: str, questions: Any, answers: Any) -> None:
-    """Answer each line of arguments with the function's value."""
-    failure, function = None, None
-    try:
-        namespace: dict[str, Any] = {"__name__": "__main__"}
-        exec(compile(source, "program", "exec"), namespace)
-        function = namespace[name]
-    except BaseException as error:  # SystemExit, too
-        failure = _described(error)
-    for line in iter(lambda: questions.readline(MAX_LINE), ""):
+def _serve(define: Callable[[], Any], questions: Any, answers: Any) -> None:
+    """Say whether the function is defined, then answer each line of arguments with its value."""
+
+    def reply(make: Callable[[], Any]) -> bool:
         try:
-            arguments, named = ast.literal_eval(line)
-            reply = "!" + failure if function is None else "=" + repr(_plain(function(*arguments, **named)))
-        except BaseException as error:
-            reply = "!" + _described(error)
-        answers.write(reply.replace("\n", " ") + "\n")
+            said, is_value = "=" + ascii(_plain(make())), True
+        except BaseException as error:  # SystemExit, too
+            said, is_value = "!" + _described(error), False
+        answers.write(said + "\n")
         answers.flush()
+        return is_value
+
+    found: list[Any] = []
+    if not reply(lambda: found.append(define())):
+        return
+    for line in iter(lambda: questions.readline(MAX_LINE), ""):
+        reply(lambda line=line: _call(found[0], *ast.literal_eval(line)))
+
+
+def _call(function: Any, arguments: Any, named: Any) -> Any:
+    return function(*arguments, **named)
+
+
+def _run(source: str, name: str) -> dict[str, Any]:
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    exec(compile(source, name, "exec"), namespace)
+    return namespace
+
+
+def _of_file(path: str, name: str) -> Any:
+    """A user's function, whose value becomes a float."""
+    function = runpy.run_path(path).get(name)
+    if not callable(function):
+        raise LookupError(f"the file has no function '{name}'")
+    return lambda *arguments: float(function(*arguments))  # pyright: ignore[reportArgumentType]
 
 
 def _test(source: str, name: str, tests: str, answers: Any, questions: Any) -> None:
@@ -113,10 +140,13 @@ def _test(source: str, name: str, tests: str, answers: Any, questions: Any) -> N
 
     def candidate(*arguments: Any, **named: Any) -> Any:
         try:
-            questions.write(f"{_plain(arguments)!r}, {_plain(named)!r}\n")
+            questions.write(f"{_plain(arguments)!a}, {_plain(named)!a}\n")
             questions.flush()
         except BrokenPipeError:
             raise RuntimeError("the program ended itself") from None
+        return receive()
+
+    def receive() -> Any:
         line = answers.readline(MAX_LINE)
         if not line.endswith("\n"):
             raise RuntimeError("the program ended itself" if not line else "the program's value is too long")
@@ -124,8 +154,8 @@ def _test(source: str, name: str, tests: str, answers: Any, questions: Any) -> N
             raise _error(line[1:].strip())
         return ast.literal_eval(line[1:].strip())
 
-    namespace: dict[str, Any] = {"__name__": "__main__"}
-    exec(compile(source, "prompt", "exec"), namespace)
+    receive()
+    namespace = _run(source, "prompt")
     namespace[name] = candidate
     exec(compile(tests, "tests", "exec"), namespace)
 
@@ -147,13 +177,18 @@ def _plain(value: Any) -> Any:
 
 def _error(text: str) -> Exception:
     """The program's exception where it is one of Python's."""
-    kind = getattr(builtins, text.partition(":")[0], None)
+    kind = getattr(builtins, text.partition(":")[0].partition(" ")[0], None)
     is_known = isinstance(kind, type) and issubclass(kind, ArithmeticError | LookupError | TypeError | ValueError)
     return kind(text.partition(": ")[2]) if is_known else RuntimeError(text or "no value")
 
 
 def _described(error: BaseException) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+    """Type, line and text of an exception, in ASCII, which any stream takes."""
+    step, place = error.__traceback__, ""
+    while step is not None:
+        place, step = f" (line {step.tb_lineno})", step.tb_next
+    text = " ".join(str(error).split())[:200]
+    return f"{type(error).__name__}{place}: {text}".encode("ascii", "backslashreplace").decode()
 
 
 # ---- rights ----
