@@ -4,7 +4,7 @@
               output, at first one for its definition
     tests     the other end; passes where the tests reach their end, and says so on standard error
 
-Argument: the task in JSON, or its file; "probe" only says whether this system can isolate. It imports nothing of danalab.
+Argument: the task in JSON, or its file; "probe" only says whether this system can isolate. It needs nothing of danalab.
 After `isolate` the kernel allows
 
     files        reading Python's installation, writing the working folder (Landlock)
