@@ -90,10 +90,13 @@ def _force(engine: Engine, number: int, tokens: Sequence[int], answer: SampledAn
 
 
 class ModelEngine:
-    """An engine for a model whose weights change between its uses."""
+    """An engine for a model whose weights change between its uses.
+
+    Args:
+        model: a `Decoder`.
+    """
 
     def __init__(self, model: Any, chat: ChatFormat | TemplateFormat, *, max_batch_size: int = 64):
-        """Args: model: a `Decoder`."""
         self._model, self._chat, self._max_batch_size = model, chat, max_batch_size
         self._engine: Engine | None = None
 

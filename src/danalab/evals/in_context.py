@@ -1,6 +1,6 @@
 """In-context tasks in DCLM's format: examples with their answers, then a question, all in the text.
 
-    multiple_choice      query [delimiter] choice             the choice with the lowest mean loss a token
+    multiple_choice      query [delimiter] choice             the choice with the lowest mean loss per token
     schema               context option [delimiter] end       the option after which the end has the lowest mean loss
     language_modeling    context [delimiter] continuation     right where every token of it is the most likely one
 
@@ -224,7 +224,7 @@ def _cut(row: _Row, seq_len: int) -> _Row:
 def _scores(
     model: Decoder, rows: list[_Row], padding: int, autocast: Callable[[], AbstractContextManager[Any]]
 ) -> tuple[list[float], list[bool]]:
-    """(mean loss of each row's scored part [nats a token], whether all of its tokens are the most likely ones)."""
+    """(mean loss of each row's scored part [nats/token], whether all of its tokens are the most likely ones)."""
     losses, right = [0.0] * len(rows), [False] * len(rows)
     device = model.head_weight.device
     order = sorted(range(len(rows)), key=lambda i: len(rows[i].tokens))

@@ -182,7 +182,12 @@ def answer_problems(
 
 
 class TaskEvaluator:
-    """Scores the model that is trained on tasks; an `Evaluator` of the trainer. Ranks share the problems."""
+    """Scores the model that is trained on tasks; an `Evaluator` of the trainer. Ranks share the problems.
+
+    Args:
+        settings: with a limit, since generated tasks are endless.
+        scorer: of all answers; default the reward of each problem.
+    """
 
     def __init__(
         self,
@@ -192,10 +197,6 @@ class TaskEvaluator:
         world: World,
         scorer: Scorer | None = None,
     ):
-        """Args:
-        settings: with a limit, since generated tasks are endless.
-        scorer: of all answers; default the reward of each problem.
-        """
         self._chat, self._tasks, self._settings, self._world = chat, tasks, settings, world
         self._scorer = scorer or Scorer()
         self._engine: ModelEngine | None = None

@@ -29,12 +29,15 @@ _TOGETHER = 1000
 
 
 class ChatDataset(Dataset):
-    """One split of data in the tokens of a chat format; `path` is the words that name them."""
+    """One split of data in the tokens of a chat format; `path` is the words that name them.
+
+    Args:
+        identity: of the split's content, for its fingerprint.
+    """
 
     def __init__(
         self, words: Iterable[str], split: str, chat: ChatFormat, identity: bytes, open_split: Callable[[str], Dataset]
     ):
-        """Args: identity: of the split's content, for its fingerprint."""
         name = ", ".join(words)
         super().__init__(
             Path(name),
@@ -68,7 +71,16 @@ class ChatDataset(Dataset):
 
 
 class ConversationDataset(ChatDataset):
-    """One split of a list of conversations; `n_tokens` counts all positions of its rows, padding included."""
+    """One split of a list of conversations; `n_tokens` counts all positions of its rows, padding included.
+
+    Args:
+        words: the source, for records and messages.
+        splits: conversations of "train" and "val".
+        seq_len: positions of a row.
+        masked: see `ConversationRows`.
+    Raises:
+        UserError: no conversation fits in a row.
+    """
 
     def __init__(
         self,
@@ -80,15 +92,6 @@ class ConversationDataset(ChatDataset):
         seq_len: int,
         masked: bool,
     ):
-        """Args:
-            words: the source, for records and messages.
-            splits: conversations of "train" and "val".
-            seq_len: positions of a row.
-            masked: see `ConversationRows`.
-
-        Raises:
-            UserError: no conversation fits in a row.
-        """
         conversations = splits[split]
         identity = f"conversations 1\n{chat.tokenizer.fingerprint}\n{conversations.sha256}\n{masked}"
         super().__init__(
@@ -123,14 +126,15 @@ class ConversationDataset(ChatDataset):
 
 
 class ReplayedDataset(MixedDataset):
-    """Conversations with a share of another data set; an epoch is one pass over the conversations."""
+    """Conversations with a share of another data set; an epoch is one pass over the conversations.
+
+    Args:
+        share: of the rows that are from `replay`.
+    Raises:
+        UserError: the two have different tokenizers.
+    """
 
     def __init__(self, conversations: ConversationDataset, replay: Dataset, share: float):
-        """Args: share: of the rows that are from `replay`.
-
-        Raises:
-            UserError: the two have different tokenizers.
-        """
         super().__init__([conversations, replay], [1 - share, share])
         self.n_tokens = round(conversations.n_tokens / (1 - share))
         self.counts = conversations.counts

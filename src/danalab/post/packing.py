@@ -91,10 +91,13 @@ class PackingCounts:
 
 
 class ConversationRows:
-    """Rows of `seq_len` positions; a `Rows` of `danalab.data.order.windows`."""
+    """Rows of `seq_len` positions; a `Rows` of `danalab.data.order.windows`.
+
+    Args:
+        masked: only what the assistant says is a target; otherwise every token is.
+    """
 
     def __init__(self, conversations: TokenizedConversations, chat: ChatFormat, seq_len: int, *, masked: bool):
-        """Args: masked: only what the assistant says is a target; otherwise every token is."""
         self.seq_len, self._masked, self._bos = seq_len, masked, chat.bos
         self._coded, all_starts = conversations.coded, conversations.starts
         kept = kept_lengths(conversations, chat.assistant_end, seq_len + 1)

@@ -185,6 +185,15 @@ class PolicyLoss(Loss):
     clip_share  share of the tokens where the clip acts
     mismatch    mean of |log p - log p of the engine that sampled| [nats]
     kl          estimate of KL(policy || reference) [nats], with a KL penalty
+
+    Args:
+        clip: in place of the objective's.
+        kl: weight of the penalty.
+        n_ids: ids from here on (padding of the vocabulary) are never sampled and have no probability.
+        max_tokens: limit on an answer.
+        temperature: of the sampling; the policy is softmax(logits / temperature).
+        scalars: further entries of a row.
+        balance: the router's losses, for a model with experts.
     """
 
     def __init__(
@@ -199,15 +208,6 @@ class PolicyLoss(Loss):
         scalars: Callable[[], dict[str, float]] = dict,
         balance: RouterBalance | None = None,
     ):
-        """Args:
-        clip: in place of the objective's.
-        kl: weight of the penalty.
-        n_ids: ids from here on (padding of the vocabulary) are never sampled and have no probability.
-        max_tokens: limit on an answer.
-        temperature: of the sampling; the policy is softmax(logits / temperature).
-        scalars: further entries of a row.
-        balance: the router's losses, for a model with experts.
-        """
         self._objective, self._clip, self._kl = objective, clip or objective.clip, kl
         self._n_ids, self._max_tokens, self._temperature = n_ids, max_tokens, temperature
         self._scalars, self.balance = scalars, balance
@@ -249,18 +249,18 @@ class PolicyLoss(Loss):
 
 
 class TaskDataset(ChatDataset):
-    """Problems of tasks; `n_tokens` counts the positions of one pass over all problems, as if every row were full."""
+    """Problems of tasks; `n_tokens` counts the positions of one pass over all problems, as if every row were full.
+
+    Args:
+        specifications: NAME[:KEY=VALUE,...] of each task.
+        seed: of the order of the problems.
+        row_tokens: positions of the answers to one problem.
+        reward: of all problems, or empty; a file counts by its content.
+    Raises:
+        UserError: no task, an unknown one, or malformed data.
+    """
 
     def __init__(self, specifications: tuple[str, ...], chat: ChatFormat, *, seed: int, row_tokens: int, reward: str):
-        """Args:
-            specifications: NAME[:KEY=VALUE,...] of each task.
-            seed: of the order of the problems.
-            row_tokens: positions of the answers to one problem.
-            reward: of all problems, or empty; a file counts by its content.
-
-        Raises:
-            UserError: no task, an unknown one, or malformed data.
-        """
         made = [make_task(text) for text in specifications]
         if not made:
             raise UserError("no task: give --task arithmetic, a FILE.jsonl, or another; docs/rl.md lists them")

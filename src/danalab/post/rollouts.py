@@ -38,7 +38,16 @@ EPSILON = 1e-6
 
 
 class Rollouts(BatchSource):
-    """Batches of answers, made by the model as it is when they are asked for."""
+    """Batches of answers, made by the model as it is when they are asked for.
+
+    Args:
+        seed: of the sampling.
+        seq_len: the model's context.
+        autocast: makes the context of forward computations.
+        reference: the model of the KL penalty.
+    Raises:
+        UserError: the problems of a step cannot be divided among the ranks.
+    """
 
     def __init__(
         self,
@@ -54,15 +63,6 @@ class Rollouts(BatchSource):
         autocast: Callable[[], AbstractContextManager[Any]],
         reference: nn.Module | None = None,
     ):
-        """Args:
-            seed: of the sampling.
-            seq_len: the model's context.
-            autocast: makes the context of forward computations.
-            reference: the model of the KL penalty.
-
-        Raises:
-            UserError: the problems of a step cannot be divided among the ranks.
-        """
         if settings.problems % world.dp_size:
             raise UserError(f"--problems {settings.problems}: not divisible by the {world.dp_size} ranks")
         self._mixture, self._chat, self._scorer = mixture, chat, scorer

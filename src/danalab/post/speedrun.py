@@ -88,10 +88,13 @@ class StageScores:
 
 
 class Speedrun:
-    """A speedrun in its folder."""
+    """A speedrun in its folder.
+
+    Args:
+        preset: in place of the one that the configuration names.
+    """
 
     def __init__(self, config: SpeedrunConfig, preset: Preset | None = None):
-        """Args: preset: in place of the one that the configuration names."""
         self.config, self.preset = config, preset or PRESETS[config.preset]
         self.out = config.out
 

@@ -29,7 +29,16 @@ _BLOCK = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL)
 
 
 class Scorer:
-    """(problem, answer) -> score."""
+    """(problem, answer) -> score.
+
+    Args:
+        reward: for all problems: a name, FILE.py or FILE.py:NAME; default that of each problem.
+        seconds: after which a call of a function from a file counts as hanging.
+        ranks: processes that score at the same time and share the cores.
+        trusts_model_code: whether `code` runs programs where this system cannot isolate them.
+    Raises:
+        UserError: unknown name, or no such file.
+    """
 
     def __init__(
         self,
@@ -39,15 +48,6 @@ class Scorer:
         ranks: int = 1,
         trusts_model_code: bool = False,
     ):
-        """Args:
-            reward: for all problems: a name, FILE.py or FILE.py:NAME; default that of each problem.
-            seconds: after which a call of a function from a file counts as hanging.
-            ranks: processes that score at the same time and share the cores.
-            trusts_model_code: whether `code` runs programs where this system cannot isolate them.
-
-        Raises:
-            UserError: unknown name, or no such file.
-        """
         self._name, self._trusts_model_code = reward, trusts_model_code
         self._function: Reward | None = None
         if reward is not None:

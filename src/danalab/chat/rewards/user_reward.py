@@ -23,16 +23,16 @@ START_SECONDS = 60.0
 
 
 class UserReward:
-    """Calls the function in a process that is started at the first call."""
+    """Calls the function in a process that is started at the first call.
+
+    Args:
+        text: FILE.py, whose function is `reward`, or FILE.py:NAME.
+        seconds: after which a call counts as hanging.
+    Raises:
+        UserError: no such file.
+    """
 
     def __init__(self, text: str, *, seconds: float = 30.0):
-        """Args:
-            text: FILE.py, whose function is `reward`, or FILE.py:NAME.
-            seconds: after which a call counts as hanging.
-
-        Raises:
-            UserError: no such file.
-        """
         self._process: subprocess.Popen[bytes] | None = None
         path, colon, name = text.rpartition(":") if text.rpartition(":")[0].endswith(".py") else (text, "", "")
         self.name, self._path, self._function = text, Path(path), name if colon else DEFAULT_NAME

@@ -154,14 +154,15 @@ class Drawn(NamedTuple):
 
 
 class TaskMixture:
-    """An endless list of problems."""
+    """An endless list of problems.
+
+    Args:
+        weights: share of each task; default equal.
+    Raises:
+        UserError: no task, an empty one, or bad weights.
+    """
 
     def __init__(self, tasks: Sequence[Task], weights: Sequence[float] | None = None, *, seed: int = 0):
-        """Args: weights: share of each task; default equal.
-
-        Raises:
-            UserError: no task, an empty one, or bad weights.
-        """
         if not tasks:
             raise UserError("the mixture of tasks is empty: name at least one task")
         for task in tasks:

@@ -18,16 +18,16 @@ _DRAWS = 1000
 
 
 class GeneratedTask(Task):
-    """A task without files."""
+    """A task without files.
+
+    Args:
+        size: number of problems.
+        split: train or test.
+    Raises:
+        UserError: a size below 1, or another split.
+    """
 
     def __init__(self, *, seed: int = 0, size: int = 1_000_000, split: str = TRAIN):
-        """Args:
-            size: number of problems.
-            split: train or test.
-
-        Raises:
-            UserError: a size below 1, or another split.
-        """
         if size < 1:
             raise UserError(f"task {self.name}: size {size}: must be at least 1")
         if split not in (TRAIN, TEST):
@@ -60,7 +60,15 @@ def _is_test(key: str) -> bool:
 
 
 class Arithmetic(GeneratedTask):
-    """Sums, differences and products of two numbers."""
+    """Sums, differences and products of two numbers.
+
+    Args:
+        max: largest operand.
+        operations: characters among + - *.
+        calculator: solutions call the calculator.
+    Raises:
+        UserError: a setting out of range.
+    """
 
     name = "arithmetic"
     summary = "sums, differences and products of two numbers"
@@ -75,14 +83,6 @@ class Arithmetic(GeneratedTask):
         size: int = 1_000_000,
         split: str = TRAIN,
     ):
-        """Args:
-            max: largest operand.
-            operations: characters among + - *.
-            calculator: solutions call the calculator.
-
-        Raises:
-            UserError: a setting out of range.
-        """
         super().__init__(seed=seed, size=size, split=split)
         if max < 1:
             raise UserError(f"task arithmetic: max {max}: must be at least 1")
@@ -117,14 +117,15 @@ def make_word(generator: random.Random, syllables: int) -> str:
 
 
 class _Letters(GeneratedTask):
-    """A task about a word."""
+    """A task about a word.
+
+    Args:
+        syllables: of a word, at most.
+    Raises:
+        UserError: a setting out of range.
+    """
 
     def __init__(self, *, syllables: int = 3, seed: int = 0, size: int = 1_000_000, split: str = TRAIN):
-        """Args: syllables: of a word, at most.
-
-        Raises:
-            UserError: a setting out of range.
-        """
         super().__init__(seed=seed, size=size, split=split)
         if not 1 <= syllables <= 20:
             raise UserError(f"task {self.name}: syllables {syllables}: must be 1 to 20")
@@ -190,17 +191,18 @@ _QUESTIONS = {
 
 
 class Identity(GeneratedTask):
-    """The model's name, kind and origin."""
+    """The model's name, kind and origin.
+
+    Args:
+        called: the name that the model has.
+    Raises:
+        UserError: an empty name.
+    """
 
     name = "identity"
     summary = "questions about the model itself: its name, what it is, who made it"
 
     def __init__(self, *, called: str = "danalab", seed: int = 0, size: int = 1_000_000, split: str = TRAIN):
-        """Args: called: the name that the model has.
-
-        Raises:
-            UserError: an empty name.
-        """
         super().__init__(seed=seed, size=size, split=split)
         if not called.strip():
             raise UserError("task identity: called: the name is empty")

@@ -45,13 +45,16 @@ class LoadedTask(Task):
 
 
 class Gsm8k(LoadedTask):
-    """Word problems of primary-school arithmetic, solved in steps with a calculator."""
+    """Word problems of primary-school arithmetic, solved in steps with a calculator.
+
+    Args:
+        path: a file or folder in place of the hub.
+    """
 
     name = "gsm8k"
     summary = "word problems of primary-school arithmetic (Cobbe et al. 2021)"
 
     def __init__(self, *, split: str = TRAIN, path: Path | None = None):
-        """Args: path: a file or folder in place of the hub."""
         rows = load_hub_rows("openai/gsm8k", "main", split) if path is None else read_rows(path, split)
         super().__init__([_of_gsm8k(place, row) for place, row in rows])
 
@@ -78,13 +81,16 @@ def _parts(solution: str) -> tuple[dict[str, str], ...]:
 
 
 class HumanEval(LoadedTask):
-    """Functions from their docstrings, checked by tests that run in a sandbox."""
+    """Functions from their docstrings, checked by tests that run in a sandbox.
+
+    Args:
+        path: a file (HumanEval.jsonl.gz) or folder in place of the hub.
+    """
 
     name = "humaneval"
     summary = "Python functions from docstrings, checked by tests (Chen et al. 2021)"
 
     def __init__(self, *, split: str = TEST, path: Path | None = None):
-        """Args: path: a file (HumanEval.jsonl.gz) or folder in place of the hub."""
         rows = load_hub_rows("openai/openai_humaneval", None, split) if path is None else read_rows(path)
         super().__init__([_of_humaneval(place, row) for place, row in rows])
 
@@ -105,35 +111,36 @@ def _of_humaneval(place: str, row: Row) -> Problem:
 
 
 class Mmlu(LoadedTask):
-    """Questions of 57 subjects."""
+    """Questions of 57 subjects.
+
+    Args:
+        split: test, validation, dev, or train (the auxiliary training set).
+        path: a file or folder in place of the hub: columns question, choices, answer; or the original CSV files.
+    """
 
     name = "mmlu"
     summary = "multiple choice of 57 subjects (Hendrycks et al. 2021)"
 
     def __init__(self, *, split: str = TEST, subject: str = "all", path: Path | None = None):
-        """Args:
-        split: test, validation, dev, or train (the auxiliary training set).
-        path: a file or folder in place of the hub: columns question, choices, answer; or the original CSV files.
-        """
         asked = "auxiliary_train" if split == TRAIN else split
         rows = load_hub_rows("cais/mmlu", subject, asked) if path is None else read_rows(path, asked)
         super().__init__([_of_mmlu(place, row) for place, row in rows])
 
 
 class Arc(LoadedTask):
-    """Science questions."""
+    """Science questions.
+
+    Args:
+        level: easy or challenge.
+        path: a file or folder in place of the hub.
+    Raises:
+        UserError: another level, or malformed data.
+    """
 
     name = "arc"
     summary = "science questions of schools, easy or challenge (Clark et al. 2018)"
 
     def __init__(self, *, split: str = TEST, level: str = "easy", path: Path | None = None):
-        """Args:
-            level: easy or challenge.
-            path: a file or folder in place of the hub.
-
-        Raises:
-            UserError: another level, or malformed data.
-        """
         if level not in ("easy", "challenge"):
             raise UserError(f"task arc: level {level}: must be easy or challenge")
         config = f"ARC-{level.capitalize()}"
@@ -181,17 +188,18 @@ def _index(answer: str, labels: Sequence[str], place: str) -> int:
 
 
 class JsonlTask(LoadedTask):
-    """Problems of a file of one's own."""
+    """Problems of a file of one's own.
+
+    Args:
+        reward: of problems without one of their own.
+    Raises:
+        UserError: malformed, empty, or a problem without question or answer; names the line.
+    """
 
     name = "jsonl"
     summary = "problems of your own: FILE.jsonl, or jsonl:path=FOLDER"
 
     def __init__(self, *, path: Path, reward: str = "exact"):
-        """Args: reward: of problems without one of their own.
-
-        Raises:
-            UserError: malformed, empty, or a problem without question or answer; names the line.
-        """
         self.name = path.name
         super().__init__([_of_line(place, row, reward) for place, row in read_rows(path)], str(path))
 
