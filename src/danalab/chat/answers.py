@@ -1,4 +1,6 @@
-"""Answers of a model to prompts, in batches, with calls of the calculator.
+"""Answers of a model to prompts, in batches, with calls of the calculator; answers to problems, with their rewards.
+
+    problem -> prompt -> requests, a seed each -> engine, tool calls -> answers -> texts -> rewards
 
 drawn    the tokens that the model chose, with their log-probabilities: what training may reinforce
 forced   the output of a tool, which is put into the text: output_start value output_end
@@ -6,15 +8,17 @@ forced   the output of a tool, which is put into the text: output_start value ou
 
 import contextlib
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from danalab.chat.conversations import ChatFormat, Message
+from danalab.chat.conversations import ChatFormat, Conversation, Message
 from danalab.chat.formats import TemplateFormat
+from danalab.chat.rewards import Scorer
+from danalab.chat.tasks import Problem
 from danalab.chat.tools import ToolCaller
 from danalab.errors import UserError
-from danalab.inference import Engine, Request
+from danalab.inference import Engine, Request, SamplingParameters
 
 
 @dataclass
@@ -45,6 +49,66 @@ class SampledAnswer:
         self.tokens += tokens
         self.log_probs += [log_prob] * len(tokens)
         self.drawn += [drawn] * len(tokens)
+
+
+@dataclass(frozen=True)
+class AnsweredProblem:
+    """A problem with the answers that were sampled, and what they earned."""
+
+    problem: Problem
+    prompt: list[int]
+    answers: list[SampledAnswer]
+    texts: list[str]
+    rewards: list[float]
+
+
+def answer_problems(
+    engine: Engine,
+    chat: ChatFormat | TemplateFormat,
+    scorer: Scorer,
+    problems: Mapping[Any, Problem],
+    *,
+    samples: int,
+    max_tokens: int,
+    temperature: float,
+) -> list[AnsweredProblem | None]:
+    """The problems answered and scored, in their order; None for one whose prompt leaves no space for an answer.
+
+    An answer is a function of the problem's key and the number of the sample, whatever the batch, except for rounding.
+
+    Args:
+        problems: by a key, from which the seeds are made.
+        samples: answers to each.
+        max_tokens: limit on an answer; less where prompt and answer fill the context.
+    Raises:
+        UserError: a reward misbehaves, or logits are not finite.
+    """
+    prompts = [chat.render_prompt(Conversation.of(problem.prompt())) for problem in problems.values()]
+    spaces = [engine.model.config.seq_len - len(prompt) for prompt in prompts]
+    requests = [
+        Request(
+            prompt,
+            SamplingParameters(
+                max_tokens=min(max_tokens, space), temperature=temperature, seed=sampling_seed(*key, sample)
+            ),
+        )
+        for key, prompt, space in zip(problems, prompts, spaces, strict=True)
+        for sample in range(samples if space > 0 else 0)
+    ]
+    answers = answer_all(engine, chat, requests)
+    texts = [answer.text(chat) for answer in answers]
+    asked = [each for each, space in zip(problems.values(), spaces, strict=True) if space > 0 for _ in range(samples)]
+    rewards = scorer.score_all(zip(asked, texts, strict=True))
+    done: list[AnsweredProblem | None] = []
+    start = 0
+    for problem, prompt, space in zip(problems.values(), prompts, spaces, strict=True):
+        mine = slice(start, start + samples)
+        if space > 0:
+            start += samples
+            done.append(AnsweredProblem(problem, prompt, answers[mine], texts[mine], rewards[mine]))
+        else:
+            done.append(None)
+    return done
 
 
 def answer_all(engine: Engine, chat: ChatFormat | TemplateFormat, requests: Sequence[Request]) -> list[SampledAnswer]:

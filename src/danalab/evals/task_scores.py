@@ -8,17 +8,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from torch import nn
 
-from danalab.chat.answers import ModelEngine, answer_all, sampling_seed
-from danalab.chat.conversations import ChatFormat, Conversation
+from danalab.chat.answers import AnsweredProblem, ModelEngine, answer_problems
+from danalab.chat.conversations import ChatFormat
 from danalab.chat.formats import TemplateFormat
 from danalab.chat.rewards import Scorer
 from danalab.chat.tasks import Task
 from danalab.errors import UserError
-from danalab.inference import Engine, Request, SamplingParameters
+from danalab.inference import Engine
 from danalab.train.parallel.world import World
 
 
@@ -52,8 +51,8 @@ class AnswerSettings:
 
 
 @dataclass(frozen=True)
-class AnsweredProblem:
-    """One problem with the scores of its answers."""
+class ScoredProblem:
+    """One problem with the scores of its answers, as plain values."""
 
     question: str
     reference: str
@@ -65,6 +64,18 @@ class AnsweredProblem:
     """Of all answers."""
     truncated: int
     """Answers that were cut off."""
+
+    @classmethod
+    def of(cls, answered: AnsweredProblem) -> ScoredProblem:
+        problem, answers = answered.problem, answered.answers
+        return cls(
+            problem.question,
+            problem.answer,
+            answered.texts[0],
+            tuple(answered.rewards),
+            sum(len(answer.tokens) for answer in answers),
+            sum(not answer.finished for answer in answers),
+        )
 
 
 @dataclass(frozen=True)
@@ -84,10 +95,10 @@ class TaskResult:
     """Share of the answers that were cut off."""
     skipped: int
     """Problems that leave no space for an answer in the model's context; they do not count."""
-    examples: list[AnsweredProblem]
+    examples: list[ScoredProblem]
 
     @classmethod
-    def of(cls, task: Task, answered: Sequence[AnsweredProblem | None], *, examples: int = 3) -> TaskResult:
+    def of(cls, task: Task, answered: Sequence[ScoredProblem | None], *, examples: int = 3) -> TaskResult:
         """Raises UserError if no problem was answered."""
         found = [each for each in answered if each is not None]
         if not found:
@@ -125,60 +136,29 @@ def evaluate_task(
     Raises:
         UserError: no problem leaves space for an answer, or a reward misbehaves.
     """
-    return TaskResult.of(task, answer_problems(engine, chat, task, _positions(task, settings), settings, scorer))
+    answered = _answer(engine, chat, task, _positions(task, settings), settings, scorer or Scorer())
+    return TaskResult.of(task, answered)
 
 
-def answer_problems(
+def _answer(
     engine: Engine,
     chat: ChatFormat | TemplateFormat,
     task: Task,
     positions: Iterable[int],
     settings: AnswerSettings,
-    scorer: Scorer | None = None,
-) -> list[AnsweredProblem | None]:
-    """The problems at some positions with their scores; None for one without space for an answer.
-
-    Raises:
-        UserError: a reward misbehaves.
-    """
-    scorer, n = scorer or Scorer(), settings.samples
-    problems: list[Any] = []
-    requests: list[Request] = []
-    for position in positions:
-        problem = task.problem(position)
-        prompt = chat.render_prompt(Conversation.of(problem.prompt()))
-        space = engine.model.config.seq_len - len(prompt)
-        problems.append(problem if space > 0 else None)
-        for sample in range(n if space > 0 else 0):
-            parameters = SamplingParameters(
-                max_tokens=min(settings.max_tokens, space),
-                temperature=settings.temperature,
-                seed=sampling_seed(settings.seed, task.name, position, sample),
-            )
-            requests.append(Request(prompt, parameters))
-    answers = answer_all(engine, chat, requests)
-    asked = [problem for problem in problems if problem is not None for _ in range(n)]
-    texts = [answer.text(chat) for answer in answers]
-    rewards = scorer.score_all(zip(asked, texts, strict=True))
-    found: list[AnsweredProblem | None] = []
-    start = 0
-    for problem in problems:
-        if problem is None:
-            found.append(None)
-            continue
-        mine = slice(start, start + n)
-        start += n
-        found.append(
-            AnsweredProblem(
-                problem.question,
-                problem.answer,
-                texts[mine][0],
-                tuple(rewards[mine]),
-                sum(len(answer.tokens) for answer in answers[mine]),
-                sum(not answer.finished for answer in answers[mine]),
-            )
-        )
-    return found
+    scorer: Scorer,
+) -> list[ScoredProblem | None]:
+    """The problems at some positions with their scores; None for one without space for an answer."""
+    answered = answer_problems(
+        engine,
+        chat,
+        scorer,
+        {(settings.seed, task.name, position): task.problem(position) for position in positions},
+        samples=settings.samples,
+        max_tokens=settings.max_tokens,
+        temperature=settings.temperature,
+    )
+    return [None if each is None else ScoredProblem.of(each) for each in answered]
 
 
 class TaskEvaluator:
@@ -214,13 +194,11 @@ class TaskEvaluator:
             positions = _positions(task, self._settings)
             mine = positions[world.dp_rank :: world.dp_size]
             with self._engine() as engine:
-                answered = dict(zip(mine, self._answer(engine, task, mine), strict=True))
+                answers = _answer(engine, self._chat, task, mine, self._settings, self._scorer)
+                answered = dict(zip(mine, answers, strict=True))
             merged = {position: each for part in world.gather(answered) for position, each in part.items()}
             found |= TaskResult.of(task, [merged[position] for position in positions]).metrics()
         return found
-
-    def _answer(self, engine: Engine, task: Task, positions: range) -> list[AnsweredProblem | None]:
-        return answer_problems(engine, self._chat, task, positions, self._settings, self._scorer)
 
 
 def _positions(task: Task, settings: AnswerSettings) -> range:

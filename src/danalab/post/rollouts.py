@@ -16,12 +16,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from danalab.chat.answers import ModelEngine, SampledAnswer, answer_all, sampling_seed
-from danalab.chat.conversations import ChatFormat, Conversation
+from danalab.chat.answers import AnsweredProblem, ModelEngine, answer_problems
+from danalab.chat.conversations import ChatFormat
 from danalab.chat.rewards import Scorer
 from danalab.chat.tasks import TaskMixture
 from danalab.errors import UserError
-from danalab.inference import Request, SamplingParameters
 from danalab.post.packing import TrainedAnswer, pack_answers
 from danalab.post.policy_losses import target_log_probs
 from danalab.post.settings import PolicyFlags, RolloutFlags
@@ -35,6 +34,8 @@ COUNTS = ("answers", "reward", "squares", "tokens", "truncated", "calls", "group
 """Sums over the answers of a step; no_signal: groups whose rewards are all equal; too_long: problems whose prompt
 leaves no space for an answer."""
 EPSILON = 1e-6
+REFERENCE_TOKENS = 4096
+"""Positions that the reference computes at the same time."""
 
 
 class Rollouts(BatchSource):
@@ -98,42 +99,27 @@ class Rollouts(BatchSource):
     def _answers(self, step: int, counts: dict[str, float]) -> list[TrainedAnswer]:
         settings, per_rank = self._settings, self._settings.problems // self._world.dp_size
         first = self._world.dp_rank * per_rank
-        problems, requests = [], list[Request]()
-        for group in range(first, first + per_rank):
-            problem = self._mixture[step * settings.problems + group].problem
-            prompt = self._chat.render_prompt(Conversation.of(problem.prompt()))
-            space = self._seq_len - len(prompt)
-            counts["too_long"] += space < 1
-            if space < 1:
-                continue
-            problems.append((problem, prompt))
-            requests += [
-                Request(
-                    prompt,
-                    SamplingParameters(
-                        max_tokens=min(settings.max_answer, space),
-                        temperature=settings.temperature,
-                        seed=sampling_seed(self._seed, step, group, sample),
-                    ),
-                )
-                for sample in range(settings.samples)
-            ]
+        groups = range(first, first + per_rank)
+        problems = {
+            (self._seed, step, group): self._mixture[step * settings.problems + group].problem for group in groups
+        }
         assert self._engine is not None
         with self._engine() as engine, self._autocast():
-            answers = answer_all(engine, self._chat, requests)
-        asked = [problem for problem, _ in problems for _ in range(settings.samples)]
-        texts = [answer.text(self._chat) for answer in answers]
-        rewards = self._scorer.score_all(zip(asked, texts, strict=True))
-        found: list[TrainedAnswer] = []
-        for number, (_, prompt) in enumerate(problems):
-            group = slice(number * settings.samples, (number + 1) * settings.samples)
-            found += self._trained(prompt, answers[group], rewards[group], counts)
-        return found
+            answered = answer_problems(
+                engine,
+                self._chat,
+                self._scorer,
+                problems,
+                samples=settings.samples,
+                max_tokens=settings.max_answer,
+                temperature=settings.temperature,
+            )
+        counts["too_long"] += answered.count(None)
+        return [taught for each in answered if each is not None for taught in self._trained(each, counts)]
 
-    def _trained(
-        self, prompt: list[int], answers: list[SampledAnswer], rewards: list[float], counts: dict[str, float]
-    ) -> list[TrainedAnswer]:
+    def _trained(self, group: AnsweredProblem, counts: dict[str, float]) -> list[TrainedAnswer]:
         """The answers of one group that teach something; adds to the counts."""
+        answers, rewards = group.answers, group.rewards
         counts["groups"] += 1
         counts["answers"] += len(answers)
         counts["reward"] += sum(rewards)
@@ -143,7 +129,7 @@ class Rollouts(BatchSource):
         counts["calls"] += sum(answer.calls for answer in answers)
         advantages = group_advantages(rewards, divide_by_std=self._policy.advantage_std)
         kept = [
-            TrainedAnswer(prompt, answer, advantage)
+            TrainedAnswer(group.prompt, answer, advantage)
             for answer, advantage in zip(answers, advantages, strict=True)
             if answer.finished or not self._policy.mask_truncated
         ]
@@ -155,13 +141,13 @@ class Rollouts(BatchSource):
     def _add_reference(self, batch: Batch) -> None:
         assert self._reference is not None
         device = next(self._reference.parameters()).device
-        rows = []
+        together, parts = max(1, REFERENCE_TOKENS // batch.inputs.shape[1]), []
         with torch.no_grad(), self._autocast():
-            for row in range(len(batch)):
-                logits = self._reference(batch.inputs[row : row + 1].to(device))[..., : self._chat.n_ids]
-                scaled = logits.float() / self._settings.temperature
-                rows.append(target_log_probs(scaled, batch.targets[row : row + 1].to(device)).cpu())
-        batch.extra["reference_log_probs"] = torch.cat(rows)
+            for start in range(0, len(batch), together):
+                part = batch.rows(slice(start, start + together)).to(device)
+                logits = self._reference(part.inputs)[..., : self._chat.n_ids].float() / self._settings.temperature
+                parts.append(target_log_probs(logits, part.targets).cpu())
+        batch.extra["reference_log_probs"] = torch.cat(parts)
 
     def _note(self, counts: Mapping[str, float]) -> None:
         """Keep what a row of metrics shows of a step."""
