@@ -7,9 +7,7 @@ TaskDataset, `chat.tasks`     `rollouts`, `chat.answers`, `chat.rewards`       `
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -29,14 +27,11 @@ from danalab.post.dataset import ChatDataset
 from danalab.post.policy_losses import OBJECTIVES, Clip, PolicyObjective, Tokens, entropy, kl_penalty, target_log_probs
 from danalab.post.rollouts import Rollouts
 from danalab.post.settings import PolicyFlags, RlConfig, RlFlags, RolloutFlags
-from danalab.post.start import COPY, extend_tokenizer, optimizer_of, prepare_start, recorded_start, with_vocabulary
-from danalab.scaling.shape import ROUTER_SETTINGS
+from danalab.post.start import COPY, continued, extend_tokenizer, prepare_start, recorded_start
 from danalab.train.checkpoint import tensors
 from danalab.train.config.run_spec import RunSpec
 from danalab.train.parallel.world import World
-from danalab.train.run.exchange import MODEL_FLAGS
 from danalab.train.run.folder import RunFolder
-from danalab.train.run.open import open_run
 from danalab.train.run.resume import read_meta
 from danalab.train.run.tokenizer import keep_tokenizer
 from danalab.train.stage import Consumption, Stage, StageKind
@@ -60,26 +55,8 @@ def configure(flags: RlFlags) -> RlConfig:
     if flags.distributed_backend in WITHOUT_WHOLE_MODEL or flags.expert_parallel:
         what = "--expert-parallel" if flags.expert_parallel else flags.distributed_backend
         raise UserError(f"danalab rl: not with {what}: each rank samples from a whole model; take ddp or zero")
-    base = open_run(flags.run)
-    run_dir = flags.run_dir or Path(os.path.normpath(f"{flags.run}-rl"))
-    start, model, tokenizer = with_vocabulary(base, run_dir)
-    routers = () if model.sparsity is None else ROUTER_SETTINGS
-    own = {field.name for field in fields(RlConfig)}
-    given = {field.name: getattr(flags, field.name) for field in fields(flags) if field.name in own}
-    return RlConfig(
-        **{name: getattr(model, name) for name in (*MODEL_FLAGS, *routers)}
-        | {name: value for name, value in given.items() if value is not None}
-        | optimizer_of(flags, base)
-        | {
-            "data": "\n".join(flags.task),
-            "tokenizer": str(tokenizer),
-            "init_from": start,
-            "run_dir": run_dir,
-            "seq_len": model.seq_len,
-            "document_mask": True,
-            "global_batch": flags.problems * flags.samples,
-        }
-    )
+    _, settings = continued(flags, RlConfig, "rl", flags.task)
+    return RlConfig(**{**settings, "global_batch": flags.problems * flags.samples})
 
 
 def _open(config: RlConfig) -> Dataset:

@@ -10,9 +10,8 @@ sft    the assistant's tokens are   0.8 of the run's rate, no weight decay, line
 import logging
 import os
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -23,15 +22,13 @@ from danalab.data.tokenizers import load_tokenizer
 from danalab.errors import UserError
 from danalab.post.dataset import ConversationDataset, ReplayedDataset, tokenize
 from danalab.post.settings import FinetuneSettings, MidConfig, SftConfig
-from danalab.post.start import extend_tokenizer, optimizer_of, prepare_start, with_vocabulary
-from danalab.scaling.shape import ROUTER_SETTINGS
+from danalab.post.start import continued, extend_tokenizer, prepare_start
 from danalab.train.config.run_spec import RunSpec
 from danalab.train.parallel.layout import data_parallel_ranks
 from danalab.train.parallel.world import World
 from danalab.train.pretraining import pretraining
-from danalab.train.run.exchange import MODEL_FLAGS
 from danalab.train.run.folder import RunFolder
-from danalab.train.run.open import Run, open_run
+from danalab.train.run.open import Run
 from danalab.train.stage import Stage, StageKind
 
 log = logging.getLogger(__name__)
@@ -45,37 +42,17 @@ def configure(flags: FinetuneSettings, kind: type[C]) -> C:
     Raises:
         UserError: not a run, one without a tokenizer or checkpoint, a longer --seq-len than its context, or bad data.
     """
-    base = open_run(flags.run)
-    run_dir = flags.run_dir or Path(os.path.normpath(f"{flags.run}-{stage_name(kind)}"))
-    start, model, tokenizer = with_vocabulary(base, run_dir)
-    if (flags.seq_len or 0) > model.seq_len:
-        raise UserError(f"--seq-len {flags.seq_len}: the context of {flags.run} is {model.seq_len} tokens")
-    own = {field.name for field in fields(kind)}
-    settings: dict[str, Any] = {
-        **{name: getattr(model, name) for name in MODEL_FLAGS},
-        **({} if model.sparsity is None else {name: getattr(model, name) for name in ROUTER_SETTINGS}),
-        **{field.name: value for field in fields(flags)
-           if field.name in own and (value := getattr(flags, field.name)) is not None},
-        **optimizer_of(flags, base),
-        "data": "\n".join(flags.data),
-        "tokenizer": str(tokenizer),
-        "init_from": start,
-        "run_dir": run_dir,
-        "seq_len": flags.seq_len or model.seq_len,
-        "context_len": model.seq_len,
-        "document_mask": True,
-    }  # fmt: skip
+    base, settings = continued(flags, kind, "mid" if issubclass(kind, MidConfig) else "sft", flags.data)
+    context = settings["context_len"] = settings["seq_len"]
+    settings["seq_len"] = flags.seq_len or context
+    if settings["seq_len"] > context:
+        raise UserError(f"--seq-len {flags.seq_len}: the context of {flags.run} is {context} tokens")
     if flags.iterations is None and flags.epochs is None:
         settings["epochs"] = 1.0
     config = kind(**settings)
     if (flags.batch_size, flags.acc_steps, flags.global_batch) == (None, None, None):
         config = replace(config, **_batch(config, base))
     return config
-
-
-def stage_name(kind: type[C]) -> str:
-    """sft or mid: the end of the run folder's name."""
-    return "mid" if issubclass(kind, MidConfig) else "sft"
 
 
 def _batch(config: Any, base: Run) -> dict[str, int]:

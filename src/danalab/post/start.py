@@ -16,9 +16,10 @@ from danalab.errors import UserError
 from danalab.files import read_json, sha256, validated, write_json
 from danalab.models.config import ModelConfig
 from danalab.optim import optimizer_spec
+from danalab.scaling.shape import ROUTER_SETTINGS
 from danalab.train.checkpoint.store import MANIFEST
 from danalab.train.config.sections.optimizer import OptimizerSettings
-from danalab.train.run.exchange import write_weights
+from danalab.train.run.exchange import MODEL_FLAGS, write_weights
 from danalab.train.run.folder import RunFolder
 from danalab.train.run.open import Run, open_run
 
@@ -30,6 +31,32 @@ log = logging.getLogger(__name__)
 
 COPY, START = "base", "start.json"
 """In the run folder of a stage: weights of its base run with more rows; the checkpoint that it starts from."""
+
+
+def continued(flags: Any, kind: type[TrainConfig], stage: str, words: tuple[str, ...]) -> tuple[Run, dict[str, Any]]:
+    """(the run that `flags.run` names, settings of a stage that continues it with its model, tokenizer and optimizer).
+
+    Args: words: the stage's data.
+    Raises:
+        UserError: not a run, or one without a tokenizer.
+    """
+    base = open_run(flags.run)
+    run_dir = flags.run_dir or Path(os.path.normpath(f"{flags.run}-{stage}"))
+    start, model, tokenizer = with_vocabulary(base, run_dir)
+    own = {field.name for field in fields(kind)}
+    given = {field.name: getattr(flags, field.name) for field in fields(flags) if field.name in own}
+    return base, {
+        **{name: getattr(model, name) for name in MODEL_FLAGS},
+        **({} if model.sparsity is None else {name: getattr(model, name) for name in ROUTER_SETTINGS}),
+        **{name: value for name, value in given.items() if value is not None},
+        **optimizer_of(flags, base),
+        "data": "\n".join(words),
+        "tokenizer": str(tokenizer),
+        "init_from": start,
+        "run_dir": run_dir,
+        "seq_len": model.seq_len,
+        "document_mask": True,
+    }
 
 
 def with_vocabulary(base: Run, run_dir: Path) -> tuple[Path, ModelConfig, Path]:
