@@ -161,11 +161,15 @@ def kl_penalty(log_probs: Tensor, reference_log_probs: Tensor, mask: Tensor) -> 
 
 def target_log_probs(logits: Tensor, targets: Tensor) -> Tensor:
     """log softmax(logits [B, L, V]) of the targets [B, L]; of id 0 where these are negative."""
-    chosen = logits.gather(-1, targets.clamp(min=0)[..., None])[..., 0]
-    return chosen - logits.logsumexp(-1)
+    return _log_probs(logits, targets, logits.logsumexp(-1))
 
 
-def entropy(logits: Tensor) -> Tensor:
-    """The entropy of softmax(logits [B, L, V]), [B, L] [nats]."""
-    log_probs = logits.log_softmax(-1)
-    return -(log_probs.exp() * log_probs).sum(-1)
+def log_probs_and_entropy(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """(`target_log_probs`, the entropy of softmax(logits) without gradient), [B, L] [nats]."""
+    normaliser, fixed = logits.logsumexp(-1), logits.detach()
+    mean_logit = ((fixed - normaliser.detach()[..., None]).exp_() * fixed).sum(-1)
+    return _log_probs(logits, targets, normaliser), normaliser.detach() - mean_logit
+
+
+def _log_probs(logits: Tensor, targets: Tensor, normaliser: Tensor) -> Tensor:
+    return logits.gather(-1, targets.clamp(min=0)[..., None])[..., 0] - normaliser

@@ -89,6 +89,7 @@ PRESETS: dict[str, Preset] = {
         rl={
             "task": (_SUMS,), "problems": 16, "samples": 8, "max_answer": 24, "iterations": 200,
             "eval_interval": 0, "eval_problems": 64, "log_interval": 10, "ckpt_interval": 50, "lr_fraction": 0.25,
+            "rollout_batch": 128,
         },
         tasks=(_SUMS, _WHO),
         problems=400,

@@ -24,7 +24,7 @@ from danalab.errors import UserError
 from danalab.evals.task_scores import AnswerSettings, TaskEvaluator
 from danalab.models import ModelConfig, build_model
 from danalab.post.dataset import ChatDataset
-from danalab.post.policy_losses import OBJECTIVES, Clip, PolicyObjective, Tokens, entropy, kl_penalty, target_log_probs
+from danalab.post.policy_losses import OBJECTIVES, Clip, PolicyObjective, Tokens, kl_penalty, log_probs_and_entropy
 from danalab.post.rollouts import Rollouts
 from danalab.post.settings import PolicyFlags, RlConfig, RlFlags, RolloutFlags
 from danalab.post.start import COPY, continued, extend_tokenizer, prepare_start, recorded_start
@@ -200,14 +200,14 @@ class PolicyLoss(Loss):
         active = totals[0] or 1.0
         logits = model(part.inputs)[..., : self._n_ids]
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32)) / self._temperature
-        log_probs = target_log_probs(logits, part.targets)
+        log_probs, entropy = log_probs_and_entropy(logits, part.targets)
         mask = part.targets != IGNORED
         old = part.extra["old_log_probs"]
         tokens = Tokens(log_probs, old, part.extra["advantages"], mask, part.extra["sequence"])
         total = self._objective.total(totals[0], totals[1], self._max_tokens)
         loss, clipped = self._objective(tokens, total, self._clip)
         metrics = {
-            "entropy": entropy(logits.detach()).where(mask, 0.0).sum() / active,
+            "entropy": entropy.where(mask, 0.0).sum() / active,
             "clip_share": clipped.sum() / active,
             "mismatch": tokens.log_ratio.detach().abs().sum() / active,
         }

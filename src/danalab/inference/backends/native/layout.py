@@ -212,7 +212,7 @@ class Layout:
         if any(each is not None for each in biases):
             parts = [torch.zeros(len(w)) if b is None else b for w, b in zip(weights, biases, strict=True)]
             bias = self._floats(F.pad(torch.cat(parts), (0, beyond)))
-        weight = F.pad(weight.to(getattr(torch, dtype)), (0, 0, 0, beyond))
+        weight = _with_rows(weight.to(getattr(torch, dtype)), beyond)
         packed = weight.view(-1, self._panel, inputs).transpose(1, 2)
         if dtype == "bfloat16":  # outputs i and i + lanes side by side
             packed = packed.unflatten(-1, (2, self._lanes)).transpose(-2, -1)
@@ -224,7 +224,7 @@ class Layout:
     def _alternating(self, gate: Tensor, up: Tensor) -> Tensor:
         """[2 F, K], panels of gate and of up in turn, F rounded up."""
         beyond = _padded(len(gate), self._panel) - len(gate)
-        both = [F.pad(each, (0, 0, 0, beyond)).unflatten(0, (-1, self._panel)) for each in (gate, up)]
+        both = [_with_rows(each, beyond).unflatten(0, (-1, self._panel)) for each in (gate, up)]
         return torch.stack(both, dim=1).flatten(0, 2)
 
     def _by_mode(self, table_DR: Tensor) -> Tensor:
@@ -252,6 +252,11 @@ def quantise(weight: Tensor) -> tuple[Tensor, Tensor]:
     wide = weight.float()
     scale = wide.abs().amax(1).clamp(min=torch.finfo(torch.float32).tiny) / 127
     return (wide / scale.unsqueeze(1)).round().to(torch.int8), scale
+
+
+def _with_rows(weight: Tensor, beyond: int) -> Tensor:
+    """The matrix with rows of zeros; itself where there are none, since padding copies."""
+    return F.pad(weight, (0, 0, 0, beyond)) if beyond else weight
 
 
 def _padded(n: int, multiple: int) -> int:
