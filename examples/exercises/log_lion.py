@@ -8,18 +8,27 @@ The direction weighs the new gradient by `fast`, the average by a(t); Lion has c
 Source of Lion: Chen et al. 2023, arXiv 2302.06675.
 """
 
-from __future__ import annotations
+from dataclasses import KW_ONLY, dataclass
 
 import torch
 from torch import nn
 
 from danalab.optim import build_optimizer
-from danalab.optim.core import DecayingOptimizer, constructor_settings
+from danalab.optim.core import DecayingOptimizer
 from danalab.optim.core.rule import Rule
 from danalab.optim.elementwise.scalars import decay_factor
 from danalab.optim.registry import OptimizerSpec, registered
 from danalab.optim.registry.catalogue.help_texts import HELP
 from danalab.optim.registry.spec import settings_of
+from danalab.optim.settings import Decay, Rate, Runtime, takes
+
+
+@dataclass(frozen=True)
+class Settings(Runtime, Decay, Rate):
+    lr: float = 1e-4
+    _: KW_ONLY
+    delta: float = 8.0
+    fast: float = 0.1
 
 
 def scalars(group, t):
@@ -44,25 +53,9 @@ class LogLion(DecayingOptimizer):
 
     rule = Rule("log_lion", ("exp_avg",), scalars=scalars, update=update, direction=direction, gains=("gain",))
 
-    def __init__(
-        self,
-        params,
-        lr: float = 1e-4,
-        *,
-        delta: float = 8.0,
-        fast: float = 0.1,
-        weight_decay: float = 0.0,
-        wd_ts: float | None = None,
-        omega: float | None = None,
-        horizon: float | None = None,
-        decay_bound: float | None = None,
-        foreach: bool | None = None,
-        fused: bool | None = None,
-        capturable: bool = False,
-        maximize: bool = False,
-        stochastic_rounding: bool = False,
-    ):
-        super().__init__(params, constructor_settings(locals()))
+    @takes(Settings)
+    def __init__(self, params, settings):
+        super().__init__(params, settings)
 
 
 SPEC = OptimizerSpec(

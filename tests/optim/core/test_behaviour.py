@@ -519,3 +519,10 @@ def test_a_rate_above_the_one_at_construction_is_reported_where_a_cooldown_follo
 def test_a_negative_cooldown_is_refused():
     with pytest.raises(UserError, match=r"momentum_cooldown is -1\.0"):
         ADana([param(1)], momentum_cooldown=-1.0)
+
+
+def test_a_setting_that_the_optimizer_has_not_is_named():
+    with pytest.raises(UserError, match="ADana has no betas; remove them"):
+        ADana([param(1)], betas=(0.9, 0.999))
+    with pytest.raises(TypeError, match=r"DanaStar has no weight_decy \(did you mean 'weight_decay'\?\); remove it"):
+        DanaStar([param(1)], weight_decy=0.1)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
 
 from danalab.cli._shared.flags import parse
+from danalab.errors import UserError
 from danalab.ladder.runs.grid import expand
 from danalab.optim import Muon, build_optimizer, list_optimizers, optimizer_spec
 from danalab.train.config.train_config import TrainConfig
@@ -63,18 +66,19 @@ def test_the_decay_of_heads_is_a_dial_of_its_own_and_embeddings_do_not_decay(nam
     assert [torch.equal(p, q) for p, q in zip(plain, decayed, strict=True)] == [True, True, False]
 
 
-def test_the_names_of_version_0_1_still_work():
+def test_the_names_of_version_0_1_are_those_of_old_configurations_only():
     params = [nn.Parameter(torch.randn(3, 3)), nn.Parameter(torch.randn(3))]
-    for optimizer in (Muon(params, lr=0.1, adamw_lr=0.002), build_optimizer("muon", params, lr=0.1, adamw_lr=0.002)):
-        assert [group["lr"] for group in optimizer.param_groups] == [0.1, 0.002]
-    with pytest.raises(TypeError, match="adamw_lrr"):
-        Muon(params, adamw_lrr=0.1)
+    for build in (Muon, partial(build_optimizer, "muon")):
+        with pytest.raises(UserError, match="adamw_lr"):
+            build(params, aux_lr=1.0, adamw_lr=2.0)
+    with pytest.raises(UserError, match="both are given"):
+        TrainConfig(data="tests", opt="muon", optimizer_settings={"adamw_lr": 0.1, "aux_lr": 0.2})
     config = TrainConfig(data="tests", opt="muon", optimizer_settings={"adamw_lr": 0.1})
     assert config.optimizer_settings == {"aux_lr": 0.1}
 
 
 def test_train_and_sweep_have_both_dials_and_help_names_them(capsys):
-    words = ["--data", "x", "--opt", "muon", "--lr", "0.02", "--aux-lr", "0.004", "--adamw-weight-decay", "0.1"]
+    words = ["--data", "x", "--opt", "muon", "--lr", "0.02", "--aux-lr", "0.004", "--aux-weight-decay", "0.1"]
     config = parse(TrainConfig, words, prog="danalab train", description="").flags
     assert config.optimizer_settings == {"aux_lr": 0.004, "aux_weight_decay": 0.1}
     cells = expand({"lr_multiplier": [0.5, 1.0], "aux_lr_factor": [0.1, 0.3]}, {"opt": "muon", "data": "x"})

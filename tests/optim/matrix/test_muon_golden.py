@@ -21,7 +21,7 @@ def build(case: dict[str, Any], named: list[tuple[str, torch.nn.Parameter]]) -> 
     h, lr = case["hyperparameters"], case["peak_lr"]
     common = {key: h[key] for key in ("momentum", "nesterov", "ns_steps")}
     if case["optimizer"] == "muon":
-        rest = {"adamw_lr": h["adamw_lr"], "adamw_weight_decay": h["adamw_wd"], "betas": h["adamw_betas"]}
+        rest = {"aux_lr": h["adamw_lr"], "aux_weight_decay": h["adamw_wd"], "betas": h["adamw_betas"]}
         return Muon(named, lr, eps=h["adamw_eps"], **rest, **common)
     common.update(weight_decay=h["weight_decay"], matched_rms=h["matched_adamw_rms"])
     if case["optimizer"] == "d-muon":

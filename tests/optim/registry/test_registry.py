@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-
 import pytest
 import torch
 from torch import nn
 
 from danalab.errors import UserError
-from danalab.optim import ADana, build_optimizer, distributed, list_optimizers, optimizer_spec, parameter_kinds
+from danalab.optim import ADana, build_optimizer, list_optimizers, optimizer_spec, parameter_kinds
 from danalab.optim.core.groups import KINDS, kind_by_name
-from danalab.optim.registry.spec import OptimizerSpec
 
 FIRST = ["adamw", "adamw-decaying-wd", "adana", "dana-mk4", "dana-star", "dana-star-mk4"]
 
@@ -154,12 +151,6 @@ def test_every_optimizer_takes_omega_and_horizon(name):
     assert shorter["weight_decay" if coupled else "decay_bound"] == (2.0 if optimizer_spec(name).log_time else 1.0)
     with pytest.raises(UserError, match=r"omega|horizon"):
         build_optimizer(name, Tiny(), lr=1e-2, omega=4.0)
-
-
-def test_documented_modules_of_version_0_1_keep_their_names():
-    sharding, spec = import_module("danalab.optim.sharding"), import_module("danalab.optim.spec")
-    assert sharding.require_supported is distributed.require_supported
-    assert spec.OptimizerSpec is OptimizerSpec
 
 
 def test_the_name_in_the_readme_is_an_alias():

@@ -23,7 +23,6 @@ def options(opt: str, names: Iterable[str]) -> list[Option]:
     from danalab.optim.core.parse_settings import kind_of, written
 
     spec, taken = _spec(opt), set(names)
-    old_names = {new: old for old, new in spec.renamed_settings().items()}
     title = f"settings of {spec.name}: {spec.summary}"
     return [
         Option(
@@ -34,7 +33,6 @@ def options(opt: str, names: Iterable[str]) -> list[Option]:
             heading=title,
             is_switch=kind_of(setting) == "switch",
             many=kind_of(setting) == "numbers",
-            aliases=(old_names[name].replace("_", "-"),) if name in old_names else (),
         )
         for name, setting in spec.settings.items()
         if name not in taken
@@ -63,8 +61,10 @@ def from_file(values: dict[str, Any], names: Iterable[str], opt: str, where: str
         raise UserError(f"{where}: {FIELD}: a mapping of settings is expected, not {given!r}")
     given = dict(given or {})
     for key in [key for key in values if key not in known]:
+        from danalab.optim.registry.spec import RENAMED
+
         spec = _spec(opt)
-        if key not in spec.settings and key not in spec.renamed_settings():
+        if key not in spec.settings and key not in RENAMED:
             raise UserError(f"{where}: unknown key '{key}'{nearest(key, [*known, *spec.settings])}")
         given[key] = values.pop(key)
     if not given:

@@ -6,9 +6,10 @@ from typing import Any
 from torch import Tensor
 
 from danalab.optim.backends.foreach import TensorList, average, subtract_ratio
-from danalab.optim.core import DecayingOptimizer, constructor_settings
+from danalab.optim.core import DecayingOptimizer
 from danalab.optim.core.rule import Rule
 from danalab.optim.elementwise.scalars import Scalar, adam_scalars, step_and_decay
+from danalab.optim.settings import AdamWDecayingWDSettings, takes
 
 
 def adamw_decaying_wd_update(
@@ -87,25 +88,6 @@ class AdamWDecayingWD(DecayingOptimizer):
 
     rule = ADAMW_DECAYING_WD
 
-    def __init__(
-        self,
-        params: Any,
-        lr: float = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        *,
-        weight_decay: float = 0.0,
-        wd_ts: float | None = None,
-        omega: float | None = None,
-        horizon: float | None = None,
-        decay_bound: float | None = None,
-        cautious_decay: bool = False,
-        scaled_decay: bool = False,
-        foreach: bool | None = None,
-        fused: bool | None = None,
-        capturable: bool = False,
-        maximize: bool = False,
-        stochastic_rounding: bool = False,
-        state_dtype: str = "float32",
-    ):
-        super().__init__(params, constructor_settings(locals()))
+    @takes(AdamWDecayingWDSettings)
+    def __init__(self, params: Any, settings: dict[str, Any]):
+        super().__init__(params, settings)

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from danalab.optim.backends.foreach import TensorList, average, subtract_ratio
-from danalab.optim.core import LogTimeOptimizer, constructor_settings
+from danalab.optim.core import LogTimeOptimizer
 from danalab.optim.core.rule import Rule
 from danalab.optim.elementwise.scalars import Scalar, log_time_scalars, step_and_decay
+from danalab.optim.settings import ADanaSettings, DanaMK4Settings, takes
 
 
 def adana_update(
@@ -155,33 +156,9 @@ class ADana(LogTimeOptimizer):
 
     rule = ADANA
 
-    def __init__(
-        self,
-        params: Any,
-        lr: float = 1e-3,
-        *,
-        delta: float = 8.0,
-        kappa: float = 0.85,
-        eps: float = 1e-8,
-        gamma3: float = 1.0,
-        alpha_offset: float = 1.0,
-        weight_decay: float = 0.0,
-        wd_ts: float | None = None,
-        omega: float | None = None,
-        horizon: float | None = None,
-        decay_bound: float | None = None,
-        cautious_decay: bool = False,
-        scaled_decay: bool = False,
-        beta2: float | None = None,
-        momentum_cooldown: float = 0.0,
-        foreach: bool | None = None,
-        fused: bool | None = None,
-        capturable: bool = False,
-        maximize: bool = False,
-        stochastic_rounding: bool = False,
-        state_dtype: str = "float32",
-    ):
-        super().__init__(params, constructor_settings(locals()))
+    @takes(ADanaSettings)
+    def __init__(self, params: Any, settings: dict[str, Any]):
+        super().__init__(params, settings)
 
 
 class DanaMK4(LogTimeOptimizer):
@@ -189,31 +166,6 @@ class DanaMK4(LogTimeOptimizer):
 
     rule = ADANA
 
-    def __init__(
-        self,
-        params: Any,
-        lr: float = 1e-3,
-        *,
-        delta: float = 8.0,
-        kappa: float = 0.85,
-        eps: float = 1e-8,
-        gamma3: float = 1.0,
-        alpha_offset: float = 1.0,
-        weight_decay: float = 0.0,
-        wd_ts: float | None = None,
-        omega: float | None = None,
-        horizon: float | None = None,
-        decay_bound: float | None = None,
-        cautious_decay: bool = False,
-        scaled_decay: bool = False,
-        beta2: float | None = None,
-        momentum_cooldown: float = 0.0,
-        foreach: bool | None = None,
-        fused: bool | None = None,
-        capturable: bool = False,
-        maximize: bool = False,
-        stochastic_rounding: bool = False,
-        state_dtype: str = "float32",
-        clipsnr: float = 2.0,
-    ):
-        super().__init__(params, constructor_settings(locals()))
+    @takes(DanaMK4Settings)
+    def __init__(self, params: Any, settings: dict[str, Any]):
+        super().__init__(params, settings)

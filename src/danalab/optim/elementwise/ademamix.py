@@ -16,10 +16,11 @@ import torch
 from torch import Tensor
 
 from danalab.optim.backends.foreach import TensorList, average, decay, subtract_ratio
-from danalab.optim.core import DecayingOptimizer, ElementwiseOptimizer, constructor_settings
+from danalab.optim.core import DecayingOptimizer, ElementwiseOptimizer
 from danalab.optim.core.checks import check_coupled_decay, check_numbers, check_settings
 from danalab.optim.core.rule import Rule
 from danalab.optim.elementwise.scalars import Scalar, adam_scalars, coupled_decay_factor, decay_factor, shrink
+from danalab.optim.settings import AdEMAMixDecayingWDSettings, AdEMAMixSettings, takes
 
 
 def ademamix_update(
@@ -199,27 +200,9 @@ class AdEMAMix(_Mixing):
 
     rule = ADEMAMIX
 
-    def __init__(
-        self,
-        params: Any,
-        lr: float = 1e-3,
-        betas: tuple[float, float, float] = (0.9, 0.999, 0.9999),
-        eps: float = 1e-8,
-        *,
-        alpha: float = 2.0,
-        alpha_warmup: float | None = None,
-        beta3_warmup: float | None = None,
-        gamma3: float = 1.0,
-        weight_decay: float = 0.0,
-        cautious_decay: bool = False,
-        scaled_decay: bool = False,
-        foreach: bool | None = None,
-        fused: bool | None = None,
-        capturable: bool = False,
-        maximize: bool = False,
-        stochastic_rounding: bool = False,
-    ):
-        super().__init__(params, constructor_settings(locals()))
+    @takes(AdEMAMixSettings)
+    def __init__(self, params: Any, settings: dict[str, Any]):
+        super().__init__(params, settings)
 
     def check_group(self, group: Mapping[str, Any]) -> None:
         check_numbers(self.name, group, rates=3)
@@ -240,31 +223,9 @@ class AdEMAMixDecayingWD(_Mixing, DecayingOptimizer):
 
     rule = ADEMAMIX_DECAYING_WD
 
-    def __init__(
-        self,
-        params: Any,
-        lr: float = 1e-3,
-        betas: tuple[float, float, float] = (0.9, 0.999, 0.9999),
-        eps: float = 1e-8,
-        *,
-        alpha: float = 2.0,
-        alpha_warmup: float | None = None,
-        beta3_warmup: float | None = None,
-        gamma3: float = 1.0,
-        weight_decay: float = 0.0,
-        wd_ts: float | None = None,
-        omega: float | None = None,
-        horizon: float | None = None,
-        decay_bound: float | None = None,
-        cautious_decay: bool = False,
-        scaled_decay: bool = False,
-        foreach: bool | None = None,
-        fused: bool | None = None,
-        capturable: bool = False,
-        maximize: bool = False,
-        stochastic_rounding: bool = False,
-    ):
-        super().__init__(params, constructor_settings(locals()))
+    @takes(AdEMAMixDecayingWDSettings)
+    def __init__(self, params: Any, settings: dict[str, Any]):
+        super().__init__(params, settings)
 
     def check_group(self, group: Mapping[str, Any]) -> None:
         check_settings(self.name, group, rates=3)

@@ -27,11 +27,12 @@ from torch import Tensor
 
 from danalab.errors import UserError
 from danalab.optim.backends.foreach import TensorList, average, subtract
-from danalab.optim.core import LogTimeOptimizer, constructor_settings
+from danalab.optim.core import LogTimeOptimizer
 from danalab.optim.core.checks import KAPPA_LIMIT
 from danalab.optim.core.rule import Rule
 from danalab.optim.core.stats import noise_floor, signal_share
 from danalab.optim.elementwise.scalars import Scalar, cautious, decay_factor, step_and_decay
+from danalab.optim.settings import AutoDanaSettings, takes
 
 
 def auto_dana_update(
@@ -172,33 +173,9 @@ class AutoDana(LogTimeOptimizer):
 
     rule = AUTO_DANA
 
-    def __init__(
-        self,
-        params: Any,
-        lr: float = 1e-3,
-        *,
-        delta: float = 8.0,
-        kappa_min: float = 0.75,
-        kappa_max: float = 1.0,
-        significance: float = 2.0,
-        eps: float = 1e-8,
-        gamma3: float = 1.0,
-        alpha_offset: float = 1.0,
-        weight_decay: float = 0.0,
-        wd_ts: float | None = None,
-        omega: float | None = None,
-        horizon: float | None = None,
-        decay_bound: float | None = None,
-        cautious_decay: bool = False,
-        scaled_decay: bool = False,
-        foreach: bool | None = None,
-        fused: bool | None = None,
-        capturable: bool = False,
-        maximize: bool = False,
-        stochastic_rounding: bool = False,
-        state_dtype: str = "float32",
-    ):
-        super().__init__(params, constructor_settings(locals()))
+    @takes(AutoDanaSettings)
+    def __init__(self, params: Any, settings: dict[str, Any]):
+        super().__init__(params, settings)
 
     def check_group(self, group: Mapping[str, Any]) -> None:
         super().check_group(group)

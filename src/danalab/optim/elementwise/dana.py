@@ -14,9 +14,10 @@ from typing import Any
 from torch import Tensor
 
 from danalab.optim.backends.foreach import TensorList, subtract
-from danalab.optim.core import LogTimeOptimizer, constructor_settings
+from danalab.optim.core import LogTimeOptimizer
 from danalab.optim.core.rule import Rule
 from danalab.optim.elementwise.scalars import Scalar, log_time_scalars, step_and_decay
+from danalab.optim.settings import DanaSettings, SignDanaSettings, takes
 
 
 def dana_update(
@@ -120,31 +121,9 @@ class Dana(LogTimeOptimizer):
 
     rule = DANA
 
-    def __init__(
-        self,
-        params: Any,
-        lr: float = 1e-3,
-        *,
-        delta: float = 8.0,
-        kappa: float = 0.85,
-        gamma3: float = 1.0,
-        alpha_offset: float = 0.0,
-        weight_decay: float = 0.0,
-        wd_ts: float | None = None,
-        omega: float | None = None,
-        horizon: float | None = None,
-        decay_bound: float | None = None,
-        cautious_decay: bool = False,
-        scaled_decay: bool = False,
-        momentum_cooldown: float = 0.0,
-        foreach: bool | None = None,
-        fused: bool | None = None,
-        capturable: bool = False,
-        maximize: bool = False,
-        stochastic_rounding: bool = False,
-        state_dtype: str = "float32",
-    ):
-        super().__init__(params, constructor_settings(locals()))
+    @takes(DanaSettings)
+    def __init__(self, params: Any, settings: dict[str, Any]):
+        super().__init__(params, settings)
 
 
 class SignDana(LogTimeOptimizer):
@@ -166,28 +145,6 @@ class SignDana(LogTimeOptimizer):
 
     rule = SIGN_DANA
 
-    def __init__(
-        self,
-        params: Any,
-        lr: float = 1e-4,
-        *,
-        delta: float = 8.0,
-        kappa: float = 0.85,
-        gamma3: float = 1.0,
-        alpha_offset: float = 1.0,
-        weight_decay: float = 0.0,
-        wd_ts: float | None = None,
-        omega: float | None = None,
-        horizon: float | None = None,
-        decay_bound: float | None = None,
-        cautious_decay: bool = False,
-        scaled_decay: bool = False,
-        momentum_cooldown: float = 0.0,
-        foreach: bool | None = None,
-        fused: bool | None = None,
-        capturable: bool = False,
-        maximize: bool = False,
-        stochastic_rounding: bool = False,
-        state_dtype: str = "float32",
-    ):
-        super().__init__(params, constructor_settings(locals()))
+    @takes(SignDanaSettings)
+    def __init__(self, params: Any, settings: dict[str, Any]):
+        super().__init__(params, settings)

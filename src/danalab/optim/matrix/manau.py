@@ -4,13 +4,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-import torch
-
-from danalab.optim.core.optimizer import constructor_settings
 from danalab.optim.elementwise.dana_star import DANA_STAR
 from danalab.optim.elementwise.scalars import decay_rate, effective_time_scalars, scaled_decay
 from danalab.optim.matrix.hybrid import HybridOptimizer, coupled
 from danalab.optim.matrix.step import MATCHED_MUON
+from danalab.optim.settings import ManauSettings, takes
 
 
 def _decay_factor(group: Mapping[str, Any], t: int) -> float:
@@ -40,34 +38,6 @@ class Manau(HybridOptimizer):
     matrix_rule = MATCHED_MUON
     other_rule = DANA_STAR_COUPLED
 
-    def __init__(
-        self,
-        params: Any,
-        lr: float = 1e-3,
-        *,
-        momentum: float = 0.95,
-        nesterov: bool = True,
-        ns_steps: int = 5,
-        ns_method: str = "newton-schulz",
-        ns_dtype: torch.dtype | str | None = None,
-        matched_rms: float = 0.2,
-        dana_momentum: bool = False,
-        delta: float = 8.0,
-        kappa: float = 0.85,
-        clipsnr: float = 2.0,
-        eps: float = 1e-8,
-        gamma3: float = 1.0,
-        alpha_offset: float = 1.0,
-        weight_decay: float = 0.0,
-        wd_ts: float | None = None,
-        aux_lr: float | None = None,
-        aux_lr_factor: float = 1.0,
-        aux_weight_decay: float | None = None,
-        cautious_decay: bool = False,
-        scaled_decay: bool = False,
-        foreach: bool | None = None,
-        fused: bool | None = None,
-        maximize: bool = False,
-        stochastic_rounding: bool = False,
-    ):
-        super().__init__(params, constructor_settings(locals()))
+    @takes(ManauSettings)
+    def __init__(self, params: Any, settings: dict[str, Any]):
+        super().__init__(params, settings)

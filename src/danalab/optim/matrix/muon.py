@@ -4,14 +4,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-import torch
-
-from danalab.optim.core.optimizer import constructor_settings
 from danalab.optim.elementwise.adamw_decaying_wd import ADAMW_DECAYING_WD
 from danalab.optim.elementwise.scalars import adam_scalars, coupled_decay_factor
 from danalab.optim.matrix.hybrid import HybridOptimizer, coupled
 from danalab.optim.matrix.step import MATCHED_MUON, MUON
-from danalab.optim.registry.spec import RENAMED
+from danalab.optim.settings import DMuonSettings, MuonSettings, takes
 
 
 def _adamw_scalars(group: Mapping[str, Any], t: int) -> dict[str, Any]:
@@ -50,7 +47,6 @@ class Muon(HybridOptimizer):
         aux_lr: peak learning rate of other parameters; None: aux_lr_factor x lr.
         aux_lr_factor: 0.15 gives 3e-3 at the usual 0.02 of matrices.
         aux_weight_decay: of other parameters; None: weight_decay.
-        renamed: `adamw_lr` and `adamw_weight_decay`, the names in version 0.1.
         cautious_decay, scaled_decay: as in `ADana`.
         betas, eps: of AdamW; eps is added to the root of the second moment before bias correction.
         foreach, fused: backend for other parameters, as in `ADana`.
@@ -64,35 +60,8 @@ class Muon(HybridOptimizer):
     matrix_rule = MUON
     other_rule = ADAMW_COUPLED
 
-    def __init__(
-        self,
-        params: Any,
-        lr: float = 0.02,
-        *,
-        momentum: float = 0.95,
-        nesterov: bool = True,
-        ns_steps: int = 5,
-        ns_method: str = "newton-schulz",
-        ns_dtype: torch.dtype | str | None = None,
-        weight_decay: float = 0.0,
-        aux_lr: float | None = None,
-        aux_lr_factor: float = 0.15,
-        aux_weight_decay: float | None = None,
-        cautious_decay: bool = False,
-        scaled_decay: bool = False,
-        betas: tuple[float, float] = (0.9, 0.95),
-        eps: float = 1e-8,
-        foreach: bool | None = None,
-        fused: bool | None = None,
-        maximize: bool = False,
-        stochastic_rounding: bool = False,
-        **renamed: float | None,
-    ):
-        settings = constructor_settings(locals())
-        for name, value in settings.pop("renamed").items():
-            if name not in RENAMED:
-                raise TypeError(f"Muon has no setting '{name}'")
-            settings[RENAMED[name]] = value
+    @takes(MuonSettings)
+    def __init__(self, params: Any, settings: dict[str, Any]):
         super().__init__(params, {**settings, "wd_ts": None})
 
 
@@ -113,28 +82,6 @@ class DMuon(HybridOptimizer):
     matrix_rule = MATCHED_MUON
     other_rule = ADAMW_COUPLED
 
-    def __init__(
-        self,
-        params: Any,
-        lr: float = 1e-3,
-        *,
-        momentum: float = 0.95,
-        nesterov: bool = True,
-        ns_steps: int = 5,
-        ns_method: str = "newton-schulz",
-        ns_dtype: torch.dtype | str | None = None,
-        matched_rms: float = 0.2,
-        weight_decay: float = 0.0,
-        aux_lr: float | None = None,
-        aux_lr_factor: float = 1.0,
-        aux_weight_decay: float | None = None,
-        cautious_decay: bool = False,
-        scaled_decay: bool = False,
-        betas: tuple[float, float] = (0.8, 0.999),
-        eps: float = 1e-8,
-        foreach: bool | None = None,
-        fused: bool | None = None,
-        maximize: bool = False,
-        stochastic_rounding: bool = False,
-    ):
-        super().__init__(params, {**constructor_settings(locals()), "wd_ts": None})
+    @takes(DMuonSettings)
+    def __init__(self, params: Any, settings: dict[str, Any]):
+        super().__init__(params, {**settings, "wd_ts": None})

@@ -15,7 +15,7 @@ from danalab.errors import UserError, nearest
 from danalab.optim.core.checks import resolve_decay
 from danalab.optim.core.groups import named_groups, parameter_groups, require_some, split_by_rate
 from danalab.optim.registry.catalogue import entries
-from danalab.optim.registry.spec import OptimizerSpec, Setting, current_names
+from danalab.optim.registry.spec import OptimizerSpec, Setting
 from danalab.optim.run_length import DECAY_BOUND
 from danalab.registry import Registry
 
@@ -62,7 +62,7 @@ def build_optimizer(
     """
     spec = optimizer_spec(name)
     by_omega = "omega" not in spec.settings and settings.get("omega") is not None
-    settings = translate_decay(spec, lr, current_names(settings))
+    settings = translate_decay(spec, lr, settings)
     for setting in settings:
         if setting not in spec.settings:
             have = ", ".join(spec.settings)

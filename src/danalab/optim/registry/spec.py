@@ -5,17 +5,26 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from danalab.errors import UserError
+
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
 
 RENAMED = {"adamw_lr": "aux_lr", "adamw_weight_decay": "aux_weight_decay"}
-"""Settings by their names in version 0.1 -> by those of today; the old ones go with the next release."""
+"""Settings by their names in version 0.1 -> by those of today: configurations of old runs and sweeps have them."""
 
 
 def current_names(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings by their names of today; `RENAMED` has the old ones."""
+    """Settings of a configuration by their names of today.
+
+    Raises:
+        UserError: both names of one setting are given.
+    """
+    for old, new in RENAMED.items():
+        if old in settings and new in settings:
+            raise UserError(f"{old} is the former name of {new}, and both are given; leave {old} out")
     return {RENAMED.get(name, name): value for name, value in settings.items()}
 
 
@@ -70,10 +79,6 @@ class OptimizerSpec:
     """Parameter groups of a model; None: `parameter_groups`."""
     advice: str = ""
     """One sentence of advice for training with it."""
-
-    def renamed_settings(self) -> dict[str, str]:
-        """Names of version 0.1 -> names of today, of those of its settings that have been renamed."""
-        return {old: new for old, new in RENAMED.items() if new in self.settings}
 
 
 def settings_of(optimizer: Callable[..., Any], help_texts: Mapping[str, str], **defaults: Any) -> dict[str, Setting]:

@@ -34,7 +34,6 @@ from danalab.optim.distributed.zero.setup import (
 )
 from danalab.optim.distributed.zero.state import OwnedState
 from danalab.optim.registry import optimizer_spec
-from danalab.optim.registry.spec import current_names
 
 
 class DistributedMuonAdamW(torch.optim.Optimizer):
@@ -75,7 +74,6 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
         **settings: Any,
     ):
         spec = optimizer_spec(optimizer)
-        settings = current_names(settings)
         check_settings(spec, settings)
         self.spec = spec
         self._group = process_group
