@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from danalab.cli.app import main
-from danalab.models import MODELS
+from danalab.scaling.architectures import ARCHITECTURES
 from text_data import prepare_texts
 
 
@@ -22,7 +22,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("arch", "more"),
     [
-        *((arch, []) for arch in MODELS.names()),
+        *((arch, []) for arch in ARCHITECTURES.names()),
         ("base", ["--no-tied-head"]),
         ("llama", ["--n-kv-heads", "2"]),
         ("qwen3", ["--n-kv-heads", "1", "--no-attention-gate"]),

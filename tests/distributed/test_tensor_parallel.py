@@ -8,7 +8,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
 from danalab.errors import UserError
-from danalab.models import ModelConfig, build_model, logit_chunks
+from danalab.models import ModelConfig, build_model, loss
 from danalab.models.loss import chunked_cross_entropy, token_cross_entropy
 from danalab.models.parallel.tensor import apply_tensor_parallel, check_tensor_parallel
 from distributed.ranks import run_ranks
@@ -36,7 +36,7 @@ def losses(hidden, weight, targets) -> list[torch.Tensor]:
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 def test_a_loss_over_a_cut_vocabulary_is_the_whole_ones(monkeypatch, ranks):
-    monkeypatch.setattr(logit_chunks, "_CPU_ENTRIES", 7 * VOCAB)  # several chunks of rows
+    monkeypatch.setattr(loss, "_CPU_ENTRIES", 7 * VOCAB)  # several chunks of rows
 
     def cut(rank: int, size: int) -> list[torch.Tensor]:
         hidden, weight, targets = problem()

@@ -15,13 +15,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from danalab.inference import Request, SamplingParameters
 from danalab.inference.request import RequestState
 from danalab.inference.sampling import draw
-from danalab.models import MODELS, build_model
+from danalab.models import build_model
 from danalab.optim import build_optimizer
+from danalab.scaling.architectures import ARCHITECTURES
 from danalab.train.callbacks.dynamics import update_statistics
 from models.architectures import LENGTH, VOCAB, tiny
 
 CONFIGS = {
-    **{arch: tiny(arch) for arch in MODELS.names()},
+    **{arch: tiny(arch) for arch in ARCHITECTURES.names()},
     "delta-rule": tiny("qwen3next", n_layers=4, full_attention_interval=4),
 }
 RAISE = {"histc", "put_", "median.dim", "nll_loss2d_forward", "kthvalue", "_ctc_loss", "_embedding_bag"}

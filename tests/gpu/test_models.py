@@ -11,8 +11,7 @@ from torch.nn import functional as F
 
 from danalab.models import Decoder, ModelConfig, build_model
 from danalab.models.delta_rule.rule import delta_step, gated_delta_rule
-from danalab.models.layers.causal import attend, attend_masked
-from danalab.models.layers.documents import attend_within_documents, document_starts
+from danalab.models.layers.attention import attend, attend_masked, attend_within_documents, document_starts
 from danalab.models.loss import chunked_cross_entropy
 from danalab.models.moe.grouped import grouped_linear
 from danalab.models.resonance.convolution import causal_convolution

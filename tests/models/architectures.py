@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from danalab.errors import UserError
-from danalab.models import MODELS, ModelConfig
+from danalab.models import ModelConfig
+from danalab.scaling.architectures import ARCHITECTURES
 
 VOCAB, LENGTH = 61, 24
 SHAPE: dict[str, Any] = {
@@ -33,7 +34,7 @@ def tiny(arch: str, **changes: Any) -> ModelConfig:
 
 def _variants() -> dict[str, ModelConfig]:
     found = {}
-    for arch in MODELS.names():
+    for arch in ARCHITECTURES.names():
         for name, changes in SWITCHES.items():
             try:
                 config = tiny(arch, **changes)

@@ -12,12 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from danalab.errors import UserError
-from danalab.models import MODELS, Decoder, ModelConfig, build_model
+from danalab.models import Decoder, ModelConfig, build_model
 from danalab.models.layers.norm import LayerNorm
 from danalab.models.layers.rotary import Rotary, rotate
 from danalab.scaling import dimensions, parameter_count
+from danalab.scaling.architectures import ARCHITECTURES
 
-STRUCTURES = {name: MODELS.get(name) for name in MODELS.names()}
+STRUCTURES = {name: ARCHITECTURES.get(name) for name in ARCHITECTURES.names()}
 ATTENTION = [name for name, made in STRUCTURES.items() if not made.oscillators]
 DENSE = [name for name in ATTENTION if not STRUCTURES[name].n_experts]
 
@@ -209,7 +210,7 @@ def test_parameter_count_is_the_sum_of_its_parts(arch: str, gate: bool):
     assert model.num_parameters() == parameter_count(model.config)
 
 
-@pytest.mark.parametrize("arch", MODELS.names())
+@pytest.mark.parametrize("arch", ARCHITECTURES.names())
 def test_a_tied_head_is_the_embedding_counted_once_and_gets_both_gradients(arch: str, tokens: Tensor):
     config = ModelConfig(arch, 32, 1, 4, 8, 48, 61, 24, tied_head=True)
     model = build_model(config, dtype=torch.float64)

@@ -11,15 +11,16 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from danalab.errors import UserError
-from danalab.models import MODELS, ModelConfig, build_model
+from danalab.models import ModelConfig, build_model
 from danalab.models.delta_rule import rule
 from danalab.optim.core.groups import KINDS
 from danalab.scaling import flops_per_token, parameter_count
+from danalab.scaling.architectures import ARCHITECTURES
 from danalab.scaling.shape import CHUNK
 from decoding import greedy
 from models.architectures import LENGTH, VARIANTS, VOCAB, is_dense_attention, tiny
 
-every_architecture = pytest.mark.parametrize("arch", MODELS.names())
+every_architecture = pytest.mark.parametrize("arch", ARCHITECTURES.names())
 every_variant = pytest.mark.parametrize("config", VARIANTS.values(), ids=VARIANTS)
 
 

@@ -14,14 +14,14 @@ from torch.nn import functional as F
 from torch.profiler import ProfilerActivity, profile
 
 from danalab.errors import UserError
-from danalab.models import logit_chunks, loss
+from danalab.models import loss
 from danalab.models.loss import chunked_cross_entropy, hoyer_penalty
 
 
 @pytest.fixture(autouse=True)
 def several_chunks(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(logit_chunks, "_CPU_ROWS", 4)
-    monkeypatch.setattr(logit_chunks, "_CPU_ENTRIES", 4 * 64)
+    monkeypatch.setattr(loss, "_CPU_ROWS", 4)
+    monkeypatch.setattr(loss, "_CPU_ENTRIES", 4 * 64)
 
 
 def _case(

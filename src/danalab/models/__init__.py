@@ -1,4 +1,4 @@
-"""Models: one `ModelConfig`, one registry, shared blocks, and one short file for each architecture.
+"""Models: one `ModelConfig`, one decoder of shared blocks; architectures are rows of `danalab.scaling.architectures`.
 
 Names are loaded on first use, so `from danalab.models import ModelConfig` needs no torch.
 """

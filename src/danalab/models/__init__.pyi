@@ -3,5 +3,3 @@ from .canonical import canonical_arrays as canonical_arrays
 from .canonical import load_canonical as load_canonical
 from .config import ModelConfig as ModelConfig
 from .decoder import Decoder as Decoder
-from .registry import MODELS as MODELS
-from .registry import Architecture as Architecture

@@ -1,4 +1,4 @@
-"""One pre-norm block, x <- x + c attention(norm(x)); x <- x + c mlp(norm(x)), and its activation checkpointing."""
+"""One pre-norm block, x <- x + c mixer(norm(x)); x <- x + c mlp(norm(x)), and its activation checkpointing."""
 
 from collections.abc import Callable
 from functools import partial
@@ -13,10 +13,9 @@ from danalab.errors import UserError, nearest
 from danalab.models.cache import State
 from danalab.models.config import ModelConfig
 from danalab.models.delta_rule.mixer import GatedDeltaNet
-from danalab.models.layers.dropout import Dropout
+from danalab.models.layers.linear import Dropout
 from danalab.models.layers.norm import make_norm
-from danalab.models.moe.mixture import make_mlp
-from danalab.models.moe.router import Routing
+from danalab.models.moe.mixture import Routing, make_mlp
 
 CHECKPOINTING = ("none", "full", "every-n:K", "selective")
 
@@ -42,12 +41,17 @@ class Block(nn.Module):
     def __init__(self, config: ModelConfig, layer: int):
         super().__init__()
         self.attention_norm = make_norm(config, config.d_model)
-        self.attention: Any = make_mixer(config, layer)  # each kind takes the state that it made
+        self.attention = make_mixer(config, layer)  # the mixer's name in checkpoints, whatever it is
         self.mlp_norm = make_norm(config, config.d_model)
         self.mlp = make_mlp(config, layer)
         self.residual_scale = config.residual_scale
         self.dropout = Dropout(config.dropout)
         self.checkpointing = "none"
+
+    @property
+    def mixer(self) -> Any:  # each kind takes the state that it made
+        """Attention, the delta rule, or oscillators."""
+        return self.attention
 
     def forward(
         self, x_BLD: Tensor, rotary_L1P2: Tensor | None, state: State | None = None, starts_BL: Tensor | None = None
@@ -69,7 +73,7 @@ class Block(nn.Module):
     def _compute(
         self, x: Tensor, rotary: Tensor | None, state: State | None, starts: Tensor | None
     ) -> Tensor | tuple[Tensor, Routing]:
-        x = self._add(x, self.attention(self.attention_norm(x), rotary, state, starts))
+        x = self._add(x, self.mixer(self.attention_norm(x), rotary, state, starts))
         update = self.mlp(self.mlp_norm(x))
         if isinstance(update, tuple):
             update, routing = update

@@ -6,7 +6,7 @@ from typing import Any
 
 from danalab.errors import UserError, nearest
 from danalab.files import validated
-from danalab.models.registry import MODELS
+from danalab.scaling.architectures import ARCHITECTURES
 from danalab.scaling.resonance import check_resonance
 from danalab.scaling.shape import LinearAttention, Shape, Sparsity, linear_attention, sparsity
 
@@ -35,7 +35,7 @@ class ModelConfig(Shape):
     are divided by 1 - dropout."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "arch", MODELS.canonical(self.arch))
+        object.__setattr__(self, "arch", ARCHITECTURES.canonical(self.arch))
         object.__setattr__(self, "mlp_only_layers", tuple(self.mlp_only_layers))
         for name in ("d_model", "n_layers", "n_heads", "head_dim", "mlp_dim", "vocab_size", "seq_len"):
             _require_positive_integer(name, getattr(self, name))

@@ -19,17 +19,15 @@ from danalab.errors import UserError
 from danalab.models.block import Block, checkpointing_rule
 from danalab.models.cache import Cache
 from danalab.models.config import ModelConfig
-from danalab.models.init import initialise
-from danalab.models.layers.documents import document_positions, document_starts
-from danalab.models.layers.dropout import Dropout
-from danalab.models.layers.linear import Embedding, Linear
+from danalab.models.init import KIND_OF_ROLE, initialise
+from danalab.models.layers.attention import document_positions, document_starts
+from danalab.models.layers.linear import Dropout, Embedding, Linear
 from danalab.models.layers.norm import make_norm
 from danalab.models.layers.rotary import Rotary
 from danalab.models.loss import chunked_cross_entropy, hoyer_penalty, token_cross_entropy
 from danalab.models.moe.losses import router_losses, stacked, weighted
-from danalab.models.moe.router import Routing
-from danalab.models.parallel.vocabulary import full_logits
-from danalab.models.roles import KIND_OF_ROLE
+from danalab.models.moe.mixture import Routing
+from danalab.models.parallel.shards import full_logits
 
 
 class Decoder(nn.Module):
@@ -175,7 +173,7 @@ class Decoder(nn.Module):
         if batch < 1 or (max_len is not None and not 1 <= max_len <= limit):
             raise UserError(f"a cache needs batch >= 1 and 1 <= max_len <= seq_len {limit}: got {batch} and {max_len}")
         capacity = max_len or limit
-        return Cache(batch, capacity, [block.attention.new_state(batch, capacity) for block in self._typed_blocks()])
+        return Cache(batch, capacity, [block.mixer.new_state(batch, capacity) for block in self._typed_blocks()])
 
     def _check(self, tokens: Tensor, start: int) -> None:
         if tokens.ndim != 2 or tokens.numel() == 0:
@@ -205,7 +203,7 @@ class Decoder(nn.Module):
         initialise(self, self.parameter_roles(), self.config.n_layers, init or self.config.architecture.init, generator)
 
     def parameter_roles(self) -> dict[str, str]:
-        """Parameter name -> role (see `danalab.models.roles`)."""
+        """Parameter name -> role (see `danalab.models.init`)."""
         return {
             f"{prefix}.{name}" if prefix else name: _role(module, name)
             for prefix, module in self.named_modules()

@@ -8,6 +8,22 @@
 
 Each matrix of stacked experts is drawn separately; a router is drawn as a linear map, and a table that is embedding and
 head at once as a head, so that logits start near 1 in all schemes.
+
+Roles of layers also decide the optimizer group and the tensor-parallel cut of their weights:
+
+| role                        | weights                                                                  |
+|-----------------------------|--------------------------------------------------------------------------|
+| embedding                   | a vector for each token id or position                                   |
+| tied                        | the token embedding that is the head, too                                |
+| linear, residual            | a matrix that reads from, or writes to, the residual stream              |
+| expert, expert_residual     | likewise, one matrix per expert                                          |
+| router                      | few rows that choose or weigh experts                                    |
+| head                        | vocabulary scores                                                        |
+| gain, zero_centered_gain    | the vector of a norm; the second is the gain minus 1                     |
+| bias                        | of a linear map or norm                                                  |
+| oscillator                  | damping, frequency, magnitude and phase of the resonance model           |
+| convolution                 | taps of a filter for each channel                                        |
+| decay                       | decay rate of each head of the delta rule                                |
 """
 
 from collections.abc import Callable, Mapping
@@ -18,9 +34,20 @@ from torch import nn
 from danalab.models.parallel.shards import assign
 from danalab.registry import Registry
 
+KIND_OF_ROLE = {
+    "embedding": "embedding",
+    "tied": "embedding",
+    "linear": "matrix",
+    "residual": "matrix",
+    "expert": "experts",
+    "expert_residual": "experts",
+    "router": "router",
+    "head": "head",
+    **dict.fromkeys(("gain", "zero_centered_gain", "bias", "oscillator", "convolution", "decay"), "vector"),
+}
+"""Role -> parameter kind of `danalab.optim.core.groups`, by which optimizers group."""
 Scheme = Callable[[str, int, int], float]
 """(role, columns of the weight: fan_in of a map, width of an embedding; n_layers) -> standard deviation."""
-
 INITS: Registry[Scheme] = Registry("initialisation")
 
 
@@ -38,11 +65,9 @@ def _standard(role: str, columns: int, n_layers: int) -> float:
 
 _DRAWN_AS = {"tied": "head", "expert": "linear", "expert_residual": "residual", "router": "linear"}
 """Role -> the role of the table above with the same standard deviation."""
-
 _CONSTANT = {"gain": 1.0, "zero_centered_gain": 0.0, "bias": 0.0}
 _DRAWN_BY_MODULE = ("oscillator", "convolution", "decay")
 """Roles of modules with a method `draw(generator)`."""
-
 INITS.add("scaled-gpt", _scaled_gpt, "ScaledGPT")
 INITS.add("karpathy-gpt2", _karpathy_gpt2, "KarpathyGPT2")
 INITS.add("standard", _standard)

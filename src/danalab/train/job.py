@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from danalab.data import Dataset
-from danalab.models.layers.products import onednn_products
+from danalab.models.layers.precision import onednn_products
 from danalab.train.build import build_trainer
 from danalab.train.callbacks.console import ConsoleProgress
 from danalab.train.config.resolve import resolve

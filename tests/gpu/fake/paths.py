@@ -21,12 +21,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from danalab.inference import Engine, Request, SamplingParameters
 from danalab.inference import engine as engine_module
 from danalab.inference.sampling import Drawn, _invert, _truncated
-from danalab.models import MODELS, Decoder, ModelConfig, build_model
+from danalab.models import Decoder, ModelConfig, build_model
 from danalab.models.build import materialise
 from danalab.models.moe import grouped
 from danalab.optim import DistributedMuonAdamW, build_optimizer, optimizer_spec
 from danalab.optim.backends import triton_step
 from danalab.optim.core.batch import Batch as ParameterBatch
+from danalab.scaling.architectures import ARCHITECTURES
 from danalab.train.checkpoint.host_copies import HostCopies
 from danalab.train.parallel.world import World
 from danalab.train.step import memory_check
@@ -41,7 +42,7 @@ from models.architectures import LENGTH, VOCAB, tiny
 
 CUDA = torch.device("cuda", 0)
 CONFIGS = {
-    **{arch: tiny(arch) for arch in MODELS.names()},
+    **{arch: tiny(arch) for arch in ARCHITECTURES.names()},
     "grouped": tiny("qwen3", n_kv_heads=2),
     "delta-rule": tiny("qwen3next", n_layers=4, full_attention_interval=4),
 }

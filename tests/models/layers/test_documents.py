@@ -10,8 +10,8 @@ from torch.nn import functional as F
 
 from danalab.errors import UserError
 from danalab.models import ModelConfig, build_model
-from danalab.models.layers import documents as documents_module
-from danalab.models.layers.documents import attend_within_documents, document_positions, document_starts
+from danalab.models.layers import attention as documents_module
+from danalab.models.layers.attention import attend_within_documents, document_positions, document_starts
 
 START = 9
 

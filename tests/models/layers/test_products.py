@@ -5,14 +5,14 @@ import torch
 from torch.nn import functional as F
 
 from danalab.models import ModelConfig, build_model
-from danalab.models.layers import causal, products
-from danalab.models.layers.products import onednn_products, uses_onednn
+from danalab.models.layers import attention, precision
+from danalab.models.layers.precision import onednn_products, uses_onednn
 
 
 @pytest.fixture
 def wanted(monkeypatch):
     """As on a processor where it is faster."""
-    monkeypatch.setattr(products, "_is_faster", lambda: True)
+    monkeypatch.setattr(precision, "_is_faster", lambda: True)
 
 
 def error(a, b):
@@ -30,8 +30,8 @@ def test_a_product_is_as_exact_as_that_of_the_default_library(wanted, rows, inne
 
 
 def test_the_default_comes_back_even_after_an_error(wanted, monkeypatch):
-    monkeypatch.setattr(products, "_error", lambda: 0.0)
-    before = products._matmul().fp32_precision
+    monkeypatch.setattr(precision, "_error", lambda: 0.0)
+    before = precision._matmul().fp32_precision
 
     def work():
         with onednn_products():
@@ -40,12 +40,12 @@ def test_the_default_comes_back_even_after_an_error(wanted, monkeypatch):
 
     with pytest.raises(RuntimeError, match="inside"):
         work()
-    assert products._matmul().fp32_precision == before
+    assert precision._matmul().fp32_precision == before
     assert not uses_onednn(torch.zeros(1))
 
 
 def test_a_library_that_rounds_is_found_out_and_not_used(wanted, monkeypatch, caplog):
-    monkeypatch.setattr(products, "_error", lambda: 2e-3)
+    monkeypatch.setattr(precision, "_error", lambda: 2e-3)
     with onednn_products() as on:
         assert not on
         assert not uses_onednn(torch.zeros(1))
@@ -64,10 +64,10 @@ def test_a_library_that_rounds_is_found_out_and_not_used(wanted, monkeypatch, ca
 )
 def test_it_is_for_processors_whose_vector_unit_the_default_library_leaves_idle(monkeypatch, tmp_path, cpuinfo, faster):
     (tmp_path / "cpuinfo").write_text(cpuinfo)
-    read = products._cpuinfo.__wrapped__
+    read = precision._cpuinfo.__wrapped__
     words = read(tmp_path / "cpuinfo")
-    monkeypatch.setattr(products, "_cpuinfo", lambda: words)
-    assert products._is_faster.__wrapped__() is faster
+    monkeypatch.setattr(precision, "_cpuinfo", lambda: words)
+    assert precision._is_faster.__wrapped__() is faster
     assert read(tmp_path / "none") == frozenset()
 
 
@@ -78,19 +78,19 @@ def test_it_can_be_refused(wanted):
 
 def attended(q, k, v, gradient, dtype):
     leaves = [x.to(dtype).requires_grad_() for x in (q, k, v)]
-    y = causal.attend(*(x.transpose(1, 2) for x in leaves), grouped=False)
+    y = attention.attend(*(x.transpose(1, 2) for x in leaves), grouped=False)
     y.backward(gradient.to(dtype))
     return [y.detach(), *(x.grad for x in leaves)]
 
 
-@pytest.mark.parametrize("length", [1, 5, 127, 128, 129, 300, causal.LONGEST])
+@pytest.mark.parametrize("length", [1, 5, 127, 128, 129, 300, attention.LONGEST])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 2e-6), (torch.bfloat16, 2e-2)])
 def test_attention_by_products_and_its_gradients_equal_those_in_float64(monkeypatch, length, dtype, tolerance):
     draw = torch.Generator().manual_seed(length)
     q, k, v = (torch.randn(2, length, 3, 8, generator=draw) for _ in range(3))
     gradient = torch.randn(2, 3, length, 8, generator=draw)
     expected = attended(q.double(), k.double(), v.double(), gradient, torch.float64)
-    monkeypatch.setattr(causal, "uses_onednn", lambda x: True)
+    monkeypatch.setattr(attention, "uses_onednn", lambda x: True)
     for result, exact in zip(attended(q, k, v, gradient, dtype), expected, strict=True):
         # One token: the softmax is constant, and the gradients of q and k are rounding, in float64, too.
         size = exact.abs().max() if length > 1 else gradient.abs().max()
@@ -98,7 +98,7 @@ def test_attention_by_products_and_its_gradients_equal_those_in_float64(monkeypa
 
 
 def test_it_is_used_for_short_rows_only(monkeypatch):
-    monkeypatch.setattr(causal, "uses_onednn", lambda x: True)
+    monkeypatch.setattr(attention, "uses_onednn", lambda x: True)
     calls = []
 
     def count(*arguments, **settings):
@@ -107,11 +107,11 @@ def test_it_is_used_for_short_rows_only(monkeypatch):
 
     original = F.scaled_dot_product_attention
     monkeypatch.setattr(F, "scaled_dot_product_attention", count)
-    for length in (causal.LONGEST, causal.LONGEST + 1):
+    for length in (attention.LONGEST, attention.LONGEST + 1):
         x = torch.zeros(1, 2, length, 8)
-        causal.attend(x, x, x, grouped=False)
-    causal.attend(torch.zeros(1, 4, 8, 8), torch.zeros(1, 2, 8, 8), torch.zeros(1, 2, 8, 8), grouped=True)
-    assert calls == [causal.LONGEST + 1, 8]
+        attention.attend(x, x, x, grouped=False)
+    attention.attend(torch.zeros(1, 4, 8, 8), torch.zeros(1, 2, 8, 8), torch.zeros(1, 2, 8, 8), grouped=True)
+    assert calls == [attention.LONGEST + 1, 8]
 
 
 def test_a_model_sees_no_later_token_whatever_multiplies(wanted):

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from danalab.models import ModelConfig, build_model
 from danalab.models.moe.losses import Usage, router_losses, stacked, weighted
-from danalab.models.moe.router import Router, Routing
+from danalab.models.moe.mixture import Router, Routing
 
 
 def routed(x: torch.Tensor, top_k: int = 1, n_experts: int = 5) -> tuple[Router, Routing]:

@@ -5,15 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from danalab.models.resonance import chunks
-from danalab.models.resonance.chunks import chunk_length, chunked_bank_convolution
-from danalab.models.resonance.convolution import causal_convolution
-from danalab.models.resonance.oscillators import OscBank
+from danalab.models.resonance import convolution
+from danalab.models.resonance.convolution import causal_convolution, chunk_length, chunked_bank_convolution
+from danalab.models.resonance.mixer import OscBank
 
 
 @pytest.fixture
 def short(monkeypatch):
-    monkeypatch.setattr(chunks, "MIN_CHUNK", 16)
+    monkeypatch.setattr(convolution, "MIN_CHUNK", 16)
 
 
 def make(dtype=torch.float64):

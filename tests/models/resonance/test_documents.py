@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from danalab.errors import UserError
 from danalab.models import ModelConfig, build_model
-from danalab.models.layers.documents import document_starts
-from danalab.models.resonance import chunks, documents
-from danalab.models.resonance.documents import convolve_apart, document_lengths
+from danalab.models.layers.attention import document_starts
+from danalab.models.resonance import convolution
+from danalab.models.resonance.convolution import convolve_apart, document_lengths
 from danalab.train.config.resolve import resolve
 from danalab.train.config.train_config import TrainConfig
 
@@ -20,9 +20,9 @@ START = 60
 
 @pytest.fixture
 def short(monkeypatch):
-    """Few tokens are enough for several sizes of documents, and for documents in chunks."""
-    monkeypatch.setattr(documents, "SHORTEST", 4)
-    monkeypatch.setattr(chunks, "MIN_CHUNK", 16)
+    """Few tokens are enough for several sizes of documents, and for documents in convolution."""
+    monkeypatch.setattr(convolution, "SHORTEST", 4)
+    monkeypatch.setattr(convolution, "MIN_CHUNK", 16)
 
 
 def model_of(num_frequencies=8, **more):

@@ -239,7 +239,7 @@ def measure_threads(settings: dict[str, Any], candidates: list[int]) -> dict[str
     from danalab.data import vocabulary_of
     from danalab.ladder.runs.grid import Cell
     from danalab.models import build_model
-    from danalab.models.layers.products import onednn_products
+    from danalab.models.layers.precision import onednn_products
     from danalab.train.config.resolve import resolve
 
     config = Cell("speed", settings).config(Path())

@@ -1,13 +1,15 @@
 """Our models in the names and layouts of `transformers`, and back: exact, by permutations. Needs no transformers.
 
 gpt                            GPT2LMHeadModel                          `gpt2`
-llama                          LlamaForCausalLM, MixtralForCausalLM     `llama_qwen`, `experts`
-qwen3 without attention gate   Qwen3ForCausalLM, Qwen3MoeForCausalLM    `llama_qwen`, `experts`
+llama                          LlamaForCausalLM, MixtralForCausalLM     `llama_qwen`
+qwen3 without attention gate   Qwen3ForCausalLM, Qwen3MoeForCausalLM    `llama_qwen`
 qwen3next                      Qwen3NextForCausalLM                     `qwen3_next`
-others                         a class of ours, exported with them      `export_module`, `remote`
+others                         a class of ours, `remote/modeling_*.py`, exported beside the weights;
+                               `from_pretrained(FOLDER, trust_remote_code=True)` runs it
 """
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -17,10 +19,12 @@ from danalab.models.build import build_model
 from danalab.models.config import ModelConfig
 from danalab.models.huggingface import gpt2, llama_qwen, qwen3_next
 from danalab.models.huggingface.common import TensorReader, Weights, canonical_names
-from danalab.models.huggingface.experts import MODEL_TYPES as EXPERT_TYPES
-from danalab.models.huggingface.experts import NAMINGS, expert_obstacle
-from danalab.models.huggingface.export_module import ARCHITECTURES, MODEL_TYPE, from_module, in_module, module_settings
+from danalab.models.huggingface.llama_qwen import MODEL_TYPES as EXPERT_TYPES
+from danalab.models.huggingface.llama_qwen import NAMINGS, expert_obstacle
 
+MODEL_TYPE = "danalab"
+ARCHITECTURES = ("enoki", "moe", "qwen3", "llama", "resonance")
+"""Architectures that our modules compute, with any of their options."""
 _CLASSES = {"gpt": "GPT2LMHeadModel", "llama": "LlamaForCausalLM", "qwen3": "Qwen3ForCausalLM",
             "qwen3next": "Qwen3NextForCausalLM"}  # fmt: skip
 _MODEL_TYPES = {"gpt2": "gpt", "llama": "llama", "qwen3": "qwen3", "qwen3_next": "qwen3next", **EXPERT_TYPES}
@@ -135,3 +139,87 @@ def _ours(config: ModelConfig, weights: Mapping[str, Tensor]) -> tuple[ModelConf
     found = {name: read(name, *tensor.shape) for name, tensor in expected.items()}
     read.finish()
     return config, found
+
+
+def module_file(config: ModelConfig) -> Path:
+    """The file with this model's class."""
+    name = "modeling_danalab_resonance.py" if config.arch == "resonance" else "modeling_danalab.py"
+    return Path(__file__).parent / "remote" / name
+
+
+def in_module(config: ModelConfig) -> bool:
+    """Whether our class computes this model's function."""
+    plain = config.rotated == config.head_dim and config.norm_kind != "rmsnorm-1p"
+    return config.arch in ARCHITECTURES and plain
+
+
+def module_settings(config: ModelConfig) -> dict[str, Any]:
+    """config.json for our class; the weights keep their names."""
+    stem, name = module_file(config).stem, "DanalabResonance" if config.arch == "resonance" else "Danalab"
+    return {
+        "architectures": [f"{name}ForCausalLM"],
+        "model_type": MODEL_TYPE,
+        "auto_map": {"AutoConfig": f"{stem}.{name}Config", "AutoModelForCausalLM": f"{stem}.{name}ForCausalLM"},
+        "d_model": config.d_model,
+        "n_layers": config.n_layers,
+        "mlp_dim": config.mlp_dim,
+        "vocab_size": config.vocab_size,
+        "seq_len": config.seq_len,
+        "norm": config.norm_kind,
+        "norm_eps": config.norm_eps,
+        "residual_scale": config.residual_scale,
+        "tie_word_embeddings": config.tied,
+        "use_cache": True,
+        "danalab_model": config.as_dict(),
+        **(_oscillator_settings(config) if config.arch == "resonance" else _attention_settings(config)),
+    }
+
+
+def _attention_settings(config: ModelConfig) -> dict[str, Any]:
+    return {
+        "n_heads": config.n_heads,
+        "n_kv_heads": config.kv_heads,
+        "head_dim": config.head_dim,
+        "attention_gate": config.gated,
+        "qk_norm": config.qk_normed,
+        "swiglu": config.architecture.mlp_matrices == 3,
+        "rope_base": config.rope_theta,
+        **_expert_settings(config),
+    }
+
+
+def _expert_settings(config: ModelConfig) -> dict[str, Any]:
+    sparsity = config.sparsity
+    if sparsity is None:
+        return {}
+    return {
+        "n_experts": sparsity.n_experts,
+        "experts_per_token": sparsity.top_k,
+        "expert_dim": sparsity.expert_dim,
+        "shared_dim": sparsity.shared_dim,
+        "shared_gate": sparsity.shared_gate,
+        "renormalise": config.renormalise,
+        "sparse_layers": list(sparsity.layers),
+    }
+
+
+def _oscillator_settings(config: ModelConfig) -> dict[str, Any]:
+    from danalab.models.resonance import mixer
+
+    return {
+        "groups": config.n_heads,
+        "modes": config.modes,
+        "conv_width": config.conv_width,
+        "learned_positions": config.learns_positions,
+        "largest_quality": mixer.MAX_QUALITY,
+        "largest_nu": mixer.MAX_NU,
+        "least_damping": mixer.MIN_DAMPING,
+    }
+
+
+def from_module(described: Mapping[str, Any]) -> ModelConfig:
+    """The configuration of an exported model."""
+    model = described.get("danalab_model")
+    if not isinstance(model, dict):
+        raise UserError("config.json of a danalab model has no 'danalab_model'")
+    return ModelConfig.from_dict(model)

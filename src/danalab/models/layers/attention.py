@@ -3,20 +3,35 @@
     q, k, v = heads of W_q x, W_k x, W_v x;   q, k = rotate(norm(q)), rotate(norm(k))
     y = W_out [ softmax(q k^T / sqrt(head_dim), causal) v * sigmoid(W_gate x) ]        (the last factor if gated)
 
+A row may hold several documents, each with attention to itself only and its own positions. A document begins at each id
+`start_token` (the end-of-text id before it): in the row [a b | s c d | s e] the tokens' documents start at
+0 0 | 2 2 2 | 5 5, their positions are 0 1 | 0 1 2 | 0 1. The outputs for a document do not depend on its neighbours.
+
 Shapes: B batch, L length, S keys (L, or all cached positions), D model, N heads, K key-value heads, H head dimension.
 """
+
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from danalab.models.cache import KeyValues
 from danalab.models.config import ModelConfig
-from danalab.models.layers.causal import attend, attend_masked
-from danalab.models.layers.documents import attend_within_documents
 from danalab.models.layers.linear import Linear
 from danalab.models.layers.norm import make_norm
+from danalab.models.layers.precision import uses_onednn
 from danalab.models.layers.rotary import rotate
+
+LONGEST = 512
+"""Tokens of a row. The probabilities are kept for the backward pass, about B N L^2 / 2 numbers."""
+BLOCK = 128
+"""Queries of a product; their keys end with the last of them."""
+DOCUMENT_BLOCK = 256
+"""Smallest number of queries in a block of rows with several documents."""
+MAX_BLOCKS = 16
+"""Per row, on accelerators and under compilation, which unrolls them."""
 
 
 class Attention(nn.Module):
@@ -72,3 +87,77 @@ class Attention(nn.Module):
     def new_state(self, batch: int, max_len: int) -> KeyValues:
         """An empty cache for `max_len` positions of `batch` sequences."""
         return KeyValues(batch, max_len)
+
+
+def attend(q_BNLH: Tensor, k_BNLH: Tensor, v_BNLH: Tensor, *, grouped: bool) -> Tensor:
+    """softmax(q k^T / sqrt(H), causal) v, [B, N, L, H]; with `grouped`, k and v may have fewer heads."""
+    length = q_BNLH.shape[2]
+    if grouped or length > LONGEST or not uses_onednn(q_BNLH):
+        return F.scaled_dot_product_attention(q_BNLH, k_BNLH, v_BNLH, is_causal=True, enable_gqa=grouped)
+    scaled = q_BNLH * q_BNLH.shape[-1] ** -0.5
+    outputs = []
+    for start in range(0, length, BLOCK):
+        end = min(start + BLOCK, length)
+        scores = scaled[:, :, start:end] @ k_BNLH[:, :, :end].transpose(-1, -2)
+        # In place: an addition needs nothing for its backward pass.
+        probabilities = torch.softmax(scores.add_(_mask(start, end, scores)), dim=-1)
+        outputs.append(probabilities @ v_BNLH[:, :, :end])
+    return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=2)
+
+
+def attend_masked(q_BNLH: Tensor, k_BKSH: Tensor, v_BKSH: Tensor, mask: Tensor, *, grouped: bool) -> Tensor:
+    """softmax(q k^T / sqrt(H)) v over the keys where `mask` [.., L, S] is True, [B, N, L, H]."""
+    if grouped and q_BNLH.device.type == "cuda":
+        # The kernels that take a mask want a key for each query head; torch would compute all scores in memory instead.
+        k_BKSH, v_BKSH = (x.repeat_interleave(q_BNLH.shape[1] // x.shape[1], 1) for x in (k_BKSH, v_BKSH))
+        grouped = False
+    return F.scaled_dot_product_attention(q_BNLH, k_BKSH, v_BKSH, mask, enable_gqa=grouped)
+
+
+def _mask(start: int, end: int, like: Tensor) -> Tensor:
+    """0 for the keys up to a query, -inf for later ones: [end - start, end]."""
+    return torch.full((end - start, end), float("-inf"), dtype=like.dtype).triu_(start + 1)
+
+
+def attend_within_documents(
+    q_BNLH: Tensor, k_BKLH: Tensor, v_BKLH: Tensor, starts_BL: Tensor, *, grouped: bool
+) -> Tensor:
+    """softmax(q k^T / sqrt(H)) v over the earlier tokens of the query's own document, [B, N, L, H].
+
+    By blocks of queries, whose masks are recomputed in the backward pass: a mask for the whole row would have L^2
+    entries, and kernels keep a float one for each layer. On CPUs a block's keys begin with its first document.
+    """
+    length = q_BNLH.shape[2]
+    on_host = starts_BL.device.type == "cpu" and not torch.compiler.is_compiling()
+    size = DOCUMENT_BLOCK if on_host else max(DOCUMENT_BLOCK, -(-length // MAX_BLOCKS))
+    if length <= size:
+        return _attend_block(q_BNLH, k_BKLH, v_BKLH, starts_BL, 0, grouped)
+    outputs = []
+    for first in range(0, length, size):
+        last = min(first + size, length)
+        # Elsewhere reading the value would wait for the device, or specialise the compiled code to this batch.
+        low = int(starts_BL[:, first].min()) if on_host else 0
+        queries, keys, values = q_BNLH[:, :, first:last], k_BKLH[:, :, low:last], v_BKLH[:, :, low:last]
+        starts = starts_BL[:, first:last] - low
+        block = partial(checkpoint, _attend_block, use_reentrant=False, preserve_rng_state=False)
+        outputs.append(block(queries, keys, values, starts, first - low, grouped))
+    return torch.cat(outputs, dim=2)
+
+
+def document_starts(tokens_BL: Tensor, start_token: int) -> Tensor:
+    """Place in the row of the first token of each token's document, int64 [B, L]."""
+    place = torch.arange(tokens_BL.shape[1], device=tokens_BL.device)
+    return torch.where(tokens_BL == start_token, place, 0).cummax(dim=1).values
+
+
+def document_positions(starts_BL: Tensor) -> Tensor:
+    """Position of each token in its document, int64 [B, L]."""
+    return torch.arange(starts_BL.shape[1], device=starts_BL.device) - starts_BL
+
+
+def _attend_block(q: Tensor, k: Tensor, v: Tensor, starts: Tensor, past: int, grouped: bool) -> Tensor:
+    """For queries at places `past`, `past` + 1, ... among the keys; `starts` [B, queries] counts from the first key."""
+    key = torch.arange(k.shape[2], device=k.device)
+    query = past + torch.arange(q.shape[2], device=q.device).unsqueeze(1)
+    mask = (key <= query) & (key >= starts.unsqueeze(2))
+    return attend_masked(q, k, v, mask.unsqueeze(1), grouped=grouped)

@@ -6,12 +6,15 @@ Rows are sorted by expert, so that each expert reads one contiguous segment. Sha
 E experts, F hidden features of an expert.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.flop_counter import register_flop_formula
 
-from danalab.models.moe.fused import gated_hidden
-from danalab.models.moe.grouped import grouped_linear, product_dtype
+from danalab.models.layers.precision import is_plain_inference
+from danalab.models.moe.grouped import grouped_linear, product, product_dtype
 from danalab.models.parallel.shards import local_shard
 from danalab.scaling.architectures import Activation
 
@@ -62,3 +65,81 @@ class Experts(nn.Module):
         else:
             hidden = F.silu(self.gate(x_RD, counts_E)) * self.up(x_RD, counts_E)
         return self.down(hidden, counts_E)
+
+
+def gated_hidden(x_RD: Tensor, gate_EFD: Tensor, up_EFD: Tensor, counts_E: Tensor) -> Tensor:
+    """[R, F], all in one dtype; differentiable once.
+
+    Args: counts: rows of each expert, in order, int64 [E], with the sum R.
+    """
+    return (_compute if is_plain_inference() else _forward)(x_RD, gate_EFD, up_EFD, counts_E)[0]
+
+
+def _compute(x: Tensor, gate: Tensor, up: Tensor, counts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """(hidden, gate x, up x)."""
+    hidden, g, u = (x.new_empty(x.shape[0], gate.shape[1]) for _ in range(3))
+    sizes = counts.tolist()
+    for rows, h_e, g_e, u_e, gate_e, up_e in zip(*(t.split(sizes) for t in (x, hidden, g, u)), gate, up, strict=True):
+        product(rows, gate_e.T, g_e)
+        product(rows, up_e.T, u_e)
+        torch.mul(F.silu(g_e), u_e, out=h_e)
+    return hidden, g, u
+
+
+_forward = torch.library.custom_op("danalab::gated_hidden", _compute, mutates_args=())
+
+
+@torch.library.custom_op("danalab::gated_hidden_backward", mutates_args=())
+def _gradients(
+    grad: Tensor, x: Tensor, gate: Tensor, up: Tensor, g: Tensor, u: Tensor, counts: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of (x, gate, up)."""
+    grad_x, grad_gate, grad_up = torch.empty_like(x), torch.empty_like(gate), torch.empty_like(up)
+    sizes = counts.tolist()
+    parts = zip(*(t.split(sizes) for t in (grad, x, g, u, grad_x)), gate, up, grad_gate, grad_up, strict=True)
+    for dh, rows, g_e, u_e, dx, gate_e, up_e, d_gate, d_up in parts:
+        dg = torch.ops.aten.silu_backward(dh * u_e, g_e)
+        du = F.silu(g_e).mul_(dh)
+        torch.mm(dg.T, rows, out=d_gate)
+        torch.mm(du.T, rows, out=d_up)
+        torch.mm(dg, gate_e, out=dx)
+        dx.addmm_(du, up_e)
+    return grad_x, grad_gate, grad_up
+
+
+@_forward.register_fake
+def _(x: Tensor, gate: Tensor, up: Tensor, counts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    shape = (x.shape[0], gate.shape[1])
+    return x.new_empty(shape), x.new_empty(shape), x.new_empty(shape)
+
+
+@_gradients.register_fake
+def _(
+    grad: Tensor, x: Tensor, gate: Tensor, up: Tensor, g: Tensor, u: Tensor, counts: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    return torch.empty_like(x), torch.empty_like(gate), torch.empty_like(up)
+
+
+def _keep(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+    x, gate, up, counts = inputs
+    _, g, u = output
+    ctx.mark_non_differentiable(g, u)
+    ctx.set_materialize_grads(False)  # else two tensors of zeros are allocated for absent gradients
+    ctx.save_for_backward(x, gate, up, g, u, counts)
+
+
+def _backward(ctx: Any, grad: Tensor, *unused: Any) -> tuple[Tensor, Tensor, Tensor, None]:
+    return (*_gradients(grad.contiguous(), *ctx.saved_tensors), None)
+
+
+_forward.register_autograd(_backward, setup_context=_keep)
+
+
+@register_flop_formula(torch.ops.danalab.gated_hidden)
+def _forward_flops(x: Any, gate: Any, *args: Any, out_shape: Any = None, **more: Any) -> int:
+    return 4 * x[0] * gate[1] * gate[2]
+
+
+@register_flop_formula(torch.ops.danalab.gated_hidden_backward)
+def _gradient_flops(grad: Any, x: Any, gate: Any, *args: Any, out_shape: Any = None, **more: Any) -> int:
+    return 8 * x[0] * gate[1] * gate[2]

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from danalab.models.config import ModelConfig
-from danalab.models.moe.router import Routing
+from danalab.models.moe.mixture import Routing
 
 
 class Usage(NamedTuple):

@@ -1,22 +1,28 @@
 """The layer: route, sort tokens by expert, apply the experts, restore the order.
 
-    y = sum_{i in top k} w_i expert_i(x)   [ + sigmoid(w . x) shared(x) ]
+    p = softmax(W x);    w_i = the K largest p_i, divided by their sum where `renormalise`
+    y = sum_{i in top K} w_i expert_i(x)   [ + sigmoid(w . x) shared(x) ]
 
-Shapes: B batch, L length, T = B L tokens, D model dimension, K experts of a token.
+The router's losses need only sums over tokens (`Routing`), so that a global batch may be divided in any way. Autograd's
+gradient of a gather is a scatter-add; here the K rows of each token are known, so that gradients are gathers, too.
+
+Shapes: B batch, L length, T = B L tokens, D model dimension, K experts of a token, R = T K rows, E experts.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from danalab.models.config import ModelConfig
-from danalab.models.layers.linear import Linear
-from danalab.models.layers.mlp import GeluMLP, SwiGLU
+from danalab.models.layers.linear import GeluMLP, Linear, SwiGLU
+from danalab.models.layers.precision import full_precision
 from danalab.models.moe.experts import Experts
-from danalab.models.moe.permute import combine, sort_by_expert, spread
-from danalab.models.moe.router import Router, Routing
+from danalab.models.parallel.shards import local_shard
 
 
 def make_mlp(config: ModelConfig, layer: int) -> nn.Module:
@@ -25,12 +31,6 @@ def make_mlp(config: ModelConfig, layer: int) -> nn.Module:
     if sparsity is not None and layer in sparsity.layers:
         return MixtureOfExperts(config)
     return _dense_mlp(config, config.mlp_dim)
-
-
-class Exchange(Protocol):
-    """Applies experts that other ranks hold (`danalab.models.parallel.experts`)."""
-
-    def __call__(self, experts: Experts, rows_RD: Tensor, counts_E: Tensor, /) -> Tensor: ...
 
 
 class MixtureOfExperts(nn.Module):
@@ -68,9 +68,121 @@ class MixtureOfExperts(nn.Module):
         return y_TD.view(x_BLD.shape), routing
 
 
+class Exchange(Protocol):
+    """Applies experts that other ranks hold (`danalab.models.parallel.experts`)."""
+
+    def __call__(self, experts: Experts, rows_RD: Tensor, counts_E: Tensor, /) -> Tensor: ...
+
+
+class Router(nn.Module):
+    """See the module."""
+
+    def __init__(self, d_model: int, n_experts: int, top_k: int, *, renormalise: bool = True):
+        super().__init__()
+        self.map = Linear(d_model, n_experts, role="router")
+        self.n_experts, self.top_k, self.renormalise = n_experts, top_k, renormalise
+
+    def forward(self, x_TD: Tensor) -> tuple[Tensor, Tensor, Routing]:
+        """(weights [T, K] in float32, indices of experts [T, K] int64, sums for the losses)."""
+        # Float32, outside of autocast: in bfloat16 close probabilities are equal, and rounding would change the choice.
+        with full_precision(x_TD):
+            exact = torch.promote_types(x_TD.dtype, torch.float32)
+            logits = nn.functional.linear(x_TD.to(exact), local_shard(self.map.weight).to(exact))
+            lse = logits.logsumexp(-1)
+            probabilities = (logits - lse.unsqueeze(-1)).exp()
+            weights, chosen = probabilities.topk(self.top_k, dim=-1)
+            if self.renormalise:
+                weights = weights / weights.sum(-1, keepdim=True)
+            counts = chosen.new_zeros(self.n_experts).scatter_add_(
+                0, chosen.flatten(), torch.ones_like(chosen).flatten()
+            )
+            return weights, chosen, Routing(counts, probabilities.sum(0), lse.square().sum())
+
+
+class Routing(NamedTuple):
+    """The use of experts in one pass through a router, as sums over tokens."""
+
+    counts: Tensor
+    """Number of choices of each expert, int64 [E]."""
+    probabilities: Tensor
+    """Sum of each expert's probability, [E]."""
+    lse2: Tensor
+    """Sum of logsumexp(logits)^2, 0-dim."""
+
+
 def _unchanged(x: Tensor) -> Tensor:
     return x
 
 
 def _dense_mlp(config: ModelConfig, width: int) -> nn.Module:
     return (SwiGLU if config.architecture.activation == "swiglu" else GeluMLP)(config, width)
+
+
+class Order(NamedTuple):
+    """The rows of the tokens' copies, sorted by expert."""
+
+    token_of_row: Tensor
+    """Token of each row."""
+    rows_of_token: Tensor
+    """Row of each copy of a token."""
+
+
+def sort_by_expert(chosen_TK: Tensor) -> Order:
+    """The order of copies by expert, and by token within an expert."""
+    flat = chosen_TK.flatten()
+    order = flat.argsort(stable=True)
+    row = torch.empty_like(order).scatter_(0, order, torch.arange(order.numel(), device=order.device))
+    return Order(order // chosen_TK.shape[1], row.view(chosen_TK.shape))
+
+
+def spread(x_TD: Tensor, order: Order) -> Tensor:
+    """Each token once for each of its experts, [R, D], sorted; differentiable once."""
+    return _Spread.apply(x_TD, *order)  # pyright: ignore[reportReturnType] - apply is typed loosely
+
+
+def combine(y_RD: Tensor, weights_TK: Tensor, order: Order) -> Tensor:
+    """[T, D]: the sum of each token's rows, weighted; differentiable once."""
+    return _Combine.apply(y_RD, weights_TK, *order)  # pyright: ignore[reportReturnType] - apply is typed loosely
+
+
+class _Spread(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x_TD: Tensor, token_R: Tensor, row_TK: Tensor) -> Tensor:
+        ctx.save_for_backward(row_TK)
+        return x_TD.index_select(0, token_R)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        (row_TK,) = ctx.saved_tensors
+        return _sum(grads[0], row_TK), None, None
+
+
+class _Combine(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, y_RD: Tensor, weights_TK: Tensor, token_R: Tensor, row_TK: Tensor) -> Tensor:
+        ctx.save_for_backward(y_RD, weights_TK, token_R, row_TK)
+        return _sum(y_RD, row_TK, weights_TK)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        y_RD, weights_TK, token_R, row_TK = ctx.saved_tensors
+        seen_RD = grads[0].index_select(0, token_R)
+        grad_weights = (seen_RD * y_RD).sum(-1, dtype=weights_TK.dtype)[row_TK]
+        weight_R = torch.empty_like(grad_weights.flatten()).scatter_(0, row_TK.flatten(), weights_TK.flatten())
+        return seen_RD.mul_(weight_R.unsqueeze(1)), grad_weights, None, None
+
+
+def _sum(y_RD: Tensor, row_TK: Tensor, weights_TK: Tensor | None = None) -> Tensor:
+    """Of the rows of each token, in the order of its experts."""
+    total = None
+    for k in range(row_TK.shape[1]):
+        part = y_RD.index_select(0, row_TK[:, k])
+        if weights_TK is None:
+            total = part if total is None else total.add_(part)
+        else:
+            weight = weights_TK[:, k : k + 1].to(part.dtype)
+            total = part.mul_(weight) if total is None else total.addcmul_(part, weight)
+    assert total is not None
+    return total

@@ -20,8 +20,7 @@ from torch.distributed.tensor import DTensor, Shard
 from danalab.errors import UserError
 from danalab.models.config import ModelConfig
 from danalab.models.moe.experts import Experts, StackedLinear
-from danalab.models.moe.mixture import MixtureOfExperts
-from danalab.models.moe.permute import Order, sort_by_expert, spread
+from danalab.models.moe.mixture import MixtureOfExperts, Order, sort_by_expert, spread
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup

@@ -8,7 +8,7 @@ from typing import Any
 from danalab.data import open_data
 from danalab.data.open import is_there
 from danalab.errors import UserError
-from danalab.models.layers.products import onednn_products
+from danalab.models.layers.precision import onednn_products
 from danalab.train.config.run_spec import recorded_dtype
 from danalab.train.evaluation.evaluator import PositionLoss, ValidationLoss
 from danalab.train.run.open import open_run

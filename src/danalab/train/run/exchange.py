@@ -17,7 +17,7 @@ from danalab.errors import UserError
 from danalab.files import fsync_path, read_json, write_atomically, write_json
 from danalab.models.build import build_model, materialise
 from danalab.models.huggingface import from_huggingface, require_class, to_huggingface
-from danalab.models.huggingface.export_module import module_file
+from danalab.models.huggingface.convert import module_file
 from danalab.scaling.shape import EXPERT_SETTINGS, RESONANCE_SETTINGS
 from danalab.train.checkpoint import tensors
 from danalab.train.config.train_config import TrainConfig

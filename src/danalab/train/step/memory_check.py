@@ -9,7 +9,7 @@ import logging
 import torch
 from torch.distributed.tensor import DTensor
 
-from danalab.models.memory import require_memory
+from danalab.models.build import require_memory
 from danalab.scaling.estimates import memory_gib, state_bytes
 from danalab.train.config.run_spec import RunSpec
 from danalab.train.parallel.world import World

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from danalab.models.config import ModelConfig
 from danalab.models.moe.losses import Usage, router_losses, weighted
-from danalab.models.moe.router import Routing
+from danalab.models.moe.mixture import Routing
 
 
 class RouterBalance:

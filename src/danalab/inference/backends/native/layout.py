@@ -19,7 +19,7 @@ from danalab.models.block import Block
 from danalab.models.decoder import Decoder
 from danalab.models.delta_rule.mixer import GatedDeltaNet
 from danalab.models.layers.attention import Attention
-from danalab.models.layers.mlp import SwiGLU
+from danalab.models.layers.linear import SwiGLU
 from danalab.models.layers.norm import LayerNorm, RMSNorm1p
 from danalab.models.moe.mixture import MixtureOfExperts
 from danalab.models.resonance.mixer import Resonator
@@ -94,7 +94,7 @@ class Layout:
     def _layer(self, block: Any, config: Any) -> c.Layer:
         block = cast(Block, block)
         layer = c.Layer(mixer_norm=self._norm(block.attention_norm), mlp_norm=self._norm(block.mlp_norm))
-        mixer = block.attention
+        mixer = block.mixer
         if isinstance(mixer, Attention):
             self._attention(layer, mixer, config)
         elif isinstance(mixer, GatedDeltaNet):
