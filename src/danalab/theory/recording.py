@@ -1,8 +1,9 @@
-"""Time loops that run inside XLA: a fixed step, observed at chosen times only."""
+"""Time loops that run inside XLA, observed at chosen times only; float64 where they need it, never for the process."""
 
+import functools
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +11,26 @@ import numpy as np
 import numpy.typing as npt
 
 from danalab.errors import UserError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def record(
+    step: Callable[[Any, jax.Array], Any], observe: Callable[[Any], Any], state: Any, times: jax.Array
+) -> tuple[Any, Any]:
+    """`state` after 0-based steps 0..times[k]-1, seen through `observe`, for every k (times ascending).
+
+    The trip count of the inner loop is a run-time value: a longer horizon costs no new compilation.
+    """
+
+    def advance(carry: tuple[Any, jax.Array], stop: jax.Array) -> tuple[tuple[Any, jax.Array], Any]:
+        inner, now = carry
+        inner = jax.lax.fori_loop(now, stop, lambda t, s: step(s, t), inner)
+        return (inner, stop), observe(inner)
+
+    (state, _), seen = jax.lax.scan(advance, (state, jnp.zeros((), times.dtype)), times)
+    return state, seen
 
 
 def geometric_times(steps: int, ratio: float = 1.1) -> np.ndarray:
@@ -43,18 +64,23 @@ def padded(times: npt.ArrayLike, multiple: int = 64) -> jax.Array:
     return jnp.asarray(np.pad(array, (0, -len(array) % multiple), mode="edge"))
 
 
-def record(
-    step: Callable[[Any, jax.Array], Any], observe: Callable[[Any], Any], state: Any, times: jax.Array
-) -> tuple[Any, Any]:
-    """`state` after 0-based steps 0..times[k]-1, seen through `observe`, for every k (times ascending).
+def enable_x64() -> Any:
+    """Context manager in which JAX computes in float64."""
+    # Older releases (the last ones for Python 3.10) keep it under jax.experimental.
+    state = getattr(jax, "enable_x64", None)
+    if state is None:
+        from jax import experimental
 
-    The trip count of the inner loop is a run-time value: a longer horizon costs no new compilation.
-    """
+        return experimental.enable_x64()  # pyright: ignore[reportAttributeAccessIssue]
+    return state(True)
 
-    def advance(carry: tuple[Any, jax.Array], stop: jax.Array) -> tuple[tuple[Any, jax.Array], Any]:
-        inner, now = carry
-        inner = jax.lax.fori_loop(now, stop, lambda t, s: step(s, t), inner)
-        return (inner, stop), observe(inner)
 
-    (state, _), seen = jax.lax.scan(advance, (state, jnp.zeros((), times.dtype)), times)
-    return state, seen
+def in_float64(function: Callable[P, R]) -> Callable[P, R]:
+    """Run `function` with float64 enabled; the caller's setting is left as it was."""
+
+    @functools.wraps(function)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
+        with enable_x64():
+            return function(*args, **kwargs)
+
+    return wrapped

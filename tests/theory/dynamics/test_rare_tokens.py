@@ -13,7 +13,8 @@ pytest.importorskip("jax")
 from danalab.data.sources.synthetic import Language
 from danalab.errors import UserError
 from danalab.theory.dynamics.rare_tokens import equilibrium, periodic_ratio, random_ratio
-from danalab.theory.simulation.rare_tokens import (
+from danalab.theory.studies import rare_tokens as study
+from danalab.theory.studies.rare_tokens import (
     HeldOut,
     Trained,
     geometric_frequencies,
@@ -21,7 +22,6 @@ from danalab.theory.simulation.rare_tokens import (
     mean_and_interval,
     table_bias,
 )
-from danalab.theory.studies import rare_tokens as study
 
 
 @pytest.mark.parametrize("gap", [10, 40, 200])

@@ -14,9 +14,8 @@ import numpy.typing as npt
 
 from danalab.theory.curve import Curve
 from danalab.theory.dynamics.algorithms import Algorithm, stacked
-from danalab.theory.precision import in_float64
 from danalab.theory.problem.model import Spectrum
-from danalab.theory.recording import check_times, padded, record
+from danalab.theory.recording import check_times, in_float64, padded, record
 
 
 @in_float64

@@ -1,8 +1,17 @@
 """The loss curve as a differential equation in log time: a million steps for the price of a few thousand.
 
-Log-time implicit Euler with step h in tau = log(1 + t): the 3 x 3 systems of all modes are solved in closed form, the
-coupling of the modes through the loss is rank one (Sherman-Morrison). When its denominator is not positive the noise
-kernel has norm one or more: the algorithm diverges, and the risk is reported as infinite from there on.
+The second moments of one eigen-direction, V = (rho, sig, chi) = (E r^2, E y^2, E r y), obey
+
+    dV/dt = Omega(t, lam) V + lam Gam(t) 2P(t),      2P = 2 limit + sum_j w_j lam_j rho_j,
+
+exact for Gaussian data up to the step size (Wick calculus). They are integrated by implicit Euler with step h in
+tau = log(1 + t): the 3 x 3 systems of all modes are solved in closed form, and the coupling of the modes through the
+loss is rank one (Sherman-Morrison). When its denominator is not positive the noise kernel has norm one or more: the
+algorithm diverges, and the risk is reported as infinite from there on.
+
+The same loss is a Volterra equation P(t) = F(t) + int_0^t K(t - s) P(s) ds. For SGD the kernel is explicit. For the
+others, freezing the schedules gives a quasi-static kernel norm N: stable below one, noise floor limit / (1 - N).
+Source: the moment equations of Ferbach et al. 2025 (arXiv 2505.16098), rederived.
 """
 
 import math
@@ -13,17 +22,18 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpy.typing as npt
 
 from danalab.errors import UserError
 from danalab.theory.curve import Curve
-from danalab.theory.dynamics.algorithms import Algorithm, stacked
-from danalab.theory.dynamics.drift import approximate_drift, drift, solve3
-from danalab.theory.precision import in_float64
+from danalab.theory.dynamics.algorithms import Algorithm, Rates, stacked
 from danalab.theory.problem.model import Spectrum
-from danalab.theory.recording import padded, record
+from danalab.theory.recording import in_float64, padded, record
 
 Renormalise = Literal["none", "adam", "rmsprop", "risk"]
 _RENORMALISE = ("none", "adam", "rmsprop", "risk")
+Matrix = tuple[tuple[Any, Any, Any], tuple[Any, Any, Any], tuple[Any, Any, Any]]
+Vector = tuple[Any, Any, Any]
 
 
 @in_float64
@@ -117,3 +127,102 @@ def _integrate(
 
     zeros = jnp.zeros_like(rho)
     return record(step, observe, (rho, zeros, zeros), index)[1]
+
+
+def drift(rates: Rates, lam: Any, batch: float) -> tuple[Matrix, Vector]:
+    """Omega (entries broadcast over `lam`) and Gam of the exact equations."""
+    g1, g2, g3, D = rates
+    q = g2 + g1 * g3
+    C = 1 + 1 / batch
+    keep = 1 - D
+    omega = (
+        (
+            -2 * q * lam + C * q**2 * lam**2,
+            g3**2 * keep**2 + 0 * lam,
+            -2 * g3 * keep + 2 * q * g3 * keep * lam,
+        ),
+        (C * g1**2 * lam**2, -2 * D + D**2 + 0 * lam, 2 * g1 * keep * lam),
+        (
+            g1 * lam - C * g1 * q * lam**2,
+            -g3 * keep**2 + 0 * lam,
+            -D - keep * (g2 + 2 * g1 * g3) * lam,
+        ),
+    )
+    return omega, (q**2 / batch, g1**2 / batch, -g1 * q / batch)
+
+
+def approximate_drift(rates: Rates, lam: Any, batch: float) -> tuple[Matrix, Vector]:
+    """The leading order of `drift` for small steps, as the published ODE has it."""
+    g1, g2, g3, D = rates
+    zero = 0 * lam
+    omega = (
+        (-2 * g2 * lam, zero, -2 * g3 + zero),
+        (zero, -2 * D + zero, 2 * g1 * lam),
+        (g1 * lam, -g3 + zero, -D - g2 * lam),
+    )
+    return omega, (g2**2 / batch, g1**2 / batch, 0 * g1)
+
+
+def solve3(matrix: Matrix, vector: Vector) -> Vector:
+    """x with `matrix` x = `vector`, entry by entry over any shape (Cramer's rule)."""
+    (a, b, c), (d, e, f), (g, h, i) = matrix
+    x, y, z = vector
+    ei_fh, di_fg, dh_eg = e * i - f * h, d * i - f * g, d * h - e * g
+    scale = 1 / (a * ei_fh - b * di_fg + c * dh_eg)
+    return (
+        scale * (ei_fh * x - (b * i - c * h) * y + (b * f - c * e) * z),
+        scale * (-di_fg * x + (a * i - c * g) * y - (a * f - c * d) * z),
+        scale * (dh_eg * x - (a * h - b * g) * y + (a * e - b * d) * z),
+    )
+
+
+@in_float64
+def kernel_norm(spectrum: Spectrum, algorithm: Algorithm, t: float, batch: float = 1) -> float:
+    """Quasi-static kernel norm with the schedules frozen at time t: sum_j w_j lam_j [-Omega_j^-1 lam_j Gam]_1."""
+    rates = Rates(*(float(r) for r in algorithm.at(t)))
+    return _frozen_norm(spectrum, rates, batch)
+
+
+def sgd_kernel_norm(spectrum: Spectrum, gamma2: float, batch: float = 1) -> float:
+    """|K|_1 = (gamma2 / B) sum_j lam_j / (2 - (1 + 1/B) gamma2 lam_j); SGD is stable if and only if it is below one."""
+    room = 2 - (1 + 1 / batch) * gamma2 * spectrum.lam
+    if (room <= 0).any():
+        return float("inf")  # a single mode diverges
+    return float(gamma2 / batch * (spectrum.multiplicity @ (spectrum.lam / room)))
+
+
+def _frozen_norm(spectrum: Spectrum, rates: Rates, batch: float) -> float:
+    lam = spectrum.lam
+    if rates.gamma3 == 0:
+        return sgd_kernel_norm(spectrum, rates.gamma2, batch)
+    omega, gamma = drift(rates, lam, batch)
+    response = solve3(omega, (-lam * gamma[0], -lam * gamma[1], -lam * gamma[2]))[0]
+    return float("inf") if (response < 0).any() else float(spectrum.multiplicity @ (lam * response))
+
+
+def noise_floor(spectrum: Spectrum, algorithm: Algorithm, t: float = 1e12, batch: float = 1) -> float:
+    """Risk at which the noise of the gradients balances the descent: limit / (1 - N(t)); infinite if N >= 1."""
+    norm = kernel_norm(spectrum, algorithm, t, batch)
+    return spectrum.limit / (1 - norm) if norm < 1 else float("inf")
+
+
+def sgd_volterra(
+    spectrum: Spectrum, gamma2: float, times: npt.ArrayLike, *, batch: float = 1, dt: float = 0.1
+) -> np.ndarray:
+    """Risk of SGD at `times` from its Volterra equation by the trapezoid rule (cost (T / dt)^2; for checks)."""
+    at = np.asarray(times, float)
+    n = round(float(at.max()) / dt) + 1
+    if n > 50_000:
+        raise UserError(f"{n} grid points of the Volterra equation are too many; take a larger dt or a shorter time")
+    weight, lam = spectrum.multiplicity, spectrum.lam
+    rate = 2 * gamma2 * lam - (1 + 1 / batch) * gamma2**2 * lam**2
+    t = dt * np.arange(n)
+    decay = np.exp(-np.outer(t, rate))
+    forcing = spectrum.limit + 0.5 * decay @ (weight * lam * spectrum.rho)
+    kernel = gamma2**2 / batch * (decay @ (weight * lam**2))
+    risk = np.empty(n)
+    risk[0] = forcing[0]
+    for i in range(1, n):
+        history = 0.5 * kernel[i] * risk[0] + kernel[i - 1 : 0 : -1] @ risk[1:i]
+        risk[i] = (forcing[i] + dt * history) / (1 - 0.5 * dt * kernel[0])
+    return np.interp(at, t, risk)

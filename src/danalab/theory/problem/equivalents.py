@@ -13,8 +13,7 @@ import numpy as np
 from scipy.integrate import quad
 from scipy.optimize import root_scalar
 
-from danalab.theory.problem.model import PLRF
-from danalab.theory.problem.sums import log_bins, power_sum_between
+from danalab.theory.problem.model import PLRF, log_bins, power_sum_between
 
 
 @dataclass(frozen=True)

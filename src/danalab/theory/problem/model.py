@@ -6,26 +6,17 @@ In the eigenbasis of K = A^T A the loss is `limit + 1/2 sum_j lam_j rho_j`, rho_
 Source: Paquette et al. 2024 (arXiv 2405.15074); Ferbach et al. 2025 (arXiv 2505.16098).
 """
 
+from __future__ import annotations
+
 import math
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 
 from danalab.errors import UserError
-from danalab.theory.problem.sums import power_sum
 
-
-def check_exponents(alpha: float, beta: float) -> None:
-    """Refuse exponents for which the model has no finite loss."""
-    if not (math.isfinite(alpha) and math.isfinite(beta)):
-        raise UserError(f"alpha = {alpha}, beta = {beta}: both must be finite numbers")
-    if alpha <= 0:
-        raise UserError(f"alpha = {alpha:g}: the data exponent must be positive (eigenvalues fall like j^-2alpha)")
-    if 2 * (alpha + beta) <= 1:
-        raise UserError(
-            f"alpha = {alpha:g}, beta = {beta:g}: no phase is defined for 2 (alpha + beta) <= 1, the initial loss "
-            f"diverges with v; take beta > {0.5 - alpha:g}"
-        )
+_HEAD = 2000
 
 
 @dataclass(frozen=True)
@@ -99,3 +90,44 @@ class Spectrum:
     @property
     def initial_risk(self) -> float:
         return self.limit + 0.5 * float(self.multiplicity @ (self.lam * self.rho))
+
+
+def check_exponents(alpha: float, beta: float) -> None:
+    """Refuse exponents for which the model has no finite loss."""
+    if not (math.isfinite(alpha) and math.isfinite(beta)):
+        raise UserError(f"alpha = {alpha}, beta = {beta}: both must be finite numbers")
+    if alpha <= 0:
+        raise UserError(f"alpha = {alpha:g}: the data exponent must be positive (eigenvalues fall like j^-2alpha)")
+    if 2 * (alpha + beta) <= 1:
+        raise UserError(
+            f"alpha = {alpha:g}, beta = {beta:g}: no phase is defined for 2 (alpha + beta) <= 1, the initial loss "
+            f"diverges with v; take beta > {0.5 - alpha:g}"
+        )
+
+
+def _antiderivative(x: np.ndarray, exponent: float) -> np.ndarray:
+    return np.log(x) if exponent == 1 else x ** (1 - exponent) / (1 - exponent)
+
+
+def power_sum_between(exponent: float, first: npt.ArrayLike, last: npt.ArrayLike) -> np.ndarray:
+    """sum_{j=first}^{last} j^-exponent for first >= 50 or so (midpoint rule with its first correction)."""
+    low, high = np.asarray(first, float) - 0.5, np.asarray(last, float) + 0.5
+    integral = _antiderivative(high, exponent) - _antiderivative(low, exponent)
+    slope = -exponent * (high ** (-exponent - 1) - low ** (-exponent - 1))
+    return integral - slope / 24
+
+
+def power_sum(exponent: float, n: int) -> float:
+    """sum_{j=1}^{n} j^-exponent, for any n up to 1e12 and beyond."""
+    head = math.fsum(np.arange(1, min(n, _HEAD) + 1, dtype=float) ** -exponent)
+    return head if n <= _HEAD else head + float(power_sum_between(exponent, _HEAD + 1, n))
+
+
+def log_bins(n: int, exact: int, per_decade: int) -> tuple[np.ndarray, np.ndarray]:
+    """First and last index of bins that cover 1..n: one each up to `exact`, then `per_decade` bins a decade."""
+    singles = np.arange(1, min(exact, n) + 1)
+    if n <= exact:
+        return singles, singles
+    count = max(1, math.ceil(per_decade * math.log10(n / exact)))
+    edges = np.unique(np.round(np.geomspace(exact, n, count + 1)).astype(np.int64))
+    return np.concatenate([singles, edges[:-1] + 1]), np.concatenate([singles, edges[1:]])

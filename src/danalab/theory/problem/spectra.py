@@ -6,8 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from danalab.errors import UserError
-from danalab.theory.problem.model import PLRF, Spectrum, check_exponents
-from danalab.theory.problem.sums import log_bins, power_sum, power_sum_between
+from danalab.theory.problem.model import PLRF, Spectrum, check_exponents, log_bins, power_sum, power_sum_between
 
 
 def available_bytes() -> int:

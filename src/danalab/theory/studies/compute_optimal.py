@@ -6,8 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from danalab.colors import optimizer_color
-from danalab.theory.prediction.envelope import frontier
-from danalab.theory.prediction.exponents import FAMILIES, compute_optimum
+from danalab.theory.prediction.exponents import FAMILIES, compute_optimum, frontier
 from danalab.theory.studies.study import LABELS, Study, canvas, loglog
 
 SIZES = tuple(100 * 2**k for k in range(11))

@@ -7,9 +7,9 @@ from danalab.colors import optimizer_color
 from danalab.errors import UserError
 from danalab.theory.dynamics.algorithms import ALGORITHMS, critical_kappa, dana_decaying, default_delta, standard
 from danalab.theory.dynamics.ode import ode
-from danalab.theory.precision import enable_x64
 from danalab.theory.problem.model import PLRF
 from danalab.theory.problem.spectra import binned_spectrum
+from danalab.theory.recording import enable_x64
 from danalab.theory.studies.study import LABELS, Study, canvas, loglog
 
 SHOWN = ("sgd-m", "dana-constant", "dana-decaying", "ademamix")

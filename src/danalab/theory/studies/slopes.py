@@ -7,8 +7,8 @@ from danalab.colors import optimizer_color
 from danalab.theory.dynamics.algorithms import standard
 from danalab.theory.dynamics.ode import ode
 from danalab.theory.prediction.exponents import FAMILIES, Family, phase, time_exponents
+from danalab.theory.problem.model import power_sum
 from danalab.theory.problem.spectra import binned_spectrum
-from danalab.theory.problem.sums import power_sum
 from danalab.theory.studies.study import LABELS, Study, canvas
 
 _POINTS = ((1.0, 0.3), (1.0, 0.7), (1.0, 1.3))

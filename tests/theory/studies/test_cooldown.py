@@ -10,9 +10,9 @@ jax = pytest.importorskip("jax")
 from danalab.errors import UserError  # noqa: E402
 from danalab.optim.elementwise.scalars import log_time_scalars  # noqa: E402
 from danalab.theory import moment_recursion, power_law_spectrum, simulate  # noqa: E402
-from danalab.theory.dynamics.cooldown import COOLDOWNS, Cooldown, CooledADana, Decay  # noqa: E402
-from danalab.theory.precision import enable_x64  # noqa: E402
+from danalab.theory.recording import enable_x64  # noqa: E402
 from danalab.theory.studies import cooldown as study  # noqa: E402
+from danalab.theory.studies.cooldown import COOLDOWNS, Cooldown, CooledADana, Decay  # noqa: E402
 
 
 @pytest.mark.parametrize("settings", study.DECAYS.values(), ids=study.DECAYS)
