@@ -11,11 +11,11 @@ from .dynamics.algorithms import sgd as sgd
 from .dynamics.algorithms import sgd_momentum as sgd_momentum
 from .dynamics.algorithms import standard as standard
 from .dynamics.moments import moment_recursion as moment_recursion
+from .dynamics.ode import kernel_norm as kernel_norm
+from .dynamics.ode import noise_floor as noise_floor
 from .dynamics.ode import ode as ode
-from .dynamics.volterra import kernel_norm as kernel_norm
-from .dynamics.volterra import noise_floor as noise_floor
-from .prediction.envelope import frontier as frontier
 from .prediction.exponents import compute_optimum as compute_optimum
+from .prediction.exponents import frontier as frontier
 from .prediction.exponents import phase as phase
 from .prediction.exponents import time_exponents as time_exponents
 from .prediction.predict import load_spectrum as load_spectrum
@@ -28,8 +28,8 @@ from .problem.model import Spectrum as Spectrum
 from .problem.spectra import binned_spectrum as binned_spectrum
 from .problem.spectra import draw as draw
 from .problem.spectra import power_law_spectrum as power_law_spectrum
-from .simulation.experts import moe as moe
-from .simulation.kappa_sweep import hummingbird as hummingbird
 from .simulation.runs import simulate as simulate
-from .simulation.tau import measure_tau as measure_tau
-from .simulation.tau import tau_limit as tau_limit
+from .studies.humming import hummingbird as hummingbird
+from .studies.sparse import moe as moe
+from .studies.tau_statistics import measure_tau as measure_tau
+from .studies.tau_statistics import tau_limit as tau_limit
