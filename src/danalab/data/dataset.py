@@ -133,8 +133,8 @@ class Dataset:
 
         Args:
             seed: chooses the order.
-            global_batch: sequences a step, over all ranks; a `Ramp` gives each step its own.
-            seq_len: tokens a sequence.
+            global_batch: sequences per step, over all ranks; a `Ramp` gives each step its own.
+            seq_len: tokens per sequence.
             rank, world_size: this rank's slice of each global batch.
             packing: "windows" (the stream cut at every seq_len tokens) or "documents" (whole documents packed into
                 rows without padding, see `danalab.data.order.packing`).
@@ -190,8 +190,8 @@ class Dataset:
         for number, largest in enumerate(self._max_ids):
             if largest >= vocab_size:
                 shard = self.store.shards[number]
-                found = self.store.first_at_least(vocab_size, number)
-                place = f"token id {found[1]} at offset {found[0]}" if found else f"token id {largest}"
+                first = self.store.first_at_least(vocab_size, number)
+                place = f"token id {first[1]} at offset {first[0]}" if first else f"token id {largest}"
                 raise UserError(
                     f"{shard.path}: {place} >= vocab_size {vocab_size}; "
                     f"the tokens were written with {self.tokenizer_name}, which has a larger vocabulary"

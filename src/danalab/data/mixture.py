@@ -176,11 +176,11 @@ class MixedSequences:
 
     def numbers(self, spans: Iterable[Span]) -> np.ndarray:
         """Row numbers in the concatenation of all sources."""
-        found = []
+        rows = []
         for begin, end in spans:
             for source, first, last in self._runs(begin, end):
-                found.append(self._sources[source].numbers([(first, last)]) + self._offsets[source])
-        return np.concatenate(found)
+                rows.append(self._sources[source].numbers([(first, last)]) + self._offsets[source])
+        return np.concatenate(rows)
 
     def take(self, spans: Iterable[Span]) -> TokenBatch:
         source, place = (np.concatenate(arrays) for arrays in zip(*itertools.starmap(self.places, spans), strict=True))

@@ -188,7 +188,7 @@ def learning_rate(arch: str, opt: str, non_emb_params: float, kappa: float = 0.8
     Args:
         non_emb_params: P, the size law (`Dimensions.non_emb_params`).
         kappa: the Dana family's kappa; the nearest fitted one is used.
-        global_batch: sequences a step; 512 selects the second table if the optimizer has a row there.
+        global_batch: sequences per step; 512 selects the second table if the optimizer has a row there.
     Raises:
         UserError: unknown optimizer.
     Source: arXiv 2602.05298, learning-rate scaling laws.

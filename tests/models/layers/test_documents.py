@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from danalab.errors import UserError
 from danalab.models import ModelConfig, build_model
-from danalab.models.layers import attention as documents_module
+from danalab.models.layers import attention as attention_module
 from danalab.models.layers.attention import attend_within_documents, document_positions, document_starts
 
 START = 9
@@ -39,7 +39,7 @@ def test_attention_by_blocks_is_attention_under_one_mask(length, batch, block, g
     mask = (place <= place[:, None]) & (place >= starts[:, :, None])
     want = F.scaled_dot_product_attention(*leaves, mask[:, None], enable_gqa=grouped)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(documents_module, "BLOCK", block)
+        patch.setattr(attention_module, "DOCUMENT_BLOCK", block)
         if as_compiled:
             patch.setattr(torch.compiler, "is_compiling", lambda: True)
         found = attend_within_documents(*leaves, starts, grouped=grouped)
@@ -50,7 +50,7 @@ def test_attention_by_blocks_is_attention_under_one_mask(length, batch, block, g
 
 
 def test_no_layer_keeps_a_mask_of_the_whole_row(monkeypatch):
-    monkeypatch.setattr(documents_module, "BLOCK", 8)
+    monkeypatch.setattr(attention_module, "DOCUMENT_BLOCK", 8)
     length = 64
     model = build_model(ModelConfig("enoki", 32, 2, 2, 16, 32, 64, length))
     model.document_token = START
@@ -61,10 +61,10 @@ def test_no_layer_keeps_a_mask_of_the_whole_row(monkeypatch):
     assert max(x.shape[-2:].numel() for x in kept if x.ndim == 4) < length * length
 
 
-@pytest.mark.parametrize("block", [documents_module.BLOCK, 4])
+@pytest.mark.parametrize("block", [attention_module.DOCUMENT_BLOCK, 4])
 @pytest.mark.parametrize("arch", ["enoki", "qwen3", "gpt", "llama"])
 def test_logits_of_a_document_are_those_of_the_document_alone(arch, block, monkeypatch):
-    monkeypatch.setattr(documents_module, "BLOCK", block)
+    monkeypatch.setattr(attention_module, "DOCUMENT_BLOCK", block)
     model = _model(arch)
     draw = torch.Generator().manual_seed(0)
     lengths = [5, 1, 12, 7]
@@ -84,7 +84,7 @@ def test_without_it_neighbours_do_change_the_logits():
 
 @pytest.mark.parametrize("mode", ["full", "selective"])
 def test_gradients_are_the_same_under_activation_checkpointing(mode, monkeypatch):
-    monkeypatch.setattr(documents_module, "BLOCK", 8)
+    monkeypatch.setattr(attention_module, "DOCUMENT_BLOCK", 8)
     tokens = torch.randint(0, 64, (2, 20), generator=torch.Generator().manual_seed(1))
     grads = []
     for checkpointing in ("none", mode):

@@ -81,9 +81,9 @@ class ArrayChecks:
             self._error(path, f"cannot be read: {error}")
 
     def _stream(self, path: Path, name: str, array: np.ndarray, chosen: np.ndarray | None) -> None:
-        found, outside, first = [], 0, None
+        prints, outside, first = [], 0, None
         for start, rows in blocks(path, array):
-            found.append(self._fingerprints.of(rows))
+            prints.append(self._fingerprints.of(rows))
             counted = rows
             numbers = np.arange(start, start + len(rows))
             if chosen is not None:
@@ -100,7 +100,7 @@ class ArrayChecks:
             more = f", the first of {outside:,}" if outside > 1 else ""
             reason = f"token id {bad} is outside the vocabulary [0, {self._result.vocab_size}){more}"
             self._result.errors.append(Finding(name, reason, (row, column)))
-        fingerprints = np.concatenate(found)
+        fingerprints = np.concatenate(prints)
         numbers = np.arange(len(array)) if chosen is None else np.sort(chosen)
         self._result.sequences.append(len(numbers))
         self._result.total_tokens += len(numbers) * array.shape[1]

@@ -39,7 +39,7 @@ class BadArrayError(UserError):
 
 def find_files(folder: Path) -> list[Path]:
     """All array files below `folder`, links followed, sorted by relative path; hidden names are skipped."""
-    found: list[Path] = []
+    paths: list[Path] = []
     seen: set[tuple[int, int]] = set()
     for root, folders, names in os.walk(folder, followlinks=True):
         status = os.stat(root)
@@ -48,8 +48,8 @@ def find_files(folder: Path) -> list[Path]:
             continue
         seen.add((status.st_dev, status.st_ino))
         folders[:] = [name for name in folders if not name.startswith(".")]
-        found += [Path(root, name) for name in names if Path(name).suffix in READERS and not name.startswith(".")]
-    return sorted(found, key=lambda path: path.relative_to(folder).as_posix())
+        paths += [Path(root, name) for name in names if Path(name).suffix in READERS and not name.startswith(".")]
+    return sorted(paths, key=lambda path: path.relative_to(folder).as_posix())
 
 
 @dataclass(frozen=True)
@@ -249,10 +249,10 @@ def _check(path: Path, array: np.ndarray) -> None:
 def _not_a_number(array: np.ndarray) -> str:
     if array.dtype.kind not in "fc":
         return ""
-    found = np.flatnonzero(~np.isfinite(np.asarray(array[:1024])))
-    if not len(found):
+    places = np.flatnonzero(~np.isfinite(np.asarray(array[:1024])))
+    if not len(places):
         return ""
-    row, column = divmod(int(found[0]), max(array.shape[1], 1))
+    row, column = divmod(int(places[0]), max(array.shape[1], 1))
     return f"; NaN or infinite at [{row}, {column}]"
 
 

@@ -97,9 +97,9 @@ def _verify(folder: Path) -> Iterator[Finding]:
 
 def _where(shard: Shard, max_id: int) -> str:
     """The first impossible token, if there is one; a flipped bit may also give an ordinary id."""
-    found = TokenStore([shard], "").first_at_least(max_id + 1, 0)
+    first = TokenStore([shard], "").first_at_least(max_id + 1, 0)
     return (
-        f"token id {found[1]} at offset {found[0]} is above its largest, {max_id}" if found else "somewhere in its ids"
+        f"token id {first[1]} at offset {first[0]} is above its largest, {max_id}" if first else "somewhere in its ids"
     )
 
 

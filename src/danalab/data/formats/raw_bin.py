@@ -145,10 +145,10 @@ def _open(folder: Path, split: str) -> Dataset:
     shards = [open_raw_file(file, token_dtype(padded(vocabulary.n_tokens))) for file in files]
     scans = [scan(shard) for shard in shards]
     recorded = _recorded(folder)
-    for shard, found in zip(shards, scans, strict=True):
-        if recorded and recorded.get(shard.path.name) != found.sha256:
+    for shard, facts in zip(shards, scans, strict=True):
+        if recorded and recorded.get(shard.path.name) != facts.sha256:
             raise UserError(f"{shard.path}: its hash differs from that in {CHECKSUMS}")
-    reject_duplicate_shards([(shard.path, found.sha256) for shard, found in zip(shards, scans, strict=True)])
+    reject_duplicate_shards([(shard.path, facts.sha256) for shard, facts in zip(shards, scans, strict=True)])
     dataset = Dataset(
         folder,
         split,
@@ -213,20 +213,20 @@ def _verify(folder: Path) -> Iterator[Finding]:
         for path in find_raw_files(folder, split):
             try:
                 shard = open_raw_file(path, token_dtype(padded(vocabulary.n_tokens)))
-                found = scan(shard, anew=True)
+                facts = scan(shard, anew=True)
             except UserError as error:
                 yield Finding(str(path), str(error).removeprefix(f"{path}: "))
                 continue
-            if found.max_id >= padded(vocabulary.n_tokens):
+            if facts.max_id >= padded(vocabulary.n_tokens):
                 place = TokenStore([shard], "").first_at_least(padded(vocabulary.n_tokens), 0)
-                where = f"token id {place[1]} at offset {place[0]}" if place else f"token id {found.max_id}"
+                where = f"token id {place[1]} at offset {place[0]}" if place else f"token id {facts.max_id}"
                 yield Finding(str(path), f"{where} >= vocabulary {padded(vocabulary.n_tokens)} of {vocabulary.name}")
-            if found.sha256 in seen:
-                yield Finding(str(path), f"the same content as {seen[found.sha256].name}")
-            seen[found.sha256] = path
+            if facts.sha256 in seen:
+                yield Finding(str(path), f"the same content as {seen[facts.sha256].name}")
+            seen[facts.sha256] = path
             if recorded and path.name not in recorded:
                 yield Finding(str(path), f"{CHECKSUMS} does not list it")
-            elif recorded and recorded[path.name] != found.sha256:
+            elif recorded and recorded[path.name] != facts.sha256:
                 yield Finding(str(path), f"its hash differs from that in {CHECKSUMS}")
 
 

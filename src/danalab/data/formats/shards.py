@@ -4,7 +4,7 @@ A shard is a 64-byte header, then token ids, little-endian uint16 or uint32:
 
 bytes   0-7   magic "danalab\\0"
         8-11  version (1)
-       12-15  bytes a token (2 or 4)
+       12-15  bytes per token (2 or 4)
        16-23  number of tokens
        24-55  SHA-256 of the tokenizer (its fingerprint)
        56-63  zeros
@@ -115,9 +115,9 @@ class TokenStore:
         tokens = self._tokens(number)
         block = 1 << 25
         for start in range(0, len(tokens), block):
-            found = np.flatnonzero(tokens[start : start + block] >= limit)
-            if len(found):
-                position = start + int(found[0])
+            places = np.flatnonzero(tokens[start : start + block] >= limit)
+            if len(places):
+                position = start + int(places[0])
                 return position, int(tokens[position])
         return None
 
@@ -154,11 +154,13 @@ def read_header(path: Path) -> tuple[Shard, str]:
         raise UserError(f"{path}: not a shard of danalab (no header)")
     _, version, width, count, fingerprint = HEADER.unpack(head)
     if version != VERSION or width not in (2, 4):
-        raise UserError(f"{path}: shard version {version}, {width} bytes a token; this danalab reads version {VERSION}")
+        raise UserError(
+            f"{path}: shard version {version}, {width} bytes per token; this danalab reads version {VERSION}"
+        )
     expected = HEADER.size + count * width
     if size != expected:
         problem = "truncated" if size < expected else "too long"
-        raise UserError(f"{path}: {problem}: {size} bytes, its header says {expected}; prepare the data set again")
+        raise UserError(f"{path}: {problem}: {size} bytes; its header says {expected}; prepare the data set again")
     return Shard(path, HEADER.size, np.dtype(f"<u{width}"), count), fingerprint.hex()
 
 

@@ -33,9 +33,11 @@ class Batches:
         rank: int = 0,
         world_size: int = 1,
     ):
-        """Args:
+        """Batches of a list of sequences.
+
+        Args:
             sequences: the infinite list.
-            global_batch: sequences a step, over all ranks.
+            global_batch: sequences per step, over all ranks.
             seq_len: tokens a sequence, a divisor of the list's own length (the default).
         Raises:
             UserError: a batch that is no multiple of the ranks or exceeds the data, or a length that does not divide.

@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 
 
 class PackedDocuments:
-    """See the module; a `Sequences` of rows of `seq_len`."""
+    """The documents of a stream in rows of `seq_len` tokens: a `Sequences`."""
 
     def __init__(
         self,
@@ -50,7 +50,9 @@ class PackedDocuments:
         *,
         chunk: int = CHUNK,
     ):
-        """Args:
+        """Find the documents and count the rows of an epoch.
+
+        Args:
             fingerprint: of the store's content.
             key: chooses the order.
             chunk: number of pieces packed together.
@@ -170,7 +172,7 @@ class PackingReport:
 
 
 def pack(lengths: np.ndarray, capacity: int, n_rows: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Fill `n_rows` rows of `capacity` with pieces, best fit first; see the module.
+    """Fill `n_rows` rows of `capacity` with pieces, best fit first.
 
     Args:
         lengths: of the pieces, each in [1, capacity]; n_rows x capacity <= their sum.
@@ -233,7 +235,7 @@ def document_ends(store: TokenStore, eos_id: int, fingerprint: str) -> np.ndarra
 
 def _scan(store: TokenStore, eos_id: int) -> np.ndarray:
     _log.info("%s: scanning %d tokens once for the ends of documents", store.name, store.n_tokens)
-    found = []
+    ends = []
     for start in range(0, store.n_tokens, _BLOCK):
-        found.append(np.flatnonzero(store.read(start, _BLOCK) == eos_id) + (start + 1))
-    return np.concatenate(found).astype(np.int64) if found else np.empty(0, np.int64)
+        ends.append(np.flatnonzero(store.read(start, _BLOCK) == eos_id) + (start + 1))
+    return np.concatenate(ends).astype(np.int64) if ends else np.empty(0, np.int64)

@@ -52,7 +52,7 @@ class Sequences(Protocol):
 
 
 class Windows:
-    """The windows of a token stream; see the module."""
+    """The windows of a token stream: a `Rows`."""
 
     def __init__(self, store: TokenStore, seq_len: int):
         """Raises UserError if seq_len is below 1."""

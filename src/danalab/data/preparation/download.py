@@ -110,7 +110,7 @@ def download(name: str, folder: str | Path, workers: int = 8) -> Path:
     for file in files:
         size = (folder / file.path).stat().st_size
         if size != file.size:
-            raise UserError(f"{folder / file.path}: {size} bytes, the hub says {file.size}; delete it and run it again")
+            raise UserError(f"{folder / file.path}: {size} bytes; the hub says {file.size}: delete it and run it again")
     write_json(folder / NAME, asdict(DownloadRecord(source.name, source.repo, commit, files)))
     return folder
 

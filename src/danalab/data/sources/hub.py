@@ -137,7 +137,7 @@ class HubFolder:
 
     def files(self, patterns: Sequence[str]) -> list[HubFile]:
         """The files that match one of the patterns, sorted by path."""
-        found: dict[str, HubFile] = {}
+        matching: dict[str, HubFile] = {}
         for pattern in patterns:
             top = _fixed(pattern)
             begin = f"{self._root}/{top}" if top else self._root
@@ -148,10 +148,10 @@ class HubFolder:
                 if fnmatch.fnmatchcase(path, pattern):
                     if facts["type"] == "other":
                         raise UserError(f"{full}: not a regular file")
-                    found[path] = HubFile(path, facts["size"], _digest(facts))
-        if not found:
+                    matching[path] = HubFile(path, facts["size"], _digest(facts))
+        if not matching:
             raise UserError(f"{self.name}: no file matches {', '.join(patterns)}; has the repository changed?")
-        return [found[path] for path in sorted(found)]
+        return [matching[path] for path in sorted(matching)]
 
     def file(self, path: str) -> File:
         """A file that is opened on demand."""

@@ -244,8 +244,8 @@ class Language:
 
         def word(distance: int | np.ndarray) -> np.ndarray:
             """The distance-th last word, -1 where there is none."""
-            found = history[rows, np.clip(seen - distance, 0, history.shape[1] - 1)]
-            return np.where(distance <= seen, found, -1)
+            words = history[rows, np.clip(seen - distance, 0, history.shape[1] - 1)]
+            return np.where(distance <= seen, words, -1)
 
         level = marks - self.words + 1
         key = _mix(np.uint64(self.seed) ^ _mix(np.maximum(level, 0).astype(np.uint64)))

@@ -76,14 +76,14 @@ class TextSource(Source):
 
 
 def _find(inputs: Sequence[str | Path], flag: str) -> list[Path]:
-    found: list[Path] = []
+    files: list[Path] = []
     for entry in map(Path, inputs):
         if entry.is_dir():
             below = [path for path in entry.rglob("*") if kind(path) in KNOWN and not path.is_dir()]
             below = [path for path in below if not any(p.startswith(".") for p in path.relative_to(entry).parts)]
             if not below:
                 raise UserError(f"{flag} {entry}: no .txt, .md, .jsonl, .parquet (also .gz, .zst) in this folder")
-            found += sorted(below, key=lambda path: path.relative_to(entry).as_posix())
+            files += sorted(below, key=lambda path: path.relative_to(entry).as_posix())
         else:
             if not entry.exists() and not entry.is_symlink():
                 raise UserError(f"{flag} {entry}: no such file or folder")
@@ -91,11 +91,11 @@ def _find(inputs: Sequence[str | Path], flag: str) -> list[Path]:
                 raise UserError(
                     f"{flag} {entry}: unknown kind; .txt, .md, .jsonl and .parquet are read (also .gz, .zst)"
                 )
-            found.append(entry)
-    for path in found:
+            files.append(entry)
+    for path in files:
         if not path.exists():
             raise UserError(f"{flag} {path}: a dangling symbolic link (to {path.readlink()})")
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(files))
 
 
 class StdlibSource(Source):
@@ -117,13 +117,13 @@ class StdlibSource(Source):
     @cached_property
     def files(self) -> list[Path]:
         """The files, sorted by their path below `root`."""
-        found = []
+        named = []
         for path in self.root.rglob("*.py"):
             below = path.relative_to(self.root)
             generated = below.name.startswith("_sysconfigdata") or below.parts[0].startswith("config-")
             if not generated and not _NOT_READ & set(below.parts):
-                found.append((below.as_posix(), path))
-        return [path for _, path in sorted(found)]
+                named.append((below.as_posix(), path))
+        return [path for _, path in sorted(named)]
 
     def iter_documents(self) -> Iterator[str]:
         for path in self.files:

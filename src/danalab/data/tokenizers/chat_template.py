@@ -62,11 +62,11 @@ def _read(file: Path) -> Mapping[str, Any]:
 def _text_of(file: Path, settings: Mapping[str, Any]) -> str | None:
     if file.is_file():
         return file.read_text(encoding="utf-8", errors="replace")
-    found = settings.get("chat_template")
-    if isinstance(found, list):
-        named = {each.get("name"): each.get("template") for each in found if isinstance(each, dict)}
-        found = named.get("default")
-    return found if isinstance(found, str) else None
+    template = settings.get("chat_template")
+    if isinstance(template, list):
+        named = {each.get("name"): each.get("template") for each in template if isinstance(each, dict)}
+        template = named.get("default")
+    return template if isinstance(template, str) else None
 
 
 def _spelling(token: Any) -> str:

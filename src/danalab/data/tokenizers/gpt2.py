@@ -50,13 +50,13 @@ def install_tables(origin: str | Path) -> Path:
     origin = Path(origin)
     contents: dict[str, bytes] = {}
     for table, expected in TABLES.items():
-        found = [path for path in (origin / table, origin / cached_name(table)) if path.is_file()]
-        if not found:
+        paths = [path for path in (origin / table, origin / cached_name(table)) if path.is_file()]
+        if not paths:
             raise UserError(f"{origin}: no {table} (nor {cached_name(table)}) in this folder")
-        contents[table] = found[0].read_bytes()
+        contents[table] = paths[0].read_bytes()
         actual = hashlib.sha256(contents[table]).hexdigest()
         if actual != expected:
-            raise UserError(f"{found[0]}: not GPT-2's {table}: sha256 {actual[:12]}..., expected {expected[:12]}...")
+            raise UserError(f"{paths[0]}: not GPT-2's {table}: sha256 {actual[:12]}..., expected {expected[:12]}...")
     folder = tables_folder()
     folder.mkdir(parents=True, exist_ok=True)
     for table, content in contents.items():

@@ -1,7 +1,7 @@
 """The expected loss of every step, exactly: the unit-step recursion of the second moments.
 
 No large-d limit and no small-step limit: for a fixed spectrum and Gaussian data this is what the mean of infinitely
-many stochastic runs would be. Cost O(modes) a step.
+many stochastic runs would be. Cost O(modes) per step.
 """
 
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ def moment_recursion(
         algorithm: schedules, see `danalab.theory.dynamics.algorithms`; evaluated at the 0-based step. A list of one
             kind is run side by side and gives risk [n, times].
         steps: horizon [steps].
-        batch: samples a step.
+        batch: samples per step.
         times: ascending integer times to record; default 0, powers of 1.1, `steps`.
     Raises:
         UserError: `steps` or `batch` is not positive, or `times` lie outside the horizon.

@@ -53,7 +53,7 @@ def ode(
         spectrum: eigenvalues, initial distances and their multiplicities.
         algorithm: schedules; a list of one kind (say, a sweep of kappa) is run side by side and gives risk [n, times].
         horizon: last time [steps].
-        batch: samples a step.
+        batch: samples per step.
         h: step in log(1 + t); 1e-2 is good to 0.2%, 1e-3 to 0.02%.
         approximate: the published leading-order equations in place of the exact ones.
         renormalise: what is divided by sqrt(2P), as adaptive optimizers do: "adam" gamma3, "rmsprop" gamma1, "risk"

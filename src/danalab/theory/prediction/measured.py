@@ -30,7 +30,7 @@ class Measured:
     tokens: np.ndarray
     flops: np.ndarray
     loss: np.ndarray
-    """Nats a token."""
+    """[nats/token]"""
 
 
 @dataclass(frozen=True)
@@ -58,20 +58,20 @@ def fit_shapes(curves: Sequence[tuple[np.ndarray, np.ndarray]]) -> ShapeFit:
         return [(-float(f[0]), math.exp(float(f[1]))) for f in fits]
 
     def cost(limit: float) -> float:
-        found = zip(curves, lines(limit), strict=True)
-        return sum(float(np.mean((limit + A * x**-s - y) ** 2 / y**2)) for (x, y), (s, A) in found)
+        fitted = zip(curves, lines(limit), strict=True)
+        return sum(float(np.mean((limit + A * x**-s - y) ** 2 / y**2)) for (x, y), (s, A) in fitted)
 
     grid = np.linspace(0, 0.995, 60) * smallest
     start = int(np.argmin([cost(g) for g in grid]))
     low, high = grid[max(start - 1, 0)], grid[min(start + 1, len(grid) - 1)]
     limit = float(minimize_scalar(cost, bounds=(low, high), method="bounded").x)  # pyright: ignore[reportAttributeAccessIssue]
-    found = lines(limit)
+    fitted = lines(limit)
     residual = np.concatenate(
-        [np.log(y - limit) - np.log(A * x**-s) for (x, y), (s, A) in zip(curves, found, strict=True)]
+        [np.log(y - limit) - np.log(A * x**-s) for (x, y), (s, A) in zip(curves, fitted, strict=True)]
     )
     spread = np.concatenate([np.log(y - limit) - np.log(y - limit).mean() for _, y in curves])
     r2 = 1 - float(residual @ residual) / max(float(spread @ spread), 1e-300)
-    return ShapeFit(limit, [s for s, _ in found], [A for _, A in found], r2)
+    return ShapeFit(limit, [s for s, _ in fitted], [A for _, A in fitted], r2)
 
 
 @dataclass(frozen=True)

@@ -190,7 +190,7 @@ class Decay:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Cooldown:
-    """Exponents of s in the momentum's schedules; see the module."""
+    """Exponents of s in the momentum's schedules."""
 
     memory: Any = 0.0
     """m, of the time in Delta."""

@@ -146,9 +146,9 @@ def _on_language(
     lrs = [contender.language_lr * 2.0**k for k in LR_POWERS]
     trials = [run(lr, 0) for lr in lrs]
     place = int(np.argmin([x.loss if math.isfinite(x.loss) else math.inf for x in trials]))
-    found = [trials[place], *(run(lrs[place], seed) for seed in range(1, seeds))]
+    results = [trials[place], *(run(lrs[place], seed) for seed in range(1, seeds))]
     edge = " (edge)" if place in (0, len(lrs) - 1) else ""
-    return float(np.mean([x.loss for x in found])), f"{lrs[place]:g}{edge}", np.stack([x.ratio for x in found])
+    return float(np.mean([x.loss for x in results])), f"{lrs[place]:g}{edge}", np.stack([x.ratio for x in results])
 
 
 def draw_figure(study: Study) -> Figure:

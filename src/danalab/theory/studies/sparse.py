@@ -112,7 +112,7 @@ def moe(
     Args:
         model: default alpha = 1, beta = 0.3, v = 200, d = 50.
         experts, zeta: expert probabilities p_i proportional to i^-zeta.
-        batch: samples a step; the loss is averaged over all of them.
+        batch: samples per step; the loss is averaged over all of them.
         seeds: draws of W and of the stream.
         times: step counts to record; default powers of 1.3.
     Raises:
