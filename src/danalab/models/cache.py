@@ -75,8 +75,8 @@ class MatrixState(ConvState):
 
     def tensors(self) -> tuple[Tensor, ...] | None:
         """The memory where there is one, then the last inputs; None before the first token."""
-        found = (*(() if self.memory is None else (self.memory,)), *(self.last or ()))
-        return found or None
+        parts = (*(() if self.memory is None else (self.memory,)), *(self.last or ()))
+        return parts or None
 
     def load(self, tensors: tuple[Tensor, ...]) -> None:
         """Continue from these `tensors`, as `tensors()` returns them; they are not modified."""
@@ -99,7 +99,7 @@ class Cache:
     """The decoding state of a model: `hidden(tokens, cache=cache)` continues at `length` and advances it."""
 
     def __init__(self, batch: int, max_len: int, states: list[State]):
-        """Args: batch: sequences; max_len: capacity [tokens]; states: one per block, made by the block's mixer."""
+        """`batch` sequences of up to `max_len` tokens; `states`: one per block, made by the block's mixer."""
         self.batch, self.max_len, self.states = batch, max_len, states
         self.length = 0
         """Tokens processed of each sequence; of the longest where lengths differ."""

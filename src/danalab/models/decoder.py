@@ -139,8 +139,8 @@ class Decoder(nn.Module):
 
     def take_hoyer(self) -> Tensor | None:
         """The Hoyer penalty of the last pass's tokens, with its gradient; None if not measured or already taken."""
-        found, self._hoyer = self._hoyer, None
-        return found
+        penalty, self._hoyer = self._hoyer, None
+        return penalty
 
     def take_routing(self) -> Routing | None:
         """The use of experts in the last pass with gradients, as sums [layers with experts, ...], and None afterwards.
@@ -232,12 +232,12 @@ class Decoder(nn.Module):
         return cast(Iterable[Block], self.blocks)  # compiled or sharded ones behave like blocks
 
 
-def _without_routing(output: Tensor | tuple[Tensor, Routing], found: list[Routing]) -> Tensor:
-    """The block's tensor; the routing of its experts is appended to `found`."""
+def _without_routing(output: Tensor | tuple[Tensor, Routing], routings: list[Routing]) -> Tensor:
+    """The block's tensor; the routing of its experts is appended to `routings`."""
     if isinstance(output, Tensor):
         return output
     x, routing = output
-    found.append(routing)
+    routings.append(routing)
     return x
 
 

@@ -3,8 +3,8 @@
 name, opt, arch, seed, lr     the run; `settings` has all of its settings
 params, non_emb_params, total_params    as built, and by the size law that learning rates are fitted against
 tokens, flops, seconds, tokens_per_second, device_hours
-data_tokens, entropy          of the training data; exact entropy [nats a token] of a generated language, else null
-final_loss                    [nats a token] over the share val_share of the validation split, mostly all of it
+data_tokens, entropy          of the training data; exact entropy [nats/token] of a generated language, else null
+final_loss                    [nats/token] over the share val_share of the validation split, mostly all of it
 best_loss                     least on the fixed windows
 run, curve                    the run folder and its metrics.jsonl, relative to the file
 
@@ -77,7 +77,7 @@ def row_of(run: Path, base: Path) -> dict[str, Any]:
 
 
 def _entropy(data: Path) -> float | None:
-    """Exact entropy of a generated language [nats a token], from its manifest; None for other data."""
+    """Exact entropy of a generated language [nats/token], from its manifest; None for other data."""
     try:
         return Manifest.read(data).source.get("entropy") if (data / "manifest.json").is_file() else None
     except UserError as error:  # the data were damaged after the run, whose losses remain

@@ -61,7 +61,7 @@ class DecayGate(nn.Module):
 
 
 class GatedDeltaNet(nn.Module):
-    """See the module. Has the interface of `Attention`."""
+    """The gated delta rule in place of attention, with the interface of `Attention`."""
 
     def __init__(self, config: ModelConfig):
         super().__init__()
@@ -90,12 +90,7 @@ class GatedDeltaNet(nn.Module):
         state: DeltaRuleState | None = None,
         starts_BT: Tensor | None = None,
     ) -> Tensor:
-        """Args:
-        x: [B, T, D].
-        rotary: ignored.
-        state: of earlier calls, or None.
-        starts: where each token's document starts in the row, or None; not with a state.
-        """
+        """[B, T, D]; arguments as of `Attention.forward`, of which `rotary` is ignored."""
         mapped = self.query(x_BTD), self.key(x_BTD), self.value(x_BTD)
         z, write, a = self.z(x_BTD), self.write(x_BTD), self.forget(x_BTD)
         with full_precision(x_BTD):

@@ -122,9 +122,9 @@ def from_huggingface(described: Mapping[str, Any], weights: Mapping[str, Tensor]
     if config.tied:
         named.pop("lm_head.weight", None)
     read = TensorReader(named)
-    found = _LAYOUTS[config.arch].from_weights(config, read)
+    ours = _LAYOUTS[config.arch].from_weights(config, read)
     read.finish()
-    return config, found
+    return config, ours
 
 
 def _check_layers(config: ModelConfig, weights: Mapping[str, Tensor]) -> None:
@@ -136,9 +136,9 @@ def _check_layers(config: ModelConfig, weights: Mapping[str, Tensor]) -> None:
 def _ours(config: ModelConfig, weights: Mapping[str, Tensor]) -> tuple[ModelConfig, Weights]:
     read = TensorReader(dict(weights))
     expected = build_model(config, device="meta").state_dict()
-    found = {name: read(name, *tensor.shape) for name, tensor in expected.items()}
+    ours = {name: read(name, *tensor.shape) for name, tensor in expected.items()}
     read.finish()
-    return config, found
+    return config, ours
 
 
 def module_file(config: ModelConfig) -> Path:

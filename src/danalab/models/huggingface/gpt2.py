@@ -46,15 +46,15 @@ def to_settings(config: ModelConfig) -> dict[str, Any]:
 
 def to_weights(config: ModelConfig, weights: Mapping[str, Tensor]) -> Weights:
     """Named tensors of `GPT2LMHeadModel` from our state dict."""
-    found = {theirs: weights[ours] for ours, theirs in _OUTSIDE.items() if ours in weights}
+    named = {theirs: weights[ours] for ours, theirs in _OUTSIDE.items() if ours in weights}
     for layer in range(config.n_layers):
         for ours, theirs in _MODULES.items():
             for kind in ("weight", "bias"):
                 name = f"blocks.{layer}.{ours}.{kind}"
                 parts = [name.replace("qkv", part) for part in "qkv"] if "qkv" in ours else [name]
                 tensor = torch.cat([weights[part] for part in parts])
-                found[f"transformer.h.{layer}.{theirs}.{kind}"] = tensor.T.contiguous() if tensor.ndim > 1 else tensor
-    return found
+                named[f"transformer.h.{layer}.{theirs}.{kind}"] = tensor.T.contiguous() if tensor.ndim > 1 else tensor
+    return named
 
 
 def from_settings(described: Mapping[str, Any]) -> ModelConfig:
@@ -85,7 +85,7 @@ def from_weights(config: ModelConfig, read: TensorReader) -> Weights:
     d, wide = config.d_model, config.mlp_dim
     rows = {"token_embedding.weight": config.vocab_size, "position_embedding.weight": config.seq_len,
             "output_head.weight": config.vocab_size}  # fmt: skip
-    found = {
+    ours_by_name = {
         ours: read(theirs, *((rows[ours], d) if ours in rows else (d,)))
         for ours, theirs in _OUTSIDE.items()
         if ours != "output_head.weight" or not config.tied
@@ -99,9 +99,9 @@ def from_weights(config: ModelConfig, read: TensorReader) -> Weights:
                 tensor = tensor.T if tensor.ndim > 1 else tensor
                 name = f"blocks.{layer}.{ours}.{kind}"
                 if "qkv" in ours:
-                    found |= {
+                    ours_by_name |= {
                         name.replace("qkv", part): rows for part, rows in zip("qkv", tensor.split(d), strict=True)
                     }
                 else:
-                    found[name] = tensor
-    return found
+                    ours_by_name[name] = tensor
+    return ours_by_name

@@ -70,14 +70,14 @@ def to_settings(config: ModelConfig) -> dict[str, Any]:
 def to_weights(config: ModelConfig, weights: Mapping[str, Tensor]) -> Weights:
     """Named tensors of `transformers` from our state dict."""
     names = _names(config)
-    found = {
+    named = {
         names[ours]: to_halves(tensor, config.head_dim) if ours.endswith(_ROTATED) else tensor
         for ours, tensor in weights.items()
         if ours in names
     }
     if config.sparsity is not None:
-        found |= expert_weights(config, weights)
-    return {name: tensor.contiguous() for name, tensor in found.items()}
+        named |= expert_weights(config, weights)
+    return {name: tensor.contiguous() for name, tensor in named.items()}
 
 
 def from_settings(described: Mapping[str, Any]) -> ModelConfig:
@@ -127,11 +127,11 @@ def from_weights(config: ModelConfig, read: TensorReader) -> Weights:
         "attention.out": (d, queries),
         "mlp.down": (d, wide),
     }
-    found = {}
+    ours_by_name = {}
     for ours, theirs in _names(config).items():
         tensor = read(theirs, *shapes[re.sub(r"^blocks\.\d+\.", "", ours).removesuffix(".weight")])
-        found[ours] = to_pairs(tensor, dim) if ours.endswith(_ROTATED) else tensor
-    return found if config.sparsity is None else found | read_experts(config, read)
+        ours_by_name[ours] = to_pairs(tensor, dim) if ours.endswith(_ROTATED) else tensor
+    return ours_by_name if config.sparsity is None else ours_by_name | read_experts(config, read)
 
 
 def _names(config: ModelConfig) -> dict[str, str]:
@@ -219,14 +219,14 @@ def expert_weights(config: ModelConfig, weights: Mapping[str, Tensor]) -> Weight
     """The named tensors of `transformers` for routers and experts."""
     naming, sparsity = NAMINGS[config.arch], config.sparsity
     assert sparsity is not None
-    found: Weights = {}
+    named: Weights = {}
     for layer in sparsity.layers:
         ours, theirs = f"blocks.{layer}.mlp", f"model.layers.{layer}.{naming.module}"
-        found[f"{theirs}.gate.weight"] = weights[f"{ours}.router.map.weight"]
+        named[f"{theirs}.gate.weight"] = weights[f"{ours}.router.map.weight"]
         for part in ("gate", "up", "down"):
             for expert, matrix in enumerate(weights[f"{ours}.experts.{part}.weight"]):
-                found[f"{theirs}.experts.{expert}.{getattr(naming, part)}.weight"] = matrix.contiguous()
-    return found
+                named[f"{theirs}.experts.{expert}.{getattr(naming, part)}.weight"] = matrix.contiguous()
+    return named
 
 
 def read_experts(config: ModelConfig, read: TensorReader) -> Weights:
@@ -234,7 +234,7 @@ def read_experts(config: ModelConfig, read: TensorReader) -> Weights:
     naming, sparsity, d = NAMINGS[config.arch], config.sparsity, config.d_model
     assert sparsity is not None
     count, wide = sparsity.n_experts, sparsity.expert_dim
-    found: Weights = {}
+    ours_by_name: Weights = {}
     for layer in sparsity.layers:
         ours, theirs = f"blocks.{layer}.mlp", f"model.layers.{layer}.{naming.module}"
         stacks = f"model.layers.{layer}.mlp.experts"
@@ -249,6 +249,6 @@ def read_experts(config: ModelConfig, read: TensorReader) -> Weights:
                 )
                 for part, shape in (("gate", (wide, d)), ("up", (wide, d)), ("down", (d, wide)))
             }
-        found[f"{ours}.router.map.weight"] = read(f"{theirs}.gate.weight", count, d)
-        found |= {f"{ours}.experts.{part}.weight": stack for part, stack in parts.items()}
-    return found
+        ours_by_name[f"{ours}.router.map.weight"] = read(f"{theirs}.gate.weight", count, d)
+        ours_by_name |= {f"{ours}.experts.{part}.weight": stack for part, stack in parts.items()}
+    return ours_by_name

@@ -68,7 +68,7 @@ def to_settings(config: ModelConfig) -> dict[str, Any]:
 
 def to_weights(config: ModelConfig, weights: Mapping[str, Tensor]) -> Weights:
     """The named tensors of `transformers` for a state dict of ours."""
-    found = {f"{_OUTSIDE[ours]}.weight": weights[f"{ours}.weight"] for ours in _outside(config)}
+    named = {f"{_OUTSIDE[ours]}.weight": weights[f"{ours}.weight"] for ours in _outside(config)}
     sparsity, linear = config.sparsity, config.linear_attention
     assert sparsity is not None
     for layer in range(config.n_layers):
@@ -79,8 +79,8 @@ def to_weights(config: ModelConfig, weights: Mapping[str, Tensor]) -> Weights:
         parts = {f"{theirs}.weight": of(f"{ours}.weight") for ours, theirs in _NORMS.items()}
         parts |= _attention_out(config, of) if linear is None or layer not in linear.layers else _linear_out(linear, of)
         parts |= _experts_out(sparsity, of) if layer in sparsity.layers else _mlp_out("mlp", of, "mlp")
-        found |= {f"model.layers.{layer}.{name}": tensor for name, tensor in parts.items()}
-    return {name: tensor.contiguous() for name, tensor in found.items()}
+        named |= {f"model.layers.{layer}.{name}": tensor for name, tensor in parts.items()}
+    return {name: tensor.contiguous() for name, tensor in named.items()}
 
 
 def _outside(config: ModelConfig) -> list[str]:
@@ -130,13 +130,13 @@ def _mlp_out(theirs: str, of: Callable[[str], Tensor], ours: str) -> Weights:
 
 
 def _experts_out(sparsity: Sparsity, of: Callable[[str], Tensor]) -> Weights:
-    found = _mlp_out("mlp.shared_expert", of, "mlp.shared")
-    found["mlp.gate.weight"] = of("mlp.router.map.weight")
-    found["mlp.shared_expert_gate.weight"] = of("mlp.shared_gate.weight")
+    named = _mlp_out("mlp.shared_expert", of, "mlp.shared")
+    named["mlp.gate.weight"] = of("mlp.router.map.weight")
+    named["mlp.shared_expert_gate.weight"] = of("mlp.shared_gate.weight")
     for mine, name in _MLP.items():
         for expert, weight in enumerate(of(f"mlp.experts.{mine}.weight")):
-            found[f"mlp.experts.{expert}.{name}.weight"] = weight
-    return found
+            named[f"mlp.experts.{expert}.{name}.weight"] = weight
+    return named
 
 
 # ---- in ----
@@ -219,7 +219,7 @@ def from_weights(config: ModelConfig, read: TensorReader) -> Weights:
     """Our state dict from the named tensors of `transformers`."""
     d, linear, sparsity = config.d_model, config.linear_attention, config.sparsity
     assert sparsity is not None
-    found = {
+    ours_by_name = {
         f"{ours}.weight": read(f"{_OUTSIDE[ours]}.weight", *((d,) if ours == "final_norm" else (config.vocab_size, d)))
         for ours in _outside(config)
     }
@@ -234,15 +234,15 @@ def from_weights(config: ModelConfig, read: TensorReader) -> Weights:
             parts |= _read_experts(sparsity, d, read, f"{prefix}mlp.")
         else:
             parts |= _read_mlp("mlp", read, f"{prefix}mlp", d, config.mlp_dim)
-        found |= {f"blocks.{layer}.{name}": tensor for name, tensor in parts.items()}
-    return found
+        ours_by_name |= {f"blocks.{layer}.{name}": tensor for name, tensor in parts.items()}
+    return ours_by_name
 
 
 def _read_attention(config: ModelConfig, read: TensorReader, prefix: str) -> Weights:
     d, dim = config.d_model, config.head_dim
     queries, keys = config.n_heads * dim, config.kv_heads * dim
     both = read(f"{prefix}self_attn.q_proj.weight", 2 * queries, d).unflatten(0, (-1, 2, dim))
-    found = {
+    ours_by_name = {
         "q.weight": _permuted(both[:, 0].flatten(0, 1), config, to_pairs),
         "gate.weight": both[:, 1].flatten(0, 1),
         "k.weight": _permuted(read(f"{prefix}self_attn.k_proj.weight", keys, d), config, to_pairs),
@@ -251,7 +251,7 @@ def _read_attention(config: ModelConfig, read: TensorReader, prefix: str) -> Wei
         "q_norm.weight": _permuted(read(f"{prefix}self_attn.q_norm.weight", dim), config, to_pairs),
         "k_norm.weight": _permuted(read(f"{prefix}self_attn.k_norm.weight", dim), config, to_pairs),
     }
-    return {f"attention.{name}": tensor for name, tensor in found.items()}
+    return {f"attention.{name}": tensor for name, tensor in ours_by_name.items()}
 
 
 def _read_linear(linear: LinearAttention, d: int, read: TensorReader, prefix: str) -> Weights:
@@ -264,7 +264,7 @@ def _read_linear(linear: LinearAttention, d: int, read: TensorReader, prefix: st
 
     taps = read(f"{prefix}linear_attn.conv1d.weight", 2 * keys + values, 1, linear.conv_size)
     taps = taps.squeeze(1).split((keys, keys, values))
-    found = {
+    ours_by_name = {
         **apart("in_proj_qkvz", query=keys, key=keys, value=values, z=values),
         **apart("in_proj_ba", write=heads, forget=heads),
         **{f"{name}_conv.weight": rows for name, rows in zip(("query", "key", "value"), taps, strict=True)},
@@ -273,7 +273,7 @@ def _read_linear(linear: LinearAttention, d: int, read: TensorReader, prefix: st
         "norm.weight": read(f"{prefix}linear_attn.norm.weight", linear.value_dim),
         "out.weight": read(f"{prefix}linear_attn.out_proj.weight", d, values),
     }
-    return {f"attention.{name}": tensor for name, tensor in found.items()}
+    return {f"attention.{name}": tensor for name, tensor in ours_by_name.items()}
 
 
 def _read_mlp(ours: str, read: TensorReader, theirs: str, d: int, wide: int) -> Weights:

@@ -35,8 +35,8 @@ MAX_BLOCKS = 16
 
 
 class Attention(nn.Module):
-    """See the module. Queries, keys, values and gate are separate maps, so that each can be cut by rows (heads) over
-    devices; the number of heads is read from the outputs of the maps."""
+    """Causal self-attention. Queries, keys, values and gate are separate maps, so that each can be cut by rows (heads)
+    over devices; the number of heads is read from the outputs of the maps."""
 
     def __init__(self, config: ModelConfig):
         super().__init__()
@@ -54,11 +54,13 @@ class Attention(nn.Module):
     def forward(
         self, x_BLD: Tensor, rotary_L1P2: Tensor | None, state: KeyValues | None = None, starts_BL: Tensor | None = None
     ) -> Tensor:
-        """Args:
-        x: [B, L, D].
-        rotary: (cos, sin) of these L positions; None: the embedding contains the positions.
-        state: keys and values of earlier calls, or None.
-        starts: where in the row each token's document starts; None: the row is one document. Not with a state.
+        """[B, L, D].
+
+        Args:
+            x: [B, L, D].
+            rotary: (cos, sin) of these L positions; None: the embedding contains the positions.
+            state: keys and values of earlier calls, or None.
+            starts: where in the row each token's document starts; None: the row is one document. Not with a state.
         """
         q, k, v = (linear(x_BLD).unflatten(-1, (-1, self.head_dim)) for linear in (self.q, self.k, self.v))
         if self.q_norm is not None and self.k_norm is not None:

@@ -10,7 +10,7 @@ from danalab.models.parallel.shards import assign, local_shard
 
 
 class ShortConvolution(nn.Module):
-    """See the module. weight: [C, size], the lag 0 last."""
+    """A causal filter for each channel; weight [C, size], the lag 0 last."""
 
     role = "convolution"
 

@@ -37,7 +37,7 @@ class StackedLinear(nn.Module):
 
 
 class Experts(nn.Module):
-    """See the module."""
+    """All experts of a layer."""
 
     def __init__(self, n_experts: int, d_model: int, expert_dim: int, activation: Activation = "swiglu"):
         super().__init__()

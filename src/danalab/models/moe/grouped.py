@@ -57,8 +57,8 @@ _linear = torch.library.custom_op("danalab::grouped_linear", _compute, mutates_a
 def _outer(g: Tensor, x: Tensor, counts: Tensor) -> Tensor:
     """Each group's g^T x: [E, N, M] of g [R, N] and x [R, M]."""
     if _has_kernel(x, x.shape[1], g.shape[1]):
-        found = _kernel()(g.T, x, offs=_ends(counts))
-        return found.masked_fill_(counts.eq(0)[:, None, None], 0.0)  # not written for an empty group on Blackwell
+        outer = _kernel()(g.T, x, offs=_ends(counts))
+        return outer.masked_fill_(counts.eq(0)[:, None, None], 0.0)  # not written for an empty group on Blackwell
     sizes = counts.tolist()
     total = x.new_empty(len(sizes), g.shape[1], x.shape[1])
     for left, right, out in zip(g.split(sizes), x.split(sizes), total, strict=True):

@@ -34,7 +34,7 @@ def make_mlp(config: ModelConfig, layer: int) -> nn.Module:
 
 
 class MixtureOfExperts(nn.Module):
-    """See the module."""
+    """Experts in place of an MLP: route, apply, combine."""
 
     def __init__(self, config: ModelConfig):
         super().__init__()
@@ -75,7 +75,7 @@ class Exchange(Protocol):
 
 
 class Router(nn.Module):
-    """See the module."""
+    """The experts of each token, and their weights."""
 
     def __init__(self, d_model: int, n_experts: int, top_k: int, *, renormalise: bool = True):
         super().__init__()

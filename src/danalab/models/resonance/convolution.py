@@ -256,13 +256,13 @@ def document_lengths(starts_BT: Tensor) -> list[int]:
 
     Computed once for all layers, which receive the same tensor: on a GPU it waits for the device.
     """
-    found = _lengths.get(starts_BT)
-    if found is None:
+    lengths = _lengths.get(starts_BT)
+    if lengths is None:
         place = torch.arange(starts_BT.shape[1], device=starts_BT.device)
         first = (starts_BT == place).flatten().nonzero().flatten()
         ends = torch.cat((first[1:], first.new_tensor([starts_BT.numel()])))
-        found = _lengths[starts_BT] = (ends - first).tolist()
-    return found
+        lengths = _lengths[starts_BT] = (ends - first).tolist()
+    return lengths
 
 
 def convolve_apart(u_BTD: Tensor, lengths: list[int], convolve: Callable[[Tensor], Tensor]) -> Tensor:
@@ -278,7 +278,7 @@ def convolve_apart(u_BTD: Tensor, lengths: list[int], convolve: Callable[[Tensor
 
 def _of_similar_length(lengths: list[int]) -> Iterable[list[int]]:
     """Indices of the documents whose lengths have the same next power of two."""
-    found: dict[int, list[int]] = {}
+    groups: dict[int, list[int]] = {}
     for number, length in enumerate(lengths):
-        found.setdefault((max(length, SHORTEST) - 1).bit_length(), []).append(number)
-    return found.values()
+        groups.setdefault((max(length, SHORTEST) - 1).bit_length(), []).append(number)
+    return groups.values()

@@ -52,7 +52,7 @@ PREFILL_CHUNK = 4096
 
 
 class Resonator(nn.Module):
-    """See the module. Has the interface of `Attention`."""
+    """The gated bank in place of attention, with the interface of `Attention`."""
 
     def __init__(self, config: ModelConfig):
         super().__init__()
@@ -70,12 +70,7 @@ class Resonator(nn.Module):
         state: ConvState | None = None,
         starts: Tensor | None = None,
     ) -> Tensor:
-        """Args:
-        x: [B, L, D].
-        rotary: ignored; oscillators need no positions.
-        state: of earlier calls, or None.
-        starts: where each token's document starts in the row, or None; not with a state.
-        """
+        """[B, L, D]; arguments as of `Attention.forward`, of which `rotary` is ignored."""
         v = self.v(x_BLD)
         if self.conv is not None:
             v = self.conv(v, None if state is None else state.past((v,), self.conv.size - 1)[0], starts)
@@ -102,7 +97,7 @@ class Resonator(nn.Module):
 
 
 class OscBank(nn.Module):
-    """See the module. `forward` for whole sequences, `prefill` and `step` for decoding with a state.
+    """The bank of oscillators: `forward` for whole sequences, `prefill` and `step` for decoding with a state.
 
     Args:
         dim: D. groups: G, which divides D. modes: R.

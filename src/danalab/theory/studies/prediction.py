@@ -105,7 +105,7 @@ def _draw_measured(panel: Axes, study: Study) -> None:
         panel,
         "measured; the theory is a heuristic here",
         m["axis"],
-        f"val loss - {m['common_limit']:.3f} [nats a token]",
+        f"val loss - {m['common_limit']:.3f} [nats/token]",
     )
     panel.xaxis.set_minor_formatter(NullFormatter())
     shortest = min(float(study.arrays[f"measured_{i}"][0, 0]) for i in range(len(rows)))

@@ -299,7 +299,7 @@ class LanguageBias:
     """Result of `language_bias`."""
 
     loss: float
-    """Cross-entropy on the held-out documents against the true distribution [nats a token]."""
+    """Cross-entropy on the held-out documents against the true distribution [nats/token]."""
     ratio: np.ndarray
     """Mean probability of the words of each bin under the model over that under the truth."""
 
