@@ -27,7 +27,7 @@ LONGEST_TABLE = 32768
 
 
 @dataclass(frozen=True)
-class Size:
+class ResonanceSize:
     """A row of the table."""
 
     d_model: int
@@ -36,13 +36,13 @@ class Size:
 
 
 SIZES = {
-    "small": Size(512, 8, 64),
-    "medium": Size(1024, 12, 128),
-    "large": Size(1536, 16, 128),
-    "xlarge": Size(2048, 20, 128),
-    "small-32k": Size(768, 6, 64),
-    "large-32k": Size(2048, 16, 256),
-    "xlarge-32k": Size(4096, 24, 512),
+    "small": ResonanceSize(512, 8, 64),
+    "medium": ResonanceSize(1024, 12, 128),
+    "large": ResonanceSize(1536, 16, 128),
+    "xlarge": ResonanceSize(2048, 20, 128),
+    "small-32k": ResonanceSize(768, 6, 64),
+    "large-32k": ResonanceSize(2048, 16, 256),
+    "xlarge-32k": ResonanceSize(4096, 24, 512),
 }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from danalab.data.preparation.progress import Estimate, Progress
+from danalab.data.preparation.progress import ProgressBar, WorkEstimate
 from danalab.data.sources import TRAIN, VAL, Source, SourcePosition
 
 
@@ -28,11 +28,11 @@ class _Files(Source):
 
 
 def test_a_limit_of_tokens_is_the_whole():
-    assert Estimate(_Files(None), 1000)(SourcePosition(TRAIN, 0, 3), 250, 9) == (250, 1000)
+    assert WorkEstimate(_Files(None), 1000)(SourcePosition(TRAIN, 0, 3), 250, 9) == (250, 1000)
 
 
 def test_a_known_size_of_text_is_the_whole():
-    assert Estimate(_Files(800), None)(SourcePosition(TRAIN, 0, 3), 250, 200) == (200, 800)
+    assert WorkEstimate(_Files(800), None)(SourcePosition(TRAIN, 0, 3), 250, 200) == (200, 800)
 
 
 @pytest.mark.parametrize(
@@ -44,13 +44,13 @@ def test_a_known_size_of_text_is_the_whole():
     ],
 )
 def test_finished_files_tell_how_much_text_a_stored_byte_gives(place, text, total):
-    assert Estimate(_Files(None), None)(place, 0, text) == (text, total)
+    assert WorkEstimate(_Files(None), None)(place, 0, text) == (text, total)
 
 
 def test_without_a_terminal_a_line_a_minute_is_written(capsys, monkeypatch):
     clock = iter([0.0, 0.0, 30.0, 61.0, 100.0, 130.0])
     monkeypatch.setattr("danalab.data.preparation.progress.time.perf_counter", lambda: next(clock))
-    with Progress("tokenising files", shown=True) as bar:
+    with ProgressBar("tokenising files", shown=True) as bar:
         for done in (0, 100, 200, 300, 400):
             bar.show(done, 1000, 10 * done)
     lines = capsys.readouterr().err.splitlines()
@@ -60,6 +60,6 @@ def test_without_a_terminal_a_line_a_minute_is_written(capsys, monkeypatch):
 
 def test_forced_colours_without_a_terminal_bring_no_bars(capsys, monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", "1")  # as in the kernel of a notebook
-    with Progress("tokenising files", shown=True) as bar:
+    with ProgressBar("tokenising files", shown=True) as bar:
         bar.show(400, 1000, 4000)
     assert not capsys.readouterr().err

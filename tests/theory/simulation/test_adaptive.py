@@ -6,7 +6,7 @@ import pytest
 from danalab.errors import UserError
 from danalab.theory import PLRF, draw, hummingbird, moe, moment_recursion, sgd
 from danalab.theory.recording import geometric_times
-from danalab.theory.simulation.adaptive import Contender, Stream, race, zipf
+from danalab.theory.simulation.adaptive import Racer, Stream, race, zipf
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def test_sgd_in_the_race_has_the_expected_risk():
     times = np.asarray([100])
     learning_rates = [0.2]
     risks = [
-        race(problem, {"sgd": Contender("sgd", {"lr": learning_rates})}, times, Stream(8, seed=s))["sgd"].risk[0, 0, 0]
+        race(problem, {"sgd": Racer("sgd", {"lr": learning_rates})}, times, Stream(8, seed=s))["sgd"].risk[0, 0, 0]
         for s in range(100)
     ]
     exact = moment_recursion(problem.spectrum, sgd(0.2), 100, batch=8, times=times).risk[0]
@@ -83,9 +83,9 @@ def test_times_are_even_in_the_logarithm_and_end_at_the_horizon():
         lambda: hummingbird(experts=0),
         lambda: hummingbird(steps=0),
         lambda: moe(seeds=0),
-        lambda: Contender("adan", {}).stacked(),
-        lambda: Contender("adana", {"kapa": 1.0}).stacked(),
-        lambda: Contender("adana", {"kappa": [1.0, 0.5], "lr": [1.0, 0.5, 0.1]}).stacked(),
+        lambda: Racer("adan", {}).stacked(),
+        lambda: Racer("adana", {"kapa": 1.0}).stacked(),
+        lambda: Racer("adana", {"kappa": [1.0, 0.5], "lr": [1.0, 0.5, 0.1]}).stacked(),
         lambda: Stream(batch=0),
     ],
 )

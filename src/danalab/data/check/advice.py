@@ -26,7 +26,7 @@ _RESONANCE_BATCH = {"small": (4, 8), "medium": (4, 8), "large": (2, 16), "xlarge
 
 
 @dataclass(frozen=True)
-class Size:
+class ModelSize:
     """One model for these data."""
 
     model: str
@@ -48,12 +48,12 @@ class Advice:
 
     prepare: list[str]
     """Commands to run first."""
-    sizes: list[Size]
+    sizes: list[ModelSize]
     """Models that fit, smallest first, resonance before enoki; if none does, the smallest one."""
     fits: bool
-    smallest_resonance: Size | None = None
+    smallest_resonance: ModelSize | None = None
     """For arrays, which are the data of long contexts, if `sizes` has no resonance model."""
-    recommended: Size | None = None
+    recommended: ModelSize | None = None
     """The model of the printed command: the largest of `sizes`; for long contexts, a resonance model."""
 
     def as_dict(self) -> dict[str, Any]:
@@ -80,7 +80,7 @@ class Advice:
         return "\n".join(lines)
 
 
-def _line(size: Size) -> str:
+def _line(size: ModelSize) -> str:
     hours = ", ".join(f"{name} {_duration(value)}" for name, value in size.hours.items())
     return (
         f"  {size.model}: {size.parameters / 1e6:,.1f}M parameters, "
@@ -115,7 +115,7 @@ def advise(result: Validation, *, divided: bool) -> Advice:
     return Advice(prepare, shown, bool(fitting), least, recommended)
 
 
-def _enoki(result: Validation, heads: int, seq_len: int, data: str) -> Size | None:
+def _enoki(result: Validation, heads: int, seq_len: int, data: str) -> ModelSize | None:
     batch = max(1, _TOKENS_PER_STEP // seq_len)
     vocab_size = padded(result.vocab_size)
     return _size(
@@ -124,7 +124,7 @@ def _enoki(result: Validation, heads: int, seq_len: int, data: str) -> Size | No
     )  # fmt: skip
 
 
-def _resonance(result: Validation, name: str, seq_len: int, data: str) -> Size | None:
+def _resonance(result: Validation, name: str, seq_len: int, data: str) -> ModelSize | None:
     batch, accumulation = _RESONANCE_BATCH[name]
     dims = resonance_dimensions(name, vocab_size=padded(result.vocab_size))
     return _size(
@@ -135,7 +135,7 @@ def _resonance(result: Validation, name: str, seq_len: int, data: str) -> Size |
 
 def _size(
     result: Validation, model: str, heads: int | None, data: str, batch: str, make: Callable[[], Plan]
-) -> Size | None:
+) -> ModelSize | None:
     try:
         planned = make()
     except UserError:
@@ -147,7 +147,7 @@ def _size(
         f"danalab train --arch {model} --opt {_OPT} --data {shlex.quote(data)} "
         f"--seq-len {planned.seq_len} {batch} --vocab-size {planned.vocab_size}"
     )
-    return Size(
+    return ModelSize(
         model,
         heads,
         planned.exact_params,

@@ -23,7 +23,7 @@ from pathlib import Path
 from danalab.data.environment import available_cores
 from danalab.data.formats.manifest import MANIFEST, Manifest
 from danalab.data.preparation.holdout import SplitDocument, SplitRule, draw, split_documents
-from danalab.data.preparation.progress import Estimate, Progress
+from danalab.data.preparation.progress import ProgressBar, WorkEstimate
 from danalab.data.preparation.shard_writer import JOURNAL, DatasetWriter, Journal
 from danalab.data.preparation.workers import Chunk, encode_in_order
 from danalab.data.sources import TRAIN, Source, SourcePosition, make_source
@@ -116,10 +116,10 @@ def prepare(
             chosen.save(folder)
         size = source.size_bytes()
         large = size is None or size >= _SMALL
-        estimate = Estimate(source, max_tokens)
+        estimate = WorkEstimate(source, max_tokens)
         with (
             contextlib.closing(DatasetWriter(folder, chosen, journal, shard_tokens, max_tokens, source)) as writing,
-            Progress(f"tokenising {source.name}", shown=progress) as bar,
+            ProgressBar(f"tokenising {source.name}", shown=progress) as bar,
         ):
             documents = split_documents(source, rule, journal.place, writing.counts, writing.enough)
             chunks = _chunks(documents)

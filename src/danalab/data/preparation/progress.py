@@ -12,7 +12,7 @@ from danalab.data.sources import TRAIN, VAL, Source, SourcePosition
 _SECONDS_A_LINE = 60.0
 
 
-class Estimate:
+class WorkEstimate:
     """The finished and the total amount of work, in the same unit."""
 
     def __init__(self, source: Source, max_tokens: int | None):
@@ -40,7 +40,7 @@ class Estimate:
         return text_bytes, text_bytes * total / finished if finished else None
 
 
-class Progress:
+class ProgressBar:
     """Share of the work, tokens per second, time left."""
 
     def __init__(self, label: str, *, shown: bool):
@@ -80,7 +80,7 @@ class Progress:
                 left = f", {done / total:.1%}, about {minutes:,.0f} min left"
             print(f"{self._label}: {rate}{left}", file=sys.stderr, flush=True)
 
-    def __enter__(self) -> "Progress":
+    def __enter__(self) -> "ProgressBar":
         self._bar.start()
         return self
 

@@ -42,7 +42,7 @@ class MixtureOfExperts(nn.Module):
         assert sparsity is not None
         self.router = Router(config.d_model, sparsity.n_experts, sparsity.top_k, renormalise=config.renormalise)
         self.experts = Experts(sparsity.n_experts, config.d_model, sparsity.expert_dim, config.architecture.activation)
-        self.exchange: Exchange | None = None
+        self.exchange: ExpertExchange | None = None
         """Sends rows to the experts of other ranks; None: this rank has all experts."""
         # Under tensor parallelism each rank has some features of every expert: gradients of the input are summed over
         # ranks, and so is the output (`danalab.models.parallel.tensor`).
@@ -68,7 +68,7 @@ class MixtureOfExperts(nn.Module):
         return y_TD.view(x_BLD.shape), routing
 
 
-class Exchange(Protocol):
+class ExpertExchange(Protocol):
     """Applies experts that other ranks hold (`danalab.models.parallel.experts`)."""
 
     def __call__(self, experts: Experts, rows_RD: Tensor, counts_E: Tensor, /) -> Tensor: ...

@@ -50,7 +50,7 @@ def apply_expert_parallel(model: nn.Module, config: ModelConfig, mesh: DeviceMes
     sharded: list[nn.Module] = []
     for layer in model.modules():
         if isinstance(layer, MixtureOfExperts):
-            layer.exchange = Exchange(mesh.get_group(), mesh.size())
+            layer.exchange = RankExchange(mesh.get_group(), mesh.size())
             for module in layer.experts.modules():
                 if isinstance(module, StackedLinear):
                     shard = module.weight.detach().chunk(mesh.size())[mesh.get_local_rank()].clone()
@@ -59,7 +59,7 @@ def apply_expert_parallel(model: nn.Module, config: ModelConfig, mesh: DeviceMes
     return sharded
 
 
-class Exchange:
+class RankExchange:
     """Sends rows to the ranks of their experts, and the results back."""
 
     def __init__(self, group: ProcessGroup, ranks: int):

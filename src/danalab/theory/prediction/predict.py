@@ -115,7 +115,7 @@ def _fit(x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
 
 
 @dataclass(frozen=True)
-class Prediction:
+class CurvePrediction:
     """The theory's prediction for a spectrum."""
 
     alpha: float
@@ -162,7 +162,7 @@ def predict(
     limit: float = 0.0,
     horizon: float = 1e6,
     batch: int = 1,
-) -> Prediction:
+) -> CurvePrediction:
     """Exponents, phase and loss curves on the eigenvalues `lam` (descending).
 
     Args:
@@ -191,7 +191,7 @@ def predict(
     for family in FAMILIES:
         algorithm = standard(family, alpha=alpha, beta=beta, d=len(lam), trace=spectrum.trace, batch=batch)
         curves[family] = ode(spectrum, algorithm, horizon, batch=batch)
-    return Prediction(
+    return CurvePrediction(
         alpha,
         beta,
         phase(alpha, beta),

@@ -19,7 +19,7 @@ from danalab.theory.problem.spectra import Draw
 from danalab.theory.recording import padded, record
 
 
-class Rule(NamedTuple):
+class UpdateRule(NamedTuple):
     """One optimizer: `init(shape)` gives its state, `step(g, state, t, **settings)` the step and the new state."""
 
     init: Callable[[tuple[int, ...]], Any]
@@ -62,22 +62,22 @@ _DANA = {"lr": 0.003, "delta": 8.0, "kappa": 0.85, "eps": 1e-8, "gamma3": 1.0}
 _PLAIN = partial(zero_moments, dtype=jnp.float32, with_tau=False)
 _STAR = partial(zero_moments, dtype=jnp.float32, with_tau=True)
 RULES = {
-    "sgd": Rule(_zeros(0), _sgd, {"lr": 0.5}),
-    "adam": Rule(_zeros(2), _adam, {"lr": 0.003, "beta1": 0.99, "beta2": 0.999, "eps": 1e-8}),
-    "ademamix": Rule(
+    "sgd": UpdateRule(_zeros(0), _sgd, {"lr": 0.5}),
+    "adam": UpdateRule(_zeros(2), _adam, {"lr": 0.003, "beta1": 0.99, "beta2": 0.999, "eps": 1e-8}),
+    "ademamix": UpdateRule(
         _zeros(3),
         _ademamix,
         {"lr": 0.003, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "delta": 8.0, "kappa": 0.85, "horizon": 1e4},
     ),
-    "adana": Rule(_PLAIN, _dana, {**_DANA, "clipsnr": np.inf}),
-    "dana-mk4": Rule(_PLAIN, _dana, {**_DANA, "clipsnr": 2.0}),
-    "dana-star": Rule(_STAR, _dana, {**_DANA, "clipsnr": np.inf}),
-    "dana-star-mk4": Rule(_STAR, _dana, {**_DANA, "clipsnr": 2.0}),
+    "adana": UpdateRule(_PLAIN, _dana, {**_DANA, "clipsnr": np.inf}),
+    "dana-mk4": UpdateRule(_PLAIN, _dana, {**_DANA, "clipsnr": 2.0}),
+    "dana-star": UpdateRule(_STAR, _dana, {**_DANA, "clipsnr": np.inf}),
+    "dana-star-mk4": UpdateRule(_STAR, _dana, {**_DANA, "clipsnr": 2.0}),
 }
 
 
 @dataclass(frozen=True)
-class Contender:
+class Racer:
     """An optimizer of `RULES` with settings; a setting may be a sequence, all of one contender equally long."""
 
     rule: str
@@ -134,7 +134,7 @@ def zipf(experts: int, zeta: float) -> tuple[float, ...]:
     return tuple((weight / weight.sum()).tolist())
 
 
-class Outcome(NamedTuple):
+class RaceOutcome(NamedTuple):
     """Risk [times, settings, experts] of a contender, and its order statistics of tau [..., ranks] or None."""
 
     risk: np.ndarray
@@ -143,11 +143,11 @@ class Outcome(NamedTuple):
 
 def race(
     problem: Draw,
-    contenders: Mapping[str, Contender],
+    contenders: Mapping[str, Racer],
     times: np.ndarray,
     stream: Stream,
     ranks: np.ndarray | None = None,
-) -> dict[str, Outcome]:
+) -> dict[str, RaceOutcome]:
     """Run all contenders from theta = 0 on one stream; risks at `times` (ascending step counts).
 
     Args:
@@ -170,7 +170,7 @@ def race(
         dof=stream.dof if stream.noise > 0 else 0,
     )
     n = len(times)
-    return {k: Outcome(np.asarray(r)[:n], None if t is None else np.asarray(t)[:n]) for k, (r, t) in seen.items()}
+    return {k: RaceOutcome(np.asarray(r)[:n], None if t is None else np.asarray(t)[:n]) for k, (r, t) in seen.items()}
 
 
 @partial(jax.jit, static_argnames=("rules", "batch", "dof"))

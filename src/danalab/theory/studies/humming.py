@@ -20,7 +20,7 @@ from danalab.errors import UserError
 from danalab.theory.problem.model import PLRF
 from danalab.theory.problem.spectra import check_memory, draw
 from danalab.theory.recording import geometric_times
-from danalab.theory.simulation.adaptive import Contender, Stream, race, zipf
+from danalab.theory.simulation.adaptive import Racer, Stream, race, zipf
 from danalab.theory.studies.study import LABELS, Study, canvas, loglog
 
 SWEPT = ("adana", "dana-mk4", "dana-star-mk4")
@@ -137,13 +137,13 @@ def hummingbird(
     )
     probabilities = zipf(experts, zeta)
     contenders = {
-        name: Contender(
+        name: Racer(
             name, {"kappa": grid, "lr": lr, "delta": delta, **({"clipsnr": clipsnr} if name.endswith("mk4") else {})}
         )
         for name in optimizers
     }
-    contenders["adam"] = Contender("adam", {"lr": lr if adam_lr is None else adam_lr})
-    contenders["sgd"] = Contender("sgd", {"lr": 0.5 * min(1.0, batch / model.trace)})
+    contenders["adam"] = Racer("adam", {"lr": lr if adam_lr is None else adam_lr})
+    contenders["sgd"] = Racer("sgd", {"lr": 0.5 * min(1.0, batch / model.trace)})
     problem = draw(model, seed)
     times = geometric_times(steps)
     outcome = race(problem, contenders, times, Stream(batch, probabilities, noise, seed=seed))

@@ -10,11 +10,11 @@ from matplotlib.ticker import NullFormatter
 from danalab.colors import optimizer_color
 from danalab.theory.prediction.exponents import FAMILIES
 from danalab.theory.prediction.measured import MeasuredComparison
-from danalab.theory.prediction.predict import Prediction
+from danalab.theory.prediction.predict import CurvePrediction
 from danalab.theory.studies.study import LABELS, Study, canvas, loglog
 
 
-def compute(prediction: Prediction, report: MeasuredComparison | None = None, **settings: Any) -> Study:
+def compute(prediction: CurvePrediction, report: MeasuredComparison | None = None, **settings: Any) -> Study:
     """The prediction, and the comparison with measured curves if any, as a study."""
     times = np.geomspace(1, prediction.curves["sgd"].t[-1], 200)
     arrays = {"lam": prediction.spectrum.lam, "rho": prediction.spectrum.rho, "t": times}

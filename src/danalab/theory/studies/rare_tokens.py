@@ -29,7 +29,7 @@ _CHUNK = 500
 
 
 @dataclass(frozen=True)
-class Contender:
+class RareTokenOptimizer:
     """An optimizer of the study."""
 
     opt: str
@@ -41,18 +41,18 @@ class Contender:
     settings: dict[str, Any] = field(default_factory=dict)
 
 
-def _adamw(beta1: float, beta2: float, color: str, **settings: Any) -> Contender:
-    return Contender("adamw", 0.005, 8e-3, color, {"betas": (beta1, beta2), "weight_decay": 0.0, **settings})
+def _adamw(beta1: float, beta2: float, color: str, **settings: Any) -> RareTokenOptimizer:
+    return RareTokenOptimizer("adamw", 0.005, 8e-3, color, {"betas": (beta1, beta2), "weight_decay": 0.0, **settings})
 
 
 CONTENDERS = {
-    "SGD": Contender("sgd", 0.1, 1.0, "#7f7f7f"),
-    "Muon": Contender("muon", 0.005, 1.6e-2, "#2ca02c"),
+    "SGD": RareTokenOptimizer("sgd", 0.1, 1.0, "#7f7f7f"),
+    "Muon": RareTokenOptimizer("muon", 0.005, 1.6e-2, "#2ca02c"),
     "AdamW, betas 0.9, 0.95": _adamw(0.9, 0.95, "#1f77b4"),
     "AdamW, betas 0.9, 0.99": _adamw(0.9, 0.99, "#17becf"),
     "AMSGrad, betas 0.9, 0.95": _adamw(0.9, 0.95, "#9467bd", amsgrad=True),
-    "ADana": Contender("adana", 0.002, 1e-3, "#d62728"),
-    "Dana-Star": Contender("dana-star", 0.002, 1.6e-2, "#ff7f0e"),
+    "ADana": RareTokenOptimizer("adana", 0.002, 1e-3, "#d62728"),
+    "Dana-Star": RareTokenOptimizer("dana-star", 0.002, 1.6e-2, "#ff7f0e"),
 }
 """Optimizers by name."""
 LR_POWERS = (-2, 0, 2)
@@ -122,7 +122,7 @@ def compute(
     return Study("rare-tokens", arrays, {**settings, **more}, findings)
 
 
-def _theory(contender: Contender, f: np.ndarray, t: float) -> np.ndarray | None:
+def _theory(contender: RareTokenOptimizer, f: np.ndarray, t: float) -> np.ndarray | None:
     """p / f at rest; of logarithmic time as if its memory stood still at time t. None: no closed form."""
     if contender.opt in ("sgd", "muon"):
         return np.ones_like(f)
@@ -135,7 +135,7 @@ def _theory(contender: Contender, f: np.ndarray, t: float) -> np.ndarray | None:
 
 
 def _on_language(
-    corpus: Corpus, held_out: HeldOut, contender: Contender, steps: int, documents: int, seeds: int
+    corpus: Corpus, held_out: HeldOut, contender: RareTokenOptimizer, steps: int, documents: int, seeds: int
 ) -> tuple[float, str, np.ndarray]:
     """Least loss, the learning rate that has it (marked at an edge of the grid), and p / f of all seeds there."""
 

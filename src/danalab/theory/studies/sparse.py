@@ -22,7 +22,7 @@ from danalab.errors import UserError
 from danalab.theory.problem.model import PLRF
 from danalab.theory.problem.spectra import check_memory, draw
 from danalab.theory.recording import geometric_times
-from danalab.theory.simulation.adaptive import Contender, Stream, race, zipf
+from danalab.theory.simulation.adaptive import Racer, Stream, race, zipf
 from danalab.theory.studies.study import LABELS, Study, canvas, loglog
 
 _ORDER = ("adana", "dana-mk4", "dana-star-mk4", "adam")
@@ -131,10 +131,10 @@ def moe(
     clip = {"clipsnr": clipsnr}
     shared = {"kappa": grid, "lr": lr, "delta": delta}
     contenders = {
-        "adana": Contender("adana", shared),
-        "dana-mk4": Contender("dana-mk4", {**shared, **clip}),
-        "dana-star-mk4": Contender("dana-star-mk4", {**shared, **clip}),
-        "adam": Contender("adam", {"lr": lr}),
+        "adana": Racer("adana", shared),
+        "dana-mk4": Racer("dana-mk4", {**shared, **clip}),
+        "dana-star-mk4": Racer("dana-star-mk4", {**shared, **clip}),
+        "adam": Racer("adam", {"lr": lr}),
     }
     outcomes, limits = [], []
     for seed in range(seeds):
