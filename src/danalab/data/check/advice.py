@@ -10,7 +10,7 @@ from danalab.data.tokenizers.base import padded
 from danalab.errors import UserError
 from danalab.scaling import Plan, plan
 from danalab.scaling.estimates import accelerator_hours
-from danalab.scaling.resonance import SIZES, resonance_dimensions
+from danalab.scaling.resonance import resonance_dimensions
 
 TOKENS_PER_PARAM = 20.0
 MFU = 0.4
@@ -97,7 +97,7 @@ def advise(result: Validation, *, divided: bool) -> Advice:
         prepare = [f"danalab data split {shlex.quote(result.path)} --output-path {shlex.quote(data)}"]
     seq_len = result.sequence_length - 1 if result.sequence_length else 2048
     enoki = [_enoki(result, heads, seq_len, data) for heads in _HEADS]
-    resonance = [_resonance(result, name, seq_len, data) for name in SIZES]
+    resonance = [_resonance(result, name, seq_len, data) for name in _RESONANCE_BATCH]
     sizes = [size for size in (*resonance, *enoki) if size is not None]
     fitting = [
         size
