@@ -1,0 +1,137 @@
+"""The tables of docs/speed.md, from the stored results of this folder: AVX-512 and AVX2 side by side.
+
+python bench/speed_page.py    writes docs/speed.md
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "speed.md"
+SETS = {"AVX-512": "_cpu.json", "AVX2": "_cpu_v3.json"}
+"""Instruction set -> end of the names of its results."""
+STEPS = {
+    "ADana, one pass": "adana:fused",
+    "Dana-MK4, one pass": "dana-mk4:fused",
+    "AdamW with decaying weight decay, one pass": "adamw-decaying-wd:fused",
+    "AdEMAMix, one pass": "ademamix:fused",
+    "Dana-Star, one pass": "dana-star:fused",
+    "Dana-Star-MK4, one pass": "dana-star-mk4:fused",
+    "AdamW, torch's foreach": "adamw:foreach",
+    "ADana, foreach (without a compiler)": "adana:foreach",
+    "Dana-Star-MK4, foreach (without a compiler)": "dana-star-mk4:foreach",
+    "Lion, pytorch-optimizer": "po.Lion",
+}
+SMALL_STEPS = {
+    "ADana": "adana",
+    "Dana-MK4": "dana-mk4",
+    "Dana-Star": "dana-star",
+    "Dana-Star-MK4": "dana-star-mk4",
+    "AdEMAMix": "ademamix",
+}
+DECODERS = {
+    "float32": "danalab",
+    "bfloat16 weights": "danalab bfloat16",
+    "int8 weights": "danalab int8",
+    "eager": "danalab eager",
+}
+
+
+def tables(results: Path = ROOT / "bench" / "results") -> dict[str, str]:
+    """The tables by the name of their marker."""
+    optim, train, generate = (_stored(results, verb) for verb in ("optim", "train", "generate"))
+    return {
+        "steps": _optim_table(optim, STEPS, {"20M": "20M", "88M": "88M"}),
+        "small steps": _optim_table(optim, SMALL_STEPS, {"0.2M": "0.2M in 26 tensors", "1.1M": "1.1M in 26 tensors",
+                                                         "500x2k": "1.0M in 500 tensors"}),
+        "trainer": _train_table(train),
+        "decoding": _decoding_table(generate),
+        "machines": "; ".join(_machine(name, [found[name] for found in (optim, train, generate)]) for name in SETS),
+    }  # fmt: skip
+
+
+def fill(page: str) -> str:
+    """The text of the page with the tables between its markers."""
+    for name, table in tables().items():
+        start, end = f"<!-- speed: {name} -->\n", "\n<!-- end -->"
+        head, _, rest = page.partition(start)
+        page = head + start + table + rest[rest.index(end) :]
+    return page
+
+
+def _stored(results: Path, verb: str) -> dict[str, dict[str, Any] | None]:
+    """Instruction set -> the result; None: not measured."""
+    files = {name: results / f"{verb}{end}" for name, end in SETS.items()}
+    return {name: json.loads(file.read_text()) if file.exists() else None for name, file in files.items()}
+
+
+def _machine(name: str, found: Sequence[dict[str, Any] | None]) -> str:
+    machines = [each["machine"] for each in found if each is not None]
+    shown = dict.fromkeys(f"{each['cores']} cores, {each['cpu']}, torch {each['torch'].partition('+')[0]}"
+                          for each in machines)  # fmt: skip
+    return f"{name}: {' and '.join(shown) or 'not measured'}"
+
+
+def _optim_table(found: dict[str, Any], rows: dict[str, str], sizes: dict[str, str]) -> str:
+    def cell(size: str, name: str, contender: str) -> str:
+        cells = (found[name] or {"sizes": {}})["sizes"].get(size, {"results": {}})["results"]
+        return f"{cells[contender]['ratio']['median']:.2f}" if contender in cells else "-"
+
+    columns = [(size, name) for size in sizes for name in SETS]
+    lines = [["optimizer step", *(f"{sizes[size]}, {name}" for size, name in columns)]]
+    lines += [[shown, *(cell(size, name, contender) for size, name in columns)] for shown, contender in rows.items()]
+    return _markdown(lines)
+
+
+def _train_table(found: dict[str, Any]) -> str:
+    def by_cell(name: str) -> dict[tuple[int, ...], dict[str, Any]]:
+        cells = (found[name] or {"cells": []})["cells"]
+        return {(c["d_model"], c["batch_size"], c["seq_len"], c["threads"]): c["sides"] for c in cells}
+
+    def ratio(side: str, over: str) -> Callable[[dict[str, Any]], str]:
+        def shown(sides: dict[str, Any]) -> str:
+            each = sides.get(side, {}).get(f"over {over}")
+            return f"{each['median']:.2f} ({each['q1']:.2f} to {each['q3']:.2f})" if each else "-"
+
+        return shown
+
+    columns = {
+        "float32, AVX-512": ("AVX-512", ratio("trainer float32", "loop float32")),
+        "float32, AVX2": ("AVX2", ratio("trainer float32", "loop float32")),
+        "bfloat16, AVX-512": ("AVX-512", ratio("trainer bfloat16", "loop bfloat16")),
+        "trainer, bfloat16 over float32": ("AVX-512", ratio("trainer bfloat16", "trainer float32")),
+    }
+    cells = {name: by_cell(name) for name in SETS}
+    lines = [["d_model", "batch", "threads", *columns]]
+    for place in dict.fromkeys(place for each in cells.values() for place in each):
+        width, batch, length, threads = place
+        shown = [words(cells[name].get(place, {})) for name, words in columns.values()]
+        lines.append([str(width), f"{batch} x {length}", str(threads), *shown])
+    return _markdown(lines)
+
+
+def _decoding_table(found: dict[str, Any]) -> str:
+    rows = {name: {row["batch"]: row["times_faster_than_transformers"] for row in (each or {"batches": []})["batches"]}
+            for name, each in found.items()}  # fmt: skip
+    batches = sorted({batch for each in rows.values() for batch in each})
+    columns = [(batch, name) for batch in batches for name in SETS]
+
+    def cell(batch: int, name: str, decoder: str) -> str:
+        each = rows[name].get(batch, {})
+        return f"{each[decoder]['median']:.2f}" if decoder in each else "-"
+
+    lines = [["decoder", *(f"batch {batch}, {name}" for batch, name in columns)]]
+    lines += [[shown, *(cell(batch, name, decoder) for batch, name in columns)] for shown, decoder in DECODERS.items()]
+    return _markdown(lines)
+
+
+def _markdown(lines: list[list[str]]) -> str:
+    return "\n".join("| " + " | ".join(line) + " |" for line in [lines[0], ["---"] * len(lines[0]), *lines[1:]])
+
+
+if __name__ == "__main__":
+    PAGE.write_text(fill(PAGE.read_text(encoding="utf-8")), encoding="utf-8")

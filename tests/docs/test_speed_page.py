@@ -1,0 +1,31 @@
+"""The tables of docs/speed.md are those of the stored results, for each instruction set."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+from bench.speed_page import PAGE, fill, tables
+
+STORED = Path(__file__).parents[2] / "bench" / "results"
+
+
+def test_the_page_is_what_the_stored_results_say():
+    page = PAGE.read_text(encoding="utf-8")
+    assert fill(page) == page, "run: python bench/speed_page.py"
+    assert re.findall("<!-- speed: (.*?) -->", page) == ["machines", "steps", "small steps", "decoding", "trainer"]
+
+
+def test_both_instruction_sets_stand_side_by_side_and_what_is_missing_is_a_dash(tmp_path):
+    for verb in ("optim", "generate"):
+        found = json.loads((STORED / f"{verb}_cpu.json").read_text())
+        (tmp_path / f"{verb}_cpu.json").write_text(json.dumps(found))
+    found = json.loads((STORED / "optim_cpu.json").read_text())
+    found["sizes"]["20M"]["results"]["adana:fused"]["ratio"]["median"] = 7.0
+    found["machine"]["cpu"] = "CPU of another kind"
+    (tmp_path / "optim_cpu_v3.json").write_text(json.dumps(found))
+    made = tables(tmp_path)
+    assert re.search(r"^\| ADana, one pass \| 0\.\d\d \| 7\.00 \|", made["steps"], re.MULTILINE)
+    assert re.search(r"^\| float32 \| [\d.]+ \| - \|", made["decoding"], re.MULTILINE)
+    assert "AVX2: 2 cores, CPU of another kind" in made["machines"]
