@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from danalab.ladder.analysis import analyse
-from danalab.ladder.runs.rows import read_ladder
+from danalab.ladder.rows import read_ladder
 from danalab.report.data import ReportData
 from danalab.report.figures.drawing import save_figure
 from danalab.report.figures.horizon import horizon_loss_figure, multiplier_figure

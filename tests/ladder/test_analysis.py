@@ -8,7 +8,7 @@ import pytest
 from danalab.cli.app import main
 from danalab.errors import UserError
 from danalab.ladder.analysis import analyse
-from danalab.ladder.runs.rows import pack, read_ladder
+from danalab.ladder.rows import pack, read_ladder
 from ladder.planted import plant
 
 

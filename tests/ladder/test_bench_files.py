@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from danalab.cli.app import main
-from danalab.ladder.plan_file import read_plan
+from danalab.ladder.plan import read_plan
 from danalab.ladder.runs.grid import expand, read_grid
 from danalab.ladder.runs.sweep import run_sweep
 

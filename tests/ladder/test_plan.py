@@ -6,8 +6,7 @@ import pytest
 import yaml
 
 from danalab.errors import UserError
-from danalab.ladder.plan import LadderPlan, Rung
-from danalab.ladder.plan_file import read_plan
+from danalab.ladder.plan import LadderPlan, Rung, read_plan
 
 SMALL, LARGE = {"d_model": 16, "n_layers": 1, "n_heads": 2}, {"d_model": 32, "n_layers": 1, "n_heads": 2}
 

@@ -9,9 +9,9 @@ import pytest
 from danalab.errors import UserError
 from danalab.ladder import preregistration
 from danalab.ladder.analysis import analyse
-from danalab.ladder.ladder import run_ladder, rung_groups
 from danalab.ladder.plan import LadderPlan, Rung
 from danalab.ladder.preregistration import FILE, largest_rung, outcomes, preregister, read_predictions, require_points
+from danalab.ladder.run import run_ladder, rung_groups
 from danalab.report.tables.registered import registered_table
 from ladder.horizon.planted_horizons import SIZES, loss_at, plant_horizons
 

@@ -12,7 +12,7 @@ import pytest
 
 from danalab.cli.app import main
 from danalab.ladder.fit.statistics import Interval
-from danalab.ladder.saved.at_size import Saved
+from danalab.ladder.saved.from_curves import Saved
 from danalab.report.contents import FIGURES
 from danalab.report.figures.ladder import law_figure
 from danalab.report.ladder_report import read_report_data, write_report

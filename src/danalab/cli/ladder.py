@@ -60,9 +60,8 @@ def run(flags: Flags) -> int:
 
     from danalab.cli._shared.run_tables import show_open_ends, show_rows, show_rungs, with_costs
     from danalab.data.environment import available_cores
-    from danalab.ladder.ladder import run_ladder
-    from danalab.ladder.plan import Rung
-    from danalab.ladder.plan_file import read_plan
+    from danalab.ladder.plan import Rung, read_plan
+    from danalab.ladder.run import run_ladder
     from danalab.ladder.runs.sweep import collect
     from danalab.report.tables.console import print_table
     from danalab.train.callbacks.console import log_to_stderr
@@ -171,7 +170,7 @@ def _show_plan(flags: Flags, folder: Path, plan: "LadderPlan") -> int:
 @dataclass(frozen=True, kw_only=True)
 class ImportFlags:
     files: Positional[tuple[Path, ...]] = ()
-    """Exported .csv, .json and .jsonl files, or folders of them: histories, charts, tables of runs."""
+    """Exported .csv and .json files, or folders of them: histories, and a JSON of the runs."""
     out: Path
     """Folder of the ladder that is written."""
     api: str | None = None
@@ -192,9 +191,7 @@ def import_wandb(flags: ImportFlags) -> None:
 
     from danalab.cli._shared.run_tables import print_rows
     from danalab.ladder.runs.grid import parse_fixed
-    from danalab.ladder.wandb.files import read_api, read_exports
-    from danalab.ladder.wandb.keys import Keys
-    from danalab.ladder.wandb.rows import import_runs
+    from danalab.ladder.wandb import Keys, import_runs, read_api, read_exports
 
     if bool(flags.files) == (flags.api is not None):
         raise UserError("give either exported files (or folders of them), or --api ENTITY/PROJECT")
@@ -202,7 +199,7 @@ def import_wandb(flags: ImportFlags) -> None:
         raise UserError("--filter is for --api; with files, name only those wanted")
     filters = _assignments(flags.filter, "--filter")
     mapped = {key.replace("-", "_"): value for key, value in _assignments(flags.map, "--map").items()}
-    keys = Keys.of(mapped, parse_fixed(flags.fixed))
+    keys = Keys(mapped, parse_fixed(flags.fixed))
     exports = read_api(flags.api, filters) if flags.api is not None else read_exports(flags.files)
     rows = import_runs(exports, flags.out, keys)
     if flags.json:

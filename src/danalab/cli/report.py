@@ -75,8 +75,8 @@ def run(flags: Flags) -> None:
     import json
 
     from danalab.ladder.analysis import analyse
+    from danalab.ladder.rows import read_ladder
     from danalab.ladder.rules import fitted_rules
-    from danalab.ladder.runs.rows import read_ladder
 
     if flags.tables_only:
         analysis, page = analyse(read_ladder(flags.ladder), **flags.analysis()), None

@@ -2,7 +2,8 @@
 
 import contextlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,9 @@ import numpy as np
 
 from danalab.errors import UserError, nearest
 from danalab.ladder.fit.curvature import (
+    Curvature,
     SharedCurvature,
+    Tolerance,
     fit_curvature,
     fit_shared_curvature,
     fit_tolerance,
@@ -18,18 +21,136 @@ from danalab.ladder.fit.curvature import (
 from danalab.ladder.fit.loss_fit import check_points, fit_joint_laws
 from danalab.ladder.fit.loss_law import LossLaw
 from danalab.ladder.fit.lr_law import LEAST_SIZES, LRLaw, fit_lr_law
-from danalab.ladder.fit.retuning import Choice, Retuning, TunedSize, retuned
-from danalab.ladder.fit.tuning import Row, Tuned, diverged_trials, flops_of, has_diverged, is_usable, rate_trials, tune
-from danalab.ladder.horizon.analysis import analyse_horizons
-from danalab.ladder.results import Analysis, PredictedRate
-from danalab.ladder.runs.rows import validation_points
-from danalab.ladder.saved.at_size import Saved, compute_saved
-from danalab.ladder.saved.gain import compute_gain
+from danalab.ladder.fit.statistics import Interval
+from danalab.ladder.fit.tuning import (
+    Retuning,
+    Row,
+    SelectionNoise,
+    Tuned,
+    TunedSize,
+    diverged_trials,
+    flops_of,
+    has_diverged,
+    is_usable,
+    rate_trials,
+    retuned,
+    tune,
+)
+from danalab.ladder.horizon.analysis import HorizonAnalysis, analyse_horizons
+from danalab.ladder.rows import finite, validation_points
+from danalab.ladder.saved.from_curves import Saved, compute_saved
+from danalab.ladder.saved.from_laws import Gain, compute_gain
 
 PREDICTED = (2.0, 4.0, 10.0)
 """Default sizes for predicted learning rates, as multiples of the largest one measured."""
 _CHOICES = 1000
 """Number of times that a learning rate is chosen again, for the intervals at each size."""
+
+
+@dataclass(frozen=True)
+class PredictedRate:
+    """The learning rate of a size by an optimizer's law."""
+
+    non_emb_params: float
+    lr: float
+    interval: Interval | None
+    extrapolated: bool
+    """The size is outside of those measured."""
+    loss_increase: float | None
+    """Cost of the farther end of the interval [nats a token] by the shared curvature; None where that is not known, or
+    beyond the rates tried."""
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """The results of a ladder."""
+
+    baseline: str
+    convention: str
+    tuned: list[Tuned]
+    excluded: list[str]
+    """Runs that did not finish or whose loss is not finite; they are in no fit."""
+    lr_laws: dict[str, LRLaw] = field(default_factory=dict)
+    loss_laws: dict[str, LossLaw] = field(default_factory=dict)
+    saved: dict[str, dict[int, Saved]] = field(default_factory=dict)
+    """Optimizer -> parameters -> compute saved against the baseline of that size."""
+    gains: dict[str, Gain] = field(default_factory=dict)
+    curvatures: dict[str, dict[int, Curvature]] = field(default_factory=dict)
+    shared_curvatures: dict[str, SharedCurvature] = field(default_factory=dict)
+    """Optimizer -> one curvature for all its sizes."""
+    tolerances: dict[str, dict[int, Tolerance]] = field(default_factory=dict)
+    """Optimizer -> parameters -> learning rates within a share of the best loss."""
+    predicted_rates: dict[str, list[PredictedRate]] = field(default_factory=dict)
+    horizon: HorizonAnalysis | None = None
+    """None where no size has several horizons."""
+    notes: list[str] = field(default_factory=list)
+    """Results that are missing, and the reasons."""
+
+    def at(self, opt: str) -> list[Tuned]:
+        """An optimizer's sizes, the smallest first."""
+        return sorted((each for each in self.tuned if each.opt == opt), key=lambda each: each.params)
+
+    @property
+    def opts(self) -> list[str]:
+        """Optimizers, the baseline first."""
+        names = dict.fromkeys(each.opt for each in self.tuned)
+        return [self.baseline, *(name for name in names if name != self.baseline)]
+
+    @property
+    def compute_laws(self) -> dict[str, LossLaw]:
+        """The laws of compute; none where the loss laws are of parameters and tokens."""
+        return {opt: law for opt, law in self.loss_laws.items() if law.kind != "chinchilla"}
+
+    def as_dict(self) -> dict[str, Any]:
+        """Everything but curves and resamples, for JSON."""
+        return finite({
+            "baseline": self.baseline,
+            "convention": self.convention,
+            "tuned": [
+                {
+                    "opt": each.opt, "params": each.params, "lr": each.lr, "lr_multiplier": each.lr_multiplier,
+                    "loss": each.loss, "spread": each.spread, "seeds": len(each.runs), "trials": each.trials,
+                    "flops": each.flops, "tokens": each.tokens, "runs": [row["name"] for row in each.runs],
+                }
+                for each in self.tuned
+            ],
+            "excluded": self.excluded,
+            "lr_laws": {
+                opt: {"a": law.a, "b": law.b, "d": law.d, "sizes": law.n_sizes, "trials": law.n_trials,
+                      "intervals": {name: asdict(each) for name, each in law.intervals.items()},
+                      "predicted": [asdict(each) for each in self.predicted_rates.get(opt, [])]}
+                for opt, law in self.lr_laws.items()
+            },
+            "loss_laws": {
+                opt: {"kind": law.kind, **law.coefficients, "r2": law.r2, "measured": law.measured,
+                      "intervals": {name: asdict(each) for name, each in law.intervals.items()}}
+                for opt, law in self.loss_laws.items()
+            },
+            "saved": {
+                opt: [{"params": params, **asdict(each)} for params, each in sizes.items()]
+                for opt, sizes in self.saved.items()
+            },
+            "gains": {opt: asdict(gain) for opt, gain in self.gains.items()},
+            "curvatures": {
+                opt: [{"params": params, **asdict(each)} for params, each in sizes.items()]
+                for opt, sizes in self.curvatures.items()
+            },
+            "shared_curvatures": {opt: asdict(each) for opt, each in self.shared_curvatures.items()},
+            "tolerances": {
+                opt: [{"params": params, **asdict(each)} for params, each in sizes.items()]
+                for opt, sizes in self.tolerances.items()
+            },
+            "horizon": None if self.horizon is None else self.horizon.as_dict(),
+            "notes": self.notes,
+        })  # fmt: skip
+
+    @contextlib.contextmanager
+    def noting(self, what: str) -> Iterator[None]:
+        """Turn an error into a note."""
+        try:
+            yield
+        except UserError as error:
+            self.notes.append(f"{what}: {error}")
 
 
 def analyse(
@@ -51,7 +172,7 @@ def analyse(
         baseline: optimizer that the others are compared with; None: adamw, or the first one that finished.
         law: kind of the loss law, saturated, broken or chinchilla; None: saturated, or chinchilla where several sizes
             have several horizons, which no law of compute alone describes.
-        convention: of compute; see `danalab.ladder.saved.compute`.
+        convention: of compute; see `danalab.ladder.flop_conventions`.
         joint: one E for all optimizers; otherwise each law has its own.
         predict: sizes [parameters without embeddings] for which to predict learning rates; default: multiples of
             the largest.
@@ -68,61 +189,61 @@ def analyse(
         raise UserError(f"--baseline {base}{nearest(base, opts)}: no finished run of it; there are: {have}")
     tuned = tune(usable, convention, [row for row in rows if has_diverged(row)])
     horizon = analyse_horizons(tuned, rows, base, n_bootstrap=n_bootstrap, seed=seed)
-    found = Analysis(base, convention, tuned, excluded, horizon=horizon)
+    analysis = Analysis(base, convention, tuned, excluded, horizon=horizon)
     if parts := [row["val_share"] for row in usable if row.get("val_share", 1) < 1]:
-        found.notes.append(
+        analysis.notes.append(
             f"{len(parts)} of {len(usable)} final losses are over a part of the validation split, {min(parts):.0%} at "
             "least; --final-eval-batches 0 evaluates all of it"
         )
-    for opt in found.opts:
-        _sensitivity(found, opt, rows, within)
-        with found.noting(f"learning-rate law of {opt}"):
-            found.lr_laws[opt] = _rate_law(found, opt, usable, n_bootstrap, seed)
-            found.predicted_rates[opt] = _predictions(found, opt, predict)
-    retunings = {opt: _retuning(found, opt, usable) for opt in found.opts}
+    for opt in analysis.opts:
+        _sensitivity(analysis, opt, rows, within)
+        with analysis.noting(f"learning-rate law of {opt}"):
+            analysis.lr_laws[opt] = _rate_law(analysis, opt, usable, n_bootstrap, seed)
+            analysis.predicted_rates[opt] = _predictions(analysis, opt, predict)
+    retunings = {opt: _retuning(analysis, opt, usable) for opt in analysis.opts}
     if horizon is not None:
-        found.notes.extend(horizon.notes)
+        analysis.notes.extend(horizon.notes)
     if law is None:
         law = "chinchilla" if horizon is not None and len({each.params for each in tuned}) > 1 else "saturated"
-    with found.noting("loss laws"):
-        found.loss_laws.update(_loss_laws(found, retunings, law, joint, n_bootstrap, seed))
-    for opt in found.opts[1:]:
-        found.saved[opt] = _saved(found, opt, retunings, seed)
-        if law != "chinchilla" and opt in found.loss_laws and base in found.loss_laws:
-            with found.noting(f"compute saved by the laws of {opt}"):
-                found.gains[opt] = compute_gain(found.loss_laws[base], found.loss_laws[opt])
-    return found
+    with analysis.noting("loss laws"):
+        analysis.loss_laws.update(_loss_laws(analysis, retunings, law, joint, n_bootstrap, seed))
+    for opt in analysis.opts[1:]:
+        analysis.saved[opt] = _saved(analysis, opt, retunings, seed)
+        if law != "chinchilla" and opt in analysis.loss_laws and base in analysis.loss_laws:
+            with analysis.noting(f"compute saved by the laws of {opt}"):
+                analysis.gains[opt] = compute_gain(analysis.loss_laws[base], analysis.loss_laws[opt])
+    return analysis
 
 
-def _sensitivity(found: Analysis, opt: str, rows: Sequence[Row], within: float) -> None:
+def _sensitivity(analysis: Analysis, opt: str, rows: Sequence[Row], within: float) -> None:
     """How an optimizer's loss depends on its learning rate, at each size and at all."""
-    tuned = found.at(opt)
+    tuned = analysis.at(opt)
     usable = [row for row in rows if is_usable(row)]
     curves = []
-    found.curvatures[opt], found.tolerances[opt] = {}, {}
+    analysis.curvatures[opt], analysis.tolerances[opt] = {}, {}
     for each in tuned:
         runs, lost = rate_trials(usable, each), diverged_trials(rows, each)
         lr = [row["lr"] for row in (*runs, *lost)]
         loss = [*(row["final_loss"] for row in runs), *(math.inf for _ in lost)]
         curves.append((lr, loss))
         with contextlib.suppress(UserError):  # fewer rates than a parabola needs: most ladders have three
-            found.curvatures[opt][each.params] = fit_curvature(lr, loss)
+            analysis.curvatures[opt][each.params] = fit_curvature(lr, loss)
         with contextlib.suppress(UserError):  # nothing was tuned at this size
-            found.tolerances[opt][each.params] = fit_tolerance(lr, loss, within)
+            analysis.tolerances[opt][each.params] = fit_tolerance(lr, loss, within)
     edges = [each.params for each in tuned if each.at_edge]
     if edges:
-        found.notes.append(
+        analysis.notes.append(
             f"{opt}: the best learning rate is an outermost one tried at {len(edges)} of {len(tuned)} sizes "
             f"({', '.join(f'{params:,}' for params in edges)} parameters): a better one may lie beyond"
         )
     if any(len(each.rates) > 1 for each in tuned):
-        with found.noting(f"sensitivity of {opt} to the learning rate"):
-            found.shared_curvatures[opt] = fit_shared_curvature(curves)
+        with analysis.noting(f"sensitivity of {opt} to the learning rate"):
+            analysis.shared_curvatures[opt] = fit_shared_curvature(curves)
 
 
-def _rate_law(found: Analysis, opt: str, usable: Sequence[Row], n_bootstrap: int, seed: int) -> LRLaw:
+def _rate_law(analysis: Analysis, opt: str, usable: Sequence[Row], n_bootstrap: int, seed: int) -> LRLaw:
     """The law of an optimizer's learning rate, over the trials of all sizes."""
-    trials = [rate_trials(usable, each) for each in found.at(opt)]
+    trials = [rate_trials(usable, each) for each in analysis.at(opt)]
     # One rate at a size does not determine the best one.
     flat = [row for runs in trials for row in runs if len({row["lr"] for row in runs}) > 1]
     if not flat:
@@ -130,18 +251,18 @@ def _rate_law(found: Analysis, opt: str, usable: Sequence[Row], n_bootstrap: int
     sizes, lr, loss = ([row[key] for row in flat] for key in ("non_emb_params", "lr", "final_loss"))
     law = fit_lr_law(sizes, lr, loss, n_bootstrap=n_bootstrap, seed=seed)
     if law.n_sizes <= LEAST_SIZES:
-        found.notes.append(
+        analysis.notes.append(
             f"learning-rate law of {opt}: {law.n_sizes} sizes give its three coefficients and no interval; "
             f"{LEAST_SIZES + 1} are needed"
         )
     return law
 
 
-def _predictions(found: Analysis, opt: str, sizes: Sequence[float]) -> list[PredictedRate]:
+def _predictions(analysis: Analysis, opt: str, sizes: Sequence[float]) -> list[PredictedRate]:
     """Learning rates by an optimizer's law at these sizes, or at multiples of the largest one measured."""
-    measured = [each.non_emb_params for each in found.at(opt)]
+    measured = [each.non_emb_params for each in analysis.at(opt)]
     return [
-        _predicted(found.lr_laws[opt], size, measured, found.shared_curvatures.get(opt))
+        _predicted(analysis.lr_laws[opt], size, measured, analysis.shared_curvatures.get(opt))
         for size in sizes or [factor * max(measured) for factor in PREDICTED]
     ]
 
@@ -157,15 +278,15 @@ def _predicted(law: LRLaw, size: float, measured: Sequence[float], curvature: Sh
 
 
 def _loss_laws(
-    found: Analysis, retunings: Mapping[str, Retuning | None], law: str, joint: bool, n_bootstrap: int, seed: int
+    analysis: Analysis, retunings: Mapping[str, Retuning | None], law: str, joint: bool, n_bootstrap: int, seed: int
 ) -> dict[str, LossLaw]:
     """The laws, with one E or each its own; an optimizer with too few runs becomes a note."""
     curves, groups = {}, {}
     resamplers = {opt: again.losses for opt, again in retunings.items() if again is not None}
-    for opt in found.opts:
+    for opt in analysis.opts:
         points = [
             ((each.params, each.tokens) if law == "chinchilla" else (each.flops,), row["final_loss"])
-            for each in found.at(opt)
+            for each in analysis.at(opt)
             for row in each.runs
         ]
         x = [np.array(column, float) for column in zip(*(x for x, _ in points), strict=True)]
@@ -174,7 +295,7 @@ def _loss_laws(
     settings: Any = {"n_bootstrap": n_bootstrap, "seed": seed}
     fitted = {}
     for opt, (x, loss) in curves.items():
-        with found.noting(f"loss law of {opt}"):
+        with analysis.noting(f"loss law of {opt}"):
             check_points(x, loss, law)
             fitted[opt] = x, loss
     if not fitted:
@@ -187,9 +308,9 @@ def _loss_laws(
     }
 
 
-def _retuning(found: Analysis, opt: str, rows: Sequence[Row]) -> Retuning | None:
+def _retuning(analysis: Analysis, opt: str, rows: Sequence[Row]) -> Retuning | None:
     sizes = []
-    for each in found.at(opt):
+    for each in analysis.at(opt):
         seeds = sorted(each.runs, key=lambda row: row["seed"])
         trials = {row["lr"]: row["final_loss"] for row in rate_trials(rows, each)} | {each.lr: seeds[0]["final_loss"]}
         rates = sorted(trials)
@@ -202,26 +323,26 @@ def _retuning(found: Analysis, opt: str, rows: Sequence[Row]) -> Retuning | None
     return retuned(sizes)
 
 
-def _saved(found: Analysis, opt: str, retunings: Mapping[str, Retuning | None], seed: int) -> dict[int, Saved]:
+def _saved(analysis: Analysis, opt: str, retunings: Mapping[str, Retuning | None], seed: int) -> dict[int, Saved]:
     """Compute saved at each size, over the longest horizon that both sides have there."""
 
-    def choice(name: str, index: int) -> Choice | None:
+    def choice(name: str, index: int) -> SelectionNoise | None:
         again = retunings[name]
-        return None if again is None else again.choice(index, _CHOICES, np.random.default_rng([seed, index]))
+        return None if again is None else again.selection(index, _CHOICES, np.random.default_rng([seed, index]))
 
-    base = {(each.params, each.tokens): (i, each) for i, each in enumerate(found.at(found.baseline))}
+    base = {(each.params, each.tokens): (i, each) for i, each in enumerate(analysis.at(analysis.baseline))}
     result = {}
-    for i, each in sorted(enumerate(found.at(opt)), key=lambda pair: pair[1].tokens):
+    for i, each in sorted(enumerate(analysis.at(opt)), key=lambda pair: pair[1].tokens):
         j, against = base.get((each.params, each.tokens), (-1, None))
         if against is None:
-            found.notes.append(
-                f"{opt} at {each.params:,} parameters and {each.tokens:,} tokens: {found.baseline} has no such run"
+            analysis.notes.append(
+                f"{opt} at {each.params:,} parameters and {each.tokens:,} tokens: {analysis.baseline} has no such run"
             )
             continue
-        with found.noting(f"compute saved by {opt} at {each.params:,} parameters"):
-            sides = [_curves(side, found.convention) for side in (against, each)]
+        with analysis.noting(f"compute saved by {opt} at {each.params:,} parameters"):
+            sides = [_curves(side, analysis.convention) for side in (against, each)]
             result[each.params] = compute_saved(
-                *sides[0], *sides[1], baseline_choice=choice(found.baseline, j), contender_choice=choice(opt, i),
+                *sides[0], *sides[1], baseline_choice=choice(analysis.baseline, j), contender_choice=choice(opt, i),
                 seed=seed,
             )  # fmt: skip
     return dict(sorted(result.items()))

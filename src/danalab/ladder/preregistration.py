@@ -17,12 +17,11 @@ import numpy as np
 
 from danalab.errors import UserError
 from danalab.files import read_json, validated, write_json
-from danalab.ladder.analysis import analyse
-from danalab.ladder.fit.loss_points import points_needed
+from danalab.ladder.analysis import Analysis, analyse
+from danalab.ladder.fit.loss_law import points_needed
 from danalab.ladder.fit.statistics import Interval, student_interval
 from danalab.ladder.fit.tuning import Row, Tuned
 from danalab.ladder.plan import LadderPlan, Rung
-from danalab.ladder.results import Analysis
 from danalab.ladder.runs.estimate import plan_of
 
 FILE = "preregistered.json"

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from danalab.errors import UserError
+from danalab.ladder.analysis import Analysis
 from danalab.ladder.fit.tuning import Row
-from danalab.ladder.results import Analysis
 from danalab.scaling.architectures import ARCHITECTURES
 from danalab.scaling.shape import GPT2_VOCAB
 from danalab.train.config.rules import DecayRule, RateRule, Rules, SizeRule

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from danalab.errors import UserError
-from danalab.ladder.saved.crossing import cost_to_reach
+from danalab.ladder.saved.from_curves import cost_to_reach
 from danalab.train.run.open import open_run
 
 

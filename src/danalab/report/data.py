@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from danalab.ladder.analysis import Analysis
 from danalab.ladder.fit.tuning import Tuned
 from danalab.ladder.fit.tuning import has_diverged as has_diverged
 from danalab.ladder.fit.tuning import is_usable as is_finished
 from danalab.ladder.preregistration import Outcome
-from danalab.ladder.results import Analysis
-from danalab.ladder.saved.at_size import LEAST_SEEDS as LEAST_SEEDS
+from danalab.ladder.saved.from_curves import LEAST_SEEDS as LEAST_SEEDS
 
 Row = Mapping[str, Any]
 

@@ -4,7 +4,7 @@ import json
 from dataclasses import asdict
 
 from danalab.ladder.fit.tuning import tune
-from danalab.ladder.runs.rows import read_ladder
+from danalab.ladder.rows import read_ladder
 from danalab.train.config.train_config import TrainConfig
 from ladder.planted import plant
 

@@ -10,9 +10,9 @@ import pytest
 from danalab.cli.app import main
 from danalab.cli.ladder import Flags, run
 from danalab.errors import UserError
+from danalab.ladder.rows import portable_settings
 from danalab.ladder.runs.estimate import accelerator_rate, estimate, measured_rate, plan_of, trained_rate
 from danalab.ladder.runs.grid import expand
-from danalab.ladder.runs.rows import portable_settings
 from danalab.scaling.hardware import named
 
 

@@ -17,8 +17,7 @@ import pytest
 from danalab.errors import UserError
 from danalab.ladder.runs import pool
 from danalab.ladder.runs.jobs import Job
-from danalab.ladder.runs.pool import run_jobs
-from danalab.ladder.runs.progress import Progress
+from danalab.ladder.runs.pool import Progress, run_jobs
 
 NOTES_ITS_END = """
 import os, pathlib, signal, sys, time

@@ -10,8 +10,8 @@ import pytest
 
 from danalab.cli.app import main
 from danalab.errors import UserError
-from danalab.ladder.ladder import run_ladder
 from danalab.ladder.plan import LadderPlan
+from danalab.ladder.run import run_ladder
 from danalab.ladder.runs import slurm_arrays as arrays
 from danalab.ladder.runs.grid import expand
 from danalab.ladder.runs.slurm_arrays import Cluster

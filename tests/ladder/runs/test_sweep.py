@@ -11,11 +11,11 @@ import pytest
 import yaml
 
 from danalab.errors import UserError
+from danalab.ladder.rows import read_ladder
 from danalab.ladder.runs.estimate import estimate
 from danalab.ladder.runs.grid import expand, read_grid
 from danalab.ladder.runs.jobs import Job
 from danalab.ladder.runs.pool import run_jobs
-from danalab.ladder.runs.rows import read_ladder
 from danalab.ladder.runs.sweep import collect, run_sweep
 from danalab.train.run.folder import RunFolder
 from danalab.train.run.metrics import read_rows

@@ -9,7 +9,7 @@ import torch
 from scipy.stats import beta
 
 from danalab.ladder.analysis import analyse
-from danalab.ladder.runs.rows import read_ladder
+from danalab.ladder.rows import read_ladder
 from danalab.report.data import MissingFigure, ReportData
 from danalab.report.figures.optimizer_state import (
     clipping_figure,

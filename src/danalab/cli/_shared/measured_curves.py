@@ -6,8 +6,8 @@ import numpy as np
 
 from danalab.errors import UserError
 from danalab.ladder.fit.tuning import Tuned, is_usable, tune
-from danalab.ladder.runs.rows import FILE, read_ladder, validation_points
-from danalab.ladder.saved.crossing import curve_arrays, on_one_grid
+from danalab.ladder.rows import FILE, read_ladder, validation_points
+from danalab.ladder.saved.from_curves import curve_arrays, on_one_grid
 from danalab.report.curves import read_curve
 from danalab.theory.prediction.measured import Measured
 

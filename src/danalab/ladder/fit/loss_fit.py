@@ -1,20 +1,40 @@
 """Fits of the laws of the final loss (`danalab.ladder.fit.loss_law`), with intervals over resampled runs.
 
-Several optimizers can be fitted together with one E: it is a property of the model and the data, not of the optimizer.
+Huber's loss of log residuals is minimised. Several optimizers can be fitted together with one E: it is a property of
+the model and the data, not of the optimizer.
+
+    theta = (log(E / (least loss - E)), then for each term log a and log alpha)          term = a (x / scale)^-alpha
+
+For given exponents a law is linear in everything else, so that starting points come from non-negative least squares on
+a grid of exponents: no initial guess is needed. Where sizes span little, A N^-alpha with a small exponent takes the
+place of E, and every E fits about as well. Resamples stay near the first fit and do not show that; holding E and
+fitting the rest does (`profile_interval`).
 """
 
-from collections.abc import Mapping, Sequence
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from danalab.ladder.fit.loss_law import KINDS, LossLaw
-from danalab.ladder.fit.loss_points import LossPoints
-from danalab.ladder.fit.loss_search import best_laws
-from danalab.ladder.fit.profile import profile_interval
-from danalab.ladder.fit.retuning import Resampler
-from danalab.ladder.fit.statistics import Interval, resampled_freedom, student_interval
+from danalab.ladder.fit.loss_law import KINDS, LossLaw, LossPoints
+from danalab.ladder.fit.statistics import Interval, resampled_freedom, scipy, student_interval
+from danalab.ladder.fit.tuning import Resampler
+
+HUBER = 1e-3
+"""Log residual above which a point counts linearly, so that failed runs do not bend the law."""
+EXPONENTS = np.geomspace(0.02, 1.5, 14)
+SHARES = (0.02, 0.3, 0.5, 0.65, 0.8, 0.9, 0.97)
+"""E at the starting points, relative to the least loss."""
+STARTS = 4
+_STEPS = 12
+_HALVINGS = 5
+_NOTHING = 1e-4
+"""Part of the least loss that is too short a way for more than one step."""
+Laws = list[LossLaw]
 
 
 def check_points(x: ArrayLike | Sequence[ArrayLike], loss: ArrayLike, kind: str) -> None:
@@ -63,7 +83,7 @@ def fit_joint_laws(
     Args:
         curves: optimizer -> (x, loss), as `fit_loss_law` takes them.
         groups: optimizer -> label of each run.
-        resamplers: optimizer -> how its losses are drawn, in place of `groups`; see `danalab.ladder.fit.retuning`.
+        resamplers: optimizer -> how its losses are drawn, in place of `groups`; see `danalab.ladder.fit.tuning`.
     Raises:
         UserError: as `fit_loss_law`.
     """
@@ -118,3 +138,179 @@ def _interval(name: str, value: float, draws: Sequence[float], freedom: float, l
     found = student_interval(float(logs[0]), float(np.std(logs[1:], ddof=1)), freedom, level)
     low, high = np.exp(np.clip([found.low, found.high], -700, 700))
     return Interval(float(low), float(high), level)
+
+
+def best_laws(
+    data: Sequence[LossPoints], kind: str, start: Sequence[LossLaw] | None = None, held: float | None = None
+) -> list[LossLaw]:
+    """The best laws, with one E for all.
+
+    Args:
+        start: laws near the best ones; None: `STARTS` starting points.
+        held: the value that E has; None: the best.
+    """
+    problem = _Problem(data, kind, held)
+    if start is not None and held is not None:
+        start = _moved(start, held)
+    starts = _starts(problem) if start is None else [problem.theta_of(start)]
+    search = scipy("scipy.optimize").least_squares
+    best = min(
+        (
+            search(problem.residuals, theta, jac=problem.jacobian, loss="huber", f_scale=HUBER, max_nfev=2000)
+            for theta in starts
+        ),
+        key=lambda found: found.cost,
+    )
+    return problem.laws(best.x)
+
+
+class _Problem:
+    """Log residuals of some laws as a function of theta, and theta of laws."""
+
+    def __init__(self, data: Sequence[LossPoints], kind: str, held: float | None):
+        self.data, self.kind, self.held = data, kind, held
+        self.floor = min(float(each.loss.min()) for each in data)
+        # Scaled to a geometric mean of 1, amplitudes and exponents hardly depend on each other.
+        self.scales = [[float(np.exp(np.mean(np.log(column)))) for column in each.columns] for each in data]
+        self.logs = [
+            [np.log(column / scale) for column, scale in zip(each.columns, own, strict=True)]
+            for each, own in zip(data, self.scales, strict=True)
+        ]
+        self._targets = [np.log(each.loss) for each in data]
+
+    def residuals(self, theta: np.ndarray) -> np.ndarray:
+        """log(predicted) - log(measured) of all points."""
+        E, terms = self._unpack(theta)
+        predicted = [np.log(E + sum(_parts(own, xs))) for own, xs in zip(terms, self.logs, strict=True)]
+        return np.concatenate([ours - y for ours, y in zip(predicted, self._targets, strict=True)])
+
+    def jacobian(self, theta: np.ndarray) -> np.ndarray:
+        """Derivatives of the residuals [points, len(theta)]."""
+        E, terms = self._unpack(theta)
+        J = np.zeros((sum(len(y) for y in self._targets), len(theta)))
+        row = 0
+        for i, (own, xs) in enumerate(zip(terms, self.logs, strict=True)):
+            parts = _parts(own, xs)
+            predicted = E + sum(parts)
+            rows = slice(row, row + len(xs[0]))
+            row = rows.stop
+            J[rows, 0] = E * (1 - E / self.floor) / predicted if self.held is None else 0.0
+            for k, (part, x) in enumerate(zip(parts, xs, strict=True)):
+                at = 1 + 2 * (i * len(own) + k)
+                J[rows, at] = part / predicted
+                J[rows, at + 1] = -part * x * math.exp(own[k][1]) / predicted
+        return J
+
+    def theta_of(self, laws: Sequence[LossLaw]) -> np.ndarray:
+        """theta of these laws."""
+        share = min(max(laws[0].E / self.floor, 1e-6), 1 - 1e-6)
+        own = [
+            (math.log(max(A, 1e-300)) - alpha * math.log(scale), math.log(alpha))
+            for law, scales in zip(laws, self.scales, strict=True)
+            for (A, alpha), scale in zip(law.terms, scales, strict=True)
+        ]
+        return np.array([math.log(share / (1 - share)), *itertools.chain(*own)])
+
+    def laws(self, theta: np.ndarray) -> list[LossLaw]:
+        """The laws at theta."""
+        E, terms = self._unpack(theta)
+        lengths = np.cumsum([len(each.loss) for each in self.data])
+        errors = np.split(self.residuals(theta), lengths[:-1])
+        found = []
+        for each, own, scales, mine in zip(self.data, terms, self.scales, errors, strict=True):
+            fitted = [(math.exp(log_a), math.exp(log_alpha)) for log_a, log_alpha in own]
+            back = [(a * scale**alpha, alpha) for (a, alpha), scale in zip(fitted, scales, strict=True)]
+            if self.kind == "broken":
+                back.sort(key=lambda term: -term[1])  # terms are ordered by exponent
+            spread = float(np.var(np.log(each.loss)))
+            measured = tuple((float(column.min()), float(column.max())) for column in each.columns)
+            r2 = 1 - float(np.mean(mine**2)) / spread if spread else math.nan
+            found.append(LossLaw(self.kind, E, tuple(back), measured, r2, mine))
+        return found
+
+    def _unpack(self, theta: np.ndarray) -> tuple[float, np.ndarray]:
+        """E (between 0 and the least loss), and for each law its terms' (log amplitude, log exponent)."""
+        E = self.floor / (1 + math.exp(-min(max(theta[0], -500), 500))) if self.held is None else self.held
+        return E, theta[1:].reshape(len(self.data), KINDS[self.kind], 2)
+
+
+def _parts(own: np.ndarray, xs: list[np.ndarray]) -> list[np.ndarray]:
+    """The terms of a law at its points."""
+    powers = (log_a - math.exp(min(log_alpha, 50)) * x for (log_a, log_alpha), x in zip(own, xs, strict=True))
+    return [np.exp(np.minimum(power, 300)) for power in powers]
+
+
+def _moved(laws: Sequence[LossLaw], E: float) -> list[LossLaw]:
+    """The laws with another E, which their first terms make up for."""
+    away = E - laws[0].E
+    return [
+        replace(law, E=E, terms=((max(A - away, 0.05 * A), alpha), *others))
+        for law in laws
+        for (A, alpha), *others in [law.terms]
+    ]
+
+
+def _starts(problem: _Problem) -> list[np.ndarray]:
+    """Starting points: for each of some E, every law's best exponents on the grid."""
+    nnls = scipy("scipy.optimize").nnls
+    floor, kind = problem.floor, problem.kind
+    grid = list(
+        itertools.combinations(EXPONENTS, 2) if kind == "broken" else itertools.product(EXPONENTS, repeat=KINDS[kind])
+    )
+    candidates = []
+    for share in SHARES:
+        theta, total = [math.log(share / (1 - share))], 0.0
+        for each, xs in zip(problem.data, problem.logs, strict=True):
+            weight = 1 / each.loss  # a relative error of the loss is an error of its logarithm
+            best: tuple[float, Any, Any] = (math.inf, None, None)
+            for alphas in grid:
+                matrix = np.stack([np.exp(-alpha * x) for alpha, x in zip(alphas, xs, strict=True)], axis=1)
+                amplitudes, error = nnls(matrix * weight[:, None], (each.loss - share * floor) * weight)
+                best = min(best, (error, amplitudes, alphas), key=lambda found: found[0])
+            total += best[0] ** 2
+            for amplitude, alpha in zip(best[1], best[2], strict=True):
+                theta += [math.log(max(amplitude, 1e-6 * floor)), math.log(alpha)]
+        candidates.append((total, np.array(theta)))
+    candidates.sort(key=lambda candidate: candidate[0])
+    return [theta for _, theta in candidates[:STARTS]]
+
+
+def profile_interval(refit: Callable[[float, Laws], Laws], best: Laws, floor: float, level: float) -> Interval:
+    """The interval of E by the likelihood ratio, for residuals with Laplace's distribution: 2 n log(b / b_best).
+
+    Args:
+        refit: laws with an E that is held, from the laws at a neighbouring E.
+        best: laws with the best E, fitted together.
+        floor: the least loss; E is between 0 and this.
+    """
+    allowed = float(scipy("scipy.stats").chi2.ppf(level, 1))
+    n, least = sum(len(law.residuals) for law in best), _spread(best)
+
+    def is_compatible(laws: Laws) -> bool:
+        return 2 * n * math.log(_spread(laws) / least) <= allowed
+
+    def farthest(end: float) -> float:
+        good, laws = best[0].E, best
+        steps = _STEPS if abs(end - good) > _NOTHING * floor else 1
+        for E in np.linspace(good, end, steps + 1)[1:]:
+            found = refit(float(E), laws)
+            if not is_compatible(found):
+                return _halved(good, float(E), laws)
+            good, laws = float(E), found
+        return end
+
+    def _halved(good: float, bad: float, laws: Laws) -> float:
+        for _ in range(_HALVINGS):
+            middle = (good + bad) / 2
+            if is_compatible(refit(middle, laws)):
+                good = middle
+            else:
+                bad = middle
+        return good
+
+    return Interval(farthest(0.0), farthest(0.999 * floor), level)
+
+
+def _spread(laws: Sequence[LossLaw]) -> float:
+    """Mean absolute residual."""
+    return max(float(np.mean(np.abs(np.concatenate([law.residuals for law in laws])))), 1e-12)

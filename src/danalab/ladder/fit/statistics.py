@@ -53,10 +53,20 @@ class Variance:
         return cls(float(np.var(samples, ddof=1)), resampled_freedom(freedom, len(samples)))
 
     @classmethod
-    def of_values_drawn_again(cls, samples: np.ndarray, n: int) -> "Variance":
+    def from_bootstrap(cls, samples: np.ndarray, n: int) -> "Variance":
         """Of bootstrap samples for which n values were drawn with replacement, which shrinks it by (n - 1)/n."""
         found = cls.resampled(samples, n - 1)
         return cls(found.value * n / (n - 1), found.freedom)
+
+
+@dataclass(frozen=True)
+class SelectionNoise:
+    """What the choice of the learning rate adds to the uncertainty of one size."""
+
+    shifts: np.ndarray
+    """Of the logarithm of the mean loss; their variance is the one that is added [draws]."""
+    freedom: int
+    """Degrees of freedom of the noise between seeds, by which it was chosen."""
 
 
 def resampled_freedom(freedom: float, n_resamples: int) -> float:

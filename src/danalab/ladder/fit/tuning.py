@@ -1,16 +1,25 @@
-"""From rows to tuned runs: the settings of least mean loss for each optimizer, size and horizon."""
+"""From rows to tuned runs: the settings of least mean loss for each optimizer, size and horizon.
+
+A ladder tries several learning rates with one seed, takes the best, and repeats it with other seeds. The chosen run is
+the luckiest of its trials, and not always the best rate; intervals that keep the choice are too narrow. So a resample
+(`Retuning`) draws new noise for every trial, chooses again, and draws the seeds at the rate chosen:
+
+    loss of a trial = L* + k log(lr / lr*)^2 + noise,   k shared by all sizes, noise by the spread over seeds
+"""
 
 import json
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import numpy as np
 
 from danalab.errors import UserError
-from danalab.ladder.saved.compute import training_flops
+from danalab.ladder.fit.curvature import fit_shared_curvature
+from danalab.ladder.fit.statistics import SelectionNoise
+from danalab.ladder.flop_conventions import training_flops
 from danalab.models.config import ModelConfig
 from danalab.scaling.plan import OMEGA
 from danalab.train.config.fields import names_of
@@ -85,7 +94,7 @@ def tune(rows: Sequence[Row], convention: str, diverged: Sequence[Row] = ()) -> 
 
     Args:
         rows: usable ones.
-        convention: of compute; see `danalab.ladder.saved.compute`.
+        convention: of compute; see `danalab.ladder.flop_conventions`.
         diverged: runs whose loss was not finite: they count as trials and bound the best rate.
     """
     cells: dict[tuple[str, int, int], dict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))
@@ -178,3 +187,89 @@ def _settings(row: Row, without: Sequence[str]) -> dict[str, Any]:
         # A row from before a setting existed has its default.
         if key not in _SAME_RUN and key not in without and value is not None and value != _DEFAULTS.get(key)
     }
+
+
+Resampler = Callable[[np.random.Generator], np.ndarray]
+"""Random generator -> final losses of all runs, size by size."""
+
+
+@dataclass(frozen=True)
+class TunedSize:
+    """The learning-rate trials of an optimizer at a size, and the seeds at the rate chosen."""
+
+    rates: np.ndarray
+    losses: np.ndarray
+    """Final loss of each rate's trial [nats a token]."""
+    chosen: int
+    """Index of the chosen rate."""
+    seeds: np.ndarray
+    """Final losses at the chosen rate, one a seed; the first is its trial."""
+
+
+class Retuning:
+    """How an optimizer's tuned losses would vary if its learning rates were tuned again.
+
+    Args:
+        noise: standard deviation of the logarithm of the loss over seeds, with `freedom` degrees of freedom.
+    """
+
+    def __init__(self, sizes: Sequence[TunedSize], noise: float, freedom: int):
+        self._sizes, self._noise, self._freedom = sizes, noise, freedom
+        self._excess = _excess_losses(sizes)
+
+    def losses(self, rng: np.random.Generator) -> np.ndarray:
+        """Final losses of all runs of a ladder that was tuned again, size by size."""
+        drawn = []
+        for each, above in zip(self._sizes, self._excess, strict=True):
+            trials = self._trials(above, 1, rng)[0]
+            best = int(np.argmin(trials))
+            logs = above[best] + self._noise * rng.standard_normal(len(each.seeds))
+            logs[0] = trials[best]
+            drawn.append(np.exp(np.log(each.seeds).mean() - above[each.chosen] + logs))
+        return np.concatenate(drawn)
+
+    def selection(self, size: int, n: int, rng: np.random.Generator) -> SelectionNoise:
+        """The size of this index, tuned n times: the variance of its mean beyond that of seeds at one rate.
+
+        Another rate may be chosen, but the first seed is the best of its trials, which vary less than one trial.
+        """
+        above, seeds = self._excess[size], len(self._sizes[size].seeds)
+        trials = self._trials(above, n, rng)
+        others = (seeds - 1) * above[trials.argmin(axis=1)]
+        others += math.sqrt(seeds - 1) * self._noise * rng.standard_normal(n)
+        means = (trials.min(axis=1) + others) / seeds
+        total = float(np.var(means, ddof=1))
+        added = max(total - self._noise**2 / seeds, 0.0)
+        return SelectionNoise((means - means.mean()) * math.sqrt(added / total) if total else means * 0, self._freedom)
+
+    def _trials(self, above: np.ndarray, n: int, rng: np.random.Generator) -> np.ndarray:
+        return above + self._noise * rng.standard_normal((n, len(above)))
+
+
+def retuned(sizes: Sequence[TunedSize]) -> Retuning | None:
+    """The tuned sizes of an optimizer, to tune again; None where no size has several rates, or none several seeds."""
+    spread = [np.log(each.seeds) - np.log(each.seeds).mean() for each in sizes]
+    freedom = sum(len(each) - 1 for each in spread)
+    if freedom < 1 or all(len(each.rates) < 2 for each in sizes):
+        return None
+    return Retuning(sizes, float(np.sqrt(sum(np.sum(each**2) for each in spread) / freedom)), freedom)
+
+
+def _excess_losses(sizes: Sequence[TunedSize]) -> list[np.ndarray]:
+    """log(loss / best loss) of each rate, by parabolas of one curvature; as measured where there is no curvature."""
+    trials = []
+    for each in sizes:
+        logs = np.log(each.losses)
+        logs[each.chosen] = np.log(each.seeds).mean()
+        trials.append((np.log(each.rates), logs))
+    try:
+        curvature = fit_shared_curvature([(np.exp(x), y) for x, y in trials]).curvature
+    except UserError:
+        return [y - y.min() for _, y in trials]
+    found = []
+    for x, y in trials:
+        # y = L* + k (x - x*)^2, so y - k x^2 is a line of slope -2 k x*
+        slope = float(np.polyfit(x, y - curvature * x**2, 1)[0]) if len(x) > 1 else -2 * curvature * x[0]
+        parabola = curvature * (x - np.clip(-slope / (2 * curvature), x.min(), x.max())) ** 2
+        found.append(parabola - parabola.min())
+    return found

@@ -1,7 +1,7 @@
 """From the tuned runs of a ladder with several horizons to multipliers, exponents, tests and budgets, with intervals.
 
 Intervals are Student's on the logarithm, with the standard error over resamples of the ladder: each draws new noise
-for every trial, chooses the learning rates again, draws the seeds there (`danalab.ladder.fit.retuning`), and fits the
+for every trial, chooses the learning rates again, draws the seeds there (`danalab.ladder.fit.tuning`), and fits the
 law again.
 """
 
@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 
 from danalab.errors import UserError
-from danalab.ladder.fit.retuning import Resampler, TunedSize, retuned
 from danalab.ladder.fit.statistics import Interval, resampled_freedom, student_interval
-from danalab.ladder.fit.tuning import Row, Tuned
+from danalab.ladder.fit.tuning import Resampler, Row, Tuned, TunedSize, retuned
 from danalab.ladder.horizon.budget import Budget, budget_of, budgets_are_equal, tuned_size
 from danalab.ladder.horizon.law import HorizonLaw, Point, fit_horizon_law
 from danalab.ladder.horizon.paired import PairedRuns, PairedTest, all_pairs, paired_tests

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from danalab.ladder.fit.retuning import TunedSize
-from danalab.ladder.fit.tuning import Row, Tuned, differing_settings, has_diverged, is_usable
+from danalab.ladder.fit.tuning import Row, Tuned, TunedSize, differing_settings, has_diverged, is_usable
 
 LEAST_VALUES = 3
 """Values of a dial from which one can be inside."""
@@ -54,7 +53,7 @@ def budget_of(tuned: Tuned, horizon: float, rows: Sequence[Row]) -> Budget:
 
 
 def tuned_size(tuned: Tuned, rows: Sequence[Row]) -> TunedSize:
-    """The trials of the learning rate and the seeds, for `danalab.ladder.fit.retuning`.
+    """The trials of the learning rate and the seeds, for `danalab.ladder.fit.tuning`.
 
     Where other dials were moved after the rate, the trials of the rate are moved by what these lowered the loss.
     """

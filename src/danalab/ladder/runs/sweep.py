@@ -18,12 +18,11 @@ from typing import Any
 
 from danalab.errors import UserError
 from danalab.files import read_json, validated, write_json
+from danalab.ladder.rows import FileName, RowsFile, portable_settings
 from danalab.ladder.runs.estimate import plan_of
 from danalab.ladder.runs.grid import Cell
 from danalab.ladder.runs.jobs import DIVERGED, Failure, Job, is_taken
 from danalab.ladder.runs.pool import run_jobs
-from danalab.ladder.runs.rows import RowsFile, portable_settings
-from danalab.ladder.runs.schema import FileName
 from danalab.ladder.runs.slurm_arrays import Cluster, queue_state, submit_arrays, write_arrays
 from danalab.train.config.train_config import TrainConfig
 

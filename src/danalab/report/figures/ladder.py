@@ -8,9 +8,9 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from danalab.colors import optimizer_color
+from danalab.ladder.analysis import Analysis
 from danalab.ladder.fit.tuning import Tuned
-from danalab.ladder.results import Analysis
-from danalab.ladder.runs.rows import validation_points
+from danalab.ladder.rows import validation_points
 from danalab.report.data import MissingFigure, ReportData, is_finished
 from danalab.report.figures.drawing import (
     COMPUTE,

@@ -7,8 +7,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from danalab.colors import optimizer_color
-from danalab.ladder.results import Analysis
-from danalab.ladder.saved.gain import GainPoint, compute_gain
+from danalab.ladder.analysis import Analysis
+from danalab.ladder.saved.from_laws import GainPoint, compute_gain
 from danalab.report.data import LEAST_SEEDS, MissingFigure, ReportData
 from danalab.report.figures.drawing import (
     EXTRAPOLATED,

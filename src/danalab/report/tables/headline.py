@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
+from danalab.ladder.analysis import Analysis
 from danalab.ladder.fit.statistics import Interval
 from danalab.ladder.fit.tuning import Tuned
-from danalab.ladder.results import Analysis
-from danalab.ladder.saved.at_size import Saved
+from danalab.ladder.saved.from_curves import Saved
 from danalab.report.data import LEAST_SEEDS, ReportData
 from danalab.report.figures.ticks import short
 from danalab.report.tables.horizon import budget_sentence

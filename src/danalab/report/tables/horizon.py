@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from statistics import median
 
+from danalab.ladder.analysis import Analysis
 from danalab.ladder.fit.statistics import Interval
 from danalab.ladder.horizon.analysis import REFERENCES, HorizonAnalysis
 from danalab.ladder.horizon.budget import Budget
 from danalab.ladder.horizon.paired import POWER, PairedTest
-from danalab.ladder.results import Analysis
 from danalab.report.tables.formats import Table
 
 NOT_KNOWN = "noise not known"

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from danalab.ladder.results import Analysis
+from danalab.ladder.analysis import Analysis
 from danalab.report.cost import hours_of, relative_time, spent
 from danalab.report.data import ReportData, Row, is_finished
 from danalab.report.tables.formats import Linked, Table

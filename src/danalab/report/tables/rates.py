@@ -1,6 +1,6 @@
 """Tables of learning rates: predictions for other sizes, and costs of wrong rates."""
 
-from danalab.ladder.results import Analysis, PredictedRate
+from danalab.ladder.analysis import Analysis, PredictedRate
 from danalab.report.tables.formats import Table
 
 WIDEST = 1000

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
+from danalab.ladder.analysis import Analysis
 from danalab.ladder.preregistration import Outcome
-from danalab.ladder.results import Analysis
 from danalab.report.tables.formats import Table
 
 TITLE = "Preregistered: predicted from the other rungs before the largest one ran"

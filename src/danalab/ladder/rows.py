@@ -1,0 +1,425 @@
+"""ladder.jsonl: one row per run, from run folders. Fits, tables and figures read it.
+
+name, opt, arch, seed, lr     the run; `settings` has all of its settings
+params, non_emb_params, total_params    as built, and by the size law that learning rates are fitted against
+tokens, flops, seconds, tokens_per_second, device_hours
+data_tokens, entropy          of the training data; exact entropy [nats/token] of a generated language, else null
+final_loss                    [nats/token] over the share val_share of the validation split, mostly all of it
+best_loss                     least on the fixed windows
+run, curve                    the run folder and its metrics.jsonl, relative to the file
+
+Rows hold no absolute paths, so that a ladder can be moved, committed and read elsewhere.
+"""
+
+import json
+import logging
+import math
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path, PurePath
+from typing import Annotated, Any
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+
+from danalab.data.formats.manifest import Manifest
+from danalab.errors import UserError
+from danalab.files import read_text, write_atomically
+from danalab.ladder.runs.grid import PATH_SETTINGS, is_number
+from danalab.train.config.fields import names_of
+from danalab.train.config.train_config import TrainConfig
+from danalab.train.run.folder import RunFolder
+from danalab.train.run.metrics import read_rows
+
+log = logging.getLogger(__name__)
+
+FILE = "ladder.jsonl"
+CURVES = "curves"
+"""Folder of the validation points of a packed ladder."""
+JOB_ONLY_SETTINGS = names_of(TrainConfig, "job") - {"extend_to"} | {"local_ckpt_dir"}
+"""Settings of the job and its place, which do not change the run."""
+
+
+def row_of(run: Path, base: Path) -> dict[str, Any]:
+    """The row of a run folder, finished or not."""
+    folder = RunFolder(run)
+    record = folder.read_config()
+    config, plan, summary = record["config"], record["plan"], folder.read_summary() or {}
+    dataset = record.get("dataset", {})
+    losses = [row["val/loss"] for row in read_rows(folder.metrics_file) if "val/loss" in row]
+    return {
+        "name": run.name,
+        "run": os.path.relpath(run, base),
+        "status": summary.get("status", "unfinished"),
+        "arch": config["arch"],
+        "opt": config["opt"],
+        "seed": config["seed"],
+        "lr": config["lr"],
+        "kappa": config["kappa"],
+        "lr_multiplier": config["lr_multiplier"],
+        "params": record["params"],
+        "data_tokens": dataset.get("tokens"),
+        "entropy": _entropy(Path(dataset.get("path", ""))),
+        "non_emb_params": plan["non_emb_params"],
+        "total_params": plan["total_params"],
+        "tokens": summary.get("tokens"),
+        "flops": summary.get("flops"),
+        "final_loss": _finite(summary.get("val/loss")) if summary.get("status") == "finished" else None,
+        "val_share": summary.get("val/share", 1.0),
+        "best_loss": min(losses, default=None),
+        "evaluations": len(losses),
+        "seconds": summary.get("time"),
+        "device_hours": device_hours(summary.get("time"), record.get("world_size", 1)),
+        "tokens_per_second": summary.get("tokens_per_second"),
+        "world_size": record.get("world_size", 1),
+        "device": record.get("device"),
+        "curve": os.path.relpath(folder.metrics_file, base),
+        "settings": portable_settings(config),
+    }
+
+
+def _entropy(data: Path) -> float | None:
+    """Exact entropy of a generated language [nats/token], from its manifest; None for other data."""
+    try:
+        return Manifest.read(data).source.get("entropy") if (data / "manifest.json").is_file() else None
+    except UserError as error:  # the data were damaged after the run, whose losses remain
+        log.warning("%s", error)
+        return None
+
+
+def _finite(loss: float | None) -> float | None:
+    """A loss, or None where it is not finite, which JSON cannot express."""
+    return loss if loss is not None and math.isfinite(loss) else None
+
+
+def device_hours(seconds: float | None, world_size: int) -> float | None:
+    """Hours of all devices together, or None where the time is unknown."""
+    return None if seconds is None else seconds * world_size / 3600
+
+
+def portable_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings without paths of the machine: of absolute paths only the last part."""
+    kept = {key: value for key, value in settings.items() if key not in JOB_ONLY_SETTINGS}
+    for key in ("data", "tokenizer", *PATH_SETTINGS):
+        if isinstance(kept.get(key), str):
+            kept[key] = ",".join(PurePath(part).name if PurePath(part).is_absolute() else part
+                                 for part in kept[key].split(","))  # fmt: skip
+    return kept
+
+
+class RowsFile:
+    """ladder.jsonl of a folder whose runs are being trained. A row is only ever replaced by a newer one of its run."""
+
+    def __init__(self, folder: Path):
+        self._folder = folder
+        self._written = {str(row["name"]): row for row in _written_rows(folder / FILE)}
+        self._final: dict[str, dict[str, Any]] = {}
+        """Rows of finished runs that were read from their folders; they are not read again."""
+        self._warned: set[str] = set()
+
+    def update(self, runs: Iterable[Path], labels: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
+        """Write the file again, the rows of these run folders first; returns the rows.
+
+        A run that has no folder, a damaged one, or one where it is being made again keeps the row that it had.
+
+        Args:
+            labels: name of a run -> its optimizer's name in the row, e.g. that of a variant.
+        """
+        rows: dict[str, dict[str, Any]] = {}
+        missing = []
+        for run in runs:
+            old = self._written.get(run.name)
+            new = self._final.get(run.name) or self._read(run, (labels or {}).get(run.name))
+            if new is None and old is not None:
+                missing.append(run.name)
+            if old is not None and (new is None or (new["status"] == "unfinished" != old.get("status"))):
+                rows[run.name] = old
+            elif new is not None:
+                rows[run.name] = new
+        rows = {**rows, **{name: row for name, row in self._written.items() if name not in rows}}
+        if said := [name for name in missing if name not in self._warned]:
+            log.warning(
+                "%s: %d of %d runs cannot be read from %s any more; their rows stay as they are: %s",
+                self._folder / FILE, len(said), len(rows), self._folder / "runs", ", ".join(said),
+            )  # fmt: skip
+            self._warned.update(said)
+        self._written = rows
+        save_rows(self._folder, rows.values())
+        return list(rows.values())
+
+    def _read(self, run: Path, label: str | None) -> dict[str, Any] | None:
+        """The row of a run folder; None where there is none, or it is damaged."""
+        if not RunFolder(run).config_file.is_file():
+            return None
+        try:
+            row = row_of(run, self._folder)
+        except UserError as error:
+            if run.name not in self._warned:
+                log.warning("run %s is damaged: %s", run.name, error)
+            if run.name not in self._written:
+                self._warned.add(run.name)
+            return None
+        row["opt"] = label or row["opt"]
+        if row["status"] == "finished":
+            self._final[run.name] = row
+        return row
+
+
+def _written_rows(file: Path) -> list[dict[str, Any]]:
+    """The rows of a file as they are written; none where there is no file."""
+    rows = []
+    for number, line in enumerate(read_text(file).splitlines() if file.is_file() else (), start=1):
+        try:
+            row = json.loads(line)
+            rows.append({"name": checked_row(row)["name"], **row})
+        except (ValueError, RecursionError) as error:
+            raise UserError(
+                f"{file}:{number}: not a row of a ladder: {error}; repair the line or move the file"
+            ) from error
+    return rows
+
+
+def save_rows(folder: Path, rows: Iterable[Mapping[str, Any]]) -> Path:
+    """Write rows to `folder`/ladder.jsonl; returns the file."""
+    file = folder / FILE
+    write_atomically(file, "".join(map(_json_line, rows)))
+    return file
+
+
+def _json_line(value: Mapping[str, Any]) -> str:
+    return json.dumps(finite(value), allow_nan=False) + "\n"
+
+
+def finite(value: Any) -> Any:
+    """A value for JSON, with None for infinity and NaN."""
+    if isinstance(value, Mapping):
+        return {key: finite(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def save_curve(folder: Path, name: str, points: Iterable[Mapping[str, Any]]) -> str:
+    """Write the validation points of a run under `folder`/curves; returns the path for the row's `curve`."""
+    path = PurePath(CURVES) / f"{name}.jsonl"
+    (folder / CURVES).mkdir(parents=True, exist_ok=True)
+    write_atomically(folder / path, "".join(map(_json_line, points)))
+    return str(path)
+
+
+def pack(rows: Sequence[Mapping[str, Any]], folder: Path) -> Path:
+    """Write a ladder without its run folders: rows and validation points, small enough to commit.
+
+    Args:
+        rows: of `read_ladder`.
+        folder: without a ladder, or with a packed one.
+    Raises:
+        UserError: the folder holds a ladder with its runs.
+    """
+    if (folder / FILE).is_file() and not (folder / CURVES).is_dir():
+        raise UserError(f"{folder}: holds a ladder with its runs; pack into another folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    packed = []
+    for row in rows:
+        points = [
+            {key: point[key] for key in ("step", "tokens", "flops", "time", "val/loss") if key in point}
+            for point in read_rows(row["curve"])
+            if "val/loss" in point
+        ]
+        for point in points:
+            if "time" in point:
+                point["time"] = round(point["time"], 2)
+        curve = save_curve(folder, row["name"], points)
+        settings = {key: value for key, value in row["settings"].items() if value is not None}
+        packed.append({**row, "run": curve, "curve": curve, "settings": settings})
+    return save_rows(folder, packed)
+
+
+def validation_points(row: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The points of a run's curve that have tokens and a validation loss; none where there is no curve."""
+    return [point for point in read_rows(row["curve"]) if point.get("val/loss") is not None and point.get("tokens")]
+
+
+def read_ladder(path: Path) -> list[dict[str, Any]]:
+    """The rows of a ladder.jsonl, or of the one in a folder, with paths from here."""
+    file = path / FILE if path.is_dir() else path
+    if not file.is_file():
+        raise UserError(f"{path}: no {FILE} there; danalab sweep and danalab ladder write one")
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise UserError(f"{file}: not text in UTF-8: {error}") from error
+    rows: dict[str, dict[str, Any]] = {}
+    seen: dict[str, tuple[int, Any]] = {}
+    for number, line in enumerate(lines, start=1):
+        try:
+            read = json.loads(line)
+            row = _resolve_paths(checked_row(read), file.parent)
+        except UserError as error:
+            raise UserError(f"{file}:{number}: not a row of a ladder: {error}") from error
+        except (ValueError, RecursionError) as error:
+            raise UserError(f"{file}:{number}: not JSON: {error}") from error
+        # A run counts once: copies would narrow every interval.
+        first, other = seen.setdefault(row["name"] if "name" in read else line, (number, read))
+        if other != read:
+            raise UserError(f"{file}:{number}: the run {row['name']} is in line {first} too, with other values")
+        rows[row["name"] if "name" in read else line] = row
+    if not rows:
+        raise UserError(f"{file}: no rows")
+    found = list({_identity(row): row for row in rows.values()}.values())
+    if len(found) < len(lines):
+        log.warning("%s: %d rows are copies of others and count once", file, len(lines) - len(found))
+    return found
+
+
+def _identity(row: dict[str, Any]) -> str:
+    """The same for copies of a run under other names: to the last digit no two runs end alike."""
+    if row["final_loss"] is None or not math.isfinite(row["final_loss"]):
+        return row["name"]
+    keys = ("opt", "seed", "lr", "kappa", "params", "tokens", "final_loss", "settings")
+    return json.dumps([row[key] for key in keys], sort_keys=True)
+
+
+def _resolve_paths(row: dict[str, Any], base: Path) -> dict[str, Any]:
+    """A row with its paths from here, and without its machine."""
+    row["settings"] = portable_settings(row["settings"])
+    if row["device_hours"] is None:
+        row["device_hours"] = device_hours(row["seconds"], row["world_size"])
+    row["curve"] = str(_resolve_path(row["curve"], base))
+    row["run"] = str(_resolve_path(row["run"], base)) if row["run"] else str(Path(row["curve"]).parent)
+    return row
+
+
+def _resolve_path(path: str, base: Path) -> Path:
+    """A row's path from here; an absolute one that no longer exists is searched next to the rows."""
+    given = Path(path)
+    if given.is_absolute() and not given.exists():
+        for count in range(2, len(given.parts)):
+            if (moved := base.joinpath(*given.parts[count:])).exists():
+                return moved
+    return base / given
+
+
+def _as_integer(value: Any) -> Any:
+    """JSON of other programs has 1e5 for 100000."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _file_name(value: str) -> str:
+    """Names become names of files: none may lead out of its folder."""
+    if value in ("", ".", "..") or PurePath(value).name != value or not value.isprintable() or "\\" in value:
+        raise ValueError("the name of a file without a folder is expected")
+    return value
+
+
+FileName = Annotated[str, Field(max_length=200), AfterValidator(_file_name)]
+Count = Annotated[int, BeforeValidator(_as_integer), Field(ge=0, le=10**18)]
+Size = Annotated[int, BeforeValidator(_as_integer), Field(gt=0, le=10**15)]
+Number = Annotated[float, Field(ge=-1e300, le=1e300)]
+Positive = Annotated[float, Field(gt=0, le=1e300)]
+NotNegative = Annotated[float, Field(ge=0, le=1e300)]
+
+
+_OPTIMIZERS_NUMBERS = ("gamma3", "beta1", "beta2", "momentum")
+"""Settings of optimizers that figures take as numbers."""
+
+
+class LadderRow(BaseModel):
+    """One run. Further fields are kept as they are."""
+
+    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=True)
+
+    name: FileName
+    opt: Annotated[str, Field(min_length=1, max_length=100)]
+    arch: str | None = None
+    status: str = "finished"
+    seed: Annotated[int, BeforeValidator(_as_integer)] = 0
+    lr: Positive | None = None
+    lr_multiplier: Positive | None = None
+    kappa: Number | None = None
+    params: Size
+    non_emb_params: Size
+    data_tokens: Count | None = None
+    entropy: NotNegative | None = None
+    tokens: Count | None = None
+    flops: NotNegative | None = None
+    final_loss: float | None = None
+    """Not finite: the run diverged."""
+    val_share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Share of the validation split that `final_loss` is over."""
+    best_loss: float | None = None
+    seconds: NotNegative | None = None
+    device_hours: NotNegative | None = None
+    tokens_per_second: NotNegative | None = None
+    world_size: Size = 1
+    device: str | None = None
+    curve: str
+    run: str | None = None
+    settings: dict[str, Any] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill(cls, row: Any) -> Any:
+        """Older ladders leave some fields out."""
+        if not isinstance(row, dict) or "curve" not in row or "params" not in row:
+            return row
+        defaults = {"name": PurePath(str(row["curve"])).stem, "non_emb_params": row["params"]}
+        optional = ("settings", "world_size", "status", "seed")  # None stands for the default
+        return {**defaults, **{key: value for key, value in row.items() if value is not None or key not in optional}}
+
+    @field_validator("final_loss")
+    @classmethod
+    def _loss_is_not_negative(cls, loss: float | None) -> float | None:
+        if loss is not None and loss <= 0:
+            raise ValueError("a positive number is expected")
+        return loss
+
+    @field_validator("settings")
+    @classmethod
+    def _numbers_are_numbers(cls, settings: dict[str, Any]) -> dict[str, Any]:
+        for key, value in settings.items():
+            if (is_number(key) or key in _OPTIMIZERS_NUMBERS) and not isinstance(value, (int, float, type(None))):
+                raise ValueError(f"where {key} is {value!r}, a number is expected")
+        return settings
+
+    @model_validator(mode="after")
+    def _has_what_fits_need(self) -> "LadderRow":
+        if self.final_loss is not None and math.isfinite(self.final_loss):
+            for key in ("lr", "tokens", "flops"):
+                if not getattr(self, key):
+                    raise ValueError(
+                        f"{key} is {getattr(self, key)!r} beside a final loss, a positive number is expected"
+                    )
+        return self
+
+
+def checked_row(row: Any) -> dict[str, Any]:
+    """A row of ladder.jsonl with its defaults filled in."""
+    try:
+        return LadderRow.model_validate(row).model_dump()
+    except ValidationError as error:
+        raise UserError(_first_problem(error)) from error
+
+
+def _first_problem(error: ValidationError) -> str:
+    problems = error.errors(include_url=False)
+    derived = ("name", "non_emb_params")
+    missing = [each["loc"][0] for each in problems if each["type"] == "missing" and each["loc"][0] not in derived]
+    if missing:
+        return f"no {', '.join(map(str, missing))}"
+    first = problems[0]
+    kind, message = first["type"], first["msg"].removeprefix("Value error, ")
+    if not first["loc"]:
+        return "an object is expected" if kind == "model_type" else message
+    if kind in ("int_type", "float_type"):
+        message = "a number is expected"
+    shown = repr(first["input"])
+    return f"{'.'.join(map(str, first['loc']))} is {shown if len(shown) < 80 else shown[:77] + '...'}, {message}"

@@ -1,0 +1,219 @@
+"""Compute saved at one size: compute of the contender over compute of the baseline, at equal validation loss.
+
+    saved = 1 - C_contender / C_baseline
+
+The loss is the higher one of the two final losses. A contender that reaches the baseline's final loss needed C_cross
+for it, where its curve first falls to that loss: saved = 1 - C_cross / C_final (arXiv 2602.05298). Another one is
+compared at its own final loss, which the baseline's curve passed at C_b: saved = 1 - C_end / C_b, a negative number.
+So every size has a number, and the mean over sizes is 0 for equal optimizers.
+
+The variance of the log ratio is a sum: for each side that of its seeds drawn again, and what the choice of its
+learning rate adds.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from danalab.errors import UserError
+from danalab.ladder.fit.statistics import Interval, SelectionNoise, Variance, sum_interval
+
+Curve = tuple[np.ndarray, np.ndarray]
+"""(cost, loss), ascending in cost."""
+LEAST_SEEDS = 3
+"""Seeds that each side needs for an interval: with fewer the noise is not known."""
+
+
+@dataclass(frozen=True)
+class Saved:
+    """Compute saved at one size."""
+
+    saved: float
+    """Share of the baseline's compute; negative: the contender needs more."""
+    interval: Interval | None
+    """Of `saved`, over seeds; None: too few seeds to know the noise."""
+    is_bound: bool
+    """The crossing lies before a curve's first evaluation: the share is at least (where negative, at most) `saved`."""
+    baseline_loss: float
+    """Mean final loss of the baseline's runs [nats a token]."""
+    n_baseline: int
+    n_contender: int
+    n_not_reached: int
+    """Contender's runs that never fell to `baseline_loss`."""
+    behind: float | None = None
+    """Where the mean of the contender's runs does not fall to `baseline_loss`: share of the baseline's compute at which
+    the baseline had the contender's final loss."""
+
+    @property
+    def is_reached(self) -> bool:
+        """Whether the contender reached the baseline's final loss."""
+        return self.behind is None
+
+
+def compute_saved(
+    baseline_compute: ArrayLike | Sequence[ArrayLike],
+    baseline_loss: ArrayLike | Sequence[ArrayLike],
+    contender_compute: ArrayLike | Sequence[ArrayLike],
+    contender_loss: ArrayLike | Sequence[ArrayLike],
+    *,
+    baseline_choice: SelectionNoise | None = None,
+    contender_choice: SelectionNoise | None = None,
+    level: float = 0.95,
+    n_bootstrap: int = 1000,
+    seed: int = 0,
+) -> Saved:
+    """Compute that the contender saves at equal loss.
+
+    Args:
+        baseline_compute, baseline_loss: compute and validation loss of the baseline's curve, 1-D; or a list of curves,
+            one a seed.
+        contender_compute, contender_loss: the same of the contender.
+        baseline_choice, contender_choice: of choosing the learning rate, where it was tuned.
+        level: of the interval, which needs three seeds or more of each.
+        n_bootstrap: resamples for the interval; 0: no interval.
+    Raises:
+        UserError: an empty curve, unequal lengths, NaN losses, or a compute that is not positive.
+    """
+    base = _Side.of(baseline_compute, baseline_loss, "baseline")
+    other = _Side.of(contender_compute, contender_loss, "contender")
+    sizes = len(base.finals), len(other.finals)
+    target = float(base.finals.mean())
+    found = _compare(base, other, np.arange(sizes[0]), np.arange(sizes[1]))
+    interval = None
+    if min(sizes) >= LEAST_SEEDS and n_bootstrap:
+        rng = np.random.default_rng(seed)
+        parts: list[Variance] = []
+        for resampled in range(2):  # one side at a time: each has its own number of seeds
+            picks = [
+                [rng.integers(n, size=n) if i == resampled else np.arange(n) for i, n in enumerate(sizes)]
+                for _ in range(n_bootstrap)
+            ]
+            drawn = np.array([_compare(base, other, *pick).log_ratio for pick in picks])
+            parts.append(Variance.from_bootstrap(drawn, sizes[resampled]))
+        parts += _variances_of_selection(base, other, (baseline_choice, contender_choice))
+        logs = sum_interval(found.log_ratio, parts, level)
+        interval = Interval(1 - math.exp(logs.high), 1 - math.exp(logs.low), level)
+    return Saved(
+        1 - math.exp(found.log_ratio), interval, found.is_bound, target, *sizes,
+        n_not_reached=sum(first_crossing(x, y, target) is None for x, y in other.curves), behind=found.behind,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Side:
+    """The runs of one optimizer: their curves, and the same on one grid of compute."""
+
+    curves: list[Curve]
+    x: np.ndarray
+    losses: np.ndarray
+    """[runs, points]"""
+    finals: np.ndarray
+    end: float
+    """Mean compute of whole runs."""
+
+    def shifted(self, log_loss: float) -> "_Side":
+        """With losses that are exp(log_loss) times as large."""
+        return replace(self, losses=self.losses * math.exp(log_loss), finals=self.finals * math.exp(log_loss))
+
+    @classmethod
+    def of(cls, compute: Any, loss: Any, what: str) -> "_Side":
+        curves = _curves(compute, loss, what)
+        finals = np.array([y[-1] for _, y in curves])
+        return cls(curves, *on_one_grid(curves), finals, float(np.mean([x[-1] for x, _ in curves])))
+
+
+@dataclass(frozen=True)
+class _Comparison:
+    log_ratio: float
+    """log(C_contender / C_baseline) at equal loss."""
+    is_bound: bool
+    behind: float | None
+
+
+def _compare(base: _Side, other: _Side, base_runs: np.ndarray, other_runs: np.ndarray) -> _Comparison:
+    """The mean curves of these runs of both sides at the higher one of their final losses.
+
+    Curves are averaged before a crossing is sought: the crossings of noisy curves come too early on average, as each
+    takes its own luckiest evaluation.
+    """
+    target = float(base.finals[base_runs].mean())
+    crossing = first_crossing(other.x, other.losses[other_runs].mean(axis=0), target)
+    if crossing is not None:
+        return _Comparison(math.log(crossing / base.end), crossing == float(other.x[0]), None)
+    loss = float(other.finals[other_runs].mean())
+    passed = first_crossing(base.x, base.losses[base_runs].mean(axis=0), loss) or base.end
+    return _Comparison(math.log(other.end / passed), passed == float(base.x[0]), passed / base.end)
+
+
+def _variances_of_selection(base: _Side, other: _Side, choices: Sequence[SelectionNoise | None]) -> list[Variance]:
+    """Variances of the log ratio from the choice of each side's learning rate."""
+    runs = [np.arange(len(side.finals)) for side in (base, other)]
+    found = []
+    for i, choice in enumerate(choices):
+        if choice is None:
+            continue
+        sides = [(base.shifted(shift), other) if i == 0 else (base, other.shifted(shift)) for shift in choice.shifts]
+        ratios = np.array([_compare(*pair, *runs).log_ratio for pair in sides])
+        found.append(Variance.resampled(ratios, choice.freedom))
+    return found
+
+
+def _curves(compute: Any, loss: Any, what: str) -> list[Curve]:
+    """One curve or several, as a list."""
+    if not len(compute) or np.ndim(compute[0]) == 0:
+        return [curve_arrays(compute, loss, what)]
+    return [curve_arrays(x, y, f"{what}, run {i}") for i, (x, y) in enumerate(zip(compute, loss, strict=True))]
+
+
+def curve_arrays(cost: ArrayLike, loss: ArrayLike, what: str = "curve") -> tuple[np.ndarray, np.ndarray]:
+    """A curve as two float64 arrays in the order of cost."""
+    x, y = np.asarray(cost, float), np.asarray(loss, float)
+    if x.ndim != 1 or x.shape != y.shape or not x.size:
+        raise UserError(
+            f"{what}: compute and loss must be lists of the same length, at least 1; got {x.shape}, {y.shape}"
+        )
+    if not np.all(np.isfinite(x) & (x > 0)):
+        raise UserError(f"{what}: compute must be finite and positive")
+    if np.any(np.isnan(y)):
+        raise UserError(f"{what}: a loss is NaN; leave such runs out")
+    order = np.argsort(x, kind="stable")
+    return x[order], y[order]
+
+
+def cost_to_reach(cost: ArrayLike, loss: ArrayLike, target: float) -> float | None:
+    """The cost at which a curve first falls to `target`, or None where it never does.
+
+    Between two points the loss is taken to be linear in the logarithm of the cost. A first point that is already below
+    is the result; the crossing lies before it.
+    """
+    return first_crossing(*curve_arrays(cost, loss), target)
+
+
+def first_crossing(x: np.ndarray, y: np.ndarray, target: float) -> float | None:
+    """`cost_to_reach` for arrays of `curve_arrays`: the bootstrap calls it thousands of times."""
+    below = y <= target
+    i = int(below.argmax())
+    if not below[i]:
+        return None
+    if i == 0 or y[i] == target or not math.isfinite(y[i - 1]):
+        return float(x[i])
+    share = (y[i - 1] - target) / (y[i - 1] - y[i])
+    return math.exp((1 - share) * math.log(x[i - 1]) + share * math.log(x[i]))
+
+
+def on_one_grid(curves: Sequence[Curve]) -> tuple[np.ndarray, np.ndarray]:
+    """(compute [points], losses [runs, points]): the evaluations of the first curve as far as all curves go.
+
+    A curve that was evaluated at other places is interpolated linearly in the logarithm of compute.
+    """
+    x = curves[0][0]
+    # Equal up to rounding.
+    low, high = max(other[0] for other, _ in curves) * (1 - 1e-6), min(other[-1] for other, _ in curves) * (1 + 1e-6)
+    x = x[(x >= low) & (x <= high)]
+    if not x.size:
+        raise UserError("runs that differ in their seeds were evaluated over ranges of compute with nothing in common")
+    return x, np.array([np.interp(np.log(x), np.log(other), y) for other, y in curves])

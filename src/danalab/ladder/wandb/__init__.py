@@ -1,1 +1,0 @@
-"""Runs of Weights & Biases as rows of a ladder."""

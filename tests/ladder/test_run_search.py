@@ -1,0 +1,64 @@
+"""The trials of a ladder: every optimizer has the same number, wherever its best lies."""
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from danalab.ladder.plan import LadderPlan, Rung
+from danalab.ladder.run import Search, next_multiplier, together
+
+RUNG = Rung({"d_model": 16, "n_layers": 1, "n_heads": 2}, 1.0)
+
+
+def plan(**given):
+    return LadderPlan(**{
+        "opts": ("adamw", "adana"), "sizes": (dict(RUNG.size),), "horizons": (1,), "trials": 5, "fixed": {},
+        "dials": {"all": {"decay": (1, 0.5, 2)}}, **given,
+    })  # fmt: skip
+
+
+def tuned(one, loss_of, opts=("adamw", "adana")):
+    """TunedRungs and the names of all runs, for losses that are a function of the settings."""
+    searches, losses, names = [Search(one, opt, RUNG, 1.0) for opt in opts], {}, []
+    for _, cells in together(searches, losses):
+        names += [cell.name for cell in cells]
+        losses |= {cell.name: loss for cell in cells if math.isfinite(loss := loss_of(cell.settings))}
+    return {opt: each.result for opt, each in zip(opts, searches, strict=True)}, names
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.floats(-4, 4), st.floats(-4, 4))
+def test_budgets_are_equal_wherever_the_best_rates_lie(first, second):
+    best = {"adamw": first, "adana": second}
+    choices, names = tuned(plan(), lambda run: 3 + (math.log2(run["lr_multiplier"]) - best[run["opt"]]) ** 2)
+    assert {choice.trials for choice in choices.values()} == {7}
+    assert len(names) == len(set(names)) == 2 * (7 + 2)
+
+
+def test_trials_go_beyond_an_edge_and_then_between_the_best_and_its_neighbour():
+    assert next_multiplier({0.5: 3, 1: 2, 2: 1}, refine=False) == 4
+    assert next_multiplier({0.5: 1, 1: 2, 2: 3}, refine=False) == 0.25
+    assert next_multiplier({0.5: 2, 1: 1, 2: 3}, refine=False) is None
+    assert next_multiplier({0.5: 2, 1: 1, 2: 3}, refine=True) == 0.7071
+    assert next_multiplier({0.5: math.inf, 1: math.inf}, refine=True) is None
+
+
+def test_a_dial_is_tuned_at_the_best_rate_and_seeds_repeat_the_best_settings():
+    def loss(run):
+        return 3 + math.log2(run["lr_multiplier"]) ** 2 + 0.1 * (run.get("omega") != 2.0)
+
+    choices, names = tuned(plan(), loss, ("adana",))
+    choice = choices["adana"]
+    assert (choice.multiplier, choice.dials, choice.at_edge) == (1.0, {"decay": 0.5}, False)
+    assert choice.gains["decay"] == pytest.approx(0.1)
+    assert choice.loss == pytest.approx(3)
+    assert names[-2:] == ["adana-d16-L1-H2-f1-lrx1-decay0.5-s1", "adana-d16-L1-H2-f1-lrx1-decay0.5-s2"]
+
+
+def test_an_optimizer_whose_trials_all_fail_stops_alone():
+    choices, names = tuned(plan(), lambda run: math.inf if run["opt"] == "adamw" else 3.0)
+    assert choices["adamw"] is None
+    assert choices["adana"] is not None
+    assert sum(name.startswith("adamw") for name in names) == 3
