@@ -18,8 +18,8 @@ from typing import Any
 from danalab.files import write_atomically
 from danalab.post.presets import SpeedrunConfig
 from danalab.post.speedrun import STAGES, Speedrun
+from danalab.report.formats import as_markdown
 from danalab.report.speedrun import as_json, write_report
-from danalab.report.tables.formats import as_markdown
 from danalab.train.callbacks.console import log_to_stderr
 
 RESULTS = Path(__file__).parent / "results" / "chat_cpu"

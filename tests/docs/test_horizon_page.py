@@ -11,11 +11,10 @@ from danalab.ladder.analysis import analyse
 from danalab.ladder.rows import read_ladder
 from danalab.report.data import ReportData
 from danalab.report.figures.drawing import save_figure
-from danalab.report.figures.horizon import horizon_loss_figure, multiplier_figure
-from danalab.report.tables.formats import as_markdown
-from danalab.report.tables.horizon import budget_sentence, named_tables
-from danalab.report.tables.ladder import tuned_table
-from danalab.report.tables.registered import entropy_sentence, epochs_sentence
+from danalab.report.formats import as_markdown
+from danalab.report.headline import entropy_sentence, epochs_sentence
+from danalab.report.horizon import budget_sentence, horizon_loss_figure, horizon_tables, multiplier_figure
+from danalab.report.ladder_tables import tuned_table
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "horizon.md"
@@ -33,7 +32,7 @@ def written(data: ReportData) -> str:
     found = data.analysis
     assert found.horizon is not None
     said = [budget_sentence(found.horizon), entropy_sentence(found), epochs_sentence(found), *found.horizon.notes]
-    parts = {name: as_markdown(table) for name, table in named_tables(found).items() if table[1]}
+    parts = {name: as_markdown(table) for name, table in horizon_tables(found).items() if table[1]}
     parts |= {"horizon-sentences": "\n".join(filter(None, said)) + "\n", "tuned": as_markdown(tuned_table(found))}
     return _PART.sub(lambda match: match[1] + parts[match[2]] + match[3], PAGE.read_text(encoding="utf-8"))
 

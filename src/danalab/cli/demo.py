@@ -16,7 +16,7 @@ def run(flags: Flags) -> None:
     import json
 
     from danalab.report.comparison import COLUMNS, table_cells
-    from danalab.report.tables.console import print_table
+    from danalab.report.formats import print_table
     from danalab.showcase.demo import run_demo, verdict
 
     demo = run_demo(flags)

@@ -63,7 +63,7 @@ def run(flags: Flags) -> int:
     from danalab.ladder.plan import Rung, read_plan
     from danalab.ladder.run import run_ladder
     from danalab.ladder.runs.sweep import collect
-    from danalab.report.tables.console import print_table
+    from danalab.report.formats import print_table
     from danalab.train.callbacks.console import log_to_stderr
 
     require_used(flags, flags.executor)

@@ -19,7 +19,7 @@ def compare(flags: CompareFlags) -> None:
     import json
     import sys
 
-    from danalab.report.tables.console import print_table
+    from danalab.report.formats import print_table
     from danalab.showcase.compare import HEADINGS, compare_optimizers, table_rows
 
     found = compare_optimizers(flags, lambda line: print(line, file=sys.stderr, flush=True))

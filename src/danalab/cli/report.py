@@ -89,7 +89,7 @@ def run(flags: Flags) -> None:
     elif page is None:
         _print_tables(analysis, flags)
     else:
-        from danalab.report.tables.headline import verdict
+        from danalab.report.headline import verdict
 
         for sentence in verdict(analysis):
             print(sentence)
@@ -114,11 +114,18 @@ def _write_page(flags: Flags) -> "tuple[Analysis, Path]":
 
 def _print_tables(analysis: "Analysis", flags: Flags) -> None:
     from danalab.ladder.preregistration import outcomes, read_predictions
-    from danalab.report.tables.console import print_table
-    from danalab.report.tables.horizon import budget_sentence, horizon_tables
-    from danalab.report.tables.ladder import law_table, lr_law_table, saved_table, tuned_table
-    from danalab.report.tables.rates import predicted_table, shared_curvature_table, tolerance_table
-    from danalab.report.tables.registered import TITLE, entropy_sentence, epochs_sentence, registered_table
+    from danalab.report.formats import print_table
+    from danalab.report.headline import TITLE, entropy_sentence, epochs_sentence, registered_table
+    from danalab.report.horizon import TITLES, budget_sentence, horizon_tables
+    from danalab.report.ladder_tables import (
+        law_table,
+        lr_law_table,
+        predicted_table,
+        saved_table,
+        shared_curvature_table,
+        tolerance_table,
+        tuned_table,
+    )
 
     predictions = read_predictions(flags.ladder if flags.ladder.is_dir() else flags.ladder.parent)
     kinds = {law.kind for law in analysis.loss_laws.values()} or {"saturated"}
@@ -129,7 +136,7 @@ def _print_tables(analysis: "Analysis", flags: Flags) -> None:
     for title, (headings, lines) in (
         ("Tuned runs", tuned_table(analysis)),
         ("Compute saved against " + analysis.baseline, saved_table(analysis)),
-        *horizon_tables(analysis),
+        *((TITLES[name], table) for name, table in horizon_tables(analysis).items()),
         (f"Laws of the final loss, {law}" + ", one E for all" * flags.joint, law_table(analysis)),
         (TITLE, registered_table(outcomes(predictions, analysis.tuned))),
         ("Laws of the best learning rate, a (b + P)^d", lr_law_table(analysis)),

@@ -20,8 +20,8 @@ def run(flags: Flags) -> int:
 
     with StopRequest() as stop:  # before the imports below, which take seconds
         from danalab.post.speedrun import InterruptedRunError, Speedrun
+        from danalab.report.formats import print_table
         from danalab.report.speedrun import as_json, scores_table, talk_commands, write_report
-        from danalab.report.tables.console import print_table
         from danalab.train.callbacks.console import log_to_stderr
 
         log_to_stderr()

@@ -15,12 +15,57 @@ from typing import Any
 
 from danalab.errors import UserError
 from danalab.files import write_atomically
-from danalab.report.curves import RunCurve, tokens_to_reach
-from danalab.report.tables.formats import as_markdown
+from danalab.ladder.saved.from_curves import cost_to_reach
+from danalab.report.formats import as_markdown
+from danalab.train.run.open import open_run
 
 
 @dataclass(frozen=True)
-class Row:
+class Evaluation:
+    """One evaluation on the validation windows."""
+
+    step: int
+    tokens: int
+    flops: float
+    val_loss: float
+    """Nats a token."""
+
+
+@dataclass(frozen=True)
+class RunCurve:
+    """The data of one run for comparisons."""
+
+    name: str
+    opt: str
+    config: dict[str, Any]
+    summary: dict[str, Any]
+    """Empty until the run ends."""
+    points: tuple[Evaluation, ...]
+
+    @property
+    def final(self) -> Evaluation:
+        return self.points[-1]
+
+
+def read_curve(folder: str | Path) -> RunCurve:
+    """Read a run folder, finished or not."""
+    run = open_run(folder)
+    rows = run.metrics()
+    points = tuple(
+        Evaluation(row["step"], row["tokens"], row["flops"], row["val/loss"]) for row in rows if "val/loss" in row
+    )
+    if not points:
+        raise UserError(f"{folder}: no validation loss in metrics.jsonl; was --eval-interval reached?")
+    return RunCurve(run.path.name, run.config["config"]["opt"], run.config, run.summary or {}, points)
+
+
+def tokens_to_reach(curve: RunCurve, loss: float) -> float | None:
+    """Tokens at which the validation curve first falls to `loss`, or None where it never does."""
+    return cost_to_reach([point.tokens for point in curve.points], [point.val_loss for point in curve.points], loss)
+
+
+@dataclass(frozen=True)
+class ComparedRun:
     """One run against the baseline."""
 
     run: str
@@ -47,7 +92,7 @@ class Row:
     is_baseline: bool
 
 
-def compare(curves: Sequence[RunCurve], baseline: str | None = None) -> list[Row]:
+def compare(curves: Sequence[RunCurve], baseline: str | None = None) -> list[ComparedRun]:
     """One row per run, in the same order.
 
     Raises:
@@ -65,13 +110,13 @@ def compare(curves: Sequence[RunCurve], baseline: str | None = None) -> list[Row
     return [_row(curve, base) for curve in curves]
 
 
-def _row(curve: RunCurve, base: RunCurve) -> Row:
+def _row(curve: RunCurve, base: RunCurve) -> ComparedRun:
     config, summary = curve.config["config"], curve.summary
     reached = tokens_to_reach(curve, base.final.val_loss)
     same_model = curve.config["model"] == base.config["model"]
     base_cost = base.final.tokens if same_model else base.final.flops
     cost = reached if same_model or reached is None else reached * curve.final.flops / curve.final.tokens
-    return Row(
+    return ComparedRun(
         run=curve.name,
         opt=curve.opt,
         lr=config["lr"],
@@ -120,12 +165,12 @@ COLUMNS = {
 """Headings of the table -> fields of a row."""
 
 
-def table_cells(row: Row) -> list[str]:
+def table_cells(row: ComparedRun) -> list[str]:
     """One line of the table as text, in the order of `COLUMNS`."""
     return [_cell(field, row) for field in COLUMNS.values()]
 
 
-def _cell(field: str, row: Row) -> str:
+def _cell(field: str, row: ComparedRun) -> str:
     value: Any = asdict(row)[field]
     if field in ("tokens_to_baseline", "compute_saved") and row.is_baseline:
         return "(baseline)"
@@ -146,7 +191,7 @@ def _cell(field: str, row: Row) -> str:
     return bound + formats.get(field, "{}").format(value)
 
 
-def noise_note(rows: Sequence[Row]) -> str | None:
+def noise_note(rows: Sequence[ComparedRun]) -> str | None:
     """A note on optimizers with one seed; None where each has several."""
     single = [opt for opt in dict.fromkeys(row.opt for row in rows) if len({r.seed for r in rows if r.opt == opt}) == 1]
     if not single or len(rows) == 1:
@@ -154,18 +199,18 @@ def noise_note(rows: Sequence[Row]) -> str | None:
     return f"one seed of {', '.join(single)}: the noise is not known, so small differences may be chance"
 
 
-def markdown_table(rows: Sequence[Row]) -> str:
+def markdown_table(rows: Sequence[ComparedRun]) -> str:
     return as_markdown((list(COLUMNS), [table_cells(row) for row in rows]))
 
 
 def write_comparison(
-    curves: Sequence[RunCurve], rows: Sequence[Row], baseline: RunCurve, folders: Mapping[str, Path], out: Path
+    curves: Sequence[RunCurve], rows: Sequence[ComparedRun], baseline: RunCurve, folders: Mapping[str, Path], out: Path
 ) -> Path:
     """Write compare.html, the loss curves as PNG, SVG and PDF, and table.md into `out`; returns the page."""
     from danalab.colors import optimizer_color
     from danalab.report.figures.training import CURVES_CAPTION, loss_figure, save_figure
+    from danalab.report.formats import Linked
     from danalab.report.page.page import Page
-    from danalab.report.tables.formats import Linked
 
     out.mkdir(parents=True, exist_ok=True)
     page = Page(

@@ -9,8 +9,8 @@ from danalab.colors import optimizer_color
 from danalab.files import write_atomically
 from danalab.post.speedrun import STAGES, Speedrun, stage_facts
 from danalab.report.figures.drawing import LOSS, panels, styled
+from danalab.report.formats import Table, as_markdown
 from danalab.report.page.page import Page
-from danalab.report.tables.formats import Table, as_markdown
 from danalab.train.config.fields import flag
 from danalab.train.run.open import open_run
 

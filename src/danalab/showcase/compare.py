@@ -23,8 +23,8 @@ from danalab.files import write_atomically, write_json
 from danalab.optim import optimizer_spec
 from danalab.optim.matrix.newton_schulz import METHODS, coefficients, iterate
 from danalab.report.figures.training import save_figure
+from danalab.report.formats import as_markdown
 from danalab.report.page.page import Page
-from danalab.report.tables.formats import as_markdown
 from danalab.showcase import CompareConfig
 from danalab.showcase.problems import Problem, get_problem
 from danalab.showcase.trials import Result, Search, search_all

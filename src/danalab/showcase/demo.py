@@ -15,8 +15,7 @@ from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any
 
 from danalab.files import write_atomically, write_json
-from danalab.report.comparison import COLUMNS, Row, compare, markdown_table, table_cells
-from danalab.report.curves import RunCurve, read_curve
+from danalab.report.comparison import COLUMNS, ComparedRun, RunCurve, compare, markdown_table, read_curve, table_cells
 from danalab.report.figures.training import CURVES_CAPTION, loss_figure, lr_figure, save_figure
 from danalab.report.page.page import Page
 from danalab.showcase import DemoConfig
@@ -38,9 +37,9 @@ PROMPTS = ("def read_", "import ", '    """Return the ')
 class Demo:
     """The results."""
 
-    rows: list[Row]
+    rows: list[ComparedRun]
     """The best trial of each optimizer, all seeds."""
-    trials: list[Row]
+    trials: list[ComparedRun]
     """All trials."""
     page: Path
 
@@ -144,7 +143,7 @@ def _setting(config: DemoConfig, demo: Demo) -> str:
     )
 
 
-def verdict(rows: Sequence[Row]) -> list[str]:
+def verdict(rows: Sequence[ComparedRun]) -> list[str]:
     """The results in sentences."""
     by_opt = {opt: [row for row in rows if row.opt == opt] for opt in TRIALS}
     losses = {opt: [row.val_loss for row in group] for opt, group in by_opt.items()}

@@ -5,13 +5,13 @@ import math
 import pytest
 
 from danalab.errors import UserError
-from danalab.ladder.horizon.law import Point, fit_horizon_law
+from danalab.ladder.horizon.law import HorizonPoint, fit_horizon_law
 from ladder.horizon.planted_horizons import ALPHA, BETA, GAIN, SIZES, A, E, loss_at
 
 
 def points(exponent, gain=GAIN, sizes=SIZES):
     return [
-        Point(opt, params, horizon, (loss_at(params, horizon if opt == "adamw" else gain * horizon**exponent),))
+        HorizonPoint(opt, params, horizon, (loss_at(params, horizon if opt == "adamw" else gain * horizon**exponent),))
         for params, horizons in sizes.items()
         for horizon in horizons
         for opt in ("adamw", "adana")

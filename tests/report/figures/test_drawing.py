@@ -2,8 +2,7 @@
 
 import pytest
 
-from danalab.report.figures.drawing import canvas, group, save_points
-from danalab.report.figures.ticks import fraction
+from danalab.report.figures.drawing import canvas, fraction, group, save_points
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,9 @@ from matplotlib.figure import Figure
 
 from danalab.ladder.analysis import analyse
 from danalab.report.data import MissingFigure, ReportData
-from danalab.report.figures.horizon import horizon_loss_figure, multiplier_figure
-from danalab.report.figures.ladder import law_figure
-from danalab.report.tables.headline import verdict
-from danalab.report.tables.horizon import named_tables, times
+from danalab.report.figures.loss_laws import law_figure
+from danalab.report.headline import verdict
+from danalab.report.horizon import horizon_loss_figure, horizon_tables, multiplier_figure, times
 from ladder.horizon.planted_horizons import SIZES, E, plant_horizons
 
 
@@ -34,7 +33,7 @@ def test_each_size_has_a_panel_with_points_and_the_law(data):
 
 
 def test_tables_and_sentences_answer_the_questions(data):
-    tables = named_tables(data.analysis)
+    tables = horizon_tables(data.analysis)
     ((opt, p, _, *inside),) = tables["horizon-exponents"][1]
     assert (opt, inside[:2]) == ("adana", ["no", "yes"]), "1 is excluded, 1.15 is not"
     assert abs(float(p) - 1.15) < 0.1
@@ -61,4 +60,4 @@ def test_one_horizon_has_neither():
     data = ReportData(analyse(rows, n_bootstrap=0), rows)
     assert isinstance(multiplier_figure(data), MissingFigure)
     assert isinstance(horizon_loss_figure(data), MissingFigure)
-    assert not any(lines for _, lines in named_tables(data.analysis).values())
+    assert not any(lines for _, lines in horizon_tables(data.analysis).values())

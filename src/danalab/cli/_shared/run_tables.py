@@ -12,7 +12,7 @@ from danalab.ladder.runs.estimate import Estimate, Rate, accelerator_rate, estim
 from danalab.ladder.runs.grid import Cell
 from danalab.ladder.runs.jobs import Failure
 from danalab.ladder.runs.sweep import SweepResult, write_scripts
-from danalab.report.tables.console import print_table
+from danalab.report.formats import print_table
 
 
 def show_plan(flags: Any, folder: Path, cells: Sequence[Cell], names: Sequence[str], more: str = "") -> int:

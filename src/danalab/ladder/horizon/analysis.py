@@ -17,7 +17,7 @@ from danalab.errors import UserError
 from danalab.ladder.fit.statistics import Interval, resampled_freedom, student_interval
 from danalab.ladder.fit.tuning import Resampler, Row, Tuned, TunedSize, retuned
 from danalab.ladder.horizon.budget import Budget, budget_of, budgets_are_equal, tuned_size
-from danalab.ladder.horizon.law import HorizonLaw, Point, fit_horizon_law
+from danalab.ladder.horizon.law import HorizonLaw, HorizonPoint, fit_horizon_law
 from danalab.ladder.horizon.paired import PairedRuns, PairedTest, all_pairs, paired_tests
 from danalab.ladder.plan import CHINCHILLA
 
@@ -52,7 +52,7 @@ class HorizonAnalysis:
     """The results of a ladder with several horizons."""
 
     baseline: str
-    points: list[Point]
+    points: list[HorizonPoint]
     budgets: list[Budget]
     law: HorizonLaw | None = None
     exponents: dict[str, Exponent] = field(default_factory=dict)
@@ -120,12 +120,14 @@ def analyse_horizons(
 @dataclass(frozen=True)
 class _Draws:
     laws: list[HorizonLaw]
-    points: list[list[Point]]
+    points: list[list[HorizonPoint]]
     freedom: Mapping[str, int]
     """Optimizer -> degrees of freedom of its noise between seeds; 0: not known."""
 
 
-def _with_law(found: HorizonAnalysis, law: HorizonLaw, points: Sequence[Point], draws: _Draws) -> HorizonAnalysis:
+def _with_law(
+    found: HorizonAnalysis, law: HorizonLaw, points: Sequence[HorizonPoint], draws: _Draws
+) -> HorizonAnalysis:
     baseline = found.baseline
     opts = [opt for opt in law.slopes if opt != baseline]
     exponents = {
@@ -141,7 +143,7 @@ def _with_law(found: HorizonAnalysis, law: HorizonLaw, points: Sequence[Point], 
             continue
         j = base[each.params, each.horizon]
 
-        def of(law: HorizonLaw, points: Sequence[Point], i: int = i, j: int = j) -> float:
+        def of(law: HorizonLaw, points: Sequence[HorizonPoint], i: int = i, j: int = j) -> float:
             losses = [math.exp(points[k].log_loss) for k in (j, i)]
             return math.exp(law.log_multiplier_of(points[i].params, *losses))
 
@@ -175,7 +177,7 @@ def _interval(value: float, drawn: Sequence[float], draws: _Draws, *opts: str) -
 
 
 def _resampled(
-    tuned: Sequence[Tuned], points: Sequence[Point], rows: Sequence[Row], law: HorizonLaw, n: int, seed: int
+    tuned: Sequence[Tuned], points: Sequence[HorizonPoint], rows: Sequence[Row], law: HorizonLaw, n: int, seed: int
 ) -> _Draws:
     """Laws of resampled ladders."""
     rng = np.random.default_rng(seed)
@@ -190,7 +192,7 @@ def _resampled(
             losses = iter(resamplers[opt](rng))
             for i in mine:
                 kept = tuple(float(next(losses)) for _ in points[i].losses)
-                again[i] = Point(opt, points[i].params, points[i].horizon, kept)
+                again[i] = HorizonPoint(opt, points[i].params, points[i].horizon, kept)
         laws.append(fit_horizon_law(again, law.baseline, start=law))
         drawn.append(again)
     return _Draws(laws, drawn, freedom)
@@ -211,9 +213,9 @@ def _resampler(sizes: Sequence[TunedSize]) -> Resampler:
     return draw
 
 
-def _point(tuned: Tuned, horizon: float) -> Point:
+def _point(tuned: Tuned, horizon: float) -> HorizonPoint:
     runs = sorted(tuned.runs, key=lambda row: row["seed"])
-    return Point(tuned.opt, tuned.params, horizon, tuple(row["final_loss"] for row in runs))
+    return HorizonPoint(tuned.opt, tuned.params, horizon, tuple(row["final_loss"] for row in runs))
 
 
 def _pairs(tuned: Sequence[Tuned], horizons: Mapping[int, float], baseline: str) -> list[PairedRuns]:

@@ -27,7 +27,7 @@ _SHARES = (0.3, 0.6, 0.8, 0.9, 0.95, 0.98, 0.995)
 
 
 @dataclass(frozen=True)
-class Point:
+class HorizonPoint:
     """The tuned runs of an optimizer on a rung."""
 
     opt: str
@@ -86,7 +86,7 @@ class HorizonLaw:
         return (math.log(base) - math.log(mine)) / self.slopes[self.baseline] if mine > 0 else math.inf
 
 
-def fit_horizon_law(points: Sequence[Point], baseline: str, start: HorizonLaw | None = None) -> HorizonLaw:
+def fit_horizon_law(points: Sequence[HorizonPoint], baseline: str, start: HorizonLaw | None = None) -> HorizonLaw:
     """Fit the law by least squares of log losses, weighted by the number of seeds.
 
     Args:
@@ -150,7 +150,7 @@ def fit_horizon_law(points: Sequence[Point], baseline: str, start: HorizonLaw | 
     )
 
 
-def _check(points: Sequence[Point], baseline: str, sizes: Sequence[int], opts: Sequence[str]) -> None:
+def _check(points: Sequence[HorizonPoint], baseline: str, sizes: Sequence[int], opts: Sequence[str]) -> None:
     rungs = {(point.opt, point.params, point.horizon) for point in points}
     horizons = {opt: max(sum(rung[:2] == (opt, params) for rung in rungs) for params in sizes) for opt in opts}
     if horizons[baseline] < LEAST_HORIZONS:

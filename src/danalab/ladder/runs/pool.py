@@ -25,9 +25,9 @@ log = logging.getLogger(__name__)
 POLL_SECONDS = 0.25
 LINE_SECONDS = 60.0
 FIRST_LINE_SECONDS = 15.0
+"""Progress lines where the output is no terminal."""
 FIRST_STEPS = 50
 """Steps of a run after which the time of all runs is estimated."""
-"""Interval of progress lines where the output is no terminal."""
 THREADS_FILE = "threads.json"
 """In a run folder: its number of threads, which a resumed run keeps, as sums depend on it."""
 _COSTS_TIME = ("arch", "heads", "size", "d_model", "n_layers", "n_heads", "head_dim", "mlp_dim", "n_kv_heads",

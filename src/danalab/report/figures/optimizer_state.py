@@ -12,8 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from danalab.report.data import MissingFigure, ReportData
-from danalab.report.figures.drawing import legend, look, panels, styled
-from danalab.report.figures.ticks import counts, percent, plain, powers
+from danalab.report.figures.drawing import counts, legend, look, panels, percent, plain, powers, styled
 from danalab.train.callbacks.snr import FILE as SIGNAL_FILE
 from danalab.train.callbacks.tau import read_tau_statistics
 from danalab.train.run.metrics import read_rows

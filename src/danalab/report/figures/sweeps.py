@@ -17,6 +17,7 @@ from danalab.report.figures.drawing import (
     TALLEST,
     at_the_edge,
     canvas,
+    counts,
     group,
     hollow,
     hollow_handle,
@@ -25,9 +26,9 @@ from danalab.report.figures.drawing import (
     legend,
     look,
     panels,
+    short,
     styled,
 )
-from danalab.report.figures.ticks import counts, short
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -12,6 +12,7 @@ from danalab.ladder.analysis import Analysis
 from danalab.ladder.fit.tuning import Tuned
 from danalab.ladder.rows import validation_points
 from danalab.report.data import MissingFigure, ReportData, is_finished
+from danalab.report.figures.compute_saved import draw_saved, few_seeds
 from danalab.report.figures.drawing import (
     COMPUTE,
     EXTRAPOLATED,
@@ -19,6 +20,7 @@ from danalab.report.figures.drawing import (
     SOFT,
     aside,
     canvas,
+    counts,
     group,
     hollow_handle,
     is_leftmost,
@@ -27,10 +29,13 @@ from danalab.report.figures.drawing import (
     legend,
     look,
     panels,
+    percent,
+    plain,
+    powers,
+    short,
     styled,
+    widen,
 )
-from danalab.report.figures.saved import draw_saved, few_seeds
-from danalab.report.figures.ticks import counts, percent, plain, powers, short, widen
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -15,14 +15,17 @@ from danalab.report.figures.drawing import (
     SIZE,
     aside,
     canvas,
+    counts,
     hollow,
     hollow_handle,
     law_handles,
     legend,
     look,
+    percent,
+    powers,
     styled,
+    widen,
 )
-from danalab.report.figures.ticks import counts, percent, powers, widen
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -18,14 +18,17 @@ from danalab.report.figures.drawing import (
     TALLEST,
     at_the_edge,
     canvas,
+    counts,
+    fraction,
     group,
     is_leftmost,
     legend,
     look,
     panels,
+    short,
     styled,
+    widen,
 )
-from danalab.report.figures.ticks import counts, fraction, short, widen
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
