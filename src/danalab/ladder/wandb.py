@@ -244,7 +244,7 @@ def _points(export: Export, keys: Keys, settings: Mapping[str, Any], per_token: 
         if step is None and tokens is not None and a_step:
             step = tokens / a_step
         if step is None:
-            known = ", ".join(keys.names["step"])
+            known = ", ".join(keys.names("step"))
             raise UserError(f"{row[PLACE]}: a validation loss at no step (keys {known}); --map step=KEY names it")
         if tokens is None and a_step:
             tokens = step * a_step

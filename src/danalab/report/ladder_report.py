@@ -6,7 +6,6 @@ Figures whose data the runs did not record are listed with the way to get the da
 import os
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +19,10 @@ from danalab.ladder.preregistration import outcomes, read_predictions
 from danalab.ladder.rows import pack, read_ladder
 from danalab.report.cost import cost_figure
 from danalab.report.data import MissingFigure, ReportData, Row, has_diverged, is_finished
-from danalab.report.figures.compute_saved import gain_figure, saved_figure
+from danalab.report.figures.compute_saved import gain_figure, headline_figure, saved_figure
 from danalab.report.figures.drawing import save_figure, save_points, short, svg_text
 from danalab.report.figures.learning_rates import curvature_figure, sensitivity_figure
-from danalab.report.figures.loss_laws import curves_figure, headline_figure, law_figure, lr_law_figure, residual_figure
+from danalab.report.figures.loss_laws import curves_figure, law_figure, lr_law_figure, residual_figure
 from danalab.report.figures.optimizer_state import clipping_figure, schedule_figure, tau_figure
 from danalab.report.figures.sweeps import gamma3_figure, kappa_figure
 from danalab.report.formats import Table, as_csv, as_latex, as_markdown
@@ -89,7 +88,7 @@ def write_report(data: ReportData, out: Path, *, packed: bool = False) -> Path:
     tables = _tables(data, address)
     absent = []
     for anchor, heading, stems, names in SECTIONS:
-        drawn = [(stem, FIGURES[stem].draw(data)) for stem in stems]
+        drawn = [(stem, FIGURES[stem][0](data)) for stem in stems]
         shown = [(stem, figure) for stem, figure in drawn if isinstance(figure, Figure)]
         absent += [(stem, figure.how) for stem, figure in drawn if isinstance(figure, MissingFigure)]
         if not shown and not any(tables[name][1] for name in names):
@@ -97,7 +96,7 @@ def write_report(data: ReportData, out: Path, *, packed: bool = False) -> Path:
         page.heading(heading, anchor)
         for stem, figure in shown:
             svg = svg_text(figure)
-            page.figure(figure, FIGURES[stem].caption, _files(figure, svg, out / stem, packed), svg)
+            page.figure(figure, FIGURES[stem][1], _files(figure, svg, out / stem, packed), svg)
         for name in names:
             _table(page, out, name, tables[name], method(data.analysis) if name == "saved" else "")
     _not_known(page, out, data, absent, address)
@@ -205,93 +204,85 @@ FOLDED = ("tolerance", "predicted")
 """Tables that are folded away."""
 
 
-@dataclass(frozen=True)
-class FigureSpec:
-    """A figure of the report."""
-
-    draw: Callable[[ReportData], Figure | MissingFigure]
-    caption: str
-
-
-FIGURES = {
-    "compute-saved": FigureSpec(
+FIGURES: dict[str, tuple[Callable[[ReportData], Figure | MissingFigure], str]] = {
+    "compute-saved": (
         saved_figure,
         "Compute saved at equal loss, at each size: at the baseline's final loss where it was reached (above 0), else "
         "at the contender's own final loss (below 0). Bars are 95% intervals over seeds; hollow points have fewer than "
         "three seeds, and their noise is not known.",
     ),
-    "compute-saved-laws": FigureSpec(
+    "compute-saved-laws": (
         gain_figure,
         "Compute saved at equal loss, read off the fitted laws over the losses that both measured; bands are 95% "
         "intervals over resampled runs. Dashed: the laws beyond what was measured.",
     ),
-    "horizon-gain": FigureSpec(
+    "horizon-gain": (
         multiplier_figure,
         "Tokens that the baseline needs for the loss of an optimizer, over the tokens that this one had, against the "
         "horizon. Bars are 95% intervals; lines are the law of all sizes together. A gain that grows with the horizon "
         "rises.",
     ),
-    "horizon-loss": FigureSpec(
+    "horizon-loss": (
         horizon_loss_figure,
         "Final loss against the tokens of the whole run, each run with a schedule of its own length: mean over seeds, "
         "bars from lowest to highest (hollow: one seed), and the law.",
     ),
-    "loss-compute": FigureSpec(
+    "loss-compute": (
         law_figure,
         "Final loss against compute, a point a size (mean over seeds, bars from lowest to highest; hollow: one seed), "
         "with the fitted laws and their 95% bands; right: the distance from the baseline at the same size and horizon.",
     ),
-    "residuals": FigureSpec(residual_figure, "Distance of each run from its law; above zero the run was worse."),
-    "loss-curves": FigureSpec(
+    "residuals": (residual_figure, "Distance of each run from its law; above zero the run was worse."),
+    "loss-curves": (
         curves_figure,
         "Validation loss over training at each size, at the best learning rate: mean over seeds, band from lowest to "
         "highest. The first fall is left out.",
     ),
-    "lr-sensitivity": FigureSpec(
+    "lr-sensitivity": (
         sensitivity_figure,
         "Cost of a wrong learning rate: final loss above the optimizer's best, against the multiplier of its "
         "learning-rate law (bars over seeds; hollow: one seed). Crosses at the upper edge lie above it, or their loss "
         "was not finite. Dotted: the parabola of the curvature, where there are learning rates enough.",
     ),
-    "lr-curvature": FigureSpec(
+    "lr-curvature": (
         curvature_figure,
         "Curvature k of the final loss around the best learning rate: a factor f off costs k log(f)^2. Points: sizes "
         "with five learning rates or more; lines: one curvature for all sizes, with its 95% interval, dotted where "
         "that reaches 0.",
     ),
-    "lr-law": FigureSpec(
+    "lr-law": (
         lr_law_figure,
         "Best learning rate of each size (large points), those whose loss lies within 1% of its loss (wide bars), all "
         "that were tried (small points), and the law through the best few with the 95% band of resampled sizes. "
         "With few rates the law weighs all of them and is drawn towards their middle.",
     ),
-    "schedules": FigureSpec(schedule_figure, "Recorded schedules of each optimizer's largest and longest tuned run."),
-    "kappa": FigureSpec(
+    "schedules": (schedule_figure, "Recorded schedules of each optimizer's largest and longest tuned run."),
+    "kappa": (
         kappa_figure,
         "Final loss against kappa, each value at its best learning rate (bars over seeds; hollow: one seed); small "
         "points are the other learning rates, a dotted level is the baseline's loss.",
     ),
-    "gamma3": FigureSpec(
+    "gamma3": (
         gamma3_figure,
         "Final loss against gamma3, each value at its best learning rate (bars over seeds; hollow: one seed); small "
         "points are the other learning rates. Right, where there are several horizons: the best value of each, hollow "
         "where it is the outermost one tried, so that a better one may lie beyond.",
     ),
-    "tau": FigureSpec(
+    "tau": (
         tau_figure,
         "Distribution of tau over the coordinates of each kind of matrix, from both tails of its order statistics.",
     ),
-    "snr-clipping": FigureSpec(
+    "snr-clipping": (
         clipping_figure,
         "Share of coordinates whose damped momentum is held to clipsnr, by kind of matrix and layer; one run.",
     ),
-    "cost": FigureSpec(
+    "cost": (
         cost_figure,
         "Device-hours by purpose; right: time of a token against the baseline's at the largest common "
         "size, of each optimizer's fastest run by its median step. Wall time, so other jobs on the machine add to it.",
     ),
 }
-"""Figures by file name."""
+"""File name -> the function that draws, and the caption."""
 
 SECTIONS: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...]], ...] = (
     ("saved", "Compute saved", ("compute-saved", "compute-saved-laws"), ("saved",)),

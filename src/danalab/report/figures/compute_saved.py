@@ -1,4 +1,4 @@
-"""The figures of compute saved: at each size, and at equal loss by the laws."""
+"""The figures of compute saved: at each size, at equal loss by the laws, and beside the losses (the headline)."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -21,11 +21,13 @@ from danalab.report.figures.drawing import (
     law_handles,
     legend,
     look,
+    panels,
     percent,
     powers,
     styled,
     widen,
 )
+from danalab.report.figures.loss_laws import draw_laws
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -75,6 +77,17 @@ def gain_figure(data: ReportData) -> Figure | MissingFigure:
     powers(axes.xaxis)
     percent(axes.yaxis, signed=True)
     legend(figure, law_handles()[1])
+    return figure
+
+
+@styled
+def headline_figure(data: ReportData) -> Figure:
+    """The two main panels: loss against compute, compute saved against size."""
+    found = data.analysis
+    figure, (left, right) = panels(2, columns=2, each=(4.3, 3.7))
+    draw_laws(left, found)
+    draw_saved(right, found)
+    legend(figure, *(law_handles() if found.compute_laws else ()), *few_seeds(found))
     return figure
 
 

@@ -110,6 +110,13 @@ def look(opt: str) -> dict[str, Any]:
     return {"color": optimizer_color(opt), "marker": optimizer_marker(opt)}
 
 
+def shades(count: int, alone: str | None = None) -> list[Any]:
+    """Colours from dark to light; `alone` for a single one."""
+    if count == 1 and alone is not None:
+        return [alone]
+    return [matplotlib.colormaps["viridis"](0.88 * i / max(count - 1, 1)) for i in range(count)]
+
+
 def group(axes: Axes, opt: str, groups: Iterable[tuple[float, Sequence[float]]], label: str, **settings: Any) -> None:
     """Means of groups of values, with bars from the lowest to the highest; hollow for single values."""
     groups = list(groups)

@@ -12,7 +12,6 @@ from danalab.ladder.analysis import Analysis
 from danalab.ladder.fit.tuning import Tuned
 from danalab.ladder.rows import validation_points
 from danalab.report.data import MissingFigure, ReportData, is_finished
-from danalab.report.figures.compute_saved import draw_saved, few_seeds
 from danalab.report.figures.drawing import (
     COMPUTE,
     EXTRAPOLATED,
@@ -53,17 +52,6 @@ def law_figure(data: ReportData) -> Figure:
     _draw_distances(right, found)
     alone = any(len(each.runs) == 1 for each in found.tuned)
     legend(figure, *(law_handles() if found.compute_laws else ()), *([hollow_handle("one seed")] if alone else ()))
-    return figure
-
-
-@styled
-def headline_figure(data: ReportData) -> Figure:
-    """The two main panels: loss against compute, compute saved against size."""
-    found = data.analysis
-    figure, (left, right) = panels(2, columns=2, each=(4.3, 3.7))
-    draw_laws(left, found)
-    draw_saved(right, found)
-    legend(figure, *(law_handles() if found.compute_laws else ()), *few_seeds(found))
     return figure
 
 

@@ -6,13 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from danalab.report.data import MissingFigure, ReportData
-from danalab.report.figures.drawing import counts, legend, look, panels, percent, plain, powers, styled
+from danalab.report.figures.drawing import counts, legend, look, panels, percent, plain, powers, shades, styled
 from danalab.train.callbacks.snr import FILE as SIGNAL_FILE
 from danalab.train.callbacks.tau import read_tau_statistics
 from danalab.train.run.metrics import read_rows
@@ -88,10 +87,10 @@ def tau_figure(data: ReportData) -> Figure | MissingFigure:
     stats = [read_tau_statistics(file) for file in files]
     kinds = [kind for kind in KINDS if any(kind_of(name) == kind for _, found in stats for name in found)]
     figure, places = panels(len(kinds), columns=2, each=(3.7, 2.9))
-    shades = _shades(len(stats))
+    colors = shades(len(stats))
     for axes, kind in zip(places, kinds, strict=True):
         reach = []
-        for (step, found), color in zip(stats, shades, strict=True):
+        for (step, found), color in zip(stats, colors, strict=True):
             tau, share = merged_distribution([each for name, each in found.items() if kind_of(name) == kind])
             axes.plot(tau, share, color=color, label=f"step {step:,}", linewidth=1.5)
             inside = (share > LEAST_SHARE) & (share < 1 - LEAST_SHARE)
@@ -126,10 +125,10 @@ def clipping_figure(data: ReportData) -> Figure | MissingFigure:
     kinds = [kind for kind in KINDS if kind in lines]
     depth = max(layer for layers in lines.values() for layer in layers) + 1
     figure, places = panels(len(kinds), columns=2, each=(3.7, 2.6))
-    shades = _shades(depth)
+    colors = shades(depth)
     for axes, kind in zip(places, kinds, strict=True):
         for layer, shares in sorted(lines[kind].items()):
-            color = look(opt)["color"] if layer < 0 else shades[layer]
+            color = look(opt)["color"] if layer < 0 else colors[layer]
             axes.plot([row["step"] for row in rows], shares, color=color, linewidth=1.4)
         axes.set(xscale="log", title=kind, xlabel="optimizer step t", ylabel="coordinates clipped")
         highest = max(0.01, *(share for shares in lines[kind].values() for share in shares))
@@ -137,7 +136,7 @@ def clipping_figure(data: ReportData) -> Figure | MissingFigure:
         counts(axes.xaxis)
         percent(axes.yaxis)
     every = max(depth // 6, 1)
-    handles = [Line2D([], [], color=shades[i], label=f"layer {i}") for i in range(0, depth, every)]
+    handles = [Line2D([], [], color=colors[i], label=f"layer {i}") for i in range(0, depth, every)]
     outside = [Line2D([], [], color=look(opt)["color"], label="outside of the layers")] if -1 in {
         layer for layers in lines.values() for layer in layers
     } else []  # fmt: skip
@@ -190,7 +189,3 @@ def _by_layer(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[int, list[flo
     for (kind, layer), keys in members.items():
         found[kind][layer] = [float(np.mean([row[key] for key in keys])) for row in rows]
     return found
-
-
-def _shades(count: int) -> list[Any]:
-    return [matplotlib.colormaps["viridis"](0.88 * i / max(count - 1, 1)) for i in range(count)]

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
+from matplotlib.figure import Figure
 
 from danalab.colors import optimizer_color
 from danalab.errors import UserError
@@ -18,10 +19,10 @@ from danalab.optim.core.checks import check_settings, resolve_decay
 from danalab.optim.elementwise.scalars import decay_rate, log_time_scalars, schedule_factor
 from danalab.optim.run_length import LOG_TIME_DECAY_BOUND, warmup_steps
 from danalab.optim.schedules import get_schedule
+from danalab.report.figures.drawing import counts, panels, plain, powers, shades, styled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +56,7 @@ class RunSchedules:
 
 
 @dataclass(frozen=True)
-class Table:
+class ScheduleTable:
     """Columns of float64, one entry a step; entry k is of update t = k + 1."""
 
     columns: dict[str, list[float]]
@@ -79,7 +80,7 @@ class Table:
         return {name: column[t - 1] for name, column in self.columns.items()}
 
 
-def schedule_table(run: RunSchedules) -> Table:
+def schedule_table(run: RunSchedules) -> ScheduleTable:
     """The schedules of every step of `run`."""
     warmup = warmup_steps(run.steps) if run.warmup is None else run.warmup
     factor = get_schedule(run.scheduler, run.steps, warmup, **run.scheduler_settings)
@@ -113,7 +114,7 @@ def schedule_table(run: RunSchedules) -> Table:
     columns["lambda"] = torch.as_tensor(decay_rate(first, t), dtype=torch.float64).expand(run.steps)
     columns["decay"] = 1 - log_time_scalars(first, t)["decay_factor"]
     largest = None if bound is None else bound * run.lr
-    return Table({name: values.tolist() for name, values in columns.items()}, weight_decay, wd_ts, largest)
+    return ScheduleTable({name: values.tolist() for name, values in columns.items()}, weight_decay, wd_ts, largest)
 
 
 def column(what: str, setting: str, value: float, values: Sequence[float]) -> str:
@@ -121,40 +122,31 @@ def column(what: str, setting: str, value: float, values: Sequence[float]) -> st
     return what if len(values) == 1 else f"{what}[{setting}={value:g}]"
 
 
-def schedule_figure(run: RunSchedules, table: Table) -> "Figure":
+@styled
+def schedule_figure(run: RunSchedules, table: ScheduleTable) -> Figure:
     """Four panels over the steps of the run: gain 1 - beta(t), alpha(t), lambda(t), learning rate."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(10.0, 7.0), layout="constrained")
-    panels = figure.subplots(2, 2)
+    figure, (gains, dampings, decays, rates) = panels(4, columns=2, each=(4.8, 3.3))
     columns = _thinned(table.columns)
-    t = columns["step"]
-    for delta, color in zip(run.delta, _shades(len(run.delta)), strict=True):
+    t, own = columns["step"], optimizer_color("adana")
+    for delta, color in zip(run.delta, shades(len(run.delta), own), strict=True):
         gain = [1 - beta for beta in columns[column("beta", "delta", delta, run.delta)]]
-        panels[0, 0].plot(t, gain, color=color, label=rf"$\delta$ = {delta:g}")
+        gains.plot(t, gain, color=color, label=rf"$\delta$ = {delta:g}")
     for beta in (0.9, 0.999):
-        panels[0, 0].axhline(1 - beta, color=optimizer_color("adamw"), linestyle=":", linewidth=1)
-        panels[0, 0].annotate(
-            f"AdamW, beta {beta:g}",
-            (0.01, 1 - beta),
-            xycoords=("axes fraction", "data"),
-            va="bottom",
-            fontsize=8,
-            color=optimizer_color("adamw"),
-        )
+        color, place = optimizer_color("adamw"), ("axes fraction", "data")
+        gains.axhline(1 - beta, color=color, linestyle=":", linewidth=1)
+        gains.annotate(f"AdamW, beta {beta:g}", (0.01, 1 - beta), xycoords=place, va="bottom", fontsize=8, color=color)
     time = f"t\\,s(t)^{{{run.momentum_cooldown:g}}}" if run.momentum_cooldown else "t"
-    _dress(panels[0, 0], rf"weight of the new gradient, $1-\beta(t) = \delta/(\delta+{time})$", "gain")
-    for kappa, color in zip(run.kappa, _shades(len(run.kappa)), strict=True):
+    _finish(gains, rf"weight of the new gradient, $1-\beta(t) = \delta/(\delta+{time})$", "gain")
+    for kappa, color in zip(run.kappa, shades(len(run.kappa), own), strict=True):
         alpha = columns[column("alpha", "kappa", kappa, run.kappa)]
-        panels[0, 1].plot(t, alpha, color=color, label=rf"$\kappa$ = {kappa:g}")
-    _dress(panels[0, 1], r"damping of the long momentum, $\alpha(t) = (1+t)^{1-\kappa}$", "factor")
-    color = optimizer_color("adana")
-    panels[1, 0].plot(t, columns["lambda"], color=color, label=r"$\lambda(t)$")
-    panels[1, 0].plot(t, columns["decay"], color=color, linestyle="--", label=r"$s(t)\,\lambda(t)$: what is applied")
+        dampings.plot(t, alpha, color=color, label=rf"$\kappa$ = {kappa:g}")
+    _finish(dampings, r"damping of the long momentum, $\alpha(t) = (1+t)^{1-\kappa}$", "factor")
+    decays.plot(t, columns["lambda"], color=own, label=r"$\lambda(t)$")
+    decays.plot(t, columns["decay"], color=own, linestyle="--", label=r"$s(t)\,\lambda(t)$: what is applied")
     # The floor keeps a schedule that ends at 0 from stretching the axis.
-    _dress(panels[1, 0], _decay_title(table), "weight decay a step", floor=1e-4)
-    panels[1, 1].plot(t, columns["lr"], color=color, label=f"{run.scheduler}, peak {run.lr:g}")
-    _dress(panels[1, 1], r"learning rate, $\mathrm{lr}(t) = s(t) \times$ peak", "learning rate", log=False)
+    _finish(decays, _decay_title(table), "weight decay per step", floor=1e-4)
+    rates.plot(t, columns["lr"], color=own, label=f"{run.scheduler}, peak {run.lr:g}")
+    _finish(rates, r"learning rate, $\mathrm{lr}(t) = s(t) \times$ peak", "learning rate", log=False)
     return figure
 
 
@@ -166,38 +158,22 @@ def _thinned(columns: Mapping[str, list[float]]) -> dict[str, list[float]]:
     return {name: [values[k] for k in picked] for name, values in columns.items()}
 
 
-def _decay_title(table: Table) -> str:
+def _decay_title(table: ScheduleTable) -> str:
     if table.wd_ts is None:
         return rf"independent weight decay, constant $\lambda$ = {table.weight_decay:.3g}"
     bound = "" if table.largest_decay is None else f", at most {table.largest_decay:.3g}"
     return rf"weight decay, $\lambda(t)$ = {table.weight_decay:.3g} / (1 + t / {table.wd_ts:g}){bound}"
 
 
-def _shades(count: int) -> list[Any]:
-    """ADana's own colour for one value, shades from dark to light for several."""
-    from matplotlib import colormaps
-
-    if count == 1:
-        return [optimizer_color("adana")]
-    return [colormaps["viridis"](0.85 * k / (count - 1)) for k in range(count)]
-
-
-def _dress(axes: "Axes", title: str, y: str, log: bool = True, floor: float = 0.0) -> None:
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
+def _finish(axes: "Axes", title: str, y: str, log: bool = True, floor: float = 0.0) -> None:
     values = [float(value) for line in axes.lines for value in line.get_ydata() if value > 0]  # pyright: ignore
+    axes.set(title=title, xlabel="optimizer step t", ylabel=y)
     if log:
-        axes.set(xscale="log")
+        axes.set_xscale("log")
+        counts(axes.xaxis)
     if log and values and max(values) > 1.001 * min(values):
-        axes.set(yscale="log")
-        top = max(values)
-        if min(values) < floor * top:
-            axes.set_ylim(bottom=floor * top)
-        if min(values) > 0.05 * top:
-            axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-            axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-            axes.yaxis.set_minor_formatter(NullFormatter())
-    axes.set_title(title, fontsize=10)
-    axes.set(xlabel="optimizer step t", ylabel=y)
-    axes.grid(True, which="major", alpha=0.3, linewidth=0.6)
-    axes.legend(frameon=False, fontsize=9, loc="best")
+        axes.set_yscale("log")
+        if min(values) < floor * max(values):
+            axes.set_ylim(bottom=floor * max(values))
+        (plain if min(values) > 0.05 * max(values) else powers)(axes.yaxis)
+    axes.legend()
