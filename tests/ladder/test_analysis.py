@@ -193,7 +193,7 @@ def test_the_command_prints_tables_for_people_and_json_for_programs(tmp_path, ca
         ("[1]", "not a row"),
         ("", "no rows"),
         ('{"opt": "a", "params": 1, "curve": "c", "final_loss": 3.0}', "lr is None beside a final loss"),
-        ('{"opt": "a", "params": "many", "curve": "c"}', "params is 'many', a number is expected"),
+        ('{"opt": "a", "params": "many", "curve": "c"}', "params is 'many'; it must be a number"),
     ],
 )
 def test_a_file_that_is_no_ladder_is_refused_with_its_line(tmp_path, line, what):

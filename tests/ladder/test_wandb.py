@@ -131,7 +131,7 @@ def test_a_number_that_is_none_in_a_configuration_is_refused_by_name(tmp_path):
     runs = json.loads((EXPORTS / "runs.json").read_text())[:1]
     runs[0]["config"]["lr"] = "fast"
     (tmp_path / "runs.json").write_text(json.dumps(runs))
-    with pytest.raises(UserError, match="run adamw_h2: lr is 'fast', a number is expected"):
+    with pytest.raises(UserError, match="run adamw_h2: lr is 'fast'; it must be a number"):
         import_runs(read_exports([tmp_path / "runs.json"]), tmp_path / "out")
 
 

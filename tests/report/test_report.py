@@ -127,7 +127,7 @@ def test_seeds_are_drawn_as_one_line_with_a_band(tmp_path):
     axes = loss_figure(curves).axes[0]
     assert [text.get_text() for text in axes.figure.legends[0].get_texts()] == ["adana (3 seeds)"]
     assert len(axes.collections) == 1
-    assert "[nats a token]" in axes.get_ylabel()
+    assert "[nats/token]" in axes.get_ylabel()
 
 
 def test_runs_that_differ_in_more_than_seeds_are_lines_of_their_own_and_say_how(tmp_path):

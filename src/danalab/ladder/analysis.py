@@ -57,7 +57,7 @@ class PredictedRate:
     extrapolated: bool
     """The size is outside of those measured."""
     loss_increase: float | None
-    """Cost of the farther end of the interval [nats a token] by the shared curvature; None where that is not known, or
+    """Cost of the farther end of the interval [nats/token] by the shared curvature; None where that is not known, or
     beyond the rates tried."""
 
 
@@ -126,20 +126,11 @@ class Analysis:
                       "intervals": {name: asdict(each) for name, each in law.intervals.items()}}
                 for opt, law in self.loss_laws.items()
             },
-            "saved": {
-                opt: [{"params": params, **asdict(each)} for params, each in sizes.items()]
-                for opt, sizes in self.saved.items()
-            },
+            "saved": _by_size(self.saved),
             "gains": {opt: asdict(gain) for opt, gain in self.gains.items()},
-            "curvatures": {
-                opt: [{"params": params, **asdict(each)} for params, each in sizes.items()]
-                for opt, sizes in self.curvatures.items()
-            },
+            "curvatures": _by_size(self.curvatures),
             "shared_curvatures": {opt: asdict(each) for opt, each in self.shared_curvatures.items()},
-            "tolerances": {
-                opt: [{"params": params, **asdict(each)} for params, each in sizes.items()]
-                for opt, sizes in self.tolerances.items()
-            },
+            "tolerances": _by_size(self.tolerances),
             "horizon": None if self.horizon is None else self.horizon.as_dict(),
             "notes": self.notes,
         })  # fmt: skip
@@ -151,6 +142,12 @@ class Analysis:
             yield
         except UserError as error:
             self.notes.append(f"{what}: {error}")
+
+
+def _by_size(results: Mapping[str, Mapping[int, Any]]) -> dict[str, list[dict[str, Any]]]:
+    return {
+        opt: [{"params": params, **asdict(each)} for params, each in sizes.items()] for opt, sizes in results.items()
+    }
 
 
 def analyse(
@@ -349,7 +346,7 @@ def _saved(analysis: Analysis, opt: str, retunings: Mapping[str, Retuning | None
 
 
 def _curves(tuned: Tuned, convention: str) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Compute and validation loss on the fixed windows, a pair of arrays a seed."""
+    """Compute and validation loss on the fixed windows, a pair of arrays per seed."""
     compute, loss = [], []
     for row in tuned.runs:
         if not Path(row["curve"]).is_file():

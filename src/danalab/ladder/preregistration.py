@@ -38,7 +38,7 @@ class Prediction:
     tokens: int
     flops: float
     loss: float
-    """[nats a token]"""
+    """[nats/token]"""
     interval: Interval
 
 

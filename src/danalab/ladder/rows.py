@@ -387,7 +387,7 @@ class LadderRow(BaseModel):
     def _numbers_are_numbers(cls, settings: dict[str, Any]) -> dict[str, Any]:
         for key, value in settings.items():
             if (is_number(key) or key in _OPTIMIZERS_NUMBERS) and not isinstance(value, (int, float, type(None))):
-                raise ValueError(f"where {key} is {value!r}, a number is expected")
+                raise ValueError(f"where {key} is {value!r}; it must be a number")
         return settings
 
     @model_validator(mode="after")
@@ -396,7 +396,7 @@ class LadderRow(BaseModel):
             for key in ("lr", "tokens", "flops"):
                 if not getattr(self, key):
                     raise ValueError(
-                        f"{key} is {getattr(self, key)!r} beside a final loss, a positive number is expected"
+                        f"{key} is {getattr(self, key)!r} beside a final loss; it must be a positive number"
                     )
         return self
 

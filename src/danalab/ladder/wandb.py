@@ -319,7 +319,7 @@ def typed(name: str, value: Any, export: Export) -> Any:
             return kind(found)
     except (TypeError, ValueError, OverflowError):
         pass
-    raise UserError(f"{export.where or export.name}: run {export.name}: {name} is {value!r}, a number is expected")
+    raise UserError(f"{export.where or export.name}: run {export.name}: {name} is {value!r}; it must be a number")
 
 
 def needed(settings: Mapping[str, Any], name: str, export: Export) -> Any:

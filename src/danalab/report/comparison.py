@@ -76,7 +76,7 @@ class ComparedRun:
     tokens: int
     flops: float
     val_loss: float
-    """Final, nats a token; over the whole validation split where the run ended."""
+    """Final, nats/token; over the whole validation split where the run ended."""
     val_bpb: float | None
     """Final, bits a byte."""
     tokens_to_baseline: float | None

@@ -208,7 +208,7 @@ def entropy_sentence(found: Analysis) -> str | None:
         words += f" ({interval.low:.4f} to {interval.high:.4f}), which {inside} the exact entropy"
     else:
         words += ", the exact entropy"
-    return f"{words} of the data, {entropy:.4f} nats a token."
+    return f"{words} of the data, {entropy:.4f} nats/token."
 
 
 def epochs_sentence(found: Analysis) -> str | None:

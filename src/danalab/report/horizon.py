@@ -99,16 +99,16 @@ def pair_table(found: HorizonAnalysis) -> Table:
 
 
 def budget_table(found: HorizonAnalysis) -> Table:
-    """A line for each optimizer: trials on a rung, dials with their median worth, best values at an edge."""
+    """A line for each optimizer: trials on a rung, dials with their median gain, best values at an edge."""
     lines = []
     for opt in dict.fromkeys(each.opt for each in found.budgets):
         mine = [each for each in found.budgets if each.opt == opt]
         edges = [f"f={each.horizon:.3g} {each.params:,}: {', '.join(each.edges)}" for each in mine if each.edges]
         lines.append([
             opt, _range([each.trials for each in mine]), _range([each.seeds for each in mine]), str(len(mine)),
-            ", ".join(_worth(mine)), "; ".join(edges) or "none",
+            ", ".join(_gains(mine)), "; ".join(edges) or "none",
         ])  # fmt: skip
-    return ["optimizer", "settings tried", "seeds", "rungs", "dials (worth, nats)", "best at an edge"], lines
+    return ["optimizer", "settings tried", "seeds", "rungs", "dials (gain, nats)", "best at an edge"], lines
 
 
 def budget_sentence(found: HorizonAnalysis) -> str:
@@ -147,10 +147,10 @@ def _pair(test: PairedTest) -> list[str]:
     ]  # fmt: skip
 
 
-def _worth(budgets: Sequence[Budget]) -> list[str]:
+def _gains(budgets: Sequence[Budget]) -> list[str]:
     names = dict.fromkeys(dial.name for each in budgets for dial in each.dials)
-    worth = {name: [dial.worth for each in budgets for dial in each.dials if dial.name == name] for name in names}
-    return [f"{name} {median(values):.4f}" for name, values in worth.items()]
+    gains = {name: [dial.gain for each in budgets for dial in each.dials if dial.name == name] for name in names}
+    return [f"{name} {median(values):.4f}" for name, values in gains.items()]
 
 
 def _range(values: Sequence[int]) -> str:
@@ -163,7 +163,7 @@ def _mean(losses: Sequence[float]) -> float:
 
 @styled
 def multiplier_figure(data: ReportData) -> Figure | MissingFigure:
-    """Token multiplier against the horizon, a panel a size, with the law of all sizes."""
+    """Token multiplier against the horizon, one panel per size, with the law of all sizes."""
     found = data.analysis.horizon
     if found is None or not found.multipliers:
         return _MISSING
@@ -186,7 +186,7 @@ def multiplier_figure(data: ReportData) -> Figure | MissingFigure:
 
 @styled
 def horizon_loss_figure(data: ReportData) -> Figure | MissingFigure:
-    """Final loss against the tokens of the whole run, a panel a size, with the law."""
+    """Final loss against the tokens of the whole run, one panel per size, with the law."""
     found = data.analysis.horizon
     if found is None:
         return _MISSING

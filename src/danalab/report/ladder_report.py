@@ -229,8 +229,9 @@ FIGURES: dict[str, tuple[Callable[[ReportData], Figure | MissingFigure], str]] =
     ),
     "loss-compute": (
         law_figure,
-        "Final loss against compute, a point a size (mean over seeds, bars from lowest to highest; hollow: one seed), "
-        "with the fitted laws and their 95% bands; right: the distance from the baseline at the same size and horizon.",
+        "Final loss against compute, one point per size (mean over seeds, bars from lowest to highest; hollow: one "
+        "seed), with the fitted laws and their 95% bands; right: the distance from the baseline at the same size and "
+        "horizon.",
     ),
     "residuals": (residual_figure, "Distance of each run from its law; above zero the run was worse."),
     "loss-curves": (

@@ -62,12 +62,12 @@ def test_budgets_count_trials_and_mark_edges():
         best = min(mine, key=lambda row: row["final_loss"])["lr"]
         assert (rate.name, rate.best, each.trials, each.seeds) == ("lr", best, 4, 3)
         assert rate.at_edge == (best in (0.5, 2.0))
-        assert rate.worth > 0
+        assert rate.gain > 0
     fewer = [row for row in rows if row["opt"] == "adamw" or row["lr"] != 0.5]
     assert not analyse(fewer, n_bootstrap=0).horizon.equal_budgets
 
 
-def test_the_worth_of_a_dial_is_measured_with_all_else_equal():
+def test_the_gain_of_a_dial_is_measured_with_all_else_equal():
     rows = plant_horizons(noise=0.0)
     extra = []
     for row in rows:
@@ -80,7 +80,7 @@ def test_the_worth_of_a_dial_is_measured_with_all_else_equal():
     dials = {dial.name: dial for dial in horizon.budgets[0].dials}
     assert dials["omega"].values == (4.0, 8.0, 16.0)
     assert (dials["omega"].best, dials["omega"].at_edge) == (16.0, True)
-    assert dials["omega"].worth == pytest.approx(0.01)
+    assert dials["omega"].gain == pytest.approx(0.01)
 
 
 @pytest.mark.slow

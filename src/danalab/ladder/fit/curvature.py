@@ -27,13 +27,13 @@ class Curvature:
     """A parabola through the losses around the best learning rate."""
 
     curvature: float
-    """k [nats a token per squared e-fold of the learning rate]."""
+    """k [nats/token per squared e-fold of the learning rate]."""
     best_lr: float
     best_loss: float
     n_rates: int
 
     def loss_increase(self, factor: float) -> float:
-        """Loss added by a learning rate `factor` times the best one [nats a token]."""
+        """Loss added by a learning rate `factor` times the best one [nats/token]."""
         return self.curvature * math.log(factor) ** 2
 
 
@@ -63,7 +63,7 @@ class SharedCurvature:
     """One curvature for all sizes of an optimizer."""
 
     curvature: float
-    """k [nats a token per squared e-fold of the learning rate]."""
+    """k [nats/token per squared e-fold of the learning rate]."""
     interval: Interval
     """Student's, by the scatter around the parabolas."""
     n_sizes: int
@@ -77,12 +77,12 @@ class SharedCurvature:
         return self.interval.low > 0
 
     def loss_increase(self, factor: float) -> float:
-        """Loss added by a learning rate `factor` times the best one [nats a token]."""
+        """Loss added by a learning rate `factor` times the best one [nats/token]."""
         return self.curvature * math.log(factor) ** 2
 
 
 def fit_shared_curvature(trials: Sequence[tuple[ArrayLike, ArrayLike]], level: float = 0.95) -> SharedCurvature:
-    """Parabolas of one curvature, a best rate and a best loss a size, by least squares.
+    """Parabolas of one curvature, one best rate and one best loss per size, by least squares.
 
     Args:
         trials: (learning rates, final losses) of each size; sizes of fewer than three rates are left out.

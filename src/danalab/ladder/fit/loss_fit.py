@@ -56,7 +56,7 @@ def fit_loss_law(
 
     Args:
         x: compute of each run; for chinchilla the pair (parameters, tokens).
-        loss: final loss of each run [nats a token].
+        loss: final loss of each run [nats/token].
         kind: saturated, broken or chinchilla.
         groups: label of each run; the losses of one label (a size) are resampled among themselves. None: residuals
             are resampled.

@@ -27,7 +27,7 @@ class LossLaw:
 
     kind: str
     E: float
-    """Loss that no compute removes [nats a token]."""
+    """Loss that no compute removes [nats/token]."""
     terms: tuple[tuple[float, float], ...]
     """(A, alpha) of each term."""
     measured: tuple[tuple[float, float], ...]

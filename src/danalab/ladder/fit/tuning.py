@@ -47,7 +47,7 @@ class Tuned:
     lr_multiplier: float | None
     """Factor on the fitted law's learning rate; None where the law is not known (imported runs)."""
     runs: tuple[Row, ...]
-    """One a seed."""
+    """One per seed."""
     trials: int
     """Number of settings tried here: learning rates, and all else that varied."""
     rates: tuple[float, ...]
@@ -66,7 +66,7 @@ class Tuned:
 
     @property
     def loss(self) -> float:
-        """Mean final loss over seeds [nats a token]."""
+        """Mean final loss over seeds [nats/token]."""
         return float(np.mean([row["final_loss"] for row in self.runs]))
 
     @property
@@ -199,11 +199,11 @@ class TunedSize:
 
     rates: np.ndarray
     losses: np.ndarray
-    """Final loss of each rate's trial [nats a token]."""
+    """Final loss of each rate's trial [nats/token]."""
     chosen: int
     """Index of the chosen rate."""
     seeds: np.ndarray
-    """Final losses at the chosen rate, one a seed; the first is its trial."""
+    """Final losses at the chosen rate, one per seed; the first is its trial."""
 
 
 class Retuning:

@@ -1,4 +1,4 @@
-"""The budget of each optimizer on a rung: trials, dials, best values at an edge, and what each dial was worth."""
+"""The budget of each optimizer on a rung: trials, dials, best values at an edge, and by how much each dial lowered the loss."""
 
 import json
 from collections import defaultdict
@@ -23,8 +23,8 @@ class Dial:
     best: Any
     at_edge: bool
     """The best value is an outermost one of several numbers: a better one may lie beyond."""
-    worth: float
-    """Median of its trials' losses minus the least [nats a token]."""
+    gain: float
+    """Median of its trials' losses minus the least [nats/token]."""
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ class HorizonPoint:
     params: int
     horizon: float
     losses: tuple[float, ...]
-    """Final losses, one a seed [nats a token]."""
+    """Final losses, one per seed [nats/token]."""
 
     @property
     def log_loss(self) -> float:
@@ -48,7 +48,7 @@ class HorizonLaw:
 
     baseline: str
     floors: Mapping[int, float]
-    """Parameters -> F [nats a token]."""
+    """Parameters -> F [nats/token]."""
     levels: Mapping[int, float]
     """Parameters -> a."""
     slopes: Mapping[str, float]
@@ -61,7 +61,7 @@ class HorizonLaw:
     """Of the residuals of log losses, weighted by seeds."""
 
     def __call__(self, opt: str, params: int, horizon: float) -> float:
-        """Final loss [nats a token]."""
+        """Final loss [nats/token]."""
         excess = self.levels[params] - self.gaps[opt] - self.slopes[opt] * math.log(horizon / self.centre)
         return self.floors[params] + math.exp(excess)
 

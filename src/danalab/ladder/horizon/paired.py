@@ -26,7 +26,7 @@ class PairedRuns:
     params: int
     horizon: float
     losses: tuple[tuple[float, float], ...]
-    """(first's, second's) final loss of each seed [nats a token]."""
+    """(first's, second's) final loss of each seed [nats/token]."""
 
     @property
     def differences(self) -> np.ndarray:
@@ -44,7 +44,7 @@ class PairedTest:
     params: int
     horizon: float
     difference: float
-    """Mean of first's minus second's final loss [nats a token]; negative: the first is better."""
+    """Mean of first's minus second's final loss [nats/token]; negative: the first is better."""
     interval: Interval | None
     """None: no seed is repeated on any rung."""
     p_value: float | None

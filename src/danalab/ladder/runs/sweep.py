@@ -2,7 +2,7 @@
 
     FOLDER/sweep.json          the runs requested in all calls, so that a changed grid loses no rows
     FOLDER/runs/NAME/          an ordinary run folder each
-    FOLDER/ladder.jsonl        a row a run, rewritten as runs end
+    FOLDER/ladder.jsonl        one row per run, rewritten as runs end
     FOLDER/slurm/              scripts and logs, where SLURM makes the runs
 
 There is no other state: a sweep that was killed ends with the same rows when it is started again.

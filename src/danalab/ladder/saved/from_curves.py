@@ -39,7 +39,7 @@ class Saved:
     is_bound: bool
     """The crossing lies before a curve's first evaluation: the share is at least (where negative, at most) `saved`."""
     baseline_loss: float
-    """Mean final loss of the baseline's runs [nats a token]."""
+    """Mean final loss of the baseline's runs [nats/token]."""
     n_baseline: int
     n_contender: int
     n_not_reached: int
@@ -70,7 +70,7 @@ def compute_saved(
 
     Args:
         baseline_compute, baseline_loss: compute and validation loss of the baseline's curve, 1-D; or a list of curves,
-            one a seed.
+            one per seed.
         contender_compute, contender_loss: the same of the contender.
         baseline_choice, contender_choice: of choosing the learning rate, where it was tuned.
         level: of the interval, which needs three seeds or more of each.

@@ -65,7 +65,7 @@ STYLE: dict[str, Any] = {
     "figure.constrained_layout.use": True,
 }
 
-LOSS = "validation loss [nats a token]"
+LOSS = "validation loss [nats/token]"
 _COORDINATES = re.compile(r' (?:d|x|y)="[^"]*"')
 _DECIMALS = re.compile(r"(\.\d\d)\d+")
 """Superfluous decimals of an SVG: a hundredth of a point is invisible."""

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 @styled
 def sensitivity_figure(data: ReportData) -> Figure | MissingFigure:
-    """Final loss above the best trial against the multiplier of the learning-rate law, a panel a size."""
+    """Final loss above the best trial against the multiplier of the learning-rate law, one panel per size."""
     found = data.analysis
     sizes = sorted({each.params for each in found.tuned if len(each.rates) > 1})
     if not sizes:
@@ -61,7 +61,7 @@ def sensitivity_figure(data: ReportData) -> Figure | MissingFigure:
         widen(axes.xaxis, sorted(near))
         counts(axes.xaxis, near, words=fraction)
         if is_leftmost(axes):
-            axes.set_ylabel("loss above best trial [nats a token]")
+            axes.set_ylabel("loss above best trial [nats/token]")
     legend(figure)
     return figure
 
@@ -75,7 +75,7 @@ def curvature_figure(data: ReportData) -> Figure | MissingFigure:
             "three learning rates at two sizes, or five at one, with the best one inside: danalab ladder with "
             "multipliers: [0.25, 0.5, 1, 2, 4]"
         )
-    figure, axes = canvas(SIZE, "curvature [nats a token per squared e-fold]")
+    figure, axes = canvas(SIZE, "curvature [nats/token per squared e-fold]")
     sizes = sorted({each.params for each in found.tuned})
     for opt in found.opts:
         color, shared = optimizer_color(opt), found.shared_curvatures.get(opt)

@@ -57,7 +57,7 @@ def law_figure(data: ReportData) -> Figure:
 
 @styled
 def curves_figure(data: ReportData) -> Figure:
-    """Validation loss over training, a panel a size: mean over seeds, band from lowest to highest."""
+    """Validation loss over training, one panel per size: mean over seeds, band from lowest to highest."""
     found = data.analysis
     sizes = sorted({each.params for each in found.tuned})
     figure, places = panels(len(sizes))
@@ -146,7 +146,7 @@ def residual_figure(data: ReportData) -> Figure | MissingFigure:
 
 
 def draw_laws(axes: "Axes", found: Analysis) -> None:
-    """Final loss against compute: a point a size, bars over seeds, the laws with their 95% band."""
+    """Final loss against compute: one point per size, bars over seeds, the laws with their 95% band."""
     for opt in found.opts:
         group(axes, opt, [(each.flops, [row["final_loss"] for row in each.runs]) for each in found.at(opt)], opt)
         if opt in found.compute_laws:
@@ -180,7 +180,7 @@ def _draw_distances(axes: "Axes", found: Analysis) -> None:
             if (each.params, each.tokens) in base
         ]
         group(axes, opt, groups, opt, linestyle="-", linewidth=1.0)
-    axes.set(xscale="log", xlabel=COMPUTE, ylabel=f"final loss minus {found.baseline}'s [nats a token]")
+    axes.set(xscale="log", xlabel=COMPUTE, ylabel=f"final loss minus {found.baseline}'s [nats/token]")
     widen(axes.xaxis, [each.flops for each in found.tuned])
     powers(axes.xaxis)
 

@@ -77,7 +77,7 @@ def schedule_figure(data: ReportData) -> Figure | MissingFigure:
 
 @styled
 def tau_figure(data: ReportData) -> Figure | MissingFigure:
-    """Distribution of tau over coordinates at several steps, a panel a kind of matrix, tails spread out."""
+    """Distribution of tau over coordinates at several steps, one panel per kind of matrix, tails spread out."""
     folders = data.runs_with("tau")
     if not folders:
         return MissingFigure("statistics of tau: train dana-star or dana-star-mk4 with --collect-tau-stats")
