@@ -1,4 +1,4 @@
-"""The budget of each optimizer on a rung: trials, dials, best values at an edge, and by how much each dial lowered the loss."""
+"""The budget of each optimizer on a rung: trials, dials, best values at an edge, and the gain of each dial."""
 
 import json
 from collections import defaultdict
