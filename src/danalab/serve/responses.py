@@ -3,7 +3,6 @@
 import time
 import uuid
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Le, Len
@@ -163,32 +162,6 @@ class ResponseRequest(Sampling):
 # ---- the answer ----
 
 
-@dataclass
-class _Item:
-    """The one item of an answer: a message, or a function call."""
-
-    answer: Answer
-    id: str = field(default_factory=lambda: f"msg_{uuid.uuid4().hex}")
-
-    @property
-    def status(self) -> str:
-        if self.answer.finish_reason is None:
-            return "in_progress"
-        return "incomplete" if self.answer.finish_reason == "length" else "completed"
-
-    @property
-    def part(self) -> JsonObject:
-        return {"type": "output_text", "text": self.answer.text, "annotations": [], "logprobs": []}
-
-    def message(self) -> JsonObject:
-        """The message; while it is in progress it has no content."""
-        content = [] if self.answer.finish_reason is None else [self.part]
-        more = {"calculations": calculations_json(self.answer)} if self.answer.calculations else {}
-        return {
-            "id": self.id, "type": "message", "status": self.status, "role": "assistant", "content": content, **more,
-        }  # fmt: skip
-
-
 def _function_call(call: FunctionCall, *, complete: bool = True) -> JsonObject:
     return {
         "id": "fc_" + call.id.removeprefix("call_"),
@@ -201,46 +174,47 @@ def _function_call(call: FunctionCall, *, complete: bool = True) -> JsonObject:
 
 
 class ResponseWriter:
-    """The answer and the events of one request, as JSON objects."""
+    """The answer and the events of one request, as JSON objects. It has one item, a message or a call, or both."""
 
     def __init__(self, request: ResponseRequest, model: str, prompt_tokens: int):
         self._request, self._prompt_tokens, self._model = request, prompt_tokens, model
-        self._id, self._created = f"resp_{uuid.uuid4().hex}", time.time()
+        self._id, self._message_id, self._created = f"resp_{uuid.uuid4().hex}", f"msg_{uuid.uuid4().hex}", time.time()
+        self._answer = Answer()
         self._events = 0
 
     def whole(self, answers: Sequence[Answer], generated: int) -> JsonObject:
         """The answer without streaming."""
-        return self._response(_Item(answers[0]), generated)
+        self._answer = answers[0]
+        return self._response(generated)
 
     async def chunks(self, generations: Generations) -> AsyncIterator[JsonObject]:
         """The events of a stream."""
-        item = _Item(Answer())
-        yield self._event("response.created", response=self._response(item, 0))
-        yield self._event("response.in_progress", response=self._response(item, 0))
+        answer = self._answer
+        yield self._event("response.created", response=self._response(0))
+        yield self._event("response.in_progress", response=self._response(0))
         async for _, delta in generations:
-            opened = bool(item.answer.text)
-            item.answer.add(delta)
+            is_first = not answer.text
+            answer.add(delta)
             ends_as_text = delta.finish_reason is not None and delta.call is None
-            if not opened and (delta.text or ends_as_text):
-                started = {**item.message(), "status": "in_progress", "content": []}
+            if is_first and (delta.text or ends_as_text):
+                started = {**self._message(), "status": "in_progress", "content": []}
                 yield self._event("response.output_item.added", output_index=0, item=started)
-                empty = {**item.part, "text": ""}
-                yield self._text_event("response.content_part.added", item, part=empty)
+                yield self._text_event("response.content_part.added", part={**self._part(), "text": ""})
             if delta.text:
-                yield self._text_event("response.output_text.delta", item, delta=delta.text, logprobs=[])
+                yield self._text_event("response.output_text.delta", delta=delta.text, logprobs=[])
             if delta.finish_reason is not None:
-                for event in self._closing(item):
+                for event in self._closing():
                     yield event
-        name = "response.incomplete" if item.status == "incomplete" else "response.completed"
-        yield self._event(name, response=self._response(item, generations.tokens))
+        name = "response.incomplete" if self._status() == "incomplete" else "response.completed"
+        yield self._event(name, response=self._response(generations.tokens))
 
-    def _closing(self, item: _Item) -> list[JsonObject]:
+    def _closing(self) -> list[JsonObject]:
         events = []
-        call, output = item.answer.call, self._output(item)
-        if call is None or item.answer.text:
+        call, output = self._answer.call, self._output()
+        if call is None or self._answer.text:
             events += [
-                self._text_event("response.output_text.done", item, text=item.answer.text, logprobs=[]),
-                self._text_event("response.content_part.done", item, part=item.part),
+                self._text_event("response.output_text.done", text=self._answer.text, logprobs=[]),
+                self._text_event("response.content_part.done", part=self._part()),
                 self._event("response.output_item.done", output_index=0, item=output[0]),
             ]
         if call is not None:
@@ -258,18 +232,37 @@ class ResponseWriter:
         self._events += 1
         return {"type": kind, "sequence_number": self._events - 1, **content}
 
-    def _text_event(self, kind: str, item: _Item, /, **content: Any) -> JsonObject:
-        return self._event(kind, item_id=item.id, output_index=0, content_index=0, **content)
+    def _text_event(self, kind: str, /, **content: Any) -> JsonObject:
+        return self._event(kind, item_id=self._message_id, output_index=0, content_index=0, **content)
 
-    def _output(self, item: _Item) -> list[JsonObject]:
-        if item.answer.finish_reason is None:
+    def _status(self) -> str:
+        match self._answer.finish_reason:
+            case None:
+                return "in_progress"
+            case "length":
+                return "incomplete"
+        return "completed"
+
+    def _part(self) -> JsonObject:
+        return {"type": "output_text", "text": self._answer.text, "annotations": [], "logprobs": []}
+
+    def _message(self) -> JsonObject:
+        """The message; `calculations` go beyond OpenAI's API."""
+        more = {"calculations": calculations_json(self._answer)} if self._answer.calculations else {}
+        return {
+            "id": self._message_id, "type": "message", "status": self._status(), "role": "assistant",
+            "content": [self._part()], **more,
+        }  # fmt: skip
+
+    def _output(self) -> list[JsonObject]:
+        answer = self._answer
+        if answer.finish_reason is None:
             return []
-        output = [] if item.answer.call is not None and not item.answer.text else [item.message()]
-        return output if item.answer.call is None else [*output, _function_call(item.answer.call)]
+        message = [self._message()] if answer.text or answer.call is None else []
+        return message if answer.call is None else [*message, _function_call(answer.call)]
 
-    def _response(self, item: _Item, generated: int) -> JsonObject:
-        request, done = self._request, item.answer.finish_reason is not None
-        cut = item.status == "incomplete"
+    def _response(self, generated: int) -> JsonObject:
+        request, done, status = self._request, self._answer.finish_reason is not None, self._status()
         usage = {
             "input_tokens": self._prompt_tokens,
             "input_tokens_details": {"cached_tokens": 0},
@@ -282,14 +275,14 @@ class ResponseWriter:
             "object": "response",
             "created_at": self._created,
             "completed_at": time.time() if done else None,
-            "status": item.status,
+            "status": status,
             "error": None,
-            "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
+            "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
             "instructions": request.instructions,
             "max_output_tokens": request.max_output_tokens,
             "metadata": request.metadata or {},
             "model": self._model,
-            "output": self._output(item),
+            "output": self._output(),
             "parallel_tool_calls": False,
             "previous_response_id": None,
             "reasoning": {"effort": None, "summary": None},

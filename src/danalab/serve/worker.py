@@ -34,19 +34,16 @@ Indexed = tuple[int, "Delta | Exception"]
 
 
 class Generation:
-    """One request in the engine and its answer's deltas."""
+    """One request in the engine; its answer's deltas go to a queue of the event loop."""
 
     def __init__(self, request: Request, reader: Reader, index: int, deltas: asyncio.Queue[Indexed]):
-        self.request, self.reader, self.index = request, reader, index
+        self.request, self.reader, self.index, self.deltas = request, reader, index, deltas
+        self.number: int | None = None
+        """Of the request in the engine, while it runs."""
         self.submitted = time.perf_counter()
         self.first_token = self.last_token = 0.0
         self.tokens = 0
         self.ended = False
-        self._deltas = deltas
-
-    def put(self, delta: Delta | Exception) -> None:
-        """Pass a delta on; called in the event loop."""
-        self._deltas.put_nowait((self.index, delta))
 
 
 class Generations:
@@ -97,7 +94,6 @@ class EngineWorker:
         """After the last step."""
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._running: dict[int, Generation] = {}
-        self._ids: dict[Generation, int] = {}
         self._outbox: list[tuple[Generation, Delta | Exception]] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
@@ -146,16 +142,12 @@ class EngineWorker:
 
     def _deliver(self, outbox: list[tuple[Generation, Delta | Exception]]) -> None:
         for generation, delta in outbox:
-            if isinstance(delta, Exception) or delta.finish_reason is not None:
-                self._end(generation, "error" if isinstance(delta, Exception) else str(delta.finish_reason))
-            generation.put(delta)
-
-    def _end(self, generation: Generation, reason: str) -> None:
-        if generation.ended:
-            return
-        generation.ended = True
-        self.open -= 1
-        self.metrics.finished(generation, reason)
+            reason = "error" if isinstance(delta, Exception) else delta.finish_reason
+            if reason is not None and not generation.ended:
+                generation.ended = True
+                self.open -= 1
+                self.metrics.finished(generation, reason)
+            generation.deltas.put_nowait((generation.index, delta))
 
     # ---- in the engine's thread ----
 
@@ -164,8 +156,9 @@ class EngineWorker:
             try:
                 events = self.engine.step()
             except Exception as error:  # the model diverged, or a fault of ours: nobody may wait for ever
-                self._fail_all(error)
-                continue
+                events = []
+                for generation in list(self._running.values()):
+                    self._fail(generation, error)
             for event in events:
                 self._read(event)
             self.statistics = self.engine.statistics
@@ -187,20 +180,28 @@ class EngineWorker:
         if generation.ended:
             return
         try:
-            number = self.engine.submit(generation.request)
+            generation.number = self.engine.submit(generation.request)
         except Exception as error:
             status = 400 if isinstance(error, UserError) else 500
             self._outbox.append((generation, _request_error(error, status)))
-            return
-        self._running[number] = generation
-        self._ids[generation] = number
+        else:
+            self._running[generation.number] = generation
 
     def _cancel(self, generation: Generation) -> None:
-        number = self._ids.pop(generation, None)
-        if number is not None:
-            del self._running[number]
-            self.engine.cancel(number)
+        self._leave(generation)
         self._outbox.append((generation, Delta(finish_reason="cancelled")))
+
+    def _fail(self, generation: Generation, error: Exception) -> None:
+        """End one generation with an error."""
+        self._leave(generation)
+        self._outbox.append((generation, _request_error(error, 500)))
+
+    def _leave(self, generation: Generation) -> None:
+        """Take a generation out of the engine, which may have ended it before."""
+        if generation.number is not None:
+            del self._running[generation.number]
+            self.engine.cancel(generation.number)
+            generation.number = None
 
     def _read(self, event: TokenEvent) -> None:
         generation = self._running.get(event.request_id)
@@ -212,7 +213,7 @@ class EngineWorker:
         try:
             delta = generation.reader.read(event)
         except Exception as error:
-            self._fail(event.request_id, generation, error)
+            self._fail(generation, error)
             return
         if delta.calculation is not None:
             try:
@@ -220,24 +221,11 @@ class EngineWorker:
             except UserError:  # no space in the context
                 delta = replace(delta, finish_reason="length")
         if delta.finish_reason is not None or delta.continued is not None:
-            del self._running[event.request_id], self._ids[generation]
-            if event.finish_reason is None:  # e.g. a stop string: the engine does not know of it
-                self.engine.cancel(event.request_id)
+            self._leave(generation)
         if delta.continued is not None:
             generation.request = delta.continued
             self._submit(generation)
         self._outbox.append((generation, delta))
-
-    def _fail(self, number: int, generation: Generation, error: Exception) -> None:
-        """End one generation with an error."""
-        self.engine.cancel(number)
-        del self._running[number], self._ids[generation]
-        self._outbox.append((generation, _request_error(error, 500)))
-
-    def _fail_all(self, error: Exception) -> None:
-        for number, generation in list(self._running.items()):
-            self._fail(number, generation, error)
-        self._flush()
 
     def _flush(self) -> None:
         if self._outbox and self._loop is not None:
