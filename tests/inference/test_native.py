@@ -14,7 +14,7 @@ from danalab.inference import Engine, Request, SamplingParameters
 from danalab.inference.backends import choice
 from danalab.inference.backends.native import backend as native
 from danalab.inference.backends.native.layout import quantise
-from danalab.inference.backends.native.sampler import NativeSampler
+from danalab.inference.backends.native.library import NativeSampler
 from danalab.inference.request import RequestState
 from danalab.inference.sampling import draw
 from danalab.models import Decoder, ModelConfig, build_model

@@ -14,8 +14,7 @@ from torch import Tensor
 from danalab.errors import UserError
 from danalab.inference.backends.native import structures as c
 from danalab.inference.backends.native.layout import KINDS, Layout
-from danalab.inference.backends.native.library import library
-from danalab.inference.backends.native.sampler import NativeSampler
+from danalab.inference.backends.native.library import NativeSampler, library
 from danalab.inference.request import RequestState
 from danalab.inference.scheduler import BlockPool, Chunk
 from danalab.models.decoder import Decoder
