@@ -47,7 +47,8 @@ LONG = "word " * 400
 
 
 def script(question: str) -> str:
-    return {"attack": ATTACK, "markdown": MARKDOWN, "long": LONG}.get(question, f"You said: {question}")
+    known = {"attack": ATTACK, "markdown": MARKDOWN, "long": LONG, "sum": "It is <|python_start|>12*7<|python_end|>."}
+    return known.get(question, f"You said: {question}")
 
 
 @pytest.fixture(scope="module")
@@ -116,6 +117,16 @@ def test_a_question_is_answered_edited_and_answered_anew(page, page_server):
     assert "tokens" in page.locator(".note").inner_text()
 
 
+def test_the_next_question_is_sent_with_the_calculations_before_it(page, page_server):
+    ask(page, "sum")
+    finished(page)
+    assert page.locator(".sum").inner_text() == "12*7 = 84"
+    ask(page, "and now?")
+    finished(page, 2)
+    learned = "It is <|python_start|>12*7<|python_end|><|output_start|>84<|output_end|>.<|assistant_end|>"
+    assert learned in page_server.worker.engine.prompts[-1]
+
+
 def test_stop_keeps_what_was_written_and_frees_the_slot(page, page_server):
     ask(page, "long")
     page.wait_for_function("() => document.querySelector('.assistant .content').textContent.length > 50")
@@ -178,7 +189,8 @@ def test_several_conversations_survive_a_reload(page):
 
 @pytest.mark.slow
 def test_storage_that_another_page_has_filled_does_no_harm(page):
-    for value in ("{", "null", '[{"id": 1}, {"id": "a", "title": "ok", "messages": []}]', "[" * 9999):
+    sums = '[{"id": "a", "title": "", "messages": [{"role": "assistant", "content": "", "calculations": [1]}]}]'
+    for value in ("{", "null", '[{"id": 1}, {"id": "a", "title": "ok", "messages": []}]', "[" * 9999, sums):
         page.evaluate("value => localStorage.setItem('danalab.conversations', value)", value)
         page.evaluate("value => localStorage.setItem('danalab.settings', value)", value)
         page.reload()

@@ -182,7 +182,10 @@ class Completion:
 
 
 class RequestState:
-    """The state of one request. `tokens` is the window of the text that the model sees."""
+    """One request inside the engine.
+
+    Args: limit: tokens to draw at most. ends: token ids that end the text. seq_len: the model's context.
+    """
 
     __slots__ = (
         *("id", "request", "parameters", "limit", "ends", "tokens", "computed", "blocks", "node", "published"),
@@ -190,10 +193,10 @@ class RequestState:
     )
 
     def __init__(self, number: int, request: Request, limit: int, ends: frozenset[int], seq_len: int):
-        """Args: limit: tokens to draw at most. ends: token ids that end the text. seq_len: the model's context."""
         parameters = request.parameters
         self.id, self.request, self.parameters, self.limit, self.ends = number, request, parameters, limit, ends
         self.tokens = [int(token) for token in request.prompt][-seq_len:]
+        """The window of the text that the model sees."""
         self.computed = 0
         """Tokens of the window whose keys and values, or whose effect on the states, are in the cache."""
         self.blocks: list[int] = []

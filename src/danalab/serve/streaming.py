@@ -94,10 +94,12 @@ class ConversationLog:
     """A file with a JSON object a line, readable by its owner only; written only where it is asked for.
 
     JSON escapes line breaks and control characters, so text of a conversation cannot look like another line.
+
+    Raises:
+        OSError: the file cannot be written.
     """
 
     def __init__(self, path: Path):
-        """Raises: OSError: the file cannot be written."""
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
     def write(self, endpoint: str, request: dict[str, Any], answers: list[str]) -> None:

@@ -83,10 +83,12 @@ class Generations:
 
 
 class EngineWorker:
-    """Runs an engine in a thread for callers in an event loop."""
+    """Runs an engine in a thread for callers in an event loop.
+
+    Args: max_requests: running and waiting together; more are refused.
+    """
 
     def __init__(self, engine: Engine, *, max_requests: int):
-        """Args: max_requests: running and waiting together; more are refused."""
         self.engine, self.max_requests, self.metrics = engine, max_requests, Metrics()
         self.open = 0
         """Running and waiting requests."""

@@ -63,9 +63,16 @@ function isConversation(value) {
     typeof value.title === "string" &&
     Array.isArray(value.messages) &&
     value.messages.every(
-      (each) => ["user", "assistant"].includes(each?.role) && typeof each.content === "string",
+      (each) =>
+        ["user", "assistant"].includes(each?.role) &&
+        typeof each.content === "string" &&
+        (each.calculations === undefined || (Array.isArray(each.calculations) && each.calculations.every(isSum))),
     )
   );
+}
+
+function isSum(value) {
+  return typeof value?.expression === "string" && typeof value.result === "string";
 }
 
 function read(key) {
