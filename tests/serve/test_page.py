@@ -120,7 +120,7 @@ def test_a_question_is_answered_edited_and_answered_anew(page, page_server):
 def test_the_next_question_is_sent_with_the_calculations_before_it(page, page_server):
     ask(page, "sum")
     finished(page)
-    assert page.locator(".sum").inner_text() == "12*7 = 84"
+    assert page.locator(".sum").text_content() == "12*7 = 84"
     ask(page, "and now?")
     finished(page, 2)
     learned = "It is <|python_start|>12*7<|python_end|><|output_start|>84<|output_end|>.<|assistant_end|>"

@@ -2,29 +2,17 @@
 
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
-from danalab.cli._shared.model_flags import chosen_run
-from danalab.cli._shared.options import Positional
+from danalab.cli._shared.model_flags import ModelFlags
 from danalab.errors import UserError, printable
 from danalab.train.config.fields import setting
 
 
 @dataclass(frozen=True, kw_only=True)
-class Flags:
-    folder: Positional[Path | None] = None
-    """Run folder, finished or not."""
-    run: Path | None = None
-    """Run folder, in place of the first argument."""
-    from_: Path | None = None
-    """Folder in Hugging Face format in place of a run: an export of ours, or a model that danalab import accepts."""
+class Flags(ModelFlags):
     prompt: str = ""
     """Text to continue; empty: start a new document."""
-    step: int | None = None
-    """Checkpoint [steps]; default the newest that verifies."""
-    tokenizer: str | None = None
-    """Name (gpt2, bytes) or path of the tokenizer that made the run's data; default the folder's own."""
     max_tokens: int | None = setting(None, aliases=("max-new-tokens",))
     """Tokens to add at most; default 128, or as many as fit in the model's context."""
     temperature: float = 0.8
@@ -70,12 +58,15 @@ def run(flags: Flags) -> None:
     names = ("max_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "stop", "sliding_window")
     settings = {name: getattr(flags, name) for name in names}
     SamplingParameters(**settings)  # raises before a model is loaded
-    source = chosen_run(flags.folder, flags.run)
-    generator = _open(flags, source)
+    from danalab.serve import open_text_generator
+
+    source, engine = flags.source(), {"weight_dtype": flags.weight_dtype, "batch_invariant": flags.batch_invariant}
+    generator = open_text_generator(*source, flags.step, flags.tokenizer, flags.device, **engine)
     if flags.json:
         parameters = [SamplingParameters(seed=flags.seed + i, **settings) for i in range(flags.samples)]
         samples = [each.as_dict() for each in generator.complete_all([flags.prompt] * flags.samples, parameters)]
-        where = {"run": str(source), "step": generator.step} if source is not None else {"from": str(flags.from_)}
+        run, folder = source
+        where = {"run": str(run), "step": generator.step} if run is not None else {"from": str(folder)}
         print(json.dumps({**where, "prompt": flags.prompt, "samples": samples}))
         return
     for prompt in _prompts(flags):
@@ -84,19 +75,6 @@ def run(flags: Flags) -> None:
             for piece in generator.stream(prompt, seed=flags.seed + i, **settings):
                 print(printable(piece) if sys.stdout.isatty() else piece, end="", flush=True)
             print("\n" if flags.samples > 1 else "")
-
-
-def _open(flags: Flags, source: Path | None):
-    from danalab.train.run.sampling import open_generator, open_huggingface_generator
-
-    engine = {"weight_dtype": flags.weight_dtype, "batch_invariant": flags.batch_invariant}
-    if flags.from_ is None and source is not None:
-        return open_generator(source, flags.step, flags.tokenizer, flags.device, **engine)
-    if flags.from_ is None or source is not None:
-        raise UserError("give either --run (a run folder) or --from (a folder in Hugging Face format)")
-    if flags.step is not None:
-        raise UserError(f"--step {flags.step}: --from has one model and no checkpoints; leave it out")
-    return open_huggingface_generator(flags.from_, flags.tokenizer, flags.device, **engine)
 
 
 def _prompts(flags: Flags):

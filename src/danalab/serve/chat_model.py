@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from danalab.chat.conversations import ChatFormat
 from danalab.chat.formats import PlainFormat, TemplateFormat, format_of
@@ -16,6 +16,7 @@ from danalab.serve.errors import RequestError
 
 if TYPE_CHECKING:
     from danalab.data.tokenizers import Tokenizer
+    from danalab.inference import TextGenerator
     from danalab.models.decoder import Decoder
 
 
@@ -86,16 +87,30 @@ def open_chat_model(
     Raises:
         UserError: both or neither are given, or the folder cannot be read.
     """
+    generator = open_text_generator(run, huggingface, step, tokenizer)
+    folder = run or huggingface
+    assert folder is not None
+    chosen = format_of(folder, generator.tokenizer)
+    name = name or folder.resolve().name
+    return ChatModel(name, generator.model, generator.tokenizer, chosen, generator.step)
+
+
+def open_text_generator(
+    run: Path | None,
+    huggingface: Path | None,
+    step: int | None = None,
+    tokenizer: str | None = None,
+    device: str = "cpu",
+    **engine: Any,
+) -> "TextGenerator":
+    """The same for plain text. `engine`: settings of `danalab.inference.Engine`."""
     from danalab.train.run.sampling import open_generator, open_huggingface_generator
 
-    if huggingface is None and run is not None:
-        generator, folder = open_generator(run, step, tokenizer), run
-    elif huggingface is None or run is not None:
+    if (run is None) == (huggingface is None):
         raise UserError("give either --run (a run folder) or --from (a folder in Hugging Face format)")
-    elif step is not None:
+    if run is not None:
+        return open_generator(run, step, tokenizer, device, **engine)
+    assert huggingface is not None
+    if step is not None:
         raise UserError(f"--step {step}: --from has one model and no checkpoints; leave it out")
-    else:
-        generator, folder = open_huggingface_generator(huggingface, tokenizer), huggingface
-    name = name or folder.resolve().name
-    chosen = format_of(folder, generator.tokenizer)
-    return ChatModel(name, generator.model, generator.tokenizer, chosen, generator.step)
+    return open_huggingface_generator(huggingface, tokenizer, device, **engine)

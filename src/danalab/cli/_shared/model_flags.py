@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from danalab.cli._shared.options import Positional
+from danalab.errors import UserError
 
 if TYPE_CHECKING:
     from danalab.serve import ChatModel
-from danalab.errors import UserError
 
 BASE_MODEL = "a base model: conversations are plain text (User: ... Assistant: ...); danalab sft teaches it to chat"
 
@@ -26,6 +26,10 @@ class ModelFlags:
     tokenizer: str | None = None
     """Name (gpt2, bytes) or path of the tokenizer that made the run's data; default the folder's own."""
 
+    def source(self) -> tuple[Path | None, Path | None]:
+        """(run folder, folder in Hugging Face format)."""
+        return chosen_run(self.folder, self.run), self.from_
+
     def open(self, name: str | None = None) -> "ChatModel":
         """The model.
 
@@ -35,8 +39,8 @@ class ModelFlags:
         """
         from danalab.serve import open_chat_model
 
-        run = chosen_run(self.folder, self.run)
-        return open_chat_model(run, self.from_, step=self.step, tokenizer=self.tokenizer, name=name)
+        run, folder = self.source()
+        return open_chat_model(run, folder, step=self.step, tokenizer=self.tokenizer, name=name)
 
 
 def chosen_run(positional: Path | None, flag: Path | None) -> Path | None:
