@@ -11,13 +11,17 @@ from __future__ import annotations
 import json
 import uuid
 from dataclasses import dataclass, field, replace
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from danalab.chat.conversations import ChatFormat, Message, Part
 from danalab.chat.tools import Calculation, ToolCaller
+from danalab.errors import UserError
 from danalab.inference import Request, TextStream, TokenConstraint, TokenEvent
 from danalab.serve.chat_model import ChatModel
 from danalab.serve.errors import RequestError
+
+if TYPE_CHECKING:
+    from danalab.inference import Engine
 
 FinishReason = Literal["stop", "length", "tool_calls", "cancelled"]
 
@@ -97,6 +101,16 @@ def answer_parts(text: str, calculations: list[tuple[int, Calculation]]) -> list
         parts += [Part("python", calculation.expression), Part("python_output", calculation.result)]
         done = max(done, place)
     return [*parts, Part("text", text[done:])]
+
+
+def force_result(engine: Engine, number: int, delta: Delta) -> Delta:
+    """Put the result of a calculation into the answer; without space in the context the answer ends there."""
+    if delta.calculation is not None:
+        try:
+            engine.force(number, delta.calculation.forced)
+        except UserError:
+            return replace(delta, finish_reason="length")
+    return delta
 
 
 class Reader(Protocol):

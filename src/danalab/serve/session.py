@@ -1,14 +1,13 @@
 """A conversation with a model in this process: `danalab chat`."""
 
 from collections.abc import Generator
-from dataclasses import replace
 
 from danalab.chat.conversations import Conversation, Message
 from danalab.errors import UserError
 from danalab.inference import Engine, SamplingParameters
 from danalab.serve.chat_model import ChatModel
 from danalab.serve.planner import ChatQuestion, Planner
-from danalab.serve.readers import Answer, Delta
+from danalab.serve.readers import Answer, Delta, force_result
 
 
 class ChatSession:
@@ -43,12 +42,7 @@ class ChatSession:
         try:
             while answer.finish_reason is None:
                 for event in self.engine.step():
-                    delta = reader.read(event)
-                    if delta.calculation is not None:
-                        try:
-                            self.engine.force(number, delta.calculation.forced)
-                        except UserError:  # no space in the context
-                            delta = replace(delta, finish_reason="length")
+                    delta = force_result(self.engine, number, reader.read(event))
                     answer.add(delta)
                     yield delta
         finally:

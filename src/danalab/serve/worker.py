@@ -12,7 +12,6 @@ import queue
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -20,7 +19,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from danalab.errors import UserError
 from danalab.inference import Engine, Request, Statistics, TokenEvent
 from danalab.serve.errors import RequestError
-from danalab.serve.readers import Answer, Delta, Reader
+from danalab.serve.readers import Answer, Delta, Reader, force_result
 
 log = logging.getLogger(__name__)
 
@@ -213,15 +212,10 @@ class EngineWorker:
         generation.last_token = time.perf_counter()
         generation.first_token = generation.first_token or generation.last_token
         try:
-            delta = generation.reader.read(event)
+            delta = force_result(self.engine, event.request_id, generation.reader.read(event))
         except Exception as error:
             self._fail(generation, error)
             return
-        if delta.calculation is not None:
-            try:
-                self.engine.force(event.request_id, delta.calculation.forced)
-            except UserError:  # no space in the context
-                delta = replace(delta, finish_reason="length")
         if delta.finish_reason is not None or delta.continued is not None:
             self._leave(generation)
         if delta.continued is not None:
