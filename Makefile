@@ -1,7 +1,7 @@
 # Every target makes its own .venv; a second call starts in seconds.
 #
 #   make demo    AdamW and ADana side by side on real text, in minutes on two CPU cores
-#   make test    lint, types and tests
+#   make test    lint, types and the fast tests; make test-all: the slow ones, too
 #   make coverage   the tests again, and docs/coverage.md: the lines that they do not run
 #   make bench   the benchmarks; results in bench/results
 #   make gpu-check   the tests and the benchmark of a GPU; installs nothing

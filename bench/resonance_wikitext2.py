@@ -166,7 +166,7 @@ def measure(settings: Settings, say: Callable[[str], None]) -> dict[str, Any]:
             each["minus_resonance"] = difference(each, ours)
         found |= {"variants": variants, "variant_settings": VARIANTS}
     for name, each in {**models, **found.get("variants", {})}.items():
-        say(f"{name:26} {each['params']:,} parameters, lr {each['lr']:g}: {_shown(each)} nats a token")
+        say(f"{name:26} {each['params']:,} parameters, lr {each['lr']:g}: {_shown(each)} nats/token")
     for name, each in found["resonance_minus"].items():
         say(f"resonance minus {name}: {_shown(each)}")
     return found

@@ -47,7 +47,7 @@ def measure(
 def _line(row: dict[str, Any]) -> str:
     seconds, against = row["seconds"], row["ratios"]
     return (
-        f"{row['parameters_millions']:g}M, {row['gib']:.2f} GiB: held up {seconds['held up']['median']:.3f} s"
+        f"{row['parameters_millions']:g}M, {row['gib']:.2f} GiB: training blocked {seconds['held up']['median']:.3f} s"
         f" ({against['held up / torch.save']['median']:.2f} of torch.save), committed after"
         f" {seconds['committed']['median']:.2f} s ({against['committed / torch.save']['median']:.2f}), verified and"
         f" loaded in {seconds['loaded']['median']:.2f} s ({against['loaded / torch.load']['median']:.2f} of torch.load)"

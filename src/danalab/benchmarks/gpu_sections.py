@@ -182,7 +182,7 @@ def _decode_words(row: Mapping[str, Any]) -> str:
 def _checkpoint_words(row: Mapping[str, Any]) -> str:
     seconds, against = row["seconds"], row["ratios"]
     return (
-        f"{row['gib']:.2f} GiB: training held up {seconds['held up']['median']:.3f} s,"
+        f"{row['gib']:.2f} GiB: training blocked {seconds['held up']['median']:.3f} s,"
         f" {against['held up / torch.save']['median']:.2f} of torch.save; committed after"
         f" {seconds['committed']['median']:.2f} s"
     )

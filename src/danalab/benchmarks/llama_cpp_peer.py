@@ -27,7 +27,9 @@ class LlamaCpp:
         positions: int,
         flash_attention: bool = False,
     ):
-        """Args:
+        """Write the weights as a GGUF file, and load it.
+
+        Args:
             config: of a Qwen3.
             weights: by their names in `transformers`.
             sequences: of a batch, at most.

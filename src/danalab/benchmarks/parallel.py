@@ -109,6 +109,6 @@ def _row(jobs: list[dict[str, float]], first: list[dict[str, float]]) -> dict[st
 def line(mode: str, row: dict[str, Any], reference: str) -> str:
     """A row of the table as text."""
     return (
-        f"{mode:<32}{1e3 * row['seconds']['median']:9.1f} ms a step{row['tokens_per_second']['median']:12,.0f} tokens/s"
+        f"{mode:<32}{1e3 * row['seconds']['median']:9.1f} ms/step {row['tokens_per_second']['median']:12,.0f} tokens/s"
         f"{row['memory_gib']['median']:8.2f} GiB{row['time_over_reference']['median']:7.2f} x {reference}"
     )

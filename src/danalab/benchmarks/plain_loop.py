@@ -65,7 +65,10 @@ class PlainModel(nn.Module):
 
 
 class PlainLoop:
-    """Data, model and optimizer; `run(n)` makes n steps."""
+    """Data, model and optimizer; `run(n)` makes n steps.
+
+    `tokens` are ids, 1-D, memory-mapped or not; `dtype` is that of autocast, float32 for none.
+    """
 
     def __init__(
         self,
@@ -78,7 +81,6 @@ class PlainLoop:
         dtype: torch.dtype,
         lr: float = 1e-3,
     ):
-        """Args: tokens: ids, 1-D, memory-mapped or not; dtype: of autocast, float32 for none."""
         self.model = model.to(device)
         self.tokens, self.batch_size, self.seq_len, self.device, self.dtype = tokens, batch_size, seq_len, device, dtype
         decayed = [p for p in model.parameters() if p.ndim > 1]

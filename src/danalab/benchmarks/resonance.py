@@ -209,7 +209,7 @@ def speed_lines(name: str, found: Mapping[str, Any]) -> list[str]:
         peak = "" if row["peak_bytes"] is None else f", peak {row['peak_bytes'] / 2**20:8.1f} MiB"
         lines.append(
             f"  {row['tokens']:>7,} tokens: step {row['step_seconds']:8.4f} s{peak}; decoding "
-            f"{1e3 * row['decode_seconds']:.2f} ms a token, {row['decode_bytes'] / 2**20:.3f} MiB"
+            f"{1e3 * row['decode_seconds']:.2f} ms/token, {row['decode_bytes'] / 2**20:.3f} MiB"
         )
     for key, what in (("slope", "of all lengths"), ("slope_from_4096", "from 4,096 tokens on")):
         if found[key] is not None:

@@ -68,19 +68,19 @@ def compare_optimizers(config: CompareConfig, report: Callable[[str], None] = la
     config.out.mkdir(parents=True, exist_ok=True)  # before minutes of work
     # The slowest first, so that the cores finish together.
     searches = [Search(each.name, opt, trials, seeds, config.quick) for each in reversed(problems) for opt in opts]
-    found: dict[tuple[str, str], Result] = {}
+    tuned: dict[tuple[str, str], Result] = {}
     refused: dict[str, str] = {}
     for done, outcome in search_all(searches, config.jobs):
         if isinstance(outcome, Result):
-            found[done.problem, done.opt] = outcome
+            tuned[done.problem, done.opt] = outcome
             words = f"{fmean(outcome.losses):10.4g}   lr {outcome.best[0].lr:.2g}"
         else:
             refused[f"{done.opt} on {done.problem}"] = outcome
             words = f"left out: {outcome}"
         report(f"{done.problem:<10} {done.opt:<18} {words}")
-    if not found:
+    if not tuned:
         raise UserError(f"optim compare: {'; '.join(f'{key}: {why}' for key, why in refused.items())}")
-    results = tuple(found[each.name, opt] for each in problems for opt in opts if (each.name, opt) in found)
+    results = tuple(tuned[each.name, opt] for each in problems for opt in opts if (each.name, opt) in tuned)
     return _write(config, problems, results, refused)
 
 

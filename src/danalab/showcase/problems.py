@@ -164,5 +164,5 @@ def get_problem(name: str, quick: bool = False) -> Problem:
     """
     if name not in PROBLEMS:
         raise UserError(f"unknown problem '{name}'{nearest(name, PROBLEMS)}; known: {', '.join(PROBLEMS)}")
-    found = PROBLEMS[name]
-    return replace(found, steps=found.steps // QUICK_SHARE) if quick else found
+    problem = PROBLEMS[name]
+    return replace(problem, steps=problem.steps // QUICK_SHARE) if quick else problem
