@@ -162,7 +162,8 @@ def _test(source: str, name: str, tests: str, answers: Any, questions: Any) -> N
 
 def _plain(value: Any) -> Any:
     """A value of Python's own types, which its literal gives back."""
-    for kind in (bool, int, float, complex, str, bytes):
+    kinds: tuple[Any, ...] = (bool, int, float, complex, str, bytes)
+    for kind in kinds:
         if isinstance(value, kind):
             return kind(value)
     if value is None:
@@ -177,7 +178,7 @@ def _plain(value: Any) -> Any:
 
 def _error(text: str) -> Exception:
     """The program's exception where it is one of Python's."""
-    kind = getattr(builtins, text.partition(":")[0].partition(" ")[0], None)
+    kind: Any = getattr(builtins, text.partition(":")[0].partition(" ")[0], None)
     is_known = isinstance(kind, type) and issubclass(kind, ArithmeticError | LookupError | TypeError | ValueError)
     return kind(text.partition(": ")[2]) if is_known else RuntimeError(text or "no value")
 
@@ -265,9 +266,10 @@ def _filter(machine: int, column: int) -> list[bytes]:
     for number in numbers:
         found += [step(equal, number, 0, 1), step(end, _PERMIT)]
     for call, flags in ((_OPEN, argument(1)), (_OPENAT, argument(2))):
-        if call[column] is not None:  # O_TRUNC empties a file even where it is opened for reading
+        number = call[column]
+        if number is not None:  # O_TRUNC empties a file even where it is opened for reading
             found += [
-                step(equal, call[column], 0, 5), step(load, flags), step(keep, _TRUNCATE | _WRITABLE),
+                step(equal, number, 0, 5), step(load, flags), step(keep, _TRUNCATE | _WRITABLE),
                 step(equal, _TRUNCATE, 0, 1), step(end, _DENY), step(end, _PERMIT),
             ]  # fmt: skip
     found += [step(equal, _CLONE[column], 0, 4), step(load, argument(0)), step(any_bit, _THREAD, 0, 1)]
