@@ -221,7 +221,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
     for pipe in (process.stdin, process.stdout):
         with contextlib.suppress(OSError):
-            pipe and pipe.close()
+            if pipe is not None:
+                pipe.close()
 
 
 _TEMPLATE = """\

@@ -32,7 +32,7 @@ from danalab.serve.fields import (
     past_parts,
     usage,
 )
-from danalab.serve.messages import ConversationBuilder, NamedTool, Tool
+from danalab.serve.messages import ConversationBuilder, NamedTool, Tool, ToolChoice
 from danalab.serve.planner import ChatQuestion, Plan, Planner
 from danalab.serve.readers import Answer, FunctionCall, TokenText
 from danalab.serve.worker import Generations
@@ -147,15 +147,17 @@ class ChatCompletionRequest(Choices):
     def plan(self, planner: Planner, scope: str) -> Plan:
         """The work of the engine."""
         tools = [each.function.as_tool() for each in self.tools or ()]
-        named = isinstance(self.tool_choice, NamedFunctionTool)
-        choice = NamedTool(self.tool_choice.function.name) if named else self.tool_choice
+        if isinstance(self.tool_choice, NamedFunctionTool):
+            choice: ToolChoice = NamedTool(self.tool_choice.function.name)
+        else:
+            choice = self.tool_choice or "auto"
         max_tokens = self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
         question = ChatQuestion(
             conversation=self._conversation([] if choice == "none" else tools, planner.chat_model.calls_tools),
             sampling=self.sampling(max_tokens, (self.top_logprobs or 0) if self.logprobs else None),
             n=self.n or 1,
             tools=tools,
-            tool_choice=choice or "auto",
+            tool_choice=choice,
             schema=self._schema(),
             drops_old_turns=self.truncation == "auto",
         )

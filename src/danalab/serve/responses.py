@@ -25,7 +25,7 @@ from danalab.serve.fields import (
     only,
     past_parts,
 )
-from danalab.serve.messages import ConversationBuilder, NamedTool, Tool
+from danalab.serve.messages import ConversationBuilder, NamedTool, Tool, ToolChoice
 from danalab.serve.planner import ChatQuestion, Plan, Planner
 from danalab.serve.readers import Answer, FunctionCall
 from danalab.serve.worker import Generations
@@ -120,13 +120,15 @@ class ResponseRequest(Sampling):
     def plan(self, planner: Planner, scope: str) -> Plan:
         """The work of the engine."""
         tools = [each.as_tool() for each in self.tools or ()]
-        named = isinstance(self.tool_choice, NamedFunctionTool)
-        choice = NamedTool(self.tool_choice.name) if named else self.tool_choice
+        if isinstance(self.tool_choice, NamedFunctionTool):
+            choice: ToolChoice = NamedTool(self.tool_choice.name)
+        else:
+            choice = self.tool_choice or "auto"
         question = ChatQuestion(
             conversation=self._conversation([] if choice == "none" else tools, planner.chat_model.calls_tools),
             sampling=self.sampling(max_tokens=self.max_output_tokens),
             tools=tools,
-            tool_choice=choice or "auto",
+            tool_choice=choice,
             schema=self._schema(),
             drops_old_turns=self.truncation == "auto",
         )
