@@ -13,15 +13,8 @@ import pytest
 from danalab.cli.app import main
 from danalab.colors import OPTIMIZER_COLORS, optimizer_color
 from danalab.errors import UserError
-from danalab.report.comparison import (
-    COLUMNS,
-    compare,
-    markdown_table,
-    noise_note,
-    read_curve,
-    table_cells,
-    tokens_to_reach,
-)
+from danalab.report.comparison import COLUMNS, compare, markdown_table, noise_note, table_cells
+from danalab.report.data import read_curve, tokens_to_reach
 from danalab.report.figures.drawing import svg_text
 from danalab.report.figures.training import loss_figure, lr_figure, save_figure
 from danalab.report.page.page import Page

@@ -26,15 +26,8 @@ def run(flags: Flags) -> None:
     from dataclasses import asdict
 
     from danalab.errors import UserError
-    from danalab.report.comparison import (
-        COLUMNS,
-        compare,
-        named_apart,
-        noise_note,
-        read_curve,
-        table_cells,
-        write_comparison,
-    )
+    from danalab.report.comparison import COLUMNS, compare, named_apart, noise_note, table_cells, write_comparison
+    from danalab.report.data import read_curve
     from danalab.report.formats import print_table
 
     chosen = (*flags.runs, *flags.run)

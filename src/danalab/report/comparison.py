@@ -15,53 +15,8 @@ from typing import Any
 
 from danalab.errors import UserError
 from danalab.files import write_atomically
-from danalab.ladder.saved.from_curves import cost_to_reach
+from danalab.report.data import RunCurve, tokens_to_reach
 from danalab.report.formats import as_markdown
-from danalab.train.run.open import open_run
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """One evaluation on the validation windows."""
-
-    step: int
-    tokens: int
-    flops: float
-    val_loss: float
-    """Nats a token."""
-
-
-@dataclass(frozen=True)
-class RunCurve:
-    """The data of one run for comparisons."""
-
-    name: str
-    opt: str
-    config: dict[str, Any]
-    summary: dict[str, Any]
-    """Empty until the run ends."""
-    points: tuple[Evaluation, ...]
-
-    @property
-    def final(self) -> Evaluation:
-        return self.points[-1]
-
-
-def read_curve(folder: str | Path) -> RunCurve:
-    """Read a run folder, finished or not."""
-    run = open_run(folder)
-    rows = run.metrics()
-    points = tuple(
-        Evaluation(row["step"], row["tokens"], row["flops"], row["val/loss"]) for row in rows if "val/loss" in row
-    )
-    if not points:
-        raise UserError(f"{folder}: no validation loss in metrics.jsonl; was --eval-interval reached?")
-    return RunCurve(run.path.name, run.config["config"]["opt"], run.config, run.summary or {}, points)
-
-
-def tokens_to_reach(curve: RunCurve, loss: float) -> float | None:
-    """Tokens at which the validation curve first falls to `loss`, or None where it never does."""
-    return cost_to_reach([point.tokens for point in curve.points], [point.val_loss for point in curve.points], loss)
 
 
 @dataclass(frozen=True)

@@ -1,16 +1,19 @@
-"""What a report is drawn from: the analysis of a ladder, its rows, and other files of its run folders."""
+"""What reports are drawn from: the analysis of a ladder, its rows and run folders, and the curves of single runs."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from danalab.errors import UserError
 from danalab.ladder.analysis import Analysis
 from danalab.ladder.fit.tuning import Tuned
 from danalab.ladder.fit.tuning import has_diverged as has_diverged
 from danalab.ladder.fit.tuning import is_usable as is_finished
 from danalab.ladder.preregistration import Outcome
 from danalab.ladder.saved.from_curves import LEAST_SEEDS as LEAST_SEEDS
+from danalab.ladder.saved.from_curves import cost_to_reach
+from danalab.train.run.open import open_run
 
 Row = Mapping[str, Any]
 
@@ -78,3 +81,47 @@ def varied(rows: Sequence[Row]) -> dict[str, list[str]]:
         opt: [name for name in SWEPT if len({setting(row, name) for row in rows if row["opt"] == opt}) > 1]
         for opt in dict.fromkeys(row["opt"] for row in rows)
     }
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """One evaluation on the validation windows."""
+
+    step: int
+    tokens: int
+    flops: float
+    val_loss: float
+    """Nats a token."""
+
+
+@dataclass(frozen=True)
+class RunCurve:
+    """The data of one run for comparisons."""
+
+    name: str
+    opt: str
+    config: dict[str, Any]
+    summary: dict[str, Any]
+    """Empty until the run ends."""
+    points: tuple[Evaluation, ...]
+
+    @property
+    def final(self) -> Evaluation:
+        return self.points[-1]
+
+
+def read_curve(folder: str | Path) -> RunCurve:
+    """Read a run folder, finished or not."""
+    run = open_run(folder)
+    rows = run.metrics()
+    points = tuple(
+        Evaluation(row["step"], row["tokens"], row["flops"], row["val/loss"]) for row in rows if "val/loss" in row
+    )
+    if not points:
+        raise UserError(f"{folder}: no validation loss in metrics.jsonl; was --eval-interval reached?")
+    return RunCurve(run.path.name, run.config["config"]["opt"], run.config, run.summary or {}, points)
+
+
+def tokens_to_reach(curve: RunCurve, loss: float) -> float | None:
+    """Tokens at which the validation curve first falls to `loss`, or None where it never does."""
+    return cost_to_reach([point.tokens for point in curve.points], [point.val_loss for point in curve.points], loss)

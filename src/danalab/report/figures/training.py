@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from danalab.colors import optimizer_color
-from danalab.report.comparison import Evaluation, RunCurve
+from danalab.report.data import Evaluation, RunCurve
 from danalab.report.figures.drawing import LOSS, canvas, counts, legend, look, powers, save_figure, short, styled, widen
 from danalab.train.config.fields import names_of
 from danalab.train.config.train_config import TrainConfig
