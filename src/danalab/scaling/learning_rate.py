@@ -88,9 +88,11 @@ class _DecayRules(Registry[str]):
 
             if name in registered():
                 spec = registered().get(name)
-                self.add(spec.name, spec.decay, *spec.aliases)
+                name = spec.name
+                if name not in self:
+                    self.add(name, spec.decay)
                 if spec.log_time:
-                    _LOG_TIME.add(spec.name)
+                    _LOG_TIME.add(name)
         return super().canonical(name)
 
 
