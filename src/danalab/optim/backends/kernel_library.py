@@ -13,7 +13,7 @@ LIBRARY = NativeLibrary(
     purpose="the fused optimizer kernels",
     setting="fused=True",
     instead="fused=False",
-    sources=tuple(_FOLDER / name for name in ("kernels.cpp", "kernels_formats.h", "kernels_avx512.h", "threads.h")),
+    sources=tuple(_FOLDER / name for name in ("kernels.cpp", "kernels_formats.h", "kernels_star.h", "threads.h")),
 )
 
 KERNELS = ("adana", "dana_star", "adamw_decaying_wd", "ademamix", "dana", "sign_dana", "auto_dana")
