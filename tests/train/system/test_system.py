@@ -11,6 +11,8 @@ import pytest
 import torch
 
 from danalab.errors import UserError
+from danalab.optim.backends import choice
+from danalab.optim.elementwise.adana import ADANA
 from danalab.train.system import device as device_module
 from danalab.train.system.device import autocast_dtype, choose_device, require_compiler
 from danalab.train.system.errors import explain_errors
@@ -30,6 +32,20 @@ def test_compiling_without_a_compiler_is_refused_with_advice(monkeypatch):
 def test_a_device_that_cannot_train_is_refused(name):
     with pytest.raises(UserError, match=f"--device {name}: "):
         choose_device(name)
+
+
+def test_an_apple_gpu_is_chosen_where_torch_has_one(monkeypatch):
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    mps = choose_device("mps")
+    assert mps.type == device_module.device_type("mps") == "mps"
+    assert autocast_dtype(None, mps) is None
+    assert autocast_dtype("bfloat16", mps) == torch.bfloat16
+    with pytest.raises(UserError, match="on mps give float32 or bfloat16"):
+        autocast_dtype("float16", mps)
+    with pytest.raises(UserError, match="--compile is not available on mps"):
+        require_compiler(mps)
+    flags = {"fused": None, "foreach": None, "capturable": False}
+    assert choice.choose_backend(ADANA, flags, "mps") is choice.foreach
 
 
 @pytest.mark.parametrize(("flags", "warns"), [("fma avx2 avx512f", True), ("avx512_bf16 avx512f", False), (None, True)])

@@ -215,6 +215,8 @@ def _start(place: Place, device_type: str, seconds: float) -> None:
     import torch.distributed as dist
 
     backend, device = "gloo", None
+    if device_type == "mps":
+        raise UserError("--device mps trains in one process; leave --nproc and launchers out")
     if device_type == "cuda":
         number = own_gpu(place.local_rank, torch.cuda.device_count(), place.launcher)
         backend, device = "nccl", torch.device("cuda", number)

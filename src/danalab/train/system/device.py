@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 def device_type(name: str | None) -> str:
-    """ "cuda" or "cpu": the type of the device `name`; None: of the default device."""
+    """ "cuda", "mps" or "cpu": the type of the device `name`; None: of the default device."""
     if name is None:
         return "cuda" if torch.cuda.is_available() else "cpu"
     return name.partition(":")[0]
@@ -28,13 +28,16 @@ def choose_device(name: str | None) -> torch.device:
     """The device `name`; None: a GPU where there is one, else the CPU. A GPU becomes the process's current one."""
     if name is None:
         return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
-    if device_type(name) not in ("cpu", "cuda"):
-        raise UserError(f"--device {name}: cpu, cuda or cuda:N is expected")
+    if device_type(name) not in ("cpu", "cuda", "mps"):
+        raise UserError(f"--device {name}: cpu, cuda, cuda:N or mps is expected")
+    if name == "mps" and not torch.backends.mps.is_available():
+        raise UserError("--device mps: torch finds no Apple GPU here")
     try:
         device = torch.device(name)
         if device.type == "cuda" and device.index is None:
             device = torch.device("cuda", torch.cuda.current_device())  # each rank has set its own
-        torch.empty(1, device=device)
+        if device.type != "mps":
+            torch.empty(1, device=device)
         if device.type == "cuda":
             torch.cuda.set_device(device)  # streams, random states and kernels are those of the current device
     except (RuntimeError, AssertionError) as error:
@@ -43,14 +46,14 @@ def choose_device(name: str | None) -> torch.device:
 
 
 def autocast_dtype(name: str | None, device: torch.device) -> torch.dtype | None:
-    """Number format of matrix products; None: that of the parameters. Default bfloat16 on GPUs, float32 on CPUs."""
+    """Number format of matrix products; None: that of the parameters. Default bfloat16 with CUDA, else float32."""
     if name is None:
         name = "bfloat16" if device.type == "cuda" else "float32"
     if name == "float32":
         return None
     if name == "float16":
-        if device.type == "cpu":
-            raise UserError("--dtype float16: is for GPUs without bfloat16; on a CPU give float32 (or bfloat16)")
+        if device.type != "cuda":
+            raise UserError(f"--dtype float16 is for GPUs without bfloat16; on {device.type} give float32 or bfloat16")
         return torch.float16
     if device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
         raise UserError(f"bfloat16: {torch.cuda.get_device_name(device)} does not have it; give --dtype float32")
@@ -86,6 +89,8 @@ def set_numerics(deterministic: bool) -> None:
 
 def require_compiler(device: torch.device) -> None:
     """Check before the run starts that torch.compile can work."""
+    if device.type == "mps":
+        raise UserError("--compile is not available on mps; leave it out")
     if device.type == "cpu":
         from torch._inductor import config as inductor
 

@@ -13,7 +13,7 @@ class ExecutionSettings(Section):
     title: ClassVar[str] = "device and memory"
 
     device: str | None = setting(None, kind="execution")
-    """cpu, cuda or cuda:N; default cuda where there is one."""
+    """cpu, cuda, cuda:N or mps; default cuda where there is one."""
     dtype: Dtype | None = setting(None, aliases=("no-amp=float32",))
     """Number format of matrix products (parameters are float32); default bfloat16 on GPUs, float32 on CPU; float16: for
     older GPUs."""
