@@ -18,9 +18,8 @@ from danalab.optim.core import DecayingOptimizer
 from danalab.optim.core.rule import Rule
 from danalab.optim.elementwise.scalars import decay_factor
 from danalab.optim.registry import OptimizerSpec, registered
-from danalab.optim.registry.catalogue.help_texts import HELP
 from danalab.optim.registry.spec import settings_of
-from danalab.optim.settings import Decay, Rate, Runtime, takes
+from danalab.optim.settings import HELP, Decay, Rate, Runtime, takes
 
 
 @dataclass(frozen=True)

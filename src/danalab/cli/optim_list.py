@@ -38,7 +38,7 @@ def list_optimizers(flags: ListFlags) -> None:
 
 def as_dict(spec: OptimizerSpec) -> dict[str, Any]:
     """The registry entry of an optimizer, for JSON."""
-    from danalab.optim.core.parse_settings import kind_of
+    from danalab.optim.registry.spec import kind_of
 
     return {
         "name": spec.name,
@@ -83,7 +83,7 @@ def _print_table(specs: list[OptimizerSpec]) -> None:
 
 
 def _print_one(spec: OptimizerSpec) -> None:
-    from danalab.optim.core.parse_settings import kind_of, written
+    from danalab.optim.registry.spec import kind_of, written
 
     print(f"{spec.name}: {spec.summary}\nreference: {spec.reference}")
     if spec.aliases:

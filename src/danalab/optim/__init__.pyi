@@ -10,8 +10,8 @@ from .elementwise.dana import Dana as Dana
 from .elementwise.dana import SignDana as SignDana
 from .elementwise.dana_star import DanaStar as DanaStar
 from .elementwise.dana_star import DanaStarMK4 as DanaStarMK4
-from .matrix.manau import Manau as Manau
 from .matrix.muon import DMuon as DMuon
+from .matrix.muon import Manau as Manau
 from .matrix.muon import Muon as Muon
 from .registry import OptimizerSpec as OptimizerSpec
 from .registry import build_optimizer as build_optimizer

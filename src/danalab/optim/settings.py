@@ -1,6 +1,6 @@
-"""Settings of the optimizers with their defaults, one class for each family: constructors take them by `takes`.
+"""Settings of the optimizers: defaults, one class for each family, which constructors take by `takes`; and help texts.
 
-Needs no torch. Help texts are in `danalab.optim.registry.catalogue.help_texts`, ranges in `danalab.optim.core.checks`.
+Needs no torch. Ranges are in `danalab.optim.core.checks`.
 """
 
 from __future__ import annotations
@@ -261,3 +261,58 @@ def takes(
         return constructor
 
     return decorate
+
+
+HELP = {
+    "aux_lr": "peak learning rate of parameters that are not matrices; none = aux_lr_factor x lr",
+    "aux_lr_factor": "learning rate of parameters that are not matrices, as a multiple of lr",
+    "aux_weight_decay": "weight decay of parameters that are not matrices; none = weight_decay",
+    "alpha": "weight of the slow momentum",
+    "alpha_warmup": "steps until alpha has grown from 0; none = at once",
+    "alpha_offset": "added to the damping (1+t)^(1-kappa); 1 = published implementation, 0 = the paper's formula",
+    "amsgrad": "keep the maximum of the second moment",
+    "beta2": "constant rate of the second moment, corrected as Adam's; none = beta(t)",
+    "beta3_warmup": "steps until the slow momentum's rate has grown from the fast one's; none = at once",
+    "betas": "rates of the first and second moment",
+    "capturable": "keep the step count on the device, for CUDA graphs",
+    "cautious_decay": "decay only coordinates that the step moves towards zero",
+    "clipsnr": "bound of the damped momentum's signal-to-noise ratio",
+    "dana_momentum": "log-time momentum for matrices",
+    "decay_bound": "largest weight decay, times the peak learning rate; 0 = no bound; none = by omega, else 0",
+    "decoupled_weight_decay": "decay weights directly; otherwise weight decay is added to the gradient",
+    "delta": "averages weight a new gradient by delta/(delta+t)",
+    "differentiable": "let gradients flow through the step",
+    "eps": "added to the root of the second moment",
+    "flat_start": "steps at the start that all fit the preconditioner; later fewer do",
+    "foreach": "work on lists of parameters",
+    "fused": "one compiled pass over memory",
+    "fraction": "part of the rows or columns that a step moves",
+    "gamma3": "scale of the momentum term",
+    "hessian_interval": "steps between estimates of the curvature",
+    "horizon": "length of the run [steps], with omega; wd_ts = horizon/10",
+    "kappa": "exponent of the damping (1+t)^(1-kappa)",
+    "kappa_max": "kappa of coordinates whose gradients are noise",
+    "kappa_min": "kappa of coordinates whose gradients agree",
+    "k": "inner steps per outer step",
+    "lr_outer": "learning rate of the outer step",
+    "matched_rms": "root mean square of a matrix's update",
+    "maximize": "maximize the objective",
+    "momentum": "rate of the matrices' momentum",
+    "momentum_cooldown": "exponent c: the momentum's memory is t (lr / peak_lr)^c / delta; 0 = no cooldown",
+    "mu": "rate of the outer step's Nesterov momentum",
+    "nesterov": "add the momentum to the gradient",
+    "ns_dtype": "dtype of the orthogonalisation; none = bfloat16 on GPUs, float32 on CPUs",
+    "ns_method": "orthogonalisation: newton-schulz or polar-express",
+    "ns_steps": "steps of the orthogonalisation",
+    "other_radius": "scale of the steps of embeddings and heads",
+    "omega": "strength of decaying weight decay omega/(wd_ts+t), instead of weight_decay",
+    "precondition_frequency": "steps between new eigenbases",
+    "radius": "scale of the steps of hidden matrices and vectors",
+    "rho": "scale of the curvature in the denominator; larger values clip less",
+    "scaled_decay": "multiply weight decay by lr / peak lr once more",
+    "significance": "standard deviations of noise above which momentum counts as signal",
+    "state_dtype": "format of the moments: float32, bf16+8 (3 bytes) or 8bit (1 byte and scales), rounded at random",
+    "stochastic_rounding": "round 16-bit parameters up or down at random",
+    "wd_ts": "time scale of the decay of weight decay [steps]; none = constant",
+    "weight_decay": "weight decay of matrices and heads",
+}

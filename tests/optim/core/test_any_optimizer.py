@@ -17,8 +17,8 @@ from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 from danalab.errors import UserError
 from danalab.optim import DistributedMuonAdamW, build_optimizer, list_optimizers, optimizer_spec
 from danalab.optim.core.checks import MAY_BE_NONE
-from danalab.optim.core.parse_settings import kind_of
 from danalab.optim.distributed.dtensor.adapter import DTensorAdapter
+from danalab.optim.registry.spec import kind_of
 
 pytest.importorskip("pytorch_optimizer")
 NAMES = list_optimizers()

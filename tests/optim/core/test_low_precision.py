@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from danalab.optim import AdamWDecayingWD, ADana, AdEMAMix, DanaMK4, DanaStar, DanaStarMK4
-from danalab.optim.backends.rounding import stochastic_round
-from danalab.optim.core.noise import rounding_seed
+from danalab.optim.backends.rounding import rounding_seed, stochastic_round
 
 FLAGS = [{"fused": False}, {"foreach": True}, {"fused": True}]
 WAYS = ["eager", "foreach", "fused"]

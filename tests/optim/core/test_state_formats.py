@@ -13,8 +13,8 @@ from torch import nn
 from danalab.errors import UserError
 from danalab.optim import ADana, build_optimizer, list_optimizers, optimizer_spec
 from danalab.optim.backends import native
+from danalab.optim.backends.rounding import element_noise
 from danalab.optim.core import state_formats
-from danalab.optim.core.noise import element_noise
 from danalab.optim.core.state_formats import FORMATS, REST, codes_of, decode, encode, join, split, stored_tensors
 
 LOW = FORMATS[1:]

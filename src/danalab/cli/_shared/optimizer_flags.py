@@ -20,7 +20,7 @@ FIELD = "optimizer_settings"
 
 def options(opt: str, names: Iterable[str]) -> list[Option]:
     """The flags of the optimizer `opt`, without those that the verb has (`names`)."""
-    from danalab.optim.core.parse_settings import kind_of, written
+    from danalab.optim.registry.spec import kind_of, written
 
     spec, taken = _spec(opt), set(names)
     title = f"settings of {spec.name}: {spec.summary}"
@@ -41,7 +41,7 @@ def options(opt: str, names: Iterable[str]) -> list[Option]:
 
 def take(values: Mapping[str, Any], opt: str) -> dict[str, Any]:
     """The optimizer's settings among parsed values."""
-    from danalab.optim.core.parse_settings import read_value
+    from danalab.optim.registry.spec import read_value
 
     found = {}
     for name, setting in _spec(opt).settings.items():
@@ -69,7 +69,7 @@ def from_file(values: dict[str, Any], names: Iterable[str], opt: str, where: str
         given[key] = values.pop(key)
     if not given:
         return {}
-    from danalab.optim.core.parse_settings import read_settings
+    from danalab.optim.registry.spec import read_settings
 
     return read_settings(_spec(opt), given)
 

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from danalab.optim.backends import native
+from danalab.optim.backends.rounding import element_noise, hash32, rounding_seed
 from danalab.optim.core.batch import Batch
-from danalab.optim.core.noise import element_noise, hash32, rounding_seed
 from danalab.optim.core.rule import Rule
 from danalab.optim.core.state_formats import REST, decode, encode, join, split, stored_shapes
 

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from danalab.errors import UserError
 from danalab.optim.core.groups import called
-from danalab.optim.core.parse_settings import WANTED, kind_of
-from danalab.optim.registry.spec import Setting
+from danalab.optim.registry.spec import WANTED, Setting, kind_of
 
 log = logging.getLogger(__name__)
 

@@ -131,7 +131,7 @@ def decode(state: Mapping[str, Tensor], name: str) -> Tensor:
 def encode(state: Mapping[str, Tensor], name: str, value: Tensor, noise: Tensor) -> None:
     """Store the moment `name` in a state of local tensors, rounded at random.
 
-    Args: noise: 32 random bits for each element, see `danalab.optim.core.noise.element_noise`.
+    Args: noise: 32 random bits for each element, see `danalab.optim.backends.rounding.element_noise`.
     """
     bits = noise.bitwise_right_shift(_NOISE_BITS.get(name, 8)).bitwise_and_(0xFFFF)
     if name in state:

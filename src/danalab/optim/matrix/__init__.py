@@ -1,4 +1,4 @@
-"""Optimizers that orthogonalise the momentum of matrices: Muon, D-Muon, Manau."""
+"""Optimizers that update a matrix as a whole: orthogonalised momentum (Muon and relatives), and others' rules."""
 
 import lazy_loader
 

@@ -1,4 +1,11 @@
-from .manau import Manau as Manau
+from .adam_mini import AdamMini as AdamMini
+from .dion2 import Dion2 as Dion2
+from .hyperball import AdamH as AdamH
+from .hyperball import MuonH as MuonH
+from .kl_soap import KLSOAP as KLSOAP
+from .kron import Kron as Kron
 from .muon import DMuon as DMuon
+from .muon import Manau as Manau
 from .muon import Muon as Muon
 from .newton_schulz import orthogonalize as orthogonalize
+from .scion import Scion as Scion

@@ -7,8 +7,8 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from danalab.errors import UserError
-from danalab.optim.distributed.balance import owners
-from danalab.optim.distributed.dtensor.rows import RowExchange
+from danalab.optim.distributed.dtensor.layout import RowExchange
+from danalab.optim.distributed.shards import owners
 from danalab.optim.matrix.newton_schulz import Coefficients, flops, matrix_shape, orthogonalize_each
 
 

@@ -69,7 +69,7 @@ def build_optimizer(
             hint = nearest(setting, spec.settings)
             raise UserError(f"optimizer '{spec.name}' has no setting '{setting}'{hint}; it has: {have}")
     groups: Any = groups_of(spec, model_or_params) if isinstance(model_or_params, nn.Module) else model_or_params
-    from danalab.optim.distributed.dtensor.build import build_adapted  # it imports this module to name alternatives
+    from danalab.optim.distributed.dtensor.adapter import build_adapted  # it imports this module to name alternatives
 
     groups = named_groups(spec.name, groups)
     require_some(spec.name, groups)

@@ -11,8 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from danalab.optim.distributed.balance import owners
-from danalab.optim.distributed.shards import SavedTensor, TensorShard
+from danalab.optim.distributed.shards import SavedTensor, TensorShard, owners
 from danalab.train.parallel.world import World
 
 

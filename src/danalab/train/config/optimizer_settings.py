@@ -23,7 +23,7 @@ def checked_settings(config: TrainConfig) -> dict[str, Any]:
         return {}
     from danalab.optim import optimizer_spec
     from danalab.optim.core.checks import check_numbers_of
-    from danalab.optim.core.parse_settings import read_settings
+    from danalab.optim.registry.spec import read_settings
 
     spec = optimizer_spec(config.opt)
     own = {field.name for field in fields(TrainConfig)}

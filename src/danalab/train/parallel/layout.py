@@ -98,7 +98,7 @@ def check_parallel(resolved: RunSpec, layout: Layout, ranks: int) -> None:
         _check_worker(resolved.plan.opt)
         return
     from danalab.optim import optimizer_spec
-    from danalab.optim.distributed.modes import require_supported
+    from danalab.optim.distributed import require_supported
 
     require_supported(optimizer_spec(resolved.plan.opt), layout.mode)
     if layout.expert_parallel:

@@ -1,2 +1,2 @@
 from .adapter import DTensorAdapter as DTensorAdapter
-from .build import build_adapted as build_adapted
+from .adapter import build_adapted as build_adapted

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from danalab.optim.distributed.balance import owners
+from danalab.optim.distributed.shards import owners
 
 ALIGNMENT = 64
 """Slices begin at multiples of this [elements], so that vector instructions process the same elements for any number of

@@ -8,32 +8,29 @@ state and computes updates only for these:
 While a bucket is updated, gradients of later buckets and parameters of earlier ones are being sent.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
-from danalab.errors import UserError
-from danalab.optim.core.groups import as_given, called, hyper
+from danalab.errors import UserError, nearest
+from danalab.optim.core.groups import as_given, called, hyper, require_some
 from danalab.optim.core.optimizer import RuleOptimizer
 from danalab.optim.core.state import has_zero_rate, set_dummy_step
 from danalab.optim.core.state_dict import check_entry, check_groups, check_rule_state, parameter_name
+from danalab.optim.distributed import require_supported
+from danalab.optim.distributed.dtensor.adapter import DTensorAdapter, build_adapted, parameter_groups
 from danalab.optim.distributed.shards import SavedTensor
 from danalab.optim.distributed.zero.buckets import BucketTraffic, SharedGradients
-from danalab.optim.distributed.zero.layout import plan
-from danalab.optim.distributed.zero.setup import (
-    check_settings,
-    content,
-    groups_for,
-    optimizer_of,
-    own_pieces,
-)
+from danalab.optim.distributed.zero.layout import Bucket, Content, Piece, plan
 from danalab.optim.distributed.zero.state import OwnedState
-from danalab.optim.registry import optimizer_spec
+from danalab.optim.matrix.newton_schulz import flops, matrix_shape
+from danalab.optim.registry import groups_of, optimizer_spec
+from danalab.optim.registry.spec import OptimizerSpec
 
 
 class DistributedMuonAdamW(torch.optim.Optimizer):
@@ -317,3 +314,78 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
                     f"DistributedMuonAdamW: a parameter of shape {tuple(p.shape)} was moved or replaced after the"
                     " optimizer was built; move the model to its device and dtype first"
                 )
+
+
+OWNER = "DistributedMuonAdamW"
+
+
+def groups_for(spec: OptimizerSpec, model_or_params: Any) -> list[dict[str, Any]]:
+    """Groups whose "params" are (name, parameter), the name "" where there is none."""
+    given = groups_of(spec, model_or_params) if isinstance(model_or_params, nn.Module) else model_or_params
+    groups = parameter_groups(spec, OWNER, given)
+    require_some(OWNER, groups)
+    return groups
+
+
+def content(spec: OptimizerSpec, group: Mapping[str, Any], name: str, p: Tensor) -> Content:
+    """The layout's view of a parameter."""
+    if getattr(p, "device_mesh", None) is not None:
+        raise UserError(f"{OWNER}: {called(name, p)} is a DTensor already; use '{spec.name}' itself with FSDP2")
+    matrix = group["use_muon"] if hasattr(spec.build, "split_group") else not spec.elementwise
+    # Memory traffic makes an element as expensive as about 100 multiplications.
+    cost = 100.0 * p.numel()
+    if matrix and p.ndim > 1:
+        stacked = group.get("kind") == "experts"
+        cost += 5 * (len(p) * flops(*matrix_shape(p.shape[1:])) if stacked else flops(*matrix_shape(p.shape)))
+    return Content(p.numel(), cost, not matrix and p.is_contiguous(), (p.dtype, p.device))
+
+
+def check_settings(spec: OptimizerSpec, settings: Mapping[str, Any]) -> None:
+    """Refuse an optimizer that does not support ZeRO, and unknown settings."""
+    require_supported(spec, "zero")
+    if settings.get("state_dtype") == "8bit":
+        raise UserError(f"{OWNER}: state_dtype 8bit has scales for blocks of rows, which ZeRO's slices cut; use bf16+8")
+    for setting in settings:
+        if setting not in spec.settings:
+            hint = nearest(setting, spec.settings)
+            raise UserError(
+                f"optimizer '{spec.name}' has no setting '{setting}'{hint}; it has: {', '.join(spec.settings)}"
+            )
+
+
+def own_pieces(buckets: Sequence[Bucket], params: Sequence[Tensor], rank: int) -> dict[Piece, Tensor]:
+    """A rank's pieces, each a view of its parameter."""
+    found = {}
+    for piece in (piece for bucket in buckets for piece in bucket.pieces if piece.owner == rank):
+        p = params[piece.parameter].detach()
+        found[piece] = p if piece.numel == p.numel() else p.view(-1)[piece.start : piece.stop]
+    return found
+
+
+def optimizer_of(
+    owned: Mapping[Piece, Tensor],
+    params: Sequence[Tensor],
+    spec: OptimizerSpec,
+    groups: Sequence[Mapping[str, Any]],
+    lr: float,
+    settings: dict[str, Any],
+) -> Any:
+    """The optimizer of a rank's pieces.
+
+    Args:
+        params: all parameters, which pieces refer to by index.
+        groups: of (name, parameter) pairs; a group without owned pieces stays, empty.
+    """
+    place = {id(p): i for i, p in enumerate(params)}
+    pieces: dict[int, list[Tensor]] = {}
+    for piece, tensor in sorted(owned.items(), key=lambda item: (item[0].parameter, item[0].start)):
+        pieces.setdefault(piece.parameter, []).append(tensor)
+    own, names = [], []
+    for group in groups:
+        pairs = [(name, tensor) for name, p in group["params"] for tensor in pieces.get(place[id(p)], [])]
+        own.append({**group, "params": [tensor for _, tensor in pairs]})
+        names += [name for name, _ in pairs]
+    inner = build_adapted(spec, own, lr, settings)
+    if isinstance(inner, DTensorAdapter):
+        inner.name_parameters(names)
+    return inner

@@ -12,7 +12,7 @@ from danalab.optim.core.groups import hyper
 from danalab.optim.core.state_dict import leaves
 from danalab.optim.core.stats import collect
 from danalab.optim.distributed.dtensor.adapter import DTensorAdapter
-from danalab.optim.distributed.dtensor.nested import Outline, map_leaves
+from danalab.optim.distributed.dtensor.placement import Outline, map_leaves
 from danalab.optim.distributed.dtensor.state import check_loadable
 from danalab.optim.distributed.shards import SavedTensor, TensorShard
 from danalab.optim.distributed.zero.layout import Piece

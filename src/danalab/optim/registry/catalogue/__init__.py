@@ -9,7 +9,7 @@ from importlib import import_module
 
 from danalab.optim.registry.spec import OptimizerSpec
 
-FILES = ("torch_native", "ours", "wrapped", "whole_matrix", "library")
+FILES = ("torch_native", "ours", "wrapped", "library")
 
 
 def entries() -> Iterator[OptimizerSpec]:

@@ -1,6 +1,6 @@
 """Classes of pytorch-optimizer, with corrections where one cannot be copied, or does not resume exactly.
 
-Imports the library; `danalab.optim.registry.catalogue.library_build` imports this when one of its optimizers is built.
+Imports the library; `danalab.optim.registry.catalogue.library` imports this when one of its optimizers is built.
 """
 
 import math

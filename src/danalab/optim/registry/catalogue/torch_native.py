@@ -6,8 +6,8 @@ from typing import Any
 import torch
 
 from danalab.errors import UserError
-from danalab.optim.registry.catalogue.help_texts import HELP
 from danalab.optim.registry.spec import OptimizerSpec, settings_of
+from danalab.optim.settings import HELP
 
 
 def _adamw(params: Any, lr: float, **settings: Any) -> torch.optim.Optimizer:

@@ -7,8 +7,8 @@ import torch
 from danalab.optim.elementwise import DanaStarMK4
 from danalab.optim.matrix.hybrid import model_groups
 from danalab.optim.matrix.muon import Muon
-from danalab.optim.registry.catalogue.help_texts import HELP
 from danalab.optim.registry.spec import OptimizerSpec, Setting, settings_of
+from danalab.optim.settings import HELP
 from danalab.optim.wrappers import SNOO, SODA, EMANesterov
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from danalab.errors import UserError
 from danalab.optim.core.optimizer import constructor_settings
-from danalab.optim.whole_matrix.base import MatrixOptimizer, State, moment, orthogonalised
+from danalab.optim.matrix.whole import MatrixOptimizer, State, moment, orthogonalised
 
 
 class Hyperball(MatrixOptimizer):

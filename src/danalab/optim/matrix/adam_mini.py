@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor
 
 from danalab.optim.core.optimizer import constructor_settings
-from danalab.optim.whole_matrix.base import MatrixOptimizer, State, decayed, moment
+from danalab.optim.matrix.whole import MatrixOptimizer, State, decayed, moment
 
 
 class AdamMini(MatrixOptimizer):

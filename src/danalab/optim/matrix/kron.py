@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from danalab.optim.core.optimizer import constructor_settings
-from danalab.optim.whole_matrix.base import MatrixOptimizer, State, decayed, moment
+from danalab.optim.matrix.whole import MatrixOptimizer, State, decayed, moment
 
 FIT_LR = 0.1
 LARGEST_RMS = 1.1

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from danalab.errors import UserError
 from danalab.optim.core.optimizer import constructor_settings
-from danalab.optim.whole_matrix.base import MatrixOptimizer, State, decayed, moment
+from danalab.optim.matrix.whole import MatrixOptimizer, State, decayed, moment
 
 FIRST_EIGENVALUE = 0.1
 """Of both factors, before any average."""

@@ -11,8 +11,8 @@ from torch import nn
 
 from danalab.errors import UserError
 from danalab.optim import Muon, build_optimizer
-from danalab.optim.whole_matrix import KLSOAP, Dion2, Kron, MuonH, Scion
-from danalab.optim.whole_matrix.kron import fit_interval, probe
+from danalab.optim.matrix import KLSOAP, Dion2, Kron, MuonH, Scion
+from danalab.optim.matrix.kron import fit_interval, probe
 
 SHAPES = ((7, 4), (4, 7))
 STEPS, LR, DECAY, B1, B2, EPS = 13, 0.02, 0.3, 0.9, 0.95, 1e-8

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from danalab.optim.core.optimizer import constructor_settings
 from danalab.optim.elementwise.scalars import coupled_decay_factor
-from danalab.optim.whole_matrix.base import MatrixOptimizer, State, decayed, moment, orthogonalised
+from danalab.optim.matrix.whole import MatrixOptimizer, State, decayed, moment, orthogonalised
 
 
 class Scion(MatrixOptimizer):

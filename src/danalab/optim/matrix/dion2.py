@@ -16,7 +16,7 @@ from torch import Tensor
 from danalab.errors import UserError
 from danalab.optim.core.optimizer import constructor_settings
 from danalab.optim.matrix.step import scale
-from danalab.optim.whole_matrix.base import MatrixOptimizer, State, decayed, moment, orthogonalised
+from danalab.optim.matrix.whole import MatrixOptimizer, State, decayed, moment, orthogonalised
 
 
 class Dion2(MatrixOptimizer):
