@@ -47,7 +47,7 @@ def test_foreach_is_measured_against_torchs_foreach():
 
 def test_the_command_prints_one_json_object_and_writes_it(tmp_path, capsys):
     file = tmp_path / "new" / "result.json"
-    arguments = ["bench", "optim", "--sizes", "1", "--rounds", "1", "--threads", "1", "--opts", "adamw:fused"]
+    arguments = ["bench", "optim", "--sizes", "0.2", "--rounds", "1", "--threads", "1", "--opts", "adamw:fused"]
     assert main([*arguments, "--json", "--output", str(file)]) == 0
     out = json.loads(capsys.readouterr().out)
     assert out == json.loads(file.read_text())
