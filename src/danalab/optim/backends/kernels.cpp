@@ -100,15 +100,15 @@ inline void store(bfloat16& to, float x, uint32_t seed, int64_t i) {
 
 // 2^e and x^k for 1 <= x < 2^24 and -5 <= k <= 1. The float versions are polynomials and bit arithmetic, 5e-7 accurate,
 // because they have to vectorise: powf would cost more than all the rest.
-constexpr float EXP2[] = {0.001321867f, 0.009671698f, 0.055508930f, 0.240222380f, 0.693146884f};  // (2^r - 1) / r
-constexpr float LOG2[] = {0.170633674f,  -0.272699058f, 0.297263116f, -0.358961672f,              // log2(1 + f) / f,
-                          0.480464995f, -0.721375883f, 1.442699671f};                             // nearly minimax
 inline double exp2_of(double e) { return std::exp2(e); }
 inline float exp2_of(float e) {
   const float shifted = e + 12582912.0f;  // 1.5 * 2^23: the sum's last bits are e, rounded
   const float r = e - (shifted - 12582912.0f);
-  float exp2 = EXP2[0];
-  for (int i = 1; i < 5; ++i) exp2 = exp2 * r + EXP2[i];
+  float exp2 = 0.001321867f;  // (2^r - 1) / r
+  exp2 = exp2 * r + 0.009671698f;
+  exp2 = exp2 * r + 0.055508930f;
+  exp2 = exp2 * r + 0.240222380f;
+  exp2 = exp2 * r + 0.693146884f;
   return float_of(bits_of(exp2 * r + 1.0f) + (bits_of(shifted) << 23));
 }
 
@@ -117,8 +117,13 @@ inline float power(float x, float k) {
   const int32_t u = int32_t(bits_of(x));
   const int32_t exponent = (u - 0x3F3504F3) >> 23;  // so that the mantissa is in [sqrt(1/2), sqrt(2))
   const float f = float_of(uint32_t(u - (exponent << 23))) - 1.0f;
-  float log2 = LOG2[0];
-  for (int i = 1; i < 7; ++i) log2 = log2 * f + LOG2[i];
+  float log2 = 0.170633674f;  // log2(1 + f) / f, nearly minimax
+  log2 = log2 * f - 0.272699058f;
+  log2 = log2 * f + 0.297263116f;
+  log2 = log2 * f - 0.358961672f;
+  log2 = log2 * f + 0.480464995f;
+  log2 = log2 * f - 0.721375883f;
+  log2 = log2 * f + 1.442699671f;
   return exp2_of(k * (log2 * f + float(exponent)));
 }
 
@@ -271,8 +276,7 @@ struct Update {
   // Args: for_float32: whether parameters are float32, as they are handed over.
   Update(const Scalars& a, uint32_t seed, [[maybe_unused]] bool for_float32) : a(a), seed(seed) {
 #ifdef HAS_STAR
-    // For kappa above 2 the polynomials of its power are too short.
-    if (RULE == DANA_STAR && for_float32 && a.exponent >= -1) constants.emplace(a);
+    if (RULE == DANA_STAR && for_float32 && a.exponent >= star::least_exponent) constants.emplace(a);
 #endif
   }
 

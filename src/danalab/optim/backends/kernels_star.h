@@ -6,7 +6,7 @@
 // AVX2 estimates have 12 bits: the root in r and the share use the divider, 1/r and sqrt(q) are estimates.
 //
 // A step has stages over a block that fits the first-level cache: the chain of dependent operations from g to p is longer
-// than the processor's window of instructions. The polynomials of AVX2 are a stage of their own.
+// than the processor's window of instructions. With AVX2 the power is a stage of its own.
 
 // Included by kernels.cpp, whose Scalars it takes.
 
@@ -17,6 +17,7 @@ namespace star {
 #ifdef __AVX512F__
 
 constexpr int lanes = 16;
+constexpr double least_exponent = -1;  // of the power: its polynomials are too short for others
 
 using Vector = __m512;
 
@@ -90,6 +91,7 @@ inline Power power_of(double k, double momentum) {
 #else
 
 constexpr int lanes = 8;
+constexpr double least_exponent = -0.5;
 
 using Vector = __m256;
 
@@ -120,27 +122,46 @@ INLINE Vector towards_zero(Vector step, Vector x, Vector a, Vector b) {  // x = 
   return _mm256_blendv_ps(b, a, _mm256_or_ps(flip(step, x), none));
 }
 
-// momentum T^k for the effective times T >= 1, by the polynomials of `power` in kernels.cpp.
+// A function of three bits, the last ones of `place`.
+struct Table {
+  Vector values;
+
+  explicit Table(const float* values) : values(load(values)) {}
+  INLINE Vector at(__m256i place) const { return _mm256_permutevar8x32_ps(values, place); }
+};
+
+// momentum T^k for the effective times T >= 1, from tables: 2^(k e) for the exponent e of T, in two parts, and for the
+// mantissa the coefficients of a cubic for each of 8 intervals of [1, 2).
 struct Power {
-  Vector k, momentum;
+  Table low, high, constant, linear, square, cube;
 
   INLINE Vector operator()(Vector time) const {
-    const __m256i bits = _mm256_castps_si256(time), root_half = _mm256_set1_epi32(0x3F3504F3);
-    const __m256i exponent = _mm256_srai_epi32(_mm256_sub_epi32(bits, root_half), 23);
-    const Vector f = sub(_mm256_castsi256_ps(_mm256_sub_epi32(bits, _mm256_slli_epi32(exponent, 23))), all(1));
-    const Vector f2 = mul(f, f), f4 = mul(f2, f2);  // short chains, for the processor looks ahead only so far
-    const auto pair = [](const float* c, Vector x) { return mul_add(all(c[0]), x, all(c[1])); };
-    const Vector high = mul_add(all(LOG2[0]), f2, pair(LOG2 + 1, f)), low = mul_add(pair(LOG2 + 3, f), f2, pair(LOG2 + 5, f));
-    const Vector log2 = mul_add(high, f4, low);
-    const Vector e = mul(k, mul_add(log2, f, _mm256_cvtepi32_ps(exponent)));
-    const Vector shifted = add(e, all(12582912)), r = sub(e, sub(shifted, all(12582912)));
-    const Vector r2 = mul(r, r), exp2 = mul_add(mul_add(all(EXP2[0]), r2, pair(EXP2 + 1, r)), r2, pair(EXP2 + 3, r));
-    const __m256i scale = _mm256_slli_epi32(_mm256_castps_si256(shifted), 23);
-    return mul(_mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(mul_add(exp2, r, all(1))), scale)), momentum);
+    const __m256i bits = _mm256_castps_si256(time), piece = _mm256_srli_epi32(bits, 20);
+    const __m256i mantissa = _mm256_and_si256(bits, _mm256_set1_epi32(0x007FFFFF));
+    const Vector f = _mm256_castsi256_ps(_mm256_or_si256(mantissa, _mm256_set1_epi32(0x3F800000)));
+    const Vector scale = mul(low.at(_mm256_srli_epi32(bits, 23)), high.at(_mm256_srli_epi32(bits, 26)));
+    return mul(mul_add(mul_add(mul_add(cube.at(piece), f, square.at(piece)), f, linear.at(piece)), f, constant.at(piece)), scale);
   }
 };
 
-inline Power power_of(double k, double momentum) { return {all(k), all(momentum)}; }
+inline Power power_of(double k, double momentum) {
+  float low[8], high[8], constant[8], linear[8], square[8], cube[8];
+  for (int i = 0; i < 8; ++i) {
+    low[i] = float(std::exp2(k * (i - 7)));                    // looked up by 127 + e, the exponent's bits
+    high[(15 + i) & 7] = float(std::exp2(k * 8 * i) * momentum);
+    // (c + x)^k by its series around the middle c of a piece, with the term of x^4 spread over x^2 and 1 so that the error
+    // is least.
+    const double c = 1 + (i + 0.5) / 8, value = std::pow(c, k), h2 = 1.0 / 256 / (c * c);
+    const double fourth = k * (k - 1) * (k - 2) * (k - 3) / 24;
+    const double a3 = k * (k - 1) * (k - 2) / 6, a2 = k * (k - 1) / 2 + fourth * h2, a0 = 1 - fourth * h2 * h2 / 8;
+    const double d3 = a3 * value / (c * c * c), d2 = a2 * value / (c * c), d1 = k * value / c, d0 = a0 * value;
+    cube[i] = float(d3);
+    square[i] = float(d2 - 3 * c * cube[i]);
+    linear[i] = float(d1 - c * (2 * square[i] + 3 * c * cube[i]));
+    constant[i] = float(d0 - c * (linear[i] + c * (square[i] + c * cube[i])));  // compensates for the rounding of others
+  }
+  return {Table(low), Table(high), Table(constant), Table(linear), Table(square), Table(cube)};
+}
 
 #endif
 
