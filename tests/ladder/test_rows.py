@@ -39,7 +39,7 @@ def change(folder, **fields):
         ({"device": ["h100"]}, "device is"),
         ({"tokens": [1]}, "tokens is"),
         ({"curve": None}, "curve is None"),
-        ({"name": "../../../x"}, "the name of a file without a folder is expected"),
+        ({"name": "../../../x"}, "it must be the name of a file without a folder"),
         ({"name": "a/b"}, "name is 'a/b'"),
         ({"name": ".."}, "name is '..'"),
         ({"name": "a\nb"}, "name is"),

@@ -316,7 +316,7 @@ def _as_integer(value: Any) -> Any:
 def _file_name(value: str) -> str:
     """Names become names of files: none may lead out of its folder."""
     if value in ("", ".", "..") or PurePath(value).name != value or not value.isprintable() or "\\" in value:
-        raise ValueError("the name of a file without a folder is expected")
+        raise ValueError("it must be the name of a file without a folder")
     return value
 
 
@@ -379,7 +379,7 @@ class LadderRow(BaseModel):
     @classmethod
     def _loss_is_not_negative(cls, loss: float | None) -> float | None:
         if loss is not None and loss <= 0:
-            raise ValueError("a positive number is expected")
+            raise ValueError("it must be a positive number")
         return loss
 
     @field_validator("settings")
@@ -420,6 +420,6 @@ def _first_problem(error: ValidationError) -> str:
     if not first["loc"]:
         return "an object is expected" if kind == "model_type" else message
     if kind in ("int_type", "float_type"):
-        message = "a number is expected"
+        message = "it must be a number"
     shown = repr(first["input"])
-    return f"{'.'.join(map(str, first['loc']))} is {shown if len(shown) < 80 else shown[:77] + '...'}, {message}"
+    return f"{'.'.join(map(str, first['loc']))} is {shown if len(shown) < 80 else shown[:77] + '...'}; {message}"
