@@ -29,7 +29,7 @@ from danalab.data.sources import Source, StdlibSource
 from danalab.data.tokenizers import BpeTokenizer, Tokenizer, train_bpe
 from danalab.errors import UserError
 from danalab.files import write_json
-from danalab.train.system.memory import tune_malloc
+from danalab.train.system.device import tune_malloc
 
 
 def best(work: Callable[[], object], rounds: int) -> float:

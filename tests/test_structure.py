@@ -149,14 +149,6 @@ def test_the_module_map_is_that_of_the_tree():
     assert shown[1] == module_map(), "run: python tests/test_structure.py"
 
 
-def test_nothing_after_resolve_asks_the_configuration():
-    """A part of the trainer reads a section of the `RunSpec`; its `config` is for records and other configurations."""
-    asks = re.compile(r"(?:spec|resolved)\.config\.(?!as_dict\b)\w+|= (?:\w+\.)?(?:spec|resolved)\.config\n")
-    readers = {name: path for name, path in FILES.items() if not name.startswith("danalab.train.config")}
-    found = {name: asks.findall(path.read_text(encoding="utf-8")) for name, path in readers.items()}
-    assert {name: hits for name, hits in found.items() if hits} == {}
-
-
 if __name__ == "__main__":
     page = ROOT / "CONTRIBUTING.md"
     block = f"<!-- module map -->\n{module_map()}\n<!-- end -->"

@@ -16,7 +16,7 @@ from danalab.registry import Registry
 from danalab.train.config.fields import flag
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.run import schemas
-from danalab.train.run.metric_names import METRICS
+from danalab.train.run.metrics import METRICS
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -21,13 +21,14 @@ class MissingExtra(UserError):
 
 
 class LostRankError(RuntimeError):
-    """A process of a run of several died or stopped answering; the message names it. Exit code 1."""
+    """A process of a run of several died or stopped answering; the message names it. Exit code 1.
 
-    def __init__(self, message: str, *, quiet: bool = False, in_rank: bool = False):
-        """Args:
+    Args:
         quiet: another process says it already.
         in_rank: this process was one of the run; its threads and connections may wait for ranks that are gone.
-        """
+    """
+
+    def __init__(self, message: str, *, quiet: bool = False, in_rank: bool = False):
         super().__init__(message)
         self.quiet, self.in_rank = quiet, in_rank
 
@@ -36,7 +37,7 @@ class FirstRankError(UserError):
     """What rank 0 found wrong, raised on another rank, which has nothing to add to it."""
 
 
-def told_by_system(error: OSError) -> str | None:
+def describe_os_error(error: OSError) -> str | None:
     """What the system refused, in one line, where a person can do something about it; None for anything else."""
     if error.filename is not None:
         return f"{error.filename}: {error.strerror}"

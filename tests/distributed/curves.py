@@ -9,12 +9,10 @@ from typing import Any
 import torch
 
 from danalab.models import ModelConfig
+from danalab.train.build import make_strategy
 from danalab.train.parallel import Layout, World, join
-from danalab.train.parallel.registry import make_strategy
-from danalab.train.step.batch import Batch
 from danalab.train.step.gradients import GradientStep, UpdateNorm
-from danalab.train.step.loss import CrossEntropy
-from danalab.train.step.router_balance import RouterBalance
+from danalab.train.step.loss import Batch, CrossEntropy, RouterBalance
 
 VOCAB, LENGTH, ROWS, STEPS = 60, 16, 8, 8
 

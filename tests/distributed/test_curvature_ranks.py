@@ -9,13 +9,11 @@ import pytest
 import torch
 
 from danalab.optim import optimizer_spec
+from danalab.train.build import make_strategy
 from danalab.train.parallel import Layout, World, join
-from danalab.train.parallel.registry import make_strategy
-from danalab.train.step.batch import Batch
-from danalab.train.step.curvature import Curvature
 from danalab.train.step.gradients import GradientStep
-from danalab.train.step.loss import CrossEntropy
-from danalab.train.step.optimizer_driver import OptimizerDriver
+from danalab.train.step.loss import Batch, CrossEntropy
+from danalab.train.step.optimizer_driver import Curvature, OptimizerDriver
 from distributed.curves import ROWS, VOCAB, batch, config
 from distributed.ranks import run_ranks
 

@@ -26,8 +26,8 @@ from danalab.train.build import build_trainer
 from danalab.train.config.resolve import resolve
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.job import run_training
+from danalab.train.parallel import diloco_exchange as exchange_module
 from danalab.train.parallel.diloco import Exchange, OuterStep
-from danalab.train.parallel.diloco import exchange as exchange_module
 from danalab.train.run.metrics import read_rows
 from danalab.train.run.open import open_run
 from distributed.ranks import run_ranks
@@ -102,8 +102,8 @@ def oracle(
     shape, schedule = resolved.model, resolved.schedule()
     period, iterations = resolved.config.diloco_steps, resolved.iterations
     models = [build_model(shape, init=config.init, seed=config.seed, dtype=torch.float64) for _ in range(workers)]
-    chosen = dict(resolved.optimizer.settings)
-    optimizers: list[Any] = [build_optimizer(config.opt, m, lr=resolved.peak_lr, **chosen) for m in models]
+    chosen = dict(resolved.optimizer_settings)
+    optimizers: list[Any] = [build_optimizer(config.opt, m, lr=resolved.plan.lr, **chosen) for m in models]
     batches = [
         dataset.batches(seed=config.data_seed, global_batch=6, seq_len=16, rank=k, world_size=workers)
         for k in range(workers)
@@ -120,7 +120,7 @@ def oracle(
                 (ce + config.z_loss * lse2).backward()
                 torch.nn.utils.clip_grad_norm_(model.parameters(), config.grad_clip)
                 for group in optimizer.param_groups:
-                    group["lr"] = resolved.peak_lr * schedule(step)
+                    group["lr"] = resolved.plan.lr * schedule(step)
                 optimizer.step()
                 optimizer.zero_grad()
             assert k < workers
@@ -293,7 +293,7 @@ def test_a_checkpoint_amid_a_period_has_the_outer_weights_as_its_model(words, tm
 @pytest.mark.slow
 def test_validation_is_of_the_outer_weights(words, tmp_path):
     run_ranks(train, 2, settings(words, tmp_path / "run", iterations_to_run=8, keep_steps=("6",)))
-    from danalab.train.evaluation.evaluate_run import evaluate_run
+    from danalab.train.evaluation.evaluator import evaluate_run
 
     row = next(row for row in read_rows(tmp_path / "run" / "metrics.jsonl") if row["step"] == 6)
     loss = evaluate_run(tmp_path / "run", step=6).loss
@@ -433,7 +433,7 @@ def test_going_back_is_refused_and_so_is_another_period(words, tmp_path):
 def test_a_decision_that_names_anything_but_workers_is_refused(tmp_path, content):
     (tmp_path / "round-00000005").mkdir()
     (tmp_path / "round-00000005" / "present.json").write_text(content)
-    with pytest.raises(UserError, match=r"present.json: not a list of workers"):
+    with pytest.raises(UserError, match=r"present.json: malformed"):
         Exchange(tmp_path, 0, 2, 1.0).wait_for_others(5, bool)
 
 

@@ -16,9 +16,9 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from danalab.optim import DistributedMuonAdamW, build_optimizer
 from danalab.optim.distributed.shards import TensorShard
 from danalab.train.checkpoint import tensors as flat
-from danalab.train.checkpoint.optimizer_state import flatten
 from danalab.train.checkpoint.saver import Saver
 from danalab.train.checkpoint.store import META, CheckpointStore, verify
+from danalab.train.checkpoint.tensors import flatten
 from danalab.train.parallel.world import Layout, World, join
 from distributed.ranks import run_ranks
 

@@ -16,8 +16,7 @@ from torch import Tensor
 
 from danalab.errors import UserError
 from danalab.train.checkpoint import tensors as flat
-from danalab.train.checkpoint.local_disk import LocalDisk, local_folder
-from danalab.train.checkpoint.saver import Saver
+from danalab.train.checkpoint.saver import LocalDisk, Saver, local_folder
 from danalab.train.checkpoint.store import CheckpointStore, verify
 from danalab.train.parallel.world import Layout, World, join
 from distributed.ranks import RankFailed, run_ranks

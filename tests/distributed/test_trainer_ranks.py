@@ -17,12 +17,12 @@ from danalab.errors import FirstRankError, LostRankError, UserError
 from danalab.models import ModelConfig, build_model
 from danalab.train import job as job_module
 from danalab.train.build import build_trainer
-from danalab.train.callbacks.tau import read_tau_statistics
+from danalab.train.callbacks.statistics import read_tau_statistics
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.evaluation.evaluator import ValidationLoss
 from danalab.train.job import run_training
 from danalab.train.parallel import Layout, World, join
-from danalab.train.parallel import lost_ranks as failures
+from danalab.train.parallel import world as failures
 from danalab.train.run.metrics import read_rows
 from distributed.ranks import RankFailed, run_ranks
 

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from danalab.errors import UserError
-from danalab.train.callbacks.tau import read_tau_statistics
+from danalab.train.callbacks.statistics import read_tau_statistics
 from danalab.train.checkpoint.store import commit
 from danalab.train.config.train_config import TrainConfig
-from danalab.train.evaluation.evaluate_run import evaluate_run
+from danalab.train.evaluation.evaluator import evaluate_run
 from danalab.train.job import run_training
 from danalab.train.run.exchange import export_run
 from danalab.train.run.open import open_run

@@ -13,15 +13,14 @@ import torch
 from danalab.models import build_model
 from danalab.optim import build_optimizer
 from danalab.train import TrainConfig, open_run, train
-from danalab.train.checkpoint.host_copies import HostCopies
+from danalab.train.checkpoint.saver import HostCopies
 from danalab.train.parallel.world import World
 from danalab.train.run.metrics import read_rows
-from danalab.train.step.batch import Batch
 from danalab.train.step.gradients import GradientStep
-from danalab.train.step.loss import CrossEntropy
-from danalab.train.step.memory_check import check_memory
+from danalab.train.step.loss import Batch, CrossEntropy
+from danalab.train.step.memory import check_memory
 from danalab.train.step.optimizer_driver import OptimizerDriver
-from danalab.train.system.rng import random_state
+from danalab.train.system.device import random_state
 from models.architectures import LENGTH, VOCAB, tiny
 from slow_cases import slow
 

@@ -15,9 +15,8 @@ from danalab.train.config.resolve import resolve
 from danalab.train.job import train
 from danalab.train.run.folder import RunFolder
 from danalab.train.run.open import open_run
-from danalab.train.run.record import run_record
-from danalab.train.run.resume import choose_resume_point
-from danalab.train.step.batch import Batch
+from danalab.train.run.resume import choose_resume_point, run_record
+from danalab.train.step.loss import Batch
 from optimizer_kinds import others_slow
 
 EVERY = list_optimizers()

@@ -38,7 +38,7 @@ def test_ademamix_follows_the_ladder_and_runs_of_a_few_steps_have_no_negative_ra
 
     for steps, slow in ((1000, 1 - 8 / 1000), (8, 0.0), (5, 0.0)):
         config = tiny(opt="ademamix", iterations=steps, warmup_steps=0)
-        found = resolve(config, open_dataset(config.data)).optimizer.settings
+        found = resolve(config, open_dataset(config.data)).optimizer_settings
         assert found["betas"] == (0.9, 0.999, slow)
         assert found["alpha"] == pytest.approx(steps**0.15)
         assert found["alpha_warmup"] == found["beta3_warmup"] == steps

@@ -14,9 +14,8 @@ from danalab.models import ModelConfig, build_model
 from danalab.train import train
 from danalab.train.job import run_training
 from danalab.train.run.open import open_run
-from danalab.train.step.batch import Batch
 from danalab.train.step.gradients import GradientStep
-from danalab.train.step.loss import CrossEntropy
+from danalab.train.step.loss import Batch, CrossEntropy
 
 RESONANCE = {"arch": "resonance", "n_heads": 4, "num_frequencies": 8, "opt": "adamw"}
 

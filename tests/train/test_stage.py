@@ -13,8 +13,7 @@ from danalab.train.config.resolve import resolve
 from danalab.train.run.folder import RunFolder
 from danalab.train.run.metrics import read_rows
 from danalab.train.stage import BatchSource, Consumption, Stage
-from danalab.train.step.batch import Batch
-from danalab.train.step.loss import CrossEntropy, Loss, LossTerms
+from danalab.train.step.loss import Batch, CrossEntropy, Loss, LossTerms
 
 
 class OnPolicy(BatchSource):

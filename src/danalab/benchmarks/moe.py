@@ -22,7 +22,7 @@ from torch.nn import functional as F
 from danalab.benchmarks.timing import interleaved, machine, ratios, spread, wall_clock
 from danalab.models import ModelConfig
 from danalab.models.moe import MixtureOfExperts
-from danalab.train.system.memory import tune_malloc
+from danalab.train.system.device import tune_malloc
 
 
 @dataclass(frozen=True)

@@ -27,8 +27,8 @@ from danalab.train.config.resolve import resolve
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.run.folder import RunFolder
 from danalab.train.stage import BatchSource
-from danalab.train.step.batch import Batch
-from danalab.train.system.memory import peak_memory_gib
+from danalab.train.step.loss import Batch
+from danalab.train.system.device import peak_memory_gib
 from danalab.train.trainer import Trainer
 
 

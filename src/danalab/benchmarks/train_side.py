@@ -18,8 +18,8 @@ from torch import Tensor
 from danalab.benchmarks.train import Case, make_plain, make_trainer
 from danalab.models.layers.precision import onednn_products
 from danalab.train.stage import BatchSource
-from danalab.train.step.batch import Batch
-from danalab.train.system.memory import tune_malloc
+from danalab.train.step.loss import Batch
+from danalab.train.system.device import tune_malloc
 from danalab.train.trainer import Trainer
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from danalab import __version__
 from danalab.cli._shared.flags import Parsed, parse
-from danalab.errors import FirstRankError, LostRankError, UserError, nearest, printable, told_by_system
+from danalab.errors import FirstRankError, LostRankError, UserError, describe_os_error, nearest, printable
 
 GROUPS = {
     "start": {
@@ -122,7 +122,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
-        reason = told_by_system(error)
+        reason = describe_os_error(error)
         if debug or reason is None:
             raise
         return _fail(reason)

@@ -22,7 +22,7 @@ class Flags(TrainConfig):
 
 def run(flags: Flags) -> int:
     """Check a training run before it is launched; takes the flags of danalab train. Exit code 1: a check failed."""
-    from danalab.train.preflight.check import check_run
+    from danalab.train.preflight import check_run
 
     config = TrainConfig(**{field.name: getattr(flags, field.name) for field in fields(TrainConfig)})
     found = []

@@ -113,7 +113,7 @@ def _print_json(run: Path, result: Any) -> None:
 
 
 def _on_split(flags: Flags, run: Path) -> None:
-    from danalab.train.evaluation.evaluate_run import evaluate_run
+    from danalab.train.evaluation.evaluator import evaluate_run
 
     result = evaluate_run(
         run,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from danalab.cli.optim_list import ListFlags, list_optimizers
 from danalab.showcase import CompareConfig
-from danalab.train.config.sections.schedule import ScheduleSettings
+from danalab.train.config.sections.optimizer import ScheduleSettings
 
 
 @dataclass(frozen=True, kw_only=True)

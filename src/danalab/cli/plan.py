@@ -10,13 +10,11 @@ from annotated_types import Gt, Le
 from danalab.scaling.plan import Plan
 from danalab.scaling.shape import GPT2_VOCAB
 from danalab.train.config.fields import Count, Positive
-from danalab.train.config.sections.batch import BatchSettings
-from danalab.train.config.sections.data import SequenceSettings
-from danalab.train.config.sections.model import ModelSettings
-from danalab.train.config.sections.optimizer import OptimizerSettings
+from danalab.train.config.sections.model import ModelSettings, SequenceSettings
+from danalab.train.config.sections.optimizer import BatchSettings, OptimizerSettings
 
 if TYPE_CHECKING:
-    from danalab.train.step.fit_memory import MemoryFit
+    from danalab.train.step.memory import MemoryFit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +60,7 @@ def run(flags: Flags) -> None:
     costs = None if price is None else {name: value * price for name, value in hours.items()}
     fit = None
     if flags.fit_memory:
-        from danalab.train.step.fit_memory import fit_memory
+        from danalab.train.step.memory import fit_memory
 
         fit = fit_memory(spec, flags.gpu)
     if flags.json:

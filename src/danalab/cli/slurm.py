@@ -86,7 +86,7 @@ def _checked(words: list[str], ranks: int) -> tuple[str, list[str]]:
 def _name(config: "TrainConfig") -> str:
     """A name from the flags alone."""
     from danalab.train.config.fields import names_of
-    from danalab.train.config.run_name import digest_of
+    from danalab.train.config.resolve import digest_of
 
     size = f"h{config.heads}" if config.heads is not None else config.size or f"d{config.d_model}"
     digest = digest_of(config, names_of(type(config), "run", "input", "data"))

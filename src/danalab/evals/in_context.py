@@ -28,7 +28,7 @@ from danalab.errors import UserError
 from danalab.evals.task_scores import Score
 from danalab.files import read_yaml, validated
 from danalab.models.decoder import Decoder
-from danalab.train.step.batch import IGNORED
+from danalab.train.step.loss import IGNORED
 
 Kind = Literal["multiple_choice", "schema", "language_modeling"]
 META = "eval_meta_data.csv"

@@ -23,7 +23,7 @@ from danalab.chat.conversations import ChatFormat
 from danalab.data.order.permutation import Permutation
 from danalab.data.order.windows import TokenBatch
 from danalab.errors import UserError
-from danalab.train.step.batch import IGNORED, Batch
+from danalab.train.step.loss import IGNORED, Batch
 
 LOSS_BIT = np.uint32(1 << 31)
 """The highest bit of an id: whether the assistant says it, so that it is a target of the loss."""

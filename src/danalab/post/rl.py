@@ -35,9 +35,7 @@ from danalab.train.run.folder import RunFolder
 from danalab.train.run.resume import read_meta
 from danalab.train.run.tokenizer import keep_tokenizer
 from danalab.train.stage import Consumption, Stage, StageKind
-from danalab.train.step.batch import IGNORED, Batch
-from danalab.train.step.loss import Loss, LossTerms
-from danalab.train.step.router_balance import RouterBalance
+from danalab.train.step.loss import IGNORED, Batch, Loss, LossTerms, RouterBalance
 
 WITHOUT_WHOLE_MODEL = ("fsdp", "diloco")
 WITH_SAMPLING = 4 / 3
@@ -96,7 +94,7 @@ def _stage(
         scorer,
         settings,
         policy,
-        seed=spec.data.data_seed,
+        seed=spec.config.data_seed,
         seq_len=spec.model.seq_len,
         world=world,
         autocast=autocast,
@@ -137,7 +135,7 @@ def _evaluators(settings: RolloutFlags, dataset: TaskDataset, world: World, scor
 
 def _reference(spec: RunSpec, folder: RunFolder, chat: ChatFormat, device: torch.device) -> nn.Module:
     """The model that the run started from, for the KL penalty; its base run may have gone on."""
-    start = spec.start.init_from
+    start = spec.config.init_from
     assert start is not None
     recorded, is_copy = recorded_start(folder), start == folder.path / COPY
     if recorded is None or is_copy:

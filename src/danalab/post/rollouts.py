@@ -26,7 +26,7 @@ from danalab.post.policy_losses import target_log_probs
 from danalab.post.settings import PolicyFlags, RolloutFlags
 from danalab.train.parallel.world import World
 from danalab.train.stage import BatchSource
-from danalab.train.step.batch import Batch
+from danalab.train.step.loss import Batch
 
 log = logging.getLogger(__name__)
 

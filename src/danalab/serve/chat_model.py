@@ -104,7 +104,7 @@ def open_text_generator(
     **engine: Any,
 ) -> "TextGenerator":
     """The same for plain text. `engine`: settings of `danalab.inference.Engine`."""
-    from danalab.train.run.sampling import open_generator, open_huggingface_generator
+    from danalab.train.run.exchange import open_generator, open_huggingface_generator
 
     if (run is None) == (huggingface is None):
         raise UserError("give either --run (a run folder) or --from (a folder in Hugging Face format)")

@@ -171,7 +171,7 @@ def verdict(rows: Sequence[ComparedRun]) -> list[str]:
 
 
 def _samples(folder: Path) -> list[str]:
-    from danalab.train.run.sampling import open_generator
+    from danalab.train.run.exchange import open_generator
 
     generator = open_generator(folder)
     return [prompt + generator.complete(prompt, seed=0, temperature=0.7, top_k=40).text for prompt in PROMPTS]

@@ -1,33 +1,37 @@
 """Builds a trainer from a `RunSpec`."""
 
+from importlib import import_module
 from typing import cast
 
 import torch
 from torch import nn
 
 from danalab.data import Dataset
-from danalab.train.callbacks.base import CallbackContext
-from danalab.train.callbacks.registry import make_callbacks
+from danalab.train.callbacks.base import Callback, CallbackContext
 from danalab.train.checkpoint import tensors
-from danalab.train.checkpoint.local_disk import local_folder
-from danalab.train.checkpoint.saver import Retention, Saver
+from danalab.train.checkpoint.saver import Retention, Saver, local_folder
 from danalab.train.config.run_spec import RunSpec
-from danalab.train.loop_settings import LoopSettings
-from danalab.train.parallel.diloco.setup import worker_of
-from danalab.train.parallel.registry import make_strategy
+from danalab.train.parallel.ddp import DDPStrategy, ZeROStrategy
+from danalab.train.parallel.diloco import worker_of
+from danalab.train.parallel.fsdp import FSDPStrategy
+from danalab.train.parallel.strategy import ParallelStrategy
 from danalab.train.parallel.world import World
 from danalab.train.pretraining import pretraining
 from danalab.train.run.folder import RunFolder
 from danalab.train.run.logbook import Logbook
 from danalab.train.stage import MakeStage
-from danalab.train.step.curvature import Curvature
 from danalab.train.step.finite_guard import FiniteGuard
-from danalab.train.step.gradients import GradientStep
-from danalab.train.step.loss_scale import LossScale
-from danalab.train.step.memory_check import check_training_memory
-from danalab.train.step.optimizer_driver import OptimizerDriver
-from danalab.train.system.device import autocast_context, autocast_dtype, choose_device, require_compiler, set_numerics
-from danalab.train.system.rng import seed_everything
+from danalab.train.step.gradients import GradientStep, LossScale
+from danalab.train.step.memory import check_training_memory
+from danalab.train.step.optimizer_driver import Curvature, OptimizerDriver
+from danalab.train.system.device import (
+    autocast_context,
+    autocast_dtype,
+    choose_device,
+    require_compiler,
+    seed_everything,
+    set_numerics,
+)
 from danalab.train.system.signals import StopRequest
 from danalab.train.trainer import Trainer
 
@@ -45,26 +49,26 @@ def build_trainer(
     Raises:
         UserError: the device, number format, compiler or validation split is not there.
     """
-    execution, checkpoints = spec.execution, spec.checkpoints
+    config = spec.config
     stop = StopRequest() if stop is None else stop
     strategy = worker_of(spec, folder, world, stop) if world.layout.backend == "diloco" else make_strategy(world)
-    device = choose_device(execution.device)
+    device = choose_device(config.device)
     check_training_memory(spec, world, device)
-    set_numerics(execution.deterministic)
-    seed_everything(spec.loss.seed)
+    set_numerics(config.deterministic)
+    seed_everything(config.seed)
     compute_dtype = autocast_dtype(spec.dtype, device)
     autocast = autocast_context(compute_dtype, device)
-    model = strategy.build_model(spec.model, init=spec.start.init, seed=spec.loss.seed, device=device)
-    model.set_activation_checkpointing(execution.activation_checkpointing)
-    model.document_token = dataset.eos_id if spec.data.document_mask else None
-    model.phase_lr_factor = spec.optimizer.phase_lr_factor
+    model = strategy.build_model(spec.model, init=config.init, seed=config.seed, device=device)
+    model.set_activation_checkpointing(config.activation_checkpointing)
+    model.document_token = dataset.eos_id if config.document_mask else None
+    model.phase_lr_factor = config.phase_lr_factor
     if spec.compile:
         require_compiler(device)
         for block in model.blocks:
             cast(nn.Module, block).compile()  # in place: names of parameters stay as they are
     strategy.wrap(model, compute_dtype)
     if spec.model.dropout:  # other masks for other data
-        seed_everything(spec.loss.seed + world.dp_rank)
+        seed_everything(config.seed + world.dp_rank)
     driver = OptimizerDriver.build(spec, model, strategy.make_optimizer)
     stage = make_stage(spec, dataset, folder, world, device, autocast)
     loss_scale = LossScale(device) if compute_dtype == torch.float16 else None
@@ -73,19 +77,19 @@ def build_trainer(
         driver.parameters,
         micro_batch=spec.micro_batch,
         seq_len=spec.seq_len,
-        grad_clip=spec.loss.grad_clip,
+        grad_clip=config.grad_clip,
         loss=stage.loss,
         autocast=autocast,
         strategy=strategy,
         loss_scale=loss_scale,
     )
     curvature = Curvature(
-        model, gradients, driver, seed=spec.loss.seed, vocab_size=spec.model.vocab_size, autocast=autocast,
+        model, gradients, driver, seed=config.seed, vocab_size=spec.model.vocab_size, autocast=autocast,
         strategy=strategy, device=device,
     )  # fmt: skip
     names = tensors.parameter_names(model, driver.optimizer)
     guard = FiniteGuard(
-        execution.on_nonfinite,
+        config.on_nonfinite,
         folder.nonfinite_file,
         lambda step: stage.batches.describe(step - 1),
         dict(zip(names, driver.parameters, strict=True)),
@@ -94,26 +98,49 @@ def build_trainer(
     callbacks = make_callbacks(CallbackContext(spec, folder.path, model, driver.optimizer, strategy))
     logbook = Logbook(
         folder, stage.consumption, callbacks, device, world,
-        iterations=spec.iterations, params=spec.plan.exact_params, peak_tflops=execution.peak_tflops,
+        iterations=spec.iterations, params=spec.plan.exact_params, peak_tflops=config.peak_tflops,
     )  # fmt: skip
     saver = Saver(
         folder.store,
-        retention=Retention(checkpoints.keep_last, checkpoints.keep_every, checkpoints.kept_steps()),
-        asynchronous=checkpoints.async_checkpoint,
+        retention=Retention(config.keep_last, config.keep_every, config.kept_steps()),
+        asynchronous=config.async_checkpoint,
         world=world,
-        local_folder=local_folder(checkpoints.local_ckpt_dir, folder.path, rank=world.rank),
-    )
-    settings = LoopSettings(
-        iterations=spec.iterations,
-        iterations_to_run=spec.job.iterations_to_run,
-        log_interval=spec.tracking.log_interval,
-        eval_interval=spec.evaluation.eval_interval or 0,
-        ckpt_interval=checkpoints.ckpt_interval,
-        ckpt_steps=frozenset(checkpoints.kept_steps()),
-        gc_interval=execution.gc_interval,
-        collective_timeout=spec.parallel.collective_timeout,
+        local_folder=local_folder(config.local_ckpt_dir, folder.path, rank=world.rank),
     )
     return Trainer(
-        settings, stage, model, driver, spec.schedule(), gradients, guard, logbook, saver, strategy, device, stop,
-        callbacks, curvature, loss_scale, record={"config": spec.config.as_dict(), "model": spec.model.as_dict()},
+        spec, stage, model, driver, spec.schedule(), gradients, guard, logbook, saver, strategy, device, stop,
+        callbacks, curvature, loss_scale,
     )  # fmt: skip
+
+
+CALLBACKS: list[tuple[str | None, str]] = [
+    # (the setting that turns it on, None: always on; module:class)
+    (None, "danalab.train.callbacks.console:SpikeMonitor"),
+    ("log_dynamics", "danalab.train.callbacks.statistics:Dynamics"),
+    ("log_dynamics", "danalab.train.callbacks.statistics:SignalToNoise"),
+    ("collect_tau_stats", "danalab.train.callbacks.statistics:TauStatistics"),
+    ("sample_prompts", "danalab.train.callbacks.console:TextSamples"),
+    ("profile", "danalab.train.callbacks.profiler:ProfilerTrace"),
+    ("tensorboard", "danalab.train.callbacks.mirrors:TensorBoardMirror"),
+    ("wandb", "danalab.train.callbacks.mirrors:WandbMirror"),
+]
+"""In the order in which they are called."""
+
+
+def make_callbacks(context: CallbackContext) -> list[Callback]:
+    """The callbacks that the run's settings ask for, on this rank."""
+    found: list[Callback] = []
+    for setting, path in CALLBACKS:
+        if setting is None or getattr(context.spec.config, setting):
+            module, _, name = path.partition(":")
+            callback = getattr(import_module(module), name).build(context)
+            found += [] if callback is None else [callback]
+    return found
+
+
+STRATEGIES = {"single": ParallelStrategy, "ddp": DDPStrategy, "zero": ZeROStrategy, "fsdp": FSDPStrategy}
+
+
+def make_strategy(world: World) -> ParallelStrategy:
+    """The strategy of the world's layout; `danalab.train.parallel.diloco` makes that of a DiLoCo worker."""
+    return STRATEGIES[world.layout.backend](world)

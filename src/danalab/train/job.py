@@ -14,19 +14,15 @@ from danalab.train.callbacks.console import ConsoleProgress
 from danalab.train.config.resolve import resolve
 from danalab.train.config.run_spec import RunSpec
 from danalab.train.config.train_config import TrainConfig
-from danalab.train.parallel.diloco.setup import as_worker
-from danalab.train.parallel.environment import find_place
+from danalab.train.parallel.diloco import as_worker
 from danalab.train.parallel.launcher import launch
-from danalab.train.parallel.layout import check_parallel, data_parallel_size, layout_of
-from danalab.train.parallel.lost_ranks import report_lost_ranks
-from danalab.train.parallel.world import World, joined
+from danalab.train.parallel.layout import check_parallel, data_parallel_size, find_place, layout_of
+from danalab.train.parallel.world import World, joined, report_lost_ranks
 from danalab.train.run.folder import RunFolder
-from danalab.train.run.record import run_record
-from danalab.train.run.resume import ResumePoint, agree_on_resume_point
+from danalab.train.run.resume import ResumePoint, agree_on_resume_point, run_record
 from danalab.train.stage import stage_kind
 from danalab.train.step.finite_guard import NonFiniteError
-from danalab.train.system.device import device_type
-from danalab.train.system.memory import tune_malloc
+from danalab.train.system.device import device_type, tune_malloc
 from danalab.train.system.signals import StopRequest
 from danalab.train.trainer import Trainer
 
@@ -149,7 +145,7 @@ def _run(
     world: World,
     stop: StopRequest,
 ) -> Outcome:
-    if spec.execution.tune_malloc:
+    if spec.config.tune_malloc:
         tune_malloc()  # after the data are open: one arena slows down the threads that tokenise
     trainer = build_trainer(spec, dataset, folder, stop, world, stage_kind(spec.config).make)
     if source is not None:
@@ -163,7 +159,7 @@ def _run(
             sample = None if dataset.sequence_length is None else spec.seq_len
             trainer.callbacks.append(ConsoleProgress(spec.iterations, trainer.step, sample_tokens=sample))
     try:
-        with onednn_products(enabled=spec.execution.onednn and trainer.device.type == "cpu"):
+        with onednn_products(enabled=spec.config.onednn and trainer.device.type == "cpu"):
             status = trainer.fit()
     except NonFiniteError:
         status = "nonfinite"
@@ -196,7 +192,7 @@ def _announce(spec: RunSpec, dataset: Dataset, trainer: Trainer) -> None:
         log.info("%s on %d ranks: %s", world.layout.backend, world.size, shape)
     log.info(
         "%s, peak lr %.4g (%s), %s over %d steps, warm-up %d",
-        planned.opt, planned.lr, spec.lr_source, spec.lr_schedule.scheduler, spec.iterations, planned.warmup,
+        planned.opt, planned.lr, spec.plan.lr_source, spec.config.scheduler, spec.iterations, planned.warmup,
     )  # fmt: skip
     log.info("from step %d", trainer.step)
     epochs = spec.batches.tokens(spec.iterations) / dataset.n_tokens

@@ -12,7 +12,7 @@ from danalab.data import Dataset, open_data
 from danalab.data.open import is_there, vocabulary_of
 from danalab.data.order.batches import Batches
 from danalab.data.vocabulary import Vocabulary, VocabularyInfo
-from danalab.train.config.evaluation_sets import FIXED_BATCH
+from danalab.train.config.planning import FIXED_BATCH
 from danalab.train.config.run_spec import RunSpec
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.evaluation.evaluator import ValidationLoss
@@ -20,21 +20,20 @@ from danalab.train.parallel.world import World
 from danalab.train.run.folder import RunFolder
 from danalab.train.run.tokenizer import keep_tokenizer, starts_from
 from danalab.train.stage import BatchSource, Consumption, Stage, StageKind
-from danalab.train.step.batch import Batch
-from danalab.train.step.loss import CrossEntropy
-from danalab.train.step.router_balance import RouterBalance
+from danalab.train.step.loss import Batch, CrossEntropy, RouterBalance
 
 log = logging.getLogger(__name__)
 
 
 class TokenBatches(BatchSource):
-    """Batches of a dataset, a function of the step; a thread assembles them ahead."""
+    """Batches of a dataset, a function of the step; a thread assembles them ahead.
 
-    def __init__(self, batches: Batches, *, pin_memory: bool, **description: Any):
-        """Args:
+    Args:
         pin_memory: page-locked memory, which a GPU copies beside its work.
         description: goes into reports about a batch.
-        """
+    """
+
+    def __init__(self, batches: Batches, *, pin_memory: bool, **description: Any):
         self._batches, self._pin_memory, self._description = batches, pin_memory, description
 
     def iterate(self, start_step: int = 0) -> Generator[Batch]:
@@ -61,11 +60,11 @@ def pretraining(
         UserError: the data has no validation split, or too few tokens.
     """
     batches = dataset.batches(
-        seed=spec.data.data_seed,
+        seed=spec.config.data_seed,
         global_batch=spec.batches.batch,
         seq_len=spec.seq_len,
         length=spec.batches.length,
-        packing=spec.data.packing,
+        packing=spec.config.packing,
         rank=world.dp_rank,
         world_size=world.dp_size,
     )
@@ -77,16 +76,16 @@ def pretraining(
         val.sequential(spec.seq_len),
         keep_tokenizer(val, folder, world, starts_from(spec)),
         batch_size=spec.micro_batch,
-        n_fixed=(spec.evaluation.eval_batches or 0) * FIXED_BATCH,
-        n_final=(spec.evaluation.final_eval_batches or 0) * FIXED_BATCH,
+        n_fixed=(spec.config.eval_batches or 0) * FIXED_BATCH,
+        n_final=(spec.config.final_eval_batches or 0) * FIXED_BATCH,
         autocast=autocast,
         device=device,
         world=World.single() if world.layout.backend == "diloco" else world,
     )
     balance = None if spec.model.sparsity is None else RouterBalance(spec.model, device)
     return Stage(
-        TokenBatches(batches, pin_memory=device.type == "cuda", data_seed=spec.data.data_seed, seq_len=spec.seq_len),
-        CrossEntropy(spec.loss.z_loss, spec.loss.hoyer_loss, balance),
+        TokenBatches(batches, pin_memory=device.type == "cuda", data_seed=spec.config.data_seed, seq_len=spec.seq_len),
+        CrossEntropy(spec.config.z_loss, spec.config.hoyer_loss, balance),
         Consumption(spec.batches.tokens, spec.batches.sequences, spec.flops),
         [validation],
     )

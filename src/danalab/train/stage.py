@@ -18,8 +18,7 @@ from danalab.train.config.run_spec import RunSpec
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.parallel.world import World
 from danalab.train.run.folder import RunFolder
-from danalab.train.step.batch import Batch
-from danalab.train.step.loss import Loss
+from danalab.train.step.loss import Batch, Loss
 
 
 class BatchSource:
@@ -76,7 +75,7 @@ class Consumption:
 
 @dataclass(frozen=True)
 class Stage:
-    """See the module."""
+    """What a kind of training brings to the trainer."""
 
     batches: BatchSource
     loss: Loss

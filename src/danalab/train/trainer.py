@@ -8,7 +8,7 @@ The step of a trainer is the number of steps made: batch k (from 0) is used by t
 
 import logging
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,20 +19,16 @@ from danalab.optim.schedules import Schedule
 from danalab.train.callbacks.base import Callback
 from danalab.train.checkpoint import tensors
 from danalab.train.checkpoint.saver import Saver
-from danalab.train.loop_settings import LoopSettings
+from danalab.train.config.run_spec import RunSpec
 from danalab.train.parallel.strategy import ParallelStrategy
 from danalab.train.run.logbook import Logbook
 from danalab.train.stage import Stage
-from danalab.train.step.batch import Batch
-from danalab.train.step.curvature import Curvature
 from danalab.train.step.finite_guard import FiniteGuard, NonFiniteError
-from danalab.train.step.gradients import GradientStep, StepResult, UpdateNorm
-from danalab.train.step.loss_scale import LossScale
-from danalab.train.step.memory_check import check_memory
-from danalab.train.step.optimizer_driver import OptimizerDriver
-from danalab.train.system.errors import explain_errors
-from danalab.train.system.memory import GarbageCollector
-from danalab.train.system.rng import random_state, restore_random_state
+from danalab.train.step.gradients import GradientStep, LossScale, StepResult, UpdateNorm
+from danalab.train.step.loss import Batch
+from danalab.train.step.memory import check_memory
+from danalab.train.step.optimizer_driver import Curvature, OptimizerDriver
+from danalab.train.system.device import GarbageCollector, explain_errors, random_state, restore_random_state
 from danalab.train.system.signals import StopRequest
 
 log = logging.getLogger(__name__)
@@ -42,7 +38,7 @@ log = logging.getLogger(__name__)
 class Trainer:
     """One run, from its current step to its end or a stop. `danalab.train.build` makes one."""
 
-    settings: LoopSettings
+    spec: RunSpec
     stage: Stage
     model: nn.Module
     driver: OptimizerDriver
@@ -61,8 +57,6 @@ class Trainer:
     """For optimizers that use it."""
     loss_scale: LossScale | None = None
     """For float16; the one of `gradients`."""
-    record: Mapping[str, Any] = field(default_factory=dict)
-    """Plain values about the run, kept in its checkpoints."""
     step: int = 0
 
     def __post_init__(self) -> None:
@@ -81,17 +75,16 @@ class Trainer:
         Raises:
             NonFiniteError: see `FiniteGuard`; the summary is written, checkpoints stay as they are.
         """
-        settings = self.settings
         self._go_to(self.strategy.begin(self.step))
         self._first_step = self.step
         self.logbook.open(self.step)
         self.model.train()
         self.driver.train()
         batches = self.batches.iterate(self.step)
-        with self.stop, GarbageCollector(settings.gc_interval) as garbage:
+        with self.stop, GarbageCollector(self.spec.config.gc_interval) as garbage:
             try:
                 self._start_callbacks()
-                if self.device.type == "cuda" and self.step < settings.iterations:
+                if self.device.type == "cuda" and self.step < self.spec.iterations:
                     self._check_memory()
                 self._finish_pending_row()
                 self.time.start()
@@ -99,16 +92,16 @@ class Trainer:
                     start = time.perf_counter()
                     batch = next(batches)
                     self.time.interval.data_wait += time.perf_counter() - start
-                    logged = settings.is_logged(self.step + 1)
+                    logged = self.spec.is_logged(self.step + 1)
                     result, lr = self._make_step(batch, logged)
                     if self.step == self._first_step + 1:
-                        self.world.set_collective_timeout(settings.collective_timeout)
+                        self.world.set_collective_timeout(self.spec.config.collective_timeout)
                     next_step = self.strategy.after_step(self.step, result.loss)
                     if logged:
                         self._record(result, lr)
                     if next_step != self.step:
                         batches = self._jump(batches, next_step)
-                    if settings.is_saved(self.step):
+                    if self.spec.is_saved(self.step):
                         self.time.interval.save_wait += self.save()
                     self.saver.poll()
                     garbage.after_step(self.step)
@@ -192,11 +185,11 @@ class Trainer:
             start()
 
     def _why_end(self) -> str | None:
-        if self.step >= self.settings.iterations and not self.strategy.pending:
+        if self.step >= self.spec.iterations and not self.strategy.pending:
             return "finished"
         if self._is_stopped():
             return "interrupted"
-        limit = self.settings.iterations_to_run
+        limit = self.spec.config.iterations_to_run
         return "stopped" if limit is not None and self.step - self._first_step >= limit else None
 
     def _is_stopped(self) -> bool:
@@ -220,7 +213,7 @@ class Trainer:
         for callback in self.callbacks:
             row |= callback.metrics(self.step)
         self.logbook.pending = row
-        if self.settings.is_evaluated(self.step):
+        if self.spec.is_evaluated(self.step):
             self._finish_pending_row()
         else:
             self.logbook.write_pending()
@@ -277,7 +270,8 @@ class Trainer:
             "step": self.step,
             "tokens": consumption.tokens(self.step),
             "sequences": consumption.sequences(self.step),
-            **self.record,
+            "config": self.spec.config.as_dict(),
+            "model": self.spec.model.as_dict(),
             "random": random_state(),
             "guard": {"skipped": self.guard.skipped, "in_a_row": self.guard.in_a_row},
             "loss_scale": None if self.loss_scale is None else self.loss_scale.state_dict(),

@@ -28,16 +28,13 @@ from danalab.optim import DistributedMuonAdamW, build_optimizer, optimizer_spec
 from danalab.optim.backends import triton_step
 from danalab.optim.core.batch import Batch as ParameterBatch
 from danalab.scaling.architectures import ARCHITECTURES
-from danalab.train.checkpoint.host_copies import HostCopies
+from danalab.train.checkpoint.saver import HostCopies
 from danalab.train.parallel.world import World
-from danalab.train.step import memory_check
-from danalab.train.step.batch import Batch
-from danalab.train.step.gradients import GradientStep, UpdateNorm
-from danalab.train.step.loss import CrossEntropy
-from danalab.train.step.loss_scale import LossScale
-from danalab.train.step.memory_check import check_memory
+from danalab.train.step import memory
+from danalab.train.step.gradients import GradientStep, LossScale, UpdateNorm
+from danalab.train.step.loss import Batch, CrossEntropy, RouterBalance
+from danalab.train.step.memory import check_memory
 from danalab.train.step.optimizer_driver import OptimizerDriver
-from danalab.train.step.router_balance import RouterBalance
 from models.architectures import LENGTH, VOCAB, tiny
 
 CUDA = torch.device("cuda", 0)
@@ -148,8 +145,8 @@ def test_float16_has_a_scale():
 
 
 def test_the_memory_check(monkeypatch):
-    monkeypatch.setattr(memory_check, "random_state", dict)
-    monkeypatch.setattr(memory_check, "restore_random_state", lambda state: None)
+    monkeypatch.setattr(memory, "random_state", dict)
+    monkeypatch.setattr(memory, "restore_random_state", lambda state: None)
     model = model_of(tiny("enoki"))
     driver = OptimizerDriver(build_optimizer("adana", model, lr=1e-3))
     gradients = step_of(model)

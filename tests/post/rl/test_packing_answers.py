@@ -11,9 +11,8 @@ from danalab.models import ModelConfig, build_model
 from danalab.post.packing import TrainedAnswer, pack_answers
 from danalab.post.policy_losses import OBJECTIVES
 from danalab.post.rl import PolicyLoss
-from danalab.train.step.batch import IGNORED, Batch
 from danalab.train.step.gradients import GradientStep
-from danalab.train.step.router_balance import RouterBalance
+from danalab.train.step.loss import IGNORED, Batch, RouterBalance
 
 NAMES, BOS, VOCAB = list(OBJECTIVES), 3, 64
 

@@ -15,7 +15,7 @@ from danalab.errors import UserError
 from danalab.models import ModelConfig, build_model
 from danalab.post.dataset import tokenize
 from danalab.post.packing import ConversationRows, TokenizedConversations, best_fit
-from danalab.train.step.batch import IGNORED
+from danalab.train.step.loss import IGNORED
 
 CHAT = ChatFormat(ByteTokenizer())
 

@@ -19,7 +19,7 @@ from danalab.report.figures.optimizer_state import (
     tau_figure,
 )
 from danalab.report.figures.sweeps import gamma3_figure, kappa_figure
-from danalab.train.callbacks.tau import order_statistics
+from danalab.train.callbacks.statistics import order_statistics
 from ladder.planted import plant
 
 

@@ -8,9 +8,9 @@ from typing import ClassVar
 
 import pytest
 
+from danalab.train import build
 from danalab.train import job as job_module
 from danalab.train.build import build_trainer
-from danalab.train.callbacks import registry
 from danalab.train.callbacks.base import Callback
 from danalab.train.job import run_training
 from danalab.train.run.metrics import read_rows
@@ -35,11 +35,11 @@ class Recorder(Callback):
 
 @pytest.fixture
 def registered(monkeypatch):
-    """What the recipe for a new callback does: a module, and a line in the registry."""
+    """What the recipe for a new callback does: a module, and a line in the build."""
     module = ModuleType("new_callback")
     module.Recorder = Recorder  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "new_callback", module)
-    monkeypatch.setattr(registry, "CALLBACKS", [*registry.CALLBACKS, (None, "new_callback:Recorder")])
+    monkeypatch.setattr(build, "CALLBACKS", [*build.CALLBACKS, (None, "new_callback:Recorder")])
     Recorder.calls = []
     return Recorder
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from danalab.train.callbacks.dynamics import Dynamics, angles, histogram, update_statistics
+from danalab.train.callbacks.statistics import Dynamics, angles, histogram, update_statistics
 from danalab.train.parallel import World
 from danalab.train.parallel.strategy import ParallelStrategy
 

@@ -6,7 +6,7 @@ import pytest
 
 from danalab.errors import UserError
 from danalab.train import train
-from danalab.train.callbacks.tau import read_tau_statistics
+from danalab.train.callbacks.statistics import read_tau_statistics
 
 
 def rows(file):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from danalab.train.callbacks.spikes import SpikeMonitor
+from danalab.train.callbacks.console import SpikeMonitor
 
 
 def feed(monitor: SpikeMonitor, *losses: float) -> int:

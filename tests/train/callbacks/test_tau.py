@@ -5,7 +5,7 @@ from torch import nn
 
 from danalab.errors import UserError
 from danalab.optim import ADana, DanaStar
-from danalab.train.callbacks.tau import QUANTILES, TauStatistics, order_statistics, read_tau_statistics
+from danalab.train.callbacks.statistics import QUANTILES, TauStatistics, order_statistics, read_tau_statistics
 from danalab.train.parallel import World
 from danalab.train.parallel.strategy import ParallelStrategy
 

@@ -4,7 +4,7 @@ import sys
 import pytest
 
 from danalab.errors import MissingExtra, UserError
-from danalab.train.callbacks.wandb import WandbMirror
+from danalab.train.callbacks.mirrors import WandbMirror
 
 
 class FakeError(Exception):

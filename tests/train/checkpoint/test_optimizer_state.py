@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from danalab.errors import UserError
-from danalab.train.checkpoint.optimizer_state import flatten, unflatten
+from danalab.train.checkpoint.tensors import flatten, unflatten
 
 GROUPS = [{"params": [0, 1], "lr": 0.1, "betas": (0.9, 0.99), "capturable": False}]
 

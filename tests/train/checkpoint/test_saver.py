@@ -10,9 +10,8 @@ import pytest
 import torch
 
 from danalab.errors import UserError
-from danalab.train.checkpoint import local_disk
-from danalab.train.checkpoint.local_disk import local_folder
-from danalab.train.checkpoint.saver import Saver
+from danalab.train.checkpoint import saver as saver_module
+from danalab.train.checkpoint.saver import Saver, local_folder
 from danalab.train.checkpoint.store import CheckpointStore
 
 
@@ -141,13 +140,13 @@ def test_a_local_disk_that_is_full_is_told_once_and_passed_by(store, tmp_path, c
 
 def test_a_full_run_folder_is_no_fault_of_the_local_disk(store, tmp_path, monkeypatch):
     saver = Saver(store, write=Writer(), local_folder=tmp_path / "disk")
-    copy = local_disk.copy_files
+    copy = saver_module.copy_files
 
     def full(source: Path, target: Path) -> None:
         copy(source, target)
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(local_disk, "copy_files", full)
+    monkeypatch.setattr(saver_module, "copy_files", full)
     with pytest.raises(UserError, match="No space left"):
         saver.save(1, {"w": torch.ones(3)}, {}, wait=True)
     assert store.steps() == []
@@ -161,9 +160,9 @@ def test_what_arrives_from_a_local_disk_is_compared(tmp_path, monkeypatch):
     (tmp_path / "from").mkdir()
     (tmp_path / "to").mkdir()
     (tmp_path / "from" / "a").write_bytes(b"tensor")
-    monkeypatch.setattr(local_disk, "sha256", lambda path: "another")
+    monkeypatch.setattr(saver_module, "sha256", lambda path: "another")
     with pytest.raises(OSError, match="the copy differs from"):
-        local_disk.copy_files(tmp_path / "from", tmp_path / "to")
+        saver_module.copy_files(tmp_path / "from", tmp_path / "to")
 
 
 def test_runs_and_ranks_on_one_machine_have_local_folders_of_their_own(tmp_path, monkeypatch):

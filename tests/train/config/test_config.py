@@ -41,9 +41,9 @@ def test_explicit_settings_win_over_the_rules():
 
 
 def test_lr_multiplier_scales_the_law_and_not_an_explicit_lr():
-    law = resolve(TrainConfig(heads=4), Words()).peak_lr
-    assert resolve(TrainConfig(heads=4, lr_multiplier=2.0), Words()).peak_lr == 2 * law
-    assert resolve(TrainConfig(heads=4, lr_multiplier=2.0, lr=0.1), Words()).peak_lr == 0.1
+    law = resolve(TrainConfig(heads=4), Words()).plan.lr
+    assert resolve(TrainConfig(heads=4, lr_multiplier=2.0), Words()).plan.lr == 2 * law
+    assert resolve(TrainConfig(heads=4, lr_multiplier=2.0, lr=0.1), Words()).plan.lr == 0.1
 
 
 def test_runs_of_two_mixers_have_two_names():
@@ -113,7 +113,7 @@ def test_automatic_weight_decay_never_flips_a_weight_in_a_short_run():
 
 
 def settings_of(**given) -> dict:
-    return dict(resolve(TrainConfig(heads=4, iterations=60, lr=1e-3, **given), Words()).optimizer.settings)
+    return dict(resolve(TrainConfig(heads=4, iterations=60, lr=1e-3, **given), Words()).optimizer_settings)
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_train_and_build_optimizer_decay_alike(opt):
 
 def test_settings_that_an_optimizer_lacks_are_refused():
     with pytest.raises(UserError, match="clipsnr"):
-        _ = resolve(TrainConfig(heads=4, opt="adana", clipsnr=2.0), Words()).optimizer
+        _ = resolve(TrainConfig(heads=4, opt="adana", clipsnr=2.0), Words()).optimizer_settings
 
 
 def test_a_spec_says_device_number_format_compiler_and_backend():

@@ -14,7 +14,7 @@ from danalab.data import prepare
 from danalab.data.formats.array_split import split_arrays
 from danalab.errors import UserError
 from danalab.train import TrainConfig, train
-from danalab.train.evaluation.evaluate_run import evaluate_run
+from danalab.train.evaluation.evaluator import evaluate_run
 
 SMALL = {
     "d_model": 32, "n_layers": 1, "n_heads": 2, "opt": "adana", "iterations": 8, "global_batch": 8, "batch_size": 4,

@@ -49,7 +49,7 @@ def test_a_run_keeps_its_automatic_warm_up_and_weight_decay(tiny, opt, weight_de
     fresh = resolve(config, dataset)
     kept = choose_resume_point(fresh, dataset, folder)[0]
     assert (kept.plan.warmup, kept.plan.weight_decay, kept.plan.decay_bound) == (1, weight_decay, 0)
-    assert kept.optimizer.settings["weight_decay"] == weight_decay
+    assert kept.optimizer_settings["weight_decay"] == weight_decay
     assert (fresh.plan.warmup, fresh.plan.decay_bound) == (2, 2 if opt == "adana" else 1)
     with pytest.raises(UserError, match="--omega 3"):
         choose_resume_point(resolve(replace(config, omega=3.0), dataset), dataset, folder)

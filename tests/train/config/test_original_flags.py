@@ -8,9 +8,8 @@ import pytest
 
 from danalab.cli._shared.flags import parse
 from danalab.errors import UserError
-from danalab.train.config.original_flags import translate
 from danalab.train.config.resolve import resolve
-from danalab.train.config.train_config import TrainConfig
+from danalab.train.config.train_config import TrainConfig, translate
 from train.config.test_config import Words
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from danalab.errors import UserError
-from danalab.train.config.record_schema import check_record
 from danalab.train.run.folder import RunFolder
+from danalab.train.run.schemas import check_record
 
 OLD = Path(__file__).parents[2] / "fixtures" / "runs_0_1"
 

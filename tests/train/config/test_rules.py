@@ -26,15 +26,15 @@ def test_rules_are_read_back_and_decide_rate_and_decay(tmp_path):
     RULES.write(file)
     assert read_rules(file) == RULES
     spec = resolve(TrainConfig(heads=4, rules=file, global_batch=500), Words())
-    assert spec.peak_lr == 4.0 * (10.0 + spec.plan.non_emb_params) ** -0.5
-    assert spec.lr_source == "--rules: fitted for adana on enoki at batch 512"
+    assert spec.plan.lr == 4.0 * (10.0 + spec.plan.non_emb_params) ** -0.5
+    assert spec.plan.lr_source == "--rules: fitted for adana on enoki at batch 512"
     usual = plan("enoki", "adana", 4, global_batch=500)
     assert spec.plan.weight_decay == usual.weight_decay / 2
-    assert resolve(TrainConfig(heads=4, rules=file, lr=0.1), Words()).peak_lr == 0.1
+    assert resolve(TrainConfig(heads=4, rules=file, lr=0.1), Words()).plan.lr == 0.1
     halved = resolve(TrainConfig(heads=4, rules=file, global_batch=500, lr_multiplier=0.5), Words())
-    assert halved.peak_lr == spec.peak_lr / 2
+    assert halved.plan.lr == spec.plan.lr / 2
     other = resolve(TrainConfig(heads=4, opt="adamw", rules=file), Words())
-    assert other.peak_lr == plan("enoki", "adamw", 4).lr
+    assert other.plan.lr == plan("enoki", "adamw", 4).lr
 
 
 @pytest.mark.parametrize(("given", "used"), [(None, 2.0), (4.0, 4.0), (0.0, 0.0)])

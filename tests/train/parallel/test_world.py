@@ -5,7 +5,7 @@ import torch
 import torch.distributed as dist
 
 from danalab.train.parallel import world
-from danalab.train.parallel.environment import Place
+from danalab.train.parallel.layout import Place
 
 
 @pytest.mark.parametrize("launcher", ["alone", "torchrun", "srun"])

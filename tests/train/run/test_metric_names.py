@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from danalab.train.job import train
 from danalab.train.run.folder import RunFolder
-from danalab.train.run.metric_names import METRICS, is_known
-from danalab.train.run.metrics import read_rows
+from danalab.train.run.metrics import METRICS, is_known, read_rows
 from danalab.train.run.schemas import Row
 
 

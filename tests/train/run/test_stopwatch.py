@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from danalab.train.run import stopwatch
-from danalab.train.run.stopwatch import Interval, Stopwatch
+from danalab.train.run import logbook
+from danalab.train.run.logbook import Interval, Stopwatch
 
 
 class Clock:
@@ -18,7 +18,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(stopwatch, "time", clock)
+    monkeypatch.setattr(logbook, "time", clock)
     return clock
 
 

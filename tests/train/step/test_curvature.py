@@ -18,11 +18,9 @@ from danalab.train.config.resolve import resolve
 from danalab.train.parallel.strategy import ParallelStrategy
 from danalab.train.parallel.world import World
 from danalab.train.run.folder import RunFolder
-from danalab.train.step.batch import Batch
-from danalab.train.step.curvature import Curvature
 from danalab.train.step.gradients import GradientStep
-from danalab.train.step.loss import CrossEntropy
-from danalab.train.step.optimizer_driver import OptimizerDriver
+from danalab.train.step.loss import Batch, CrossEntropy
+from danalab.train.step.optimizer_driver import Curvature, OptimizerDriver
 
 CONFIG = ModelConfig("enoki", 16, 1, 2, 8, 32, 12, 8)
 

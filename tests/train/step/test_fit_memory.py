@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from danalab.cli.app import main
 from danalab.scaling.estimates import memory_gib
 from danalab.scaling.plan import plan
-from danalab.train.step.fit_memory import LARGEST, USED, MemoryFit, largest
+from danalab.train.step.memory import LARGEST, USED, MemoryFit, largest
 
 PLAN = ["plan", "--heads", "12", "--fit-memory", "--json"]
 
@@ -37,7 +37,7 @@ def test_a_good_guess_needs_few_trials():
 
 def fitted(capsys, *words):
     assert main([*PLAN, *words]) == 0
-    return json.loads(capsys.readouterr().out)["report", "--tables-only"]
+    return json.loads(capsys.readouterr().out)["fit"]
 
 
 @pytest.mark.parametrize("gpu", ["a100", "l4", "4090"])
@@ -51,7 +51,7 @@ def test_the_estimate_fills_the_memory_of_an_accelerator(capsys, gpu):
 
 def test_float32_on_a_cpu_fits_about_half(capsys, monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    monkeypatch.setattr("danalab.train.step.fit_memory.host_memory", lambda: 24e9)
+    monkeypatch.setattr("danalab.train.step.memory.host_memory", lambda: 24e9)
     exact, short = fitted(capsys), fitted(capsys, "--gpu", "l4")
     assert exact["limit_gib"] == short["limit_gib"]
     assert 0.45 < exact["micro_batch"] / short["micro_batch"] < 0.6

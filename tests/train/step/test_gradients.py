@@ -9,9 +9,8 @@ import torch
 
 from danalab.models import ModelConfig, build_model
 from danalab.models.loss import hoyer_penalty
-from danalab.train.step.batch import Batch
 from danalab.train.step.gradients import GradientStep, UpdateNorm
-from danalab.train.step.loss import CrossEntropy
+from danalab.train.step.loss import Batch, CrossEntropy
 
 
 def gradients(micro_batch: int, *, masked: bool = False, clip: float = 0.0, spoil: bool = False):

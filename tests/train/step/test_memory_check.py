@@ -15,12 +15,10 @@ from danalab.optim import build_optimizer
 from danalab.train.config.resolve import resolve
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.parallel.world import World
-from danalab.train.step import memory_check
-from danalab.train.step.batch import Batch
-from danalab.train.step.gradients import GradientStep
-from danalab.train.step.loss import CrossEntropy
-from danalab.train.step.loss_scale import LossScale
-from danalab.train.step.memory_check import check_memory
+from danalab.train.step import memory
+from danalab.train.step.gradients import GradientStep, LossScale
+from danalab.train.step.loss import Batch, CrossEntropy
+from danalab.train.step.memory import check_memory
 from danalab.train.step.optimizer_driver import OptimizerDriver
 
 CPU = torch.device("cpu")
@@ -109,17 +107,17 @@ def test_memory_of_a_state_that_is_not_there_yet_is_held_beside_the_gradients(pa
     monkeypatch.setattr(gradients, "of_labels", lambda batch: order.append("step"))
     check_memory(gradients, driver, device=CPU)
     numbers = sum(p.numel() for p in driver.parameters)
-    assert order == [words * numbers, "step", numbers]
+    assert order == [4 * words * numbers, "step", numbers]  # bytes, then numbers
 
 
 def test_formats_of_the_state_count_before_the_run_is_built(monkeypatch):
     config = TrainConfig(opt="adana", d_model=512, n_layers=2, n_heads=8, vocab_size=320, seq_len=16, batch_size=1)
     needed = {}
-    monkeypatch.setattr(memory_check, "require_memory", lambda size, *_: needed.update({kind: size}))
+    monkeypatch.setattr(memory, "require_memory", lambda size, *_: needed.update({kind: size}))
     for kind in ("float32", "bf16+8", "8bit"):
         words = VocabularyInfo("data", "bytes", 320, 1, None)
         spec = resolve(replace(config, optimizer_settings={"state_dtype": kind}), words)
-        memory_check.check_training_memory(spec, World.single(), CPU)
+        memory.check_training_memory(spec, World.single(), CPU)
     params = spec.plan.exact_params
     assert (needed["float32"] - needed["bf16+8"]) / params == pytest.approx(2 * 1, rel=0.01)  # two moments
     assert (needed["float32"] - needed["8bit"]) / params == pytest.approx(2 * 3, rel=0.01)

@@ -14,10 +14,16 @@ from danalab.errors import UserError
 from danalab.optim.backends import choice
 from danalab.optim.elementwise.adana import ADANA
 from danalab.train.system import device as device_module
-from danalab.train.system.device import autocast_dtype, choose_device, require_compiler
-from danalab.train.system.errors import explain_errors
-from danalab.train.system.provenance import versions
-from danalab.train.system.rng import random_state, restore_random_state, seed_everything
+from danalab.train.system.device import (
+    autocast_dtype,
+    choose_device,
+    explain_errors,
+    random_state,
+    require_compiler,
+    restore_random_state,
+    seed_everything,
+    versions,
+)
 from danalab.train.system.signals import StopRequest
 
 

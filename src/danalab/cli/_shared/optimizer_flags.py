@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from danalab.cli._shared.options import Option
 from danalab.errors import UserError, nearest
 from danalab.train.config.fields import flag
-from danalab.train.config.optimizer_settings import RESERVED
+from danalab.train.config.run_spec import RESERVED
 
 if TYPE_CHECKING:
     from danalab.optim.registry.spec import OptimizerSpec

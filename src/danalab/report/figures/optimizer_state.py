@@ -12,8 +12,8 @@ from matplotlib.lines import Line2D
 
 from danalab.report.data import MissingFigure, ReportData
 from danalab.report.figures.drawing import counts, legend, look, panels, percent, plain, powers, shades, styled
-from danalab.train.callbacks.snr import FILE as SIGNAL_FILE
-from danalab.train.callbacks.tau import read_tau_statistics
+from danalab.train.callbacks.statistics import FILE as SIGNAL_FILE
+from danalab.train.callbacks.statistics import read_tau_statistics
 from danalab.train.run.metrics import read_rows
 
 KINDS = {

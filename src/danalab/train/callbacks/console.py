@@ -1,27 +1,39 @@
-"""Progress of a run on standard error: one live line on a terminal, plain lines elsewhere."""
+"""What a run prints: progress (a live line on a terminal, plain lines elsewhere), warnings of spikes, sampled texts."""
 
+import contextlib
 import logging
+import math
+import statistics
 import sys
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+import torch
 from rich.console import Console
 from rich.logging import RichHandler
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from danalab.train.callbacks.base import Callback
+from danalab.data.tokenizers import Tokenizer, load_tokenizer
+from danalab.errors import UserError
+from danalab.inference import SamplingParameters, TextGenerator
+from danalab.models.decoder import Decoder
+from danalab.train.callbacks.base import Callback, CallbackContext, RowsCallback
 
 
 class ConsoleProgress(Callback):
-    """Shows the rows of metrics."""
+    """Shows the rows of metrics.
+
+    Args:
+        sample_tokens: tokens of each sequence of the data, to show sequences per second; None: not shown.
+    """
 
     name = "console"
 
     def __init__(
         self, iterations: int, start_step: int, console: Console | None = None, sample_tokens: int | None = None
     ):
-        """Args:
-        sample_tokens: tokens of each sequence of the data, to show sequences per second; None: not shown.
-        """
         self._iterations = iterations
         self._sample_tokens = sample_tokens
         self._console = console or Console(stderr=True)
@@ -96,3 +108,114 @@ def log_to_stderr() -> None:
         handler.setFormatter(logging.Formatter("%(message)s"))
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
+
+
+log = logging.getLogger(__name__)
+
+
+class SpikeMonitor(Callback):
+    """Warns when a logged loss or update norm exceeds the recent median by `threshold` robust deviations.
+
+    Update norms spike before losses do. The deviation is the median absolute deviation, which a spike in the window
+    does not widen; values that are not finite are ignored.
+    """
+
+    name = "spikes"
+    KEYS = ("train/loss", "update_norm")
+
+    def __init__(self, window: int = 50, threshold: float = 8.0, least: int = 20):
+        """Args: window: rows kept; least: rows before the first warning."""
+        self.spikes = 0
+        self._threshold, self._least = threshold, least
+        self._history: dict[str, deque[float]] = {key: deque(maxlen=window) for key in self.KEYS}
+
+    def on_row(self, row: dict[str, Any]) -> None:
+        for key, history in self._history.items():
+            value = row.get(key)
+            if value is None or not math.isfinite(value):
+                continue
+            if len(history) >= self._least:
+                middle = statistics.median(history)
+                spread = 1.4826 * statistics.median(abs(x - middle) for x in history)
+                # The floor avoids false alarms in a window of nearly equal values.
+                if value > middle + self._threshold * max(spread, 0.01 * abs(middle)):
+                    self.spikes += 1
+                    log.warning("step %d: %s spikes to %.4g (recent median %.4g)", row["step"], key, value, middle)
+            history.append(value)
+
+    def on_end(self, summary: dict[str, Any]) -> None:
+        """Add the number of spikes to the summary."""
+        summary["spikes"] = self.spikes
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"spikes": self.spikes, "history": {key: list(values) for key, values in self._history.items()}}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.spikes = state["spikes"]
+        for key, values in state["history"].items():
+            self._history[key].clear()
+            self._history[key].extend(values)
+
+
+MAX_TOKENS, TEMPERATURE, SEED, MAX_BATCH = 64, 0.8, 0, 8
+
+
+class TextSamples(RowsCallback):
+    """Continues the same prompts at each evaluation; writes `samples.jsonl` and the log.
+
+    Args:
+        file: gets rows {"step": ..., "prompt": ..., "text": ...}.
+        compiled: whether the model's blocks are compiled; samples are computed eagerly.
+    Raises:
+        UserError: a prompt fills the context.
+    """
+
+    name = "samples"
+
+    def __init__(self, file: Path, model: Decoder, tokenizer: Tokenizer, prompts: Sequence[str], *, compiled: bool):
+        super().__init__(file)
+        self._model, self._tokenizer, self._prompts = model, tokenizer, prompts
+        self._compiled = compiled
+        for prompt in prompts:
+            if len(tokenizer.encode(prompt)) >= model.config.seq_len:
+                raise UserError(
+                    f"--sample-prompts: '{prompt[:40]}...' fills the context of {model.config.seq_len} tokens"
+                )
+
+    @classmethod
+    def build(cls, context: CallbackContext) -> "TextSamples | None":
+        """On the first rank, which must hold the whole model."""
+        spec, world = context.spec, context.strategy.world
+        if world.layout.backend == "fsdp" or world.layout.expert_parallel:
+            raise UserError("--sample-prompts: no rank has the whole model; sample the checkpoints by danalab generate")
+        if not world.is_console_rank:
+            return None
+        assert isinstance(context.model, Decoder)
+        try:
+            tokenizer = load_tokenizer(context.folder / "tokenizer")
+        except UserError as error:
+            raise UserError(f"--sample-prompts: the run has no tokenizer: {error}") from error
+        file, prompts = context.folder / "samples.jsonl", spec.config.sample_prompts
+        return cls(file, context.model, tokenizer, prompts, compiled=spec.compile)
+
+    def on_evaluated(self, step: int) -> None:
+        """Sample. The random generators of training are not used."""
+        model, training, document_token = self._model, self._model.training, self._model.document_token
+        model.eval()
+        model.document_token = None  # a cache holds one document
+        try:
+            with torch.compiler.set_stance("force_eager") if self._compiled else contextlib.nullcontext():
+                # An engine of its own: it may copy the weights, which change, and its memory is free in between.
+                generator = TextGenerator(model, self._tokenizer, max_batch_size=min(MAX_BATCH, len(self._prompts)))
+                texts = generator.complete_all(self._prompts, list(map(self._parameters, self._prompts)))
+            for prompt, continuation in zip(self._prompts, texts, strict=True):
+                self.write({"step": step, "prompt": prompt, "text": continuation.text})
+                log.info("step %d: %s|%s", step, prompt, " ".join(continuation.text.split()))
+        finally:
+            model.train(training)
+            model.document_token = document_token
+
+    def _parameters(self, prompt: str) -> SamplingParameters:
+        room = self._model.config.seq_len - len(self._tokenizer.encode(prompt))
+        max_tokens = max(1, min(MAX_TOKENS, room - 1))
+        return SamplingParameters(max_tokens=max_tokens, temperature=TEMPERATURE, seed=SEED)

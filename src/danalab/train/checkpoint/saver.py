@@ -1,12 +1,21 @@
 """Asynchronous saving: tensors are copied to host memory, and a thread writes and commits the copy.
 
-Training waits only for the copy (and for a previous save that still runs). A save that fails is reported and retried
-once from the same copy by the same thread; it fails or succeeds on all ranks. Committed checkpoints are never touched.
+    Saver        one checkpoint at a time; training waits only for the copy (and for a save that still runs)
+    HostCopies   each rank copies its own shards and a share of replicated tensors: no byte is written twice
+    LocalDisk    staging on a node's disk: written there first, then copied to the run folder and compared
+
+A save that fails is reported and retried once from the same copy by the same thread; it fails or succeeds on all
+ranks. Committed checkpoints are never touched, and a resumed run never reads the local disk.
 """
 
 from __future__ import annotations
 
+import errno
+import hashlib
 import logging
+import os
+import shutil
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -16,14 +25,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from danalab.errors import UserError
-from danalab.optim.distributed.shards import SavedTensor
+from danalab.files import naming, sha256
+from danalab.optim.distributed.shards import SavedTensor, TensorShard, owners
 from danalab.train.checkpoint import tensors as flat
-from danalab.train.checkpoint.all_ranks import run_on_all_ranks
-from danalab.train.checkpoint.host_copies import HostCopies
-from danalab.train.checkpoint.local_disk import LocalDisk
-from danalab.train.checkpoint.store import CheckpointStore
+from danalab.train.checkpoint.store import CheckpointStore, run_on_all_ranks
 from danalab.train.parallel.world import World
 
 log = logging.getLogger(__name__)
@@ -55,7 +63,13 @@ class _Job:
 
 
 class Saver:
-    """Writes the checkpoints of a run, one at a time."""
+    """Writes the checkpoints of a run, one at a time.
+
+    Args:
+        world: all ranks construct a saver and save at the same steps.
+        local_folder: this rank's folder on a fast disk, where tensors are staged.
+        write: `write(tensors, folder)` writes the tensors; default `tensors.write`.
+    """
 
     def __init__(
         self,
@@ -67,11 +81,6 @@ class Saver:
         local_folder: Path | None = None,
         write: Callable[[Mapping[str, SavedTensor], Path], None] | None = None,
     ):
-        """Args:
-        world: all ranks construct a saver and save at the same steps.
-        local_folder: this rank's folder on a fast disk, where tensors are staged.
-        write: `write(tensors, folder)` writes the tensors; default `tensors.write`.
-        """
         self.store = store
         self.committed: int | None = None
         """Newest step that this process knows to be committed."""
@@ -124,7 +133,7 @@ class Saver:
         return time.perf_counter() - start
 
     def poll(self) -> None:
-        """Report a failed background save. Call once a step; costs nothing."""
+        """Report a failed background save. Call once per step; costs nothing."""
         if not self._is_running():
             self._finish_thread()
             self._report()
@@ -203,3 +212,180 @@ class Saver:
             f"the last good one is {self.store.path(self.committed)}" if self.committed is not None else "there is none"
         )
         return f"checkpoint of step {step} in {self.store.folder} could not be written: {error}; {good}"
+
+
+class HostCopies:
+    """Host copies of named tensors; their memory is reused by the next checkpoint."""
+
+    def __init__(self, world: World):
+        self._world = world
+        # Reused, because newly allocated memory of this size would have to be paged in each time.
+        self._copies: dict[str, Tensor] = {}
+        self._specs: dict[str, Any] = {}
+        self._shards: dict[str, TensorShard] = {}
+
+    def take(self, tensors: Mapping[str, SavedTensor]) -> None:
+        """Copy this rank's share of `tensors`; returns when it is copied."""
+        share: dict[str, Any] = share_of(tensors, self._world)
+        self._copies = {name: self._copies[name] for name in share if name in self._copies}
+        self._specs = {name: value._spec for name, value in share.items() if _is_sharded(value)}
+        self._shards = {name: value.with_values(None) for name, value in share.items() if not isinstance(value, Tensor)}
+        on_gpu = False
+        with torch.no_grad():
+            for name, value in share.items():
+                source: Tensor = value.to_local() if hasattr(value, "to_local") else value
+                copy = self._copies.get(name)
+                if copy is None or copy.shape != source.shape or copy.dtype != source.dtype:
+                    copy = torch.empty(source.shape, dtype=source.dtype, device="cpu", pin_memory=source.is_cuda)
+                    self._copies[name] = copy
+                copy.copy_(source, non_blocking=source.is_cuda)
+                on_gpu |= source.is_cuda
+        if on_gpu:
+            torch.cuda.current_stream().synchronize()
+
+    @property
+    def tensors(self) -> dict[str, SavedTensor]:
+        """The copies, sharded as the originals are."""
+        found: dict[str, SavedTensor] = {
+            name: self._shards[name].with_values(copy) if name in self._shards else copy
+            for name, copy in self._copies.items()
+        }
+        if not self._specs:
+            return found
+        from torch.distributed.tensor import DTensor
+
+        # Not DTensor.from_local, which would move the copy to the device of the mesh.
+        sharded = {name: DTensor(self._copies[name], spec, requires_grad=False) for name, spec in self._specs.items()}
+        return found | sharded
+
+
+def share_of(tensors: Mapping[str, SavedTensor], world: World) -> dict[str, SavedTensor]:
+    """The tensors that this rank writes: its shards, and an equal share of replicated tensors.
+
+    All ranks call it with the same names and shapes; each tensor is in the share of exactly one rank.
+    """
+    if world.size == 1:
+        return dict(tensors)
+    alike: dict[int, list[tuple[str, int]]] = {}
+    mine = {name for name, value in tensors.items() if not isinstance(value, Tensor) and value.values is not None}
+    others = {name: value for name, value in tensors.items() if isinstance(value, Tensor)}
+    for name, value in others.items():
+        copies, place = _copies(value, world)
+        alike.setdefault(copies, []).append((name, place))
+    for copies, entries in alike.items():
+        costs = [float(others[name].numel() * others[name].element_size()) for name, _ in entries]
+        for (name, place), owner in zip(entries, owners(costs, copies), strict=True):
+            if owner == place:
+                mine.add(name)
+    return {name: value for name, value in tensors.items() if name in mine}
+
+
+def _copies(value: Tensor, world: World) -> tuple[int, int]:
+    """(number of ranks that hold the same part of a tensor, index of this rank among them)."""
+    if not _is_sharded(value):
+        return world.size, world.rank
+    mesh: Any = value.device_mesh  # pyright: ignore[reportAttributeAccessIssue]
+    at = mesh.get_coordinate()
+    if mesh.size() != world.size or at is None:
+        return 1, 0  # copies outside this mesh: torch deduplicates them
+    copies, place = 1, 0
+    for dim, placement in enumerate(value.placements):  # pyright: ignore[reportAttributeAccessIssue]
+        if placement.is_replicate():
+            place = place * mesh.size(dim) + at[dim]
+            copies *= mesh.size(dim)
+    return copies, place
+
+
+def _is_sharded(value: Any) -> bool:
+    return getattr(value, "device_mesh", None) is not None
+
+
+Writer = Callable[[Mapping[str, SavedTensor], Path], None]
+
+
+def local_folder(given: Path | None, run: Path, rank: int) -> Path | None:
+    """This rank's folder on the local disk, below `given` or $SLURM_TMPDIR; None without either.
+
+    The folder's name contains a hash of the run's path, so that runs on the same node do not collide.
+
+    Raises:
+        UserError: `given` is not a folder that can be written.
+    """
+    disk = given or (Path(os.environ["SLURM_TMPDIR"]) if os.environ.get("SLURM_TMPDIR") else None)
+    if disk is None:
+        return None
+    if given is not None and not (given.is_dir() and os.access(given, os.W_OK)):
+        raise UserError(f"--local-ckpt-dir {given}: not a folder that can be written on this machine")
+    path = str(run.resolve())
+    return disk / f"danalab-{run.name}-{hashlib.sha256(path.encode()).hexdigest()[:12]}" / f"rank-{rank}"
+
+
+class LocalDisk:
+    """Writes through `folder`; if that fails it warns, and writes directly from then on.
+
+    Args:
+        folder: this rank's; deleted here.
+        write: as `tensors.write`; collective.
+        world: its `control` group is used.
+    """
+
+    def __init__(self, folder: Path, write: Writer, world: World):
+        self.folder = folder
+        self._write, self._world = write, world
+        self._in_use = True
+        shutil.rmtree(folder, ignore_errors=True)  # left by a killed process
+
+    def __call__(self, tensors: Mapping[str, SavedTensor], target: Path) -> None:
+        """Write `tensors` into `target`. Collective.
+
+        Raises:
+            OSError: `target` cannot be written.
+        """
+        if self._in_use:
+            try:
+                staged = self._stage(tensors)
+            except Exception as error:
+                # On all ranks: `run_on_all_ranks` raises on all of them.
+                self._in_use = False
+                log.warning(
+                    "local checkpoint folder %s cannot be used: %s; from now on checkpoints go to the run folder",
+                    self.folder.parent, error,
+                )  # fmt: skip
+            else:
+                try:
+                    run_on_all_ranks(self._world, lambda: copy_files(staged, target))
+                finally:
+                    shutil.rmtree(staged, ignore_errors=True)
+                return
+        self._write(tensors, target)
+
+    def _stage(self, tensors: Mapping[str, SavedTensor]) -> Path:
+        def make() -> Path:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            return Path(tempfile.mkdtemp(dir=self.folder))
+
+        staged = run_on_all_ranks(self._world, make)[self._world.rank]
+        try:
+            run_on_all_ranks(self._world, lambda: self._write(tensors, staged))
+        except BaseException:
+            shutil.rmtree(staged, ignore_errors=True)
+            raise
+        return staged
+
+
+def copy_files(source: Path, target: Path) -> None:
+    """Copy every file of `source` into `target` and compare the copies.
+
+    Raises:
+        OSError: `target` cannot be written, or a copy differs.
+    """
+    for file in sorted(source.iterdir()):
+        copy, sent = target / file.name, hashlib.sha256()
+        with naming(copy), open(file, "rb") as incoming, open(copy, "wb") as outgoing:
+            while block := incoming.read(1 << 22):
+                sent.update(block)
+                outgoing.write(block)
+            outgoing.flush()
+            os.fsync(outgoing.fileno())
+        if sha256(copy) != sent.hexdigest():
+            raise OSError(errno.EIO, f"the copy differs from {file}", str(copy))

@@ -24,11 +24,10 @@ import tempfile
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from danalab.errors import UserError
 from danalab.files import fsync_path, read_state, sha256, write_atomically, write_json
-from danalab.train.checkpoint.all_ranks import run_on_all_ranks
 from danalab.train.parallel.world import World
 from danalab.train.run.schemas import Manifest, Meta
 
@@ -279,8 +278,6 @@ def verify(folder: Path) -> None:
         if (folder / COMMIT).read_text(encoding="utf-8").strip() != sha256(folder / MANIFEST):
             raise DamagedCheckpointError(f"{folder}: {MANIFEST} is not the one that was committed")
         files = read_state(Manifest, folder / MANIFEST)["files"]
-        if META not in files:
-            raise DamagedCheckpointError(f"{folder}: {MANIFEST} does not name {META}")
         for name, entry in files.items():
             status = (folder / name).lstat()
             if Path(name).name != name or not stat.S_ISREG(status.st_mode):
@@ -290,6 +287,8 @@ def verify(folder: Path) -> None:
                 raise DamagedCheckpointError(f"{folder}: {name} has {size} bytes, {entry['bytes']} were written")
             if sha256(folder / name) != entry["sha256"]:
                 raise DamagedCheckpointError(f"{folder}: {name} is damaged: its SHA-256 differs from the manifest")
+        if META not in files:
+            raise DamagedCheckpointError(f"{folder}: {MANIFEST} does not name {META}")
     except (OSError, ValueError) as error:
         if isinstance(error, UserError):
             raise error if isinstance(error, DamagedCheckpointError) else DamagedCheckpointError(error) from error
@@ -304,3 +303,34 @@ def read_meta(folder: Path) -> dict[str, Any]:
 
 def _files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+T = TypeVar("T")
+
+
+def run_on_all_ranks(world: World, work: Callable[[], T]) -> list[T]:
+    """Run `work` on all ranks; returns the results of all, in order of ranks. Collective.
+
+    Raises:
+        Exception: that of the first rank that failed, on all ranks.
+    """
+    if world.size == 1:
+        return [work()]
+    result: tuple[T | None, Exception | None]
+    try:
+        result = (work(), None)
+    except Exception as error:
+        result = (None, _portable(error, world.rank))
+    found = world.gather(result)
+    for _, error in found:
+        if error is not None:
+            raise error
+    return [value for value, _ in found]
+
+
+def _portable(error: Exception, rank: int) -> Exception:
+    """The error in a picklable form that names its rank (the error's own `rank` if it has one)."""
+    rank = getattr(error, "rank", rank)
+    if isinstance(error, OSError):
+        return OSError(error.errno, f"{error.strerror or error} (rank {rank})", error.filename)
+    return RuntimeError(f"{type(error).__name__}: {error} (rank {rank})")

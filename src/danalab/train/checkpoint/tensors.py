@@ -12,24 +12,22 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
+from torch.distributed.checkpoint import DefaultLoadPlanner, DefaultSavePlanner, FileSystemReader
 from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, StorageMeta
 
 from danalab.errors import UserError
 from danalab.files import naming
 from danalab.optim.distributed.shards import SavedTensor, empty_shard, sharded_state_dict
-from danalab.train.checkpoint.metadata import require_same_model
-from danalab.train.checkpoint.optimizer_state import flatten, unflatten
-from danalab.train.checkpoint.planner import LoadPlanner, SavePlanner
-from danalab.train.checkpoint.reader import Reader
 from danalab.train.checkpoint.store import DamagedCheckpointError
-from danalab.train.checkpoint.weights import MODEL
+from danalab.train.checkpoint.weights import MODEL, open_block, read_metadata, require_same_model
 from danalab.train.parallel.world import World
 
 
@@ -198,3 +196,176 @@ def _system_error(error: BaseException | None) -> OSError | None:
     while error is not None and not isinstance(error, OSError):
         error = error.__cause__ or error.__context__
     return error
+
+
+class SavePlanner(DefaultSavePlanner):
+    """Finds the blocks of shards to write."""
+
+    def lookup_object(self, index: MetadataIndex) -> Any:
+        """The values to write for an index of the checkpoint."""
+        found = self.state_dict[index.fqn]
+        return found.block(index.offset) if hasattr(found, "block") else super().lookup_object(index)
+
+
+class LoadPlanner(DefaultLoadPlanner):
+    """Finds the blocks of shards to read into."""
+
+    def set_up_planner(
+        self, state_dict: dict[str, Any], metadata: Metadata | None = None, is_coordinator: bool = False
+    ) -> None:
+        """Register the targets; torch's own method would replace shards by None."""
+        known = {name: value for name, value in state_dict.items() if isinstance(value, Tensor)}
+        super().set_up_planner(known, metadata, is_coordinator)
+        self.state_dict = {**self.state_dict, **state_dict}
+
+    def lookup_tensor(self, index: MetadataIndex) -> Tensor:
+        """The tensor to read into for an index of the checkpoint."""
+        found = self.state_dict[index.fqn]
+        return found.block(index.offset) if hasattr(found, "block") else super().lookup_tensor(index)
+
+
+class Reader(FileSystemReader):
+    """Loads no code with the metadata, and every tensor with `weights_only`."""
+
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        """See `danalab.train.checkpoint.weights.read_metadata`."""
+        metadata: Metadata = read_metadata(Path(self.path), real_classes=True)
+        metadata.storage_meta = metadata.storage_meta or StorageMeta()
+        metadata.storage_meta.load_id = self.load_id
+        return metadata
+
+    def _slice_file(self, file: Any, sinfo: Any) -> IO[bytes]:
+        """The bytes of one block; torch would unpack whatever they claim."""
+        return open_block(file, sinfo)
+
+
+OPTIM, EXTRA = "optim.", "optim_extra."
+_TENSOR, _TUPLE, _PAIRS = "__tensor__", "__tuple__", "__pairs__"
+
+
+def flatten(state_dict: Mapping[str, Any], names: Sequence[str]) -> tuple[dict[str, SavedTensor], dict[str, Any]]:
+    """(tensors or shards by flat name; plain values).
+
+    Args:
+        names: of the parameters, in the order of the groups.
+    Raises:
+        UserError: a value is neither a tensor nor plain.
+    """
+    tensors: dict[str, SavedTensor] = {}
+    plain: dict[str, dict[str, Any]] = {}
+    keys = [key for group in state_dict["param_groups"] for key in group["params"]]
+    for name, key in zip(names, keys, strict=True):
+        for what, value in state_dict["state"].get(key, {}).items():
+            if _is_tensor(value):
+                tensors[f"{OPTIM}{name}.{what}"] = _detached(value)
+            else:
+                plain.setdefault(name, {})[what] = _encode(value, f"{OPTIM}{name}.{what}", tensors)
+    groups = [
+        {
+            key: value.item() if isinstance(value, Tensor) else _encode_setting(value, key)
+            for key, value in group.items()
+            if key not in ("params", "param_names")
+        }
+        for group in state_dict["param_groups"]
+    ]
+    meta: dict[str, Any] = {
+        "groups": groups,
+        "counts": [len(group["params"]) for group in state_dict["param_groups"]],
+        "names": list(names),
+        "state": plain,
+    }
+    extra = {
+        key: _encode(value, EXTRA + key, tensors)
+        for key, value in state_dict.items()
+        if key not in ("state", "param_groups")
+    }
+    return tensors, {**meta, "extra": extra} if extra else meta
+
+
+def unflatten(
+    meta: Mapping[str, Any],
+    stored: Sequence[str],
+    groups: Sequence[Mapping[str, Any]],
+    tensor: Callable[[str, str | None], SavedTensor],
+) -> dict[str, Any]:
+    """The state_dict that was flattened.
+
+    Args:
+        stored: flat names of all tensors of the checkpoint.
+        groups: `param_groups` of the optimizer that loads it.
+        tensor: (flat name, name of the parameter or None) -> the tensor, or this rank's shard of it.
+    """
+    place = {name: index for index, name in enumerate(meta["names"])}
+    state: dict[int, dict[str, Any]] = {}
+    for flat in stored:
+        name, _, what = flat.removeprefix(OPTIM).rpartition(".")
+        if flat.startswith(OPTIM) and name in place:
+            state.setdefault(place[name], {})[what] = tensor(flat, name)
+    for name, values in meta["state"].items():
+        for what, value in values.items():
+            decoded = _decode(value, lambda flat, name=name: tensor(flat, name))
+            state.setdefault(place[name], {})[what] = decoded
+    restored, first = [], 0
+    for group, saved in zip(groups, meta["groups"], strict=True):
+        count = len(group["params"])
+        settings = {
+            key: tuple(value) if isinstance(group.get(key), tuple) else _decode(value, _no_tensor)
+            for key, value in saved.items()
+        }
+        restored.append({**settings, "params": list(range(first, first + count))})
+        first += count
+    extra = {key: _decode(value, lambda flat: tensor(flat, None)) for key, value in meta.get("extra", {}).items()}
+    return {"state": dict(sorted(state.items())), "param_groups": restored, **extra}
+
+
+def _encode_setting(value: Any, name: str) -> Any:
+    return list(value) if isinstance(value, tuple) else _encode(value, name, None)
+
+
+def _encode(value: Any, flat: str, tensors: dict[str, SavedTensor] | None) -> Any:
+    """`value` for JSON; tensors in it go to `tensors`."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if _is_tensor(value) and tensors is not None:
+        tensors[flat] = _detached(value)
+        return {_TENSOR: flat}
+    if isinstance(value, (list, tuple)):
+        encoded = [_encode(item, f"{flat}.{n}", tensors) for n, item in enumerate(value)]
+        return {_TUPLE: encoded} if isinstance(value, tuple) else encoded
+    if isinstance(value, Mapping):
+        return {_PAIRS: [[key, _encode(item, f"{flat}.{key}", tensors)] for key, item in _plain_keys(value, flat)]}
+    raise UserError(f"optimizer state {flat} is a {type(value).__name__}, which a checkpoint cannot hold")
+
+
+def _is_tensor(value: Any) -> bool:
+    """Whether a value is a tensor, or a shard that torch.distributed.checkpoint can write."""
+    return isinstance(value, Tensor) or hasattr(value, "__create_write_items__")
+
+
+def _detached(value: SavedTensor) -> SavedTensor:
+    return value.detach() if isinstance(value, Tensor) else value
+
+
+def _plain_keys(value: Mapping[Any, Any], flat: str) -> Iterator[tuple[Any, Any]]:
+    for key, item in value.items():
+        if not isinstance(key, (str, int)):
+            raise UserError(f"optimizer state {flat} has a {type(key).__name__} as key, which a checkpoint cannot hold")
+        yield key, item
+
+
+def _decode(value: Any, tensor: Callable[[str], SavedTensor]) -> Any:
+    if isinstance(value, list):
+        return [_decode(item, tensor) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if _TENSOR in value:
+        return tensor(value[_TENSOR])
+    if _TUPLE in value:
+        return tuple(_decode(item, tensor) for item in value[_TUPLE])
+    if _PAIRS in value:
+        return {key: _decode(item, tensor) for key, item in value[_PAIRS]}
+    return value
+
+
+def _no_tensor(flat: str) -> Tensor:
+    raise UserError(f"a setting of an optimizer's group refers to the tensor {flat}")

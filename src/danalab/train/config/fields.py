@@ -18,9 +18,9 @@ from annotated_types import Ge, Gt, Lt
 from danalab.errors import UserError
 
 Kind = Literal["run", "input", "data", "execution", "job"]
-"""The effect of another value. run: another run. input: none of its own; the values that `resolve` computes from it are
-compared. data: none if the data have the same fingerprint. execution: the same run, carried out or reported in another
-way. job: only one job of the run."""
+"""What a changed value means for an existing run folder. run: it is another run, refused. input: nothing by itself; the
+values that `resolve` computes from it are compared. data: nothing if the data have the same fingerprint. execution: the
+same run, carried out or reported in another way. job: it concerns one job of the run."""
 
 Count = Annotated[int, Ge(1)]
 Natural = Annotated[int, Ge(0)]

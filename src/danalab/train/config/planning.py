@@ -1,16 +1,20 @@
-"""The plan of a run by the scaling rules: batch, size, length, learning rate, weight decay."""
+"""The plan of a run by the scaling rules: dimensions, batch, length, learning rate, weight decay, evaluations."""
 
 from dataclasses import replace
+from typing import NamedTuple
 
 from danalab.data.vocabulary import Vocabulary
 from danalab.errors import UserError
-from danalab.scaling import Plan, plan
+from danalab.scaling import Dimensions, Plan, dimensions, explicit_dimensions, plan
 from danalab.scaling.learning_rate import OPTIMIZERS, decay_lr
 from danalab.scaling.plan import OMEGA
+from danalab.scaling.resonance import if_resonance
 from danalab.scaling.shape import EXPERT_SETTINGS, RESONANCE_SETTINGS
 from danalab.scaling.small_runs import PeakRate
-from danalab.train.config.model_size import model_dimensions
-from danalab.train.config.rules import Rules, read_rules
+from danalab.train.config.fields import flag
+from danalab.train.config.rules import Rules, SizeRule, read_rules
+from danalab.train.config.sections.job import EvaluationSettings
+from danalab.train.config.sections.model import ModelSettings
 from danalab.train.config.train_config import TrainConfig
 
 DEFAULT_BATCH = 32
@@ -19,15 +23,15 @@ LARGEST_AUTOMATIC_DECAY = 0.5
 """Largest share of a weight that an automatic weight decay takes in the first step; in runs of a few steps the rule,
 omega / t, would take more than the whole weight."""
 
-_OF_MODELS = (*EXPERT_SETTINGS, *RESONANCE_SETTINGS, "full_attention_interval")
-_OF_PLANS = ("context_len", "attention_gate", "tied_head", "n_kv_heads", "kappa", "delta", "tokens_per_param",
+MODEL_SETTINGS = (*EXPERT_SETTINGS, *RESONANCE_SETTINGS, "full_attention_interval")
+PLAN_SETTINGS = ("context_len", "attention_gate", "tied_head", "n_kv_heads", "kappa", "delta", "tokens_per_param",
              "horizon_basis", "iterations", "warmup_steps", "weight_decay", "wd_ts", "wd_ts_divisor",
              "decay_bound")  # fmt: skip
 """Settings that `plan` takes as they are."""
 
 
 def batch_sizes(config: TrainConfig, world_size: int) -> tuple[int, int, int]:
-    """(micro-batch, micro-batches a step, global batch), where global = micro x ranks x accumulation."""
+    """(micro-batch, micro-batches per step, global batch), where global = micro x ranks x accumulation."""
     if config.global_batch is None:
         batch_size, acc_steps = config.batch_size or DEFAULT_BATCH, config.acc_steps or 1
         return batch_size, acc_steps, batch_size * acc_steps * world_size
@@ -97,8 +101,8 @@ def plan_run(
             vocab_size=vocab_size,
             omega=OMEGA if omega is None else omega,
             lr=lr,
-            settings={name: getattr(config, name) for name in _OF_MODELS},
-            **{name: getattr(config, name) for name in _OF_PLANS},
+            settings={name: getattr(config, name) for name in MODEL_SETTINGS},
+            **{name: getattr(config, name) for name in PLAN_SETTINGS},
         )
 
     planned = make(config.lr)
@@ -145,3 +149,74 @@ def checked_decay(planned: Plan, given: float | None) -> tuple[Plan, list[str]]:
         note = f"weight decay {held:.4g} in place of {planned.weight_decay:.4g}: the run has only {planned.steps} steps"
         return replace(planned, weight_decay=held), [note]
     return planned, []
+
+
+NUMBERS = ("d_model", "n_layers", "n_heads", "head_dim", "mlp_dim")
+
+
+def model_dimensions(settings: ModelSettings, vocab_size: int, rule: SizeRule | None = None) -> Dimensions | None:
+    """Explicit dimensions, or those of --heads by a rule; None where --heads decides by the architecture's."""
+    given = {name: getattr(settings, name) for name in NUMBERS}
+    if settings.heads is None:
+        dims = if_resonance(settings.arch, settings.size, settings.num_frequencies, vocab_size, settings.mixer, **given)
+        if dims is not None:
+            return dims
+    else:
+        ruled = None if rule is None else rule.dimensions(settings.heads, vocab_size, settings.n_kv_heads)
+        _agree_with_heads(settings, ruled or dimensions(settings.arch, settings.heads, vocab_size))
+        return ruled
+    if settings.d_model is None or settings.n_layers is None or settings.n_heads is None:
+        raise UserError("give a size: --heads N, or --d-model, --n-layers and --n-heads")
+    return explicit_dimensions(
+        settings.arch, settings.d_model, settings.n_layers, settings.n_heads, settings.head_dim, settings.mlp_dim,
+        vocab_size, settings.n_kv_heads,
+    )  # fmt: skip
+
+
+def _agree_with_heads(settings: ModelSettings, by_rule: Dimensions) -> None:
+    for name in ("size", "num_frequencies", "mixer"):
+        if getattr(settings, name) is not None:
+            raise UserError(f"{flag(name)} {getattr(settings, name)}: not with --heads; leave one of the two out")
+    for name in NUMBERS:
+        # A resolved configuration has both, and they agree.
+        if getattr(settings, name) not in (None, getattr(by_rule, name)):
+            raise UserError(
+                f"--heads {settings.heads} decides all dimensions: {flag(name)} is {getattr(by_rule, name)}, "
+                f"not {getattr(settings, name)}; leave one of the two out"
+            )
+
+
+DEFAULT_INTERVAL, LEAST_EVALUATIONS = 200, 10
+DEFAULT_BATCHES, LEAST_BATCHES = 64, 4
+SHARE = 0.25
+"""Time of all evaluations during a run but the last, as a share of the time of training, at most."""
+FIXED_BATCH = 32
+"""Sequences in one of `--eval-batches`; a constant, so that the fixed set does not depend on the batch."""
+
+
+class EvaluationSets(NamedTuple):
+    """Automatic values filled in."""
+
+    interval: int
+    """Steps between evaluations; 0: only the last."""
+    fixed: int
+    """Batches of `FIXED_BATCH` windows in each evaluation during the run; 0: the whole split."""
+    final: int
+    """Those of the last evaluation."""
+
+
+def evaluation_sets(settings: EvaluationSettings, sequences: int, steps: int) -> EvaluationSets:
+    """The evaluations of a run.
+
+    Args: sequences: of the whole run; the forward pass of one takes a third of the time of training on it.
+    """
+    interval, fixed, final = settings.eval_interval, settings.eval_batches, settings.final_eval_batches
+    if interval is None:
+        interval = max(1, min(DEFAULT_INTERVAL, steps // LEAST_EVALUATIONS))
+    if fixed is None:
+        evaluations = steps // interval if interval else 1
+        share = 3 * SHARE * sequences / max(evaluations, 1)
+        fixed = max(LEAST_BATCHES, min(DEFAULT_BATCHES, int(share / FIXED_BATCH)))
+    if final is None:
+        final = max(fixed, -(-sequences // FIXED_BATCH)) if fixed else 0
+    return EvaluationSets(interval, fixed, final)

@@ -3,6 +3,9 @@
 Needs no torch, so that `danalab train --print-config` is quick.
 """
 
+import dataclasses
+import hashlib
+import json
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -12,22 +15,28 @@ from danalab.errors import UserError
 from danalab.models.config import ModelConfig
 from danalab.scaling import flops_per_token
 from danalab.scaling.architectures import ARCHITECTURES
+from danalab.scaling.plan import OMEGA
 from danalab.scaling.shape import EXPERT_SETTINGS, RESONANCE_SETTINGS, ROUTER_SETTINGS
 from danalab.train.config.batch_schedule import BatchSchedule
-from danalab.train.config.evaluation_sets import evaluation_sets
-from danalab.train.config.fields import flag
-from danalab.train.config.optimizer_settings import checked_settings
-from danalab.train.config.planning import DEFAULT_SEQ_LEN, batch_sizes, checked_decay, plan_run, steps_of_epochs
-from danalab.train.config.run_name import default_name
-from danalab.train.config.run_spec import RunSpec
+from danalab.train.config.fields import flag, names_of
+from danalab.train.config.planning import (
+    DEFAULT_SEQ_LEN,
+    batch_sizes,
+    checked_decay,
+    evaluation_sets,
+    plan_run,
+    steps_of_epochs,
+)
+from danalab.train.config.run_spec import RunSpec, checked_settings
 from danalab.train.config.train_config import TrainConfig
 
 _DILOCO = {"diloco_steps": 500, "diloco_lr": 0.7, "diloco_momentum": 0.9, "diloco_patience": 600.0}
 """As in the paper, arXiv 2311.08105."""
 
-_PLANNED = ("arch", "opt", "d_model", "n_layers", "n_heads", "head_dim", "mlp_dim", "num_frequencies", "n_experts",
-            "top_k", "expert_dim", "n_shared_experts", "lr", "omega", "weight_decay", "wd_ts",
-            "decay_bound")  # fmt: skip
+PLANNED_SETTINGS = (
+    "arch", "opt", "d_model", "n_layers", "n_heads", "head_dim", "mlp_dim", "num_frequencies", "n_experts", "top_k",
+    "expert_dim", "n_shared_experts", "lr", "omega", "weight_decay", "wd_ts", "decay_bound",
+)  # fmt: skip
 """Settings that the plan decides."""
 
 _OLD_NAME = (
@@ -123,7 +132,7 @@ def resolve(config: TrainConfig, dataset: Vocabulary, world_size: int = 1, devic
         eval_batches=evaluation.fixed,
         final_eval_batches=evaluation.final,
         warmup_steps=planned.warmup,
-        **{name: getattr(planned, name) for name in _PLANNED},
+        **{name: getattr(planned, name) for name in PLANNED_SETTINGS},
     )
     run_dir = config.run_dir or _default_folder() / (config.name or default_name(filled, config, dataset.name))
     filled = replace(filled, run_dir=run_dir, name=config.name or run_dir.name)
@@ -136,7 +145,6 @@ def resolve(config: TrainConfig, dataset: Vocabulary, world_size: int = 1, devic
         model=model,
         plan=planned,
         run_dir=run_dir,
-        lr_source=planned.lr_source,
         device_type=device_type,
         dtype=config.dtype or ("bfloat16" if on_gpu else "float32"),
         compile=compiles if config.compile is None else config.compile,
@@ -175,3 +183,53 @@ def _vocab_size(config: TrainConfig, dataset: Vocabulary) -> int:
 
 def _default_folder() -> Path:
     return Path(os.environ.get("RESULTS_BASE_FOLDER") or "runs")
+
+
+_SHOWN = frozenset(
+    {"arch", "opt", "d_model", "n_layers", "n_experts", "top_k", "full_attention_interval", "mixer",
+     "learned_positions", "conv_width", "phase_lr_factor", "global_batch", "seq_len", "iterations", "lr", "seed",
+     "scheduler", "kappa"}
+)  # fmt: skip
+"""Settings that stand in a name by themselves."""
+
+
+def default_name(filled: TrainConfig, given: TrainConfig, data_name: str) -> str:
+    """The name of a resolved run: its main settings, then a digest of all others that were given."""
+    size = f"h{given.heads}" if given.heads is not None else f"d{filled.d_model}x{filled.n_layers}"
+    if filled.n_experts is not None:
+        size += f"-e{filled.n_experts}k{filled.top_k}"
+    if (filled.full_attention_interval or 1) > 1:
+        size += f"-a{filled.full_attention_interval}"
+    if filled.mixer is not None:
+        size += "-nomixer" if filled.mixer == "none" else f"-{filled.mixer}"
+    if filled.learned_positions is not None:
+        size += "-positions" if filled.learned_positions else "-nopositions"
+    if filled.conv_width:
+        size += f"-conv{filled.conv_width}"
+    if filled.phase_lr_factor != 1:
+        size += f"-phase{filled.phase_lr_factor:g}"
+    words = [filled.arch, filled.opt, size, data_name, f"b{filled.global_batch}x{filled.seq_len}"]
+    words += [f"i{filled.iterations}", f"lr{filled.lr:.3g}", f"s{filled.seed}"]
+    if filled.scheduler != _DEFAULTS.scheduler:
+        words.append(filled.scheduler)
+    if filled.kappa != _DEFAULTS.kappa:
+        words.append(f"k{filled.kappa:g}")
+    names = names_of(TrainConfig, "run") - _SHOWN
+    if given.lr is not None and float(f"{given.lr:.3g}") != given.lr:
+        names |= {"lr"}
+    if digest := digest_of(dataclasses.replace(given, omega=filled.omega), names):
+        words.append(digest)
+    return "-".join(words)
+
+
+def digest_of(config: TrainConfig, names: frozenset[str]) -> str:
+    """Eight characters that tell apart configurations with other values of `names`; empty where all are _DEFAULTS."""
+    changed = {
+        name: value
+        for name, value in config.as_dict().items()
+        if name in names and value is not None and getattr(config, name) != getattr(_DEFAULTS, name)
+    }
+    return hashlib.sha256(json.dumps(changed, sort_keys=True).encode()).hexdigest()[:8] if changed else ""
+
+
+_DEFAULTS = TrainConfig(omega=OMEGA)

@@ -4,45 +4,21 @@ flags -> TrainConfig -> resolve -> RunSpec -> model, optimizer, batches, checkpo
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
+from danalab.errors import UserError
 from danalab.models.config import ModelConfig
 from danalab.optim.schedules import Schedule, get_schedule
 from danalab.scaling import Plan, flops_per_token
+from danalab.scaling.small_runs import slow_momentum
 from danalab.train.config.batch_schedule import BatchSchedule
-from danalab.train.config.optimizer_settings import optimizer_settings
-from danalab.train.config.sections.checkpoint import CheckpointSettings
-from danalab.train.config.sections.data import DataSettings
-from danalab.train.config.sections.evaluation import EvaluationSettings, TrackingSettings
-from danalab.train.config.sections.execution import ExecutionSettings
-from danalab.train.config.sections.job import JobSettings
-from danalab.train.config.sections.model import StartSettings
-from danalab.train.config.sections.optimizer import LossSettings
-from danalab.train.config.sections.parallel import ParallelSettings
-from danalab.train.config.sections.schedule import ScheduleSettings
+from danalab.train.config.fields import flag
 from danalab.train.config.train_config import TrainConfig
 
 S = TypeVar("S")
-
-
-def _section(kind: type[S]) -> S:
-    """The settings of one section, every automatic value filled in."""
-    return property(lambda spec: spec.config)  # pyright: ignore[reportReturnType]
-
-
-@dataclass(frozen=True)
-class OptimizerChoice:
-    """The arguments of `build_optimizer`."""
-
-    name: str
-    lr: float
-    """Peak learning rate."""
-    settings: Mapping[str, Any]
-    phase_lr_factor: float = 1.0
-    """Factor on the learning rate of the oscillators' phases."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +30,6 @@ class RunSpec:
     model: ModelConfig
     plan: Plan
     run_dir: Path
-    lr_source: str
     device_type: str
     """cpu or cuda."""
     dtype: str
@@ -67,17 +42,6 @@ class RunSpec:
     """Names of the settings that were left automatic."""
     notes: tuple[str, ...] = ()
     """Messages about automatic choices, for the log."""
-
-    start = _section(StartSettings)
-    data = _section(DataSettings)
-    loss = _section(LossSettings)
-    lr_schedule = _section(ScheduleSettings)
-    execution = _section(ExecutionSettings)
-    parallel = _section(ParallelSettings)
-    checkpoints = _section(CheckpointSettings)
-    evaluation = _section(EvaluationSettings)
-    tracking = _section(TrackingSettings)
-    job = _section(JobSettings)
 
     def section(self, kind: type[S]) -> S:
         """A section that only the configuration of one stage has."""
@@ -92,7 +56,7 @@ class RunSpec:
 
     @property
     def global_batch(self) -> int:
-        """Sequences a step."""
+        """Sequences per step."""
         return self.plan.global_batch
 
     @property
@@ -112,14 +76,13 @@ class RunSpec:
         return BatchSchedule.of(self.global_batch, self.seq_len, config.batch_ramp, config.seq_len_ramp)
 
     @cached_property
-    def optimizer(self) -> OptimizerChoice:
-        """The optimizer with its learning rate and settings; imports torch.
+    def optimizer_settings(self) -> dict[str, Any]:
+        """The settings of the optimizer for `build_optimizer`; imports torch.
 
         Raises:
             UserError: a setting that the optimizer does not have.
         """
-        settings = optimizer_settings(self.config, self.plan.steps)
-        return OptimizerChoice(self.plan.opt, self.peak_lr, settings, self.config.phase_lr_factor)
+        return optimizer_settings(self.config, self.plan.steps)
 
     @property
     def state_dtype(self) -> str:
@@ -135,10 +98,19 @@ class RunSpec:
         """Steps of the whole run, extension included."""
         return self.config.extend_to or self.plan.steps
 
-    @property
-    def peak_lr(self) -> float:
-        """Peak learning rate."""
-        return self.plan.lr
+    def is_logged(self, step: int) -> bool:
+        """Whether the step gets a row."""
+        return step % self.config.log_interval == 0 or step == 1 or self.is_evaluated(step)
+
+    def is_evaluated(self, step: int) -> bool:
+        """Whether its row has an evaluation; the last one always has."""
+        interval = self.config.eval_interval
+        return step == self.iterations or bool(interval and step % interval == 0)
+
+    def is_saved(self, step: int) -> bool:
+        """Whether it is checkpointed, besides at the end and when stopped."""
+        interval = self.config.ckpt_interval
+        return bool(interval and step % interval == 0) or step in self.config.kept_steps()
 
     def schedule(self) -> Schedule:
         """0-based step -> factor of the peak learning rate.
@@ -163,29 +135,90 @@ class RunSpec:
             return None
         return (
             f"--extend-to {self.iterations}: {self.config.scheduler} is computed again over all steps, so the learning "
-            f"rate goes from {before * self.peak_lr:.3g} to {after * self.peak_lr:.3g} at step {seam}"
+            f"rate goes from {before * self.plan.lr:.3g} to {after * self.plan.lr:.3g} at step {seam}"
         )
 
     def as_dict(self) -> dict[str, Any]:
         """The part of config.json that describes the run; its `config` has the number format that is used."""
-        optimizer = self.optimizer
         return {
             "config": {**self.config.as_dict(), "dtype": self.dtype},
             "model": self.model.as_dict(),
             "plan": self.plan.as_dict(),
-            "optimizer": {"name": optimizer.name, "lr": optimizer.lr, "settings": dict(optimizer.settings)},
+            "optimizer": {"name": self.plan.opt, "lr": self.plan.lr, "settings": self.optimizer_settings},
             "execution": {"device_type": self.device_type, "compile": self.compile, "backend": self.backend},
             "steps": self.iterations,
             "params": self.plan.exact_params,
             "tokens_per_step": self.tokens_per_step,
-            "lr_source": self.lr_source,
+            "lr_source": self.plan.lr_source,
         }
-
-
-Resolved = RunSpec
-"""The name of `RunSpec` in version 0.1."""
 
 
 def recorded_dtype(record: Mapping[str, Any]) -> str:
     """The number format of a run from its config.json; version 0.1 did not record an automatic one."""
     return record["config"].get("dtype") or ("float32" if record.get("device", "cpu") == "cpu" else "bfloat16")
+
+
+RESERVED = {"horizon": "the run's length is --iterations"}
+"""Settings of optimizers that a run sets itself."""
+
+
+def checked_settings(config: TrainConfig) -> dict[str, Any]:
+    """`config.optimizer_settings` with values of the right types."""
+    if not config.optimizer_settings:
+        return {}
+    from danalab.optim import optimizer_spec
+    from danalab.optim.core.checks import check_numbers_of
+    from danalab.optim.registry.spec import read_settings
+
+    spec = optimizer_spec(config.opt)
+    own = {field.name for field in fields(TrainConfig)}
+    for name in config.optimizer_settings:
+        if name in RESERVED and name in spec.settings:
+            raise UserError(f"{flag(name)}: {RESERVED[name]}")
+        if name in own and name in spec.settings:
+            raise UserError(f"optimizer_settings: {name} is a setting of the run; give it as {flag(name)}")
+    settings = read_settings(spec, config.optimizer_settings)
+    check_numbers_of(f"--opt {spec.name}", spec.settings, settings)
+    return settings
+
+
+def optimizer_settings(config: TrainConfig, steps: int) -> dict[str, Any]:
+    """The hyper-parameters for `build_optimizer`."""
+    from danalab.optim import optimizer_spec
+
+    known = optimizer_spec(config.opt).settings
+    settings: dict[str, Any] = {
+        name: getattr(config, name)
+        for name in ("kappa", "delta", "weight_decay", "wd_ts", "decay_bound")
+        if name in known
+    }
+    for name in ("clipsnr", "gamma3"):
+        value = getattr(config, name)
+        if value is not None and name not in known:
+            raise UserError(f"--{name} {value}: {config.opt} has no {name}; leave it out")
+        if value is not None:
+            settings[name] = value
+    further = checked_settings(config)
+    if "beta3_warmup" in known:
+        settings |= slow_momentum(steps, config.delta, config.kappa)
+    settings |= _betas(config, settings.get("betas"), known, further)
+    return settings | further
+
+
+def _betas(config: TrainConfig, ruled: Any, known: Mapping[str, Any], further: Mapping[str, Any]) -> dict[str, Any]:
+    """--beta1 and --beta2, wherever the optimizer has them."""
+    given = {name: value for name in ("beta1", "beta2") if (value := getattr(config, name)) is not None}
+    if not given:
+        return {}
+    flags = ", ".join(map(flag, given))
+    if "betas" in further:
+        raise UserError(f"{flags}: --betas is given, too; leave one of them out")
+    if "betas" in known:
+        betas = list(ruled or known["betas"].default)
+        for place, name in enumerate(("beta1", "beta2")):
+            betas[place] = given.get(name, betas[place])
+        return {"betas": tuple(betas)}
+    missing = [name for name in given if name not in known]
+    if missing:
+        raise UserError(f"{flags}: {config.opt} has no constant betas; leave them out")
+    return given

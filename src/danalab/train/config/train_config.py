@@ -3,21 +3,16 @@
 Needs no torch; the docstring below each field is its help on the command line.
 """
 
-from collections.abc import Sequence
+import os
+from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from danalab.train.config.original_flags import translate
-from danalab.train.config.sections.batch import BatchSettings
-from danalab.train.config.sections.checkpoint import CheckpointSettings
-from danalab.train.config.sections.data import DataSettings
-from danalab.train.config.sections.evaluation import EvaluationSettings, TrackingSettings
-from danalab.train.config.sections.execution import ExecutionSettings
-from danalab.train.config.sections.job import JobSettings
-from danalab.train.config.sections.model import ModelSettings, StartSettings
-from danalab.train.config.sections.optimizer import LossSettings, OptimizerSettings
-from danalab.train.config.sections.parallel import ParallelSettings
-from danalab.train.config.sections.schedule import ScheduleSettings
+from danalab.errors import UserError
+from danalab.train.config.sections.execution import ExecutionSettings, ParallelSettings
+from danalab.train.config.sections.job import CheckpointSettings, EvaluationSettings, JobSettings, TrackingSettings
+from danalab.train.config.sections.model import DataSettings, ModelSettings, StartSettings
+from danalab.train.config.sections.optimizer import BatchSettings, LossSettings, OptimizerSettings, ScheduleSettings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,3 +47,58 @@ class TrainConfig(RunSettings, DataSettings, StartSettings, ModelSettings):
     def translate_words(words: Sequence[str]) -> list[str]:
         """Words of a command line, with flags of the original code as ours."""
         return translate(words)
+
+
+_NO_EFFECT = frozenset(
+    ("config-format", "wd-decaying", "experiment-name", "run-prefix", "wandb-run-prefix", "model-sharding", "moe")
+)
+"""Flags that change nothing here: our defaults, or names of the original's own folders."""
+_ONLY = {
+    "use-pretrained": (("none", "auto"), "danalab import reads pre-trained models"),
+    "eval-seq-prefix": (("none",), "danalab generate samples text from a run"),
+}
+"""Flags of which one value is the only behaviour that exists here."""
+_ENVIRONMENT = {"datasets-dir": "DATASETS_DIR", "results-base-folder": "RESULTS_BASE_FOLDER"}
+_OPTIMIZER = {"adema-alpha": "alpha", "muon-ns-steps": "ns-steps"}
+
+
+def translate(words: Sequence[str], environment: MutableMapping[str, str] = os.environ) -> list[str]:
+    """`words` with the original's flags in our form; all others stay as they are.
+
+    Args:
+        environment: takes the folders that the original has flags for.
+    """
+    found: list[str] = []
+    named: dict[str, str] = {}
+    pending = list(reversed(words))
+    while pending:
+        word = pending.pop()
+        flag, equals, value = word.partition("=")
+        name = flag[2:].replace("_", "-") if flag.startswith("--") else ""
+        known = name in {*_NO_EFFECT, *_ONLY, *_ENVIRONMENT, *_OPTIMIZER, "scaling-rule", "checkpoint-every-n"}
+        if name in ("model", "arch", "activation-checkpointing") or known:
+            if not equals and pending and not pending[-1].startswith("--"):
+                value = pending.pop()
+            named[name] = value
+        if name in _ONLY and value.lower() not in _ONLY[name][0]:
+            raise UserError(f"{flag} {value}: {_ONLY[name][1]}; leave it out")
+        if name in _OPTIMIZER:
+            found.append(f"--{_OPTIMIZER[name]}={value}")
+        elif name in _ENVIRONMENT:
+            environment[_ENVIRONMENT[name]] = value
+        elif name in ("model", "arch"):
+            parts = ["--arch=moe", "--expert-parallel"] if value == "moe_expert_parallel" else [f"--arch={value}"]
+            found += parts
+        elif not known and name != "activation-checkpointing":
+            found.append(word)
+    if "scaling-rule" in named and not {"model", "arch"} & named.keys():
+        found.append(f"--arch={named['scaling-rule']}")
+    every = named.get("checkpoint-every-n")
+    if "activation-checkpointing" in named:  # a switch there
+        found.append(f"--activation-checkpointing={named['activation-checkpointing'] or f'every-n:{every or 1}'}")
+    elif every not in (None, "1"):
+        raise UserError(f"--checkpoint_every_n {every}: needs --activation_checkpointing")
+    given = {word.partition("=")[0].replace("_", "-") for word in found}
+    if "moe" in named and not {"--moe-num-experts", "--n-experts"} & given:
+        found.append("--n-experts=8")
+    return found

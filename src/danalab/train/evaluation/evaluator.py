@@ -1,4 +1,4 @@
-"""Validation: pure cross-entropy in nats a token, and bits per byte, over windows that never change.
+"""Validation: pure cross-entropy in nats/token, and bits per byte, over windows that never change.
 
     val/loss = sum of nats / targets         val/bpb = sum of nats on text / (ln 2 x bytes of the targets)
     val/accuracy = targets that are the most likely token / targets
@@ -10,17 +10,25 @@ not included. The windows depend neither on the micro-batch nor on the number of
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from danalab.data import open_data
+from danalab.data.open import is_there
+from danalab.errors import UserError
+from danalab.models.layers.precision import onednn_products
+from danalab.train.config.run_spec import recorded_dtype
 from danalab.train.parallel.world import World
-from danalab.train.step.batch import IGNORED
+from danalab.train.run.open import open_run
+from danalab.train.step.loss import IGNORED
+from danalab.train.system.device import autocast_context, autocast_dtype, choose_device
 
 N_RANGES = 8
-"""Ranges of positions with a loss of their own, at most."""
+"""Maximum number of position ranges that are reported separately."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +38,7 @@ class PositionLoss:
     start: int
     end: int
     loss: float
-    """Cross-entropy [nats a token]."""
+    """Cross-entropy [nats/token]."""
     tokens: int
     """Number of targets."""
 
@@ -40,7 +48,7 @@ class Evaluation:
     """The result of one pass."""
 
     loss: float
-    """Cross-entropy [nats a token]."""
+    """Cross-entropy [nats/token]."""
     bpb: float | None
     """Bits per byte; None where the bytes of the tokens are unknown."""
     tokens: int
@@ -52,7 +60,16 @@ class Evaluation:
 
 
 class ValidationLoss:
-    """Cross-entropy of a model on the windows of a split; an `Evaluator` of the trainer."""
+    """Cross-entropy of a model on the windows of a split; an `Evaluator` of the trainer.
+
+    Args:
+        windows: `len(windows)` and `windows[i:j]` -> (inputs, targets), int64 [j - i, length].
+        token_bytes: raw bytes of each id, 0 for specials; None: unknown.
+        batch_size: sequences at a time on one rank; changes speed and memory only.
+        n_fixed: windows of the fixed set, evenly spread over the split; 0, or more than there are: all.
+        n_final: those of the last evaluation, likewise.
+        world: the ranks that share the work; evaluation is collective and has the same result on all.
+    """
 
     def __init__(
         self,
@@ -66,14 +83,6 @@ class ValidationLoss:
         device: torch.device,
         world: World | None = None,
     ):
-        """Args:
-        windows: `len(windows)` and `windows[i:j]` -> (inputs, targets), int64 [j - i, length].
-        token_bytes: raw bytes of each id, 0 for specials; None: unknown.
-        batch_size: sequences at a time on one rank; changes speed and memory only.
-        n_fixed: windows of the fixed set, evenly spread over the split; 0, or more than there are: all.
-        n_final: those of the last evaluation, likewise.
-        world: the ranks that share the work; evaluation is collective and has the same result on all.
-        """
         self._windows = windows
         self._bytes = None if token_bytes is None else torch.from_numpy(np.asarray(token_bytes))
         self._batch_size = batch_size
@@ -190,3 +199,85 @@ def position_ranges(length: int) -> list[tuple[int, int]]:
     """The last half of a window, the quarter before it, and so on: up to `N_RANGES` ranges that cover it, in order."""
     ends = sorted({length >> halvings for halvings in range(N_RANGES)} - {0})
     return list(zip([0, *ends[:-1]], ends, strict=True))
+
+
+@dataclass(frozen=True)
+class RunEvaluation:
+    """The result."""
+
+    step: int
+    split: str
+    loss: float
+    """Cross-entropy [nats/token]."""
+    perplexity: float
+    bpb: float | None
+    """Bits per byte."""
+    accuracy: float
+    """Share of the targets that are the most likely token."""
+    tokens: int
+    by_position: tuple[PositionLoss, ...]
+    """The loss by position in the window."""
+
+
+def evaluate_run(
+    folder: str | Path,
+    *,
+    step: int | None = None,
+    split: str = "val",
+    data: str | Path | None = None,
+    batch_size: int | None = None,
+    device: str | None = None,
+) -> RunEvaluation:
+    """Evaluate a checkpoint on a whole split, in the number format of its training.
+
+    Raises:
+        UserError: no such run, checkpoint, data or split; or the data's tokens are not the model's; no batch.
+    """
+    if batch_size is not None and batch_size < 1:
+        raise UserError(f"--batch-size {batch_size}: must be at least 1")
+    run = open_run(folder)
+    config = run.config["config"]
+    stage = run.config.get("stage", "pretraining")
+    if data is None and stage != "pretraining":
+        raise UserError(
+            f"{folder}: a run of {stage} has conversations or tasks for data, no split of text; --tasks scores its "
+            "answers, --data FOLDER takes a data set"
+        )
+    dataset = open_data(data or _data_of(run.config, folder), split=split)
+    chosen = choose_device(device)
+    loaded = run.load_model(step, chosen)
+    dataset.check_vocab(loaded.model.config.vocab_size)
+    if config.get("document_mask"):
+        loaded.model.document_token = dataset.eos_id
+    autocast = autocast_context(autocast_dtype(recorded_dtype(run.config), chosen), chosen)
+    try:
+        token_bytes = run.tokenizer.token_bytes() if data is None else dataset.token_bytes
+    except UserError:
+        token_bytes = None
+    evaluator = ValidationLoss(
+        dataset.sequential(config["seq_len"]),
+        token_bytes,
+        batch_size=batch_size or config["batch_size"],
+        n_fixed=0,
+        autocast=autocast,
+        device=chosen,
+    )
+    with onednn_products(enabled=config.get("onednn", True) and chosen.type == "cpu"):
+        result = evaluator.full(loaded.model)
+    assert result is not None
+    perplexity = math.exp(min(result.loss, 700.0))
+    return RunEvaluation(
+        loaded.step, split, result.loss, perplexity, result.bpb, result.accuracy, result.tokens, result.by_position
+    )
+
+
+def _data_of(record: dict[str, Any], folder: str | Path) -> str:
+    """Where the data of a run are: the recorded place, or, if run and data moved, that which its `--data` names now."""
+    if "dataset" not in record:
+        raise UserError(f"{folder}: the model was imported, without data; give --data")
+    recorded, named = record["dataset"], record["config"]["data"]
+    if is_there(recorded["path"]):
+        return recorded["path"]
+    if is_there(named) and open_data(named).fingerprint == recorded["fingerprint"]:
+        return named
+    raise UserError(f"{folder}: its data are no longer at {recorded['path']}; give --data")

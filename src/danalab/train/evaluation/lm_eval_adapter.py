@@ -46,7 +46,13 @@ class ConversationFormat(Protocol):
 
 
 class HarnessModel(TemplateLM):
-    """A model with its tokenizer. A text follows the end-of-document token, as documents do in training."""
+    """A model with its tokenizer. A text follows the end-of-document token, as documents do in training.
+
+    Args:
+        batch_size: sequences at a time.
+        autocast: makes the context manager of forward computations.
+        chat: questions are asked in this format; None: as plain text.
+    """
 
     def __init__(
         self,
@@ -58,11 +64,6 @@ class HarnessModel(TemplateLM):
         autocast: Callable[[], AbstractContextManager[Any]],
         chat: ConversationFormat | None = None,
     ):
-        """Args:
-        batch_size: sequences at a time.
-        autocast: makes the context manager of forward computations.
-        chat: questions are asked in this format; None: as plain text.
-        """
         super().__init__()
         self._chat = chat
         self._model, self._tokens, self._device, self._autocast = model.eval(), tokenizer, device, autocast

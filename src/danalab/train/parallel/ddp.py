@@ -11,12 +11,14 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from danalab.models import ModelConfig, build_model
 from danalab.models.decoder import Decoder
+from danalab.optim.distributed.zero import DistributedMuonAdamW
 from danalab.train.parallel.strategy import ParallelStrategy
+from danalab.train.parallel.world import World
 
 BUCKET_MIB = 32.0
 
@@ -52,14 +54,15 @@ class DDPStrategy(ParallelStrategy):
 
 
 class GradientBuckets:
-    """Sums `p.grad` over the ranks of a group; all ranks must run the same backward passes."""
+    """Sums `p.grad` over the ranks of a group; all ranks must run the same backward passes.
 
-    def __init__(self, parameters: Sequence[Tensor], group: Any, bucket_mib: float = BUCKET_MIB):
-        """Args:
+    Args:
         parameters: in the order of the forward pass.
         group: the process group of the replicas.
         bucket_mib: size of a bucket [MiB].
-        """
+    """
+
+    def __init__(self, parameters: Sequence[Tensor], group: Any, bucket_mib: float = BUCKET_MIB):
         self._group = group
         self._buckets = _cut([p for p in parameters if p.requires_grad], bucket_mib * 2**20)
         self.holding = False
@@ -113,3 +116,36 @@ def _cut(parameters: Sequence[Tensor], most_bytes: float) -> list[list[Tensor]]:
         buckets[-1].append(p)
         size += p.numel() * p.element_size()
     return buckets
+
+
+class ZeROStrategy(ParallelStrategy):
+    """Replicas with a sharded optimizer."""
+
+    def __init__(self, world: World):
+        super().__init__(world)
+        self.loss_factor = float(world.dp_size)  # the optimizer averages gradients
+        self.state_share = 1 / world.dp_size
+
+    def make_optimizer(self, name: str, model: nn.Module, *, lr: float, **settings: Any) -> torch.optim.Optimizer:
+        assert self.world.mesh is not None
+        group = self.world.mesh.get_group("replicate")
+        # Gradients are sent and freed during the backward pass.
+        self._optimizer = DistributedMuonAdamW(model, lr, optimizer=name, process_group=group, overlap=True, **settings)
+        return self._optimizer
+
+    @contextlib.contextmanager
+    def micro_batch(self, last: bool) -> Iterator[None]:
+        with contextlib.nullcontext() if last else self._optimizer.no_sync():
+            yield
+
+    def finish(self) -> None:
+        self._optimizer.sync_gradients()
+
+    def gradient_norms(self) -> Tensor:
+        return self._optimizer.gradient_norms()
+
+    def scale_gradients(self, factor: Tensor) -> None:
+        self._optimizer.scale_gradients(factor)
+
+    def whole_states(self, optimizer: torch.optim.Optimizer, name: str) -> Iterator[tuple[Tensor, Tensor]]:
+        return self._optimizer.whole_states(name)

@@ -9,7 +9,7 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
-from danalab.errors import FirstRankError, LostRankError, UserError, told_by_system
+from danalab.errors import FirstRankError, LostRankError, UserError, describe_os_error
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.parallel.launcher import LOST_CODE
 from danalab.train.system.signals import StopRequest, release_signals
@@ -37,7 +37,7 @@ def _train(config: Path, stop: StopRequest) -> int:
     except UserError as error:
         return _complain(str(error))
     except OSError as error:
-        reason = told_by_system(error)
+        reason = describe_os_error(error)
         if reason is None:
             raise
         return _complain(reason)

@@ -10,7 +10,7 @@ The trainer uses the same interface for all: gradients of a global batch, their 
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,6 @@ from danalab.models.decoder import Decoder
 from danalab.optim import build_optimizer
 from danalab.optim.distributed.dtensor.layout import whole_of
 from danalab.optim.distributed.shards import SavedTensor
-from danalab.train.parallel.norms import whole_norms
 from danalab.train.parallel.world import World
 
 MakeOptimizer = Callable[..., torch.optim.Optimizer]
@@ -153,3 +152,30 @@ class ParallelStrategy:
 def _gradient(p: Tensor) -> Tensor:
     # Collectives need a gradient of every parameter on every rank.
     return torch.zeros_like(p) if p.grad is None else p.grad
+
+
+def whole_norms(tensors: Sequence[Tensor]) -> Tensor:
+    """The norm of each tensor, [tensors], on all ranks. Collective for DTensors: one all-reduce for each sharding.
+
+    Replicas count once.
+    """
+    local = torch.stack(torch._foreach_norm([t.to_local() if isinstance(t, DTensor) else t for t in tensors]))
+    kinds: dict[Any, list[int]] = {}
+    for i, t in enumerate(tensors):
+        if isinstance(t, DTensor):
+            dims = tuple(dim for dim, placement in enumerate(t.placements) if not placement.is_replicate())
+            kinds.setdefault((t.device_mesh, dims), []).append(i)
+    if not kinds:
+        return local
+    squares = local.double().square()  # float64: float32 would overflow where the norm itself does not
+    for (mesh, dims), indices in kinds.items():
+        chosen = squares[indices]
+        for dim in dims:
+            dist.all_reduce(chosen, group=mesh.get_group(dim))
+        squares[indices] = chosen
+    return squares.sqrt().to(local.dtype)
+
+
+def whole_norm(tensors: Sequence[Tensor]) -> Tensor:
+    """The norm of all `tensors` together, 0-dim, on all ranks."""
+    return torch.linalg.vector_norm(whole_norms(tensors))

@@ -1,4 +1,4 @@
-"""Export of runs to folders in Hugging Face format, and import of such folders as runs.
+"""Runs and folders in Hugging Face format: export, import, and text generators of either.
 
 danalab export RUN --out FOLDER       config, generation_config, weights, tokenizer, README.md (the model card)
 danalab import FOLDER --out RUN       a run folder with one checkpoint, of step 0, the tokenizer and its chat template
@@ -15,6 +15,7 @@ from torch import Tensor
 from danalab.data.tokenizers.chat_template import ChatTemplate
 from danalab.errors import UserError
 from danalab.files import fsync_path, read_json, write_atomically, write_json
+from danalab.inference.generator import TextGenerator
 from danalab.models.build import build_model, materialise
 from danalab.models.huggingface import from_huggingface, require_class, to_huggingface
 from danalab.models.huggingface.convert import module_file
@@ -22,13 +23,13 @@ from danalab.scaling.shape import EXPERT_SETTINGS, RESONANCE_SETTINGS
 from danalab.train.checkpoint import tensors
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.run.folder import RunFolder
-from danalab.train.run.model_card import model_card
 from danalab.train.run.open import Run, open_run
-from danalab.train.system.provenance import versions
+from danalab.train.system.device import versions
 
 if TYPE_CHECKING:
     from danalab.data.tokenizers import Tokenizer
     from danalab.models.decoder import Decoder
+import json
 
 log = logging.getLogger(__name__)
 
@@ -211,3 +212,119 @@ def _read_weights(folder: Path) -> dict[str, Tensor]:
         except (SafetensorError, OSError) as error:
             raise UserError(f"{file}: cannot be read as safetensors: {error}") from error
     return found
+
+
+def model_card(run: Run, step: int, class_name: str) -> str:
+    """Markdown with front matter for the Hugging Face hub.
+
+    Args:
+        step: of the checkpoint that was exported.
+        class_name: in `transformers`.
+    """
+    name = json.dumps(run.path.resolve().name)  # quoted: any name is a valid YAML string then
+    trust = ", trust_remote_code=True" if class_name.startswith("Danalab") else ""
+    rows = "\n".join(f"| {key} | {value} |" for key, value in _facts(run, step).items() if value is not None)
+    return f"""---
+library_name: transformers
+pipeline_tag: text-generation
+model_name: {name}
+tags:
+- danalab
+- {run.model_config.arch}
+---
+
+# {run.path.resolve().name}
+
+{_kind(run)}
+
+| | |
+|---|---|
+{rows}
+
+```python
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+model = AutoModelForCausalLM.from_pretrained("FOLDER"{trust})  # {class_name}
+tokenizer = AutoTokenizer.from_pretrained("FOLDER")
+```
+
+Token ids from the tokenizer's size up to `vocab_size` are padding and appear in no text.
+"""
+
+
+def _kind(run: Run) -> str:
+    if run.config.get("stage", "pretraining") == "pretraining":
+        return "A base model, trained with danalab: it continues text and does not follow instructions."
+    return "Trained with danalab on conversations: ask by `tokenizer.apply_chat_template`. It is not made safe."
+
+
+def _facts(run: Run, step: int) -> dict[str, Any]:
+    model, config = run.model_config, run.config.get("config", {})
+    dataset, plan = run.config.get("dataset", {}), run.config.get("plan", {})
+    summary = run.summary or {}
+    facts: dict[str, Any] = {
+        "architecture": f"{model.arch}: {model.n_layers} layers, d_model {model.d_model}, {model.n_heads} heads of "
+        f"{model.head_dim} ({model.kv_heads} for keys and values), mlp {model.mlp_dim}",
+        "parameters": _count(run.config.get("params")),
+        "vocabulary, context": f"{model.vocab_size:,}, {model.seq_len:,} tokens",
+    }
+    if "imported_from" in run.config:
+        return facts | {"imported from": run.config["imported_from"].get("name")}
+    peak = "" if config["lr"] is None else f", peak learning rate {config['lr']:.4g}"
+    steps = _count(run.config.get("steps"))
+    facts |= {
+        "optimizer": f"{config['opt']}{peak}, schedule {config['scheduler']}",
+        "trained on": dataset.get("tokenizer") and f"{_last(dataset.get('path'))} (tokenizer {dataset['tokenizer']})",
+        "step": f"{step:,}" if steps is None else f"{step:,} of {steps}",
+        "tokens per step": _count(run.config.get("tokens_per_step")),
+        "FLOPs per token": _count(plan.get("flops_per_token")),
+    }
+    if summary.get("step") == step:
+        for key, unit in (("val/loss", "nats per token"), ("val/bpb", "bits per byte")):
+            if summary.get(key) is not None:
+                facts[key.replace("val/", "validation ")] = f"{summary[key]:.4f} {unit}"
+    versions = run.config.get("versions", {})
+    return facts | {"made with": ", ".join(f"{key} {value}" for key, value in versions.items() if value is not None)}
+
+
+def _count(value: Any) -> str | None:
+    return f"{value:,}" if isinstance(value, (int, float)) else None
+
+
+def _last(path: Any) -> str:
+    return str(path).rstrip("/").rsplit("/", 1)[-1]
+
+
+def open_generator(
+    folder: str | Path, step: int | None = None, tokenizer: str | None = None, device: str = "cpu", **engine: Any
+) -> TextGenerator:
+    """The model of a run folder at `step`, or at its newest checkpoint that verifies.
+
+    Raises:
+        UserError: no run there, no such checkpoint, no tokenizer, or no such device.
+    """
+    from danalab.data.tokenizers import load_tokenizer
+    from danalab.train.system.device import choose_device
+
+    run = open_run(folder)
+    chosen = run.tokenizer if tokenizer is None else load_tokenizer(tokenizer)
+    loaded = run.load_model(step, choose_device(device))
+    return TextGenerator(loaded.model.eval(), chosen, loaded.step, **engine)
+
+
+def open_huggingface_generator(
+    folder: str | Path, tokenizer: str | None = None, device: str = "cpu", **engine: Any
+) -> TextGenerator:
+    """The model of a folder in Hugging Face format: an export of ours, or another that `danalab import` accepts."""
+    from danalab.data.tokenizers import load_tokenizer
+    from danalab.train.run.exchange import read_model
+    from danalab.train.system.device import choose_device
+
+    model = read_model(folder)
+    try:
+        chosen = load_tokenizer(folder if tokenizer is None else tokenizer)
+    except UserError as error:
+        if tokenizer is not None:
+            raise
+        raise UserError(f"{error}; --tokenizer names the one that the model was trained with") from None
+    return TextGenerator(model.to(choose_device(device)).eval(), chosen, **engine)

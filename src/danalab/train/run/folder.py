@@ -39,7 +39,7 @@ class RunFolder:
 
     @property
     def metrics_file(self) -> Path:
-        """One JSON object a logged step."""
+        """One JSON object per logged step."""
         return self.path / "metrics.jsonl"
 
     @property
@@ -67,7 +67,7 @@ class RunFolder:
                 f"{self.path}: not a run folder but a model in Hugging Face format; danalab generate --from reads it, "
                 "and danalab import makes a run of it"
             )
-        from danalab.train.config.record_schema import check_record
+        from danalab.train.run.schemas import check_record
 
         return check_record(found, str(self.config_file))
 

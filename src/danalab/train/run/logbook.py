@@ -3,7 +3,10 @@
 import itertools
 import logging
 import math
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,16 +17,22 @@ from danalab.train.callbacks.base import Callback
 from danalab.train.parallel.world import World
 from danalab.train.run.folder import RunFolder
 from danalab.train.run.metrics import MetricsFile, is_json_finite, read_sound_rows
-from danalab.train.run.stopwatch import Stopwatch
 from danalab.train.stage import Consumption
 from danalab.train.step.gradients import StepResult
-from danalab.train.system.memory import peak_memory_gib
+from danalab.train.system.device import peak_memory_gib
 
 log = logging.getLogger(__name__)
 
 
 class Logbook:
-    """Writes the rows and the summary of one run."""
+    """Writes the rows and the summary of one run.
+
+    Args:
+        callbacks: get the rows and the summary.
+        iterations: of the whole run.
+        params: of the model.
+        peak_tflops: of one device, for the MFU; default by the GPU's name.
+    """
 
     def __init__(
         self,
@@ -37,12 +46,6 @@ class Logbook:
         params: int,
         peak_tflops: float | None = None,
     ):
-        """Args:
-        callbacks: get the rows and the summary.
-        iterations: of the whole run.
-        params: of the model.
-        peak_tflops: of one device, for the MFU; default by the GPU's name.
-        """
         self.time, self.metrics_file = Stopwatch(), folder.metrics_file
         self._folder, self._consumption, self._callbacks = folder, consumption, callbacks
         self._device, self._world = device, world
@@ -183,3 +186,51 @@ def _peak_flops(stated: float | None, device: torch.device) -> float | None:
         return stated * 1e12
     known = peak_flops(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
     return known[0] if known else None
+
+
+@dataclass
+class Interval:
+    """Steps and times since the last row."""
+
+    steps: int = 0
+    seconds: float = 0.0
+    """Training time [s]."""
+    data_wait: float = 0.0
+    """Part of `seconds` spent waiting for batches [s]."""
+    save_wait: float = 0.0
+    """Part of `seconds` spent waiting for checkpoints [s]."""
+
+
+class Stopwatch:
+    """Measures from `start` on; `seconds` may be set to the time of earlier jobs."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        """Training time of all jobs of the run [s]."""
+        self.interval = Interval()
+        self.start()
+
+    def start(self) -> None:
+        """Measure from now on."""
+        self._clock, self._left_out = time.perf_counter(), 0.0
+
+    @contextmanager
+    def leaving_out(self) -> Iterator[None]:
+        """Exclude the time of a block."""
+        begun = time.perf_counter()
+        yield
+        self._left_out += time.perf_counter() - begun
+
+    def tick(self) -> None:
+        """Add the time since the last tick."""
+        now = time.perf_counter()
+        passed = now - self._clock - self._left_out
+        self._clock, self._left_out = now, 0.0
+        self.seconds += passed
+        self.interval.seconds += passed
+
+    def take_interval(self) -> Interval:
+        """The interval since the last call; starts a new one."""
+        self.tick()
+        found, self.interval = self.interval, Interval()
+        return found

@@ -1,4 +1,4 @@
-"""Read-only access to a run folder, finished or not: configuration, metrics, model and tokenizer."""
+"""Read-only access to a run folder, finished or not: configuration, metrics, model, tokenizer."""
 
 import logging
 import os

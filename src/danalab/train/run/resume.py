@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,12 +29,21 @@ from danalab.train.config.run_spec import RunSpec
 from danalab.train.parallel.world import World
 from danalab.train.run.folder import RunFolder
 from danalab.train.run.metrics import read_sound_rows
-from danalab.train.run.record import require_same_run
-from danalab.train.system.rng import random_state
+from danalab.train.system.device import random_state
 
 if TYPE_CHECKING:
     from danalab.data import Dataset
     from danalab.train.trainer import Trainer
+import torch
+
+from danalab.train.config.fields import flag, names_of
+from danalab.train.config.run_spec import recorded_dtype
+from danalab.train.stage import stage_kind
+from danalab.train.system.device import versions
+
+if TYPE_CHECKING:
+    from danalab.data import Dataset
+
 
 log = logging.getLogger(__name__)
 
@@ -165,12 +175,12 @@ def _with_model_of(point: ResumePoint, spec: RunSpec) -> RunSpec:
 
 
 def _choose(spec: RunSpec, dataset: Dataset, folder: RunFolder) -> tuple[RunSpec, ResumePoint | None]:
-    job, start = spec.job, spec.start
+    config = spec.config
     folder.store.require_writable()
-    if start.init_from is not None and job.resume_from is not None:
+    if config.init_from is not None and config.resume_from is not None:
         raise UserError("--init-from starts a new run and --resume-from continues one; leave one of them out")
-    wanted = None if job.resume_from is None else _step_folder(job.resume_from)
-    if wanted is not None and job.auto_resume and _has_begun_from(wanted, folder):
+    wanted = None if config.resume_from is None else _step_folder(config.resume_from)
+    if wanted is not None and config.auto_resume and _has_begun_from(wanted, folder):
         log.info("%s has checkpoints of its own: resumes from those, not from %s", folder.path, wanted)
         wanted = None
     named = None if wanted is None else _named(wanted, "--resume-from")
@@ -178,7 +188,7 @@ def _choose(spec: RunSpec, dataset: Dataset, folder: RunFolder) -> tuple[RunSpec
     if folder.config_file.is_file():
         spec = require_same_run(spec, dataset, folder)
     committed = folder.store.steps()
-    if committed and not job.auto_resume and not rewinds:
+    if committed and not config.auto_resume and not rewinds:
         raise UserError(
             f"{folder.path}: has checkpoints up to step {committed[-1]} and --no-auto-resume was given; "
             "let it resume, or take another --run-dir"
@@ -197,7 +207,7 @@ def _choose(spec: RunSpec, dataset: Dataset, folder: RunFolder) -> tuple[RunSpec
         return spec, point
     if named is not None:
         return spec, _fork(named)
-    return spec, None if start.init_from is None else _initial(start.init_from, start.init_optimizer)
+    return spec, None if config.init_from is None else _initial(config.init_from, config.init_optimizer)
 
 
 def _has_begun_from(wanted: Path, folder: RunFolder) -> bool:
@@ -294,3 +304,105 @@ def copy_rows(source: Path, target: Path, last_step: int) -> None:
 
 def _step_of(path: Path) -> int:
     return read_meta(path)["step"]
+
+
+def run_record(
+    spec: RunSpec,
+    dataset: Dataset,
+    device: torch.device,
+    world: World = World.single(),  # noqa: B008 - frozen
+) -> dict[str, Any]:
+    """The content of config.json."""
+    return {
+        "stage": stage_kind(spec.config).name,
+        **spec.as_dict(),
+        "dataset": {
+            "path": dataset.location,
+            "fingerprint": dataset.fingerprint,
+            "tokens": dataset.n_tokens,
+            "tokenizer": dataset.tokenizer_name,
+        },
+        "world_size": world.processes,
+        "parallel": {"backend": world.layout.backend, **world.layout.shape(world.processes)},
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        "threads": torch.get_num_threads(),
+        "versions": versions(),
+    }
+
+
+def require_same_run(spec: RunSpec, dataset: Dataset, folder: RunFolder) -> RunSpec:
+    """Compare with the run that made the folder; returns the run with that run's automatic settings and extension."""
+    saved, stage = folder.read_config(), stage_kind(spec.config).name
+    if "dataset" not in saved:
+        raise UserError(f"{folder.path} is an imported model; take another --run-dir, and --init-from {folder.path}")
+    if saved.get("stage", "pretraining") != stage:
+        there = saved.get("stage", "pretraining")
+        raise UserError(f"{folder.path} is the folder of a run of {there}, not of {stage}; take another --run-dir")
+    dtype = recorded_dtype(saved)
+    if "dtype" in spec.automatic and spec.dtype != dtype:
+        log.info("--dtype %s, as the run began; the default here is %s", dtype, spec.dtype)
+        spec = replace(spec, dtype=dtype)
+    spec = _with_defaults_of(saved["config"], spec)
+    # The sets of validation windows stay; version 0.1 did not bound the last one.
+    sets = {
+        "eval_batches": saved["config"].get("eval_batches"),
+        "final_eval_batches": saved["config"].get("final_eval_batches") or 0,
+    }
+    kept = {name: count for name, count in sets.items() if name in spec.automatic and count is not None}
+    spec = replace(spec, config=replace(spec.config, **kept))
+    ours = spec.as_dict()["config"]
+    theirs = saved["config"] | {"dtype": dtype}
+    differing = [
+        f"{flag(name)} {_show(value)} here, {_show(theirs.get(name))} there"
+        for name, value in ours.items()
+        if name in names_of(type(spec.config), "run")
+        and theirs.get(name) != value
+        and not (name == "init_from" and _is_moved(ours, theirs))
+    ]
+    if saved["dataset"]["fingerprint"] != dataset.fingerprint:
+        differing.append(f"data {dataset.path} here, {saved['dataset']['path']} there (contents differ)")
+    if differing:
+        if not folder.store.steps() and not folder.metrics_file.is_file():
+            return spec  # stopped before the first step
+        longer = saved["config"].get("iterations") != spec.plan.steps
+        hint = " or continue it with its own settings and --extend-to" if longer else ""
+        raise UserError(
+            f"{folder.path} is the folder of another configuration: {'; '.join(differing)}; "
+            f"take another --run-dir{hint}"
+        )
+    earlier, wanted = saved["config"].get("extend_to"), spec.config.extend_to
+    if earlier is None:
+        return spec
+    if wanted is None:
+        log.info("the run was extended to %d steps", earlier)
+        return replace(spec, config=replace(spec.config, extend_to=earlier))
+    if wanted < earlier:
+        raise UserError(f"--extend-to {wanted}: the run was extended to {earlier} steps already")
+    return spec
+
+
+def _is_moved(ours: dict[str, Any], theirs: dict[str, Any]) -> bool:
+    """Whether both start from the same place beside their run folder: the folders were copied or renamed together."""
+    here, there = (
+        os.path.relpath(config["init_from"], config["run_dir"])
+        if config.get("init_from") and config.get("run_dir")
+        else None
+        for config in (ours, theirs)
+    )
+    return here is not None and here == there
+
+
+def _with_defaults_of(saved: dict[str, Any], spec: RunSpec) -> RunSpec:
+    """The run with the warm-up and the weight decay that it began with, where they are automatic: defaults change."""
+    if (saved.get("iterations"), saved.get("lr")) != (spec.plan.steps, spec.plan.lr):
+        return spec
+    names = ("warmup_steps", "weight_decay", "wd_ts", "decay_bound")
+    taken = {name: saved[name] for name in names if name in spec.automatic and name in saved}
+    if taken.get("warmup_steps", 0) is None:  # a configuration that was written by hand
+        return spec
+    planned = {name.replace("warmup_steps", "warmup"): value for name, value in taken.items()}
+    return replace(spec, config=replace(spec.config, **taken), plan=replace(spec.plan, **planned))
+
+
+def _show(value: Any) -> str:
+    return "nothing" if value is None else str(value)

@@ -28,7 +28,7 @@ def tokenizer_folder_of(model: Path) -> Path:
 
 def starts_from(spec: "RunSpec") -> Path | None:
     """The run folder, or the folder in Hugging Face format, whose model the run starts from; None: a new model."""
-    named = spec.start.init_from or spec.job.resume_from
+    named = spec.config.init_from or spec.config.resume_from
     if named is None:
         return None
     # RUN, RUN/checkpoints, RUN/checkpoints/step-N, or a file in it

@@ -1,4 +1,10 @@
-"""Gradients of one training step: micro-batches, global norm, clipping, finite check."""
+"""Gradients of one training step: micro-batches, global norm, clipping, finite check, loss scale of float16.
+
+loss scale: gradients finite      ->  the factor doubles after 2000 such steps in a row
+            gradients not finite  ->  the step is not made, the factor halves
+"""
+
+from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -8,12 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from danalab.optim.core.state import local
-from danalab.train.parallel.norms import whole_norm
-from danalab.train.parallel.strategy import ParallelStrategy
+from danalab.train.parallel.strategy import ParallelStrategy, whole_norm
 from danalab.train.parallel.world import World
-from danalab.train.step.batch import Batch
-from danalab.train.step.loss import CrossEntropy, Loss
-from danalab.train.step.loss_scale import LossScale
+from danalab.train.step.loss import Batch, CrossEntropy, Loss
 
 
 @dataclass
@@ -21,7 +24,7 @@ class StepResult:
     """Measurements of one step, 0-dim tensors on the device: reading one waits for the device."""
 
     loss: Tensor
-    """Reported loss of the global batch; cross-entropy in nats a token."""
+    """Reported loss of the global batch; cross-entropy in nats/token."""
     grad_norm: Tensor
     """Euclidean norm of the gradient before clipping."""
     finite: Tensor
@@ -37,7 +40,18 @@ class StepResult:
 
 
 class GradientStep:
-    """Computes the gradient of a global batch into the parameters' `.grad`."""
+    """Computes the gradient of a global batch into the parameters' `.grad`.
+
+    Args:
+        parameters: those of the optimizer, in its order.
+        micro_batch: sequences at a time on this rank.
+        seq_len: their length; a micro-batch of shorter ones has more, up to as many tokens. None: any length.
+        grad_clip: 0 does not clip.
+        loss: what is minimised.
+        autocast: makes the context manager of forward computations.
+        strategy: default one process.
+        loss_scale: for float16.
+    """
 
     def __init__(
         self,
@@ -52,16 +66,6 @@ class GradientStep:
         strategy: ParallelStrategy | None = None,
         loss_scale: LossScale | None = None,
     ):
-        """Args:
-        parameters: those of the optimizer, in its order.
-        micro_batch: sequences at a time on this rank.
-        seq_len: their length; a micro-batch of shorter ones has more, up to as many tokens. None: any length.
-        grad_clip: 0 does not clip.
-        loss: what is minimised.
-        autocast: makes the context manager of forward computations.
-        strategy: default one process.
-        loss_scale: for float16.
-        """
         self._model: Any = model
         self.micro_batch, self.seq_len = micro_batch, seq_len
         self._grad_clip = grad_clip
@@ -152,3 +156,30 @@ class UpdateNorm:
         before, self._before = self._before, None
         torch._foreach_sub_([local(p) for p in before], [local(p.detach()) for p in self._parameters])
         return whole_norm(before)
+
+
+FIRST, INTERVAL = 2.0**16, 2000
+
+
+class LossScale:
+    """The factor on the loss, kept on the device so that nothing waits for it."""
+
+    def __init__(self, device: torch.device):
+        self.value = torch.full((), FIRST, device=device)
+        """0-dim float32; never below 1."""
+        self._good = torch.zeros((), dtype=torch.int32, device=device)
+
+    @torch.no_grad()
+    def update(self, finite: Tensor) -> None:
+        """Adapt the factor after a step. `finite`: 0-dim bool, on the device."""
+        self._good = (self._good + 1).where(finite, 0)
+        grows = self._good >= INTERVAL
+        self._good = self._good.where(~grows, 0)
+        self.value = torch.where(finite, self.value.where(~grows, self.value * 2), self.value / 2).clamp(min=1.0)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"value": float(self.value), "good": int(self._good)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.value.fill_(state["value"])
+        self._good.fill_(state["good"])

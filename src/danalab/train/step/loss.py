@@ -1,4 +1,4 @@
-"""Loss functions. The loss of a global batch is the sum of the losses of its micro-batches on all ranks.
+"""Batches and loss functions. The loss of a global batch is the sum of its micro-batches' losses on all ranks.
 
     totals = sum of `denominators` over the ranks          loss = sum over micro-batches of part / totals
 
@@ -13,8 +13,97 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from danalab.train.step.batch import IGNORED, Batch
-from danalab.train.step.router_balance import RouterBalance
+from danalab.models.config import ModelConfig
+from danalab.models.moe.losses import Usage, router_losses, weighted
+from danalab.models.moe.mixture import Routing
+
+IGNORED = -1
+"""Target that carries no loss: padding, or another speaker's words."""
+
+
+@dataclass
+class Batch:
+    """Tensors whose first dimension is the sequence."""
+
+    inputs: Tensor
+    """Token ids, int64 [sequences, length]."""
+    targets: Tensor
+    """Token ids to predict, int64 [sequences, length]; `IGNORED` carries no loss."""
+    weights: Tensor | None = None
+    """Weight of each target, float [sequences, length]; None: all 1."""
+    extra: dict[str, Tensor] = field(default_factory=dict)
+    """What a stage adds, each [sequences, ...]: advantages, log-probabilities, ..."""
+
+    def __len__(self) -> int:
+        return self.inputs.shape[0]
+
+    def rows(self, part: slice) -> "Batch":
+        """Some of the sequences."""
+        weights = None if self.weights is None else self.weights[part]
+        extra = {name: value[part] for name, value in self.extra.items()}
+        return Batch(self.inputs[part], self.targets[part], weights, extra)
+
+    def to(self, device: torch.device) -> "Batch":
+        """The batch on a device; copies from page-locked memory run beside the computation."""
+        weights = None if self.weights is None else self.weights.to(device, non_blocking=True)
+        extra = {name: value.to(device, non_blocking=True) for name, value in self.extra.items()}
+        inputs, targets = (value.to(device, non_blocking=True) for value in (self.inputs, self.targets))
+        return Batch(inputs, targets, weights, extra)
+
+
+class RouterBalance:
+    """The use of experts in the previous step, [layers with experts, experts]."""
+
+    def __init__(self, config: ModelConfig, device: torch.device):
+        """Raises: AssertionError: the model has no experts."""
+        sparsity = config.sparsity
+        assert sparsity is not None
+        self._config = config
+        self._shape = (len(sparsity.layers), sparsity.n_experts)
+        self._usage = Usage.even(*self._shape, device)
+        self._sums: Tensor | None = None
+        self._seen: Routing | None = None
+
+    def loss(self, routing: Routing, position_count: float) -> Tensor:
+        """The weighted losses of a micro-batch, a part of the step's loss; adds to the sums of the step.
+
+        Args: position_count: tokens of the global batch.
+        """
+        flat = torch.cat([part.detach().double().flatten() for part in routing])
+        self._sums = flat if self._sums is None else self._sums + flat
+        return weighted(self._config, router_losses(routing, self._usage, position_count))
+
+    def finish(self, total: Callable[[Tensor], Tensor]) -> None:
+        """After the last micro-batch of a step. Collective."""
+        sums, self._sums = self._sums, None
+        if sums is None:
+            return
+        layers, n_experts = self._shape
+        counts, probabilities, lse2 = total(sums).split([layers * n_experts, layers * n_experts, layers])
+        self._seen = Routing(counts.view(self._shape), probabilities.view(self._shape), lse2)
+        usage = Usage.of(self._seen)
+        # A step that is not finite is skipped and must not change the loss of the next one.
+        finite = torch.isfinite(usage.probability).all()
+        self._usage = Usage(
+            *(torch.where(finite, new.float(), old) for new, old in zip(usage, self._usage, strict=True))
+        )
+
+    def scalars(self) -> dict[str, float]:
+        """Losses of the last global batch without their weights; largest and smallest load of an expert as multiples
+        of an even share. Waits for the device."""
+        if self._seen is None:
+            return {}
+        losses = router_losses(self._seen)
+        load = Usage.of(self._seen).load * self._shape[1]
+        found = {**losses, "max_load": load.max(), "min_load": load.min()}
+        return {f"moe/{name}": float(value) for name, value in found.items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {name: part.tolist() for name, part in self._usage._asdict().items()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        device = self._usage.load.device
+        self._usage = Usage(*(torch.tensor(state[name], device=device) for name in Usage._fields))
 
 
 @dataclass
@@ -69,17 +158,17 @@ class Loss:
 
 
 class CrossEntropy(Loss):
-    """Mean cross-entropy of the targets [nats a token], with the regularisers of pre-training.
+    """Mean cross-entropy of the targets [nats/token], with the regularisers of pre-training.
 
     objective = sum of weights x cross-entropy / valid targets + z_loss x mean(logsumexp^2) + hoyer_loss x Hoyer penalty
                 + the router's losses
+
+    Args:
+        z_loss, hoyer_loss: weights of the regularisers.
+        balance: the router's losses, for a model with experts.
     """
 
     def __init__(self, z_loss: float = 0.0, hoyer_loss: float = 0.0, balance: RouterBalance | None = None):
-        """Args:
-        z_loss, hoyer_loss: weights of the regularisers.
-        balance: the router's losses, for a model with experts.
-        """
         self._z_loss, self._hoyer_loss, self.balance = z_loss, hoyer_loss, balance
         self.metrics = ("hoyer",) if hoyer_loss else ()
 

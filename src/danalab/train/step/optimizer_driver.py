@@ -1,4 +1,11 @@
-"""The interface between the trainer and an optimizer. What an optimizer needs is declared by its registry entry."""
+"""The interface between the trainer and an optimizer, with the curvature that some optimizers need.
+
+What an optimizer needs is declared by its registry entry. Curvature is the gradient of labels that are sampled from
+the model (Gauss-Newton-Bartlett):
+
+    y_i ~ softmax(logits_i)          labels of one micro-batch, a function of seed, step and rank
+    s   = gradient of the mean cross-entropy of y          n s^2 estimates the Gauss-Newton matrix's diagonal
+"""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -12,6 +19,9 @@ from danalab.optim import OptimizerSpec, build_optimizer, optimizer_spec
 from danalab.optim.core import DecayingOptimizer
 from danalab.optim.distributed.zero import DistributedMuonAdamW
 from danalab.train.config.run_spec import RunSpec
+from danalab.train.parallel.strategy import ParallelStrategy
+from danalab.train.step.gradients import GradientStep
+from danalab.train.step.loss import IGNORED, Batch
 
 
 class OptimizerDriver:
@@ -38,15 +48,15 @@ class OptimizerDriver:
         Raises:
             UserError: unknown optimizer or setting, or an optimizer that this trainer cannot run.
         """
-        spec = optimizer_spec(resolved.optimizer.name)
+        spec = optimizer_spec(resolved.plan.opt)
         if spec.closure:
             raise UserError(f"--opt {spec.name}: needs the model inside its step, which this trainer does not do")
-        settings = dict(resolved.optimizer.settings)
+        settings = dict(resolved.optimizer_settings)
         on_gpu = next(model.parameters()).is_cuda
         wide = settings.get("state_dtype", "float32") == "float32"  # other moments are decoded by the host's step count
         if on_gpu and wide and spec.decay == "independent" and "capturable" in spec.settings:
             settings["capturable"] = True  # the device decides whether a step is skipped, without a wait
-        return cls(make(spec.name, model, lr=resolved.peak_lr, **settings), spec)
+        return cls(make(spec.name, model, lr=resolved.plan.lr, **settings), spec)
 
     def set_lr(self, factor: float) -> float:
         """Set the learning rate of the next step to `factor` x peak; returns that of the first group."""
@@ -118,3 +128,64 @@ class OptimizerDriver:
                 found.update(answer)
         found.pop("lr", None)
         return {f"optim/{name}": float(value) for name, value in found.items()}
+
+
+LOGITS_AT_ONCE = 2**28
+"""Logits in memory at a time: 1 GiB in float32."""
+
+
+class Curvature:
+    """Gives the optimizer an estimate before the steps that need one.
+
+    Args:
+        seed: with the step and the rank, seeds the labels.
+        vocab_size: width of the logits.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        gradients: GradientStep,
+        driver: OptimizerDriver,
+        *,
+        seed: int,
+        vocab_size: int,
+        autocast: Callable[[], Any],
+        strategy: ParallelStrategy,
+        device: torch.device,
+    ):
+        self._model, self._gradients, self._driver = model, gradients, driver
+        self._seed = seed
+        self._rows = LOGITS_AT_ONCE // vocab_size
+        self._autocast, self._strategy, self._device = autocast, strategy, device
+
+    def before_step(self, step: int, batch: Batch) -> None:
+        """Estimate, where one is due, at the current weights; the gradients are empty before and after. Collective.
+
+        Args:
+            step: steps made so far.
+            batch: this rank's part of the next step's batch; positions without a target draw no label.
+        """
+        if not self._driver.curvature_is_due():
+            return
+        part = batch.rows(slice(0, self._gradients.micro_batch))
+        labels = self._draw(step, part.inputs, part.targets)
+        self._driver.take_curvature(self._gradients.of_labels(Batch(part.inputs, labels)))
+
+    @torch.no_grad()
+    def _draw(self, step: int, inputs: Tensor, targets: Tensor) -> Tensor:
+        """Labels [sequences, length] from the model's own distribution; -1 where there is no target."""
+        generator = torch.Generator(self._device)
+        # Ranks of one tensor-parallel group have the same data and must draw the same labels.
+        generator.manual_seed(((self._seed * 1_000_003 + step) * 65_537 + self._strategy.world.dp_rank) % 2**64)
+        sequences = max(1, self._rows // inputs.shape[1])
+        labels = []
+        with self._strategy.evaluating():
+            for start in range(0, inputs.shape[0], sequences):
+                with self._autocast():
+                    logits = self._model(inputs[start : start + sequences].to(self._device))
+                odds = torch.softmax(logits.float(), dim=-1).flatten(0, 1)
+                # A diverged model has no distribution; its step is skipped, so any label will do.
+                odds = torch.nan_to_num(odds, nan=1.0)
+                labels.append(torch.multinomial(odds, 1, generator=generator).view(logits.shape[:-1]))
+        return torch.where(targets.to(self._device) == IGNORED, IGNORED, torch.cat(labels))

@@ -1,17 +1,27 @@
-"""Devices, number formats, numerics and the compiler."""
+"""The machine: devices, number formats, the compiler, memory, random states, versions of the software."""
 
+import base64
 import contextlib
+import ctypes
+import gc
 import logging
 import os
+import platform
+import random
+import resource
 import shutil
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
+from danalab import __version__
 from danalab.errors import UserError
 
 log = logging.getLogger(__name__)
@@ -102,3 +112,143 @@ def require_compiler(device: torch.device) -> None:
 
         if not has_triton():
             raise UserError("--compile on a GPU needs Triton, which does not work here; give --no-compile")
+
+
+@contextlib.contextmanager
+def explain_errors(micro_batch: int, seq_len: int) -> Iterator[None]:
+    """Turn running out of memory and a failed compilation into one line of advice."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise UserError(_memory(micro_batch, seq_len, str(error))) from error
+    except RuntimeError as error:
+        if "can't allocate memory" in str(error):  # message of the CPU allocator
+            raise UserError(_memory(micro_batch, seq_len, str(error))) from error
+        if _is_compiler_failure(error):
+            first = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise UserError(f"--compile failed: {first}; leave it out or give --no-compile") from error
+        raise
+
+
+def _memory(micro_batch: int, seq_len: int, message: str) -> str:
+    return (
+        f"out of memory with micro-batches of {micro_batch} x {seq_len} tokens: lower --batch-size (and raise "
+        f"--acc-steps as much, which changes no result), or try --activation-checkpointing full, or share the model "
+        f"among more ranks with --distributed-backend fsdp ({message.splitlines()[0][:120]})"
+    )
+
+
+def _is_compiler_failure(error: RuntimeError) -> bool:
+    return any(kind.__module__.startswith(("torch._dynamo.exc", "torch._inductor.exc")) for kind in type(error).__mro__)
+
+
+def tune_malloc() -> bool:
+    """Make glibc keep freed memory; returns whether it does.
+
+    By default each buffer of the size of the logits goes back to the kernel and is paged in again, which takes up to
+    half of the time with large vocabularies.
+    """
+    if not sys.platform.startswith("linux") or platform.libc_ver()[0] != "glibc":
+        return False
+    mallopt = ctypes.CDLL("libc.so.6").mallopt
+    trim_threshold, top_pad, mmap_max, arena_max = -1, -2, -4, -8
+    settings = {mmap_max: 0, trim_threshold: 2**31 - 1, top_pad: 256 << 20, arena_max: 1}
+    return all(mallopt(option, value) for option, value in settings.items())
+
+
+def peak_memory_gib(device: torch.device) -> float:
+    """Peak memory so far [GiB]: allocated on a GPU, resident for a CPU process."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 2**30
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (2**30 if sys.platform == "darwin" else 2**20)
+
+
+class GarbageCollector:
+    """Runs Python's garbage collector every `interval` steps only, so that ranks do not delay each other."""
+
+    def __init__(self, interval: int):
+        """`interval` [steps]; 0: Python's default."""
+        self._interval = interval
+
+    def __enter__(self) -> "GarbageCollector":
+        self._was_enabled = gc.isenabled()
+        if self._interval:
+            gc.disable()
+        return self
+
+    def after_step(self, step: int) -> None:
+        if self._interval and step % self._interval == 0:
+            gc.collect()
+
+    def __exit__(self, *_: object) -> None:
+        if self._interval and self._was_enabled:
+            gc.enable()
+
+
+def random_state() -> dict[str, Any]:
+    """The state of every generator, as plain values."""
+    version, words, gauss = random.getstate()
+    name, key, position, has_gauss, cached = np.random.get_state(legacy=True)
+    state: dict[str, Any] = {
+        "python": [version, list(words), gauss],
+        "numpy": [name, np.asarray(key).tolist(), position, has_gauss, cached],
+        "torch": _text(torch.get_rng_state()),
+    }
+    if torch.cuda.is_available():
+        state["cuda"] = _text(torch.cuda.get_rng_state())
+    return state
+
+
+def restore_random_state(state: dict[str, Any]) -> None:
+    """Restore `random_state`."""
+    version, words, gauss = state["python"]
+    random.setstate((version, tuple(words), gauss))
+    name, key, *rest = state["numpy"]
+    np.random.set_state((name, np.array(key, dtype=np.uint32), *rest))
+    torch.set_rng_state(_bytes_tensor(state["torch"]))
+    if torch.cuda.is_available() and "cuda" in state:
+        torch.cuda.set_rng_state(_bytes_tensor(state["cuda"]))
+
+
+def seed_everything(seed: int) -> None:
+    """Seed every generator."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
+
+
+def _text(state: torch.Tensor) -> str:
+    return base64.b64encode(state.numpy().tobytes()).decode()
+
+
+def _bytes_tensor(text: str) -> torch.Tensor:
+    return torch.frombuffer(bytearray(base64.b64decode(text)), dtype=torch.uint8)
+
+
+def versions() -> dict[str, str | None]:
+    """Versions of the software that the numbers of a run depend on."""
+    return {
+        "danalab": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "git_commit": _git_commit(),
+    }
+
+
+def _git_commit() -> str | None:
+    """Commit of the source tree, with "-dirty" where it has changes; None for an installed package."""
+    file = Path(__file__).resolve()
+    here = file.parents[2]  # the package
+    try:
+        _git(here, "ls-files", "--error-unmatch", str(file))  # fails where a repository only contains an installed copy
+        commit = _git(here, "rev-parse", "HEAD")
+        return commit + ("-dirty" if _git(here, "status", "--porcelain", "--untracked-files=no", "--", ".") else "")
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _git(folder: Path, *words: str) -> str:
+    command = ["git", "-C", str(folder), *words]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()

@@ -1,10 +1,14 @@
-"""Settings of one job of a run: its folder, and where it starts and stops."""
+"""Settings of a job: run folder, start and stop, checkpoints, evaluation, tracking."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Annotated, ClassVar, Literal
 
-from danalab.train.config.fields import Count, Section, setting
+from annotated_types import Ge
+
+from danalab.errors import UserError
+from danalab.train.config.fields import Count, Natural, Section, setting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,3 +31,90 @@ class JobSettings(Section):
     """Stop cleanly after this number of steps of this job."""
     json: bool = setting(False, kind="job")
     """Print the summary as one JSON object on standard output."""
+
+
+_KEPT_STEP = re.compile(r"([1-9]\d{0,17})(?:=(?!step-|superseded-)([A-Za-z0-9][A-Za-z0-9._-]*))?")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointSettings(Section):
+    """When checkpoints are written, and which are kept."""
+
+    title: ClassVar[str] = "checkpoints"
+
+    ckpt_interval: Natural = setting(500, kind="execution", aliases=("latest-ckpt-interval",))
+    """Steps between checkpoints; 0: only at the end and when stopped."""
+    keep_last: Annotated[int, Ge(2)] = setting(2, kind="execution")
+    """Newest checkpoints that are kept; at least 2, because one may be damaged when it is needed."""
+    keep_every: Natural = setting(0, kind="execution", aliases=("permanent-ckpt-interval",))
+    """Also keep each checkpoint whose step is a multiple of this; 0: none."""
+    keep_steps: tuple[str, ...] = setting((), kind="execution")
+    """Write and keep checkpoints at these steps, optionally with a name: 1000 5000=before-decay."""
+    local_ckpt_dir: Path | None = setting(None, kind="execution")
+    """Folder on this machine's disk where checkpoints are written before they are moved; default $SLURM_TMPDIR."""
+    async_checkpoint: bool = setting(True, kind="execution")
+    """Write checkpoints while training continues, from a copy in host memory."""
+
+    def check(self) -> None:
+        """Refuse steps that cannot be read."""
+        super().check()
+        self.kept_steps()
+
+    def kept_steps(self) -> dict[int, str | None]:
+        """`keep_steps` as step -> name."""
+        found: dict[int, str | None] = {}
+        for word in ",".join(self.keep_steps).split(","):
+            match = _KEPT_STEP.fullmatch(word)
+            if word and match is None:
+                raise UserError(f"--keep-steps {word}: STEP or STEP=NAME is expected, as in 5000 or 5000=before-decay")
+            if match:
+                if match[2] and match[2] in found.values():
+                    raise UserError(f"--keep-steps {word}: another step has the name '{match[2]}' already")
+                found[int(match[1])] = match[2]
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationSettings(Section):
+    """Validation."""
+
+    title: ClassVar[str] = "evaluation"
+
+    eval_interval: Natural | None = setting(None, kind="execution", main=True)
+    """Steps between evaluations; default 200, at most a tenth of the run; 0: only at the end."""
+    eval_batches: Natural | None = setting(None, kind="execution")
+    """Size of the fixed validation set, in batches of 32 sequences (whatever --batch-size is); 0: the whole split;
+    default 64, in short runs so few (at least 4) that all evaluations take a quarter of the time of training."""
+    final_eval_batches: Natural | None = setting(None, kind="execution")
+    """Size of the last evaluation, likewise; default the whole split, or as many sequences as the run trains on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrackingSettings(Section):
+    """Rows of metrics and experiment trackers."""
+
+    title: ClassVar[str] = "tracking"
+
+    log_interval: Count = setting(10, kind="execution")
+    """Steps between rows of metrics.jsonl."""
+    tensorboard: bool = setting(False, kind="execution")
+    """Mirror the metrics for TensorBoard, in the run folder's tensorboard/."""
+    wandb: bool = setting(False, kind="execution")
+    """Mirror the metrics to Weights & Biases; a resumed run continues under its id."""
+    wandb_project: str | None = setting(None, kind="execution")
+    """Default $WANDB_PROJECT."""
+    wandb_entity: str | None = setting(None, kind="execution")
+    """Default $WANDB_ENTITY."""
+    wandb_group: str | None = setting(None, kind="execution")
+    """Default $WANDB_RUN_GROUP."""
+    wandb_mode: Literal["online", "offline", "disabled"] | None = setting(None, kind="execution")
+    """Default $WANDB_MODE, else online; offline: for nodes without a network, sent later by `wandb sync`."""
+    sample_prompts: tuple[str, ...] = setting((), kind="execution")
+    """Continue these prompts at each evaluation, in the log and samples.jsonl: "Once upon" "The capital of"."""
+    log_dynamics: bool = setting(False, kind="execution")
+    """Log norms of weights, gradients and updates of each parameter, and angular updates: dynamics.jsonl; for the Dana
+    family also signal-to-noise ratios and how often their bound acts: signal.jsonl."""
+    collect_tau_stats: bool = setting(False, kind="execution")
+    """dana-star's: order statistics of tau at evaluations number 10, 20, 40, ..., in the run folder's tau/."""
+    profile: bool = setting(False, kind="execution")
+    """Trace a few early steps of this job by torch's profiler, in the run folder's profile/."""

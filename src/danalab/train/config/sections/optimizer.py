@@ -1,13 +1,13 @@
-"""Settings of the optimizer and of the loss. None means automatic."""
+"""Settings of the optimization: optimizer, loss, schedule, batch and length. None means automatic."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, Lt
 
 from danalab.optim.registry.spec import current_names
-from danalab.train.config.fields import NonNegative, Positive, Section, setting
+from danalab.train.config.fields import Count, Natural, NonNegative, Positive, Section, setting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,3 +85,69 @@ class LossSettings(Section):
     """Weight of mean(logsumexp^2) of the routers' logits; default 0.001."""
     router_entropy_loss: float | None = None
     """Weight of minus the entropy of the mean routing distribution [nats]; default 0."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduleSettings(Section):
+    """The schedule's name and settings."""
+
+    title: ClassVar[str] = "schedule"
+
+    scheduler: str = "cos_inf"
+    """Learning-rate schedule: cos, linear, cos_inf, cos_restarts, wsd, powerlaw or none."""
+    div_factor: float | None = None
+    """Warm-up starts at peak / div_factor; default 100."""
+    final_div_factor: float | None = None
+    """The end is at peak / (div_factor final_div_factor): cos, linear (default 1), cos_inf and cos_restarts
+    (default 0.1)."""
+    cos_inf_steps: int | None = None
+    """cos_inf: constant tail [steps]; default 0."""
+    cycles: int | None = None
+    """cos_restarts: cosines, each from the peak; default 4."""
+    cycle_factor: float | None = None
+    """cos_restarts: length of a cycle over that of the one before; default 1."""
+    final_lr_scale: float | None = setting(None, aliases=("wsd-final-lr-scale",))
+    """wsd: learning rate at the end, as a share of the peak; default 0."""
+    fract_decay: float | None = setting(None, aliases=("wsd-fract-decay",))
+    """wsd: share of the run that decays; default 0.1."""
+    decay_type: str | None = None
+    """wsd: linear (default), cosine, exp, mirror_cosine, square or sqrt."""
+    power: float | None = None
+    """powerlaw: exponent; default -0.5."""
+    time_scale: float | None = None
+    """powerlaw: time scale [steps]; default 1."""
+    init_value: float | None = None
+    """powerlaw: factor at the end of the warm-up; default 1."""
+    saturation_value: float | None = None
+    """powerlaw: bound of the factor; default 0 from below (power < 0) or 1 from above."""
+
+    def scheduler_settings(self) -> dict[str, Any]:
+        """The settings that were given, for `danalab.optim.get_schedule`."""
+        names = [field.name for field in fields(ScheduleSettings) if field.name != "scheduler"]
+        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchSettings(Section):
+    """Batch and length of the run."""
+
+    title: ClassVar[str] = "batch and length"
+
+    batch_size: Count | None = setting(None, kind="execution", main=True)
+    """Sequences of one micro-batch on one rank; default 32, or a divisor of --global-batch."""
+    acc_steps: Count | None = setting(None, kind="execution", aliases=("gradient-accumulation",))
+    """Micro-batches in a step; default 1, or the number that --global-batch needs."""
+    global_batch: Count | None = None
+    """Sequences in a step, over all ranks and micro-batches; default batch-size x ranks x acc-steps."""
+    batch_ramp: str | None = None
+    """Smaller global batches at first: SEQUENCES:STEP,...; 8:1000,16:3000 is 8 before step 1000, 16 before 3000."""
+    iterations: Count | None = setting(None, main=True)
+    """Length of the run [steps]; default by --tokens-per-param."""
+    epochs: Positive | None = setting(None, kind="input")
+    """Length of the run in passes over the data, in place of --iterations."""
+    tokens_per_param: NonNegative = setting(20.0, kind="input")
+    """Length of the run where --iterations isn't given [tokens/parameter]."""
+    horizon_basis: Literal["total", "non-emb"] = setting("total", kind="input")
+    """Parameters that --tokens-per-param counts."""
+    warmup_steps: Natural | None = None
+    """Warm-up [steps]; default iterations / 50; in short runs iterations / 10, up to 4."""

@@ -31,15 +31,16 @@ FIRST_POLL_SECONDS, LONGEST_POLL_SECONDS = 0.002, 0.5
 
 
 class Exchange:
-    """A worker's access to the shared folder. A round is named by the step that ends it."""
+    """A worker's access to the shared folder. A round is named by the step that ends it.
 
-    def __init__(self, folder: Path, worker: int, workers: int, patience: float):
-        """Args:
+    Args:
         folder: the same for all workers; created at the first write.
         worker: index of this worker.
         workers: number of workers.
         patience: time that a round waits for expected workers [s].
-        """
+    """
+
+    def __init__(self, folder: Path, worker: int, workers: int, patience: float):
         self.folder = folder
         self.worker, self.workers, self.patience = worker, workers, patience
         self.bytes_moved = 0

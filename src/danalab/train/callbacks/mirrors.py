@@ -1,4 +1,4 @@
-"""Mirrors metrics.jsonl to Weights & Biases, also offline; a resumed run keeps its id."""
+"""Mirrors of metrics.jsonl: Weights & Biases (also offline; a resumed run keeps its id) and TensorBoard."""
 
 import logging
 import secrets
@@ -15,7 +15,15 @@ log = logging.getLogger(__name__)
 
 
 class WandbMirror(Callback):
-    """Logs every row at its own step, so that rows repeated after a restart replace the old ones."""
+    """Logs every row at its own step, so that rows repeated after a restart replace the old ones.
+
+    Args:
+        folder: the run folder; `wandb.json` in it keeps the run's id.
+        config: shown with the run.
+        project, entity, group, mode: None: wandb's own variables ($WANDB_PROJECT, ...).
+    Raises:
+        MissingExtra: wandb is not installed.
+    """
 
     name = "wandb"
 
@@ -29,13 +37,6 @@ class WandbMirror(Callback):
         group: str | None = None,
         mode: str | None = None,
     ):
-        """Args:
-            folder: the run folder; `wandb.json` in it keeps the run's id.
-            config: shown with the run.
-            project, entity, group, mode: None: wandb's own variables ($WANDB_PROJECT, ...).
-        Raises:
-            MissingExtra: wandb is not installed.
-        """
         try:
             import wandb
         except ImportError as error:
@@ -48,8 +49,7 @@ class WandbMirror(Callback):
     @classmethod
     def build(cls, context: CallbackContext) -> "WandbMirror | None":
         """On rank 0."""
-        tracking = context.spec.tracking
-        where = {key: getattr(tracking, f"wandb_{key}") for key in ("project", "entity", "group", "mode")}
+        where = {key: getattr(context.spec.config, f"wandb_{key}") for key in ("project", "entity", "group", "mode")}
         return cls(context.folder, context.spec.config.as_dict(), **where) if context.writes else None
 
     def on_start(self, step: int) -> None:
@@ -87,3 +87,41 @@ class WandbMirror(Callback):
         if self._run is not None:
             self._run.finish()
             self._run = None
+
+
+class TensorBoardMirror(Callback):
+    """Writes every number of every row; a resumed run hides what the earlier job wrote past the resumed step."""
+
+    name = "tensorboard"
+
+    def __init__(self, folder: Path):
+        """Args: folder: destination of the event files.
+        Raises:
+            MissingExtra: tensorboard is not installed.
+        """
+        try:
+            from torch.utils.tensorboard import SummaryWriter  # noqa: F401 - fails early, before anything is trained
+        except ImportError as error:
+            raise MissingExtra("tensorboard", "track", "--tensorboard") from error
+        self._folder = folder
+        self._writer: Any = None
+
+    @classmethod
+    def build(cls, context: CallbackContext) -> "TensorBoardMirror | None":
+        """On rank 0, in the run folder's `tensorboard/`."""
+        return cls(context.folder / "tensorboard") if context.writes else None
+
+    def on_start(self, step: int) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._writer = SummaryWriter(str(self._folder), purge_step=step + 1)
+
+    def on_row(self, row: dict[str, Any]) -> None:
+        for key, value in scalars(row).items():
+            self._writer.add_scalar(key, value, row["step"])
+        self._writer.flush()
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None

@@ -1,13 +1,26 @@
-"""A worker of a DiLoCo run: a single process to the trainer, which exchanges weights with the others every H steps.
+"""DiLoCo: workers train independently for H steps, then an outer step averages their changes.
 
-In its checkpoints, as in evaluation, `model.*` are the outer weights; `inner.*` are the worker's own weights within a
-round, and `momentum.*` the outer momentum.
+    worker k:   w_k <- theta;  H steps of any optimizer on its part of the data
+    g     = mean over the present workers of (theta - w_k)
+    m     <- mu m + g
+    theta <- theta - lr (g + mu m)                               Nesterov momentum, as in torch.optim.SGD
+
+A worker is a single process to the trainer. Workers only share a folder (`diloco_exchange`): each writes its weights
+there, waits for the others, and computes the outer step itself, bit for bit like the others. A worker that dies, hangs
+or is late is left out of the mean. In checkpoints, as in evaluation, `model.*` are the outer weights; `inner.*` are the
+worker's own weights within a round, and `momentum.*` the outer momentum.
+
+Source: Douillard et al. 2023, arXiv 2311.08105.
 """
+
+from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +32,13 @@ from danalab.models.decoder import Decoder
 from danalab.optim.distributed.shards import SavedTensor
 from danalab.train.checkpoint import tensors
 from danalab.train.checkpoint.store import CheckpointStore
-from danalab.train.parallel.diloco.exchange import Exchange
-from danalab.train.parallel.diloco.outer import OuterStep
+from danalab.train.config.run_spec import RunSpec
+from danalab.train.parallel.diloco_exchange import Exchange
 from danalab.train.parallel.strategy import ParallelStrategy
 from danalab.train.parallel.world import World
+from danalab.train.run.folder import RunFolder
 from danalab.train.step.finite_guard import NonFiniteError
+from danalab.train.system.signals import StopRequest
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +46,14 @@ INNER, MOMENTUM = "inner.", "momentum."
 
 
 class Worker(ParallelStrategy):
-    """A DiLoCo worker. Outer weights and momentum are kept in host memory."""
+    """A DiLoCo worker. Outer weights and momentum are kept in host memory.
+
+    Args:
+        period: H, steps from one outer step to the next.
+        iterations: of the whole run; the last round ends there.
+        store: this worker's checkpoints, from which it may have to repeat past rounds.
+        should_stop: ends waiting for others.
+    """
 
     def __init__(
         self,
@@ -44,12 +66,6 @@ class Worker(ParallelStrategy):
         store: CheckpointStore,
         should_stop: Callable[[], bool] = bool,
     ):
-        """Args:
-        period: H, steps from one outer step to the next.
-        iterations: of the whole run; the last round ends there.
-        store: this worker's checkpoints, from which it may have to repeat past rounds.
-        should_stop: ends waiting for others.
-        """
         super().__init__(world)
         self._exchange, self._outer = exchange, outer
         self._period, self._iterations = period, iterations
@@ -260,3 +276,92 @@ class Worker(ParallelStrategy):
 
 def _host_copy(p: Tensor) -> Tensor:
     return p.detach().to("cpu", torch.float32, copy=True).contiguous()
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Statistics of an outer step."""
+
+    gradient_norm: float
+    """Euclidean norm of g, the mean difference of all weights."""
+    divergence: float
+    """Root-mean-square distance of the workers from their mean, in units of the norm of g; 0: all weights are equal."""
+
+
+@dataclass(frozen=True)
+class OuterStep:
+    """SGD with Nesterov's momentum on the mean difference."""
+
+    lr: float = 0.7
+    momentum: float = 0.9
+
+    def __call__(
+        self,
+        theta: Mapping[str, Tensor],
+        momentum: Mapping[str, Tensor],
+        workers: Sequence[Callable[[str], Tensor]],
+    ) -> Outcome:
+        """Update `theta` and `momentum`, in place, from the weights of `workers`.
+
+        Sums are taken in the order of `workers` and in float64, so that every worker gets the same result; a single
+        worker with lr 1 and momentum 0 gets exactly its own weights.
+
+        Args:
+            theta: outer weights by name, float32 on the CPU.
+            momentum: m, likewise.
+            workers: for each present worker, name -> weights; one tensor at a time is in memory.
+        """
+        mean_square = spread = 0.0
+        for name, outer in theta.items():
+            before = outer.double()
+            total, squares = torch.zeros_like(before), 0.0
+            for weights in workers:
+                difference = before - weights(name).double()
+                total += difference
+                squares += float(difference.square().sum())
+            g = total / len(workers)
+            norm = float(g.square().sum())
+            mean_square += norm
+            spread += squares / len(workers) - norm
+            m = momentum[name].double().mul_(self.momentum).add_(g)
+            momentum[name].copy_(m)
+            outer.copy_(before - self.lr * (g + self.momentum * m))
+        norm = math.sqrt(mean_square)
+        return Outcome(norm, math.sqrt(max(spread, 0.0)) / norm if norm else 0.0)
+
+
+def as_worker(resolved: RunSpec, world: World) -> RunSpec:
+    """The configuration of one worker.
+
+    Worker 0 owns the run folder and its metrics. A later worker without a checkpoint of its own starts from worker 0's,
+    if there is one.
+    """
+    named = resolved.config.resume_from
+    if named is not None and (resolved.run_dir / "checkpoints").resolve() in named.resolve().parents:
+        raise UserError(
+            f"--resume-from {named}: the workers of a DiLoCo run cannot go back together; take another --run-dir"
+        )
+    if world.worker == 0:
+        return resolved
+    config = replace(resolved.config, wandb=False, tensorboard=False)
+    if named is None and RunFolder(resolved.run_dir).store.steps():
+        config = replace(config, resume_from=resolved.run_dir)
+    return replace(resolved, config=config)
+
+
+def worker_of(resolved: RunSpec, folder: RunFolder, world: World, stop: StopRequest) -> Worker:
+    """The worker of this process."""
+    settings = resolved.config
+    assert settings.diloco_steps is not None
+    assert settings.diloco_lr is not None
+    assert settings.diloco_momentum is not None
+    assert settings.diloco_patience is not None
+    return Worker(
+        world,
+        Exchange(resolved.run_dir / "diloco", world.worker, world.dp_size, settings.diloco_patience),
+        OuterStep(settings.diloco_lr, settings.diloco_momentum),
+        period=settings.diloco_steps,
+        iterations=resolved.iterations,
+        store=folder.store,
+        should_stop=lambda: bool(stop),
+    )

@@ -1,0 +1,302 @@
+"""Statistics of training, written beside metrics.jsonl.
+
+    Dynamics         dynamics.jsonl   norms of weights, gradients and updates of each parameter, angular updates
+    SignalToNoise    signal.jsonl     signal-to-noise ratios of the Dana family's moments
+    TauStatistics    tau/*.npz        order statistics of tau, the estimated frequency of a coordinate's gradients
+
+With W, W' the weights before and after an update and D = W' - W: a matrix is flattened to rows (neurons) x the rest;
+angles are between W and W' as vectors [rad]; rows are summarised by the mean of their angles. Tau spans orders of
+magnitude, so its order statistics are taken at geometrically spaced ranks from both ends (1.1^k - 1).
+"""
+
+import io
+import math
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from danalab.errors import UserError
+from danalab.files import write_atomically
+from danalab.optim import optimizer_spec
+from danalab.optim.core.stats import signal_sums
+from danalab.optim.distributed.dtensor.layout import whole_of
+from danalab.train.callbacks.base import Callback, CallbackContext, RowsCallback
+from danalab.train.parallel.strategy import ParallelStrategy
+
+EPS = 1e-12
+
+
+class Dynamics(RowsCallback):
+    """Writes `dynamics.jsonl`, a row each logged step: `{"step": ..., "PARAMETER/norm": ..., ...}`.
+
+    Two and more dimensions: norm, grad_norm, update_norm, relative_update = |D|/|W|, angular_update,
+    neuron_angular_update (mean over rows), grad_alignment = cos(gradient, W) (not with zero, whose gradients are in
+    parts), histogram (of |W| / rms). Fewer: rms, grad_rms, update_rms.
+    Costs a copy of the weights during the logged steps.
+
+    Args:
+        strategy: knows the gradients of the parameters, which are attached to it before the first step.
+    """
+
+    name = "dynamics"
+
+    def __init__(
+        self,
+        file: Path,
+        named_parameters: Iterable[tuple[str, Tensor]],
+        strategy: ParallelStrategy,
+        *,
+        writes: bool = True,
+    ):
+        super().__init__(file, writes=writes)
+        self._parameters = [(name, p) for name, p in named_parameters if p.requires_grad]
+        self._strategy = strategy
+        self._before: list[Tensor] = []
+        self._row: dict[str, Any] = {}
+
+    @classmethod
+    def build(cls, context: CallbackContext) -> "Dynamics":
+        file, named = context.folder / "dynamics.jsonl", context.model.named_parameters()
+        return cls(file, named, context.strategy, writes=context.writes)
+
+    def before_update(self, step: int, logged: bool) -> None:
+        """Copy the weights and measure the gradients."""
+        if not logged:
+            return
+        self._row = {}
+        self._before = [p.detach().clone() for _, p in self._parameters]
+        norms = {id(p): norm for p, norm in self._strategy.norm_of_each_gradient()}
+        for name, p in self._parameters:
+            if p.ndim >= 2:
+                self._row[f"{name}/grad_norm"] = norms[id(p)]
+                if p.grad is not None:
+                    self._row[f"{name}/grad_alignment"] = _cosine(whole_of(p.grad), whole_of(p.detach()))
+            else:
+                self._row[f"{name}/grad_rms"] = norms[id(p)] / math.sqrt(p.numel())
+
+    def after_update(self, step: int, logged: bool) -> None:
+        """Measure the update and write the row."""
+        if not logged:
+            return
+        for (name, p), before in zip(self._parameters, self._before, strict=True):
+            old, new = whole_of(before).double(), whole_of(p).double()
+            self._row |= {f"{name}/{key}": value for key, value in update_statistics(old, new).items()}
+        self._before = []  # frees the memory
+        self.write({"step": step, **dict(sorted(self._row.items()))})
+
+    def on_skip(self, step: int) -> None:
+        self._before = []
+
+
+def update_statistics(old: Tensor, new: Tensor) -> dict[str, Any]:
+    """Statistics of the update of one parameter; see the module's docstring. `old`, `new`: equal shapes, float64."""
+    update = new - old
+    if old.ndim < 2:
+        return {"rms": _rms(new), "update_rms": _rms(update)}
+    norm, moved = float(torch.linalg.vector_norm(old)), float(torch.linalg.vector_norm(update))
+    rows = angles(old.flatten(1), new.flatten(1))
+    return {
+        "norm": float(torch.linalg.vector_norm(new)),
+        "update_norm": moved,
+        "relative_update": (moved + EPS) / (norm + EPS),
+        "angular_update": float(angles(old.flatten()[None], new.flatten()[None])[0]),
+        "neuron_angular_update": float(rows.mean()),
+        "histogram": histogram(new),
+    }
+
+
+def histogram(weights: Tensor) -> list[int]:
+    """Number of weights by log2(|w| / rms): 16 bins of width 1 from -12 to 4; the outer bins include the rest."""
+    scale = (weights.abs() / (_rms(weights) + EPS)).log2().nan_to_num(-12).clamp(-12, 4 - 1e-6)
+    # Not torch.histc, which has no deterministic kernel for GPUs.
+    return torch.bincount((scale.flatten().floor() + 12).long(), minlength=16).tolist()
+
+
+def _cosine(a: Tensor, b: Tensor) -> float:
+    a, b = a.double().flatten(), b.double().flatten()
+    return float(a @ b / (torch.linalg.vector_norm(a) * torch.linalg.vector_norm(b) + EPS))
+
+
+def angles(a: Tensor, b: Tensor) -> Tensor:
+    """Angle between rows [rad], float64 [rows]; 0 for a row of zeros.
+
+    2 atan2(|a/|a| - b/|b||, |a/|a| + b/|b||), which unlike the arc cosine is accurate at the small angles of a training
+    step (W. Kahan).
+    """
+    a = torch.nn.functional.normalize(a, dim=1, eps=EPS)
+    b = torch.nn.functional.normalize(b, dim=1, eps=EPS)
+    apart, together = torch.linalg.vector_norm(a - b, dim=1), torch.linalg.vector_norm(a + b, dim=1)
+    return 2 * torch.atan2(apart, together)
+
+
+def _rms(x: Tensor) -> float:
+    return float(x.square().mean().sqrt())
+
+
+FILE = "signal.jsonl"
+STATES = ("exp_avg", "exp_avg_sq", "tau")
+MEANS = ("snr", "damped", "clipped", "tau", "kappa", "effective_time")
+
+
+class SignalToNoise(RowsCallback):
+    """Writes `signal.jsonl`, a row each logged step: `{"step": ..., "PARAMETER/snr": ..., "PARAMETER/clipped": ...}`.
+
+    Means over a parameter's coordinates, of the state after the step: those of `optim.core.stats.collect` that the
+    optimizer has. Takes a pass over the state in logged steps.
+
+    Args:
+        optimizer: of the Dana family.
+        strategy: gathers the optimizer's state.
+    """
+
+    name = "signal"
+
+    def __init__(
+        self,
+        file: Path,
+        named_parameters: Iterable[tuple[str, Tensor]],
+        optimizer: Any,
+        strategy: ParallelStrategy,
+        *,
+        writes: bool = True,
+    ):
+        super().__init__(file, writes=writes)
+        self._names = {id(p): name for name, p in named_parameters}
+        self._optimizer, self._whole_states = optimizer, partial(strategy.whole_states, optimizer)
+        self._states = [name for name in STATES if next(self._whole_states(name), None) is not None]
+
+    @classmethod
+    def build(cls, context: CallbackContext) -> "SignalToNoise | None":
+        """For log-time optimizers that keep the second moment, without which there is no such ratio."""
+        if not optimizer_spec(context.spec.plan.opt).log_time:
+            return None
+        context.require_float32_moments("--log-dynamics")
+        named, writes = context.model.named_parameters(), context.writes
+        made = cls(context.folder / FILE, named, context.optimizer, context.strategy, writes=writes)
+        return made if "exp_avg_sq" in made._states else None
+
+    @torch.no_grad()
+    def after_update(self, step: int, logged: bool) -> None:
+        if not logged:
+            return
+        groups = {id(p): group for group in self._optimizer.param_groups for p in group["params"]}
+        t = torch.as_tensor(float(self._optimizer.coefficients()["t"]))
+        row: dict[str, float] = {}
+        for found in zip(*map(self._whole_states, self._states), strict=True):
+            p = found[0][0]
+            state = dict(zip(self._states, (value for _, value in found), strict=True))
+            sums = signal_sums({"step": t, **state}, groups[id(p)])
+            row |= {f"{self._names[id(p)]}/{key}": float(sums[key]) / p.numel() for key in MEANS if key in sums}
+        self.write({"step": step, **dict(sorted(row.items()))})
+
+
+QUANTILES = (0.0, 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0)
+FIRST_EVALUATION = 10
+
+
+class TauStatistics(Callback):
+    """Writes `tau-step-STEP.npz` at evaluations number 10, 20, 40, 80, ... and at the last step.
+
+    The number of an evaluation is step / eval_interval, so a resumed run writes the same files. Arrays in a file, for
+    each parameter NAME with tau: `NAME:shape`, `NAME:ranks`, `NAME:smallest`, `NAME:largest`
+    (order statistics at those ranks from either end), `NAME:quantiles` (at `QUANTILES`, in the file as `quantiles`).
+
+    Args:
+        folder: destination of the files.
+        strategy: gathers the optimizer's state.
+        eval_interval: steps between evaluations; 0: only at the last step.
+        writes: whether this rank writes; the others take part in gathering.
+    Raises:
+        UserError: the optimizer has no tau.
+    """
+
+    name = "tau"
+
+    def __init__(
+        self,
+        folder: Path,
+        named_parameters: Iterable[tuple[str, Tensor]],
+        optimizer: torch.optim.Optimizer,
+        strategy: ParallelStrategy,
+        *,
+        eval_interval: int,
+        last_step: int,
+        writes: bool = True,
+    ):
+        self._names = {id(p): name for name, p in named_parameters}
+        self._all_tau = partial(strategy.whole_states, optimizer, "tau")
+        if next(self._all_tau(), None) is None:
+            raise UserError(
+                f"--collect-tau-stats: {type(optimizer).__name__} keeps no tau; dana-star and dana-star-mk4 do"
+            )
+        self._folder, self._writes = folder, writes
+        self._interval, self._last = eval_interval, last_step
+
+    @classmethod
+    def build(cls, context: CallbackContext) -> "TauStatistics":
+        context.require_float32_moments("--collect-tau-stats")
+        return cls(
+            context.folder / "tau",
+            context.model.named_parameters(),
+            context.optimizer,
+            context.strategy,
+            eval_interval=context.spec.config.eval_interval or 0,
+            last_step=context.spec.iterations,
+            writes=context.writes,
+        )
+
+    def is_due(self, step: int) -> bool:
+        """Whether the evaluation after `step` steps writes a file."""
+        if step == self._last:
+            return True
+        if not self._interval or step % self._interval:
+            return False
+        times, rest = divmod(step // self._interval, FIRST_EVALUATION)
+        return rest == 0 and times > 0 and times & (times - 1) == 0
+
+    def on_evaluated(self, step: int) -> None:
+        if not self.is_due(step):
+            return
+        arrays: dict[str, np.ndarray] = {"step": np.asarray(step), "quantiles": np.asarray(QUANTILES)}
+        found = {id(p): order_statistics(tau) for p, tau in self._all_tau() if self._writes}
+        if self._writes:
+            for p, name in self._names.items():
+                arrays |= {f"{name}:{key}": value for key, value in found.get(p, {}).items()}
+            self._folder.mkdir(parents=True, exist_ok=True)
+            content = io.BytesIO()
+            np.savez_compressed(content, **arrays)  # pyright: ignore[reportArgumentType]
+            write_atomically(self._folder / f"tau-step-{step:08d}.npz", content.getvalue())
+
+
+def order_statistics(tau: Tensor) -> dict[str, np.ndarray]:
+    """Order statistics of one parameter's tau at ranks unique(floor(1.1^k)) - 1 from both ends, and quantiles."""
+    values = np.sort(tau.detach().float().cpu().numpy().ravel())
+    n = values.size
+    count = math.ceil(math.log(n) / math.log(1.1)) + 1 if n > 1 else 1
+    ranks = np.unique(np.minimum((1.1 ** np.arange(count)).astype(np.int64), n)) - 1
+    return {
+        "shape": np.asarray(tuple(tau.shape)),
+        "ranks": ranks,
+        "smallest": values[ranks],
+        "largest": values[::-1][ranks],
+        "quantiles": np.quantile(values, QUANTILES),
+    }
+
+
+def read_tau_statistics(file: Path) -> tuple[int, dict[str, dict[str, np.ndarray]]]:
+    """(step, {parameter: {shape, ranks, smallest, largest, quantiles}}) of a file."""
+    found: dict[str, dict[str, np.ndarray]] = {}
+    try:
+        with np.load(file, allow_pickle=False) as arrays:
+            for key in arrays.files:
+                name, colon, what = key.rpartition(":")
+                if colon:
+                    found.setdefault(name, {})[what] = arrays[key]
+            return int(arrays["step"]), found
+    except Exception as error:  # a damaged file may raise almost anything
+        raise UserError(f"{file}: not a file of tau statistics: {error}") from error
