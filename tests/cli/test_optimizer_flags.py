@@ -44,7 +44,7 @@ def test_every_spelling_and_type_of_a_setting_is_understood():
         (["--opt", "lion", "--bta1", "0.9"], "unknown flag --bta1 .did you mean --beta1.*--opt lion"),
         (["--opt", "soap", "--precondition-frequence", "3"], "did you mean --precondition-frequency"),
         (["--opt", "lion", "--rho", "0.1"], "unknown flag --rho.*--opt lion"),
-        (["--opt", "lion", "--betas", "0.9"], "--betas is '0.9', must be 2 numbers, as in 0.9,0.99"),
+        (["--opt", "lion", "--betas", "0.9"], "--betas is '0.9'; it must be 2 numbers, as in 0.9,0.99"),
         (["--opt", "soap", "--merge-dims=perhaps"], "--merge-dims 'perhaps': true or false is expected"),
         (["--opt", "sophia", "--hessian-interval", "2.5"], "must be an integer"),
         (["--opt", "sophia", "--rho"], "--rho needs a value"),

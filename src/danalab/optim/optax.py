@@ -32,6 +32,7 @@ except ImportError as error:
 from danalab.optim.core.checks import check_first_decay, omega_decay, resolve_decay
 from danalab.optim.jax_rules import Moments, dana_step, zero_moments
 from danalab.optim.run_length import LOG_TIME_DECAY_BOUND
+from danalab.optim.settings import RANGES
 
 __all__ = ["DanaState", "adana", "dana_mk4", "dana_star", "dana_star_mk4"]
 
@@ -274,28 +275,15 @@ def _are_numbers(*settings: Any) -> bool:
     return all(isinstance(value, int | float | None) for value in settings)
 
 
-_RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
-    "delta": (lambda x: x > 0, "positive"),
-    "kappa": (lambda x: 0 <= x <= 1, "between 0 and 1"),
-    "eps": (lambda x: x >= 0, "not negative"),
-    "gamma3": (lambda x: x >= 0, "not negative"),
-    "learning_rate": (lambda x: x >= 0, "not negative"),
-    "peak_lr": (lambda x: x > 0, "positive"),
-    "clipsnr": (lambda x: x > 0, "positive, or None for no clipping"),
-    "weight_decay": (lambda x: x >= 0, "not negative"),
-    "momentum_cooldown": (lambda x: x >= 0, "not negative"),
-    "wd_ts": (lambda x: x > 0, "positive, or None for a constant decay"),
-    "decay_bound": (lambda x: x >= 0, "not negative, 0 for none"),
-    "alpha_offset": (lambda x: x >= 0, "not negative"),
-    "beta2": (lambda x: 0 <= x < 1, "at least 0 and below 1, or None for beta(t)"),
-}
-
-
 def _check(settings: _Settings) -> None:
     """Ranges of the settings that are plain numbers; traced ones (optax.inject_hyperparams) pass."""
-    for name, (accept, range_) in _RANGES.items():
-        value = getattr(settings, name)
+    for name, value in vars(settings).items():
+        accept, words = RANGES.get(name.replace("learning_rate", "lr"), (None, ""))
+        if accept is None:
+            continue
         if isinstance(value, str):
-            raise UserError(f"{name} = {value!r}: must be a number")
+            raise UserError(f"{name} is {value!r}; it must be a number")
         if isinstance(value, int | float) and not (math.isfinite(value) and accept(float(value))):
-            raise UserError(f"{name} = {value}: must be finite and {range_}")
+            raise UserError(f"{name} is {value}; it must be finite and {words}")
+        if value == 0 and name in ("peak_lr", "clipsnr") and isinstance(value, int | float):
+            raise UserError(f"{name} is 0; it must be positive, or None")

@@ -52,14 +52,14 @@ def get_schedule(name: str, steps: int, warmup: int = 0, **settings: Any) -> Sch
             have = ", ".join(known) or "none"
             raise UserError(f"schedule '{key}' has no setting '{setting}'{nearest(setting, known)}; it has: {have}")
     if steps < 1:
-        raise UserError(f"schedule '{key}': steps is {steps}, must be at least 1")
+        raise UserError(f"schedule '{key}': steps is {steps}; it must be at least 1")
     if warmup < 0:
         raise UserError(f"schedule '{key}': warm-up is {warmup} steps, must not be negative")
     if key != "none" and warmup >= steps:
         raise UserError(f"schedule '{key}': warm-up of {warmup} steps does not fit in a run of {steps}; shorten it")
     for setting, value in settings.items():
         if isinstance(value, (int, float)) and not math.isfinite(value):
-            raise UserError(f"schedule '{key}': {setting} is {value}, must be finite")
+            raise UserError(f"schedule '{key}': {setting} is {value}; it must be finite")
     return SCHEDULES.get(key)(steps, warmup, **settings)
 
 
@@ -126,7 +126,7 @@ def cos_restarts(
     length = steps - warmup
     cycles = min(4, length) if cycles is None else cycles
     if not 1 <= cycles <= length:
-        raise UserError(f"schedule 'cos-restarts': cycles is {cycles}, must be between 1 and the {length} steps left")
+        raise UserError(f"schedule 'cos-restarts': cycles is {cycles}; it must be from 1 to the {length} steps left")
     longest = cycles - 1 if cycle_factor > 1 else 0  # powers of at most 1 do not overflow
     shares = [cycle_factor ** (k - longest) for k in range(cycles)]
     if length * min(shares) < sum(shares) * (1 - 1e-9):
@@ -162,7 +162,7 @@ def wsd(
     _positive("wsd", div_factor=div_factor)
     kind = DECAYS.canonical(decay_type)
     if not 0 <= fract_decay <= 1:
-        raise UserError(f"schedule 'wsd': fract_decay is {fract_decay}, must be between 0 and 1")
+        raise UserError(f"schedule 'wsd': fract_decay is {fract_decay}; it must be between 0 and 1")
     if final_lr_scale is None:
         if kind == "exp":
             raise UserError(
@@ -170,7 +170,7 @@ def wsd(
             )
         final_lr_scale = 0.0
     if not 0 <= final_lr_scale <= 1:
-        raise UserError(f"schedule 'wsd': final_lr_scale is {final_lr_scale}, must be between 0 and 1")
+        raise UserError(f"schedule 'wsd': final_lr_scale is {final_lr_scale}; it must be between 0 and 1")
     decay_steps = int(fract_decay * steps)
     start = steps - decay_steps
     if warmup > start:
@@ -251,7 +251,7 @@ def _rise(x: float, div_factor: float) -> float:
 def _positive(schedule: str, **values: float) -> None:
     for name, value in values.items():
         if not value > 0:
-            raise UserError(f"schedule '{schedule}': {name} is {value}, must be positive")
+            raise UserError(f"schedule '{schedule}': {name} is {value}; it must be positive")
 
 
 # The decays of wsd: (x in [0, 1], final factor) -> factor.

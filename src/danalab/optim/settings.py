@@ -1,6 +1,6 @@
 """Settings of the optimizers: defaults, one class for each family, which constructors take by `takes`; and help texts.
 
-Needs no torch. Ranges are in `danalab.optim.core.checks`.
+Needs no torch. `RANGES` are those of all optimizers of the Dana family and of Adam's.
 """
 
 from __future__ import annotations
@@ -14,6 +14,20 @@ from typing import Any, Concatenate, ParamSpec
 from danalab.errors import UserError, nearest
 
 P = ParamSpec("P")
+
+
+_NOT_NEGATIVE = (lambda x: x >= 0, "not negative")
+_POSITIVE = (lambda x: x > 0, "positive")
+_SHARE = (lambda x: 0 <= x <= 1, "between 0 and 1")
+
+RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
+    **dict.fromkeys(("delta", "wd_ts", "alpha_warmup", "beta3_warmup", "significance"), _POSITIVE),
+    **dict.fromkeys(("lr", "peak_lr", "eps", "gamma3", "alpha", "alpha_offset", "clipsnr"), _NOT_NEGATIVE),
+    **dict.fromkeys(("weight_decay", "decay_bound", "matched_rms", "momentum_cooldown"), _NOT_NEGATIVE),
+    **dict.fromkeys(("kappa", "kappa_min", "kappa_max"), _SHARE),
+    "beta2": (lambda x: 0 <= x < 1, "in [0, 1)"),
+}
+"""Setting -> whether a number is in its range, and that range in words; for the optimizers of torch and of optax."""
 
 
 class UnknownSetting(UserError, TypeError):

@@ -52,12 +52,12 @@ class SophiaG(torch.optim.Optimizer):
     ):
         settings = constructor_settings(locals())
         if not all(0 <= beta < 1 for beta in betas):
-            raise UserError(f"sophia: betas is {betas}, must be two numbers in [0, 1)")
+            raise UserError(f"sophia: betas is {betas}; it must be two numbers in [0, 1)")
         for name, value in (("rho", rho), ("eps", eps)):
             if not 0 < value < float("inf"):
-                raise UserError(f"sophia: {name} is {value}, must be finite and positive")
+                raise UserError(f"sophia: {name} is {value}; it must be finite and positive")
         if not isinstance(hessian_interval, int) or hessian_interval < 1:
-            raise UserError(f"sophia: hessian_interval is {hessian_interval}, must be at least 1 step")
+            raise UserError(f"sophia: hessian_interval is {hessian_interval}; it must be at least 1 step")
         super().__init__(params, settings)
         check_parameters("sophia", [{"params": [("", p) for p in group["params"]]} for group in self.param_groups])
         self._estimates: dict[Tensor, Tensor] = {}

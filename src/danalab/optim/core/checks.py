@@ -12,19 +12,12 @@ from torch import Tensor
 from danalab.errors import UserError
 from danalab.optim.core.groups import called
 from danalab.optim.registry.spec import WANTED, Setting, kind_of
+from danalab.optim.settings import RANGES
 
 log = logging.getLogger(__name__)
 
-POSITIVE = ("delta", "wd_ts", "alpha_warmup", "beta3_warmup", "significance")
-NOT_NEGATIVE = (
-    *("lr", "peak_lr", "kappa", "kappa_min", "kappa_max", "eps", "gamma3", "alpha", "alpha_offset"),
-    *("clipsnr", "weight_decay", "decay_bound", "matched_rms", "momentum_cooldown"),
-)
 LARGEST_CONSTANT_DECAY = 0.01
 """A constant decay above it halves weights in fewer than 70 steps: it was probably meant for AdamW."""
-
-KAPPA_LIMIT = 1.0
-"""With a larger kappa the momentum would be damped the more, the longer the run."""
 
 TORCH_KEYS = ("lr", "eps", "params", "param_names", "initial_lr", "max_lr", "min_lr", "base_lr", "swa_lr")
 """Keys of groups that torch and its schedulers write."""
@@ -85,7 +78,7 @@ def check_coupled_decay(owner: str, group: Mapping[str, Any]) -> None:
     if taken >= 1:
         raise UserError(
             f"{owner}: weight_decay {group['weight_decay']:g} takes lr * weight_decay = {taken:g} of a parameter in one"
-            " step, must stay below 1"
+            " step; it must stay below 1"
         )
 
 
@@ -95,25 +88,18 @@ def check_numbers(owner: str, group: Mapping[str, Any], rates: int = 2) -> None:
     Args:
         rates: how many numbers `betas` has, where there is one.
     """
-    for name in (*POSITIVE, *NOT_NEGATIVE):
-        if name not in group or (group[name] is None and name in MAY_BE_NONE):
+    for name, (accept, words) in RANGES.items():
+        if name not in group or (group[name] is None and name in (*MAY_BE_NONE, "beta2")):
             continue
         value = number_of(owner, name, group[name])
-        if value is None:
-            continue
-        limit = "positive" if name in POSITIVE else "not negative"
-        if not math.isfinite(value) or value < 0 or (value == 0 and name in POSITIVE):
-            raise UserError(f"{owner}: {name} is {value}, must be finite and {limit}")
-    if group.get("kappa", 0) > KAPPA_LIMIT:
-        raise UserError(f"{owner}: kappa is {group['kappa']}, must be from 0 (undamped momentum) to {KAPPA_LIMIT:g}")
-    if group.get("beta2") is not None and not (is_number(group["beta2"]) and 0 <= group["beta2"] < 1):
-        raise UserError(f"{owner}: beta2 is {group['beta2']!r}, must be a number in [0, 1)")
+        if value is not None and not (math.isfinite(value) and accept(value)):
+            raise UserError(f"{owner}: {name} is {value}; it must be finite and {words}")
     if "betas" in group:
         betas = group["betas"]
         are_numbers = isinstance(betas, (tuple, list)) and all(is_number(b) or isinstance(b, Tensor) for b in betas)
         if not are_numbers or len(betas) != rates or not all(0 <= float(beta) < 1 for beta in betas):
             count = {2: "two", 3: "three"}[rates]
-            raise UserError(f"{owner}: betas is {betas}, must be {count} numbers in [0, 1)")
+            raise UserError(f"{owner}: betas is {betas}; it must be {count} numbers in [0, 1)")
 
 
 def is_number(value: Any) -> bool:
@@ -125,12 +111,12 @@ def number_of(owner: str, name: str, value: Any) -> float | None:
     """The value of a setting as a number; None if it is on a device, since reading it would wait for the device."""
     if isinstance(value, Tensor):
         if value.numel() != 1:
-            raise UserError(f"{owner}: {name} is a tensor of shape {tuple(value.shape)}, must be a single number")
+            raise UserError(f"{owner}: {name} is a tensor of shape {tuple(value.shape)}; it must be a single number")
         if value.device.type != "cpu":
             return None
         value = value.item()
     if not is_number(value):
-        raise UserError(f"{owner}: {name} is {value!r}, must be a number")
+        raise UserError(f"{owner}: {name} is {value!r}; it must be a number")
     return value
 
 
@@ -156,9 +142,9 @@ def resolve_decay(
         raise UserError(f"{owner}: omega and weight_decay both set the weight decay; give one of them")
     for name, value in (("omega", omega), ("horizon", horizon), ("wd_ts", wd_ts)):
         if value is not None and not is_number(value):
-            raise UserError(f"{owner}: {name} is {value!r}, must be a number")
+            raise UserError(f"{owner}: {name} is {value!r}; it must be a number")
         if value is not None and not (math.isfinite(value) and (value > 0 or (name == "omega" and value == 0))):
-            raise UserError(f"{owner}: {name} is {value}, must be finite and positive")
+            raise UserError(f"{owner}: {name} is {value}; it must be finite and positive")
     return omega_decay(owner, omega, wd_ts, horizon)
 
 
@@ -201,7 +187,7 @@ def _check_value(owner: str, name: str, value: Any, setting: Setting) -> None:
     if kind == "numbers":
         own = setting.default if isinstance(setting.default, (tuple, list)) else None
         if not isinstance(value, (tuple, list)) or (own is not None and len(value) != len(own)):
-            raise UserError(f"{owner}: {name} is {value!r}, must be {len(own) if own else 'a tuple of'} numbers")
+            raise UserError(f"{owner}: {name} is {value!r}; it must be {len(own) if own else 'a tuple of'} numbers")
         for number, of_default in zip(value, own or (None,) * len(value), strict=True):
             if number is not None or of_default is not None:
                 _check_number(owner, name, number, of_default)
@@ -209,7 +195,7 @@ def _check_value(owner: str, name: str, value: Any, setting: Setting) -> None:
     if kind in ("number", "integer"):
         _check_number(owner, name, value, setting.default)
     if not isinstance(value, _TYPES[kind]):
-        raise UserError(f"{owner}: {name} is {value!r}, must be {WANTED[kind]}")
+        raise UserError(f"{owner}: {name} is {value!r}; it must be {WANTED[kind]}")
 
 
 _TYPES: dict[str, Any] = {"number": object, "integer": (int, Tensor), "switch": bool, "word": (str, torch.dtype)}
@@ -220,7 +206,7 @@ def _check_number(owner: str, name: str, value: Any, usual: Any) -> None:
     number = number_of(owner, name, value)
     may_be_negative = is_number(usual) and usual < 0
     if number is not None and (not math.isfinite(number) or (number < 0 and not may_be_negative)):
-        raise UserError(f"{owner}: {name} is {number}, must be finite and not negative")
+        raise UserError(f"{owner}: {name} is {number}; it must be finite and not negative")
 
 
 def check_parameters(owner: str, groups: Iterable[Mapping[str, Any]]) -> None:

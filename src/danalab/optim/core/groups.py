@@ -126,13 +126,13 @@ def named_groups(owner: str, given: Iterable[Any]) -> list[dict[str, Any]]:
         given: parameters, named parameters or groups of them.
     """
     if isinstance(given, Tensor):
-        raise UserError(f"{owner}: a single tensor was given, must be a list of parameters")
+        raise UserError(f"{owner}: a single tensor was given; it must be a list of parameters")
     entries = list(given)
     groups = entries if entries and isinstance(entries[0], Mapping) else [{"params": entries}]
     found = []
     for group in groups:
         if not isinstance(group, Mapping) or "params" not in group:
-            raise UserError(f"{owner}: a parameter group is a {type(group).__name__}, must be a dict with 'params'")
+            raise UserError(f"{owner}: a parameter group is a {type(group).__name__}; it must be a dict with 'params'")
         params = group["params"]
         pairs = [_pair(owner, entry) for entry in ([params] if isinstance(params, Tensor) else params)]
         found.append({**group, "params": pairs})

@@ -28,7 +28,6 @@ from torch import Tensor
 from danalab.errors import UserError
 from danalab.optim.backends.foreach import TensorList, average, subtract
 from danalab.optim.core import LogTimeOptimizer
-from danalab.optim.core.checks import KAPPA_LIMIT
 from danalab.optim.core.rule import Rule
 from danalab.optim.core.stats import noise_floor, signal_share
 from danalab.optim.elementwise.scalars import Scalar, cautious, decay_factor, step_and_decay
@@ -179,10 +178,10 @@ class AutoDana(LogTimeOptimizer):
 
     def check_group(self, group: Mapping[str, Any]) -> None:
         super().check_group(group)
-        if group["kappa_min"] > group["kappa_max"] or group["kappa_max"] > KAPPA_LIMIT:
+        if group["kappa_min"] > group["kappa_max"]:
             raise UserError(
-                f"{self.name}: kappa_min {group['kappa_min']:g} and kappa_max {group['kappa_max']:g}"
-                f" must be in this order and at most {KAPPA_LIMIT:g}"
+                f"{self.name}: kappa_min {group['kappa_min']:g} and kappa_max"
+                f" {group['kappa_max']:g} must be in this order"
             )
 
     def largest_alpha(self, group: Mapping[str, Any], t: Any) -> Any:

@@ -54,7 +54,7 @@ class Dion2(MatrixOptimizer):
 
     def check_group(self, group: Mapping[str, Any]) -> None:
         if not 0 < group["fraction"] <= 1:
-            raise UserError(f"Dion2: fraction is {group['fraction']}, must be in (0, 1]")
+            raise UserError(f"Dion2: fraction is {group['fraction']}; it must be in (0, 1]")
 
     def update_matrix(self, x: Tensor, g: Tensor, state: State, group: Mapping[str, Any]) -> Tensor:
         buffer = moment(state, "momentum_buffer", x)

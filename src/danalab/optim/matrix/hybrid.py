@@ -89,7 +89,7 @@ def check_settings(owner: str, group: Mapping[str, Any]) -> None:
     check_numbers(owner, group)
     momentum = number_of(owner, "momentum", group.get("momentum", 0.0))
     if momentum is not None and not 0 <= momentum < 1:
-        raise UserError(f"{owner}: momentum is {group['momentum']}, must be in [0, 1)")
+        raise UserError(f"{owner}: momentum is {group['momentum']}; it must be in [0, 1)")
     if "ns_method" in group:
         coefficients(group["ns_method"], group["ns_steps"])
         dtype_name(owner, group["ns_dtype"])
@@ -117,7 +117,7 @@ def model_groups(model: nn.Module) -> list[dict[str, Any]]:
 def split_group(owner: str, group: Any) -> list[dict[str, Any]]:
     """One or two groups with `use_muon`, made of a group; with `was_split` if the group set neither it nor `kind`."""
     if not isinstance(group, dict):
-        raise UserError(f"{owner}: a parameter group is a {type(group).__name__}, must be a dict with 'params'")
+        raise UserError(f"{owner}: a parameter group is a {type(group).__name__}; it must be a dict with 'params'")
     group = {**group}
     params = group.get("params", [])
     entries = [params] if isinstance(params, Tensor) else list(params)
@@ -176,7 +176,7 @@ def dtype_name(owner: str, dtype: Any) -> str | None:
     """`ns_dtype` as groups and checkpoints hold it: a name, or None for the default."""
     name = str(dtype).removeprefix("torch.") if dtype is not None else None
     if name is not None and name not in NS_DTYPES:
-        raise UserError(f"{owner}: ns_dtype is {dtype!r}, must be one of {', '.join(NS_DTYPES)}, or None")
+        raise UserError(f"{owner}: ns_dtype is {dtype!r}; it must be one of {', '.join(NS_DTYPES)}, or None")
     return name
 
 

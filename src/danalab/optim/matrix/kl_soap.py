@@ -60,9 +60,9 @@ class KLSOAP(MatrixOptimizer):
 
     def check_group(self, group: Mapping[str, Any]) -> None:
         if not 0 <= group["shampoo_beta"] < 1:
-            raise UserError(f"KLSOAP: shampoo_beta is {group['shampoo_beta']}, must be in [0, 1)")
+            raise UserError(f"KLSOAP: shampoo_beta is {group['shampoo_beta']}; it must be in [0, 1)")
         if group["precondition_frequency"] < 1:
-            raise UserError(f"KLSOAP: precondition_frequency is {group['precondition_frequency']}, must be at least 1")
+            raise UserError(f"KLSOAP: precondition_frequency is {group['precondition_frequency']}; it must be positive")
 
     def update_matrix(self, x: Tensor, g: Tensor, state: State, group: Mapping[str, Any]) -> Tensor:
         rho, t = group["shampoo_beta"], int(state["step"])

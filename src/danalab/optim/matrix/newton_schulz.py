@@ -54,7 +54,7 @@ _CHUNK = {"cpu": 1 << 22, "other": 1 << 27}
 def coefficients(method: str, steps: int) -> tuple[Coefficients, ...]:
     """Coefficients (a, b, c) of each step; Polar Express repeats the last ones after five steps."""
     if isinstance(steps, bool) or not isinstance(steps, int) or not 1 <= steps <= 100:
-        raise UserError(f"ns_steps is {steps!r}, must be a whole number from 1 to 100")
+        raise UserError(f"ns_steps is {steps!r}; it must be a whole number from 1 to 100")
     method = str(method).replace("_", "-").lower()
     if method == "newton-schulz":
         return (NEWTON_SCHULZ,) * steps
@@ -83,7 +83,7 @@ def orthogonalize(x: Tensor, method: str = "newton-schulz", steps: int = 5, dtyp
         UserError: `x` has fewer than two dimensions; or see `coefficients`.
     """
     if x.ndim < 2:
-        raise UserError(f"orthogonalize: the tensor has shape {tuple(x.shape)}, must have rows and columns")
+        raise UserError(f"orthogonalize: the tensor has shape {tuple(x.shape)}; it must have rows and columns")
     chain = coefficients(method, steps)
     stack = x.reshape(-1, *x.shape[-2:]).to(dtype or default_dtype(x), copy=True)
     tall = x.shape[-2] > x.shape[-1]

@@ -153,14 +153,14 @@ def read_value(where: str, setting: Setting, value: Any) -> Any:
     if value is None or (isinstance(value, str) and value.strip().lower() == "none"):
         if setting.default is None:
             return None
-        raise UserError(f"{where} is {value}, must be {WANTED[kind]}")
+        raise UserError(f"{where} is {value}; it must be {WANTED[kind]}")
     try:
         return _READERS[kind](value, setting)
     except (TypeError, ValueError) as error:
         wanted = WANTED[kind]
         if kind == "numbers" and setting.default is not None:
             wanted = f"{len(setting.default)} numbers, as in {written(setting.default)}"
-        raise UserError(f"{where} is {value!r}, must be {wanted}") from error
+        raise UserError(f"{where} is {value!r}; it must be {wanted}") from error
 
 
 def written(value: Any) -> str:

@@ -42,7 +42,7 @@ class Wrapper(torch.optim.Optimizer):
     def __init__(self, inner: torch.optim.Optimizer, settings: dict[str, Any]):
         if not isinstance(inner, torch.optim.Optimizer):
             raise UserError(
-                f"{self.name}: inner is {type(inner).__name__}, must be an optimizer, as in {self.name}(AdamW(params))"
+                f"{self.name}: inner is {type(inner).__name__}; it must be an optimizer: {self.name}(AdamW(params))"
             )
         self.check(settings)
         # Not Optimizer.__init__, which would make groups and state of its own. __setstate__ prepares the hooks.

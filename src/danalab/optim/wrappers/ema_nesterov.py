@@ -46,9 +46,9 @@ class EMANesterov(Wrapper):
     def check(self, settings: Mapping[str, Any]) -> None:
         gamma, beta = (settings[key] for key in self.keys.values())
         if not is_number(gamma) or not 0 <= gamma < 1:
-            raise UserError(f"EMANesterov: gamma is {gamma!r}, must be in [0, 1)")
+            raise UserError(f"EMANesterov: gamma is {gamma!r}; it must be in [0, 1)")
         if not is_number(beta) or not 0 <= beta < float("inf"):
-            raise UserError(f"EMANesterov: beta is {beta!r}, must be finite and not negative")
+            raise UserError(f"EMANesterov: beta is {beta!r}; it must be finite and not negative")
 
     def _add_outer(self, group: dict[str, Any]) -> None:
         group.setdefault("peak_lr", float(group["lr"]))

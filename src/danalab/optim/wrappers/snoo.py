@@ -51,11 +51,11 @@ class SNOO(Wrapper):
     def check(self, settings: Mapping[str, Any]) -> None:
         k, lr, mu = (settings[key] for key in self.keys.values())
         if isinstance(k, bool) or not isinstance(k, int) or k < 1:
-            raise UserError(f"SNOO: k is {k!r}, must be a whole number of steps, at least 1")
+            raise UserError(f"SNOO: k is {k!r}; it must be a whole number of steps, at least 1")
         if not is_number(lr) or not (math.isfinite(lr) and lr > 0):
-            raise UserError(f"SNOO: lr_outer is {lr!r}, must be finite and positive")
+            raise UserError(f"SNOO: lr_outer is {lr!r}; it must be finite and positive")
         if not is_number(mu) or not 0 <= mu < 1:
-            raise UserError(f"SNOO: mu is {mu!r}, must be in [0, 1)")
+            raise UserError(f"SNOO: mu is {mu!r}; it must be in [0, 1)")
 
     def after(self, stepped: Stepped) -> None:
         due: dict[tuple[Any, ...], list[Tensor]] = {}

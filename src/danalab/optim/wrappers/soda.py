@@ -43,11 +43,11 @@ class SODA(Wrapper):
     def check(self, settings: Mapping[str, Any]) -> None:
         offset = settings["soda_offset"]
         if not is_number(offset) or not 1 <= offset < float("inf"):
-            raise UserError(f"SODA: offset is {offset!r}, must be finite and at least 1")
+            raise UserError(f"SODA: offset is {offset!r}; it must be finite and at least 1")
         if settings.get("weight_decay"):
             raise UserError(
-                f"SODA: weight_decay is {settings['weight_decay']:g}, must be 0: the pull to the initial weights takes"
-                " its place"
+                f"SODA: weight_decay is {settings['weight_decay']:g}; it must be 0: the pull to the initial weights"
+                " takes its place"
             )
 
     def before(self, stepped: Stepped) -> None:
