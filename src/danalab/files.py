@@ -217,7 +217,8 @@ def refuse_shared_tuples(pickled: IO[bytes]) -> None:
         if code.name in ("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"):
             shareable[len(shareable) if argument is None else int(argument)] = made_by in _SHAREABLE
             continue
-        if code.name == "DUP" or (code.name in ("GET", "BINGET", "LONG_BINGET") and not shareable.get(int(argument))):
+        gets = code.name in ("GET", "BINGET", "LONG_BINGET")
+        if code.name == "DUP" or (gets and not shareable.get(int(argument or 0))):
             raise ValueError("its pickle repeats a tuple")
         made_by = code.name
 

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from danalab.colors import optimizer_color
 from danalab.files import write_atomically
-from danalab.post.speedrun import STAGES, Speedrun, stage_facts
+from danalab.post.speedrun import STAGES, MeanScore, Speedrun, stage_facts
 from danalab.report.figures.drawing import LOSS, panels, styled
 from danalab.report.formats import Table, as_markdown
 from danalab.report.page.page import Page
@@ -52,7 +52,7 @@ def as_json(speedrun: Speedrun) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _percent(score: dict[str, Any]) -> str:
+def _percent(score: MeanScore) -> str:
     error = "" if score["error"] is None else f" ± {100 * score['error']:.1f}"
     return f"{100 * score['mean']:.1f}{error}"
 

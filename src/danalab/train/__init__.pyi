@@ -10,7 +10,7 @@ from .run.open import open_run as open_run
 from .stage import BatchSource as BatchSource
 from .stage import Consumption as Consumption
 from .stage import Stage as Stage
-from .step.batch import Batch as Batch
+from .step.loss import Batch as Batch
 from .step.loss import CrossEntropy as CrossEntropy
 from .step.loss import Loss as Loss
 from .step.loss import LossTerms as LossTerms

@@ -165,6 +165,12 @@ class HubFolder:
         return Path(self._root, path).stat().st_mtime_ns
 
 
+def _path_inside(path: str) -> str:
+    if PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts or "\0" in path:
+        raise ValueError(f"{path!r} is not a path inside of the repository")
+    return path
+
+
 @dataclass(frozen=True)
 class HubFile:
     """A file of a repository."""
@@ -175,12 +181,6 @@ class HubFile:
     """[bytes]"""
     digest: str | None
     """The hub's `sha256:HEX` of a large file or `git:HEX` (SHA-1 of git's blob) of a small one; None locally."""
-
-
-def _path_inside(path: str) -> str:
-    if PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts or "\0" in path:
-        raise ValueError(f"{path!r} is not a path inside of the repository")
-    return path
 
 
 def on_hub(repo: str, revision: str) -> HubFolder:

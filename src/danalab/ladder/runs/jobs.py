@@ -104,9 +104,9 @@ class Job:
 
 def _same(name: str, made: Any, wanted: Any) -> bool:
     """Whether a recorded setting equals the wanted one: 1 equals 1.0, an alias its optimizer, a file its new place."""
-    if wanted is None:
-        return True  # automatic: the recorded value is what it resolved to
-    if name in PATH_SETTINGS and made is not None:
+    if made is None or wanted is None:
+        return wanted is None  # automatic: the recorded value is what it resolved to
+    if name in PATH_SETTINGS:
         return Path(made).name == Path(wanted).name
     names = {"opt": OPTIMIZERS, "arch": ARCHITECTURES}.get(name)
     if names is not None:

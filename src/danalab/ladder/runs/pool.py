@@ -153,7 +153,8 @@ class _Machine:
             return None
         recorded = job.folder / THREADS_FILE
         if recorded.is_file():
-            return validated(Count, read_json(recorded), recorded, strict=True)
+            recorded_threads = read_json(recorded)
+            return validated(Count, recorded_threads, recorded, strict=True)  # pyright: ignore[reportArgumentType]
         share = max(1, self._cores // self._slots)
         size = tuple(str(job.settings.get(name)) for name in _COSTS_TIME)
         if share == 1 or (self._devices and not _on_cpu(job)):
