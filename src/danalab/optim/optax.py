@@ -285,5 +285,5 @@ def _check(settings: _Settings) -> None:
             raise UserError(f"{name} is {value!r}; it must be a number")
         if isinstance(value, int | float) and not (math.isfinite(value) and accept(float(value))):
             raise UserError(f"{name} is {value}; it must be finite and {words}")
-        if value == 0 and name in ("peak_lr", "clipsnr") and isinstance(value, int | float):
+        if isinstance(value, int | float) and value == 0 and name in ("peak_lr", "clipsnr"):
             raise UserError(f"{name} is 0; it must be positive, or None")
