@@ -22,7 +22,12 @@ RANK = {layer: number for number, layer in enumerate(LAYERS)} | {"showcase": LAY
 COMMON = {"colors", "errors", "files", "registry"}
 THEORY = {"theory", "optim"} | COMMON
 USERS_OF_THEORY = {"theory", "report", "benchmarks", "cli"}
-LARGEST_FOLDER, LONGEST_FILE = 16, 600
+LARGEST_FOLDER, LONGEST_FILE, SMALLEST_FILE = 20, 500, 40
+ALONE = {
+    "optim.core.scheduler": "needs torch, which optim.schedules loads on first use only",
+    "ladder.flop_conventions": "a page of the guide names it",
+}
+"""Modules below the smallest size with one importer, and why they are files of their own."""
 
 
 def module_name(path: Path) -> str:
@@ -128,6 +133,20 @@ def test_folders_and_files_stay_small():
     assert {str(folder): n for folder, n in modules.items() if n > LARGEST_FOLDER and folder.name != "cli"} == {}
     lines = {name: len(path.read_text(encoding="utf-8").splitlines()) for name, path in FILES.items()}
     assert {name: n for name, n in lines.items() if n > LONGEST_FILE} == {}
+
+
+def test_a_small_module_has_several_users():
+    users = {name: sum(name in others for others in IMPORTS.values()) for name in FILES}
+    alone = {
+        name.removeprefix("danalab.")
+        for name, path in FILES.items()
+        if users[name] <= 1
+        and name not in PACKAGES
+        and len(path.read_text(encoding="utf-8").splitlines()) < SMALLEST_FILE
+        and path.stem != "__main__"
+        and room(name) != "cli"
+    }
+    assert alone - ALONE.keys() == set()
 
 
 def first_sentence(name: str) -> str:
