@@ -41,6 +41,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.slow)
 
 
+@pytest.fixture(autouse=True)
+def one_thread():
+    """A test may start threads in this process; the next one has one again, as forked children do."""
+    yield
+    if torch.get_num_threads() != 1:
+        torch.set_num_threads(1)
+
+
 @pytest.fixture(scope="session")
 def golden() -> Path:
     """Folder of arrays measured on independent implementations."""
