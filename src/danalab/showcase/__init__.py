@@ -15,7 +15,7 @@ class DemoConfig(Section):
 
     out: Path = Path("demo")
     """Folder for all results of the demo."""
-    tokens: Count = 1_500_000
+    tokens: Count = 750_000
     """Training tokens of each run."""
     vocab_size: Count = 1024
     """Size of the byte-pair encoding trained on the corpus [tokens]."""
