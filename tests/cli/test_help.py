@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 
-from build_verbs import README, block
+from build_verbs import README
 from danalab.cli.app import CITATION, GROUPS, RENAMED, VERBS, main
 
 ASK = """
@@ -59,12 +59,38 @@ def test_every_flag_has_help(capsys):
             assert " " in line, (verb, line)
 
 
-def test_help_of_danalab_groups_verbs_and_readme_has_the_same_table(capsys):
+def test_help_of_danalab_groups_verbs(capsys):
     assert main(["--help"]) == 0
     shown = capsys.readouterr().out
     assert all(f"\n{group}\n  " in shown for group in GROUPS)
     assert "To begin: danalab demo" in shown
-    assert block() in README.read_text(encoding="utf-8"), "run: python docs/build_verbs.py"
+
+
+def test_danalab_alone_shows_groups_and_three_things_to_type(capsys):
+    assert main([]) == 0
+    shown = capsys.readouterr().out
+    assert all(f"\n  {group}" in shown for group in GROUPS)
+    assert [line.split()[1] for line in shown.splitlines() if line.startswith("  danalab ")] == [
+        "demo",
+        "plan",
+        "train",
+    ]
+    assert len(shown.splitlines()) <= 16
+
+
+def test_help_of_serve_has_six_entries(capsys):
+    with contextlib.suppress(SystemExit):
+        main(["serve", "--help"])
+    shown = capsys.readouterr().out
+    assert re.findall(r"^  (\S+)", shown, re.MULTILINE) == [
+        "FOLDER",
+        "--from",
+        "--host",
+        "--port",
+        "--api-key",
+        "--name",
+    ]
+    assert "danalab serve --help-all" in shown
 
 
 def test_verbs_of_before_work_and_name_the_new_ones(capsys):

@@ -197,6 +197,15 @@ def test_the_settings_of_each_preset_are_valid(name, tmp_path):
     assert preset.minutes.keys() == {"data", "scores", *STAGES}
 
 
+def test_the_base_run_takes_a_size_and_a_length_of_ones_own(tmp_path):
+    base = Speedrun(SpeedrunConfig(out=tmp_path, d_model=64, iterations=7)).configuration("base")
+    assert (base.d_model, base.n_heads, base.n_layers, base.iterations) == (64, 2, 2, 7)
+    larger = Speedrun(SpeedrunConfig(out=tmp_path, preset="gpu-small", d_model=512)).configuration("base")
+    assert (larger.d_model, larger.heads, larger.n_heads, larger.iterations) == (512, None, 16, 3000)
+    with pytest.raises(UserError, match="multiple of 32"):
+        Speedrun(SpeedrunConfig(out=tmp_path, d_model=50)).configuration("base")
+
+
 def test_optimizers_of_the_stages_are_chosen_apart(finished, text):
     speedrun = Speedrun(replace(finished.config, sft_opt="muon", rl_opt="adana"), TINY)
     found = {stage: speedrun.configuration(stage).opt for stage in STAGES}

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import math
+import re
 
 import pytest
 
+from danalab.cli.app import main
 from danalab.errors import UserError
 from danalab.optim import list_optimizers, optimizer_spec
 from danalab.scaling import Dimensions, dimensions, learning_rate, parameter_count, plan
 from danalab.scaling.hardware import find, peak_flops
 from danalab.scaling.learning_rate import OPTIMIZERS, decay_lr, lr_law
+from danalab.scaling.plan import own_model
 
 KNOWN = ("adamw", "adamw-decaying-wd", "adana", "dana-mk4", "dana-star", "dana-star-mk4")
 
@@ -188,6 +191,27 @@ def test_manau_decays_over_the_whole_run_in_proportion_to_the_learning_rate():
     assert planned.wd_ts == planned.steps
     assert math.isclose(planned.weight_decay, 4 / (planned.lr * planned.steps))
     assert plan("enoki", "manau", 6, wd_ts=7).wd_ts == 7
+
+
+@pytest.mark.parametrize("opt", ["adana", "adamw", "muon", "soda"])
+def test_a_model_of_ones_own_has_the_rates_of_a_plan_of_its_size(opt):
+    made = plan("enoki", opt, 6)
+    peak, decay, wd_ts = own_model(
+        made.non_emb_params, opt, made.tokens_per_step, made.steps, arch="enoki", kappa=0.85, omega=4.0
+    )
+    assert (peak, decay, wd_ts) == (made.peak, made.weight_decay, made.wd_ts)
+
+
+def test_plan_prints_the_rates_of_a_model_of_ones_own(capsys):
+    words = ["plan", "--params", "10618000", "--tokens-per-step", "65536", "--iterations", "5000"]
+    assert main(words) == 0
+    shown = capsys.readouterr().out
+    assert "warm-up 100 steps" in shown
+    code = re.search(r'build_optimizer\("adana", model, lr=(\S+), omega=4, horizon=5000\)', shown)
+    assert code is not None
+    assert float(code[1]) == pytest.approx(learning_rate("enoki", "adana", 10_618_000), rel=1e-3)
+    assert main(words[:3]) == 2
+    assert "--tokens-per-step" in capsys.readouterr().err
 
 
 def test_an_l40s_is_not_an_l4():

@@ -140,7 +140,10 @@ def _fail(message: str, code: int = 2) -> int:
 
 
 def _dispatch(arguments: list[str]) -> int:
-    if not arguments or arguments[0] in ("-h", "--help", "help"):
+    if not arguments:
+        print(_beginning())
+        return 0
+    if arguments[0] in ("-h", "--help", "help"):
         print(_usage())
         return 0
     if arguments[0] in ("-V", "--version"):
@@ -148,6 +151,11 @@ def _dispatch(arguments: list[str]) -> int:
         return 0
     if arguments[0] == "--cite":
         print(CITATION)
+        return 0
+    if arguments[0] == "--install-completion":
+        from danalab.cli._shared.completion import install
+
+        print(install(*arguments[1:2]))
         return 0
     verb, *rest = _renamed(arguments)
     if verb not in VERBS:
@@ -218,6 +226,26 @@ def _first_paragraph(run: Any, module: ModuleType) -> str:
     return " ".join(text.strip().split("\n\n")[0].split())
 
 
+def _beginning() -> str:
+    """What `danalab` alone prints."""
+    groups = [f"  {group:<8} {', '.join(verbs)}" for group, verbs in GROUPS.items()]
+    return "\n".join(
+        [
+            f"danalab {__version__}: a pre-training lab around logarithmic-time optimizers",
+            "",
+            "Three things to type:",
+            "  danalab demo             AdamW and ADana side by side on real text: 4 minutes on two cores",
+            "  danalab plan --heads 4   what a run would be; trains nothing",
+            "  danalab train --d-model 64 --n-layers 2 --n-heads 1 --seq-len 128 --iterations 300",
+            "",
+            "Verbs:",
+            *groups,
+            "",
+            "danalab --help says what each does, danalab VERB --help what it takes.",
+        ]
+    )
+
+
 def _usage() -> str:
     width = max(map(len, VERBS))
     groups = [
@@ -229,5 +257,6 @@ def _usage() -> str:
         "usage: danalab VERB [flags]\n\n" + "\n\n".join(groups) + "\n\n"
         "To begin: danalab demo, danalab plan --heads 4, danalab optim list.\n"
         "Every verb takes --help, --config FILE.yaml, --print-config and --debug (show tracebacks).\n"
-        "danalab --cite prints the papers of the optimizers."
+        "danalab --cite prints the papers of the optimizers, danalab --version the version;\n"
+        "danalab --install-completion [bash|zsh|fish] lets Tab complete verbs and flags."
     )

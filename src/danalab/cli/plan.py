@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from annotated_types import Gt, Le
 
+from danalab.errors import UserError
 from danalab.scaling.plan import Plan
 from danalab.scaling.shape import GPT2_VOCAB
 from danalab.train.config.fields import Count, Positive
@@ -21,6 +22,11 @@ if TYPE_CHECKING:
 class Flags(OptimizerSettings, BatchSettings, SequenceSettings, ModelSettings):
     title: ClassVar[str] = ""
 
+    params: Count | None = None
+    """Parameters of a model of your own, without embeddings and head: prints rate, warm-up and weight decay for it;
+    with --tokens-per-step and --iterations."""
+    tokens_per_step: Count | None = None
+    """With --params: tokens of an optimizer step, over all ranks."""
     nproc: Count = 1
     """Data-parallel ranks."""
     gpu: str | None = None
@@ -38,6 +44,9 @@ class Flags(OptimizerSettings, BatchSettings, SequenceSettings, ModelSettings):
 
 def run(flags: Flags) -> None:
     """What a run would be: dimensions, parameters, tokens, steps, LR, weight decay, FLOPs; trains nothing."""
+    if flags.params is not None or flags.tokens_per_step is not None:
+        _print_own_model(flags)
+        return
     from danalab.data.vocabulary import VocabularyInfo
     from danalab.scaling.estimates import accelerator_hours, memory_gib
     from danalab.scaling.hardware import named
@@ -82,6 +91,30 @@ def run(flags: Flags) -> None:
     ]
     for name, value in rows:
         print(f"{name:<13} {value}")
+
+
+def _print_own_model(flags: Flags) -> None:
+    from danalab.optim.run_length import warmup_steps
+    from danalab.scaling.plan import OMEGA, own_model
+
+    if flags.params is None or flags.tokens_per_step is None or flags.iterations is None:
+        raise UserError("a model of your own needs all of --params, --tokens-per-step and --iterations")
+    steps, omega = flags.iterations, OMEGA if flags.omega is None else flags.omega
+    peak, decay, wd_ts = own_model(
+        flags.params, flags.opt, flags.tokens_per_step, steps, arch=flags.arch, kappa=flags.kappa, omega=omega
+    )
+    warmup = warmup_steps(steps) if flags.warmup_steps is None else flags.warmup_steps
+    if flags.json:
+        told = {"lr": peak.lr, "lr_source": peak.source, "warmup": warmup, "weight_decay": decay, "wd_ts": wd_ts}
+        print(json.dumps(told))
+        return
+    how = ", times the learning rate" if wd_ts is None else f" / (1 + t / {wd_ts:g}), times the schedule"
+    given = f"weight_decay={decay:.4g}" if wd_ts is None else f"omega={omega:g}, horizon={steps}"
+    print(f"model         {flags.params:,} parameters without embeddings, {flags.tokens_per_step:,} tokens a step")
+    print(f"optimizer     {flags.opt}, peak lr {peak.lr:.3e} ({peak.source}); sweep 0.5, 1 and 2 times it")
+    print(f"horizon       {steps:,} steps, warm-up {warmup} steps")
+    print(f"weight decay  {decay:.6g}{how}")
+    print(f'in code       build_optimizer("{flags.opt}", model, lr={peak.lr:.3e}, {given})')
 
 
 def _fit(fit: "MemoryFit | None", local_batch: int) -> list[tuple[str, str]]:

@@ -3,6 +3,7 @@
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import ClassVar
 
 from danalab.cli._shared.model_flags import BASE_MODEL, ModelFlags
 from danalab.errors import MissingExtra, UserError
@@ -13,6 +14,8 @@ KEY_VARIABLE = "DANALAB_API_KEY"
 
 @dataclass(frozen=True, kw_only=True)
 class Flags(ServerSettings, ModelFlags):
+    main: ClassVar = ("folder", "from_", "host", "port", "api_key", "name")
+
     name: str | None = None
     """Name of the model in the API; default that of the folder."""
     api_key_file: Path | None = None

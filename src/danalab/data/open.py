@@ -144,8 +144,9 @@ def find_dataset(
             raise UserError(f"{data} is a file, no data set; of a text: {command_for_texts(data)}")
         known = SOURCES.names()
         raise UserError(
-            f"no data set '{name}'{nearest(name, known)}: give a folder made by danalab data prepare "
-            f"or a source: {', '.join(known)}"
+            f"no data set '{name}'{nearest(name, known)}; two commands that make one: 'danalab data prepare stdlib' "
+            "(Python's own files, no network), 'danalab data prepare text --input FILE_OR_FOLDER' (your texts); "
+            f"sources: {', '.join(known)}"
         )
     source = SOURCES.get(name)
     wanted = str(tokenizer or source.default_tokenizer)

@@ -213,7 +213,7 @@ class Speedrun:
             "nproc": config.nproc, "device": config.device,
         }  # fmt: skip
         if stage == "base":
-            return TrainConfig(**self.preset.base, **everywhere, data=str(self.data), opt=config.opt)
+            return TrainConfig(**self._base_size(), **everywhere, data=str(self.data), opt=config.opt)
         everywhere["run"] = self.folder(STAGES[STAGES.index(stage) - 1])
         if stage == "mid":
             given = self._with_chats(self.preset.mid)
@@ -229,6 +229,17 @@ class Speedrun:
                 trust_model_code=config.trust_model_code,
             )
         )
+
+    def _base_size(self) -> dict[str, Any]:
+        """The base run's settings, in the sizes that were asked for."""
+        base, config = dict(self.preset.base), self.config
+        if config.d_model is not None:
+            if config.d_model % 32:
+                raise UserError(f"--d-model {config.d_model} is not a multiple of 32, the size of a head")
+            heads = config.d_model // 32
+            base = {**base, "d_model": config.d_model, "n_heads": heads, "n_layers": heads}
+            base.pop("heads", None)
+        return base if config.iterations is None else {**base, "iterations": config.iterations}
 
     def _with_chats(self, given: Mapping[str, Any]) -> dict[str, Any]:
         return {**given, "data": (*given["data"], *self.config.chats)}

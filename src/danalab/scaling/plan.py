@@ -194,6 +194,22 @@ def plan(
     )
 
 
+def own_model(
+    params: int, opt: str, tokens_per_step: int, steps: int, *, arch: str, kappa: float, omega: float
+) -> tuple[PeakRate, float, float | None]:
+    """Peak learning rate, weight decay and its time scale [steps] for a model that is not one of ours.
+
+    Args:
+        params: without embeddings and head.
+        arch: whose fitted laws are used.
+    """
+    opt, batch = OPTIMIZERS.canonical(opt), max(1, tokens_per_step // 2048)
+    peak = small_run_rate(arch, opt, params, kappa, batch, tokens_per_step)
+    rate = decay_lr(arch, opt, peak.lr, params, kappa, batch)
+    decay, wd_ts = _weight_decay(opt, omega, steps, rate, None, None, 10.0)
+    return peak, min(decay, largest_decay(opt)) if OPTIMIZERS.get(opt) == "coupled" else decay, wd_ts
+
+
 def horizon(shape: Dimensions, tokens_per_step: int, tokens_per_param: float, basis: str = "total") -> int:
     """Number of steps that see `tokens_per_param` tokens for each parameter of the `basis` ("total" or "non-emb")."""
     if basis not in ("total", "non-emb"):

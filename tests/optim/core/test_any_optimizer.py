@@ -455,6 +455,10 @@ def test_what_a_library_has_besides_a_step_is_still_there():
     assert isinstance(optimizer, DTensorAdapter)
     assert type(optimizer.inner).__name__ == "Lion"
     assert "Lion" in repr(optimizer)
+    assert type(optimizer).__name__ == "Lion"
+    assert [type(each) for each in (copy.deepcopy(optimizer), pickle.loads(pickle.dumps(optimizer)))] == 2 * [
+        type(optimizer)
+    ]
     with pytest.raises(AttributeError):
         optimizer.train()
     with pytest.raises(AttributeError):

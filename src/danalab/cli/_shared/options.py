@@ -44,8 +44,9 @@ class Option:
 
 
 def options_of(flags_type: type, leave_out: str = "") -> list[Option]:
-    """The flags of `flags_type`, in the order of its fields, without the field `leave_out`."""
-    options = []
+    """The flags of `flags_type`, in the order of its fields, without the field `leave_out`. Its attribute `main`, where
+    there is one, names those that `--help` lists."""
+    options, main = [], getattr(flags_type, "main", None)
     for field in dataclasses.fields(flags_type):
         if not field.init or field.name == leave_out:
             continue
@@ -63,7 +64,7 @@ def options_of(flags_type: type, leave_out: str = "") -> list[Option]:
                 is_switch=is_switch,
                 many="tuple[" in str(hint),
                 positional="positional" in getattr(hint, "__metadata__", ()),
-                shown=field.metadata.get("main", False) or not section,
+                shown=field.name in main if main else field.metadata.get("main", False) or not section,
                 aliases=field.metadata.get("aliases", ()),
                 last=declared_by is not flags_type and getattr(declared_by, "last", False),
             )

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import wraps
+from functools import cache, wraps
 from typing import Any
 
 import torch
@@ -83,6 +83,9 @@ class DTensorAdapter(torch.optim.Optimizer):
                 return found(*args, **kwargs)
 
         return touching
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        return _unfilled, (type(self).__name__,), self.__getstate__()
 
     def __getstate__(self) -> dict[str, Any]:
         # All attributes: torch copies only groups and state, but libraries keep more.
@@ -304,6 +307,17 @@ def _without_patches(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     return {key: value for key, value in vars(optimizer).items() if key != "step"}
 
 
+@cache
+def _named(name: str) -> type[DTensorAdapter]:
+    """The adapter under the name of its inner optimizer, so that `type(optimizer)` says what it is."""
+    return type(name, (DTensorAdapter,), {})
+
+
+def _unfilled(name: str) -> DTensorAdapter:
+    """For copies and pickles, which then set its state."""
+    return object.__new__(_named(name))
+
+
 def build_adapted(
     spec: OptimizerSpec, params: Iterable[Any], lr: Any, settings: dict[str, Any]
 ) -> torch.optim.Optimizer:
@@ -351,6 +365,7 @@ def _build(
     if getattr(spec.build, "takes_dtensors", False):
         return in_one_line(spec.name, lambda: spec.build(native, lr=lr, **settings))
     optimizer = DTensorAdapter(spec, groups, lr, settings)
+    optimizer.__class__ = _named(type(optimizer.inner).__name__)
     if getattr(optimizer.inner, "takes_dtensors", False):  # a function that builds a class of ours
         return in_one_line(spec.name, lambda: spec.build(native, lr=lr, **settings))
     return optimizer
