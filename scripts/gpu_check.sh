@@ -40,7 +40,7 @@ run_tests() { # SECONDS MARKS PATH...; without the project's options, some of wh
     timeout --kill-after=10 "$seconds" "$python" -m pytest -q -rs -o addopts= --import-mode=importlib \
         -p no:cacheprovider -m "$@"
 }
-readonly kernel_tests=tests/optim/backends/test_triton.py
+readonly kernel_tests=tests/optim/step/backends/test_triton.py
 
 case $kind in
 missing)

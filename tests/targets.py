@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 from danalab.inference.backends.native import library as decoder
-from danalab.optim.backends import kernel_library as optimizer
-from danalab.optim.backends.native_library import instruction_sets
+from danalab.optim.step.backends import kernel_library as optimizer
+from danalab.optim.step.backends.native_library import instruction_sets
 
 WIDE = "16-lanes"
 """The decoder's code for AVX-512, whose vectors the compiler splits for the CPU at hand."""

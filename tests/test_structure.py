@@ -24,7 +24,6 @@ THEORY = {"theory", "optim"} | COMMON
 USERS_OF_THEORY = {"theory", "report", "benchmarks", "cli"}
 LARGEST_FOLDER, LONGEST_FILE, SMALLEST_FILE = 20, 500, 40
 ALONE = {
-    "optim.core.scheduler": "needs torch, which optim.schedules loads on first use only",
     "ladder.flop_conventions": "a page of the guide names it",
 }
 """Modules below the smallest size with one importer, and why they are files of their own."""

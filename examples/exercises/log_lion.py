@@ -8,21 +8,20 @@ The direction weighs the new gradient by `fast`, the average by a(t); Lion has c
 Source of Lion: Chen et al. 2023, arXiv 2302.06675.
 """
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY
 
 import torch
 from torch import nn
 
 from danalab.optim import build_optimizer
-from danalab.optim.core import DecayingOptimizer
-from danalab.optim.core.rule import Rule
-from danalab.optim.elementwise.scalars import decay_factor
+from danalab.optim.optimizers.base import DecayingOptimizer
 from danalab.optim.registry import OptimizerSpec, registered
 from danalab.optim.registry.spec import settings_of
+from danalab.optim.rules.rule import Rule
+from danalab.optim.rules.scalars import decay_factor
 from danalab.optim.settings import HELP, Decay, Rate, Runtime, takes
 
 
-@dataclass(frozen=True)
 class Settings(Runtime, Decay, Rate):
     lr: float = 1e-4
     _: KW_ONLY
@@ -53,8 +52,7 @@ class LogLion(DecayingOptimizer):
     rule = Rule("log_lion", ("exp_avg",), scalars=scalars, update=update, direction=direction, gains=("gain",))
 
     @takes(Settings)
-    def __init__(self, params, settings):
-        super().__init__(params, settings)
+    def __init__(self, params, settings): ...
 
 
 SPEC = OptimizerSpec(

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from danalab.optim import DistributedMuonAdamW, list_optimizers, optimizer_spec
-from danalab.optim.core.optimizer import RuleOptimizer
 from danalab.optim.distributed import why_not
+from danalab.optim.optimizers.base import RuleOptimizer
 from danalab.train.checkpoint import tensors
 from danalab.train.checkpoint.saver import Saver
 from danalab.train.checkpoint.store import META, CheckpointStore

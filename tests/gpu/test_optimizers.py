@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from danalab.benchmarks.contenders import captured
 from danalab.optim import build_optimizer
-from danalab.optim.matrix.newton_schulz import orthogonalize
+from danalab.optim.optimizers.matrix.newton_schulz import orthogonalize
 
 NAMES = (
     *("adana", "dana-mk4", "dana-star", "dana-star-mk4", "adamw-decaying-wd"),

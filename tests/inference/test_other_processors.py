@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from danalab.inference.backends.native.library import LIBRARY as DECODER
-from danalab.optim.backends.kernel_library import LIBRARY as OPTIMIZER
-from danalab.optim.backends.native_library import FLAGS, OWN_THREADS, compiler, instruction_sets
+from danalab.optim.step.backends.kernel_library import LIBRARY as OPTIMIZER
+from danalab.optim.step.backends.native_library import FLAGS, OWN_THREADS, compiler, instruction_sets
 
 DRIVER = Path(__file__).with_name("kernels_driver.cpp")
 CXX = [*(flag for flag in FLAGS if flag != "-shared"), *OWN_THREADS]

@@ -113,7 +113,7 @@ def machine(device: str) -> dict[str, Any]:
     """Facts about the machine, and how the process uses it."""
     import torch
 
-    from danalab.optim.backends.native_library import instruction_sets, target
+    from danalab.optim.step.backends.native_library import instruction_sets, target
 
     policies = {os.SCHED_OTHER: "shared", os.SCHED_FIFO: "real-time: other processes wait"}
     found: dict[str, Any] = {

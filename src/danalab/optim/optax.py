@@ -29,8 +29,8 @@ try:
 except ImportError as error:
     raise MissingExtra("optax", "theory", "danalab.optim.optax") from error
 
-from danalab.optim.core.checks import check_first_decay, omega_decay, resolve_decay
 from danalab.optim.jax_rules import Moments, dana_step, zero_moments
+from danalab.optim.optimizers.checks import check_first_decay, omega_decay, resolve_decay
 from danalab.optim.run_length import LOG_TIME_DECAY_BOUND
 from danalab.optim.settings import RANGES
 
@@ -183,7 +183,7 @@ class _Decay(NamedTuple):
         return cls(weight_decay, wd_ts, bound)
 
     def rate(self, t: Any, peak_lr: Any) -> Any:
-        """lambda(t), before the schedule factor; see `danalab.optim.elementwise.scalars.decay_rate`."""
+        """lambda(t), before the schedule factor; see `danalab.optim.rules.scalars.decay_rate`."""
         rate = self.weight_decay if self.wd_ts is None else self.weight_decay / (1 + t / self.wd_ts)
         return rate if self.bound is None else jnp.minimum(rate, jnp.minimum(self.bound * peak_lr, 0.5))
 

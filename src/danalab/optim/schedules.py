@@ -71,7 +71,7 @@ def schedule_settings(name: str) -> dict[str, Any]:
 
 def lr_scheduler(optimizer: "Optimizer", schedule: Schedule) -> "LambdaLR":
     """A torch scheduler whose only state is the step; call `.step()` after `optimizer.step()`."""
-    from danalab.optim.core.scheduler import ScheduleLR
+    from danalab.optim.step.state_dict import ScheduleLR
 
     return ScheduleLR(optimizer, schedule)
 

@@ -21,7 +21,7 @@ from danalab.colors import optimizer_color
 from danalab.errors import UserError
 from danalab.files import write_atomically, write_json
 from danalab.optim import optimizer_spec
-from danalab.optim.matrix.newton_schulz import METHODS, coefficients, iterate
+from danalab.optim.optimizers.matrix.newton_schulz import METHODS, coefficients, iterate
 from danalab.report.figures.training import save_figure
 from danalab.report.formats import as_markdown
 from danalab.report.page.page import Page

@@ -25,8 +25,8 @@ from danalab.models import Decoder, ModelConfig, build_model
 from danalab.models.build import materialise
 from danalab.models.moe import grouped
 from danalab.optim import DistributedMuonAdamW, build_optimizer, optimizer_spec
-from danalab.optim.backends import triton_step
-from danalab.optim.core.batch import Batch as ParameterBatch
+from danalab.optim.step.backends import triton_step
+from danalab.optim.step.batch import Batch as ParameterBatch
 from danalab.scaling.architectures import ARCHITECTURES
 from danalab.train.checkpoint.saver import HostCopies
 from danalab.train.parallel.world import World

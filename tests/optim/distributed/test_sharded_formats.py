@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from danalab.errors import UserError
 from danalab.optim import ADana, DistributedMuonAdamW, build_optimizer
-from danalab.optim.core.state_formats import REST
+from danalab.optim.step.state_formats import REST
 from distributed.ranks import run_ranks
 
 SETTINGS = {"lr": 0.01, "omega": 2.0, "horizon": 50}

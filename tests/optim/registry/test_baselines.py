@@ -14,7 +14,7 @@ from torch import nn
 from danalab.errors import UserError
 from danalab.models import ModelConfig, build_model
 from danalab.optim import build_optimizer, list_optimizers, optimizer_spec
-from danalab.optim.matrix.hybrid import AUXILIARY
+from danalab.optim.optimizers.matrix.base import AUXILIARY
 from danalab.scaling.estimates import STATE_WORDS
 
 EVERY = list_optimizers()

@@ -8,7 +8,7 @@ import pytest
 jax = pytest.importorskip("jax")
 
 from danalab.errors import UserError  # noqa: E402
-from danalab.optim.elementwise.scalars import log_time_scalars  # noqa: E402
+from danalab.optim.rules.scalars import log_time_scalars  # noqa: E402
 from danalab.theory import moment_recursion, power_law_spectrum, simulate  # noqa: E402
 from danalab.theory.recording import enable_x64  # noqa: E402
 from danalab.theory.studies import cooldown as study  # noqa: E402

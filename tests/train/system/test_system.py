@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from danalab.errors import UserError
-from danalab.optim.backends import choice
-from danalab.optim.elementwise.adana import ADANA
+from danalab.optim.rules.adana import ADANA
+from danalab.optim.step.backends import choice
 from danalab.train.system import device as device_module
 from danalab.train.system.device import (
     autocast_dtype,

@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from danalab.errors import UserError, nearest
-from danalab.optim.core.checks import resolve_decay
-from danalab.optim.core.groups import named_groups, parameter_groups, require_some, split_by_rate
+from danalab.optim.optimizers.checks import resolve_decay
+from danalab.optim.optimizers.groups import named_groups, parameter_groups, require_some, split_by_rate
 from danalab.optim.registry.catalogue import entries
 from danalab.optim.registry.spec import OptimizerSpec, Setting
 from danalab.optim.run_length import DECAY_BOUND

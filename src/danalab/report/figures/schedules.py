@@ -1,6 +1,6 @@
 """The schedules of a log-time optimizer over a run: beta(t), alpha(t), lambda(t) and the learning rate.
 
-Every number comes from the functions that the optimizers themselves call in each step (`optim.elementwise.scalars`,
+Every number comes from the functions that the optimizers themselves call in each step (`optim.rules.scalars`,
 `danalab.optim.schedules`); there is no second implementation.
 """
 
@@ -15,8 +15,8 @@ from matplotlib.figure import Figure
 
 from danalab.colors import optimizer_color
 from danalab.errors import UserError
-from danalab.optim.core.checks import check_settings, resolve_decay
-from danalab.optim.elementwise.scalars import decay_rate, log_time_scalars, schedule_factor
+from danalab.optim.optimizers.checks import check_settings, resolve_decay
+from danalab.optim.rules.scalars import decay_rate, log_time_scalars, schedule_factor
 from danalab.optim.run_length import LOG_TIME_DECAY_BOUND, warmup_steps
 from danalab.optim.schedules import get_schedule
 from danalab.report.figures.drawing import counts, panels, plain, powers, shades, styled

@@ -23,8 +23,8 @@ from torch import Tensor
 from danalab.errors import UserError
 from danalab.files import write_atomically
 from danalab.optim import optimizer_spec
-from danalab.optim.core.stats import signal_sums
 from danalab.optim.distributed.dtensor.layout import whole_of
+from danalab.optim.optimizers.stats import signal_sums
 from danalab.train.callbacks.base import Callback, CallbackContext, RowsCallback
 from danalab.train.parallel.strategy import ParallelStrategy
 
@@ -146,7 +146,7 @@ MEANS = ("snr", "damped", "clipped", "tau", "kappa", "effective_time")
 class SignalToNoise(RowsCallback):
     """Writes `signal.jsonl`, a row each logged step: `{"step": ..., "PARAMETER/snr": ..., "PARAMETER/clipped": ...}`.
 
-    Means over a parameter's coordinates, of the state after the step: those of `optim.core.stats.collect` that the
+    Means over a parameter's coordinates, of the state after the step: those of `optim.optimizers.stats` that the
     optimizer has. Takes a pass over the state in logged steps.
 
     Args:

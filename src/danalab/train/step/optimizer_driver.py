@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from danalab.errors import UserError
 from danalab.optim import OptimizerSpec, build_optimizer, optimizer_spec
-from danalab.optim.core import DecayingOptimizer
 from danalab.optim.distributed.zero import DistributedMuonAdamW
+from danalab.optim.optimizers.base import DecayingOptimizer
 from danalab.train.config.run_spec import RunSpec
 from danalab.train.parallel.strategy import ParallelStrategy
 from danalab.train.step.gradients import GradientStep

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from danalab.inference.request import RequestState
 from danalab.inference.sampling import uniform
-from danalab.optim.backends import native_library
-from danalab.optim.backends.native_library import NativeLibrary
+from danalab.optim.step.backends import native_library
+from danalab.optim.step.backends.native_library import NativeLibrary
 
 _FOLDER = Path(__file__).parent
 _THREADS = Path(native_library.__file__).with_name("threads.h")

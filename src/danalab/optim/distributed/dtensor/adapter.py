@@ -10,9 +10,6 @@ import torch
 from torch import Tensor
 
 from danalab.errors import UserError
-from danalab.optim.core.checks import check_gradients, check_numbers_of, check_parameters, in_one_line
-from danalab.optim.core.groups import as_given, hyper, named_groups
-from danalab.optim.core.state import is_dummy_step, replaced_too_late
 from danalab.optim.distributed.dtensor import state as states
 from danalab.optim.distributed.dtensor.placement import (
     LocalShard,
@@ -24,7 +21,10 @@ from danalab.optim.distributed.dtensor.placement import (
     place_parameters,
     scatter_rows,
 )
+from danalab.optim.optimizers.checks import check_gradients, check_numbers_of, check_parameters, in_one_line
+from danalab.optim.optimizers.groups import as_given, hyper, named_groups
 from danalab.optim.registry.spec import OptimizerSpec
+from danalab.optim.step.state import is_dummy_step, replaced_too_late
 
 TOUCHING = ("train", "eval", "update_hessian")
 """Methods of inner optimizers that read or write parameters, gradients or state."""

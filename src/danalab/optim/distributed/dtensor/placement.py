@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from danalab.optim.core.state import local, local_gradient
 from danalab.optim.distributed import require_supported
 from danalab.optim.distributed.shards import owners
 from danalab.optim.registry.spec import OptimizerSpec
+from danalab.optim.step.state import local, local_gradient
 
 
 class Plain:

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from danalab.optim.core.groups import called, hyper
-from danalab.optim.core.state_dict import IMPLEMENTATION, check_entry, check_groups, leaves
 from danalab.optim.distributed.dtensor.placement import OwnedFull, Plain, as_kept, as_tensors, map_leaves, outline_of
+from danalab.optim.optimizers.groups import called, hyper
+from danalab.optim.step.state_dict import IMPLEMENTATION, check_entry, check_groups, leaves
 
 NOTES = ("unstepped", "made_by")
 """Group keys of a state_dict that are not settings."""

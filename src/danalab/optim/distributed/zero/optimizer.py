@@ -18,19 +18,19 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from danalab.errors import UserError, nearest
-from danalab.optim.core.groups import as_given, called, hyper, require_some
-from danalab.optim.core.optimizer import RuleOptimizer
-from danalab.optim.core.state import has_zero_rate, set_dummy_step
-from danalab.optim.core.state_dict import check_entry, check_groups, check_rule_state, parameter_name
 from danalab.optim.distributed import require_supported
 from danalab.optim.distributed.dtensor.adapter import DTensorAdapter, build_adapted, parameter_groups
 from danalab.optim.distributed.shards import SavedTensor
 from danalab.optim.distributed.zero.buckets import BucketTraffic, SharedGradients
 from danalab.optim.distributed.zero.layout import Bucket, Content, Piece, plan
 from danalab.optim.distributed.zero.state import OwnedState
-from danalab.optim.matrix.newton_schulz import flops, matrix_shape
+from danalab.optim.optimizers.base import RuleOptimizer
+from danalab.optim.optimizers.groups import as_given, called, hyper, require_some
+from danalab.optim.optimizers.matrix.newton_schulz import flops, matrix_shape
 from danalab.optim.registry import groups_of, optimizer_spec
 from danalab.optim.registry.spec import OptimizerSpec
+from danalab.optim.step.state import has_zero_rate, set_dummy_step
+from danalab.optim.step.state_dict import check_entry, check_groups, check_rule_state, parameter_name
 
 
 class DistributedMuonAdamW(torch.optim.Optimizer):

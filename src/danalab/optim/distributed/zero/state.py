@@ -8,14 +8,14 @@ import torch.distributed as dist
 from torch import Tensor
 
 from danalab.errors import UserError
-from danalab.optim.core.groups import hyper
-from danalab.optim.core.state_dict import leaves
-from danalab.optim.core.stats import collect
 from danalab.optim.distributed.dtensor.adapter import DTensorAdapter
 from danalab.optim.distributed.dtensor.placement import Outline, map_leaves
 from danalab.optim.distributed.dtensor.state import check_loadable
 from danalab.optim.distributed.shards import SavedTensor, TensorShard
 from danalab.optim.distributed.zero.layout import Piece
+from danalab.optim.optimizers.groups import hyper
+from danalab.optim.optimizers.stats import collect
+from danalab.optim.step.state_dict import leaves
 
 PieceStates = Mapping[Piece, tuple[Mapping[str, Any], bool]]
 """Piece -> (its state, whether its parameter has taken no step)."""

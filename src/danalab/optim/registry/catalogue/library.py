@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from danalab.errors import MissingExtra, UserError
-from danalab.optim.matrix.hybrid import AUXILIARY, model_groups
+from danalab.optim.optimizers.matrix.base import AUXILIARY, model_groups
 from danalab.optim.registry.spec import OptimizerSpec, Setting
 from danalab.optim.settings import HELP
 

@@ -3,24 +3,24 @@
 from importlib import import_module
 from typing import Any
 
-from danalab.optim.core import DecayingOptimizer, LogTimeOptimizer
-from danalab.optim.matrix import KLSOAP, AdamH, AdamMini, Dion2, Kron, MuonH, Scion
-from danalab.optim.matrix.hybrid import model_groups
-from danalab.optim.matrix.muon import DMuon, Manau, Muon
+from danalab.optim.optimizers.base import DecayingOptimizer, LogTimeOptimizer
+from danalab.optim.optimizers.matrix import KLSOAP, AdamH, AdamMini, Dion2, Kron, MuonH, Scion
+from danalab.optim.optimizers.matrix.base import model_groups
+from danalab.optim.optimizers.matrix.muon import DMuon, Manau, Muon
+from danalab.optim.optimizers.sophia import SophiaG
 from danalab.optim.registry.spec import OptimizerSpec, settings_of
 from danalab.optim.settings import HELP
-from danalab.optim.sophia import SophiaG
 
 
 def _elementwise(
     name: str, path: str, summary: str, reference: str = "arXiv 2602.05298", **help_texts: str
 ) -> OptimizerSpec:
-    """An entry of the class at `path` (module:Class) in `danalab.optim.elementwise`.
+    """An entry of the class at `path` (module:Class) in `danalab.optim.optimizers`.
 
     `help_texts`: for settings whose shared text does not fit.
     """
-    module, _, class_name = path.partition(":")
-    optimizer = getattr(import_module(f"danalab.optim.elementwise.{module}"), class_name)
+    module, _, class_name = path.rpartition(":")
+    optimizer = getattr(import_module(f"danalab.optim.optimizers.{module or 'elementwise'}"), class_name)
     return OptimizerSpec(
         name=name,
         summary=summary,
@@ -35,7 +35,7 @@ def _elementwise(
 def _matrix(
     name: str, optimizer: type, summary: str, reference: str, *, advice: str = "", aliases: Any = (), **help_texts: str
 ) -> OptimizerSpec:
-    """An entry of a class in `danalab.optim.matrix`."""
+    """An entry of a class in `danalab.optim.optimizers.matrix`."""
     return OptimizerSpec(
         name=name,
         summary=summary,
@@ -54,36 +54,37 @@ _OF_HEADS = "weight decay of heads; matrices keep their norm"
 _AVERAGES = "rates of the fast momentum, the second moment and the slow momentum"
 
 SPECS = (
-    _elementwise(
-        "adamw-decaying-wd", "adamw_decaying_wd:AdamWDecayingWD", "AdamW with independent, decaying weight decay"
-    ),
+    _elementwise("adamw-decaying-wd", "AdamWDecayingWD", "AdamW with independent, decaying weight decay"),
     _elementwise(
         "ademamix",
-        "ademamix:AdEMAMix",
+        "AdEMAMix",
         "Adam with a second, slow momentum mixed in",
         "Pagliardini, Ablin and Grangier 2024, arXiv 2409.03137",
         betas=_AVERAGES,
     ),
     _elementwise(
         "ademamix-decaying-wd",
-        "ademamix:AdEMAMixDecayingWD",
+        "AdEMAMixDecayingWD",
         "AdEMAMix with independent, decaying weight decay",
         "arXiv 2409.03137, 2602.05298",
         betas=_AVERAGES,
     ),
-    _elementwise("adana", "adana:ADana", "AdamW in logarithmic time, with damped long momentum"),
-    _elementwise("dana-mk4", "adana:DanaMK4", "ADana with its momentum's signal-to-noise ratio clipped"),
-    _elementwise("dana-star", "dana_star:DanaStar", "ADana with an effective time for each coordinate"),
+    _elementwise("adana", "ADana", "AdamW in logarithmic time, with damped long momentum"),
+    _elementwise("dana-mk4", "DanaMK4", "ADana with its momentum's signal-to-noise ratio clipped"),
+    _elementwise("dana-star", "DanaStar", "ADana with an effective time for each coordinate"),
     _elementwise(
-        "dana-star-mk4", "dana_star:DanaStarMK4", "ADana with both: an effective time for each coordinate, and the clip"
+        "dana-star-mk4",
+        "DanaStarMK4",
+        "ADana with both: an effective time for each coordinate, and the clip",
     ),
+    _elementwise("dana", "Dana", "ADana without normalisation, for linear problems", "arXiv 2602.05298, 2505.16098"),
     _elementwise(
-        "dana", "dana:Dana", "ADana without normalisation, for linear problems", "arXiv 2602.05298, 2505.16098"
+        "sign-dana",
+        "SignDana",
+        "ADana with signs instead of its normalisation",
+        "arXiv 2602.05298, 1802.04434",
     ),
-    _elementwise(
-        "sign-dana", "dana:SignDana", "ADana with signs instead of its normalisation", "arXiv 2602.05298, 1802.04434"
-    ),
-    _elementwise("auto-dana", "auto_dana:AutoDana", "ADana that chooses kappa by its momentum's signal-to-noise ratio"),
+    _elementwise("auto-dana", "AutoDana", "ADana that chooses kappa by its momentum's signal-to-noise ratio"),
     _matrix("muon", Muon, "orthogonalised momentum for matrices, AdamW for the rest", "K. Jordan et al. 2024"),
     _matrix("d-muon", DMuon, "Muon with AdamW's update size: one learning rate for all", "arXiv 2502.16982"),
     _matrix("manau", Manau, "D-Muon for matrices, Dana-Star-MK4 for the rest", "arXiv 2502.16982, 2602.05298"),

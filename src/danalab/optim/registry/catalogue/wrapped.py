@@ -1,15 +1,15 @@
-"""Optimizers in the wrappers of `danalab.optim.wrappers`."""
+"""Optimizers in the wrappers of `danalab.optim.optimizers.wrappers`."""
 
 from typing import Any
 
 import torch
 
-from danalab.optim.elementwise import DanaStarMK4
-from danalab.optim.matrix.hybrid import model_groups
-from danalab.optim.matrix.muon import Muon
+from danalab.optim.optimizers.elementwise import DanaStarMK4
+from danalab.optim.optimizers.matrix.base import model_groups
+from danalab.optim.optimizers.matrix.muon import Muon
+from danalab.optim.optimizers.wrappers import SNOO, SODA, EMANesterov
 from danalab.optim.registry.spec import OptimizerSpec, Setting, settings_of
 from danalab.optim.settings import HELP
-from danalab.optim.wrappers import SNOO, SODA, EMANesterov
 
 
 def _adamw(params: Any, lr: float, settings: dict[str, Any]) -> torch.optim.Optimizer:

@@ -1,0 +1,1 @@
+"""Optimizer classes: the base, element-wise and matrix optimizers, and wrappers around another optimizer."""

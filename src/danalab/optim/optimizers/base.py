@@ -1,0 +1,390 @@
+"""The base classes of our optimizers: groups, step counts, state, the choice of a back end, decaying weight decay.
+
+Every parameter has its own step count t in its state. It starts at 0 and advances by one when a gradient is applied to
+that parameter, and only then: the hyper-parameters of logarithmic-time optimizers depend on it.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from danalab.errors import UserError
+from danalab.optim.optimizers.checks import check_group_keys, check_settings, resolve_decay, warn_of_large_decay
+from danalab.optim.optimizers.groups import groups_by_decay, parameter_groups, split_by_rate
+from danalab.optim.optimizers.stats import collect, update_rms
+from danalab.optim.rules.rule import Rule
+from danalab.optim.rules.scalars import decay_rate, momentum_gain, schedule_factor
+from danalab.optim.run_length import DECAY_BOUND, LOG_TIME_DECAY_BOUND
+from danalab.optim.step.backends.choice import Backend, call_of, choose_backend, require_backend
+from danalab.optim.step.backends.low_memory import step_by_format
+from danalab.optim.step.backends.plan import StepPlan
+from danalab.optim.step.batch import Batch, gather
+from danalab.optim.step.state import (
+    fill_state,
+    is_dummy_step,
+)
+from danalab.optim.step.state_dict import IMPLEMENTATION, check_rule_state, parameter_name, split_like
+from danalab.optim.step.state_formats import check_format, format_of, require_format, stored_tensors
+
+log = logging.getLogger(__name__)
+
+DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+
+
+class RuleOptimizer(torch.optim.Optimizer):
+    """An optimizer with a rule for each group, state from construction on, and checks before loading.
+
+    State of a parameter: `step` (0-dim int64: float32 would stop at 2^24) and its rule's moments, float32 even where
+    the parameter is bfloat16 or float16. A subclass says which rule a group has and which settings it refuses.
+
+    Args:
+        settings: hyper-parameters, and the flags `foreach`, `fused` and `capturable` (see `ADana`).
+    """
+
+    takes_dtensors: ClassVar[bool] = True
+    """Steps on the local parts of DTensors without a wrapper."""
+    _plan: StepPlan | None = None
+    _warned = False
+
+    def setup(self, params: Any, settings: dict[str, Any]) -> None:
+        """What a constructor made by `danalab.optim.settings.takes` does with its arguments."""
+        for other in ("fused", "capturable"):
+            if settings["foreach"] and settings[other]:
+                raise UserError(f"{self.name}: foreach=True and {other}=True exclude each other; leave one of them out")
+        self.check_group(settings)
+        try:
+            torch.optim.Optimizer.__init__(self, self.groups_of(params, settings), settings)
+        except (TypeError, ValueError) as error:
+            raise error if isinstance(error, UserError) else UserError(f"{self.name}: {error}") from error
+
+    def rule_of(self, group: Mapping[str, Any]) -> Rule:
+        """The rule that updates a group's parameters."""
+        raise NotImplementedError
+
+    def check_group(self, group: Mapping[str, Any]) -> None:
+        """Refuse settings that make no sense.
+
+        Raises:
+            UserError: names the setting.
+        """
+        raise NotImplementedError
+
+    def groups_of(self, params: Any, settings: Mapping[str, Any]) -> Any:
+        """The constructor's `params` as torch takes them: a model becomes groups by the kinds of its parameters."""
+        return split_by_rate(parameter_groups(params), params) if isinstance(params, nn.Module) else params
+
+    def prepare_groups(self, group: dict[str, Any]) -> list[dict[str, Any]]:
+        """The groups that a group given by the caller becomes."""
+        return [group]
+
+    def check_backend(self, group: Mapping[str, Any]) -> None:
+        """Refuse flags that ask for a back end that the group's rule or its devices do not have.
+
+        Raises:
+            UserError: see `require_backend`.
+        """
+        require_backend(self.name, self.rule_of(group), group, {p.device.type for p in group["params"]})
+
+    @property
+    def name(self) -> str:
+        return type(self).__name__
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add parameters with their own settings; the others are as at construction.
+
+        Raises:
+            UserError: a setting out of range, or a parameter that cannot be optimized; nothing has been added then.
+        """
+        before = len(self.param_groups)
+        try:
+            if isinstance(param_group, dict):
+                known = (*self.defaults, "omega", "horizon", "peak_lr", "lr_factor", "use_muon", "kind")
+                check_group_keys(self.name, param_group, known)
+            for group in self.prepare_groups(param_group):
+                factor = group.pop("lr_factor", 1.0) if isinstance(group, dict) else 1.0
+                super().add_param_group(group)
+                if factor != 1:
+                    self.param_groups[-1]["lr"] = self.param_groups[-1]["lr"] * factor
+                self._check_added(self.param_groups[-1])
+        except Exception:
+            del self.param_groups[before:]
+            raise
+        for group in self.param_groups[before:]:
+            group.setdefault("peak_lr", float(group["lr"]))
+            for p in group["params"]:
+                moments = self.rule_of(group).moments
+                fill_state(self.state[p], p, moments, bool(group["capturable"]), format_of(group, p))
+
+    def _check_added(self, group: dict[str, Any]) -> None:
+        self.check_group(group)
+        state_dtype = group.get("state_dtype", "float32")
+        check_format(self.name, state_dtype)
+        if group["capturable"] and state_dtype != "float32":
+            raise UserError(f"{self.name}: capturable needs state_dtype float32, not {state_dtype}")
+        for index, p in enumerate(group["params"]):
+            if p.dtype not in DTYPES:
+                raise UserError(
+                    f"{self.name}: {parameter_name(group, index)} is {p.dtype};"
+                    " only float32, float64, bfloat16 and float16 parameters can be optimized"
+                )
+            require_format(self.name, parameter_name(group, index), p, state_dtype)
+        self.check_backend(group)
+
+    @torch.no_grad()
+    def step(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, closure: Callable[[], Any] | None = None, *, found_nonfinite: Tensor | bool | None = None
+    ) -> Any:
+        """Apply the gradients; a parameter without one is left unchanged, and so is its step count.
+
+        Args:
+            closure: evaluates the model again and returns the loss.
+            found_nonfinite: True skips the step, step counts included. A tensor is evaluated on its device without
+                waiting for it where all groups are `capturable`; otherwise it is read.
+        Returns:
+            What the closure returned, or None.
+        Raises:
+            UserError: a sparse gradient, or a learning rate above 0 in a group that was built with 0.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        skip = None
+        if isinstance(found_nonfinite, Tensor) and all(group["capturable"] for group in self.param_groups):
+            skip = found_nonfinite.bool()
+        elif found_nonfinite is not None and bool(found_nonfinite):
+            return loss
+        if is_dummy_step(self.param_groups):
+            return loss
+        self._apply(skip)
+        return loss
+
+    # Excluded from the graphs of a compiled training step: traced, step counts would become constants and single passes
+    # over memory would be split. This name of dynamo's decorator, as in torch.optim, needs no import of dynamo here.
+    @torch._disable_dynamo
+    def _apply(self, skip: Tensor | None) -> None:
+        """Apply all gradients, each group's by its rule."""
+        self._warn_above_peak()
+        if self._plan is not None and self._plan.repeat(self, skip):
+            return
+        self._plan = None
+        work: dict[tuple[Backend, str], tuple[Rule, list[Batch]]] = {}
+        for batch in gather(self, self.param_groups, self.rule_of, skip):
+            rule = self.rule_of(batch.group)
+            backend = self.backend_of(rule, batch)
+            work.setdefault((backend, rule.name), (rule, []))[1].append(batch)
+        for (backend, _), (rule, batches) in work.items():
+            step_by_format(rule, batches, backend)
+        if len(work) == 1:
+            (((backend, _), (rule, batches)),) = work.items()
+            call = call_of(backend)
+            as_stored = all(batch.moments for batch in batches)
+            if call is not None and as_stored and StepPlan.is_possible(self, batches):
+                self._plan = StepPlan(self, rule, batches, call)
+
+    def _warn_above_peak(self) -> None:
+        for group in () if self._warned else self.param_groups:
+            lr, peak = group["lr"], group["peak_lr"]
+            followers = group["weight_decay"] or group.get("momentum_cooldown")
+            if not isinstance(lr, Tensor) and 0 < peak * (1 + 1e-6) < lr and followers:
+                self._warned = True
+                log.warning(
+                    "%s: the learning rate is %g, above the %g at construction; %s follows lr / peak_lr up to"
+                    " 1 and grows no further: build the optimizer with the schedule's largest rate, or set peak_lr",
+                    self.name,
+                    lr,
+                    peak,
+                    "weight decay" if group["weight_decay"] else "the momentum's cooldown",
+                )
+
+    def backend_of(self, rule: Rule, batch: Batch) -> Backend:
+        """The back end that updates a batch."""
+        return choose_backend(rule, batch.group, batch.params[0].device.type)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore moments, step counts and every hyper-parameter; the flags of back ends (fused, ...) stay as built.
+
+        Raises:
+            UserError: saved by another optimizer or from another model; nothing has changed then.
+        """
+        if not isinstance(state_dict, dict):
+            raise UserError(f"{self.name}: not an optimizer state_dict but {type(state_dict).__name__}")
+        seen: list[dict[str, Any]] = []
+
+        def check(_: torch.optim.Optimizer, saved: dict[str, Any]) -> dict[str, Any]:
+            saved = split_like(self.param_groups, saved)
+            check_rule_state(self, lambda group: self.rule_of(group).moments, saved)
+            seen.append(saved)
+            return saved
+
+        flags = [{key: group[key] for key in IMPLEMENTATION if key in group} for group in self.param_groups]
+        handle = self.register_load_state_dict_pre_hook(check)  # the last hook: sees what is really loaded
+        try:
+            super().load_state_dict(state_dict)
+        finally:
+            handle.remove()
+        saved = seen[0]
+        for group, saved_group, own in zip(self.param_groups, saved["param_groups"], flags, strict=True):
+            group.update(own)
+            for p, key in zip(group["params"], saved_group["params"], strict=True):
+                rule, capturable = self.rule_of(group), bool(group["capturable"])
+                self._restore(p, saved["state"][key], rule, capturable, format_of(group, p))
+
+    def _restore(self, p: Tensor, saved: dict[str, Any], rule: Rule, capturable: bool, state_dtype: str) -> None:
+        # torch has cast the moments to the parameter's dtype and may share memory with the saved ones: copy anew.
+        step = torch.as_tensor(saved["step"]).to(torch.int64, copy=True)  # float32 before version 0.2
+        self.state[p]["step"] = step.to(p.device if capturable else "cpu")
+        for key, tensor in stored_tensors(rule.moments, p, state_dtype).items():
+            self.state[p][key] = tensor.copy_(saved[key].detach())
+
+
+class ElementwiseOptimizer(RuleOptimizer):
+    """One element-wise rule for all parameters."""
+
+    rule: ClassVar[Rule]
+
+    def groups_of(self, params: Any, settings: Mapping[str, Any]) -> Any:
+        """With weight decay, named parameters become groups by their names and shapes, as a model does by its kinds."""
+        if isinstance(params, (nn.Module, Tensor)) or not settings["weight_decay"]:
+            return super().groups_of(params, settings)
+        params = list(params)
+        named = all(isinstance(entry, tuple) and isinstance(entry[0], str) for entry in params)
+        return groups_by_decay(params) if params and named else params
+
+    def rule_of(self, group: Mapping[str, Any]) -> Rule:
+        return self.rule
+
+    def check_group(self, group: Mapping[str, Any]) -> None:
+        check_settings(self.name, group)
+
+    def coefficients(self, group: int = 0) -> dict[str, Any]:
+        """Scalars of the last step of a group, for logging: `t`, `lr`, `schedule`, `lambda`; subclasses add theirs.
+
+        Numbers; with `capturable` those that depend on t are 0-dim tensors, so that no device is waited for.
+        """
+        settings = self.param_groups[group]
+        steps = [self.state[p]["step"] for p in settings["params"]]
+        if settings["capturable"]:
+            t: Any = steps[0].double() if steps else 0
+        else:
+            t = int(max((step.item() for step in steps), default=0))
+        return {
+            "t": t,
+            "lr": settings["lr"],
+            "schedule": schedule_factor(settings),
+            "lambda": decay_rate(settings, t),
+        }
+
+
+class DecayingOptimizer(ElementwiseOptimizer):
+    """One element-wise rule with independent, decaying weight decay, given in either of two forms."""
+
+    decay_bound: ClassVar[float] = DECAY_BOUND
+    """Bound of a decay that is given by omega, times the peak learning rate."""
+    _omega: float | None = None
+    _horizon: float | None = None
+
+    def setup(self, params: Any, settings: dict[str, Any]) -> None:
+        self._omega, self._horizon = settings["omega"], settings["horizon"]
+        super().setup(params, self._with_decay({"decay_bound": None, **settings}, None))
+        unbounded = [group for group in self.param_groups if group["decay_bound"] is None]
+        for decay in {(group["weight_decay"], group["wd_ts"]) for group in unbounded}:
+            warn_of_large_decay(self.name, *decay)
+        if self.defaults["weight_decay"] and not any(group["weight_decay"] for group in self.param_groups):
+            # Trainers that make groups of their own write their weight decay into them, which is 0 unless it is set.
+            log.warning(
+                "%s: a weight decay was set, but every group says weight_decay 0, so nothing decays;"
+                " build the optimizer yourself and hand it to the trainer",
+                self.name,
+            )
+
+    def prepare_groups(self, group: dict[str, Any]) -> list[dict[str, Any]]:
+        if not isinstance(group, dict):
+            return [group]
+        if group.get("weight_decay"):
+            if self._omega is not None and group.get("omega") is None:
+                raise UserError(
+                    f"{self.name}: a group has weight_decay {group['weight_decay']}, and the optimizer omega"
+                    f" {self._omega:g}; give one of them: leave weight_decay out of groups that decay (0 is no decay)"
+                )
+            group = {"decay_bound": None, **group}
+        return [self._with_decay(group, self.defaults["wd_ts"])]
+
+    def _apply(self, skip: Any) -> None:
+        if self._horizon is not None:
+            self._warn_beyond(self._horizon)
+        super()._apply(skip)
+
+    def _warn_beyond(self, horizon: float) -> None:
+        """Warn once, in the first step beyond the horizon."""
+        host = (group["params"] for group in self.param_groups if not group["capturable"])
+        p = next((p for params in host for p in params if p.grad is not None), None)
+        if p is not None and (step := int(self.state[p].get("step", 0)) + 1) > horizon:
+            self._horizon = None
+            log.warning(
+                "%s: step %d is beyond the horizon of %g steps; weight decay goes on falling as omega / (wd_ts + t):"
+                " build the optimizer with the length of the whole run",
+                self.name,
+                step,
+                horizon,
+            )
+
+    def _with_decay(self, settings: Mapping[str, Any], wd_ts: float | None) -> dict[str, Any]:
+        """Settings with `weight_decay`, `wd_ts` and `decay_bound` for omega; `wd_ts` is that of one without horizon."""
+        found = dict(settings)
+        omega, horizon = found.pop("omega", None), found.pop("horizon", None)
+        if omega is not None or horizon is not None:
+            own = found.get("wd_ts")
+            found["weight_decay"], found["wd_ts"] = resolve_decay(
+                self.name,
+                weight_decay=found.get("weight_decay", 0.0),
+                wd_ts=wd_ts if own is None and horizon is None else own,
+                omega=omega,
+                horizon=horizon,
+            )
+            if found.get("decay_bound") is None:
+                found["decay_bound"] = self.decay_bound
+        if found.get("decay_bound") == 0:
+            found["decay_bound"] = None
+        return found
+
+
+class LogTimeOptimizer(DecayingOptimizer):
+    """An optimizer whose averages run in logarithmic time: beta(t) = 1 - delta / (delta + t)."""
+
+    decay_bound: ClassVar[float] = LOG_TIME_DECAY_BOUND
+
+    def coefficients(self, group: int = 0) -> dict[str, Any]:
+        """Scalars of the last step of a group: `t`, `lr`, `schedule`, `beta`, `alpha`, `lambda`.
+
+        Numbers; with `capturable` those that depend on t are 0-dim tensors, so that no device is waited for. `alpha` is
+        `largest_alpha`.
+        """
+        settings, known = self.param_groups[group], super().coefficients(group)
+        t = known["t"]
+        return {**known, "beta": 1 - momentum_gain(settings, t), "alpha": self.largest_alpha(settings, t)}
+
+    def largest_alpha(self, group: Mapping[str, Any], t: Any) -> Any:
+        """(1 + t)^(1 - kappa), the largest of all coordinates."""
+        return (1 + t) ** (1 - group["kappa"])
+
+    def collect_stats(self) -> dict[str, Any]:
+        """Means over all coordinates after the last step, as 0-dim tensors; see `optimizers.stats.collect`.
+
+        Costs a pass over the state: call it when you log, and on all ranks. No device is waited for.
+        """
+        return collect(self)
+
+    def update_rms(self) -> Any:
+        """Root mean square of the last step's direction (before the learning rate), over all coordinates.
+
+        A 0-dim tensor, computed from the state and the gradients: call it between `step()` and `zero_grad()`, on all
+        ranks.
+
+        Raises:
+            UserError: the gradients are gone.
+        """
+        return update_rms(self)

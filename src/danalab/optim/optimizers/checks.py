@@ -1,0 +1,233 @@
+"""Checks of hyper-parameters and parameters, ours and those given to optimizers of libraries; forms of weight decay."""
+
+import difflib
+import logging
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from danalab.errors import UserError
+from danalab.optim.optimizers.groups import called
+from danalab.optim.registry.spec import WANTED, Setting, kind_of
+from danalab.optim.settings import RANGES
+
+log = logging.getLogger(__name__)
+
+LARGEST_CONSTANT_DECAY = 0.01
+"""A constant decay above it halves weights in fewer than 70 steps: it was probably meant for AdamW."""
+
+TORCH_KEYS = ("lr", "eps", "params", "param_names", "initial_lr", "max_lr", "min_lr", "base_lr", "swa_lr")
+"""Keys of groups that torch and its schedulers write."""
+
+MAY_BE_NONE = ("wd_ts", "decay_bound", "alpha_warmup", "beta3_warmup", "clipsnr")
+
+
+def check_settings(owner: str, group: Mapping[str, Any], rates: int = 2) -> None:
+    """Refuse hyper-parameters that make no sense."""
+    check_numbers(owner, group, rates)
+    if group.get("decay_bound") is None:
+        check_first_decay(owner, group["weight_decay"], group["wd_ts"])
+
+
+def check_group_keys(owner: str, group: Mapping[str, Any], known: Iterable[str]) -> None:
+    """Refuse keys that look like misspelt settings; any other key may be a caller's own."""
+    known = [name for name in known if name not in ("lr", "eps")]  # too short: much is near them
+    for key in group:
+        meant = difflib.get_close_matches(key, known, n=1, cutoff=0.8)
+        if meant and key not in known and key not in TORCH_KEYS:
+            raise UserError(f"{owner}: a parameter group has '{key}', which is no setting; did you mean '{meant[0]}'?")
+
+
+def check_first_decay(owner: str, weight_decay: float, wd_ts: float | None) -> None:
+    """Refuse an independent weight decay that would flip signs."""
+    first = first_decay(weight_decay, wd_ts)
+    if first > 1:
+        raise UserError(
+            f"{owner}: weight_decay {weight_decay:g} with wd_ts {wd_ts} takes {first:g} of a parameter in the"
+            " first step; it is independent of the learning rate and must stay below 1 (try omega and horizon)"
+        )
+
+
+def first_decay(weight_decay: float, wd_ts: float | None) -> float:
+    """Share of a weight that independent weight decay takes in the first step, at the peak learning rate."""
+    return weight_decay / (1 + 1 / wd_ts) if wd_ts is not None else weight_decay
+
+
+def warn_of_large_decay(owner: str, weight_decay: float, wd_ts: float | None) -> None:
+    """Warn of an independent weight decay that empties weights, as AdamW's usual 0.1 does."""
+    first = first_decay(weight_decay, wd_ts)
+    if first > 0.25 or (wd_ts is None and first > LARGEST_CONSTANT_DECAY):
+        log.warning(
+            "%s: weight_decay %g takes %.3g of each weight in the first step, half in %.0f steps: it is independent"
+            " of the learning rate, unlike AdamW's; omega=4.0 and horizon=STEPS give a decay bounded by the rate",
+            owner,
+            weight_decay,
+            first,
+            math.ceil(math.log(0.5) / math.log1p(-min(first, 0.999))),
+        )
+
+
+def check_coupled_decay(owner: str, group: Mapping[str, Any]) -> None:
+    """Refuse a weight decay, multiplied by the learning rate, that would flip signs."""
+    if isinstance(group["lr"], Tensor) and group["lr"].device.type != "cpu":
+        return  # reading it would wait for the device
+    taken = float(group["lr"]) * group["weight_decay"]
+    if taken >= 1:
+        raise UserError(
+            f"{owner}: weight_decay {group['weight_decay']:g} takes lr * weight_decay = {taken:g} of a parameter in one"
+            " step; it must stay below 1"
+        )
+
+
+def check_numbers(owner: str, group: Mapping[str, Any], rates: int = 2) -> None:
+    """Refuse hyper-parameters that are no numbers or out of range.
+
+    Args:
+        rates: how many numbers `betas` has, where there is one.
+    """
+    for name, (accept, words) in RANGES.items():
+        if name not in group or (group[name] is None and name in (*MAY_BE_NONE, "beta2")):
+            continue
+        value = number_of(owner, name, group[name])
+        if value is not None and not (math.isfinite(value) and accept(value)):
+            raise UserError(f"{owner}: {name} is {value}; it must be finite and {words}")
+    if "betas" in group:
+        betas = group["betas"]
+        are_numbers = isinstance(betas, (tuple, list)) and all(is_number(b) or isinstance(b, Tensor) for b in betas)
+        if not are_numbers or len(betas) != rates or not all(0 <= float(beta) < 1 for beta in betas):
+            count = {2: "two", 3: "three"}[rates]
+            raise UserError(f"{owner}: betas is {betas}; it must be {count} numbers in [0, 1)")
+
+
+def is_number(value: Any) -> bool:
+    """An int or a float; True and False are neither."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def number_of(owner: str, name: str, value: Any) -> float | None:
+    """The value of a setting as a number; None if it is on a device, since reading it would wait for the device."""
+    if isinstance(value, Tensor):
+        if value.numel() != 1:
+            raise UserError(f"{owner}: {name} is a tensor of shape {tuple(value.shape)}; it must be a single number")
+        if value.device.type != "cpu":
+            return None
+        value = value.item()
+    if not is_number(value):
+        raise UserError(f"{owner}: {name} is {value!r}; it must be a number")
+    return value
+
+
+def resolve_decay(
+    owner: str,
+    *,
+    weight_decay: float,
+    wd_ts: float | None,
+    omega: float | None,
+    horizon: float | None,
+) -> tuple[float, float | None]:
+    """(weight_decay, wd_ts) from either form: lambda(t) = weight_decay / (1 + t/wd_ts) = omega / (wd_ts + t).
+
+    Args:
+        omega: decay strength; then wd_ts = horizon / 10 unless given, and weight_decay = omega / wd_ts.
+        horizon: length of the run [steps].
+    """
+    if omega is None:
+        if horizon is not None:
+            raise UserError(f"{owner}: horizon has no effect without omega; give omega too, or weight_decay and wd_ts")
+        return weight_decay, wd_ts
+    if weight_decay:
+        raise UserError(f"{owner}: omega and weight_decay both set the weight decay; give one of them")
+    for name, value in (("omega", omega), ("horizon", horizon), ("wd_ts", wd_ts)):
+        if value is not None and not is_number(value):
+            raise UserError(f"{owner}: {name} is {value!r}; it must be a number")
+        if value is not None and not (math.isfinite(value) and (value > 0 or (name == "omega" and value == 0))):
+            raise UserError(f"{owner}: {name} is {value}; it must be finite and positive")
+    return omega_decay(owner, omega, wd_ts, horizon)
+
+
+def omega_decay(owner: str, omega: Any, wd_ts: Any, horizon: Any) -> tuple[Any, Any]:
+    """The second form of `resolve_decay` alone; its values may be of any type that can be divided."""
+    if (horizon is None) == (wd_ts is None):
+        both = "both horizon and wd_ts are given" if horizon is not None else "the horizon is missing"
+        raise UserError(f"{owner}: omega needs the length of the run, but {both}; give horizon=STEPS or wd_ts")
+    time_scale = horizon / 10 if wd_ts is None else wd_ts
+    return omega / time_scale, time_scale
+
+
+def in_one_line(owner: str, build: Callable[[], Any]) -> Any:
+    """What `build` returns; a library's complaint becomes one line."""
+    try:
+        return build()
+    except UserError:
+        raise
+    except (ArithmeticError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        raise UserError(f"{owner}: {lines[0]}") from error
+
+
+def check_numbers_of(owner: str, known: Mapping[str, Setting], given: Mapping[str, Any]) -> None:
+    """Refuse settings that make no sense: of another type, not finite, or negative where the default is not.
+
+    Args:
+        known: settings of the optimizer; `lr` is always one.
+        given: settings by name; unknown ones are ignored.
+    """
+    for name, value in given.items():
+        if name == "lr":
+            _check_number(owner, name, value, 1e-3)
+        elif name in known and not (value is None and (known[name].default is None or name in MAY_BE_NONE)):
+            _check_value(owner, name, value, known[name])
+
+
+def _check_value(owner: str, name: str, value: Any, setting: Setting) -> None:
+    kind = kind_of(setting)
+    if kind == "numbers":
+        own = setting.default if isinstance(setting.default, (tuple, list)) else None
+        if not isinstance(value, (tuple, list)) or (own is not None and len(value) != len(own)):
+            raise UserError(f"{owner}: {name} is {value!r}; it must be {len(own) if own else 'a tuple of'} numbers")
+        for number, of_default in zip(value, own or (None,) * len(value), strict=True):
+            if number is not None or of_default is not None:
+                _check_number(owner, name, number, of_default)
+        return
+    if kind in ("number", "integer"):
+        _check_number(owner, name, value, setting.default)
+    if not isinstance(value, _TYPES[kind]):
+        raise UserError(f"{owner}: {name} is {value!r}; it must be {WANTED[kind]}")
+
+
+_TYPES: dict[str, Any] = {"number": object, "integer": (int, Tensor), "switch": bool, "word": (str, torch.dtype)}
+
+
+def _check_number(owner: str, name: str, value: Any, usual: Any) -> None:
+    """`value` is a setting or a part of it, `usual` its default."""
+    number = number_of(owner, name, value)
+    may_be_negative = is_number(usual) and usual < 0
+    if number is not None and (not math.isfinite(number) or (number < 0 and not may_be_negative)):
+        raise UserError(f"{owner}: {name} is {number}; it must be finite and not negative")
+
+
+def check_parameters(owner: str, groups: Iterable[Mapping[str, Any]]) -> None:
+    """Refuse parameters that are not real floating-point tensors, or that are given twice."""
+    seen: set[int] = set()
+    for group in groups:
+        for name, p in group["params"]:
+            if not p.dtype.is_floating_point:
+                raise UserError(
+                    f"{owner}: {called(name, p)} is {p.dtype}; only real floating-point parameters can be optimized"
+                )
+            if id(p) in seen:
+                raise UserError(f"{owner}: {called(name, p)} is given twice")
+            seen.add(id(p))
+
+
+def check_gradients(owner: str, params: Sequence[Tensor], names: Sequence[str] = ()) -> None:
+    """Refuse sparse gradients."""
+    for name, p in zip(names or [""] * len(params), params, strict=True):
+        if p.grad is not None and p.grad.layout != torch.strided:
+            raise UserError(
+                f"{owner}: {called(name, p)} has a {p.grad.layout} gradient; only dense ones are supported"
+                " (nn.Embedding: sparse=False)"
+            )

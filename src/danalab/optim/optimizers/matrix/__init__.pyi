@@ -1,0 +1,11 @@
+from .muon import DMuon as DMuon
+from .muon import Manau as Manau
+from .muon import Muon as Muon
+from .newton_schulz import orthogonalize as orthogonalize
+from .orthogonalised import AdamH as AdamH
+from .orthogonalised import Dion2 as Dion2
+from .orthogonalised import MuonH as MuonH
+from .orthogonalised import Scion as Scion
+from .preconditioned import KLSOAP as KLSOAP
+from .preconditioned import AdamMini as AdamMini
+from .preconditioned import Kron as Kron

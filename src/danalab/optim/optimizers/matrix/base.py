@@ -1,0 +1,304 @@
+"""Optimizers with two rules: one for matrices, another for other parameters (embeddings, heads, norms, biases).
+
+A group sets `use_muon` or `kind`; a group without either is split in two by names and shapes.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from danalab.errors import UserError, nearest
+from danalab.optim.optimizers.checks import (
+    check_coupled_decay,
+    check_gradients,
+    check_numbers,
+    check_parameters,
+    number_of,
+)
+from danalab.optim.optimizers.groups import (
+    DECAYED,
+    KINDS,
+    kind_by_name,
+    named_groups,
+    parameter_kinds,
+    split_by_rate,
+    unwrapped,
+)
+from danalab.optim.optimizers.matrix.newton_schulz import coefficients, orthogonalize
+from danalab.optim.rules.adamw_decaying_wd import ADAMW_DECAYING_WD
+from danalab.optim.rules.scalars import adam_scalars, coupled_decay_factor
+from danalab.optim.step.state import moment_dtype
+
+ORTHOGONALISED = ("matrix", "experts")
+"""Kinds whose momentum is orthogonalised; each matrix of stacked experts separately."""
+
+VOCABULARY_ROWS = 10_000
+"""A matrix with this many rows or more, in a group without a kind, is treated as an embedding or a head."""
+
+AUXILIARY = ("aux_lr", "aux_lr_factor", "aux_weight_decay")
+"""Settings of other parameters: they become `lr` and `weight_decay` of their groups."""
+
+NS_DTYPES = ("float32", "float64", "bfloat16")
+
+
+State = dict[str, Any]
+
+
+class TwoRules(torch.optim.Optimizer):
+    """Groups of matrices and of other parameters, which have a learning rate and a weight decay of their own.
+
+    Args:
+        params: parameters, named parameters, groups or a model, as for `danalab.optim.Muon`.
+        settings: hyper-parameters, those of `Auxiliary` among them.
+    """
+
+    _auxiliary: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        return type(self).__name__
+
+    def of_matrices(self, settings: dict[str, Any]) -> dict[str, Any]:
+        """The settings without those of other parameters, which are kept for their groups."""
+        self._auxiliary = {name: settings[name] for name in AUXILIARY}
+        rest = {"wd_ts": None, **{name: value for name, value in settings.items() if name not in AUXILIARY}}
+        return {**rest, "ns_dtype": dtype_name(self.name, rest["ns_dtype"])} if "ns_dtype" in rest else rest
+
+    def __getstate__(self) -> State:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return {**super().__getstate__(), "_auxiliary": self._auxiliary}
+
+    @staticmethod
+    def split_group(owner: str, group: Any) -> list[dict[str, Any]]:
+        """See the function."""
+        return split_group(owner, group)
+
+    def groups_of(self, params: Any, _: Mapping[str, Any]) -> Any:
+        """A model as groups by the kinds of its parameters; others as they are."""
+        return split_by_rate(model_groups(params), params) if isinstance(params, nn.Module) else params
+
+    def prepare_groups(self, group: dict[str, Any]) -> list[dict[str, Any]]:
+        """A group that says neither `use_muon` nor `kind` becomes two groups, matrices and the rest."""
+        return with_auxiliary(self.name, group, self._auxiliary, self.defaults["lr"])
+
+    def check_group(self, group: Mapping[str, Any]) -> None:
+        """Refuse settings that make no sense; those of matrices that a group lacks are not looked at."""
+        check_numbers(self.name, group)
+        momentum = number_of(self.name, "momentum", group.get("momentum", 0.0))
+        if momentum is not None and not 0 <= momentum < 1:
+            raise UserError(f"{self.name}: momentum is {group['momentum']}; it must be in [0, 1)")
+        if "ns_method" in group:
+            coefficients(group["ns_method"], group["ns_steps"])
+            dtype_name(self.name, group["ns_dtype"])
+        check_coupled_decay(self.name, group)
+
+
+class MatrixOptimizer(TwoRules):
+    """A rule for whole matrices, and AdamW for other parameters, one tensor after another; decay is lr * weight_decay.
+
+    State is made in the first step and has any shape. Built by name, these classes are wrapped in a `DTensorAdapter`,
+    which checks the input and steps on sharded parameters. A stack of experts is many matrices, a convolution one
+    matrix [out, in * kernel]; the last two dimensions are always rows and columns.
+    """
+
+    def setup(self, params: Any, settings: dict[str, Any]) -> None:
+        """What the constructors do with their arguments."""
+        rest = self.of_matrices(settings)
+        torch.optim.Optimizer.__init__(self, self.groups_of(params, rest), rest)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add parameters; a group that says neither `use_muon` nor `kind` becomes two, matrices and the rest."""
+        for part in self.prepare_groups(param_group):
+            check_parameters(self.name, named_groups(self.name, [part]))
+            super().add_param_group(part)
+            group = self.param_groups[-1]
+            group.setdefault("peak_lr", float(group["lr"]))
+            self.check_group(group)
+
+    def update_matrix(self, x: Tensor, g: Tensor, state: State, group: Mapping[str, Any]) -> Tensor:
+        """The new matrices.
+
+        Args:
+            x, g: matrices and their gradients, [rows, columns] or [matrices, rows, columns], in the dtype of the state.
+            state: of these matrices, with `step` = 1, 2, ...; changed in place.
+        """
+        raise NotImplementedError
+
+    def update_other(self, p: Tensor, g: Tensor, state: State, group: Mapping[str, Any]) -> Tensor:
+        """The new value of a parameter that is no matrix: AdamW's."""
+        m, v = (moment(state, name, p) for name in ("exp_avg", "exp_avg_sq"))
+        new, *moments = ADAMW_COUPLED.update(p, g, m, v, **ADAMW_COUPLED.scalars(group, int(state["step"])))
+        m.copy_(moments[0])
+        v.copy_(moments[1])
+        return new
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Apply the gradients; a parameter without one stays unchanged. Returns the closure's result, or None."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            check_gradients(self.name, group["params"])
+            for p in group["params"]:
+                if p.grad is not None and p.numel():
+                    self._update(p, -p.grad if group["maximize"] else p.grad, group)
+        return loss
+
+    def _update(self, p: Tensor, g: Tensor, group: Mapping[str, Any]) -> None:
+        state = self.state[p]
+        if not state:
+            state["step"] = torch.zeros((), dtype=torch.int64)
+        state["step"] += 1
+        dtype = moment_dtype(p)
+        wide, g = p.to(dtype), g.to(dtype)
+        if group["use_muon"]:
+            shape = p.shape if p.ndim == 2 or group.get("kind") == "experts" else (len(p), p[0].numel())
+            new = self.update_matrix(wide.view(shape), g.reshape(shape), state, group)
+        else:
+            new = self.update_other(wide, g, state, group)
+        p.copy_(new.view(p.shape))
+
+
+def moment(state: State, name: str, like: Tensor, value: float = 0.0) -> Tensor:
+    """A tensor of the state, made on first use in the shape of `like`."""
+    if name not in state:
+        state[name] = torch.full_like(like, value)
+    return state[name]
+
+
+def decayed(x: Tensor, group: Mapping[str, Any]) -> Tensor:
+    """The matrices after weight decay."""
+    return coupled_decay_factor(group) * x
+
+
+def orthogonalised(x: Tensor, group: Mapping[str, Any]) -> Tensor:
+    """O(x), in the dtype of x."""
+    dtype = None if group["ns_dtype"] is None else getattr(torch, group["ns_dtype"])
+    return orthogonalize(x, group["ns_method"], group["ns_steps"], dtype).to(x.dtype)
+
+
+def model_groups(model: nn.Module) -> list[dict[str, Any]]:
+    """A group for each kind, with named parameters, `kind` and `use_muon`; embeddings and vectors without decay."""
+    kinds = parameter_kinds(model)
+    found: dict[str, list[tuple[str, Tensor]]] = {kind: [] for kind in (*DECAYED, "embedding", "vector")}
+    for name, parameter in unwrapped(model).named_parameters():
+        if parameter.requires_grad:
+            # Only tensors with rows and columns can be orthogonalised, whatever kind the model declares.
+            found["vector" if parameter.ndim < 2 else kinds[name]].append((name, parameter))
+    groups: list[dict[str, Any]] = []
+    for kind, named in found.items():
+        if named:
+            group: dict[str, Any] = {"params": named, "kind": kind, "use_muon": kind in ORTHOGONALISED}
+            groups.append(group if kind in DECAYED else {**group, "weight_decay": 0.0})
+    if not groups:
+        raise UserError(f"{type(model).__name__}: no parameter requires gradients, there is nothing to optimize")
+    return groups
+
+
+def split_group(owner: str, group: Any) -> list[dict[str, Any]]:
+    """One or two groups with `use_muon`, made of a group; with `was_split` if the group set neither it nor `kind`."""
+    if not isinstance(group, dict):
+        raise UserError(f"{owner}: a parameter group is a {type(group).__name__}; it must be a dict with 'params'")
+    group = {**group}
+    params = group.get("params", [])
+    entries = [params] if isinstance(params, Tensor) else list(params)
+    group["params"] = entries
+    if "use_muon" not in group and "kind" in group:
+        kind = group["kind"]
+        if kind not in KINDS:
+            raise UserError(f"{owner}: unknown kind '{kind}'{nearest(str(kind), KINDS)}; known: {', '.join(KINDS)}")
+        group["use_muon"] = kind in ORTHOGONALISED
+    if "use_muon" in group:
+        for index, (name, p) in enumerate(map(_named, entries)):
+            if group["use_muon"] and p.ndim < 2:
+                called = f"parameter '{name}'" if name else f"parameter {index} of its group"
+                raise UserError(
+                    f"{owner}: use_muon is set for {called}, which has {p.ndim} dimensions, needs 2 or more"
+                )
+        return [group]
+    parts: dict[bool, list[Any]] = {True: [], False: []}
+    for entry in entries:
+        parts[_looks_like_matrix(*_named(entry))].append(entry)
+    found = [{**group, "params": part, "use_muon": use_muon} for use_muon, part in parts.items() if part]
+    return [{**part, "was_split": True} for part in found or [{**group, "use_muon": False}]]
+
+
+def with_auxiliary(owner: str, group: Any, auxiliary: Mapping[str, Any], lr: Any) -> list[dict[str, Any]]:
+    """The parts of a group by `split_group`; those of other parameters have their own learning rate and decay.
+
+    Args:
+        auxiliary: the settings `AUXILIARY`.
+        lr: of groups that have none.
+    """
+    found = []
+    for part in split_group(owner, group):
+        was_split = part.pop("was_split", False)
+        if "ns_dtype" in part:
+            part["ns_dtype"] = dtype_name(owner, part["ns_dtype"])
+        if not part["use_muon"]:
+            # The settings of a split group are those of its matrices.
+            own = part.get("lr") if was_split else None
+            rest = _auxiliary_settings(auxiliary, lr if own is None else own)
+            part = {**part, **rest} if was_split else {**rest, **part}
+        found.append(part)
+    return found
+
+
+def _auxiliary_settings(auxiliary: Mapping[str, Any], lr: Any) -> dict[str, Any]:
+    """Default settings of a group of other parameters; `lr` is the rate of the matrices."""
+    aux_lr, factor, weight_decay = (auxiliary[name] for name in AUXILIARY)
+    if aux_lr is None and factor != 1:
+        aux_lr = factor * float(lr)
+    found = {"lr": aux_lr, "weight_decay": weight_decay}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def dtype_name(owner: str, dtype: Any) -> str | None:
+    """`ns_dtype` as groups and checkpoints hold it: a name, or None for the default."""
+    name = str(dtype).removeprefix("torch.") if dtype is not None else None
+    if name is not None and name not in NS_DTYPES:
+        raise UserError(f"{owner}: ns_dtype is {dtype!r}; it must be one of {', '.join(NS_DTYPES)}, or None")
+    return name
+
+
+def _named(entry: Any) -> tuple[str, Tensor]:
+    return (str(entry[0]), entry[1]) if isinstance(entry, tuple) else ("", entry)
+
+
+def _looks_like_matrix(name: str, p: Tensor) -> bool:
+    return kind_by_name(name, p.ndim) == "matrix" and p.shape[0] < VOCABULARY_ROWS
+
+
+def coupled(scalars: Callable[..., dict[str, Any]], decay_factor: Callable[..., Any]) -> Callable[..., dict[str, Any]]:
+    """Scalars of an element-wise rule with decay before the update: p <- k p - lr u.
+
+    The rules of this package compute p <- k (p - lr' u), which is the same with lr' = lr / k; cautious decay of either
+    form is that of the parameter before the step.
+    """
+
+    def rescaled(group: Mapping[str, Any], t: Any) -> dict[str, Any]:
+        factor = decay_factor(group, t)
+        if factor <= 0:
+            raise UserError(
+                f"weight decay takes {1 - factor:g} of a parameter in one step (lr {group['lr']:g}); lower it"
+            )
+        found = {**scalars(group, t), "decay_factor": factor}
+        return found if found["cautious"] else {**found, "lr": group["lr"] / factor}
+
+    return rescaled
+
+
+def _adamw_scalars(group: Mapping[str, Any], t: int) -> dict[str, Any]:
+    """Scalars for (m / c1) / ((sqrt(v) + eps) / sqrt(c2)): eps is added before the correction of the root."""
+    scalars = adam_scalars(group, t)
+    return {**scalars, "eps": group["eps"] / scalars["correction2"] ** 0.5}
+
+
+ADAMW_COUPLED = replace(
+    ADAMW_DECAYING_WD,
+    scalars=coupled(_adamw_scalars, lambda group, t: coupled_decay_factor(group)),
+)

@@ -1,0 +1,294 @@
+"""Muon and D-Muon: orthogonalised momentum for matrices, AdamW for other parameters; Manau: Dana-Star-MK4 for them.
+
+    X = direction(gradient, momentum)          p <- (1 - lr weight_decay) p - lr scale(rows, columns) O(X)
+
+O needs whole matrices; `danalab.optim.optimizers.matrix.sharded` computes it for sharded ones.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from danalab.optim.optimizers.base import RuleOptimizer
+from danalab.optim.optimizers.matrix.base import ADAMW_COUPLED, TwoRules, coupled
+from danalab.optim.optimizers.matrix.newton_schulz import (
+    coefficients,
+    default_dtype,
+    matrix_shape,
+    orthogonalize,
+    orthogonalize_each,
+)
+from danalab.optim.rules.dana_star import DANA_STAR
+from danalab.optim.rules.foreach import TensorList, decay
+from danalab.optim.rules.rule import Rule
+from danalab.optim.rules.scalars import (
+    cautious,
+    coupled_decay_factor,
+    decay_rate,
+    effective_time_scalars,
+    scaled_decay,
+    shrink,
+)
+from danalab.optim.settings import DMuonSettings, ManauSettings, MuonSettings, takes
+from danalab.optim.step.backends.choice import Backend
+from danalab.optim.step.backends.plain import foreach
+from danalab.optim.step.batch import Batch
+
+
+def muon_scalars(group: Mapping[str, Any], t: int) -> dict[str, Any]:
+    """Scalars of Muon's step: as `matched_scalars`, but without Nesterov X is the gradient alone."""
+    scalars = {**matched_scalars(group, t), "matched_rms": None}
+    return scalars if group["nesterov"] else {**scalars, "fresh": 1.0, "weight": 0.0}
+
+
+def matched_scalars(group: Mapping[str, Any], t: int) -> dict[str, Any]:
+    """Scalars of step t: B <- decay B + gain g, X = fresh g + weight B, then `lr`, `decay_factor` and what O needs."""
+    momentum = group["momentum"]
+    if group.get("dana_momentum"):
+        gain = group["delta"] / (group["delta"] + t)
+        rates = {"decay": 1 - gain, "gain": gain, "fresh": 1.0, "weight": float(t) ** (1 - group["kappa"])}
+    elif group["nesterov"]:
+        rates = {"decay": momentum, "gain": 1.0, "fresh": 1.0, "weight": momentum}
+    else:
+        rates = {"decay": momentum, "gain": 1.0, "fresh": 0.0, "weight": 1.0}
+    return {
+        **rates,
+        "lr": group["lr"],
+        "decay_factor": coupled_decay_factor(group),
+        "cautious": cautious(group),
+        "matched_rms": group.get("matched_rms"),
+        "method": group["ns_method"],
+        "steps": group["ns_steps"],
+        "dtype": None if group["ns_dtype"] is None else getattr(torch, group["ns_dtype"]),
+    }
+
+
+def update(p: Tensor, g: Tensor, buffer: Tensor, **s: Any) -> tuple[Tensor, Tensor]:
+    """One step of one matrix as a pure function, the reference of `update_all`.
+
+    Args:
+        p, g, buffer: parameter, gradient, momentum, [rows, ...]; more than two dimensions count as columns.
+        s: see `matched_scalars`.
+    Returns:
+        The new (p, buffer), in the dtype of the buffer.
+    """
+    p, g = p.to(buffer.dtype), g.to(buffer.dtype)
+    buffer = s["decay"] * buffer + s["gain"] * g
+    direction = momentum_direction(g, buffer, **s)
+    decayed = s["decay_factor"] * p if s["cautious"] is None else shrink(p, direction, s["decay_factor"])
+    return decayed - s["lr"] * direction, buffer
+
+
+def momentum_direction(g: Tensor, buffer: Tensor, **s: Any) -> Tensor:
+    """The update direction of `update`, from the new buffer."""
+    x = (s["fresh"] * g + s["weight"] * buffer).flatten(1)
+    o = orthogonalize(x, s["method"], s["steps"], s["dtype"]).to(buffer.dtype)
+    return (scale(x.shape, s["matched_rms"]) * o).view_as(g)
+
+
+def scale(shape: Any, matched_rms: float | None) -> float:
+    """Factor on the orthogonal matrix: by shape (Muon), or for the typical RMS of AdamW (D-Muon)."""
+    rows, columns = shape
+    return math.sqrt(max(1.0, rows / columns)) if matched_rms is None else matched_rms * math.sqrt(max(rows, columns))
+
+
+def update_all(
+    ps: list[Tensor], gs: list[Tensor], buffers: list[Tensor], *, like: Sequence[Tensor] | None = None, **s: Any
+) -> None:
+    """`update` on lists, in place; matrices of equal shape in one batch.
+
+    Args:
+        ps, gs, buffers: local tensors in the dtype of the buffers.
+        like: the parameters whose local shards are `ps`; None: `ps` themselves.
+    """
+    like = ps if like is None else like
+    torch._foreach_mul_(buffers, s["decay"])
+    torch._foreach_add_(buffers, gs, alpha=s["gain"])
+    chain = coefficients(s["method"], s["steps"])
+    dtype = s["dtype"] or default_dtype(ps[0])
+
+    def direction(i: int) -> Tensor:
+        x = torch.add(gs[i], buffers[i], alpha=s["weight"]) if s["fresh"] else buffers[i]
+        return x.to(dtype)
+
+    def apply(i: int, o: Tensor) -> None:
+        rate = s["lr"] * scale(matrix_shape(like[i].shape), s["matched_rms"])
+        o = o.reshape(ps[i].shape).to(ps[i].dtype)
+        decay(TensorList([ps[i]]), s["decay_factor"], TensorList([o]) if s["cautious"] else None)
+        ps[i].add_(o, alpha=-rate)
+
+    whole: list[int] = []
+    spread: dict[Any, list[int]] = {}
+    for i, p in enumerate(like):
+        mesh, placements = getattr(p, "device_mesh", None), getattr(p, "placements", None)
+        (whole if mesh is None else spread.setdefault((mesh, placements), [])).append(i)
+    shapes = [matrix_shape(ps[i].shape) for i in whole]
+    for k, o in orthogonalize_each(shapes, lambda k: direction(whole[k]).flatten(1), chain, dtype, ps[0].device):
+        apply(whole[k], o)
+    if spread:
+        from danalab.optim.optimizers.matrix import sharded
+
+        for indices in spread.values():
+            parts = [direction(i) for i in indices]
+            for k, o in sharded.orthogonalize_shards([like[i] for i in indices], parts, chain):
+                apply(indices[k], o)
+
+
+def update_stacks(
+    ps: list[Tensor], gs: list[Tensor], buffers: list[Tensor], *, like: Sequence[Tensor] | None = None, **s: Any
+) -> None:
+    """`update_all` for stacks [matrices, rows, columns]; each matrix is updated separately.
+
+    Args:
+        like: the parameters whose local shards are `ps`. A stack sharded along its first dimension needs no
+            communication.
+    """
+    of_each = None if like is None else [matrix for stack in like for matrix in _matrices_of(stack)]
+    each = [[matrix for stack in stacks for matrix in stack.unbind(0)] for stacks in (ps, gs, buffers)]
+    if each[0]:
+        update_all(*each, like=of_each, **s)
+
+
+def _matrices_of(stack: Tensor) -> Sequence[Tensor]:
+    """This rank's matrices of a stack, whole or sharded."""
+    if getattr(stack, "device_mesh", None) is None:
+        return stack.unbind(0)
+    from danalab.optim.optimizers.matrix import sharded
+
+    return sharded.matrices_of(stack)
+
+
+def _rule(name: str, scalars: Callable[[Mapping[str, Any], Any], dict[str, Any]]) -> Rule:
+    return Rule(name, ("momentum_buffer",), scalars, update, momentum_direction, gains=("gain",), foreach=update_all)
+
+
+MUON = _rule("muon", muon_scalars)
+MATCHED_MUON = _rule("matched_muon", matched_scalars)
+
+
+class HybridOptimizer(TwoRules, RuleOptimizer):
+    """Orthogonalised momentum for matrices, an element-wise rule for other parameters; decay is lr * weight_decay.
+
+    See `Muon` for the arguments. The state of a matrix is `step` and `momentum_buffer`, float32.
+    """
+
+    matrix_rule: ClassVar[Rule]
+    other_rule: ClassVar[Rule]
+
+    def setup(self, params: Any, settings: dict[str, Any]) -> None:
+        super().setup(params, {**self.of_matrices(settings), "capturable": False})
+
+    def rule_of(self, group: Mapping[str, Any]) -> Rule:
+        return self.matrix_rule if group["use_muon"] else self.other_rule
+
+    def check_backend(self, group: Mapping[str, Any]) -> None:
+        if not group["use_muon"]:  # the flags choose how the rest is computed
+            super().check_backend(group)
+
+    def backend_of(self, rule: Rule, batch: Batch) -> Backend:
+        return self._update_matrices if rule is self.matrix_rule else super().backend_of(rule, batch)
+
+    def _update_matrices(self, rule: Rule, batches: list[Batch]) -> None:
+        originals = [p for group in self.param_groups for p in group["params"]]
+        for batch in batches:
+            like = [originals[index] for index in batch.indices]
+            step = update_stacks if batch.group.get("kind") == "experts" else update_all
+            foreach(replace(rule, foreach=partial(step, like=like)), [batch])
+
+
+class Muon(HybridOptimizer):
+    """Orthogonalised momentum on matrices, AdamW on embeddings, heads and vectors.
+
+        B <- momentum B + g          X = g + momentum B (nesterov), or g
+        p <- (1 - lr weight_decay) p - lr sqrt(max(1, rows / columns)) O(X)
+
+    O sets all singular values to nearly 1 (see the module newton_schulz), for all matrices of a shape at once.
+    Convolutions count as matrices [out, in * kernel].
+
+    Args:
+        params: parameters, named parameters, or groups. A group sets `use_muon` (bool) or `kind` ("matrix",
+            "experts": stacks of matrices, "router", "head", "embedding", "vector"). A group without either is split:
+            parameters with two dimensions or more, less than 10,000 rows, and a name that is not an embedding's or a
+            head's are matrices. `build_optimizer("muon", model)` uses the kinds that the model declares.
+        lr: peak learning rate of the matrices; schedules scale both learning rates.
+        momentum: rate of the momentum.
+        nesterov: add the momentum to the gradient; without it, the gradient alone is orthogonalised.
+        ns_steps: number of steps of the orthogonalisation.
+        ns_method: "newton-schulz" or "polar-express".
+        ns_dtype: "float32", "bfloat16" or "float64" for the orthogonalisation; None: bfloat16 on GPUs, float32 on CPUs.
+        weight_decay: decay per step divided by the learning rate.
+        aux_lr: peak learning rate of other parameters; None: aux_lr_factor x lr.
+        aux_lr_factor: 0.15 gives 3e-3 at the usual 0.02 of matrices.
+        aux_weight_decay: of other parameters; None: weight_decay.
+        cautious_decay, scaled_decay: as in `ADana`.
+        betas, eps: of AdamW; eps is added to the root of the second moment before bias correction.
+        foreach, fused: backend for other parameters, as in `ADana`.
+        maximize: ascend.
+        stochastic_rounding: round bfloat16 and float16 parameters up or down at random, without bias.
+    Raises:
+        UserError: a setting out of range, no parameters, or `use_muon` for a vector.
+    Source: K. Jordan et al. 2024, "Muon: an optimizer for hidden layers in neural networks".
+    """
+
+    matrix_rule = MUON
+    other_rule = ADAMW_COUPLED
+
+    @takes(MuonSettings)
+    def __init__(self, params: Any, settings: dict[str, Any]): ...
+
+
+class DMuon(HybridOptimizer):
+    """Muon with the update size of AdamW, so that one learning rate and one weight decay suit all parameters.
+
+        B <- momentum B + g          X = g + momentum B (nesterov), or B
+        p <- (1 - lr weight_decay) p - lr matched_rms sqrt(max(rows, columns)) O(X)
+
+    Arguments as in `Muon`, except:
+
+    Args:
+        aux_lr_factor: 1, one learning rate for all parameters.
+        matched_rms: root mean square of the update of matrices.
+    Source: Liu et al. 2025, arXiv 2502.16982 ("Muon is scalable for LLM training").
+    """
+
+    matrix_rule = MATCHED_MUON
+    other_rule = ADAMW_COUPLED
+
+    @takes(DMuonSettings)
+    def __init__(self, params: Any, settings: dict[str, Any]): ...
+
+
+def _decay_factor(group: Mapping[str, Any], t: int) -> float:
+    return 1 - group["lr"] * scaled_decay(group, decay_rate(group, t))
+
+
+DANA_STAR_COUPLED = replace(DANA_STAR, scalars=coupled(effective_time_scalars, _decay_factor))
+
+
+class Manau(HybridOptimizer):
+    """D-Muon on matrices, DanaStarMK4 on embeddings, heads and vectors.
+
+    With `dana_momentum` the momentum of matrices is in logarithmic time too (`momentum` and `nesterov` are not used):
+
+        a = delta / (delta + t)          B <- B + a (g - B)          X = g + t^(1-kappa) B
+
+    Other parameters are updated as by `DanaStarMK4`, but decay comes first and is multiplied by the learning rate:
+    p <- p (1 - lr weight_decay / (1 + t / wd_ts)). The decay of matrices is lr weight_decay, constant.
+
+    Arguments as in `DMuon` and `DanaStarMK4`, except:
+
+    Args:
+        dana_momentum: log-time momentum for the matrices.
+    Source: Muon after Liu et al. 2025, arXiv 2502.16982; the Dana family after arXiv 2602.05298.
+    """
+
+    matrix_rule = MATCHED_MUON
+    other_rule = DANA_STAR_COUPLED
+
+    @takes(ManauSettings)
+    def __init__(self, params: Any, settings: dict[str, Any]): ...

@@ -1,0 +1,83 @@
+"""Orthogonalisation of matrices that are sharded over ranks (FSDP2, tensor parallelism)."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from torch import Tensor
+from torch.distributed.tensor import DTensor, Replicate, Shard
+
+from danalab.errors import UserError
+from danalab.optim.distributed.dtensor.layout import RowExchange
+from danalab.optim.distributed.shards import owners
+from danalab.optim.optimizers.matrix.newton_schulz import Coefficients, flops, matrix_shape, orthogonalize_each
+
+
+def orthogonalize_shards(
+    like: Sequence[Any], local: Sequence[Tensor], chain: Sequence[Coefficients]
+) -> Iterator[tuple[int, Tensor]]:
+    """Orthogonalise sharded matrices. Collective: all ranks of the mesh call it with the same matrices.
+
+    Args:
+        like: DTensor parameters on one mesh with the same placements, which give the sharding.
+        local: this rank's shard of each matrix, in the dtype of the computation.
+        chain: coefficients of each step.
+    Yields:
+        index, and this rank's shard of the result.
+    """
+    mesh, placements = like[0].device_mesh, like[0].placements
+    if mesh.ndim == 1 and type(placements[0]) is Shard and placements[0].dim == 0:
+        yield from _by_owners(like, local, chain)
+    else:
+        yield from _by_all(like, local, chain)
+
+
+def matrices_of(stack: Any) -> list[Tensor]:
+    """This rank's matrices of a DTensor [matrices, rows, columns]: tensors, or DTensors where a matrix is sharded."""
+    mesh, local = stack.device_mesh, stack.detach().to_local()
+    sharded = [d for d, placement in enumerate(stack.placements) if getattr(placement, "dim", 0) != 0]
+    if not sharded:
+        return list(local.unbind(0))
+    if mesh.ndim > 1:
+        if mesh.mesh_dim_names is None:
+            raise UserError(f"a stack is sharded as {stack.placements}; the dimensions of its mesh need names")
+        mesh = mesh[tuple(mesh.mesh_dim_names[d] for d in sharded)]
+    placements = [Shard(stack.placements[d].dim - 1) for d in sharded]
+    shape = stack.shape[1:]
+    return [
+        DTensor.from_local(part, mesh, placements, run_check=False, shape=shape, stride=(shape[1], 1))
+        for part in local.unbind(0)
+    ]
+
+
+def _by_owners(
+    like: Sequence[Any], local: Sequence[Tensor], chain: Sequence[Coefficients]
+) -> Iterator[tuple[int, Tensor]]:
+    """Row shards: an all-to-all to the owner of each matrix, which computes it, and an all-to-all back."""
+    mesh = like[0].device_mesh
+    shapes = [matrix_shape(p.shape) for p in like]
+    exchange = RowExchange(shapes, owners([flops(*shape) for shape in shapes], mesh.size()), mesh)
+    wholes = exchange.to_owners(local)
+    work = orthogonalize_each(
+        [shapes[i] for i in exchange.mine], lambda k: wholes[exchange.mine[k]], chain, local[0].dtype, local[0].device
+    )
+    for k, o in work:
+        wholes[exchange.mine[k]].copy_(o)
+    yield from enumerate(exchange.from_owners(wholes, local[0]))
+
+
+def _by_all(
+    like: Sequence[Any], local: Sequence[Tensor], chain: Sequence[Coefficients]
+) -> Iterator[tuple[int, Tensor]]:
+    """Any sharding: every rank gathers a few matrices at a time, computes them, and keeps its shard."""
+    mesh, placements = like[0].device_mesh, like[0].placements
+
+    def whole(i: int) -> Tensor:
+        p = like[i]
+        spread = DTensor.from_local(local[i], mesh, placements, run_check=False, shape=p.shape, stride=p.stride())
+        return spread.full_tensor().flatten(1)
+
+    everywhere = [Replicate()] * mesh.ndim
+    shapes = [matrix_shape(p.shape) for p in like]
+    for i, o in orthogonalize_each(shapes, whole, chain, local[0].dtype, local[0].device):
+        o = o.reshape(like[i].shape).contiguous()
+        yield i, DTensor.from_local(o, mesh, everywhere, run_check=False).redistribute(mesh, placements).to_local()

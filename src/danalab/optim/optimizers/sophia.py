@@ -1,0 +1,111 @@
+"""Sophia with the Gauss-Newton-Bartlett estimate: momentum divided by a diagonal of the Hessian, clipped to a sign.
+
+    m <- beta1 m + (1 - beta1) g
+    h <- beta2 h + (1 - beta2) n s^2           every few steps; s the gradient of the mean loss of n sampled labels
+    p <- p (1 - lr weight_decay) - lr clip(m / max(rho h, eps), -1, 1)
+
+Labels are sampled from the model's own distribution; n s^2 is then an unbiased estimate of the diagonal of the
+Gauss-Newton matrix (Bartlett's identity).
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from danalab.errors import UserError
+from danalab.optim.optimizers.checks import check_gradients, check_parameters
+from danalab.optim.settings import SophiaSettings, takes
+
+
+class SophiaG(torch.optim.Optimizer):
+    """Sophia-G. Before each step for which `hessian_is_due()`, estimate the curvature:
+
+        cross_entropy(logits, sample(logits)).backward()      # with labels sampled from softmax(logits)
+        optimizer.update_hessian(n_labels)
+        optimizer.zero_grad()
+
+    The next `step()` adds the estimate to the average; a skipped step does not. Coordinates of an estimate that are not
+    finite are left out. Without any estimate the update is lr times the sign of the momentum.
+
+    Args:
+        betas: rates of momentum and Hessian.
+        rho: scale of the Hessian in the denominator; larger values clip less.
+        eps: least denominator.
+        weight_decay: multiplied by the learning rate.
+        hessian_interval: steps between estimates.
+        maximize: maximize the objective.
+    Source: Liu et al. 2023, arXiv 2305.14342, algorithms 2 and 3.
+    """
+
+    @takes(SophiaSettings)
+    def __init__(self, params: Any, settings: dict[str, Any]): ...
+
+    def setup(self, params: Any, settings: dict[str, Any]) -> None:
+        """What the constructor does with its arguments."""
+        betas, interval = settings["betas"], settings["hessian_interval"]
+        if not all(0 <= beta < 1 for beta in betas):
+            raise UserError(f"sophia: betas is {betas}; it must be two numbers in [0, 1)")
+        for name in ("rho", "eps"):
+            if not 0 < settings[name] < float("inf"):
+                raise UserError(f"sophia: {name} is {settings[name]}; it must be finite and positive")
+        if not isinstance(interval, int) or interval < 1:
+            raise UserError(f"sophia: hessian_interval is {interval}; it must be at least 1 step")
+        torch.optim.Optimizer.__init__(self, params, settings)
+        check_parameters("sophia", [{"params": [("", p) for p in group["params"]]} for group in self.param_groups])
+        self._estimates: dict[Tensor, Tensor] = {}
+
+    def __getstate__(self) -> dict[str, Any]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return {**super().__getstate__(), "_estimates": self._estimates}
+
+    def hessian_is_due(self) -> bool:
+        """Whether the next step needs an estimate: the first, and every `hessian_interval` after it."""
+        steps = [int(state["step"]) for state in self.state.values() if "step" in state]
+        return max(steps, default=0) % self.param_groups[0]["hessian_interval"] == 0
+
+    @torch.no_grad()
+    def update_hessian(self, n_labels: float) -> None:
+        """Keep `n_labels` times the squared gradients for the next step.
+
+        Args:
+            n_labels: number of sampled labels; the gradients are of their mean loss.
+        """
+        self._estimates = {
+            p: p.grad.square().mul_(n_labels)
+            for group in self.param_groups
+            for p in group["params"]
+            if p.grad is not None
+        }
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Apply the gradients; a parameter without one stays unchanged. Returns the closure's result, or None."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        estimates, self._estimates = self._estimates, {}
+        for group in self.param_groups:
+            check_gradients("sophia", group["params"])
+            for p in group["params"]:
+                if p.grad is not None:
+                    self._update(p, p.grad, estimates.get(p), group)
+        return loss
+
+    def _update(self, p: Tensor, g: Tensor, estimate: Tensor | None, group: dict[str, Any]) -> None:
+        state = self.state[p]
+        if not state:
+            state["step"] = torch.zeros((), dtype=torch.int64)
+            state["exp_avg"] = torch.zeros_like(p, dtype=torch.promote_types(p.dtype, torch.float32))
+            state["hessian"] = torch.zeros_like(state["exp_avg"])
+        state["step"] += 1
+        momentum, hessian = state["exp_avg"], state["hessian"]
+        beta1, beta2 = group["betas"]
+        g = g.to(momentum.dtype)
+        momentum.lerp_(-g if group["maximize"] else g, 1 - beta1)
+        if estimate is not None:
+            estimate = estimate.to(hessian.dtype)
+            hessian.lerp_(torch.where(torch.isfinite(estimate), estimate, hessian), 1 - beta2)
+        ratio = momentum / (group["rho"] * hessian).clamp_(min=group["eps"])
+        p.mul_(1 - group["lr"] * group["weight_decay"]).add_(ratio.clamp_(-1, 1), alpha=-group["lr"])

@@ -1,0 +1,137 @@
+"""Diagnostics of the log-time optimizers, computed on request: they cost a pass over the state."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from danalab.errors import UserError
+from danalab.optim.rules.auto_dana import noise_floor, signal_share
+from danalab.optim.step.state import local, local_gradient
+from danalab.optim.step.state_formats import decode
+
+
+def collect(
+    optimizer: Any, across: Callable[[dict[str, Tensor]], dict[str, Tensor]] = lambda totals: totals
+) -> dict[str, Tensor]:
+    """Means over all coordinates of an optimizer of the Dana family, from the state that its last step left.
+
+    Args:
+        across: sums totals over ranks that each have an optimizer of their own for some of the coordinates.
+    Returns:
+        0-dim float32 tensors; an optimizer without second moment has only the last two:
+        `snr`: mean of u = |m|/r (with tau: |m| sqrt(q)/r);
+        `damped`: mean of A = T^(1-kappa) u, after clipping (with tau: u/q in place of u);
+        `clipped`: share of coordinates where the clip acts (only with `clipsnr`);
+        `tau`: its mean (only with tau);
+        `kappa`: its mean (only where it is chosen online);
+        `effective_time`: mean of T = max(tau t, 1), or of t without tau;
+        `momentum_norm`: Euclidean norm of m.
+    """
+
+    def decoded(state: Mapping[str, Any]) -> dict[str, Any]:
+        own = {key: local(value) for key, value in state.items()}
+        return {"step": state["step"], **{name: decode(own, name) for name in optimizer.rule.moments}}
+
+    totals = across(_total(optimizer, lambda p, state, group: signal_sums(decoded(state), group)))
+    count = totals.pop("count")
+    momentum_norm = totals.pop("momentum_norm").sqrt()
+    means = {name: total / count for name, total in totals.items()}
+    return {name: value.float() for name, value in {**means, "momentum_norm": momentum_norm}.items()}
+
+
+def signal_sums(state: Mapping[str, Any], group: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Sums over the coordinates of one parameter's state, 0-dim tensors; `collect` takes their means.
+
+    Args:
+        state: `step`, `exp_avg` and, where the optimizer has them, `exp_avg_sq` and `tau`; of DTensors the local part.
+        group: the parameter's settings.
+    """
+    m = local(state["exp_avg"])
+    t = state["step"].to(m.device)
+    found = {"momentum_norm": m.square().sum(), "effective_time": t * m.numel()}
+    if "exp_avg_sq" not in state:
+        return found
+    u = m.abs() / (local(state["exp_avg_sq"]).sqrt() + group["eps"])
+    if "tau" in state:
+        tau = local(state["tau"])
+        c = tau.clamp(max=0.5)
+        q = torch.clamp(c / (1 - c), min=1 / (1 + t))
+        time = torch.clamp(tau * t, min=1.0)
+        u = u * q.sqrt()
+        damped = time ** (1 - group["kappa"]) * u / q
+        found["tau"], found["effective_time"] = tau.sum(), time.sum()
+    elif "kappa_max" in group:
+        floor = group["significance"] ** 2 * noise_floor(t, group["delta"])
+        kappa = group["kappa_max"] - (group["kappa_max"] - group["kappa_min"]) * signal_share(u, floor)
+        found["kappa"] = kappa.sum()
+        damped = (1 + t) ** (1 - kappa) * u
+    else:
+        damped = (1 + t) ** (1 - group["kappa"]) * u
+    if group.get("clipsnr") is not None:
+        found["clipped"] = (damped > group["clipsnr"]).sum()
+        damped = damped.clamp(max=group["clipsnr"])
+    found.update(snr=u.sum(), damped=damped.sum())
+    return found
+
+
+def update_rms(optimizer: Any) -> Tensor:
+    """Root mean square of the direction of the last step over all coordinates that have a gradient; 0-dim float32."""
+    rule = optimizer.rule
+
+    def sums(p: Tensor, state: dict[str, Any], group: dict[str, Any]) -> dict[str, Tensor] | None:
+        if p.grad is None:
+            return None
+        own = {key: local(value) for key, value in state.items()}
+        moments = [decode(own, name) for name in rule.moments]
+        g = local_gradient(p.grad, p).to(moments[0].dtype)
+        scalars = rule.scalars(group, state["step"].to(g.device))
+        for name in ("lr", "decay_factor", "cautious", *rule.gains):
+            scalars.pop(name, None)
+        direction = rule.direction(-g if group["maximize"] else g, *moments, **scalars)
+        return {"squares": direction.square().sum()}
+
+    totals = _total(optimizer, sums)
+    if "squares" not in totals:
+        raise UserError(f"{type(optimizer).__name__}: update_rms() needs the gradients; call it before zero_grad()")
+    return (totals["squares"] / totals["count"]).sqrt().float()
+
+
+Sums = Callable[[Tensor, dict[str, Any], dict[str, Any]], "dict[str, Tensor] | None"]
+
+
+@torch.no_grad()
+def _total(optimizer: Any, sums: Sums) -> dict[str, Tensor]:
+    """Totals over all parameters and ranks of `sums` of each local part, and the `count` of coordinates.
+
+    Parameters with equal placements are summed before the ranks are: one collective for each mesh and placement.
+    """
+    layouts: dict[Any, tuple[Any, dict[str, Tensor]]] = {}
+    for group in optimizer.param_groups:
+        for p in group["params"]:
+            found = sums(p, optimizer.state[p], group)
+            if found is None:
+                continue
+            found["count"] = torch.tensor(float(local(p).numel()), dtype=torch.float64, device=p.device)
+            mesh, placements = getattr(p, "device_mesh", None), getattr(p, "placements", None)
+            _, total = layouts.setdefault((mesh, placements), (p, {}))
+            for name, value in found.items():
+                total[name] = total[name] + value if name in total else value.double()
+    totals: dict[str, Tensor] = {}
+    for p, total in layouts.values():
+        for name, value in zip(total, _across_ranks(torch.stack(list(total.values())), p), strict=True):
+            totals[name] = totals[name] + value.to(totals[name].device) if name in totals else value
+    return totals
+
+
+def _across_ranks(values: Tensor, p: Tensor) -> Tensor:
+    """Sum over the ranks that hold different parts of `p`."""
+    placements = getattr(p, "placements", None)
+    if placements is None:
+        return values
+    from torch.distributed.tensor import DTensor, Partial, Replicate
+
+    # Not is_shard(): the placement that FSDP2 gives a tensor-parallel shard does not say that it is one.
+    kinds = [Replicate() if placement.is_replicate() else Partial() for placement in placements]
+    return DTensor.from_local(values, p.device_mesh, kinds, run_check=False).full_tensor()  # pyright: ignore

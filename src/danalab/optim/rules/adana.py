@@ -1,0 +1,115 @@
+"""The logarithmic-time optimizers ADana and DanaMK4, which bounds the signal-to-noise ratio of the damped momentum.
+
+The kernel `adana` in `step/backends/kernels.cpp` computes the same. Source: arXiv 2602.05298.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from danalab.optim.rules.foreach import TensorList, average, subtract_ratio
+from danalab.optim.rules.rule import Rule
+from danalab.optim.rules.scalars import Scalar, log_time_scalars, step_and_decay
+
+
+def adana_update(
+    p: Tensor,
+    g: Tensor,
+    m: Tensor,
+    v: Tensor,
+    *,
+    lr: Scalar,
+    gain: Scalar,
+    alpha: Scalar,
+    decay_factor: Scalar = 1.0,
+    eps: Scalar = 1e-8,
+    gamma3: Scalar = 1.0,
+    alpha_offset: Scalar = 1.0,
+    clipsnr: Scalar | None = None,
+    gain2: Scalar | None = None,
+    cautious: Scalar | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """One step of ADana (`clipsnr` None) or DanaMK4.
+
+        m <- m + a (g - m)          v <- v + a (g^2 - v)          r = sqrt(v) + eps          u = m / r
+        p <- k (p - lr [ g/r + gamma3 (clip(alpha u) + alpha_offset u) ])
+
+    Args:
+        p, g: parameter and gradient, any shape, any floating dtype.
+        m, v: first and second moment, same shape, float32 or float64; arithmetic is done in their dtype.
+        clipsnr: bound of |alpha u|; None = no bound.
+        gain, gain2: weights of the new gradient in m and in v; gain2 None: the same.
+        cautious: 1: k acts only where the step moves p towards zero; see `step_and_decay`.
+    Returns:
+        The new (p, m, v); p in the dtype of the moments, to be rounded once by the caller.
+    """
+    p, g = p.to(m.dtype), g.to(m.dtype)
+    m = m + gain * (g - m)
+    v = v + (gain if gain2 is None else gain2) * (g * g - v)
+    step = adana_direction(g, m, v, alpha=alpha, eps=eps, gamma3=gamma3, alpha_offset=alpha_offset, clipsnr=clipsnr)
+    return step_and_decay(p, step, lr, decay_factor, cautious), m, v
+
+
+def adana_direction(
+    g: Tensor,
+    m: Tensor,
+    v: Tensor,
+    *,
+    alpha: Scalar,
+    eps: Scalar,
+    gamma3: Scalar,
+    alpha_offset: Scalar,
+    clipsnr: Scalar | None,
+) -> Tensor:
+    """The bracket of `adana_update`, from the new moments."""
+    r = v.sqrt() + eps
+    if clipsnr is None:
+        return (g + gamma3 * (alpha + alpha_offset) * m) / r
+    u = m / r
+    return g / r + gamma3 * (torch.clamp(alpha * u, -clipsnr, clipsnr) + alpha_offset * u)
+
+
+def adana_foreach(p: TensorList, g: TensorList, m: TensorList, v: TensorList, **s: Any) -> None:
+    """`adana_update` in place; `p` is in the dtype of the moments."""
+    average(m, v, g, s["gain"], s["gain2"])
+    root = v.sqrt().add_(s["eps"])
+    gamma3, offset, clip = s["gamma3"], s["alpha_offset"], s["clipsnr"]
+    if clip is None:
+        step = m.mul(gamma3 * (s["alpha"] + offset)).add_(g)
+    else:
+        # clip(alpha m/r) = clip(alpha m, bound +- clip r) / r: one division at the end serves all three terms.
+        bound = root.mul(clip)
+        step = m.mul(s["alpha"]).clamp_max_(bound)
+        step.clamp_min_(bound.neg_()).mul_(gamma3).add_(m, alpha=gamma3 * offset).add_(g)
+    subtract_ratio(p, step, root, s["lr"], s["decay_factor"], s["cautious"])
+
+
+def momentum_kernel_scalars(s: Mapping[str, Any]) -> dict[str, Any]:
+    """The kernels' numbers of the averages and of the momentum terms that do not depend on a coordinate."""
+    gamma3, clip = s["gamma3"], s["clipsnr"]
+    return {
+        "gain1": s["gain"],
+        "gain2": s["gain2"],
+        "offset": gamma3 * s["alpha_offset"],
+        "clip": -1.0 if clip is None else gamma3 * clip,
+    }
+
+
+def _adana_kernel_scalars(s: Mapping[str, Any]) -> dict[str, Any]:
+    # Without a clip the two momentum terms are one.
+    alpha = s["alpha"] + (s["alpha_offset"] if s["clipsnr"] is None else 0.0)
+    return {**momentum_kernel_scalars(s), "momentum": s["gamma3"] * alpha}
+
+
+ADANA = Rule(
+    "adana",
+    ("exp_avg", "exp_avg_sq"),
+    scalars=log_time_scalars,
+    update=adana_update,
+    direction=adana_direction,
+    gains=("gain", "gain2"),
+    foreach=adana_foreach,
+    kernel_scalars=_adana_kernel_scalars,
+)

@@ -1,0 +1,93 @@
+"""Dana, without normalisation, for linear problems and the theory; and SignDana, which takes signs.
+
+    a = delta / (delta + t)          m <- m + a (g - m)          alpha(t) = (1 + t)^(1 - kappa)
+    Dana:      p <- p - lr [ g       + gamma3 (alpha(t) + alpha_offset) m       ]
+    SignDana:  p <- p - lr [ sign(g) + gamma3 (alpha(t) + alpha_offset) sign(m) ]
+
+Both keep one average only, and end with the independent weight decay of the family.
+"""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+
+from danalab.optim.rules.foreach import TensorList, subtract
+from danalab.optim.rules.rule import Rule
+from danalab.optim.rules.scalars import Scalar, log_time_scalars, step_and_decay
+
+
+def dana_update(
+    p: Tensor,
+    g: Tensor,
+    m: Tensor,
+    *,
+    lr: Scalar,
+    gain: Scalar,
+    weight: Scalar,
+    decay_factor: Scalar = 1.0,
+    cautious: Scalar | None = None,
+) -> tuple[Tensor, Tensor]:
+    """One step of Dana: m <- m + gain (g - m), then p <- decay_factor (p - lr (g + weight m)).
+
+    Args:
+        p, g: parameter and gradient, any shape, any floating dtype.
+        m: average of the gradients, same shape, float32 or float64; arithmetic is done in its dtype.
+        weight: gamma3 (alpha(t) + alpha_offset).
+    Returns:
+        The new (p, m); p in the dtype of m, to be rounded once by the caller.
+    """
+    p, g = p.to(m.dtype), g.to(m.dtype)
+    m = m + gain * (g - m)
+    return step_and_decay(p, dana_direction(g, m, weight=weight), lr, decay_factor, cautious), m
+
+
+def dana_direction(g: Tensor, m: Tensor, *, weight: Scalar) -> Tensor:
+    """The update of `dana_update` before the learning rate, from the new average."""
+    return g + weight * m
+
+
+def sign_dana_update(
+    p: Tensor,
+    g: Tensor,
+    m: Tensor,
+    *,
+    lr: Scalar,
+    gain: Scalar,
+    weight: Scalar,
+    decay_factor: Scalar = 1.0,
+    cautious: Scalar | None = None,
+) -> tuple[Tensor, Tensor]:
+    """One step of SignDana: `dana_update` with sign(g) and sign(m) in place of g and m."""
+    p, g = p.to(m.dtype), g.to(m.dtype)
+    m = m + gain * (g - m)
+    return step_and_decay(p, sign_dana_direction(g, m, weight=weight), lr, decay_factor, cautious), m
+
+
+def sign_dana_direction(g: Tensor, m: Tensor, *, weight: Scalar) -> Tensor:
+    """The update of `sign_dana_update` before the learning rate, from the new average."""
+    return g.sign() + weight * m.sign()
+
+
+def _foreach(p: TensorList, g: TensorList, m: TensorList, *, signs: bool, **s: Any) -> None:
+    m.lerp_(g, s["gain"])
+    step = g.sign().add_(m.sign(), alpha=s["weight"]) if signs else g.add(m, alpha=s["weight"])
+    subtract(p, step, s["lr"], s["decay_factor"], s["cautious"])
+
+
+def _scalars(group: Mapping[str, Any], t: Scalar) -> dict[str, Scalar]:
+    s = log_time_scalars({**group, "eps": None}, t)
+    weight = s["gamma3"] * (s["alpha"] + s["alpha_offset"])
+    return {**{name: s[name] for name in ("lr", "gain", "decay_factor", "cautious")}, "weight": weight}
+
+
+def _kernel_scalars(s: Mapping[str, Any]) -> dict[str, Any]:
+    return {"gain1": s["gain"], "momentum": s["weight"]}
+
+
+_rule = partial(Rule, moments=("exp_avg",), scalars=_scalars, gains=("gain",), kernel_scalars=_kernel_scalars)
+DANA = _rule("dana", update=dana_update, direction=dana_direction, foreach=partial(_foreach, signs=False))
+SIGN_DANA = _rule(
+    "sign_dana", update=sign_dana_update, direction=sign_dana_direction, foreach=partial(_foreach, signs=True)
+)

@@ -1,0 +1,79 @@
+"""The back ends of an optimizer step, and which one a group's flags choose.
+
+eager      the pure update, one parameter at a time: the reference; every rule has it
+foreach    lists of tensors (`rules.foreach`)
+native     one pass over memory by a C++ kernel, on CPUs (`backends.native`)
+triton     one pass over memory by a Triton kernel, on CUDA devices (`backends.triton_step`)
+compiled   one pass over memory by torch.compile: other devices, and rules without a kernel
+"""
+
+import functools
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from danalab.errors import UserError
+from danalab.optim.rules.rule import Rule
+from danalab.optim.step.backends import native, triton_step
+from danalab.optim.step.backends.kernel_library import library
+from danalab.optim.step.backends.plain import compiled, eager, foreach
+from danalab.optim.step.backends.plan import Call
+from danalab.optim.step.batch import Batch
+
+log = logging.getLogger(__name__)
+
+Backend = Callable[[Rule, list[Batch]], None]
+
+
+def choose_backend(rule: Rule, flags: Mapping[str, Any], device: str) -> Backend:
+    """The back end that a group's flags ask for, or else the fastest that the rule has on the device.
+
+    The choice does not depend on sizes: back ends differ in the last bit, and ranks hold parts of different sizes.
+    """
+    if flags["foreach"]:
+        return foreach
+    if flags["fused"] or (flags["fused"] is None and flags["foreach"] is None):
+        # The kernels for CPUs take step counts that the host can read.
+        if device == "cpu" and not flags["capturable"] and (flags["fused"] or _has_native_kernel(rule)):
+            return native.fused
+        if device == "cuda" and triton_step.can_run(rule, flags):
+            return triton_step.fused
+        if flags["fused"]:
+            return compiled
+    if device == "cpu" or flags["foreach"] is False or flags["capturable"]:
+        return eager
+    return foreach if rule.foreach else eager
+
+
+def call_of(backend: Backend) -> type[Call] | None:
+    """The kernel call of a back end whose steps can be repeated; None: it has none, or the host cannot count steps."""
+    if backend is native.fused:
+        return native.KernelCall
+    return triton_step.KernelLaunch if backend is triton_step.fused and _kernels_are_available() else None
+
+
+def require_backend(owner: str, rule: Rule, flags: Mapping[str, Any], devices: Iterable[str]) -> None:
+    """Make sure, before a run starts, that the back end that a group's flags name can be used."""
+    if flags["foreach"] and rule.foreach is None:
+        raise UserError(f"{owner}: it has no foreach back end; leave foreach=True out")
+    for device in devices if flags["fused"] else ():
+        if device == "cpu" and not flags["capturable"]:
+            if rule.kernel_scalars is None:
+                raise UserError(f"{owner}: it has no kernel for CPUs; leave fused=True out")
+            library()
+        elif device != "cpu" and not triton_step.is_installed():
+            raise UserError(f"fused=True on {device} needs Triton, which is not installed; use fused=False")
+
+
+def _has_native_kernel(rule: Rule) -> bool:
+    return rule.kernel_scalars is not None and _kernels_are_available()
+
+
+@functools.cache
+def _kernels_are_available() -> bool:
+    try:
+        library()
+    except UserError as error:
+        log.warning("the fused optimizer step is not available, steps will take several times longer: %s", error)
+        return False
+    return True

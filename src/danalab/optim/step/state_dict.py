@@ -1,0 +1,193 @@
+"""The check of a state_dict before it is loaded: where it is refused, nothing has changed.
+
+Every optimizer uses it: those with rules, wrappers, libraries' in adapters, and ZeRO, whose state may be shards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim.lr_scheduler import LambdaLR
+
+from danalab.errors import UserError
+from danalab.optim.step.state_formats import format_of, stored_shapes
+
+IMPLEMENTATION = ("foreach", "fused", "capturable", "differentiable")
+"""Group keys that choose how a step is computed: a checkpoint does not change them."""
+
+LATER = ("decay_bound", "beta2", "momentum_cooldown", "cautious_decay", "scaled_decay", "state_dtype")
+"""Settings that version 0.1 did not have: its state_dicts lack them."""
+
+FOREIGN = ("betas", "momentum", "nesterov", "amsgrad", "clipsnr", "delta", "kappa", "alpha", "rho", "dampening")
+"""Hyper-parameters of other optimizers: they distinguish a foreign state_dict from one with a user's own key."""
+
+
+def parameter_name(group: Mapping[str, Any], index: int) -> str:
+    """Name of parameter `index` of a group for messages."""
+    names = group.get("param_names")
+    if names:
+        return f"parameter '{names[index]}'"
+    return f"parameter {index} of its group (shape {tuple(group['params'][index].shape)})"
+
+
+def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """(path, leaf) of all leaves of nested lists and dicts."""
+    if not isinstance(value, (Mapping, list, tuple)):
+        yield path, value
+        return
+    for key, item in value.items() if isinstance(value, Mapping) else enumerate(value):
+        yield from leaves(item, f"{path}.{key}" if path else str(key))
+
+
+def check_groups(
+    owner: str, groups: list[dict[str, Any]], saved: Any, needed: Iterable[str] = (), maker: str = ""
+) -> None:
+    """Refuse what is no state_dict, or one of other groups or of another optimizer.
+
+    Args:
+        needed: settings that its groups must have.
+        maker: the optimizer that may be noted in them.
+    """
+    if not isinstance(saved, Mapping) or not {"state", "param_groups"} <= set(saved):
+        raise UserError(f"{owner}: not an optimizer state_dict (it has no 'state' and 'param_groups')")
+    saved_groups = saved["param_groups"]
+    if not _are_groups(saved_groups) or not _are_entries(saved["state"]):
+        raise UserError(f"{owner}: not an optimizer state_dict (its 'state' or its 'param_groups' have another form)")
+    if len(groups) != len(saved_groups):
+        raise UserError(
+            f"{owner}: the state_dict has {len(saved_groups)} parameter groups, this optimizer {len(groups)};"
+            " build it with the groups of the saved run"
+        )
+    for number, (group, saved_group) in enumerate(zip(groups, saved_groups, strict=True)):
+        if len(group["params"]) != len(saved_group["params"]):
+            raise UserError(
+                f"{owner}: group {number} of the state_dict has {len(saved_group['params'])} parameters,"
+                f" this optimizer's {len(group['params'])}; build it with the groups of the saved run"
+            )
+        if maker and (made_by := saved_group.get("made_by", maker)) != maker:
+            raise UserError(f"{owner}: the state_dict belongs to optimizer '{made_by}'; load it into one of its kind")
+        missing = sorted(set(needed) - set(saved_group))
+        foreign = sorted(key for key in FOREIGN if key in saved_group and key not in group)
+        if missing or foreign:
+            raise UserError(
+                f"{owner}: the state_dict belongs to another optimizer (group {number}"
+                f" {_difference(missing, foreign)}); load it into the class that saved it"
+            )
+
+
+def check_entry(
+    owner: str, name: str, p: Tensor, entry: Mapping[str, Any], form: Any, optional: Iterable[str] = ()
+) -> None:
+    """Refuse the state of one parameter that lacks something, or has other shapes or an impossible step count.
+
+    Args:
+        form: what it has to be: nested, with anything that has a shape in place of tensors.
+        optional: keys that it may have besides.
+    """
+    lacks, extra = sorted(set(form) - set(entry) - set(optional)), sorted(set(entry) - set(form) - set(optional))
+    wanted, given = dict(leaves(form)), dict(leaves(entry))
+    if lacks or extra:
+        raise UserError(
+            f"{owner}: the state of {name} {_difference(lacks, extra)}: it belongs to another optimizer or to other"
+            " settings; load it into the class that saved it"
+        )
+    for path, outline in wanted.items():
+        shape, leaf = getattr(outline, "shape", None), given.get(path)
+        if path.split(".")[0] not in entry or (shape is None and not path.endswith("step")):
+            continue
+        if path.endswith("step"):
+            _check_step(owner, name, leaf)
+        elif not hasattr(leaf, "shape") and (shape or not isinstance(leaf, (int, float))):
+            raise UserError(f"{owner}: {path} of {name} is no tensor in the state_dict")
+        elif tuple(getattr(leaf, "shape", ())) != tuple(shape or ()):
+            raise UserError(
+                f"{owner}: {path} of {name} has shape {tuple(getattr(leaf, 'shape', ()))} in the state_dict; it must be"
+                f" {tuple(shape or ())} for a parameter of shape {tuple(p.shape)}: it was saved from another model"
+            )
+
+
+class Shape:
+    """The outline of a tensor of which only the shape matters."""
+
+    def __init__(self, shape: tuple[int, ...]):
+        self.shape = shape
+
+
+def check_rule_state(
+    optimizer: torch.optim.Optimizer, moments_of: Callable[[Mapping[str, Any]], tuple[str, ...]], saved: Any
+) -> None:
+    """Refuse a state_dict that does not fit an optimizer with a rule for each group."""
+    owner, groups = type(optimizer).__name__, optimizer.param_groups
+    given = {key for key in groups[0] if key in optimizer.defaults and key not in {*IMPLEMENTATION, *LATER}}
+    check_groups(owner, groups, saved, given | {"peak_lr"})
+    for group, saved_group in zip(groups, saved["param_groups"], strict=True):
+        own, other = (each.get("state_dtype", "float32") for each in (group, saved_group))
+        if own != other:
+            raise UserError(
+                f"{owner}: the state_dict has state_dtype {other}, this optimizer {own}; build it with {other}"
+            )
+        for index, (p, key) in enumerate(zip(group["params"], saved_group["params"], strict=True)):
+            name = parameter_name(group, index)
+            if key not in saved["state"]:
+                raise UserError(
+                    f"{owner}: the state_dict has no state for {name}; it was saved before that parameter existed"
+                )
+            shapes = stored_shapes(moments_of(group), p, format_of(group, p))
+            form = {"step": Shape(()), **{key: Shape(shape) for key, shape in shapes.items()}}
+            check_entry(owner, name, p, saved["state"][key], form)
+
+
+def split_like(groups: list[dict[str, Any]], saved: Any) -> Any:
+    """A state_dict whose only group holds the named parameters of all `groups`, split into them; others as they are.
+
+    Version 0.1 kept named parameters in one group. The parts keep its settings, the decay of all parameters included.
+    """
+    if not isinstance(saved, Mapping) or not _are_groups(saved.get("param_groups")):
+        return saved
+    if len(groups) < 2 or len(saved["param_groups"]) != 1:
+        return saved
+    (whole,) = saved["param_groups"]
+    key_of = dict(zip(whole.get("param_names", ()), whole["params"], strict=False))
+    names = [group.get("param_names", ()) for group in groups]
+    if not key_of or sorted(key_of) != sorted(name for each in names for name in each):
+        return saved
+    parts = [{**whole, "params": [key_of[name] for name in each], "param_names": list(each)} for each in names]
+    return {**saved, "param_groups": parts}
+
+
+def _are_groups(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and all(
+        isinstance(group, Mapping)
+        and isinstance(group.get("params"), (list, tuple))
+        and all(isinstance(key, (int, str)) for key in group["params"])
+        for group in value
+    )
+
+
+def _are_entries(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(isinstance(entry, Mapping) for entry in value.values())
+
+
+def _difference(lacks: list[str], extra: list[str]) -> str:
+    parts = [f"lacks {', '.join(lacks)}"] * bool(lacks) + [f"has {', '.join(extra)}"] * bool(extra)
+    return " and ".join(parts)
+
+
+def _check_step(owner: str, name: str, step: Any) -> None:
+    """Refuse a step count that is no whole number from 0 on."""
+    value = step.item() if isinstance(step, Tensor) and step.numel() == 1 else step
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not is_number or not 0 <= value < 2**53 or value != int(value):
+        raise UserError(f"{owner}: the step count of {name} is {str(value)[:40]} in the state_dict, not 0 or more")
+
+
+class ScheduleLR(LambdaLR):
+    """`LambdaLR` that also loads the state of version 0.1, where named parameters were one group."""
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        groups = len(self.optimizer.param_groups)
+        lists = {name: value for name, value in state_dict.items() if isinstance(value, list) and len(value) == 1}
+        super().load_state_dict({**state_dict, **{name: value * groups for name, value in lists.items()}})
