@@ -11,6 +11,7 @@ os.environ.setdefault(
 
 import pytest
 import torch
+import torch._dynamo  # every optimizer imports it: here once, not in each forked rank (1.5 s of CPU)
 from hypothesis import settings
 
 torch.set_num_threads(1)

@@ -33,6 +33,7 @@ def flags(data, run_dir, *more: str) -> list[str]:
     return ["train", "--data", str(data), "--run-dir", str(run_dir), "--no-tune-malloc", *words, *more]
 
 
+@pytest.mark.slow
 def test_nproc_starts_ranks_and_a_signal_checkpoints_and_stops_them_all(data, tmp_path):
     run = flags(data, tmp_path / "run", "--iterations", "2000", "--warmup-steps", "2", "--nproc", "2", "--json")
     command = [sys.executable, "-m", "danalab", *run]
