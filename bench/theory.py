@@ -42,7 +42,7 @@ from danalab.theory import (
     standard,
     tau_limit,
 )
-from danalab.theory.dynamics.ode import sgd_volterra
+from danalab.theory.dynamics.moments import sgd_volterra
 from danalab.theory.prediction.exponents import Family
 from danalab.theory.problem.equivalents import limit_kappa, limit_loss_continuum
 from danalab.theory.problem.model import power_sum

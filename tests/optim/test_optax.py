@@ -17,7 +17,7 @@ import jax.numpy as jnp  # noqa: E402
 from danalab.errors import UserError  # noqa: E402
 from danalab.optim import ADana, DanaMK4, DanaStar, DanaStarMK4  # noqa: E402
 from danalab.optim.optax import adana, dana_mk4, dana_star, dana_star_mk4  # noqa: E402
-from danalab.theory.recording import enable_x64  # noqa: E402
+from danalab.theory.curve import enable_x64  # noqa: E402
 
 TWINS = {"adana": adana, "dana-mk4": dana_mk4, "dana-star": dana_star, "dana-star-mk4": dana_star_mk4}
 CLASSES = {"adana": ADana, "dana-mk4": DanaMK4, "dana-star": DanaStar, "dana-star-mk4": DanaStarMK4}

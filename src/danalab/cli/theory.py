@@ -2,9 +2,8 @@
 
 import json
 import sys
-from collections.abc import Callable
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from danalab.cli._shared.theory_flags import (
     CooldownFlags,
@@ -23,6 +22,9 @@ from danalab.cli._shared.theory_flags import (
 from danalab.errors import UserError
 from danalab.train.config.fields import plain
 
+if TYPE_CHECKING:
+    from danalab.theory.studies.study import Study
+
 
 def plrf(flags: PLRFFlags) -> None:
     """Loss curves of SGD, SGD-M, DANA-constant, DANA-decaying and AdEMAMix: exact, in log time, and stochastic."""
@@ -31,25 +33,23 @@ def plrf(flags: PLRFFlags) -> None:
 
 def phases(flags: PhaseFlags) -> None:
     """The phase diagram, the compute-optimal frontier at one point of it, and local slopes in three phases."""
-    from danalab.theory.studies import compute_optimal, slopes
-    from danalab.theory.studies import phases as diagram
+    from danalab.theory.studies.phases import compute_frontier, local_slopes, phase_diagram
 
     if flags.sizes < 3 or flags.points < 3:
         raise UserError(f"--sizes {flags.sizes} and --points {flags.points}: at least 3 of each are needed")
     sizes = [100 * 2**k for k in range(flags.sizes)]
-    frontier = compute_optimal.compute(flags.alpha, flags.beta, sizes=sizes, h=flags.h)
-    drawn = [(diagram.compute(points=flags.points), diagram.draw_figure), (frontier, compute_optimal.draw_figure)]
-    _finish(flags, [*drawn, (slopes.compute(h=flags.h), slopes.draw_figure)])
+    frontier = compute_frontier(flags.alpha, flags.beta, sizes, flags.h)
+    _finish(flags, phase_diagram(flags.points), frontier, local_slopes(h=flags.h))
 
 
 def hummingbird(flags: HummingbirdFlags) -> None:
     """Risk against steps for every kappa on one data stream: ADana, Dana-MK4, Dana-Star-MK4, Adam, SGD."""
-    _study(flags, "humming")
+    _study(flags, "races", "hummingbird_study")
 
 
 def moe(flags: MoEFlags) -> None:
     """A mixture of experts with rare gradients: total risk, and every expert on its own clock."""
-    _study(flags, "sparse")
+    _study(flags, "races", "moe_study")
 
 
 def tau(flags: TauFlags) -> None:
@@ -64,20 +64,18 @@ def schedules(flags: ScheduleFlags) -> None:
 
 def cooldown(flags: CooldownFlags) -> None:
     """Momentum cooldown: which change of the momentum with a decaying learning rate gives the least final risk."""
-    from danalab.theory.studies import cooldown as study
+    from danalab.theory.studies.cooldown import compute
 
-    found = study.compute(horizons=flags.horizons, deltas=flags.deltas, noises=flags.noises, d=flags.d)
-    _finish(flags, [(found, study.draw_figure)])
+    _finish(flags, compute(**_own(flags)))
 
 
 def rare_tokens(flags: RareTokensFlags) -> None:
     """Probability of rare tokens under SGD, Muon, AdamW, ADana and Dana-Star: closed form, a table, a language."""
     from danalab.data.sources.synthetic import Language
-    from danalab.theory.studies import rare_tokens as study
+    from danalab.theory.studies.rare_tokens import compute
 
-    corpus = Language(words=flags.words, document_tokens=64)
-    settings = {name: value for name, value in vars(flags).items() if name not in {*vars(Output()), "words"}}
-    _finish(flags, [(study.compute(corpus, **settings), study.draw_figure)])
+    settings = _own(flags)
+    _finish(flags, compute(Language(words=settings.pop("words"), document_tokens=64), **settings))
 
 
 def limit(flags: LimitFlags) -> None:
@@ -92,7 +90,7 @@ def predict(flags: PredictFlags) -> None:
     from danalab.cli._shared.measured_curves import measured_curves
     from danalab.theory.prediction.measured import compare_curves, compare_ladder
     from danalab.theory.prediction.predict import load_spectrum, power_law, predict
-    from danalab.theory.studies import prediction as study
+    from danalab.theory.studies.prediction import compute
 
     if flags.spectrum is None and flags.alpha is None:
         raise UserError("give --spectrum FILE, or --alpha and --beta")
@@ -105,24 +103,24 @@ def predict(flags: PredictFlags) -> None:
         measured = [curve for path in flags.runs for curve in measured_curves(path)]
         single = all(len(curve.loss) == 1 for curve in measured) or len({curve.size for curve in measured}) > 1
         report = compare_ladder(measured, expected.compute) if single else compare_curves(measured, expected.speedup())
-    settings = {name: plain(value) for name, value in vars(flags).items() if name not in vars(Output())}
-    _finish(flags, [(study.compute(expected, report, **settings), study.draw_figure)])
+    settings = {name: plain(value) for name, value in _own(flags).items()}
+    _finish(flags, compute(expected, report, **settings))
 
 
-def _study(flags: ModelFlags, module: str) -> None:
+def _own(flags: Output) -> dict[str, Any]:
+    """The flags that are not common to all verbs."""
+    return {name: value for name, value in vars(flags).items() if name not in vars(Output())}
+
+
+def _study(flags: ModelFlags, module: str, function: str = "compute") -> None:
     """Compute, save and print the study of a module of `danalab.theory.studies`."""
-    study = import_module(f"danalab.theory.studies.{module}")
-    _finish(flags, [(study.compute(flags.model(), **flags.settings()), study.draw_figure)])
+    compute = getattr(import_module(f"danalab.theory.studies.{module}"), function)
+    _finish(flags, compute(flags.model(), **flags.settings()))
 
 
-def _finish(flags: Output, studies: list[tuple[Any, Callable[[Any], Any]]]) -> None:
+def _finish(flags: Output, *studies: "Study") -> None:
     """Save the studies and print their results."""
-    from danalab.theory.studies.study import save
-
-    results = []
-    for study, draw_figure in studies:
-        files = save(study, draw_figure, flags.out)
-        results.append({"study": study.name, "findings": study.findings, "files": files})
+    results = [{"study": s.name, "findings": s.findings, "files": s.save(flags.out)} for s in studies]
     if flags.json:
         json.dump(results[0] if len(results) == 1 else {"studies": results}, sys.stdout)
         print()

@@ -10,10 +10,10 @@ from .dynamics.algorithms import dana_decaying as dana_decaying
 from .dynamics.algorithms import sgd as sgd
 from .dynamics.algorithms import sgd_momentum as sgd_momentum
 from .dynamics.algorithms import standard as standard
+from .dynamics.moments import kernel_norm as kernel_norm
 from .dynamics.moments import moment_recursion as moment_recursion
-from .dynamics.ode import kernel_norm as kernel_norm
-from .dynamics.ode import noise_floor as noise_floor
-from .dynamics.ode import ode as ode
+from .dynamics.moments import noise_floor as noise_floor
+from .dynamics.moments import ode as ode
 from .prediction.exponents import compute_optimum as compute_optimum
 from .prediction.exponents import frontier as frontier
 from .prediction.exponents import phase as phase
@@ -28,8 +28,8 @@ from .problem.model import Spectrum as Spectrum
 from .problem.spectra import binned_spectrum as binned_spectrum
 from .problem.spectra import draw as draw
 from .problem.spectra import power_law_spectrum as power_law_spectrum
-from .simulation.runs import simulate as simulate
-from .studies.humming import hummingbird as hummingbird
-from .studies.sparse import moe as moe
+from .stochastic import simulate as simulate
+from .studies.races import hummingbird as hummingbird
+from .studies.races import moe as moe
 from .studies.tau_statistics import measure_tau as measure_tau
 from .studies.tau_statistics import tau_limit as tau_limit

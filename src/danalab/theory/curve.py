@@ -1,11 +1,20 @@
-"""A loss curve in the theory's units."""
+"""Loss curves in the theory's units, and the time loops that make them: inside XLA, observed at chosen times only."""
 
+import functools
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, ParamSpec, TypeVar
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
 from danalab.errors import UserError
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -19,31 +28,106 @@ class Curve:
     momentum: np.ndarray
     """|y|^2, the squared norm of the momentum."""
 
+    @classmethod
+    def of(cls, t: np.ndarray, seen: tuple[Any, Any]) -> "Curve":
+        """(risk, momentum) as recorded at `t` and at the repeats that `padded` added."""
+        risk, momentum = (np.asarray(values)[..., : len(t)] for values in seen)
+        return cls(t.astype(float), risk, momentum)
+
     def at(self, times: npt.ArrayLike) -> np.ndarray:
         """Risk at other times, linear in log(1 + t) between the recorded ones."""
-        return _interpolate(self.t, self.risk, np.asarray(times, float))
+        return self._interpolate(self.risk, times)
 
     def momentum_at(self, times: npt.ArrayLike) -> np.ndarray:
         """|y|^2 at other times, interpolated like the risk."""
-        return _interpolate(self.t, self.momentum, np.asarray(times, float))
+        return self._interpolate(self.momentum, times)
+
+    def _interpolate(self, values: np.ndarray, times: npt.ArrayLike) -> np.ndarray:
+        at, t = np.log1p(np.asarray(times, float)), np.log1p(self.t)
+        return np.apply_along_axis(lambda row: np.interp(at, t, row), -1, values)
 
     def slope(self, low: float, high: float, subtract: float = 0.0) -> float:
-        """-d log P / d log t, least squares over [low, high]."""
-        return local_slope(self.t, self.risk - subtract, low, high)
+        """-d log P / d log t, least squares on 60 points that are even in log t over [low, high].
+
+        Raises:
+            UserError: the window is outside the curve, or the risk is not positive and finite in it.
+        """
+        if not self.t[0] <= low < high <= self.t[-1] * 1.0001:
+            raise UserError(
+                f"the curve covers t = {self.t[0]:g} to {self.t[-1]:g}; the slope was asked over {low:g} to {high:g}"
+            )
+        times = np.geomspace(low, high, 60)
+        y = self._interpolate(self.risk - subtract, times)
+        if not ((y > 0).all() and np.isfinite(y).all()):
+            raise UserError(f"no slope over {low:g} to {high:g}: the curve is not positive and finite there")
+        return -float(np.polyfit(np.log(times), np.log(y), 1)[0])
 
 
-def _interpolate(t: np.ndarray, values: np.ndarray, times: np.ndarray) -> np.ndarray:
-    flat = values.reshape(-1, values.shape[-1])
-    rows = [np.interp(np.log1p(times), np.log1p(t), row) for row in flat]
-    return np.stack(rows).reshape((*values.shape[:-1], *times.shape))
+def record(step: Callable[[Any, jax.Array], Any], observe: Callable[[Any], Any], state: Any, times: jax.Array) -> Any:
+    """`observe(state)` after 0-based steps 0..times[k]-1, stacked over k (times ascending).
+
+    The trip count of the inner loop is a run-time value: a longer horizon costs no new compilation.
+    """
+
+    def advance(carry: tuple[Any, jax.Array], stop: jax.Array) -> tuple[tuple[Any, jax.Array], Any]:
+        inner, now = carry
+        inner = jax.lax.fori_loop(now, stop, lambda t, s: step(s, t), inner)
+        return (inner, stop), observe(inner)
+
+    return jax.lax.scan(advance, (state, jnp.zeros((), times.dtype)), times)[1]
 
 
-def local_slope(t: np.ndarray, values: np.ndarray, low: float, high: float, samples: int = 60) -> float:
-    """-d log values / d log t by least squares on points that are even in log t over [low, high]."""
-    if not t[0] <= low < high <= t[-1] * 1.0001:
-        raise UserError(f"the curve covers t = {t[0]:g} to {t[-1]:g}, the slope was asked over {low:g} to {high:g}")
-    at = np.geomspace(low, high, samples)
-    y = np.interp(np.log1p(at), np.log1p(t), values)
-    if not ((y > 0).all() and np.isfinite(y).all()):
-        raise UserError(f"no slope over {low:g} to {high:g}: the curve is not positive and finite there")
-    return -float(np.polyfit(np.log(at), np.log(y), 1)[0])
+def finite_or_inf(risk: jax.Array) -> jax.Array:
+    """A diverged risk is infinite, not NaN."""
+    return jnp.where(jnp.isfinite(risk), risk, jnp.inf)
+
+
+def geometric_times(steps: int, ratio: float = 1.1) -> np.ndarray:
+    """{0, floor(ratio^k), steps}: evaluation times that are even on a logarithmic axis."""
+    if steps < 1:
+        raise UserError(f"steps = {steps}: at least one step is needed")
+    powers = ratio ** np.arange(1, math.ceil(math.log(max(steps, 2)) / math.log(ratio)))
+    return np.unique(np.concatenate([[0], np.floor(powers).astype(np.int64), [steps]]).clip(max=steps))
+
+
+def check_times(steps: int, batch: int, times: npt.ArrayLike | None) -> np.ndarray:
+    """The times to record; default `geometric_times`."""
+    if batch < 1:
+        raise UserError(f"batch = {batch}: at least one sample per step is needed")
+    at = geometric_times(steps)
+    if times is not None:
+        at = np.asarray(times, dtype=np.int64)
+        if at.ndim != 1 or not len(at) or (np.diff(at) < 0).any() or at[0] < 0 or at[-1] > steps:
+            raise UserError(f"times must be ascending and lie in 0..{steps}")
+    return at
+
+
+def padded(times: npt.ArrayLike, multiple: int = 64) -> jax.Array:
+    """Repeat the last time up to a length that `multiple` divides, so that few lengths are ever compiled.
+
+    The repeats cost nothing: no step lies between them.
+    """
+    array = np.asarray(times, dtype=np.int32)
+    return jnp.asarray(np.pad(array, (0, -len(array) % multiple), mode="edge"))
+
+
+def enable_x64() -> Any:
+    """Context manager in which JAX computes in float64."""
+    # Older releases (the last ones for Python 3.10) keep it under jax.experimental.
+    state = getattr(jax, "enable_x64", None)
+    if state is None:
+        from jax import experimental
+
+        return experimental.enable_x64()  # pyright: ignore[reportAttributeAccessIssue]
+    return state(True)
+
+
+def in_float64(function: Callable[P, R]) -> Callable[P, R]:
+    """Run `function` with float64 enabled; the caller's setting is left as it was."""
+
+    @functools.wraps(function)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
+        with enable_x64():
+            return function(*args, **kwargs)
+
+    return wrapped

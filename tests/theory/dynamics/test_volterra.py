@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from danalab.theory import Spectrum, kernel_norm, noise_floor, ode, sgd, standard
-from danalab.theory.dynamics.ode import sgd_volterra
+from danalab.theory.dynamics.moments import sgd_volterra
 from danalab.theory.problem.model import power_sum
 
 GAMMA2 = 0.5 / power_sum(2, 400)

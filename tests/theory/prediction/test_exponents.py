@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from danalab.errors import UserError
 from danalab.theory import compute_optimum, phase, time_exponents
-from danalab.theory.prediction.exponents import FAMILIES, floor_time_exponent
+from danalab.theory.prediction.exponents import FAMILIES
 
 GOLDEN_RATIO_POINT = (3 + math.sqrt(5)) / 4
 
@@ -97,10 +97,6 @@ def test_time_exponents_are_those_of_the_clock():
     assert time_exponents(1, 0.3, "dana-decaying")["Fpp"] == pytest.approx(1.2)
     assert time_exponents(1, 1.3, "dana-decaying")["Kpp"] == pytest.approx(2.25)
     assert time_exponents(0.4, 0.8, "dana-decaying") == time_exponents(0.4, 0.8, "sgd")
-
-
-def test_the_floor_is_reached_as_the_table_says():
-    assert [floor_time_exponent(1, 0.3, f) for f in FAMILIES] == pytest.approx([2, 1.5, 4 / 3])
 
 
 @pytest.mark.parametrize("call", [lambda: phase(0.2, 0.2), lambda: compute_optimum(1, 1, "adam")])  # pyright: ignore

@@ -10,16 +10,16 @@ jax = pytest.importorskip("jax")
 from danalab.errors import UserError  # noqa: E402
 from danalab.optim.rules.scalars import log_time_scalars  # noqa: E402
 from danalab.theory import moment_recursion, power_law_spectrum, simulate  # noqa: E402
-from danalab.theory.recording import enable_x64  # noqa: E402
+from danalab.theory.curve import enable_x64  # noqa: E402
 from danalab.theory.studies import cooldown as study  # noqa: E402
-from danalab.theory.studies.cooldown import COOLDOWNS, Cooldown, CooledADana, Decay  # noqa: E402
+from danalab.theory.studies.cooldown import COOLDOWNS, Cooldown, CooledADana, LearningRateDecay  # noqa: E402
 
 
 @pytest.mark.parametrize("settings", study.DECAYS.values(), ids=study.DECAYS)
 def test_the_clock_is_the_sum_of_the_factors(settings):
     t = np.arange(1000)
     with enable_x64():
-        decay = Decay(1000.0, **settings)
+        decay = LearningRateDecay(1000.0, **settings)
         factor, clock = np.asarray(decay.factor(t)), np.asarray(decay.clock(t))
     np.testing.assert_allclose(
         clock, np.cumsum(factor), atol=1.01
@@ -42,7 +42,7 @@ def test_memory_cooldown_is_the_optimizers_momentum_cooldown(exponent):
     }
     for t in (0, 1, 10, 50, 99):
         with enable_x64():
-            decay = Decay(100.0, cosine=1.0)
+            decay = LearningRateDecay(100.0, cosine=1.0)
             rates = CooledADana(0.1, 0.8, 8.0, decay, Cooldown(memory=exponent)).at(t)
             lr = 0.1 * float(decay.factor(t))
         s = log_time_scalars({**group, "lr": lr, "momentum_cooldown": exponent}, t + 1)
@@ -52,7 +52,11 @@ def test_memory_cooldown_is_the_optimizers_momentum_cooldown(exponent):
 
 def test_a_sweep_is_its_members_one_by_one():
     spectrum = power_law_spectrum(1.0, 0.5, 30, 0.1)
-    sweep = [CooledADana(lr, 0.8, 8.0, Decay(60.0), c) for lr in (0.02, 0.1) for c in list(COOLDOWNS.values())[:4]]
+    sweep = [
+        CooledADana(lr, 0.8, 8.0, LearningRateDecay(60.0), c)
+        for lr in (0.02, 0.1)
+        for c in list(COOLDOWNS.values())[:4]
+    ]
     together = moment_recursion(spectrum, sweep, 60, times=[0, 10, 60]).risk
     for row, algorithm in list(zip(together, sweep, strict=True))[::7]:
         np.testing.assert_allclose(row, moment_recursion(spectrum, algorithm, 60, times=[0, 10, 60]).risk, rtol=1e-12)
@@ -61,7 +65,7 @@ def test_a_sweep_is_its_members_one_by_one():
 @pytest.mark.slow
 def test_the_recursion_is_the_mean_of_stochastic_runs():
     spectrum = power_law_spectrum(0.8, 0.4, 20, 0.1)
-    algorithm = CooledADana(0.05, 0.8, 8.0, Decay(200.0), COOLDOWNS["memory t s"])
+    algorithm = CooledADana(0.05, 0.8, 8.0, LearningRateDecay(200.0), COOLDOWNS["memory t s"])
     exact = moment_recursion(spectrum, algorithm, 200, times=[200]).risk[-1]
     runs = simulate(spectrum, algorithm, 200, runs=2000, times=[200]).risk[:, -1]
     assert abs(runs.mean() - exact) < 4 * runs.std() / len(runs) ** 0.5

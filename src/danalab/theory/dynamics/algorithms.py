@@ -71,7 +71,7 @@ class Momentum:
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class AdEMAMix:
+class WarmedUpAdEMAMix:
     """Slow average whose half-life and weight warm up over `horizon` steps; gamma1 = 1 / (1 + t)."""
 
     gamma2: Any
@@ -85,13 +85,17 @@ class AdEMAMix:
 
     def at(self, t: Any) -> Rates:
         share = jnp.minimum(t / self.horizon, 1.0)
-        life = (1 - share) * _half_life(self.start) + share * _half_life(1 - self.delta / self.horizon)
-        beta3 = 0.5 ** (1 / (life + 1))
+        beta3 = between_half_lives(share, self.start, 1 - self.delta / self.horizon)
         return Rates(1 / (1 + t), self.gamma2, self.gamma2 * share * self.weight, 1 - beta3)
 
 
-def _half_life(beta: Any) -> Any:
-    return math.log(0.5) / jnp.log(beta + 1e-8) - 1
+AdEMAMix = WarmedUpAdEMAMix  # its name before 0.2
+
+
+def between_half_lives(share: Any, start: Any, end: Any) -> Any:
+    """The decay factor whose half-life is at `share` of the way from that of `start` to that of `end`."""
+    lives = [math.log(0.5) / jnp.log(beta + 1e-8) - 1 for beta in (start, end)]
+    return 0.5 ** (1 / ((1 - share) * lives[0] + share * lives[1] + 1))
 
 
 def sgd(gamma2: float, delta: float = 8.0) -> Momentum:
@@ -151,7 +155,7 @@ def standard(
     step_scale: float = 0.5,
     kappa: float | None = None,
     delta: float | None = None,
-) -> Momentum | AdEMAMix:
+) -> Momentum | WarmedUpAdEMAMix:
     """The algorithm `name` (a key of `ALGORITHMS`) with the settings of the theory.
 
     gamma2 = step_scale min(1, batch / trace). `strength` is c in gamma3 = c gamma2 batch / d (constant) and
@@ -176,7 +180,7 @@ def standard(
         horizon = float(d) ** alpha
         if horizon <= delta:
             raise UserError(f"ademamix: d^alpha = {horizon:g} must exceed delta = {delta:g}; take a larger d")
-        return AdEMAMix(gamma2, horizon, strength * horizon ** (1 - 1 / (2 * alpha)), delta)
+        return WarmedUpAdEMAMix(gamma2, horizon, strength * horizon ** (1 - 1 / (2 * alpha)), delta)
     raise UserError(f"unknown algorithm '{name}'{nearest(name, ALGORITHMS)}; known: {', '.join(ALGORITHMS)}")
 
 

@@ -22,7 +22,7 @@ import numpy as np
 from danalab.errors import UserError, nearest
 from danalab.theory.curve import Curve
 from danalab.theory.dynamics.algorithms import standard
-from danalab.theory.dynamics.ode import ode
+from danalab.theory.dynamics.moments import ode
 from danalab.theory.problem.equivalents import limit_loss
 from danalab.theory.problem.model import Spectrum, check_exponents, power_sum
 from danalab.theory.problem.spectra import binned_spectrum
@@ -34,26 +34,13 @@ IVA_BORDER = 1 - 1 / math.sqrt(2)
 
 
 def phase(alpha: float, beta: float) -> str:
-    """Name of the phase: Ia, Ib, Ic, II, III, IVa or IVb.
-
-    Raises:
-        UserError: exponents outside the phases.
-    """
+    """Name of the phase: Ia, Ib, Ic, II, III, IVa or IVb."""
     check_exponents(alpha, beta)
     if alpha > 0.5:
         return "Ia" if beta < 0.5 else "II" if beta < alpha else "III"
     if beta < 0.5:
         return "Ib"
     return "Ic" if alpha < 0.25 else "IVb" if alpha < IVA_BORDER else "IVa"
-
-
-@dataclass(frozen=True)
-class Term:
-    """log(term) = constant . (log d, log t): exponents of d and of t."""
-
-    name: str
-    d: float
-    t: float
 
 
 def _clock(alpha: float, family: Family) -> list[tuple[float, float]]:
@@ -77,16 +64,8 @@ def _clock_exponents(alpha: float, beta: float) -> dict[str, tuple[float, float]
     return terms
 
 
-def _floor_exponent(alpha: float, beta: float) -> float:
-    return -2 * alpha + max(0.0, 1 - 2 * beta)
-
-
 def time_exponents(alpha: float, beta: float, family: Family) -> dict[str, float]:
-    """-d log P / d log t of every term of the loss, late (t > d for DANA-constant).
-
-    Raises:
-        UserError: exponents outside the phases, unknown family.
-    """
+    """-d log P / d log t of every term of the loss, late (t > d for DANA-constant)."""
     check_exponents(alpha, beta)
     speed = max(q for _, q in _clock(alpha, _checked(family)))
     if family == "dana-constant" and alpha <= 0.5:
@@ -103,47 +82,31 @@ class ComputeOptimum:
 
 
 def compute_optimum(alpha: float, beta: float, family: Family) -> ComputeOptimum:
-    """Compute-optimal exponents of `family` at (alpha, beta).
-
-    Raises:
-        UserError: exponents outside the phases, unknown family.
-    """
+    """Compute-optimal exponents of `family` at (alpha, beta)."""
     check_exponents(alpha, beta)
     clock = _clock(alpha, _checked(family))
     # Each term as a function of u: the least, over the clock's branches, of (d-exponent) u + (t-exponent) (1 - u).
-    terms = [[Term("F0", _floor_exponent(alpha, beta), 0.0)]]
-    for name, (d, power) in _clock_exponents(alpha, beta).items():
-        terms.append([Term(name, d - power * p, -power * q) for p, q in clock])
+    terms = [[(-2 * alpha + max(0.0, 1 - 2 * beta), 0.0)]]  # F0
+    for d, power in _clock_exponents(alpha, beta).values():
+        terms.append([(d - power * p, -power * q) for p, q in clock])
 
     def loss(u: float) -> float:
-        return max(min(line.d * u + line.t * (1 - u) for line in term) for term in terms)
+        return max(min(d * u + t * (1 - u) for d, t in term) for term in terms)
 
     best = min(_candidates([line for term in terms for line in term]), key=lambda u: (round(loss(u), 12), u))
     return ComputeOptimum(-loss(best), best)
 
 
-def _candidates(lines: list[Term]) -> list[float]:
-    """Where a piecewise linear function made of these lines can have its minimum on [0, 1]."""
+def _candidates(lines: list[tuple[float, float]]) -> list[float]:
+    """Where a piecewise linear function made of these lines d u + t (1 - u) can have its minimum on [0, 1]."""
     points = [0.0, 1.0]
-    for a, b in itertools.combinations(lines, 2):
-        slope = (a.d - a.t) - (b.d - b.t)
+    for (d1, t1), (d2, t2) in itertools.combinations(lines, 2):
+        slope = (d1 - t1) - (d2 - t2)
         if abs(slope) > 1e-12:
-            u = (b.t - a.t) / slope
+            u = (t2 - t1) / slope
             if 0 < u < 1:
                 points.append(u)
     return points
-
-
-def floor_time_exponent(alpha: float, beta: float, family: Family) -> float:
-    """e with t ~ d^e: the steps after which the loss has come down to its capacity limit F0."""
-    check_exponents(alpha, beta)
-    clock, floor = _clock(alpha, _checked(family)), _floor_exponent(alpha, beta)
-    needed = []
-    for d, power in _clock_exponents(alpha, beta).values():
-        # d^(d) theta^-power = d^floor, theta the largest branch, so the earliest of the branches counts.
-        theta = (d - floor) / power
-        needed.append(min((theta - p) / q for p, q in clock))
-    return max(needed)
 
 
 def _checked(family: str) -> Family:

@@ -81,9 +81,9 @@ class ExponentRatio:
     name: str
     opt: str
     exponent: float
-    ratio: float
+    ratio_measured: float
     """Exponent over the baseline's."""
-    predicted: float | None
+    ratio_predicted: float | None
     """The theory's value of this ratio; None where it makes no prediction."""
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from danalab.errors import UserError
 from danalab.theory.curve import Curve
 from danalab.theory.dynamics.algorithms import critical_kappa, standard
-from danalab.theory.dynamics.ode import ode
+from danalab.theory.dynamics.moments import ode
 from danalab.theory.prediction.exponents import FAMILIES, Family, compute_optimum, phase, time_exponents
 from danalab.theory.problem.model import Spectrum, check_exponents
 from danalab.theory.problem.spectra import check_memory
@@ -71,30 +71,26 @@ def _read(path: Path) -> tuple[np.ndarray, np.ndarray | None]:
     return table[:, 0], table[:, 1] if table.shape[1] > 1 else None
 
 
-def power_law(alpha: float, count: int = 1000) -> tuple[np.ndarray, None]:
-    """The spectrum j^(-2 alpha), in place of a measured one."""
-    return np.arange(1, count + 1, dtype=float) ** (-2 * alpha), None
+def power_law(alpha: float) -> tuple[np.ndarray, None]:
+    """1000 eigenvalues j^(-2 alpha), in place of a measured spectrum."""
+    return np.arange(1, 1001, dtype=float) ** (-2 * alpha), None
 
 
-def fit_alpha(lam: np.ndarray) -> tuple[float, float]:
-    """alpha and R^2 of lam_j ~ j^(-2 alpha), least squares over ranks 5 .. n/2, even in log j.
+def fit_alpha(lam: np.ndarray) -> tuple[float, float, tuple[float, float]]:
+    """alpha and R^2 of lam_j ~ j^(-2 alpha), least squares over ranks 5 .. n/2, even in log j; alpha of its two halves.
 
-    The last half is left out: the smallest eigenvalues of a finite sample deviate from the law.
+    The last half of the ranks is left out: the smallest eigenvalues of a finite sample deviate from the law. With one
+    power law, the head and the tail of the others have one alpha.
     """
-    return _slope_between(lam, min(5, len(lam) // 4), len(lam) // 2)
-
-
-def alpha_by_window(lam: np.ndarray) -> tuple[float, float]:
-    """alpha fitted to the head and to the tail of the ranks that `fit_alpha` uses: equal if there is one power law."""
     low, high = min(5, len(lam) // 4), len(lam) // 2
     middle = round(math.sqrt(low * high))
-    return _slope_between(lam, low, middle)[0], _slope_between(lam, middle, high)[0]
 
+    def between(first: int, last: int) -> tuple[float, float]:
+        ranks = np.unique(np.geomspace(first, last, 60).astype(int))
+        slope, r2 = _fit(np.log(ranks), np.log(lam[ranks - 1]))
+        return -slope / 2, r2
 
-def _slope_between(lam: np.ndarray, low: int, high: int) -> tuple[float, float]:
-    ranks = np.unique(np.geomspace(low, high, 60).astype(int))
-    slope, r2 = _fit(np.log(ranks), np.log(lam[ranks - 1]))
-    return -slope / 2, r2
+    return *between(low, high), (between(low, middle)[0], between(middle, high)[0])
 
 
 def fit_beta(lam: np.ndarray, rho: np.ndarray, alpha: float) -> tuple[float, float]:
@@ -140,14 +136,10 @@ class CurvePrediction:
 
     def as_dict(self) -> dict[str, Any]:
         """Everything but the curves, for JSON."""
+        named = {"r2": self.fits, "alpha_by_window": list(self.windows), "time_exponents": self.time}
         return {
-            "alpha": self.alpha,
-            "beta": self.beta,
-            "phase": self.phase,
-            "kappa": self.kappa,
-            "r2": self.fits,
-            "alpha_by_window": list(self.windows),
-            "time_exponents": self.time,
+            **{name: getattr(self, name) for name in ("alpha", "beta", "phase", "kappa")},
+            **named,
             "compute_exponents": self.compute,
             "speedup_of_the_time_exponent": self.speedup(),
         }
@@ -176,13 +168,10 @@ def predict(
     check_memory(8.0 * 60 * len(lam), f"a spectrum of {len(lam)} eigenvalues", "give fewer of them")
     fits, windows = {}, ()
     if alpha is None:
-        alpha, fits["alpha"] = fit_alpha(lam)
-        windows = alpha_by_window(lam)
+        alpha, fits["alpha"], windows = fit_alpha(lam)
     if beta is None:
         if rho is None:
-            raise UserError(
-                "the spectrum has no rho, so beta cannot be fitted; give --beta, or a file with lam and rho"
-            )
+            raise UserError("the spectrum has no rho to fit beta to; give --beta, or a file with lam and rho")
         beta, fits["beta"] = fit_beta(lam, rho, alpha)
     check_exponents(alpha, beta)
     weights = np.arange(1, len(lam) + 1, dtype=float) ** (-2 * beta) if rho is None else rho
@@ -198,14 +187,14 @@ def predict(
         critical_kappa(alpha),
         fits,
         windows,
-        {family: leading_exponent(alpha, beta, family) for family in FAMILIES},
+        {family: _leading_exponent(alpha, beta, family) for family in FAMILIES},
         {family: compute_optimum(alpha, beta, family).loss for family in FAMILIES},
         curves,
         spectrum,
     )
 
 
-def leading_exponent(alpha: float, beta: float, family: Family) -> float:
+def _leading_exponent(alpha: float, beta: float, family: Family) -> float:
     """The slope of a large model over a long range: that of the slower term without a power of 1/d."""
     exponents = time_exponents(alpha, beta, family)
     return min(exponents[name] for name in ("Fpp", "Kpp") if name in exponents)

@@ -13,7 +13,7 @@ import numpy as np
 from scipy.integrate import quad
 from scipy.optimize import root_scalar
 
-from danalab.theory.problem.model import PLRF, log_bins, power_sum_between
+from danalab.theory.problem.model import PLRF, binned_powers
 
 
 @dataclass(frozen=True)
@@ -27,33 +27,31 @@ class Nodes:
 
 def nodes(model: PLRF, exact: int = 20_000, per_decade: int = 200) -> Nodes:
     """Nodes of the sums over j = 1..v: single levels up to `exact`, bins beyond (error 1e-6 at the default)."""
-    first, last = log_bins(model.v, exact, per_decade)
-    many = last > first
-    j = first.astype(float)
-    level, target = j ** (-2 * model.alpha), j ** (-2 * (model.alpha + model.beta))
-    count = (last - first + 1).astype(float)
-    level[many] = power_sum_between(2 * model.alpha, first[many], last[many]) / count[many]
-    target[many] = power_sum_between(2 * (model.alpha + model.beta), first[many], last[many])
-    return Nodes(level, count, target)
+    exponents = 2 * model.alpha, 2 * (model.alpha + model.beta)
+    count, level, target = binned_powers(model.v, exact, per_decade, *exponents)
+    return Nodes(level / count, count, target)
 
 
-def _root(function: Callable[[float], float], low: float, high: float) -> float:
-    return float(root_scalar(function, bracket=(low, high), xtol=1e-13, method="brentq").root)
+def _log_root(function: Callable[[float], float], low: float, high: float) -> float:
+    """x with function(log x) = 0."""
+    return math.exp(root_scalar(function, bracket=(low, high), xtol=1e-13, method="brentq").root)
+
+
+def _balance(model: PLRF, power: int) -> float:
+    """x with (1/d) sum_j (x l_j / (1 + x l_j))^power = 1."""
+    grid = nodes(model)
+
+    def excess(log_x: float) -> float:
+        x = math.exp(log_x) * grid.level
+        return float(grid.count @ (x / (1 + x)) ** power) / model.d - 1
+
+    # x l_j must be large for some d of the v levels: between the scales of the first and far beyond the last.
+    return _log_root(excess, math.log(1 / model.v), 2 * model.alpha * math.log(model.v) + 40)
 
 
 def limit_tau(model: PLRF) -> float:
     """tau with (1/d) sum_j tau l_j / (1 + tau l_j) = 1; infinite at v = d, where the features span everything."""
-    if model.v == model.d:
-        return math.inf
-    grid = nodes(model)
-
-    def excess(log_tau: float) -> float:
-        x = math.exp(log_tau) * grid.level
-        return float(grid.count @ (x / (1 + x))) / model.d - 1
-
-    # tau l_j must be large for some d of the v levels: between the scales of the first and far beyond the last.
-    low, high = math.log(1 / model.v), 2 * model.alpha * math.log(model.v) + 40
-    return math.exp(_root(excess, low, high))
+    return math.inf if model.v == model.d else _balance(model, 1)
 
 
 def limit_loss(alpha: float, beta: float, v: int, d: int) -> float:
@@ -80,7 +78,7 @@ def limit_kappa(alpha: float, ratio: float) -> float:
         inside = quad(lambda s: math.exp(s) / (kappa + math.exp(2 * alpha * s)), -40, math.log(ratio), limit=400)[0]
         return kappa * inside - 1
 
-    return math.exp(_root(excess, -12, 12))
+    return _log_root(excess, -12, 12)
 
 
 def limit_loss_continuum(alpha: float, beta: float, v: int, d: int) -> float:
@@ -96,14 +94,7 @@ def smallest_eigenvalue(model: PLRF) -> float:
     """Left edge of the spectrum of K: z(u) = 1/u - (1/d) sum l / (l u - 1) at the u < 0 where dz/du = 0."""
     if model.v == model.d:
         return 0.0
-    grid = nodes(model)
-
-    def turning(log_u: float) -> float:
-        x = math.exp(log_u) * grid.level
-        return float(grid.count @ (x / (1 + x)) ** 2) / model.d - 1
-
-    low, high = math.log(1 / model.v), 2 * model.alpha * math.log(model.v) + 40
-    u = -math.exp(_root(turning, low, high))
+    grid, u = nodes(model), -_balance(model, 2)
     return 1 / u - float(grid.count @ (grid.level / (grid.level * u - 1))) / model.d
 
 

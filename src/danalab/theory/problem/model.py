@@ -123,11 +123,18 @@ def power_sum(exponent: float, n: int) -> float:
     return head if n <= _HEAD else head + float(power_sum_between(exponent, _HEAD + 1, n))
 
 
-def log_bins(n: int, exact: int, per_decade: int) -> tuple[np.ndarray, np.ndarray]:
-    """First and last index of bins that cover 1..n: one each up to `exact`, then `per_decade` bins a decade."""
-    singles = np.arange(1, min(exact, n) + 1)
-    if n <= exact:
-        return singles, singles
-    count = max(1, math.ceil(per_decade * math.log10(n / exact)))
-    edges = np.unique(np.round(np.geomspace(exact, n, count + 1)).astype(np.int64))
-    return np.concatenate([singles, edges[:-1] + 1]), np.concatenate([singles, edges[1:]])
+def binned_powers(n: int, exact: int, per_decade: int, *exponents: float) -> tuple[np.ndarray, ...]:
+    """Number of indices in each bin of 1..n, and the sum over it of j^-exponent for each exponent.
+
+    One bin each up to `exact`, then `per_decade` bins a decade.
+    """
+    first = last = np.arange(1, min(exact, n) + 1)
+    if n > exact:
+        count = max(1, math.ceil(per_decade * math.log10(n / exact)))
+        edges = np.unique(np.round(np.geomspace(exact, n, count + 1)).astype(np.int64))
+        first, last = np.concatenate([first, edges[:-1] + 1]), np.concatenate([last, edges[1:]])
+    many = last > first
+    sums = [first.astype(float) ** -exponent for exponent in exponents]
+    for total, exponent in zip(sums, exponents, strict=True):
+        total[many] = power_sum_between(exponent, first[many], last[many])
+    return (last - first + 1).astype(float), *sums

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from danalab.errors import UserError
-from danalab.theory.problem.model import PLRF, Spectrum, check_exponents, log_bins, power_sum, power_sum_between
+from danalab.theory.problem.model import PLRF, Spectrum, binned_powers, check_exponents, power_sum
 
 
 def available_bytes() -> int:
@@ -74,11 +74,7 @@ def _feature_learning_shift(alpha: float, beta: float, d: int) -> float:
 
 
 def power_law_spectrum(alpha: float, beta: float, d: int, limit: float = 0.0) -> Spectrum:
-    """lam_j = j^(-2 alpha), rho_j = j^(-2 beta) + c_beta / d for j = 1..d: within some 20% of a random draw.
-
-    Raises:
-        UserError: exponents outside the phases, negative limit.
-    """
+    """lam_j = j^(-2 alpha), rho_j = j^(-2 beta) + c_beta / d for j = 1..d: within some 20% of a random draw."""
     check_exponents(alpha, beta)
     check_memory(8 * 40 * d, f"a spectrum of {d} modes", "take binned_spectrum")
     j = np.arange(1, d + 1, dtype=float)
@@ -91,17 +87,7 @@ def binned_spectrum(
     """`power_law_spectrum` with the modes past `exact` gathered in logarithmic bins; d = 10^9 takes 400 rows.
 
     A row keeps the sums of lam and of lam rho over its bin.
-
-    Raises:
-        UserError: exponents outside the phases, negative limit.
     """
     check_exponents(alpha, beta)
-    first, last = log_bins(d, exact, per_decade)
-    many = last > first
-    j = first.astype(float)
-    lam, weighted = j ** (-2 * alpha), j ** (-2 * (alpha + beta))
-    lam[many] = power_sum_between(2 * alpha, first[many], last[many])
-    weighted[many] = power_sum_between(2 * (alpha + beta), first[many], last[many])
-    rho = weighted / lam + _feature_learning_shift(alpha, beta, d)
-    count = (last - first + 1).astype(float)
-    return Spectrum(lam / count, rho, limit, count)
+    count, lam, weighted = binned_powers(d, exact, per_decade, 2 * alpha, 2 * (alpha + beta))
+    return Spectrum(lam / count, weighted / lam + _feature_learning_shift(alpha, beta, d), limit, count)

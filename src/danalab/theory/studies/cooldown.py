@@ -24,7 +24,7 @@ from danalab.theory.dynamics.algorithms import Rates
 from danalab.theory.dynamics.moments import moment_recursion
 from danalab.theory.problem.model import Spectrum
 from danalab.theory.problem.spectra import binned_spectrum
-from danalab.theory.studies.study import Study, canvas
+from danalab.theory.studies.study import Study, canvas, label
 
 POINTS = ((0.6, 0.3), (1.0, 0.3), (1.0, 0.7), (1.3, 0.7))
 """Exponents (alpha, beta) of the problems."""
@@ -61,16 +61,12 @@ def compute(
     for i, ((alpha, beta), noise, horizon, schedule) in enumerate(problems):
         spectrum = binned_spectrum(alpha, beta, d, noise, exact=20, per_decade=12)
         for k, delta in enumerate(deltas):
-            risk = _final_risk(spectrum, Decay(float(horizon), **DECAYS[schedule]), delta)
+            risk = _final_risk(spectrum, LearningRateDecay(float(horizon), **DECAYS[schedule]), delta)
             best[i, k] = risk.min(axis=(1, 2))
             edges += _is_at_edge(risk)
-    arrays = {
-        "exponents": np.asarray([point for point, *_ in problems]),
-        "noise": np.asarray([noise for _, noise, _, _ in problems]),
-        "horizon": np.asarray([horizon for _, _, horizon, _ in problems]),
-        "schedule": np.asarray([list(DECAYS).index(schedule) for *_, schedule in problems]),
-        "risk": best,
-    }
+    points, noise, horizon, schedule = (list(column) for column in zip(*problems, strict=True))
+    arrays = {"exponents": points, "noise": noise, "horizon": horizon, "schedule": [*map([*DECAYS].index, schedule)]}
+    arrays = {**{name: np.asarray(values) for name, values in arrays.items()}, "risk": best}
     ratio, tuned = best / best[..., :1], best.min(axis=1) / best[..., 0].min(axis=1)[:, None]
     table = [
         {
@@ -91,7 +87,7 @@ def compute(
         "problems": len(problems) * len(deltas),
     }
     settings = {"horizons": list(horizons), "deltas": list(deltas), "noises": list(noises), "d": d}
-    return Study("cooldown", arrays, {**settings, "cooldowns": list(COOLDOWNS)}, findings)
+    return Study("cooldown", arrays, {**settings, "cooldowns": list(COOLDOWNS)}, findings, draw_figure)
 
 
 def _mean(ratios: np.ndarray) -> float:
@@ -99,15 +95,11 @@ def _mean(ratios: np.ndarray) -> float:
     return float(np.exp(np.log(ratios).mean()))
 
 
-def _final_risk(spectrum: Spectrum, decay: Decay, delta: float) -> np.ndarray:
+def _final_risk(spectrum: Spectrum, decay: LearningRateDecay, delta: float) -> np.ndarray:
     """Excess risk after the last step [candidates, kappas, learning rates]; infinite where the run diverges."""
     lrs = 0.5 / spectrum.trace * 2.0**LR_POWERS
-    sweep = [
-        CooledADana(lr, kappa, delta, decay, cooldown)
-        for cooldown in COOLDOWNS.values()
-        for kappa in KAPPAS
-        for lr in lrs
-    ]
+    grid = itertools.product(COOLDOWNS.values(), KAPPAS, lrs)
+    sweep = [CooledADana(lr, kappa, delta, decay, cooldown) for cooldown, kappa, lr in grid]
     steps = int(decay.horizon)
     risk = moment_recursion(spectrum, sweep, steps, times=[steps]).risk[:, -1] - spectrum.limit
     return np.where(risk > 0, risk, np.inf).reshape(len(COOLDOWNS), len(KAPPAS), len(lrs))
@@ -141,14 +133,13 @@ def draw_figure(study: Study) -> Figure:
         means = [_mean(column[study.arrays["horizon"] == h]) for h in horizons]
         growth.plot(horizons, means, marker="o", color=color, label=name)
     growth.axhline(1, color="black", lw=1)
-    growth.set(xscale="log", xlabel="length of the run [steps]", title="mean over problems")
-    growth.legend()
+    label(growth, "mean over problems", "length of the run [steps]", "", "best", "x")
     return figure
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class Decay:
+class LearningRateDecay:
     """s(t): up to 1 in a line, 1 until `hold` of the run, then down to 0 at its end, in a line or in half a cosine."""
 
     horizon: Any
@@ -233,7 +224,7 @@ class CooledADana:
     """Peak learning rate."""
     kappa: Any
     delta: Any
-    decay: Decay
+    decay: LearningRateDecay
     cooldown: Cooldown = field(default_factory=Cooldown)
     offset: Any = 1.0
     """Added to the damping; 1 is the published implementation of ADana."""

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from danalab.theory.problem.equivalents import density, limit_loss, smallest_eigenvalue
 from danalab.theory.problem.model import PLRF
 from danalab.theory.problem.spectra import draw
-from danalab.theory.studies.study import Study, canvas, loglog
+from danalab.theory.studies.study import Study, canvas, label
 
 BETAS = (0.3, 0.5, 0.7, 1.0)
 
@@ -42,7 +42,7 @@ def compute(model: PLRF, *, draws: int = 3, points: int = 700, seed: int = 0) ->
         "slope of log lam on log j": float(np.mean(slopes)),
         "-2 alpha": -2 * model.alpha,
     }
-    return Study("limit", arrays, {**dataclasses.asdict(model), "draws": draws, "seed": seed}, findings)
+    return Study("limit", arrays, {**dataclasses.asdict(model), "draws": draws, "seed": seed}, findings, draw_figure)
 
 
 def draw_figure(study: Study) -> Figure:
@@ -52,30 +52,23 @@ def draw_figure(study: Study) -> Figure:
     spectrum, energy, limit = axes[0]
     rank = np.arange(1, p["d"] + 1)
     for i, lam in enumerate(a["lam"]):
-        label = {"label": "random draws"} if i == 0 else {}
-        spectrum.plot(rank, lam, color="#6baed6", lw=3, alpha=0.5, **label)
-        below = np.cumsum((0.5 * lam * a["rho"][i])[::-1])
-        energy.plot(lam[::-1], below, color="#6baed6", lw=3, alpha=0.5, **label)
+        style = {"color": "#6baed6", "lw": 3, "alpha": 0.5, "label": "random draws" if i == 0 else None}
+        spectrum.plot(rank, lam, **style)
+        energy.plot(lam[::-1], np.cumsum((0.5 * lam * a["rho"][i])[::-1]), **style)
     shown = a["eigenvalues_above"] > 0.5
     spectrum.plot(a["eigenvalues_above"][shown], a["x"][shown], color="#08306b", lw=1.4, label="density")
     spectrum.plot(rank, rank ** (-2.0 * p["alpha"]), color="black", lw=1, ls=":", label="j^(-2 alpha)")
-    loglog(spectrum, f"eigenvalues, alpha = {p['alpha']:g}, v = {p['v']}, d = {p['d']}", "rank j", "eigenvalue of K")
-    spectrum.legend(loc="lower left")
+    title = f"eigenvalues, alpha = {p['alpha']:g}, v = {p['v']}, d = {p['d']}"
+    label(spectrum, title, "rank j", "eigenvalue of K", "lower left")
     seen = a["energy_below"] > 0
     energy.plot(a["x"][seen], a["energy_below"][seen], color="#08306b", lw=1.4, label="rho-measure")
-    loglog(
-        energy,
-        f"what is left to learn, beta = {p['beta']:g}",
-        "eigenvalue x",
-        "sum of lam rho / 2 over eigenvalues < x",
-    )
-    energy.set_ylim(bottom=float(a["energy_below"][-1]) * 1e-6)
-    energy.legend(loc="upper left")
+    title, floor = f"what is left to learn, beta = {p['beta']:g}", float(a["energy_below"][-1]) * 1e-6
+    y = "sum of lam rho / 2 over eigenvalues < x"
+    label(energy, title, "eigenvalue x", y, "upper left", ylim=(floor, None))
     shades = ["#c6dbef", "#6baed6", "#2171b5", "#08306b"]
     for row, beta, color in zip(a["limit_loss"], BETAS, shades, strict=True):
         power = 2 * p["alpha"] - max(0.0, 1 - 2 * beta)
         limit.plot(a["sizes"], row, color=color, marker="o", ms=4, label=f"beta = {beta:g}, theory d^-{power:.2g}")
         limit.plot(a["sizes"], row[-1] * (a["sizes"] / a["sizes"][-1]) ** -power, color=color, lw=1, ls=":")
-    loglog(limit, "limit loss, v = 4d", "parameters d", "limit risk P")
-    limit.legend(loc="lower left")
+    label(limit, "limit loss, v = 4d", "parameters d", "limit risk P", "lower left")
     return figure

@@ -10,15 +10,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from danalab.colors import optimizer_color
+from danalab.theory.curve import geometric_times
 from danalab.theory.dynamics.algorithms import ALGORITHMS, critical_kappa, default_delta, standard
-from danalab.theory.dynamics.moments import moment_recursion
-from danalab.theory.dynamics.ode import ode
+from danalab.theory.dynamics.moments import moment_recursion, ode
 from danalab.theory.problem.equivalents import limit_loss
 from danalab.theory.problem.model import PLRF
 from danalab.theory.problem.spectra import draw
-from danalab.theory.recording import geometric_times
-from danalab.theory.simulation.runs import simulate
-from danalab.theory.studies.study import LABELS, Study, canvas, loglog
+from danalab.theory.stochastic import simulate
+from danalab.theory.studies.study import LABELS, Study, canvas, label
 
 
 def compute(
@@ -40,17 +39,9 @@ def compute(
         findings[f"final risk, {LABELS[name]}"] = float(exact.risk[-1])
     findings["limit risk of this draw"] = spectrum.limit
     findings["limit risk, deterministic equivalent"] = limit_loss(model.alpha, model.beta, model.v, model.d)
-    settings = {
-        **dataclasses.asdict(model),
-        "batch": batch,
-        "steps": steps,
-        "runs": runs,
-        "h": h,
-        "seed": seed,
-        "kappa": critical_kappa(model.alpha),
-        "delta": default_delta(model.alpha, model.beta),
-    }
-    return Study("plrf", arrays, settings, findings)
+    settings = {"batch": batch, "steps": steps, "runs": runs, "h": h, "seed": seed}
+    derived = {"kappa": critical_kappa(model.alpha), "delta": default_delta(model.alpha, model.beta)}
+    return Study("plrf", arrays, {**dataclasses.asdict(model), **settings, **derived}, findings, draw_figure)
 
 
 def draw_figure(study: Study) -> Figure:
@@ -67,22 +58,19 @@ def draw_figure(study: Study) -> Figure:
         right.plot(t[late], 100 * (a[f"ode_{name}"] / a[f"exact_{name}"] - 1)[late], color=color, label=LABELS[name])
     for name in ("sgd", "dana-decaying"):
         low, high = np.quantile(a[f"runs_{name}"], [0.1, 0.9], axis=0)
-        middle.fill_between(
-            t, low, high, color=optimizer_color(name), alpha=0.3, lw=0, label=f"{LABELS[name]}: 80% of the runs"
-        )
-        middle.plot(t, a[f"exact_{name}"], color=optimizer_color(name), label=f"{LABELS[name]}: exact mean")
+        color = optimizer_color(name)
+        middle.fill_between(t, low, high, color=color, alpha=0.3, lw=0, label=f"{LABELS[name]}: 80% of the runs")
+        middle.plot(t, a[f"exact_{name}"], color=color, label=f"{LABELS[name]}: exact mean")
         middle.plot(t, a[f"ode_{name}"], color="black", lw=1, ls=":")
     middle.plot([], [], color="black", lw=1, ls=":", label="equation in log time")
     _mark_limits(left, study)
     title = f"alpha = {p['alpha']:g}, beta = {p['beta']:g}, v = {p['v']}, d = {p['d']}, B = {p['batch']}"
-    loglog(left, title, "steps t + 1", "population risk P = MSE / 2")
-    left.set_ylim(bottom=0.2 * float(a["limit"]) or None)
-    loglog(middle, f"{p['runs']} stochastic runs", "steps t + 1", "population risk P = MSE / 2")
-    right.set(xscale="log", xlabel="steps t + 1", ylabel="difference [%]")
-    right.set_title("equation in log time against the exact mean")
+    labels = "steps t + 1", "population risk P = MSE / 2", "lower left"
+    label(left, title, *labels, ylim=(0.2 * float(a["limit"]) or None, None))
+    label(middle, f"{p['runs']} stochastic runs", *labels)
+    title = "equation in log time against the exact mean"
+    label(right, title, "steps t + 1", "difference [%]", "lower right", "x")
     right.axhline(0, color="black", lw=0.8)
-    for panel, place in ((left, "lower left"), (middle, "lower left"), (right, "lower right")):
-        panel.legend(loc=place)
     return figure
 
 

@@ -1,5 +1,6 @@
 """The prediction for a spectrum, compared with measured language-model curves."""
 
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from danalab.colors import optimizer_color
 from danalab.theory.prediction.exponents import FAMILIES
 from danalab.theory.prediction.measured import MeasuredComparison
 from danalab.theory.prediction.predict import CurvePrediction
-from danalab.theory.studies.study import LABELS, Study, canvas, loglog
+from danalab.theory.studies.study import LABELS, Study, canvas, label
 
 
 def compute(prediction: CurvePrediction, report: MeasuredComparison | None = None, **settings: Any) -> Study:
@@ -27,21 +28,12 @@ def compute(prediction: CurvePrediction, report: MeasuredComparison | None = Non
             "common_limit": report.fit.limit,
             "r2": report.fit.r2,
             "baseline": report.curves[report.baseline].name,
-            "rows": [
-                {
-                    "name": row.name,
-                    "opt": row.opt,
-                    "exponent": row.exponent,
-                    "ratio_measured": row.ratio,
-                    "ratio_predicted": row.predicted,
-                }
-                for row in report.rows
-            ],
+            "rows": [asdict(row) for row in report.rows],
+            "amplitudes": report.fit.amplitudes,
         }
-        findings["measured"]["amplitudes"] = report.fit.amplitudes
         for i, (x, y) in enumerate(report.windows):
             arrays[f"measured_{i}"] = np.stack([x, y])
-    return Study("predict", arrays, settings, findings)
+    return Study("predict", arrays, settings, findings, draw_figure)
 
 
 def draw_figure(study: Study) -> Figure:
@@ -55,25 +47,19 @@ def draw_figure(study: Study) -> Figure:
     spectrum.plot(rank, lam, color="#2171b5", marker="o", ms=3, lw=1, label="eigenvalues")
     middle = len(lam) // 4
     law = lam[middle] * (rank / rank[middle]) ** (-2.0 * f["alpha"])
-    spectrum.plot(rank, law, color="black", lw=1, ls=":", label=f"j^(-2 alpha), alpha = {f['alpha']:.2f}{_spread(f)}")
-    loglog(spectrum, f"spectrum: phase {f['phase']}, beta = {f['beta']:.3f}", "rank j", "eigenvalue / largest")
-    spectrum.set_ylim(bottom=0.05 * float(lam[-1]))
-    spectrum.legend(loc="lower left")
+    windows = f["alpha_by_window"]
+    spread = f" ({windows[0]:.2f} at the head, {windows[1]:.2f} in the tail)" if windows else ""
+    spectrum.plot(rank, law, color="black", lw=1, ls=":", label=f"j^(-2 alpha), alpha = {f['alpha']:.2f}{spread}")
+    title, floor = f"spectrum: phase {f['phase']}, beta = {f['beta']:.3f}", 0.05 * float(lam[-1])
+    label(spectrum, title, "rank j", "eigenvalue / largest", "lower left", ylim=(floor, None))
     for family in FAMILIES:
-        label = f"{LABELS[family]}: t^-{f['time_exponents'][family]:.2f}"
-        curves.plot(study.arrays["t"], study.arrays[f"risk_{family}"], color=optimizer_color(family), label=label)
-    loglog(
-        curves, f"predicted on this spectrum, kappa = {f['kappa']:.2f}", "steps t", "population risk P (least squares)"
-    )
-    curves.legend(loc="lower left")
+        name = f"{LABELS[family]}: t^-{f['time_exponents'][family]:.2f}"
+        curves.plot(study.arrays["t"], study.arrays[f"risk_{family}"], color=optimizer_color(family), label=name)
+    title = f"predicted on this spectrum, kappa = {f['kappa']:.2f}"
+    label(curves, title, "steps t", "population risk P (least squares)", "lower left")
     if measured:
         _draw_measured(axes[0][2], study)
     return figure
-
-
-def _spread(findings: dict[str, Any]) -> str:
-    spread = findings["alpha_by_window"]
-    return f" ({spread[0]:.2f} at the head, {spread[1]:.2f} in the tail)" if spread else ""
 
 
 def _draw_measured(panel: Axes, study: Study) -> None:
@@ -84,15 +70,8 @@ def _draw_measured(panel: Axes, study: Study) -> None:
     for i, (row, amplitude) in enumerate(zip(rows, m["amplitudes"], strict=True)):
         x, loss = study.arrays[f"measured_{i}"]
         color = optimizer_color(row["opt"])
-        panel.plot(
-            x,
-            loss - m["common_limit"],
-            color=color,
-            marker="o",
-            ms=3,
-            lw=1,
-            label=f"{row['name']}: ratio {row['ratio_measured']:.2f}",
-        )
+        name = f"{row['name']}: ratio {row['ratio_measured']:.2f}"
+        panel.plot(x, loss - m["common_limit"], color=color, marker="o", ms=3, lw=1, label=name)
         if row["ratio_predicted"] is None:
             continue
         # Through the curve's middle, with the theory's exponent.
@@ -101,12 +80,8 @@ def _draw_measured(panel: Axes, study: Study) -> None:
         predicted = level * (x / center) ** (-base * row["ratio_predicted"])
         panel.plot(x, predicted, color=color, lw=1.2, ls="--")
     panel.plot([], [], color="black", lw=1.2, ls="--", label="slope by theory (heuristic)")
-    loglog(
-        panel,
-        "measured; the theory is a heuristic here",
-        m["axis"],
-        f"val loss - {m['common_limit']:.3f} [nats/token]",
-    )
+    loss = f"val loss - {m['common_limit']:.3f} [nats/token]"
+    label(panel, "measured; the theory is a heuristic here", m["axis"], loss)
     panel.xaxis.set_minor_formatter(NullFormatter())
     shortest = min(float(study.arrays[f"measured_{i}"][0, 0]) for i in range(len(rows)))
     decades = 10.0 ** np.arange(np.floor(np.log10(shortest)), np.log10(unit) + 1)

@@ -8,22 +8,27 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from scipy.optimize import brentq
+from scipy.special import stdtrit
 from torch import nn
 
 from danalab.errors import UserError
 from danalab.optim import build_optimizer
 from danalab.optim.schedules import get_schedule, lr_scheduler
 from danalab.theory.dynamics.rare_tokens import equilibrium, periodic_ratio, random_ratio
-from danalab.theory.studies.study import Study, canvas
+from danalab.theory.studies.study import Study, canvas, label
 
+Build = Callable[[list[torch.Tensor]], torch.optim.Optimizer]
+"""An optimizer of parameters."""
 _CHUNK = 500
 """Steps whose tokens are drawn together."""
 
@@ -39,6 +44,10 @@ class RareTokenOptimizer:
     """Middle of the grid of learning rates."""
     color: str
     settings: dict[str, Any] = field(default_factory=dict)
+
+    def at(self, lr: float) -> Build:
+        """The optimizer with this learning rate."""
+        return partial(build_optimizer, self.opt, lr=lr, **self.settings)
 
 
 def _adamw(beta1: float, beta2: float, color: str, **settings: Any) -> RareTokenOptimizer:
@@ -77,12 +86,9 @@ def compute(
 
     Args:
         corpus: the language, whose true probabilities are known.
-        steps, rows, tokens, rarest: of the table; `rarest` is the least frequency.
+        steps, rows, tokens, rarest, seed: of the table; `rarest` is the least frequency.
         language_steps, documents: training on the language; documents per step.
         seeds: of the language model, at the best learning rate; its choice uses the first one.
-        seed: of the table.
-    Raises:
-        UserError: too few steps, rows or seeds for an interval.
     """
     for name, value, least in (("steps", steps, 100), ("rows", rows, 2), ("language-steps", language_steps, 10)):
         if value < least:
@@ -94,8 +100,7 @@ def compute(
     shown = [int(np.abs(np.log(f / x)).argmin()) for x in SHOWN]
     table, language = [], []
     for name, contender in CONTENDERS.items():
-        trained = Trained(contender.opt, contender.table_lr, contender.settings)
-        ratio = table_bias(trained, f, steps=steps, rows=rows, seed=seed)
+        ratio = table_bias(contender.at(contender.table_lr), f, steps=steps, rows=rows, seed=seed)
         arrays[f"table {name}"] = ratio
         theory = _theory(contender, f, 0.95 * steps)
         if theory is not None:
@@ -119,7 +124,7 @@ def compute(
     arrays["word_frequency"] = true
     settings = {"steps": steps, "rows": rows, "tokens": tokens, "rarest": rarest, "seed": seed, "seeds": seeds}
     more = {"words": corpus.words, "language_steps": language_steps, "documents": documents}
-    return Study("rare-tokens", arrays, {**settings, **more}, findings)
+    return Study("rare-tokens", arrays, {**settings, **more}, findings, draw_figure)
 
 
 def _theory(contender: RareTokenOptimizer, f: np.ndarray, t: float) -> np.ndarray | None:
@@ -139,9 +144,8 @@ def _on_language(
 ) -> tuple[float, str, np.ndarray]:
     """Least loss, the learning rate that has it (marked at an edge of the grid), and p / f of all seeds there."""
 
-    def run(lr: float, seed: int) -> Any:
-        trained = Trained(contender.opt, lr, contender.settings)
-        return language_bias(corpus, held_out, trained, steps=steps, documents=documents, seed=seed)
+    def run(lr: float, seed: int) -> LanguageBias:
+        return language_bias(corpus, held_out, contender.at(lr), steps=steps, documents=documents, seed=seed)
 
     lrs = [contender.language_lr * 2.0**k for k in LR_POWERS]
     trials = [run(lr, 0) for lr in lrs]
@@ -159,38 +163,25 @@ def draw_figure(study: Study) -> Figure:
     kappa = np.geomspace(0.02, 20, 400)
     formulas.plot(kappa, periodic_ratio(kappa), color="#9ecae1", label="periodic arrivals")
     formulas.plot(kappa, random_ratio(kappa), color="#08306b", label="random arrivals: 1 - kappa / 2")
-    formulas.set(xscale="log", xlabel="gap between arrivals / memory of v", ylabel="p / f at rest")
-    formulas.set_title("Adam without momentum, one rare token")
-    formulas.legend(loc="lower left")
+    title, x = "Adam without momentum, one rare token", "gap between arrivals / memory of v"
+    label(formulas, title, x, "p / f at rest", "lower left", "x")
     for name, contender in CONTENDERS.items():
         _points(table, a["frequency"], a[f"table {name}"], contender.color, name)
         if f"theory {name}" in a and contender.opt not in ("sgd", "muon"):
             table.plot(a["frequency"], a[f"theory {name}"], color=contender.color, lw=1)
         _points(language, a["word_frequency"], a[f"language {name}"], contender.color, name)
-    table.set(xscale="log", xlabel="frequency f", ylabel="p / f", ylim=(0, 1.4))
-    table.set_title("a table of logits (dots; lines: closed form)")
-    language.set(xscale="log", xlabel="frequency of the word", ylabel="p / f, held-out documents")
-    language.set_title("a generated language, learning rates tuned")
+    label(table, "a table of logits (dots; lines: closed form)", "frequency f", "p / f", log="x", ylim=(0, 1.4))
+    title = "a generated language, learning rates tuned"
+    label(language, title, "frequency of the word", "p / f, held-out documents", log="x")
     for panel in (table, language):
         panel.axhline(1, color="black", lw=0.8)
     language.legend(loc="lower right", fontsize=8)
     return figure
 
 
-def _points(panel: Axes, x: np.ndarray, values: Sequence[Any] | np.ndarray, color: str, label: str) -> None:
+def _points(panel: Axes, x: np.ndarray, values: np.ndarray, color: str, name: str) -> None:
     mean, width = mean_and_interval(values)
-    panel.errorbar(x, mean, width, color=color, marker="o", ms=3.5, lw=0, elinewidth=1, label=label)
-
-
-@dataclass(frozen=True)
-class Trained:
-    """An optimizer with its settings."""
-
-    opt: str
-    """Name in the registry."""
-    lr: float
-    """Peak learning rate, of the table."""
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    panel.errorbar(x, mean, width, color=color, marker="o", ms=3.5, lw=0, elinewidth=1, label=name)
 
 
 def geometric_frequencies(rarest: float, tokens: int) -> np.ndarray:
@@ -201,15 +192,13 @@ def geometric_frequencies(rarest: float, tokens: int) -> np.ndarray:
     """
     if tokens < 2 or not 0 < rarest < 1 / tokens:
         raise UserError(f"rarest = {rarest:g} of {tokens} tokens: must be above 0 and below 1 / tokens")
-    low, high = 1.0, 1 / rarest  # the factor, by bisection: the sum grows with it
-    for _ in range(200):
-        factor = math.sqrt(low * high)
-        low, high = (factor, high) if rarest * (factor ** np.arange(tokens)).sum() < 1 else (low, factor)
-    f = rarest * low ** np.arange(tokens)[::-1]
+    powers = np.arange(tokens)[::-1]
+    factor = brentq(lambda x: rarest * (x**powers).sum() - 1, 1.0, 1 / rarest, xtol=1e-15, rtol=1e-15)
+    f = rarest * float(factor) ** powers  # pyright: ignore[reportArgumentType]
     return f / f.sum()
 
 
-def table_bias(trained: Trained, frequencies: np.ndarray, *, steps: int, rows: int, seed: int = 0) -> np.ndarray:
+def table_bias(build: Build, frequencies: np.ndarray, *, steps: int, rows: int, seed: int = 0) -> np.ndarray:
     """p / f, averaged over the last tenth of the run: float64 [rows, tokens].
 
     The logits start at log f: what is measured is where the optimizer leads them from the truth. Rows are independent
@@ -219,7 +208,7 @@ def table_bias(trained: Trained, frequencies: np.ndarray, *, steps: int, rows: i
     order = torch.stack([torch.randperm(len(frequencies), generator=generator) for _ in range(rows)])
     truth = torch.tensor(frequencies)[order].float()
     logits = truth.log().requires_grad_()
-    optimizer = build_optimizer(trained.opt, [logits], lr=trained.lr, **trained.settings)
+    optimizer = build([logits])
     first, seen = steps - steps // 10, torch.zeros(rows, len(frequencies), dtype=torch.float64)
     drawn = torch.empty(rows, 0)
     for step in range(steps):
@@ -238,10 +227,7 @@ class Corpus(Protocol):
     """What is needed of a language; `danalab.data.sources.synthetic.Language` is one."""
 
     @property
-    def words(self) -> int:
-        """Number of words; their token ids come first, by frequency."""
-        ...
-
+    def words(self) -> int: ...  # their token ids come first, by frequency
     @property
     def vocabulary(self) -> list[str]: ...
     def documents(self, first: int, count: int) -> np.ndarray: ...
@@ -294,8 +280,7 @@ class HeldOut:
         return np.asarray([mean[a:b].mean() for a, b in self.bins])
 
 
-@dataclass(frozen=True)
-class LanguageBias:
+class LanguageBias(NamedTuple):
     """Result of `language_bias`."""
 
     loss: float
@@ -305,7 +290,7 @@ class LanguageBias:
 
 
 def language_bias(
-    corpus: Corpus, held_out: HeldOut, trained: Trained, *, steps: int, documents: int, width: int = 32, seed: int = 0
+    corpus: Corpus, held_out: HeldOut, build: Build, *, steps: int, documents: int, width: int = 32, seed: int = 0
 ) -> LanguageBias:
     """Train `LastToken` for one pass over `steps * documents` documents, the learning rate falling to 0 in a line.
 
@@ -316,7 +301,7 @@ def language_bias(
     torch.manual_seed(seed)
     model = LastToken(len(corpus.vocabulary), width)
     # Without names: Muon orthogonalises embedding and head, too, which in language models it leaves to AdamW.
-    optimizer = build_optimizer(trained.opt, list(model.parameters()), lr=trained.lr, **trained.settings)
+    optimizer = build(list(model.parameters()))
     scheduler = lr_scheduler(optimizer, get_schedule("linear", steps, steps // 50))
     first = len(held_out.text) + seed * steps * documents
     text = torch.empty(0)
@@ -336,10 +321,7 @@ def language_bias(
     return LanguageBias(-float((held_out.truth * log_p).sum(-1).mean()), ratio)
 
 
-def mean_and_interval(values: Sequence[float] | np.ndarray, axis: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and half-width of its 95% interval (Student)."""
-    from scipy.stats import t
-
-    values = np.asarray(values, float)
-    n = values.shape[axis]
-    return values.mean(axis), t.ppf(0.975, n - 1) * values.std(axis, ddof=1) / math.sqrt(n)
+def mean_and_interval(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean over the first axis, and half-width of its 95% interval (Student)."""
+    n = len(values)
+    return values.mean(0), stdtrit(n - 1, 0.975) * values.std(0, ddof=1) / math.sqrt(n)

@@ -5,12 +5,12 @@ from matplotlib.figure import Figure
 
 from danalab.colors import optimizer_color
 from danalab.errors import UserError
+from danalab.theory.curve import enable_x64
 from danalab.theory.dynamics.algorithms import ALGORITHMS, critical_kappa, dana_decaying, default_delta, standard
-from danalab.theory.dynamics.ode import ode
+from danalab.theory.dynamics.moments import ode
 from danalab.theory.problem.model import PLRF
 from danalab.theory.problem.spectra import binned_spectrum
-from danalab.theory.recording import enable_x64
-from danalab.theory.studies.study import LABELS, Study, canvas, loglog
+from danalab.theory.studies.study import LABELS, Study, canvas, label
 
 SHOWN = ("sgd-m", "dana-constant", "dana-decaying", "ademamix")
 
@@ -44,7 +44,7 @@ def compute(
     findings = {f"best kappa at t = {at:.0e}": float(k) for at, k in zip(checkpoints, best, strict=True)}
     findings["1 / (2 alpha)"] = critical
     extra = {"horizon": horizon, "d_sweep": d_sweep, "h": h, "delta": delta}
-    return Study("schedules", arrays, {**settings, **extra}, findings)
+    return Study("schedules", arrays, {**settings, **extra}, findings, draw_figure)
 
 
 def draw_figure(study: Study) -> Figure:
@@ -57,18 +57,14 @@ def draw_figure(study: Study) -> Figure:
         # Both DANA variants have the same memory: dashes show both colours.
         style = "--" if name == "dana-decaying" else "-"
         memory.plot(a["t"], 1 / a[f"forget_{name}"], color=optimizer_color(name), ls=style, label=LABELS[name])
-    loglog(weight, "weight of the momentum", "steps t", "gamma3 / gamma2")
-    loglog(memory, "memory of the momentum", "steps t", "1 / Delta [steps]")
-    weight.set_ylim(1e-6, None)
-    weight.legend(loc="lower left")
-    memory.legend(loc="upper left")
+    label(weight, "weight of the momentum", "steps t", "gamma3 / gamma2", "lower left", ylim=(1e-6, None))
+    label(memory, "memory of the momentum", "steps t", "1 / Delta [steps]", "upper left")
     colors = ["#bdd7e7", "#6baed6", "#2171b5", "#08306b"]
     for i, at in enumerate(a["checkpoints"]):
         risk = np.where(a["risk"][:, i] < 1, a["risk"][:, i], np.nan)
         sweep.plot(a["kappa"], risk, color=colors[i], marker="o", ms=3, label=f"t = {at:.0e}")
     critical = study.findings["1 / (2 alpha)"]
     sweep.axvline(critical, color="black", lw=1, ls="--", label="1 / (2 alpha)")
-    sweep.set(yscale="log", xlabel="kappa", ylabel="population risk P, without the limit risk", ylim=(None, 3))
-    sweep.set_title(f"DANA-decaying, d = {p['d_sweep']:.0e}")
-    sweep.legend(loc="upper right")
+    title, y = f"DANA-decaying, d = {p['d_sweep']:.0e}", "population risk P, without the limit risk"
+    label(sweep, title, "kappa", y, "upper right", "y", ylim=(None, 3))
     return figure

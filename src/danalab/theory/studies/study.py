@@ -2,7 +2,7 @@
 
 import io
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,21 +12,16 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from danalab.files import write_atomically, write_json
+from danalab.theory.dynamics.algorithms import ALGORITHMS
 
 LABELS = {
+    **ALGORITHMS,
     "adam": "Adam",
-    "adamw": "AdamW",
     "adana": "ADana",
     "dana-mk4": "Dana-MK4",
-    "dana-star": "Dana-Star",
     "dana-star-mk4": "Dana-Star-MK4",
-    "ademamix": "AdEMAMix-like",
-    "sgd": "SGD",
-    "sgd-m": "SGD with momentum",
-    "dana-constant": "DANA-constant",
-    "dana-decaying": "DANA-decaying",
 }
-
+"""Names in figures."""
 _STYLE: Any = {
     "font.size": 10,
     "axes.titlesize": 11,
@@ -44,14 +39,29 @@ _STYLE: Any = {
 
 @dataclass(frozen=True)
 class Study:
-    """Data of one figure."""
+    """Data of one figure, and the figure."""
 
     name: str
     arrays: dict[str, np.ndarray]
     parameters: dict[str, Any]
     """Settings that reproduce the arrays."""
-    findings: dict[str, Any] = field(default_factory=dict)
+    findings: dict[str, Any]
     """The main numbers."""
+    draw_figure: Callable[["Study"], Figure]
+
+    def save(self, folder: str | Path) -> dict[str, str]:
+        """Write `NAME.png`, `NAME.npz` and `NAME.json` (parameters and findings); returns their paths."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        paths = {kind: folder / f"{self.name}.{kind}" for kind in ("png", "npz", "json")}
+        picture, arrays = io.BytesIO(), io.BytesIO()
+        with mpl.rc_context(_STYLE):
+            self.draw_figure(self).savefig(picture)
+        np.savez_compressed(arrays, allow_pickle=False, **self.arrays)
+        write_atomically(paths["png"], picture.getvalue())
+        write_atomically(paths["npz"], arrays.getvalue())
+        write_json(paths["json"], {"study": self.name, "parameters": self.parameters, "findings": self.findings})
+        return {kind: str(path) for kind, path in paths.items()}
 
 
 def canvas(rows: int, columns: int, width: float = 5.2, height: float = 4.0) -> tuple[Figure, np.ndarray]:
@@ -60,21 +70,8 @@ def canvas(rows: int, columns: int, width: float = 5.2, height: float = 4.0) -> 
     return figure, figure.subplots(rows, columns, squeeze=False)
 
 
-def loglog(axes: Axes, title: str, x: str, y: str) -> None:
-    """Title, labels and logarithmic axes."""
-    axes.set(xscale="log", yscale="log", title=title, xlabel=x, ylabel=y)
-
-
-def save(study: Study, draw_figure: Callable[[Study], Figure], folder: str | Path) -> dict[str, str]:
-    """Write `NAME.png`, `NAME.npz` and `NAME.json` (parameters and findings); returns their paths."""
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = {kind: folder / f"{study.name}.{kind}" for kind in ("png", "npz", "json")}
-    picture, arrays = io.BytesIO(), io.BytesIO()
-    with mpl.rc_context(_STYLE):
-        draw_figure(study).savefig(picture)
-    np.savez_compressed(arrays, allow_pickle=False, **study.arrays)
-    write_atomically(paths["png"], picture.getvalue())
-    write_atomically(paths["npz"], arrays.getvalue())
-    write_json(paths["json"], {"study": study.name, "parameters": study.parameters, "findings": study.findings})
-    return {kind: str(path) for kind, path in paths.items()}
+def label(axes: Axes, title: str, x: str, y: str, legend: str = "", log: str = "xy", **limits: Any) -> None:
+    """Title, axis labels, logarithmic axes, limits (`xlim`, `ylim`), and the legend's place where there is one."""
+    axes.set(title=title, xlabel=x, ylabel=y, **{f"{axis}scale": "log" for axis in log}, **limits)
+    if legend:
+        axes.legend(loc=legend)

@@ -7,7 +7,7 @@ Its limit is P E[|u| / (|u| + sqrt(P E u^2)) | active]: P / (1 + sqrt(P)) for gr
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -20,10 +20,10 @@ from scipy.integrate import quad
 from scipy.special import k0
 
 from danalab.errors import UserError, nearest
+from danalab.theory.curve import padded, record
 from danalab.theory.problem.model import PLRF
-from danalab.theory.recording import padded, record
-from danalab.theory.studies.sparse import moe
-from danalab.theory.studies.study import Study, canvas
+from danalab.theory.studies.races import moe
+from danalab.theory.studies.study import Study, canvas, label
 
 KINDS = ("sign", "gauss", "product")
 """Distributions of an active gradient: +-1, N(0, 1), or a product of two N(0, 1) (a linear model at batch 1)."""
@@ -51,7 +51,8 @@ def compute(
     arrays.update(times=times, tau=result.tau[0, :, 0], expert_activity=result.activity)
     findings["slope of log mean tau on log P over the experts"] = result.tau_slope(0)
     settings = {"experts": experts, "zeta": zeta, "batch": batch, "steps": steps, "kappa": kappa, "seed": seed}
-    return Study("tau", arrays, {**dataclasses.asdict(model), **settings, "synthetic_steps": synthetic_steps}, findings)
+    settings = {**dataclasses.asdict(model), **settings, "synthetic_steps": synthetic_steps}
+    return Study("tau", arrays, settings, findings, draw_figure)
 
 
 def draw_figure(study: Study) -> Figure:
@@ -63,48 +64,34 @@ def draw_figure(study: Study) -> Figure:
         mean.plot(a["activity"], a[f"limit_{kind}"], color=_COLORS[kind], lw=1.4, label=f"{_WHAT[kind]}: limit")
         mean.plot(a["activity"], a[f"measured_{kind}"], color=_COLORS[kind], ls="", marker="o", ms=5)
     mean.plot(a["activity"], a["activity"] / (1 + a["activity"]), color="black", lw=1, ls=":", label="P / (1 + P)")
-    mean.set(
-        xscale="log", yscale="log", xlabel="activity P", ylabel="tau", title="synthetic gradients (dots: measured)"
-    )
-    mean.legend(loc="upper left")
+    label(mean, "synthetic gradients (dots: measured)", "activity P", "tau", "upper left")
     colors = mpl.colormaps["viridis"](np.linspace(0.05, 0.9, len(a["times"])))
-    d = a["tau"].shape[-1]
+    d, P = a["tau"].shape[-1], a["expert_activity"]
     for i, t in enumerate(a["times"]):
-        experts.plot(
-            a["expert_activity"], a["tau"][i].mean(-1), color=colors[i], marker="o", ms=3, lw=1, label=f"t = {t:,}"
-        )
+        experts.plot(P, a["tau"][i].mean(-1), color=colors[i], marker="o", ms=3, lw=1, label=f"t = {t:,}")
         values, height = pooled_cdf(a["tau"][i], np.arange(d), d)
         spread.plot(np.maximum(values, 1e-6), tail_scale(height), color=colors[i], lw=1.4, label=f"t = {t:,}")
-    P = a["expert_activity"]
     experts.plot(P, P / (1 + np.sqrt(P)), color="black", lw=1, ls=":", label="P / (1 + sqrt P)")
-    experts.set(xscale="log", yscale="log", xlabel="activity P_i of the expert", ylabel="mean tau of the expert")
-    experts.set_title(f"Dana-Star-MK4, {p['experts']} experts, kappa = {p['kappa']:g}")
-    experts.legend(loc="upper left")
+    title = f"Dana-Star-MK4, {p['experts']} experts, kappa = {p['kappa']:g}"
+    label(experts, title, "activity P_i of the expert", "mean tau of the expert", "upper left")
     ticks = [0.001, 0.01, 0.1, 0.5, 0.9, 0.99, 0.999]
     spread.set_yticks(tail_scale(np.asarray(ticks)), [f"{x:g}" for x in ticks])
-    spread.set(
-        xscale="log", xlabel="tau", ylabel="share of coordinates at or below", title="all coordinates of all experts"
-    )
+    label(spread, "all coordinates of all experts", "tau", "share of coordinates at or below", log="x")
     return figure
 
 
 def tau_limit(activity: float, kind: str = "sign") -> float:
-    """The limit of tau for gradients of `kind` that are active with probability `activity`.
-
-    Raises:
-        UserError: unknown kind, activity outside (0, 1].
-    """
+    """The limit of tau for gradients of `kind` that are active with probability `activity`."""
     _check(activity, kind)
     root = math.sqrt(activity)
     if kind == "sign":
         return activity / (1 + root)
-    density: Callable[[float], float] = (
-        (lambda u: 2 * math.exp(-(u**2) / 2) / math.sqrt(2 * math.pi))
-        if kind == "gauss"
-        else (lambda u: 2 * float(k0(u)) / math.pi)
-    )
-    value = sum(quad(lambda u: u / (u + root) * density(u), a, b, limit=200)[0] for a, b in ((0.0, 1.0), (1.0, 40.0)))
-    return activity * value
+
+    def share(u: float) -> float:
+        density = math.sqrt(2 / math.pi) * math.exp(-(u**2) / 2) if kind == "gauss" else 2 * float(k0(u)) / math.pi
+        return u / (u + root) * density
+
+    return activity * sum(quad(share, a, b, limit=200)[0] for a, b in ((0.0, 1.0), (1.0, 40.0)))
 
 
 def measure_tau(
@@ -116,11 +103,7 @@ def measure_tau(
     delta: float = 8.0,
     seed: int = 0,
 ) -> np.ndarray:
-    """Mean of tau over `coordinates` independent coordinates after `steps` steps, one value an activity.
-
-    Raises:
-        UserError: unknown kind, activity outside (0, 1], sizes not positive.
-    """
+    """Mean of tau over `coordinates` independent coordinates after `steps` steps, one value per activity."""
     for p in activities:
         _check(p, kind)
     if steps < 1 or coordinates < 1 or delta <= 0:
@@ -152,7 +135,7 @@ def _run(p: Any, delta: Any, key: Any, times: Any, *, kind: str, coordinates: in
         v = (1 - gain) * v + gain * u**2
         return v, (1 - gain) * tau + gain * u / (u + jnp.sqrt(v) + 1e-8)
 
-    return record(step, lambda s: s[1], (jnp.zeros(shape), jnp.zeros(shape)), times)[1]
+    return record(step, lambda s: s[1], (jnp.zeros(shape), jnp.zeros(shape)), times)
 
 
 def pooled_cdf(values: np.ndarray, ranks: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:

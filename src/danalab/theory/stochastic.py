@@ -1,7 +1,12 @@
-"""Stochastic runs of the coordinate-wise optimizers (ADana and family, Adam, AdEMAMix) and SGD, on one stream.
+"""Stochastic runs: `simulate` for the algorithms of the theory, `race` for optimizers against each other.
 
-Every optimizer, for every value of its hyper-parameters, sees the same samples. With m > 1 experts a sample belongs to
-one of them (MoE-PLRF): column i of the parameters gets a gradient with probability P_i = 1 - (1 - p_i)^B only.
+`simulate` works in the eigenbasis of K, O(batch x modes) a step. Gaussian data make two simplifications exact: the part
+of the target that no feature explains is independent Gaussian noise of variance 2 limit, and the features are
+independent, X_j = sqrt(lam_j) g_j.
+
+`race` runs coordinate-wise optimizers (ADana and family, Adam, AdEMAMix) and SGD. Every optimizer, for every value of
+its hyper-parameters, sees the same samples. With m > 1 experts a sample belongs to one of them (MoE-PLRF): column i of
+the parameters gets a gradient with probability P_i = 1 - (1 - p_i)^B only.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,11 +17,67 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpy.typing as npt
 
 from danalab.errors import UserError, nearest
 from danalab.optim.jax_rules import dana_step, zero_moments
+from danalab.theory.curve import Curve, check_times, finite_or_inf, padded, record
+from danalab.theory.dynamics.algorithms import Algorithm, between_half_lives
+from danalab.theory.problem.model import Spectrum
 from danalab.theory.problem.spectra import Draw
-from danalab.theory.recording import padded, record
+
+
+def simulate(
+    spectrum: Spectrum,
+    algorithm: Algorithm,
+    steps: int,
+    *,
+    batch: int = 1,
+    runs: int = 1,
+    seed: int = 0,
+    times: npt.ArrayLike | None = None,
+) -> Curve:
+    """Population risk along `runs` stochastic runs of `algorithm`; risk and momentum have shape [runs, times].
+
+    Args:
+        spectrum: modes of multiplicity one (a draw, not bins).
+        steps, batch, times: as in `moment_recursion`.
+        seed: run i uses the stream `fold_in(seed, i)`; the samples of step t depend on the seed and t alone.
+    Raises:
+        UserError: binned spectrum; steps, batch or runs not positive.
+    """
+    if not (spectrum.multiplicity == 1).all():
+        raise UserError("stochastic runs need one row per mode; a binned spectrum has lost the single modes")
+    if runs < 1:
+        raise UserError(f"runs = {runs}: at least one run is needed")
+    at = check_times(steps, batch, times)
+    keys = jax.vmap(lambda i: jax.random.fold_in(jax.random.key(seed), i))(jnp.arange(runs))
+    problem = [jnp.asarray(x, jnp.float32) for x in (spectrum.lam, spectrum.rho, spectrum.limit)]
+    return Curve.of(at, _runs(*problem, algorithm, keys, padded(at), batch=batch))
+
+
+@partial(jax.jit, static_argnames="batch")
+def _runs(lam: Any, rho: Any, limit: Any, algorithm: Any, keys: Any, times: Any, *, batch: int) -> Any:
+    scale, noise = jnp.sqrt(lam), jnp.sqrt(2 * limit)
+
+    def one(key: jax.Array) -> Any:
+        def step(state: tuple[jax.Array, jax.Array], t: jax.Array) -> tuple[jax.Array, jax.Array]:
+            r, y = state
+            sample = jax.random.normal(jax.random.fold_in(key, t), (batch, len(lam) + 1))
+            X = scale * sample[:, :-1]
+            error = X @ r - noise * sample[:, -1]
+            gradient = error @ X / batch
+            g1, g2, g3, D = algorithm.at(t)
+            y = (1 - D) * y + g1 * gradient
+            return r - g2 * gradient - g3 * y, y
+
+        def observe(state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+            r, y = state
+            return finite_or_inf(limit + 0.5 * jnp.sum(lam * r**2)), jnp.sum(y**2)
+
+        return record(step, observe, (-jnp.sqrt(rho), jnp.zeros_like(rho)), times)
+
+    return jax.vmap(one)(keys)
 
 
 class UpdateRule(NamedTuple):
@@ -41,8 +102,7 @@ def _ademamix(
 ) -> tuple[jax.Array, Any]:
     fast, slow, v = state
     share = jnp.minimum(t / horizon, 1.0)
-    life = [jnp.log(0.5) / jnp.log(b + 1e-8) - 1 for b in (beta1, 1 - delta / horizon)]
-    beta3 = 0.5 ** (1 / ((1 - share) * life[0] + share * life[1] + 1))
+    beta3 = between_half_lives(share, beta1, 1 - delta / horizon)
     fast, slow = beta1 * fast + (1 - beta1) * g, beta3 * slow + (1 - beta3) * g
     v = beta2 * v + (1 - beta2) * g**2
     mixed = fast / (1 - beta1**t) + share * horizon ** (1 - kappa) * slow
@@ -59,8 +119,6 @@ def _zeros(n: int) -> Callable[[tuple[int, ...]], Any]:
 
 
 _DANA = {"lr": 0.003, "delta": 8.0, "kappa": 0.85, "eps": 1e-8, "gamma3": 1.0}
-_PLAIN = partial(zero_moments, dtype=jnp.float32, with_tau=False)
-_STAR = partial(zero_moments, dtype=jnp.float32, with_tau=True)
 RULES = {
     "sgd": UpdateRule(_zeros(0), _sgd, {"lr": 0.5}),
     "adam": UpdateRule(_zeros(2), _adam, {"lr": 0.003, "beta1": 0.99, "beta2": 0.999, "eps": 1e-8}),
@@ -69,11 +127,10 @@ RULES = {
         _ademamix,
         {"lr": 0.003, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "delta": 8.0, "kappa": 0.85, "horizon": 1e4},
     ),
-    "adana": UpdateRule(_PLAIN, _dana, {**_DANA, "clipsnr": np.inf}),
-    "dana-mk4": UpdateRule(_PLAIN, _dana, {**_DANA, "clipsnr": 2.0}),
-    "dana-star": UpdateRule(_STAR, _dana, {**_DANA, "clipsnr": np.inf}),
-    "dana-star-mk4": UpdateRule(_STAR, _dana, {**_DANA, "clipsnr": 2.0}),
 }
+for _name in ("adana", "dana-mk4", "dana-star", "dana-star-mk4"):
+    _moments = partial(zero_moments, dtype=jnp.float32, with_tau="star" in _name)
+    RULES[_name] = UpdateRule(_moments, _dana, {**_DANA, "clipsnr": 2.0 if _name.endswith("mk4") else np.inf})
 
 
 @dataclass(frozen=True)
@@ -106,7 +163,7 @@ class Stream:
     """The stream of samples."""
 
     batch: int = 10
-    """Samples a step."""
+    """Samples per step."""
     probabilities: tuple[float, ...] = (1.0,)
     """Of the experts."""
     noise: float = 0.0
@@ -117,7 +174,7 @@ class Stream:
 
     def __post_init__(self) -> None:
         if self.batch < 1:
-            raise UserError(f"batch = {self.batch}: at least one sample a step is needed")
+            raise UserError(f"batch = {self.batch}: at least one sample per step is needed")
         if not self.noise >= 0:
             raise UserError(f"noise = {self.noise:g}: the scale of the label noise must not be negative")
         if self.dof < 1:
@@ -197,14 +254,12 @@ def _race(
             owner = jax.nn.one_hot(jax.random.categorical(which, log_p, shape=(batch,)), experts)
         new = {}
         for name, rule in rules:
-            apply = RULES[rule].step
 
-            theta, inner = state[name]
-            grads = jax.vmap(lambda one: gradients(one, X, y, owner))(theta)
-            move, inner = jax.vmap(lambda g, s, chosen, apply=apply: apply(g, s, t + 1.0, **chosen))(
-                grads, inner, settings[name]
-            )
-            new[name] = (theta - move, inner)
+            def one(theta: Any, inner: Any, chosen: Any, apply: Any = RULES[rule].step) -> Any:
+                move, inner = apply(gradients(theta, X, y, owner), inner, t + 1.0, **chosen)
+                return theta - move, inner
+
+            new[name] = jax.vmap(one)(*state[name], settings[name])
         return new
 
     def observe(state: Any) -> Any:
@@ -212,13 +267,12 @@ def _race(
         for name, rule in rules:
             theta, inner = state[name]
             excess = 0.5 * jnp.sum(((theta - optimum) @ root) ** 2, axis=-1)
-            risk = jnp.where(jnp.isfinite(excess), limit + excess, jnp.inf)
-            tau = inner.tau if ranks is not None and "star" in rule else None
-            out[name] = (risk, None if tau is None else jnp.sort(tau, axis=-1)[..., ranks])
+            tau = jnp.sort(inner.tau, axis=-1)[..., ranks] if ranks is not None and "star" in rule else None
+            out[name] = (finite_or_inf(limit + excess), tau)
         return out
 
     start = {}
     for name, rule in rules:
         shape = (len(settings[name]["lr"]), experts, d)
         start[name] = (jnp.zeros(shape, jnp.float32), RULES[rule].init(shape))
-    return record(step, observe, start, times)[1]
+    return record(step, observe, start, times)

@@ -5,8 +5,8 @@ import pytest
 
 from danalab.errors import UserError
 from danalab.theory import PLRF, draw, hummingbird, moe, moment_recursion, sgd
-from danalab.theory.recording import geometric_times
-from danalab.theory.simulation.adaptive import Racer, Stream, race, zipf
+from danalab.theory.curve import geometric_times
+from danalab.theory.stochastic import Racer, Stream, race, zipf
 
 
 @pytest.fixture(scope="module")

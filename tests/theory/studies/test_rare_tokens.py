@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,11 +13,11 @@ pytest.importorskip("jax")
 
 from danalab.data.sources.synthetic import Language
 from danalab.errors import UserError
+from danalab.optim import build_optimizer
 from danalab.theory.dynamics.rare_tokens import equilibrium, periodic_ratio, random_ratio
 from danalab.theory.studies import rare_tokens as study
 from danalab.theory.studies.rare_tokens import (
     HeldOut,
-    Trained,
     geometric_frequencies,
     language_bias,
     mean_and_interval,
@@ -95,7 +96,9 @@ def test_a_table_under_sgd_stays_at_its_frequencies_and_under_adamw_rare_tokens_
     f = geometric_frequencies(0.02, 6)
     found = {}
     for name, lr, settings in (("sgd", 0.1, {}), ("adamw", 0.02, {"betas": (0.9, 0.8), "weight_decay": 0.0})):
-        found[name] = mean_and_interval(table_bias(Trained(name, lr, settings), f, steps=1500, rows=32))
+        found[name] = mean_and_interval(
+            table_bias(partial(build_optimizer, name, lr=lr, **settings), f, steps=1500, rows=32)
+        )
     mean, width = found["sgd"]
     assert (np.abs(mean - 1) < 3 * width).all()
     mean, width = found["adamw"]
@@ -108,7 +111,7 @@ def test_adamw_rests_where_the_closed_form_says(betas):
     f = geometric_frequencies(0.01, 12)
     tau = -1 / math.log(betas[1])
     memories = [math.inf] if betas[0] == 0 else [-tau * math.log(betas[0])]
-    trained = Trained("adamw", 0.003, {"betas": betas, "weight_decay": 0.0})
+    trained = partial(build_optimizer, "adamw", lr=0.003, betas=betas, weight_decay=0.0)
     mean, width = mean_and_interval(table_bias(trained, f, steps=40_000, rows=64))
     want = equilibrium(f, tau, memories) / f
     assert (np.abs(mean - want) < 2.5 * width + 0.03).all()  # 0.03: steps are discrete, and p moves between arrivals
@@ -117,7 +120,8 @@ def test_adamw_rests_where_the_closed_form_says(betas):
 @pytest.mark.slow
 def test_the_bias_of_logarithmic_time_vanishes_with_the_length_of_the_run():
     f = geometric_frequencies(0.01, 12)
-    short, long = (mean_and_interval(table_bias(Trained("adana", 0.002), f, steps=n, rows=64)) for n in (1000, 20_000))
+    build = partial(build_optimizer, "adana", lr=0.002)
+    short, long = (mean_and_interval(table_bias(build, f, steps=n, rows=64)) for n in (1000, 20_000))
     assert short[0][-1] + 3 * short[1][-1] < 0.8
     assert abs(long[0][-1] - 1) < 0.1
 
@@ -133,10 +137,8 @@ def test_the_held_out_truth_is_binned_by_rank():
 def test_a_model_of_the_language_learns_and_its_probabilities_are_compared_with_the_truth():
     corpus = Language(words=32, answers=4, document_tokens=64)
     held_out = HeldOut.of(corpus, 4)
-    untrained, trained = (
-        language_bias(corpus, held_out, Trained("adamw", 0.02, {"weight_decay": 0.0}), steps=n, documents=2)
-        for n in (1, 150)
-    )
+    build = partial(build_optimizer, "adamw", lr=0.02, weight_decay=0.0)
+    untrained, trained = (language_bias(corpus, held_out, build, steps=n, documents=2) for n in (1, 150))
     assert trained.loss < untrained.loss - 0.3
     assert trained.ratio.shape == (3,)
     assert np.abs(np.log(trained.ratio)).max() < 0.5 < np.abs(np.log(untrained.ratio)).max()
@@ -157,5 +159,7 @@ def test_the_study_reports_every_contender_with_intervals(tmp_path):
 @pytest.mark.slow
 def test_the_middle_rate_of_sgd_does_not_diverge_on_the_language():
     corpus = Language(words=512, document_tokens=64)
-    trained = Trained("sgd", study.CONTENDERS["SGD"].language_lr, {})
-    assert math.isfinite(language_bias(corpus, HeldOut.of(corpus), trained, steps=500, documents=1).loss)
+    sgd = study.CONTENDERS["SGD"]
+    assert math.isfinite(
+        language_bias(corpus, HeldOut.of(corpus), sgd.at(sgd.language_lr), steps=500, documents=1).loss
+    )

@@ -1,1 +1,0 @@
-"""Stochastic runs: many steps inside XLA."""
