@@ -6,6 +6,7 @@
 #   make bench   the benchmarks; results in bench/results
 #   make gpu-check   the tests and the benchmark of a GPU; installs nothing
 #   make docs    the site, in build/docs
+#   make screenshots   README's pictures of the program, from real runs: 15 minutes; needs Chromium
 #   make docs-check   every command and code block of README and docs, in about 15 minutes on two idle cores; goes on where it stopped
 
 PYTHON ?= python3
@@ -13,7 +14,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test test-all coverage lint bench gpu-check docs docs-check clean
+.PHONY: demo test test-all coverage lint bench gpu-check docs docs-check screenshots clean
 
 demo: $(VENV)/.core
 	$(BIN)/danalab demo
@@ -61,6 +62,9 @@ gpu-check:
 docs: $(VENV)/.docs
 	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going -b html docs build/docs
 	@echo "open build/docs/index.html"
+
+screenshots: $(VENV)/.dev
+	$(BIN)/python docs/build_screenshots.py
 
 docs-check: $(VENV)/.dev docs
 	$(BIN)/python docs/check.py

@@ -54,12 +54,6 @@ def test_a_command_on_a_page_is_understood(page, command, whole):
                 check_flags(f"danalab {name} {subverb}", subverbs[subverb][0], words[1:], whole)
 
 
-def test_the_readme_is_short_and_names_every_verb():
-    text = (ROOT / "README.md").read_text()
-    assert len(text.splitlines()) <= 150
-    assert sorted(re.findall(r"^\|[ \w]*\| `danalab (\S+)` \|", text, re.MULTILINE)) == sorted(VERBS)
-
-
 def check_flags(prog: str, flags_type: type, words: list[str], whole: bool) -> None:
     if "--" in words:
         assert prog == "danalab slurm"

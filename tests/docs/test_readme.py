@@ -1,0 +1,70 @@
+"""README: short, every verb named, and each of its numbers that of a stored result; so, too, its pictures' numbers."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from build_figures import badges, saved
+from build_verbs import PAGE, groups, verbs
+
+ROOT = Path(__file__).parents[2]
+TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
+ORDER = ["adana", "dana-star-mk4", "muon", "adamw-decaying-wd"]
+
+
+def assert_row(page: str, begin: str, params: int | None) -> None:
+    """The row has the stored savings and intervals of a size, rounded."""
+    rows = {row.opt: row for row in saved() if row.params == params}
+    (shown,) = re.findall(rf"^\| {begin} \| (.*) \|$", page, re.MULTILINE)
+    numbers = [float(number) for number in re.findall(r"[+-]\d+", shown)]
+    stored = [value for opt in ORDER for value in (rows[opt].middle, rows[opt].low, rows[opt].high)]
+    assert numbers == pytest.approx(stored, abs=0.51)
+
+
+def test_it_is_short_and_names_every_verb():
+    assert len(TEXT.splitlines()) <= 110
+    assert groups() in TEXT, "run: python docs/build_verbs.py"
+    assert verbs() in PAGE.read_text(encoding="utf-8"), "run: python docs/build_verbs.py"
+
+
+def test_each_quick_start_has_at_most_four_lines():
+    begin = TEXT.split("## Three ways to begin")[1].split("\n## ")[0]
+    blocks = re.findall(r"```\w*\n(.*?)```", begin, re.DOTALL)
+    assert len(blocks) == 3
+    assert all(len(block.strip().splitlines()) <= 4 for block in blocks)
+
+
+def test_the_savings_are_those_of_the_stored_ladder():
+    page = (ROOT / "docs" / "ladder.md").read_text(encoding="utf-8")
+    for params in sorted({row.params for row in saved() if row.params}):
+        assert_row(page, f"{params / 1000:.0f} k", params)
+    assert_row(page, "by the fitted laws", None)
+    assert_row(TEXT, "by laws fitted to all five sizes", None)
+    assert_row(TEXT, "largest size, 263 k parameters", 262_976)
+
+
+def test_the_sentence_has_the_savings_of_demo_and_ladder():
+    runs = json.loads((ROOT / "bench" / "results" / "demo" / "demo.json").read_text())["runs"]
+    demo = [100 * run["compute_saved"] for run in runs if run["run"].startswith("adana-lr0.001")]
+    ladder = [row.middle for row in saved() if row.opt == "adana" and row.params]
+    words = " ".join(TEXT.split())
+    assert f"**{min(demo):.0f} to {max(demo):.0f}% less compute**" in words
+    assert f"**{min(ladder):.0f} to {max(ladder):.0f}% less**" in words
+
+
+def test_badges_say_what_holds():
+    for name, text in badges().items():
+        assert (ROOT / "docs" / "figures" / "badges" / name).read_text(encoding="utf-8") == text
+        assert f"docs/figures/badges/{name}" in TEXT
+
+
+def test_pictures_exist_in_both_themes():
+    shown = re.findall(r'(?:src|srcset)="([^"]+)"', TEXT)
+    assert len(shown) == 6
+    for light in (name for name in shown if "-light" in name):
+        assert light.replace("-light", "-dark") in shown
+    assert all((ROOT / name).is_file() for name in shown)
