@@ -13,7 +13,7 @@ import pytest
 
 from danalab.cli.app import main
 from danalab.errors import UserError
-from danalab.train.system.slurm import Job, Resources
+from danalab.train.system.slurm import Resources, SlurmJob
 from slurm_stand_ins import Cluster
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
@@ -141,7 +141,7 @@ def test_a_list_of_runs_is_an_array_job(capsys, tmp_path, monkeypatch):
 def test_each_task_of_an_array_makes_its_own_run_and_is_queued_again_as_itself(cluster, monkeypatch):
     monkeypatch.chdir(cluster.folder)
     runs = [["--heads", "3"], ["--heads", "6", "--name", "with space"]]
-    job = Job("grid", runs, Resources(gpus=0), cluster.folder / "logs", command=("danalab",))
+    job = SlurmJob("grid", runs, Resources(gpus=0), cluster.folder / "logs", command=("danalab",))
     task = {"SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "1"}
     jobs, code, _ = cluster.run(["bash", str(job.write())], **task)
     assert (jobs, code) == (3, 0)
@@ -246,13 +246,13 @@ def test_the_environment_wins_over_config_local_and_a_cluster_can_be_named(tmp_p
 
 def test_no_value_of_a_script_ends_its_line(tmp_path, monkeypatch):
     with pytest.raises(UserError, match="cannot hold line breaks"):
-        Job("name", [["--opt", "adana"]], Resources(), tmp_path / "x\ntouch PWNED #").text()
+        SlurmJob("name", [["--opt", "adana"]], Resources(), tmp_path / "x\ntouch PWNED #").text()
     with pytest.raises(UserError, match="cannot hold line breaks"):
-        Job("name", [["--name", "a\nb"]], Resources(), tmp_path).text()
+        SlurmJob("name", [["--name", "a\nb"]], Resources(), tmp_path).text()
     strange = tmp_path / "a b $(touch PWNED) 'c' 50%"
     strange.mkdir()
     monkeypatch.chdir(strange)
-    job = Job("name", [["--name", "it's"]], Resources(), strange)
+    job = SlurmJob("name", [["--name", "it's"]], Resources(), strange)
     options = [line.removeprefix("#SBATCH ") for line in job.text().splitlines() if line.startswith("#SBATCH")]
     output = next(shlex.split(option)[0] for option in options if option.startswith("--output"))
     assert output == f"--output={strange}/name.log".replace("%", "%%")

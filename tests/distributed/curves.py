@@ -10,9 +10,9 @@ import torch
 
 from danalab.models import ModelConfig
 from danalab.train.build import make_strategy
-from danalab.train.parallel import Layout, World, join
+from danalab.train.parallel import RankLayout, World, join
 from danalab.train.step.gradients import GradientStep, UpdateNorm
-from danalab.train.step.loss import Batch, CrossEntropy, RouterBalance
+from danalab.train.step.loss import CrossEntropy, RouterBalance, TrainingBatch
 
 VOCAB, LENGTH, ROWS, STEPS = 60, 16, 8, 8
 
@@ -23,7 +23,7 @@ class Case:
 
     arch: str
     opt: str
-    layout: Layout = field(default_factory=Layout)
+    layout: RankLayout = field(default_factory=RankLayout)
     micro_batch: int = ROWS
     checkpointing: str = "none"
     compiled: bool = False
@@ -77,7 +77,7 @@ def curve(case: Case, world: World | None = None, dtype: torch.dtype | None = No
         inputs, targets = batch(number)
         share_of = ROWS // world.dp_size
         own = slice(world.dp_rank * share_of, (world.dp_rank + 1) * share_of)
-        result = step(Batch(inputs[own], targets[own]))
+        result = step(TrainingBatch(inputs[own], targets[own]))
         moved.before()
         optimizer.step()
         optimizer.zero_grad()
@@ -89,7 +89,7 @@ def curve(case: Case, world: World | None = None, dtype: torch.dtype | None = No
 
 def curves(rank: int, size: int, cases: list[Case], dtype: torch.dtype | None = None) -> list[torch.Tensor]:
     """For `run_ranks`: the curve of each case."""
-    worlds: dict[Layout, World] = {}
+    worlds: dict[RankLayout, World] = {}
     for case in cases:
         if case.layout not in worlds:
             worlds[case.layout] = join(case.layout, "cpu")

@@ -10,22 +10,22 @@ import torch
 
 from danalab.optim import optimizer_spec
 from danalab.train.build import make_strategy
-from danalab.train.parallel import Layout, World, join
+from danalab.train.parallel import RankLayout, World, join
 from danalab.train.step.gradients import GradientStep
-from danalab.train.step.loss import Batch, CrossEntropy
-from danalab.train.step.optimizer_driver import Curvature, OptimizerDriver
+from danalab.train.step.loss import CrossEntropy, TrainingBatch
+from danalab.train.step.optimizer_driver import CurvatureEstimator, OptimizerDriver
 from distributed.curves import ROWS, VOCAB, batch, config
 from distributed.ranks import run_ranks
 
 LAYOUTS = {
-    "ddp": Layout("ddp"),
-    "zero": Layout("zero"),
-    "fsdp": Layout("fsdp"),
-    "tensor-parallel": Layout("fsdp", tp_size=2),
+    "ddp": RankLayout("ddp"),
+    "zero": RankLayout("zero"),
+    "fsdp": RankLayout("fsdp"),
+    "tensor-parallel": RankLayout("fsdp", tp_size=2),
 }
 
 
-def setup(world: World) -> tuple[Any, Curvature, OptimizerDriver, GradientStep]:
+def setup(world: World) -> tuple[Any, CurvatureEstimator, OptimizerDriver, GradientStep]:
     strategy = make_strategy(world)
     model = strategy.build_model(config("enoki"), init="scaled-gpt", seed=0, device=torch.device("cpu"))
     strategy.wrap(model, None)
@@ -38,7 +38,7 @@ def setup(world: World) -> tuple[Any, Curvature, OptimizerDriver, GradientStep]:
     device = torch.device("cpu")
     return (
         model,
-        Curvature(model, gradients, driver, seed=3, vocab_size=VOCAB + 1, device=device, **settings),
+        CurvatureEstimator(model, gradients, driver, seed=3, vocab_size=VOCAB + 1, device=device, **settings),
         driver,
         gradients,
     )
@@ -48,7 +48,7 @@ def whole(p: torch.Tensor) -> torch.Tensor:
     return (p.full_tensor() if hasattr(p, "full_tensor") else p).detach().clone()
 
 
-def shared(rank: int, size: int, layout: Layout) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+def shared(rank: int, size: int, layout: RankLayout) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """(parameters after three steps, this rank's labels of those steps that drew any)."""
     world = join(layout, "cpu")
     model, curvature, driver, gradients = setup(world)
@@ -64,8 +64,8 @@ def shared(rank: int, size: int, layout: Layout) -> tuple[list[torch.Tensor], li
     own = slice(world.dp_rank * part, (world.dp_rank + 1) * part)
     for step in range(3):
         inputs, targets = batch(step)
-        curvature.before_step(step, Batch(inputs[own], targets[own]))
-        driver.step(gradients(Batch(inputs[own], targets[own])).finite)
+        curvature.before_step(step, TrainingBatch(inputs[own], targets[own]))
+        driver.step(gradients(TrainingBatch(inputs[own], targets[own])).finite)
         driver.zero_grad()
     return [whole(p) for p in model.parameters()], labels
 
@@ -78,8 +78,10 @@ def alone(labels: list[list[torch.Tensor]]) -> list[torch.Tensor]:
         inputs, targets = batch(step)
         if driver.curvature_is_due():
             used = torch.cat([inputs[rank * part : rank * part + ROWS // 4] for rank in range(len(labels))])
-            driver.take_curvature(gradients.of_labels(Batch(used, torch.cat([drawn[step // 2] for drawn in labels]))))
-        driver.step(gradients(Batch(inputs, targets)).finite)
+            driver.take_curvature(
+                gradients.of_labels(TrainingBatch(used, torch.cat([drawn[step // 2] for drawn in labels])))
+            )
+        driver.step(gradients(TrainingBatch(inputs, targets)).finite)
         driver.zero_grad()
     return [p.detach().clone() for p in model.parameters()]
 

@@ -8,12 +8,12 @@ from functools import lru_cache
 import pytest
 import torch
 
-from danalab.train.parallel import Layout
+from danalab.train.parallel import RankLayout
 from distributed.curves import STEPS, Case, curve, curves
 from distributed.ranks import run_ranks
 
-DDP, ZERO, FSDP = Layout("ddp"), Layout("zero"), Layout("fsdp")
-TENSOR, HYBRID = Layout("fsdp", tp_size=2), Layout("fsdp", replicas=2)
+DDP, ZERO, FSDP = RankLayout("ddp"), RankLayout("zero"), RankLayout("fsdp")
+TENSOR, HYBRID = RankLayout("fsdp", tp_size=2), RankLayout("fsdp", replicas=2)
 PAIRS = [("enoki", "adana"), ("qwen3", "adamw"), ("qwen3", "d-muon")]
 
 

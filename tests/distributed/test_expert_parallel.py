@@ -17,13 +17,13 @@ from danalab.optim import build_optimizer
 from danalab.train.checkpoint import tensors
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.job import run_training
-from danalab.train.parallel import Layout
+from danalab.train.parallel import RankLayout
 from danalab.train.run.metrics import read_rows
 from distributed.curves import Case, curve, curves
 from distributed.ranks import run_ranks
 
-PARALLEL = Layout("fsdp", expert_parallel=True)
-REPLICATED = Layout("ddp", expert_parallel=True)
+PARALLEL = RankLayout("fsdp", expert_parallel=True)
+REPLICATED = RankLayout("ddp", expert_parallel=True)
 CONFIG = ModelConfig("moe", 16, 2, 2, 8, 24, 31, 12, n_experts=8, top_k=3, n_shared_experts=1)
 TOKENS = torch.randint(0, 31, (4, 12), generator=torch.Generator().manual_seed(1))
 
@@ -79,7 +79,9 @@ def test_ranks_with_experts_of_their_own_make_the_curve_of_one(ranks, opts, layo
 
 
 @pytest.mark.sample(1)
-@pytest.mark.parametrize("layout", [Layout("ddp"), Layout("zero"), Layout("fsdp")], ids=["ddp", "zero", "fsdp"])
+@pytest.mark.parametrize(
+    "layout", [RankLayout("ddp"), RankLayout("zero"), RankLayout("fsdp")], ids=["ddp", "zero", "fsdp"]
+)
 def test_a_model_with_experts_makes_the_curve_of_one_in_every_mode(layout):
     cases = [Case("moe", "adana", layout), Case("moe", "d-muon", layout, 2, "selective")]
     for case, found in zip(cases, run_ranks(curves, 2, cases, seconds=240.0)[0], strict=True):

@@ -19,7 +19,7 @@ from danalab.train.checkpoint import tensors as flat
 from danalab.train.checkpoint.saver import Saver
 from danalab.train.checkpoint.store import META, CheckpointStore, verify
 from danalab.train.checkpoint.tensors import flatten
-from danalab.train.parallel.world import Layout, World, join
+from danalab.train.parallel.world import RankLayout, World, join
 from distributed.ranks import run_ranks
 
 MODES = {
@@ -28,13 +28,13 @@ MODES = {
     4: ["ddp", "zero", "fsdp", "hsdp", "fsdp+tp"],
 }
 LAYOUTS = {
-    "single": Layout(),
-    "ddp": Layout("ddp"),
-    "zero": Layout("zero"),
-    "fsdp": Layout("fsdp"),
-    "hsdp": Layout("fsdp", replicas=2),
-    "tp": Layout("fsdp", tp_size=2),
-    "fsdp+tp": Layout("fsdp", tp_size=2),
+    "single": RankLayout(),
+    "ddp": RankLayout("ddp"),
+    "zero": RankLayout("zero"),
+    "fsdp": RankLayout("fsdp"),
+    "hsdp": RankLayout("fsdp", replicas=2),
+    "tp": RankLayout("fsdp", tp_size=2),
+    "fsdp+tp": RankLayout("fsdp", tp_size=2),
 }
 
 

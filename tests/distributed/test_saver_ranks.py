@@ -18,12 +18,12 @@ from danalab.errors import UserError
 from danalab.train.checkpoint import tensors as flat
 from danalab.train.checkpoint.saver import LocalDisk, Saver, local_folder
 from danalab.train.checkpoint.store import CheckpointStore, verify
-from danalab.train.parallel.world import Layout, World, join
+from danalab.train.parallel.world import RankLayout, World, join
 from distributed.ranks import RankFailed, run_ranks
 
 
 def ddp() -> World:
-    return join(Layout("ddp"), "cpu")
+    return join(RankLayout("ddp"), "cpu")
 
 
 def tensors(value: float) -> dict[str, Tensor]:

@@ -18,11 +18,11 @@ from danalab.models.parallel.experts import apply_expert_parallel
 from danalab.models.parallel.tensor import apply_tensor_parallel, check_tensor_parallel
 from danalab.optim import build_optimizer
 from danalab.train.checkpoint import tensors
-from danalab.train.parallel import Layout, World
+from danalab.train.parallel import RankLayout, World
 from distributed.curves import Case, curve, curves
 from distributed.ranks import run_ranks
 
-TENSOR = Layout("fsdp", tp_size=2)
+TENSOR = RankLayout("fsdp", tp_size=2)
 MODELS = {
     "gelu": ModelConfig("moe", 32, 2, 4, 8, 24, 31, 12, n_experts=6, top_k=3, n_shared_experts=2,
                         shared_expert_gate=True, router_entropy_loss=0.5),

@@ -21,7 +21,7 @@ from danalab.train.callbacks.statistics import read_tau_statistics
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.evaluation.evaluator import ValidationLoss
 from danalab.train.job import run_training
-from danalab.train.parallel import Layout, World, join
+from danalab.train.parallel import RankLayout, World, join
 from danalab.train.parallel import world as failures
 from danalab.train.run.metrics import read_rows
 from distributed.ranks import RankFailed, run_ranks
@@ -138,7 +138,7 @@ def test_validation_is_the_same_for_any_batch_and_number_of_ranks(words):
     shape = ModelConfig("enoki", 32, 2, 2, 16, 64, 256, 16)
 
     def evaluate(rank: int, size: int) -> list[tuple[float, float, int]]:
-        world = join(Layout("ddp"), "cpu") if size > 1 else World.single()
+        world = join(RankLayout("ddp"), "cpu") if size > 1 else World.single()
         model = build_model(shape)
         found = []
         for batch_size in (2, 4, 8, 31):

@@ -19,7 +19,7 @@ from danalab.optim.optimizers.base import RuleOptimizer
 from danalab.train.checkpoint import tensors
 from danalab.train.checkpoint.saver import Saver
 from danalab.train.checkpoint.store import META, CheckpointStore
-from danalab.train.parallel import Layout, join
+from danalab.train.parallel import RankLayout, join
 from distributed.capabilities import build, difference, probe, steps, whole
 from distributed.capabilities_page import EPSILON
 from distributed.ranks import run_ranks
@@ -35,7 +35,7 @@ SAVED, END = 5, 12
 def interrupted(rank: int, ranks: int, folder: Path, names: tuple[str, ...]) -> dict[str, dict[str, Tensor]]:
     """Weights of each optimizer after all steps, without an interruption; a checkpoint on the way."""
     warnings.simplefilter("ignore")
-    world, found = join(Layout("zero"), "cpu"), {}
+    world, found = join(RankLayout("zero"), "cpu"), {}
     for name in names:
         model = probe()
         optimizer = build(name, model, "zero")
@@ -102,7 +102,7 @@ def soap(rank: int, ranks: int, folder: Path, first: int) -> Tensor:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(12, 20), nn.Linear(20, 7))
     optimizer = DistributedMuonAdamW(model, lr=0.01, optimizer="soap")
-    store, world = CheckpointStore(folder), join(Layout("zero"), "cpu")
+    store, world = CheckpointStore(folder), join(RankLayout("zero"), "cpu")
     if first:
         path = store.path(first)
         tensors.read(path, model, optimizer, json.loads((path / META).read_text())["optimizer"])

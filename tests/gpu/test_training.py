@@ -17,7 +17,7 @@ from danalab.train.checkpoint.saver import HostCopies
 from danalab.train.parallel.world import World
 from danalab.train.run.metrics import read_rows
 from danalab.train.step.gradients import GradientStep
-from danalab.train.step.loss import Batch, CrossEntropy
+from danalab.train.step.loss import CrossEntropy, TrainingBatch
 from danalab.train.step.memory import check_memory
 from danalab.train.step.optimizer_driver import OptimizerDriver
 from danalab.train.system.device import random_state
@@ -83,9 +83,9 @@ def test_a_step_waits_for_no_answer_of_the_device(device):
         model, driver.parameters, micro_batch=4, grad_clip=0.5, loss=CrossEntropy(1e-4), autocast=contextlib.nullcontext
     )
     tokens = torch.randint(VOCAB, (8, LENGTH + 1))
-    batch = Batch(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous())
+    batch = TrainingBatch(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous())
     if device.type == "cuda":
-        batch = Batch(batch.inputs.pin_memory(), batch.targets.pin_memory())
+        batch = TrainingBatch(batch.inputs.pin_memory(), batch.targets.pin_memory())
     for step in range(3):
         if device.type == "cuda" and step == 2:
             torch.cuda.synchronize()

@@ -16,7 +16,7 @@ from danalab.train.job import train
 from danalab.train.run.folder import RunFolder
 from danalab.train.run.open import open_run
 from danalab.train.run.resume import choose_resume_point, run_record
-from danalab.train.step.loss import Batch
+from danalab.train.step.loss import TrainingBatch
 from optimizer_kinds import others_slow
 
 EVERY = list_optimizers()
@@ -91,16 +91,16 @@ def test_a_skipped_step_changes_nothing(tiny, opt):
     trainer = build_trainer(resolved, dataset, RunFolder(resolved.run_dir))
     batches = dataset.batches(seed=1, global_batch=4, seq_len=16)
     for step in range(3):
-        trainer._make_step(Batch(*batches[step]), logged=False)
+        trainer._make_step(TrainingBatch(*batches[step]), logged=False)
     before = state_of(trainer)
     hook = trainer.model.get_parameter("final_norm.weight").register_hook(lambda g: g * float("nan"))
-    result, _ = trainer._make_step(Batch(*batches[3]), logged=False)
+    result, _ = trainer._make_step(TrainingBatch(*batches[3]), logged=False)
     hook.remove()
     assert not result.finite
     after = state_of(trainer)
     assert before.keys() == after.keys()
     assert [name for name, value in before.items() if not same(value, after[name])] == []
-    trainer._make_step(Batch(*batches[4]), logged=False)
+    trainer._make_step(TrainingBatch(*batches[4]), logged=False)
     assert any(not same(value, before[name]) for name, value in state_of(trainer).items())
 
 

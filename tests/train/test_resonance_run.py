@@ -15,7 +15,7 @@ from danalab.train import train
 from danalab.train.job import run_training
 from danalab.train.run.open import open_run
 from danalab.train.step.gradients import GradientStep
-from danalab.train.step.loss import Batch, CrossEntropy
+from danalab.train.step.loss import CrossEntropy, TrainingBatch
 
 RESONANCE = {"arch": "resonance", "n_heads": 4, "num_frequencies": 8, "opt": "adamw"}
 
@@ -44,7 +44,7 @@ def test_accumulation_changes_no_gradient_in_float64(micro_batch):
         step = GradientStep(
             model, parameters, micro_batch=size, grad_clip=0.0, loss=CrossEntropy(), autocast=contextlib.nullcontext
         )
-        step(Batch(tokens[:, :-1], targets))
+        step(TrainingBatch(tokens[:, :-1], targets))
         return torch.cat([p.grad.flatten() for p in parameters])
 
     assert (gradients(micro_batch) - gradients(6)).abs().max() <= 1e-10

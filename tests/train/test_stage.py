@@ -13,7 +13,7 @@ from danalab.train.config.resolve import resolve
 from danalab.train.run.folder import RunFolder
 from danalab.train.run.metrics import read_rows
 from danalab.train.stage import BatchSource, Consumption, Stage
-from danalab.train.step.loss import Batch, CrossEntropy, Loss, LossTerms
+from danalab.train.step.loss import CrossEntropy, Loss, LossTerms, TrainingBatch
 
 
 class OnPolicy(BatchSource):
@@ -29,7 +29,7 @@ class OnPolicy(BatchSource):
         self.made += 1
         self.seen.append(float(next(self.model.parameters()).detach().sum()))
         tokens = torch.full((4, 16), self.made % 50)
-        return Batch(tokens, tokens, extra={"advantage": torch.ones(4)})
+        return TrainingBatch(tokens, tokens, extra={"advantage": torch.ones(4)})
 
     def state_dict(self):
         return {"made": self.made}
@@ -88,7 +88,7 @@ class Sparse(BatchSource):
 
     def batch(self, step):
         tokens = torch.full((4, 16), step % 50)
-        return Batch(tokens, tokens if step % 2 else torch.full_like(tokens, -1))
+        return TrainingBatch(tokens, tokens if step % 2 else torch.full_like(tokens, -1))
 
 
 def test_a_batch_without_any_target_makes_no_update(tiny):
@@ -140,15 +140,15 @@ def test_weights_of_targets_are_repetitions_and_a_weight_of_0_is_no_target(tiny,
         return loss(model, batch, loss.denominators(batch))
 
     check = partial(torch.testing.assert_close, rtol=1e-5, atol=1e-6)
-    plain, ones = terms(Batch(inputs, targets)), terms(Batch(inputs, targets, torch.ones(2, 16)))
+    plain, ones = terms(TrainingBatch(inputs, targets)), terms(TrainingBatch(inputs, targets, torch.ones(2, 16)))
     check(ones.objective, plain.objective)
     masked = targets.clone()
     masked[0, :5] = -1
     check(
-        terms(Batch(inputs, targets, (masked >= 0).float())).loss,
-        terms(Batch(inputs, masked)).loss,
+        terms(TrainingBatch(inputs, targets, (masked >= 0).float())).loss,
+        terms(TrainingBatch(inputs, masked)).loss,
     )
     twice = torch.ones(2, 16)
     twice[1] = 2.0
-    repeated = Batch(torch.cat([inputs, inputs[1:]]), torch.cat([targets, targets[1:]]))
-    check(terms(Batch(inputs, targets, twice)).loss, terms(repeated).loss)
+    repeated = TrainingBatch(torch.cat([inputs, inputs[1:]]), torch.cat([targets, targets[1:]]))
+    check(terms(TrainingBatch(inputs, targets, twice)).loss, terms(repeated).loss)

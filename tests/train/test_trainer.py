@@ -18,7 +18,7 @@ from danalab.train import job as job_module
 from danalab.train.build import build_trainer
 from danalab.train.checkpoint import store as store_module
 from danalab.train.config.resolve import resolve
-from danalab.train.evaluation.evaluator import Evaluation, ValidationLoss, evaluate_run
+from danalab.train.evaluation.evaluator import ValidationLoss, ValidationResult, evaluate_run
 from danalab.train.job import run_training, train
 from danalab.train.run.folder import RunFolder
 from danalab.train.run.open import open_run
@@ -167,7 +167,7 @@ def test_a_gradient_that_is_not_finite_stops_the_run_before_the_update(tiny, mon
 
 
 def test_a_summary_is_json_whatever_the_validation_loss_is(tiny, monkeypatch):
-    monkeypatch.setattr(ValidationLoss, "spread", lambda *_: Evaluation(float("nan"), float("inf"), 5))
+    monkeypatch.setattr(ValidationLoss, "spread", lambda *_: ValidationResult(float("nan"), float("inf"), 5))
 
     def refuse(word):
         raise AssertionError(word)

@@ -27,7 +27,7 @@ from danalab.train.config.resolve import resolve
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.run.folder import RunFolder
 from danalab.train.stage import BatchSource
-from danalab.train.step.loss import Batch
+from danalab.train.step.loss import TrainingBatch
 from danalab.train.system.device import peak_memory_gib
 from danalab.train.trainer import Trainer
 
@@ -145,7 +145,7 @@ class _WaitedBlocks(BatchSource):
         self._source, self._rounds, self._block, self._device = source, rounds + WARM_UP, block, device
         self.seconds: list[float] = []
 
-    def iterate(self, start_step: int = 0) -> Iterator[Batch]:
+    def iterate(self, start_step: int = 0) -> Iterator[TrainingBatch]:
         """See `BatchSource.iterate`. A block has ended when the batch after it is asked for."""
         source = self._source.iterate(start_step)
         for number in range(self._rounds):

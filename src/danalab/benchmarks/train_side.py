@@ -18,7 +18,7 @@ from torch import Tensor
 from danalab.benchmarks.train import Case, make_plain, make_trainer
 from danalab.models.layers.precision import onednn_products
 from danalab.train.stage import BatchSource
-from danalab.train.step.loss import Batch
+from danalab.train.step.loss import TrainingBatch
 from danalab.train.system.device import tune_malloc
 from danalab.train.trainer import Trainer
 
@@ -81,7 +81,7 @@ class TurnTaking(BatchSource):
         self._source, self._rounds, self._block = source, rounds, block
         self._at_work, self._dtype = at_work, dtype
 
-    def iterate(self, start_step: int = 0) -> Iterator[Batch]:
+    def iterate(self, start_step: int = 0) -> Iterator[TrainingBatch]:
         """See `BatchSource.iterate`. A block of steps has ended when the batch after it is asked for."""
         source = self._source.iterate(start_step)
         for _ in range(self._rounds):

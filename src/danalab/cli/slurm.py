@@ -40,7 +40,7 @@ def run(flags: Flags, rest: list[str]) -> int:
     """Write a SLURM job script that requeues until a run's last step, and submit it; the run's flags follow --."""
     import json
 
-    from danalab.train.system.slurm import Job, read_runs, submit
+    from danalab.train.system.slurm import SlurmJob, read_runs, submit
 
     resources = flags.resources()
     if flags.runs is None and not rest:
@@ -49,7 +49,7 @@ def run(flags: Flags, rest: list[str]) -> int:
     runs = [_checked([*rest, *line], resources.ranks) for line in lines]
     _require_apart(runs)
     name = flags.job_name or (runs[0][0] if len(runs) == 1 else f"{flags.runs.stem}" if flags.runs else "runs")
-    job = Job(name, [words for _, words in runs], resources, flags.log_dir, flags.setup, flags.at_once)
+    job = SlurmJob(name, [words for _, words in runs], resources, flags.log_dir, flags.setup, flags.at_once)
     if flags.dry_run:
         print(job.text(), end="")
         return 0

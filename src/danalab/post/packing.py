@@ -23,7 +23,7 @@ from danalab.chat.conversations import ChatFormat
 from danalab.data.order.permutation import Permutation
 from danalab.data.order.windows import TokenBatch
 from danalab.errors import UserError
-from danalab.train.step.loss import IGNORED, Batch
+from danalab.train.step.loss import IGNORED, TrainingBatch
 
 LOSS_BIT = np.uint32(1 << 31)
 """The highest bit of an id: whether the assistant says it, so that it is a target of the loss."""
@@ -156,7 +156,7 @@ class TrainedAnswer(NamedTuple):
 
 def pack_answers(
     answers: Sequence[TrainedAnswer], bos: int, length: int | None = None, *, sampled: int | None = None
-) -> Batch:
+) -> TrainingBatch:
     """A batch for the policy loss: answers with their prompts, of which the drawn tokens are targets.
 
         row      bos question assistant_start a b | bos question assistant_start c | bos bos
@@ -193,7 +193,7 @@ def pack_answers(
     counts = torch.tensor(count, dtype=torch.float32)
     counts[0] += (len(answers) if sampled is None else sampled) - len(answers)
     extra = {"old_log_probs": old, "advantages": advantages, "sequence": sequence, "answers": counts}
-    return Batch(inputs, targets, extra=extra)
+    return TrainingBatch(inputs, targets, extra=extra)
 
 
 def best_fit(lengths: np.ndarray, capacity: int) -> np.ndarray:

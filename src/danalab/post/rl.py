@@ -35,7 +35,7 @@ from danalab.train.run.folder import RunFolder
 from danalab.train.run.resume import read_meta
 from danalab.train.run.tokenizer import keep_tokenizer
 from danalab.train.stage import Consumption, Stage, StageKind
-from danalab.train.step.loss import IGNORED, Batch, Loss, LossTerms, RouterBalance
+from danalab.train.step.loss import IGNORED, Loss, LossTerms, RouterBalance, TrainingBatch
 
 WITHOUT_WHOLE_MODEL = ("fsdp", "diloco")
 WITH_SAMPLING = 4 / 3
@@ -188,12 +188,12 @@ class PolicyLoss(Loss):
         self._scalars, self.balance = scalars, balance
         self.metrics = ("entropy", "clip_share", "mismatch", *(("kl",) if kl else ()))
 
-    def denominators(self, batch: Batch) -> list[float]:
+    def denominators(self, batch: TrainingBatch) -> list[float]:
         """(active tokens, answers that were sampled, positions)."""
         mask = batch.targets != IGNORED
         return [float(mask.sum()), float(batch.extra["answers"].sum()), float(mask.numel())]
 
-    def __call__(self, model: Any, part: Batch, totals: Sequence[float]) -> LossTerms:
+    def __call__(self, model: Any, part: TrainingBatch, totals: Sequence[float]) -> LossTerms:
         """See `Loss.__call__`."""
         active = totals[0] or 1.0
         logits = model(part.inputs)[..., : self._n_ids]

@@ -26,7 +26,7 @@ from danalab.post.policy_losses import target_log_probs
 from danalab.post.settings import PolicyFlags, RolloutFlags
 from danalab.train.parallel.world import World
 from danalab.train.stage import BatchSource
-from danalab.train.step.loss import Batch
+from danalab.train.step.loss import TrainingBatch
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ class Rollouts(BatchSource):
         """See `BatchSource.attach`."""
         self._engine = ModelEngine(model, self._chat, max_batch_size=self._settings.rollout_batch)
 
-    def batch(self, step: int) -> Batch:
+    def batch(self, step: int) -> TrainingBatch:
         """The answers of this rank to its part of the problems of a step.
 
         Groups without signal are left out, unless a KL penalty acts on them; the loss counts them.
@@ -138,7 +138,7 @@ class Rollouts(BatchSource):
         counts["no_signal"] += 1
         return [] if self._reference is None else kept
 
-    def _add_reference(self, batch: Batch) -> None:
+    def _add_reference(self, batch: TrainingBatch) -> None:
         assert self._reference is not None
         device = next(self._reference.parameters()).device
         together, parts = max(1, REFERENCE_TOKENS // batch.inputs.shape[1]), []

@@ -2,7 +2,7 @@ from .callbacks.base import Callback as Callback
 from .callbacks.base import CallbackContext as CallbackContext
 from .config.run_spec import RunSpec as RunSpec
 from .config.train_config import TrainConfig as TrainConfig
-from .job import Outcome as Outcome
+from .job import TrainingOutcome as TrainingOutcome
 from .job import run_training as run_training
 from .job import train as train
 from .run.open import Run as Run
@@ -10,8 +10,8 @@ from .run.open import open_run as open_run
 from .stage import BatchSource as BatchSource
 from .stage import Consumption as Consumption
 from .stage import Stage as Stage
-from .step.loss import Batch as Batch
 from .step.loss import CrossEntropy as CrossEntropy
 from .step.loss import Loss as Loss
 from .step.loss import LossTerms as LossTerms
+from .step.loss import TrainingBatch as TrainingBatch
 from .trainer import Trainer as Trainer

@@ -23,7 +23,7 @@ from danalab.train.stage import MakeStage
 from danalab.train.step.finite_guard import FiniteGuard
 from danalab.train.step.gradients import GradientStep, LossScale
 from danalab.train.step.memory import check_training_memory
-from danalab.train.step.optimizer_driver import Curvature, OptimizerDriver
+from danalab.train.step.optimizer_driver import CurvatureEstimator, OptimizerDriver
 from danalab.train.system.device import (
     autocast_context,
     autocast_dtype,
@@ -83,7 +83,7 @@ def build_trainer(
         strategy=strategy,
         loss_scale=loss_scale,
     )
-    curvature = Curvature(
+    curvature = CurvatureEstimator(
         model, gradients, driver, seed=config.seed, vocab_size=spec.model.vocab_size, autocast=autocast,
         strategy=strategy, device=device,
     )  # fmt: skip

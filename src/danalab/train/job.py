@@ -32,7 +32,7 @@ NONFINITE_EXIT_CODE = 3
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TrainingOutcome:
     """How a job ended."""
 
     folder: Path
@@ -60,7 +60,7 @@ def train(config: TrainConfig) -> Path:
     return outcome.folder
 
 
-def run_training(config: TrainConfig, stop: StopRequest | None = None) -> Outcome:
+def run_training(config: TrainConfig, stop: StopRequest | None = None) -> TrainingOutcome:
     """Train as the command line does; returns however training ends.
 
     With `config.nproc` it starts that many processes and waits for them. Under torchrun or srun it is one of many
@@ -90,14 +90,16 @@ def run_training(config: TrainConfig, stop: StopRequest | None = None) -> Outcom
         if source is not None and source.finished:
             if world.is_main:
                 log.info("%s: already finished at step %d; --extend-to continues it", folder.path, source.step)
-            return Outcome(folder.path, "finished", 0, folder.read_summary(tolerant=True) or {}, world.is_console_rank)
+            return TrainingOutcome(
+                folder.path, "finished", 0, folder.read_summary(tolerant=True) or {}, world.is_console_rank
+            )
         if stop.agreed(world.agree):  # the next job starts from the same place
             summary = {"status": "interrupted", "step": source.step if source else 0, "iterations": spec.iterations}
-            return Outcome(folder.path, "interrupted", stop.exit_code, summary, world.is_console_rank)
+            return TrainingOutcome(folder.path, "interrupted", stop.exit_code, summary, world.is_console_rank)
         return _run(spec, dataset, folder, source, world, stop)
 
 
-def _launch(config: TrainConfig, stop: StopRequest) -> Outcome:
+def _launch(config: TrainConfig, stop: StopRequest) -> TrainingOutcome:
     """Check the configuration once for all processes; then start them."""
     assert config.nproc is not None
     layout = layout_of(config, {})
@@ -110,7 +112,7 @@ def _launch(config: TrainConfig, stop: StopRequest) -> Outcome:
     # A stop before the first step leaves no summary.
     found = folder.read_summary(tolerant=True) or {"step": 0, "iterations": spec.iterations}
     summary = {"status": status, **found}
-    return Outcome(folder.path, summary["status"], end, summary)
+    return TrainingOutcome(folder.path, summary["status"], end, summary)
 
 
 def _settle(config: TrainConfig, world: World, keep: contextlib.ExitStack) -> RunSpec:
@@ -144,7 +146,7 @@ def _run(
     source: ResumePoint | None,
     world: World,
     stop: StopRequest,
-) -> Outcome:
+) -> TrainingOutcome:
     if spec.config.tune_malloc:
         tune_malloc()  # after the data are open: one arena slows down the threads that tokenise
     trainer = build_trainer(spec, dataset, folder, stop, world, stage_kind(spec.config).make)
@@ -167,7 +169,7 @@ def _run(
     if status == "interrupted" and stop.signal is not None and world.is_main:
         log.info("%s: stopped by %s at step %d, checkpointed", folder.path, stop.signal.name, trainer.step)
     code = {"interrupted": stop.exit_code, "nonfinite": NONFINITE_EXIT_CODE}.get(status, 0)
-    return Outcome(folder.path, status, code, summary, world.is_console_rank)
+    return TrainingOutcome(folder.path, status, code, summary, world.is_console_rank)
 
 
 def _announce(spec: RunSpec, dataset: Dataset, trainer: Trainer) -> None:

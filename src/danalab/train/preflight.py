@@ -39,7 +39,7 @@ from danalab.train.run.folder import RunFolder
 from danalab.train.run.metrics import read_rows
 from danalab.train.stage import BatchSource, Stage, stage_kind
 from danalab.train.step.finite_guard import NonFiniteError
-from danalab.train.step.loss import Batch
+from danalab.train.step.loss import TrainingBatch
 from danalab.train.system.device import device_type
 
 
@@ -139,10 +139,10 @@ ENOUGH = 0.5
 class OneBatch(BatchSource):
     """The same batch at every step."""
 
-    def __init__(self, batch: Batch):
+    def __init__(self, batch: TrainingBatch):
         self._batch = batch
 
-    def batch(self, step: int) -> Batch:
+    def batch(self, step: int) -> TrainingBatch:
         return self._batch
 
 
@@ -180,7 +180,7 @@ def _one_sequence(*arguments: Any) -> Stage:
     batches = stage.batches.iterate(0)
     first = next(batches)
     batches.close()  # pyright: ignore[reportAttributeAccessIssue] - a generator, whose thread ends
-    cut = Batch(first.inputs[:1, :TOKENS].clone(), first.targets[:1, :TOKENS].clone())
+    cut = TrainingBatch(first.inputs[:1, :TOKENS].clone(), first.targets[:1, :TOKENS].clone())
     return replace(stage, batches=OneBatch(cut), evaluators=())
 
 

@@ -20,7 +20,7 @@ from danalab.train.parallel.world import World
 from danalab.train.run.folder import RunFolder
 from danalab.train.run.tokenizer import keep_tokenizer, starts_from
 from danalab.train.stage import BatchSource, Consumption, Stage, StageKind
-from danalab.train.step.loss import Batch, CrossEntropy, RouterBalance
+from danalab.train.step.loss import CrossEntropy, RouterBalance, TrainingBatch
 
 log = logging.getLogger(__name__)
 
@@ -36,10 +36,10 @@ class TokenBatches(BatchSource):
     def __init__(self, batches: Batches, *, pin_memory: bool, **description: Any):
         self._batches, self._pin_memory, self._description = batches, pin_memory, description
 
-    def iterate(self, start_step: int = 0) -> Generator[Batch]:
+    def iterate(self, start_step: int = 0) -> Generator[TrainingBatch]:
         with closing(self._batches.iterate(start_step, pin_memory=self._pin_memory)) as batches:  # ends the thread
             for inputs, targets in batches:
-                yield Batch(inputs, targets)
+                yield TrainingBatch(inputs, targets)
 
     def describe(self, step: int) -> dict[str, Any]:
         """Numbers of this rank's windows, the seed and the length."""

@@ -18,7 +18,7 @@ from danalab.train.config.run_spec import RunSpec
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.parallel.world import World
 from danalab.train.run.folder import RunFolder
-from danalab.train.step.loss import Batch, Loss
+from danalab.train.step.loss import Loss, TrainingBatch
 
 
 class BatchSource:
@@ -31,11 +31,11 @@ class BatchSource:
     def attach(self, model: nn.Module) -> None:
         """Called once, before the first batch, with the model that is trained; for on-policy sources."""
 
-    def batch(self, step: int) -> Batch:
+    def batch(self, step: int) -> TrainingBatch:
         """This rank's part of the batch of a 0-based step."""
         raise NotImplementedError
 
-    def iterate(self, start_step: int = 0) -> Iterator[Batch]:
+    def iterate(self, start_step: int = 0) -> Iterator[TrainingBatch]:
         """Batches from a step on, each made when it is asked for. A generator is closed when training ends."""
         return (self.batch(step) for step in count(start_step))
 

@@ -25,9 +25,9 @@ from danalab.train.run.logbook import Logbook
 from danalab.train.stage import Stage
 from danalab.train.step.finite_guard import FiniteGuard, NonFiniteError
 from danalab.train.step.gradients import GradientStep, LossScale, StepResult, UpdateNorm
-from danalab.train.step.loss import Batch
+from danalab.train.step.loss import TrainingBatch
 from danalab.train.step.memory import check_memory
-from danalab.train.step.optimizer_driver import Curvature, OptimizerDriver
+from danalab.train.step.optimizer_driver import CurvatureEstimator, OptimizerDriver
 from danalab.train.system.device import GarbageCollector, explain_errors, random_state, restore_random_state
 from danalab.train.system.signals import StopRequest
 
@@ -53,7 +53,7 @@ class Trainer:
     stop: StopRequest
     callbacks: list[Callback] = field(default_factory=list)
     """Called in this order."""
-    curvature: Curvature | None = None
+    curvature: CurvatureEstimator | None = None
     """For optimizers that use it."""
     loss_scale: LossScale | None = None
     """For float16; the one of `gradients`."""
@@ -126,7 +126,7 @@ class Trainer:
         if step != self.step:
             self.step, self.logbook.pending = step, None
 
-    def _jump(self, batches: Iterator[Batch], step: int) -> Iterator[Batch]:
+    def _jump(self, batches: Iterator[TrainingBatch], step: int) -> Iterator[TrainingBatch]:
         """The batches from another step on."""
         if isinstance(batches, Generator):
             batches.close()
@@ -139,7 +139,7 @@ class Trainer:
             has = torch.cuda.get_device_properties(self.device).total_memory / 2**30
             log.info("memory: a step needs up to %.1f of %.1f GiB", peak, has)
 
-    def _make_step(self, batch: Batch, logged: bool) -> tuple[StepResult, float]:
+    def _make_step(self, batch: TrainingBatch, logged: bool) -> tuple[StepResult, float]:
         """One update; returns its measurements and its learning rate."""
         number = self.step + 1
         with explain_errors(min(self.gradients.micro_batch, len(batch)), batch.inputs.shape[1]):

@@ -32,7 +32,7 @@ from danalab.train.checkpoint.saver import HostCopies
 from danalab.train.parallel.world import World
 from danalab.train.step import memory
 from danalab.train.step.gradients import GradientStep, LossScale, UpdateNorm
-from danalab.train.step.loss import Batch, CrossEntropy, RouterBalance
+from danalab.train.step.loss import CrossEntropy, RouterBalance, TrainingBatch
 from danalab.train.step.memory import check_memory
 from danalab.train.step.optimizer_driver import OptimizerDriver
 from models.architectures import LENGTH, VOCAB, tiny
@@ -73,7 +73,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeTensorMode]:
 class Counted(CrossEntropy):
     """Its batches, which are fake, have no targets to count."""
 
-    def denominators(self, batch: Batch) -> list[float]:
+    def denominators(self, batch: TrainingBatch) -> list[float]:
         return [float(batch.targets.numel())] * 2
 
 
@@ -86,8 +86,8 @@ def model_of(config: ModelConfig, dtype: torch.dtype = torch.float32) -> Decoder
     return model
 
 
-def batch_of(rows: int = 4) -> Batch:
-    return Batch(torch.zeros(rows, LENGTH, dtype=torch.int64), torch.zeros(rows, LENGTH, dtype=torch.int64))
+def batch_of(rows: int = 4) -> TrainingBatch:
+    return TrainingBatch(torch.zeros(rows, LENGTH, dtype=torch.int64), torch.zeros(rows, LENGTH, dtype=torch.int64))
 
 
 def step_of(model: Decoder, dtype: torch.dtype | None = torch.bfloat16, **settings: Any) -> GradientStep:

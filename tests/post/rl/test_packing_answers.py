@@ -12,7 +12,7 @@ from danalab.post.packing import TrainedAnswer, pack_answers
 from danalab.post.policy_losses import OBJECTIVES
 from danalab.post.rl import PolicyLoss
 from danalab.train.step.gradients import GradientStep
-from danalab.train.step.loss import IGNORED, Batch, RouterBalance
+from danalab.train.step.loss import IGNORED, RouterBalance, TrainingBatch
 
 NAMES, BOS, VOCAB = list(OBJECTIVES), 3, 64
 
@@ -53,7 +53,7 @@ def one_a_row(answers):
     """Without packing: each answer in a row of its own, padded."""
     rows = [pack_answers([answer], BOS, length=16) for answer in answers]
     extra = {name: torch.cat([row.extra[name] for row in rows]) for name in rows[0].extra}
-    return Batch(torch.cat([r.inputs for r in rows]), torch.cat([r.targets for r in rows]), extra=extra)
+    return TrainingBatch(torch.cat([r.inputs for r in rows]), torch.cat([r.targets for r in rows]), extra=extra)
 
 
 def assert_same(found, expected):
@@ -85,7 +85,9 @@ def test_a_fully_masked_micro_batch_contributes_nothing(model, name):
     more.targets.fill_(IGNORED)
     more.extra["answers"].zero_()
     extra = {key: torch.cat([value, more.extra[key]]) for key, value in batch.extra.items()}
-    longer = Batch(torch.cat([batch.inputs, more.inputs]), torch.cat([batch.targets, more.targets]), extra=extra)
+    longer = TrainingBatch(
+        torch.cat([batch.inputs, more.inputs]), torch.cat([batch.targets, more.targets]), extra=extra
+    )
     assert_same(gradients(model, longer, name, 1), gradients(model, one_a_row(answers), name, 1))
 
 

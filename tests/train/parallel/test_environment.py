@@ -6,7 +6,7 @@ import pytest
 
 from danalab.errors import UserError
 from danalab.train.config.train_config import TrainConfig
-from danalab.train.parallel.layout import Layout, find_place, first_host, layout_of
+from danalab.train.parallel.layout import RankLayout, find_place, first_host, layout_of
 from danalab.train.parallel.world import World, own_gpu
 
 TORCHRUN = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "MASTER_ADDR": "node1", "MASTER_PORT": "29500"}
@@ -88,9 +88,9 @@ def test_each_rank_takes_its_own_gpu():
 
 
 def test_several_processes_are_replicas_unless_said_otherwise():
-    assert layout_of(config(), {}) == Layout("single")
-    assert layout_of(config(nproc=2), {}) == Layout("ddp")
-    assert layout_of(config(), TORCHRUN) == Layout("ddp")
+    assert layout_of(config(), {}) == RankLayout("single")
+    assert layout_of(config(nproc=2), {}) == RankLayout("ddp")
+    assert layout_of(config(), TORCHRUN) == RankLayout("ddp")
     assert layout_of(config(distributed_backend="nccl"), {}).backend == "ddp"
     with pytest.raises(UserError, match="leave --nproc out"):
         layout_of(config(nproc=2), TORCHRUN)
@@ -99,17 +99,17 @@ def test_several_processes_are_replicas_unless_said_otherwise():
 
 
 def test_ranks_are_divided_among_the_dimensions_of_the_mesh():
-    assert Layout("fsdp", 2, 2).shape(8) == {"replicate": 2, "shard": 2, "tp": 2}
-    assert Layout("fsdp").shape(4) == {"shard": 4}
-    assert Layout("zero").shape(3) == {"replicate": 3}
-    assert Layout().shape(1) == {}
+    assert RankLayout("fsdp", 2, 2).shape(8) == {"replicate": 2, "shard": 2, "tp": 2}
+    assert RankLayout("fsdp").shape(4) == {"shard": 4}
+    assert RankLayout("zero").shape(3) == {"replicate": 3}
+    assert RankLayout().shape(1) == {}
 
 
 def test_ranks_that_do_not_fit_are_refused():
     with pytest.raises(UserError, match=r"--tp-size 2 x --replicas 2: 6 ranks cannot be divided by 4"):
-        Layout("fsdp", 2, 2).shape(6)
+        RankLayout("fsdp", 2, 2).shape(6)
     with pytest.raises(UserError, match="2 were started"):
-        Layout("single").shape(2)
+        RankLayout("single").shape(2)
 
 
 @pytest.mark.parametrize("backend", ["zero", "ddp", None])

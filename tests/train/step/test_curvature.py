@@ -19,15 +19,15 @@ from danalab.train.parallel.strategy import ParallelStrategy
 from danalab.train.parallel.world import World
 from danalab.train.run.folder import RunFolder
 from danalab.train.step.gradients import GradientStep
-from danalab.train.step.loss import Batch, CrossEntropy
-from danalab.train.step.optimizer_driver import Curvature, OptimizerDriver
+from danalab.train.step.loss import CrossEntropy, TrainingBatch
+from danalab.train.step.optimizer_driver import CurvatureEstimator, OptimizerDriver
 
 CONFIG = ModelConfig("enoki", 16, 1, 2, 8, 32, 12, 8)
 
 
 class Parts(SimpleNamespace):
     model: nn.Module
-    curvature: Curvature
+    curvature: CurvatureEstimator
     driver: OptimizerDriver
 
 
@@ -43,7 +43,7 @@ def parts(
         model, driver.parameters, micro_batch=micro_batch, grad_clip=grad_clip, loss=CrossEntropy(z_loss=1.0),
         autocast=contextlib.nullcontext, strategy=strategy,
     )  # fmt: skip
-    curvature = Curvature(
+    curvature = CurvatureEstimator(
         model, gradients, driver, seed=seed, vocab_size=12, autocast=contextlib.nullcontext,
         strategy=strategy, device=torch.device("cpu"),
     )  # fmt: skip
@@ -52,7 +52,7 @@ def parts(
 
 def test_every_seed_that_a_run_may_have_draws_labels():
     run = parts(seed=2**64 - 1)
-    run.curvature.before_step(1, Batch(*data()))
+    run.curvature.before_step(1, TrainingBatch(*data()))
     assert estimate(run)
 
 
@@ -96,7 +96,7 @@ def test_the_estimate_is_n_times_the_squared_gradient_without_clipping_and_z_los
     labels = plain.curvature._draw(0, inputs, targets)
     loss = nn.functional.cross_entropy(plain.model(inputs).flatten(0, 1), labels.flatten(), ignore_index=-1)
     loss.backward()
-    run.curvature.before_step(0, Batch(inputs, targets))
+    run.curvature.before_step(0, TrainingBatch(inputs, targets))
     n = int((targets >= 0).sum())
     found = estimate(run)
     for name, p in plain.model.named_parameters():
@@ -107,13 +107,13 @@ def test_the_estimate_is_n_times_the_squared_gradient_without_clipping_and_z_los
 def test_only_one_micro_batch_is_used_and_only_when_it_is_time():
     inputs, targets = data(8)
     run, first = parts(micro_batch=4), parts(micro_batch=4)
-    run.curvature.before_step(0, Batch(inputs, targets))
-    first.curvature.before_step(0, Batch(inputs[:4], targets[:4]))
+    run.curvature.before_step(0, TrainingBatch(inputs, targets))
+    first.curvature.before_step(0, TrainingBatch(inputs[:4], targets[:4]))
     assert all(torch.equal(a, b) for a, b in zip(estimate(run).values(), estimate(first).values(), strict=True))
-    run.gradients(Batch(inputs, targets))
+    run.gradients(TrainingBatch(inputs, targets))
     run.driver.step(torch.tensor(True))
     run.driver.zero_grad()
-    run.curvature.before_step(1, Batch(inputs, targets))
+    run.curvature.before_step(1, TrainingBatch(inputs, targets))
     assert estimate(run) == {}
 
 
@@ -124,11 +124,11 @@ def test_an_estimate_for_a_step_that_is_skipped_is_drawn_anew_for_the_next(tiny)
     trainer = build_trainer(resolved, dataset, RunFolder(resolved.run_dir))
     batches = dataset.batches(seed=1, global_batch=4, seq_len=16)
     hook = trainer.model.get_parameter("final_norm.weight").register_hook(lambda g: g * float("nan"))
-    trainer._make_step(Batch(*batches[0]), logged=False)
+    trainer._make_step(TrainingBatch(*batches[0]), logged=False)
     hook.remove()
     assert trainer.driver.curvature_is_due()
     assert not any(trainer.driver.optimizer.inner.state.values())
-    trainer._make_step(Batch(*batches[1]), logged=False)
+    trainer._make_step(TrainingBatch(*batches[1]), logged=False)
     assert not trainer.driver.curvature_is_due()
     states = trainer.driver.optimizer.inner.state.values()
     assert all(state["hessian"].isfinite().all() for state in states)

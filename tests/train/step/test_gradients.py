@@ -10,7 +10,7 @@ import torch
 from danalab.models import ModelConfig, build_model
 from danalab.models.loss import hoyer_penalty
 from danalab.train.step.gradients import GradientStep, UpdateNorm
-from danalab.train.step.loss import Batch, CrossEntropy
+from danalab.train.step.loss import CrossEntropy, TrainingBatch
 
 
 def gradients(micro_batch: int, *, masked: bool = False, clip: float = 0.0, spoil: bool = False):
@@ -33,7 +33,7 @@ def gradients(micro_batch: int, *, masked: bool = False, clip: float = 0.0, spoi
         loss=CrossEntropy(1e-4),
         autocast=contextlib.nullcontext,
     )
-    result = step(Batch(tokens[:, :-1], targets))
+    result = step(TrainingBatch(tokens[:, :-1], targets))
     return result, torch.cat([p.grad.flatten() for p in parameters]), model, tokens, targets
 
 
@@ -85,7 +85,7 @@ def test_the_hoyer_penalty_pulls_at_the_embedding_and_is_no_part_of_the_loss(mic
         model, parameters, micro_batch=micro_batch, grad_clip=0, loss=CrossEntropy(1e-4, 0.3),
         autocast=contextlib.nullcontext,
     )  # fmt: skip
-    result = step(Batch(tokens[:, :-1], targets))
+    result = step(TrainingBatch(tokens[:, :-1], targets))
     found = torch.cat([p.grad.flatten() for p in parameters]) - plain
     penalty = hoyer_penalty(model.token_embedding(tokens[:, :-1]))
     expected = torch.autograd.grad(0.3 * penalty, parameters, materialize_grads=True)

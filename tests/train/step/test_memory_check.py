@@ -17,7 +17,7 @@ from danalab.train.config.train_config import TrainConfig
 from danalab.train.parallel.world import World
 from danalab.train.step import memory
 from danalab.train.step.gradients import GradientStep, LossScale
-from danalab.train.step.loss import Batch, CrossEntropy
+from danalab.train.step.loss import CrossEntropy, TrainingBatch
 from danalab.train.step.memory import check_memory
 from danalab.train.step.optimizer_driver import OptimizerDriver
 
@@ -89,10 +89,10 @@ def test_a_scaled_loss_gives_the_same_gradients_and_norms(parts):
         model, driver.parameters, micro_batch=4, grad_clip=0.5, loss=CrossEntropy(1e-4), autocast=contextlib.nullcontext
     )
     tokens = torch.randint(0, 64, (4, 16), generator=torch.Generator().manual_seed(0))
-    expected = plain(Batch(tokens, tokens))
+    expected = plain(TrainingBatch(tokens, tokens))
     grads = [p.grad.clone() for p in driver.parameters]
     driver.zero_grad()
-    found = gradients(Batch(tokens, tokens))
+    found = gradients(TrainingBatch(tokens, tokens))
     torch.testing.assert_close(found.grad_norm, expected.grad_norm)
     torch.testing.assert_close([p.grad for p in driver.parameters], grads)
 

@@ -90,7 +90,7 @@ def read(
         DamagedCheckpointError: the tensors cannot be read, or do not belong to this model and optimizer.
     """
     try:
-        stored = Reader(folder).read_metadata().state_dict_metadata
+        stored = CheckpointReader(folder).read_metadata().state_dict_metadata
         # The model's own tensors are the target, sharded or not.
         target = {MODEL + name: value.detach() for name, value in model.state_dict().items()}
         require_same_model(folder, stored, target, MODEL)
@@ -114,7 +114,7 @@ def read_named(folder: Path, target: Mapping[str, Tensor]) -> None:
         DamagedCheckpointError: one is missing, or they cannot be read.
     """
     try:
-        stored = Reader(folder).read_metadata().state_dict_metadata
+        stored = CheckpointReader(folder).read_metadata().state_dict_metadata
         for name in target:
             if name not in stored:
                 raise DamagedCheckpointError(f"{folder}: has no tensor '{name}'")
@@ -159,7 +159,7 @@ def _read_optimizer(
 
 def _load(target: Mapping[str, SavedTensor], folder: Path) -> None:
     with _quietly():
-        dcp.load(dict(target), storage_reader=Reader(folder), planner=LoadPlanner(), no_dist=True)
+        dcp.load(dict(target), storage_reader=CheckpointReader(folder), planner=LoadPlanner(), no_dist=True)
 
 
 class _Writer(dcp.FileSystemWriter):
@@ -224,7 +224,7 @@ class LoadPlanner(DefaultLoadPlanner):
         return found.block(index.offset) if hasattr(found, "block") else super().lookup_tensor(index)
 
 
-class Reader(FileSystemReader):
+class CheckpointReader(FileSystemReader):
     """Loads no code with the metadata, and every tensor with `weights_only`."""
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:

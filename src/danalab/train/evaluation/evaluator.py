@@ -44,7 +44,7 @@ class PositionLoss:
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class ValidationResult:
     """The result of one pass."""
 
     loss: float
@@ -92,7 +92,7 @@ class ValidationLoss:
         self._total = len(windows)
         self.n_fixed = min(n_fixed or self._total, self._total)
         self.n_final = min(n_final or self._total, self._total)
-        self._last: tuple[int, int, Evaluation] | None = None
+        self._last: tuple[int, int, ValidationResult] | None = None
 
     @property
     def share(self) -> float:
@@ -108,7 +108,7 @@ class ValidationLoss:
         """
         count = self.n_final if final else self.n_fixed
         if self._last is not None and self._last[:2] == (step, count):
-            found: Evaluation | None = self._last[2]
+            found: ValidationResult | None = self._last[2]
         else:
             found = self.spread(model, count, should_stop)
         if found is None:
@@ -117,15 +117,15 @@ class ValidationLoss:
         more = {"val/tokens": found.tokens, "val/share": self.share} if final else {}
         return {"val/loss": found.loss, "val/bpb": found.bpb, "val/accuracy": found.accuracy, **more}
 
-    def fixed(self, model: nn.Module, should_stop: Callable[[], bool] = bool) -> Evaluation | None:
+    def fixed(self, model: nn.Module, should_stop: Callable[[], bool] = bool) -> ValidationResult | None:
         """Evaluate on the fixed set; None where `should_stop` became true."""
         return self.spread(model, self.n_fixed, should_stop)
 
-    def full(self, model: nn.Module, should_stop: Callable[[], bool] = bool) -> Evaluation | None:
+    def full(self, model: nn.Module, should_stop: Callable[[], bool] = bool) -> ValidationResult | None:
         """Evaluate on every window of the split."""
         return self.spread(model, self._total, should_stop)
 
-    def spread(self, model: nn.Module, count: int, should_stop: Callable[[], bool] = bool) -> Evaluation | None:
+    def spread(self, model: nn.Module, count: int, should_stop: Callable[[], bool] = bool) -> ValidationResult | None:
         """Evaluate on `count` windows, evenly spread over the split."""
 
         def batch(start: int, end: int) -> tuple[Tensor, Tensor]:
@@ -144,7 +144,7 @@ class ValidationLoss:
         count: int,
         batch: Callable[[int, int], tuple[Tensor, Tensor]],
         should_stop: Callable[[], bool],
-    ) -> Evaluation | None:
+    ) -> ValidationResult | None:
         world, size = self._world, self._batch_size
         was_training = model.training
         model.eval()
@@ -184,7 +184,7 @@ class ValidationLoss:
         parts = zip(ranges, sums[4 : 4 + N_RANGES], sums[4 + N_RANGES : -1], strict=False)
         by_position = tuple(PositionLoss(*ends, part / count, int(count)) for ends, part, count in parts if count)
         n_targets = max(sums[2], 1)
-        return Evaluation(sums[0] / n_targets, bpb, int(sums[2]), sums[-1] / n_targets, by_position)
+        return ValidationResult(sums[0] / n_targets, bpb, int(sums[2]), sums[-1] / n_targets, by_position)
 
     def _losses(self, model: Any, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """(cross-entropy of each target, float64, 0 where ignored; whether it is the most likely token)."""

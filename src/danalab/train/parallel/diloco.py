@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 INNER, MOMENTUM = "inner.", "momentum."
 
 
-class Worker(ParallelStrategy):
+class DiLoCoWorker(ParallelStrategy):
     """A DiLoCo worker. Outer weights and momentum are kept in host memory.
 
     Args:
@@ -279,7 +279,7 @@ def _host_copy(p: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class OuterStatistics:
     """Statistics of an outer step."""
 
     gradient_norm: float
@@ -300,7 +300,7 @@ class OuterStep:
         theta: Mapping[str, Tensor],
         momentum: Mapping[str, Tensor],
         workers: Sequence[Callable[[str], Tensor]],
-    ) -> Outcome:
+    ) -> OuterStatistics:
         """Update `theta` and `momentum`, in place, from the weights of `workers`.
 
         Sums are taken in the order of `workers` and in float64, so that every worker gets the same result; a single
@@ -327,7 +327,7 @@ class OuterStep:
             momentum[name].copy_(m)
             outer.copy_(before - self.lr * (g + self.momentum * m))
         norm = math.sqrt(mean_square)
-        return Outcome(norm, math.sqrt(max(spread, 0.0)) / norm if norm else 0.0)
+        return OuterStatistics(norm, math.sqrt(max(spread, 0.0)) / norm if norm else 0.0)
 
 
 def as_worker(resolved: RunSpec, world: World) -> RunSpec:
@@ -349,14 +349,14 @@ def as_worker(resolved: RunSpec, world: World) -> RunSpec:
     return replace(resolved, config=config)
 
 
-def worker_of(resolved: RunSpec, folder: RunFolder, world: World, stop: StopRequest) -> Worker:
+def worker_of(resolved: RunSpec, folder: RunFolder, world: World, stop: StopRequest) -> DiLoCoWorker:
     """The worker of this process."""
     settings = resolved.config
     assert settings.diloco_steps is not None
     assert settings.diloco_lr is not None
     assert settings.diloco_momentum is not None
     assert settings.diloco_patience is not None
-    return Worker(
+    return DiLoCoWorker(
         world,
         Exchange(resolved.run_dir / "diloco", world.worker, world.dp_size, settings.diloco_patience),
         OuterStep(settings.diloco_lr, settings.diloco_momentum),

@@ -14,7 +14,7 @@ from danalab.train.config.train_config import TrainConfig
 
 
 @dataclass(frozen=True)
-class Layout:
+class RankLayout:
     """The layout of a job's ranks."""
 
     backend: str = "single"
@@ -72,7 +72,7 @@ def data_parallel_ranks(config: TrainConfig, environment: Mapping[str, str]) -> 
     return data_parallel_size(layout_of(config, environment).shape(size))
 
 
-def layout_of(config: TrainConfig, environment: Mapping[str, str]) -> Layout:
+def layout_of(config: TrainConfig, environment: Mapping[str, str]) -> RankLayout:
     """The layout that the flags ask for; by default single for one process, ddp for several."""
     place = find_place(environment)
     size = config.nproc or 1
@@ -87,10 +87,10 @@ def layout_of(config: TrainConfig, environment: Mapping[str, str]) -> Layout:
     backend = config.usual_backend(size)
     if config.expert_parallel and size == 1:
         raise UserError("--expert-parallel: there is only one rank; give --nproc, or leave it out")
-    return Layout(backend, config.tp_size, config.replicas, config.expert_parallel)
+    return RankLayout(backend, config.tp_size, config.replicas, config.expert_parallel)
 
 
-def check_parallel(resolved: RunSpec, layout: Layout, ranks: int) -> None:
+def check_parallel(resolved: RunSpec, layout: RankLayout, ranks: int) -> None:
     """Check that a run can use a layout, before anything is built.
 
     Raises:

@@ -17,7 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from danalab.errors import FirstRankError, LostRankError, UserError
-from danalab.train.parallel.layout import Layout, Place, find_place
+from danalab.train.parallel.layout import Place, RankLayout, find_place
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -51,7 +51,7 @@ class World:
     """Another gloo group, for a background thread: two threads must not share a group."""
     worker: int = 0
     """Index of this DiLoCo worker; each worker writes to its own folder."""
-    layout: Layout = field(default_factory=Layout)
+    layout: RankLayout = field(default_factory=RankLayout)
     owns_groups: bool = field(default=False, repr=False)
     """Whether `join` created the default group, so that `close` destroys it."""
 
@@ -165,7 +165,7 @@ class World:
                 dist.destroy_process_group()
 
 
-def join(layout: Layout, device_type: str, *, first_step_seconds: float = FIRST_STEP_SECONDS) -> World:
+def join(layout: RankLayout, device_type: str, *, first_step_seconds: float = FIRST_STEP_SECONDS) -> World:
     """Join the ranks that torchrun or srun started; without a launcher, a world of one process. Collective.
 
     An existing default process group is used and kept.
@@ -190,7 +190,7 @@ def join(layout: Layout, device_type: str, *, first_step_seconds: float = FIRST_
     return _arrange(layout, device_type, first_step_seconds, owns=place is not None)
 
 
-def _diloco_worker(layout: Layout, device_type: str) -> World:
+def _diloco_worker(layout: RankLayout, device_type: str) -> World:
     """A DiLoCo worker, which joins no process group."""
     import torch
 
@@ -240,7 +240,7 @@ def _start(place: Place, device_type: str, seconds: float) -> None:
         ) from error
 
 
-def _arrange(layout: Layout, device_type: str, seconds: float, *, owns: bool) -> World:
+def _arrange(layout: RankLayout, device_type: str, seconds: float, *, owns: bool) -> World:
     import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
 
@@ -266,7 +266,7 @@ def _arrange(layout: Layout, device_type: str, seconds: float, *, owns: bool) ->
 
 
 @contextlib.contextmanager
-def joined(layout: Layout, device_type: str, *, first_step_seconds: float = FIRST_STEP_SECONDS) -> Iterator[World]:
+def joined(layout: RankLayout, device_type: str, *, first_step_seconds: float = FIRST_STEP_SECONDS) -> Iterator[World]:
     """`join`, and `close` after the block."""
     world = join(layout, device_type, first_step_seconds=first_step_seconds)
     yield world

@@ -189,7 +189,7 @@ def _peak_flops(stated: float | None, device: torch.device) -> float | None:
 
 
 @dataclass
-class Interval:
+class LogInterval:
     """Steps and times since the last row."""
 
     steps: int = 0
@@ -207,7 +207,7 @@ class Stopwatch:
     def __init__(self) -> None:
         self.seconds = 0.0
         """Training time of all jobs of the run [s]."""
-        self.interval = Interval()
+        self.interval = LogInterval()
         self.start()
 
     def start(self) -> None:
@@ -229,8 +229,8 @@ class Stopwatch:
         self.seconds += passed
         self.interval.seconds += passed
 
-    def take_interval(self) -> Interval:
+    def take_interval(self) -> LogInterval:
         """The interval since the last call; starts a new one."""
         self.tick()
-        found, self.interval = self.interval, Interval()
+        found, self.interval = self.interval, LogInterval()
         return found

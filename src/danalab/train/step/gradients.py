@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from danalab.optim.step.state import local
 from danalab.train.parallel.strategy import ParallelStrategy, whole_norm
 from danalab.train.parallel.world import World
-from danalab.train.step.loss import Batch, CrossEntropy, Loss
+from danalab.train.step.loss import CrossEntropy, Loss, TrainingBatch
 
 
 @dataclass
@@ -76,7 +76,7 @@ class GradientStep:
         self._strategy = strategy or ParallelStrategy(World.single())
         self._strategy.attach(parameters)
 
-    def __call__(self, batch: Batch) -> StepResult:
+    def __call__(self, batch: TrainingBatch) -> StepResult:
         """Gradients of the loss of this rank's batch; earlier gradients must be gone. Collective."""
         loss, metrics, totals = self._accumulate(batch, self._loss)
         result = self._look(loss, metrics)
@@ -84,7 +84,7 @@ class GradientStep:
             result.empty, result.finite = True, torch.zeros_like(result.finite)
         return result
 
-    def of_labels(self, batch: Batch) -> float:
+    def of_labels(self, batch: TrainingBatch) -> float:
         """Gradients of the plain mean cross-entropy of the targets, not clipped; returns the number of valid targets.
 
         What is not finite stays so. Collective.
@@ -94,7 +94,7 @@ class GradientStep:
             self._strategy.scale_gradients(1 / self._scale.value)
         return totals[0]
 
-    def _accumulate(self, batch: Batch, loss: Loss) -> tuple[Tensor, dict[str, Tensor], list[float]]:
+    def _accumulate(self, batch: TrainingBatch, loss: Loss) -> tuple[Tensor, dict[str, Tensor], list[float]]:
         """(loss, metrics, totals) of the global batch; gradients are left in the parameters."""
         strategy = self._strategy
         totals = strategy.world.sums(loss.denominators(batch))

@@ -22,7 +22,7 @@ IGNORED = -1
 
 
 @dataclass
-class Batch:
+class TrainingBatch:
     """Tensors whose first dimension is the sequence."""
 
     inputs: Tensor
@@ -37,18 +37,18 @@ class Batch:
     def __len__(self) -> int:
         return self.inputs.shape[0]
 
-    def rows(self, part: slice) -> "Batch":
+    def rows(self, part: slice) -> "TrainingBatch":
         """Some of the sequences."""
         weights = None if self.weights is None else self.weights[part]
         extra = {name: value[part] for name, value in self.extra.items()}
-        return Batch(self.inputs[part], self.targets[part], weights, extra)
+        return TrainingBatch(self.inputs[part], self.targets[part], weights, extra)
 
-    def to(self, device: torch.device) -> "Batch":
+    def to(self, device: torch.device) -> "TrainingBatch":
         """The batch on a device; copies from page-locked memory run beside the computation."""
         weights = None if self.weights is None else self.weights.to(device, non_blocking=True)
         extra = {name: value.to(device, non_blocking=True) for name, value in self.extra.items()}
         inputs, targets = (value.to(device, non_blocking=True) for value in (self.inputs, self.targets))
-        return Batch(inputs, targets, weights, extra)
+        return TrainingBatch(inputs, targets, weights, extra)
 
 
 class RouterBalance:
@@ -126,13 +126,13 @@ class Loss:
     balance: RouterBalance | None = None
     """The router's losses, for a model with experts."""
 
-    def denominators(self, batch: Batch) -> list[float]:
+    def denominators(self, batch: TrainingBatch) -> list[float]:
         """Counts of this rank's batch, that of the targets first. Their sums over the global batch are the `totals` of
         `__call__`; without any target there is no update.
         """
         raise NotImplementedError
 
-    def __call__(self, model: Any, part: Batch, totals: Sequence[float]) -> LossTerms:
+    def __call__(self, model: Any, part: TrainingBatch, totals: Sequence[float]) -> LossTerms:
         """The terms of a micro-batch, which is on the model's device."""
         raise NotImplementedError
 
@@ -172,13 +172,13 @@ class CrossEntropy(Loss):
         self._z_loss, self._hoyer_loss, self.balance = z_loss, hoyer_loss, balance
         self.metrics = ("hoyer",) if hoyer_loss else ()
 
-    def denominators(self, batch: Batch) -> list[float]:
+    def denominators(self, batch: TrainingBatch) -> list[float]:
         """(valid targets, their weights counted; positions)."""
         valid = batch.targets != IGNORED
         count = valid if batch.weights is None else batch.weights.where(valid, 0)
         return [float(count.sum()), float(batch.targets.numel())]
 
-    def __call__(self, model: Any, part: Batch, totals: Sequence[float]) -> LossTerms:
+    def __call__(self, model: Any, part: TrainingBatch, totals: Sequence[float]) -> LossTerms:
         valid, positions = totals[0] or 1.0, totals[1]
         model.measures_hoyer = bool(self._hoyer_loss)
         if part.weights is None:

@@ -22,7 +22,7 @@ from danalab.scaling.hardware import host_memory, named
 from danalab.train.config.run_spec import RunSpec
 from danalab.train.parallel.world import World
 from danalab.train.step.gradients import GradientStep
-from danalab.train.step.loss import Batch
+from danalab.train.step.loss import TrainingBatch
 from danalab.train.step.optimizer_driver import OptimizerDriver
 from danalab.train.system.device import explain_errors, random_state, restore_random_state
 
@@ -75,7 +75,7 @@ def check_memory(
         size = 0 if made else int(state_bytes(driver.name, state_dtype) * state_share * numbers)
         state = torch.empty(size, dtype=torch.uint8, device=device)
         tokens = torch.zeros(micro_batch, seq_len, dtype=torch.int64)
-        gradients.of_labels(Batch(tokens, tokens))
+        gradients.of_labels(TrainingBatch(tokens, tokens))
         update = torch.empty(COPIES * numbers, dtype=torch.float32, device=device)
         del state, update
     driver.zero_grad()

@@ -21,7 +21,7 @@ from danalab.optim.optimizers.base import DecayingOptimizer
 from danalab.train.config.run_spec import RunSpec
 from danalab.train.parallel.strategy import ParallelStrategy
 from danalab.train.step.gradients import GradientStep
-from danalab.train.step.loss import IGNORED, Batch
+from danalab.train.step.loss import IGNORED, TrainingBatch
 
 
 class OptimizerDriver:
@@ -134,7 +134,7 @@ LOGITS_AT_ONCE = 2**28
 """Logits in memory at a time: 1 GiB in float32."""
 
 
-class Curvature:
+class CurvatureEstimator:
     """Gives the optimizer an estimate before the steps that need one.
 
     Args:
@@ -159,7 +159,7 @@ class Curvature:
         self._rows = LOGITS_AT_ONCE // vocab_size
         self._autocast, self._strategy, self._device = autocast, strategy, device
 
-    def before_step(self, step: int, batch: Batch) -> None:
+    def before_step(self, step: int, batch: TrainingBatch) -> None:
         """Estimate, where one is due, at the current weights; the gradients are empty before and after. Collective.
 
         Args:
@@ -170,7 +170,7 @@ class Curvature:
             return
         part = batch.rows(slice(0, self._gradients.micro_batch))
         labels = self._draw(step, part.inputs, part.targets)
-        self._driver.take_curvature(self._gradients.of_labels(Batch(part.inputs, labels)))
+        self._driver.take_curvature(self._gradients.of_labels(TrainingBatch(part.inputs, labels)))
 
     @torch.no_grad()
     def _draw(self, step: int, inputs: Tensor, targets: Tensor) -> Tensor:

@@ -81,7 +81,7 @@ class Resources(Section):
 
 
 @dataclass(frozen=True)
-class Job:
+class SlurmJob:
     """One run, or several as an array."""
 
     name: str
